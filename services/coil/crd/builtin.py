@@ -46,7 +46,5 @@ class Pod(Struct, frozen=True, kw_only=True):
 
 
 NODES: Resource[Node] = Resource("", "v1", "nodes", "Node", namespaced=False, type=Node)
-NAMESPACES: Resource[Namespace] = Resource(
-    "", "v1", "namespaces", "Namespace", namespaced=False, type=Namespace
-)
+NAMESPACES: Resource[Namespace] = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=Namespace)
 PODS: Resource[Pod] = Resource("", "v1", "pods", "Pod", namespaced=True, type=Pod)

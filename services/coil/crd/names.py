@@ -1,0 +1,36 @@
+"""Names that are a contract with clusters, manifests and Coil's own Go programs: never change one.
+
+Bottom of the house: constants, identifier types, and the rule for names.
+"""
+
+import re
+from typing import NewType
+
+PoolName = NewType("PoolName", str)
+NodeName = NewType("NodeName", str)
+BlockName = NewType("BlockName", str)
+RequestUid = NewType("RequestUid", str)
+
+GROUP = "coil.cybozu.com"
+VERSION = "v2"
+
+FINALIZER = "coil.cybozu.com"
+
+LABEL_POOL = "coil.cybozu.com/pool"
+LABEL_NODE = "coil.cybozu.com/node"
+LABEL_REQUEST = "coil.cybozu.com/request"
+LABEL_RESERVED = "coil.cybozu.com/reserved"
+RESERVED = "true"
+
+ANNOTATION_POOL = "coil.cybozu.com/pool"
+DEFAULT_POOL = PoolName("default")
+
+LABEL_VALUE_LENGTH = 63
+"""The API server's limit on a label value: pool and node names go into labels of each block."""
+
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def is_object_name(text: str) -> bool:
+    """Whether an object can have that name (RFC 1123 subdomain). Other text need not be looked up."""
+    return len(text) <= 253 and _OBJECT_NAME.fullmatch(text) is not None

@@ -1,0 +1,137 @@
+"""Judges AddressPools: every rule a pool must keep, as pure functions from documents to lists of field errors.
+
+Used twice: the controller gives no blocks from a pool that breaks `validate_pool`, and admission refuses what
+breaks any rule. An empty list means valid.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+
+from coil.crd.address_pool import AddressPool
+from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
+from coil.crd.field_error import FieldError
+from coil.crd.names import LABEL_VALUE_LENGTH
+
+MAX_BLOCKS = 2**63 - 1
+"""An index is a signed 64-bit integer in the API (`format: int64`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: str
+    network: IPv4Network | IPv6Network
+
+    @property
+    def host_bits(self) -> int:
+        return self.network.max_prefixlen - self.network.prefixlen
+
+
+def validate_pool(pool: AddressPool) -> list[FieldError]:
+    """The rules that a pool keeps by itself, whatever else is in the cluster."""
+    errors: list[FieldError] = []
+    if len(pool.metadata.name) > LABEL_VALUE_LENGTH:
+        message = f"must be no more than {LABEL_VALUE_LENGTH} characters: blocks carry it as a label"
+        errors.append(FieldError("metadata.name", message))
+    bits = pool.spec.block_size_bits
+    if bits < 0:
+        errors.append(FieldError("spec.blockSizeBits", "must not be negative"))
+    if not pool.spec.subnets:
+        errors.append(FieldError("spec.subnets", "must have at least one entry"))
+
+    entries, unparsable = _parse_entries(pool)
+    errors += unparsable
+    errors += _families(pool)
+    for entry in entries:
+        if entry.host_bits < bits:
+            errors.append(FieldError(entry.path, f"{entry.network} is smaller than a block of 2^{bits} addresses"))
+    errors += _unequal_pairs(pool, entries)
+    errors += _overlaps(entries)
+    if not errors and sum(2 ** (entry.host_bits - bits) for entry in entries) > MAX_BLOCKS:
+        errors.append(FieldError("spec.subnets", "hold more blocks than an index of 64 bits can number"))
+    return errors
+
+
+def validate_pool_update(old: AddressPool, new: AddressPool) -> list[FieldError]:
+    """The rules of a change, on top of `validate_pool(new)`: a pool may only grow at its end.
+
+    Block indices count through the subnets in order, so anything else would move existing blocks.
+    """
+    errors: list[FieldError] = []
+    if new.spec.block_size_bits != old.spec.block_size_bits:
+        errors.append(FieldError("spec.blockSizeBits", "is immutable"))
+    for position, subnet in enumerate(old.spec.subnets):
+        path = f"spec.subnets[{position}]"
+        if position >= len(new.spec.subnets):
+            errors.append(FieldError(path, "must not be removed"))
+        elif new.spec.subnets[position] != subnet:
+            errors.append(FieldError(path, "is immutable; new subnets go to the end"))
+    return errors
+
+
+def validate_disjoint(pool: AddressPool, others: Iterable[AddressPool]) -> list[FieldError]:
+    """Each entry of `pool` that shares addresses with another pool. A pool of the same name is skipped."""
+    entries, _ = _parse_entries(pool)
+    errors: list[FieldError] = []
+    for other in others:
+        if other.metadata.name == pool.metadata.name:
+            continue
+        theirs, _ = _parse_entries(other)
+        errors += [
+            FieldError(mine.path, f"{mine.network} overlaps {their.network} of the pool {other.metadata.name!r}")
+            for mine in entries
+            for their in theirs
+            if _overlap(mine.network, their.network)
+        ]
+    return errors
+
+
+def _parse_entries(pool: AddressPool) -> tuple[list[_Entry], list[FieldError]]:
+    entries: list[_Entry] = []
+    errors: list[FieldError] = []
+    for position, subnet in enumerate(pool.spec.subnets):
+        for field, text, parse in (
+            ("ipv4", subnet.ipv4, parse_ipv4_cidr),
+            ("ipv6", subnet.ipv6, parse_ipv6_cidr),
+        ):
+            if text is None:
+                continue
+            path = f"spec.subnets[{position}].{field}"
+            try:
+                entries.append(_Entry(path, parse(text)))
+            except ValueError as error:
+                errors.append(FieldError(path, str(error)))
+    return entries, errors
+
+
+def _families(pool: AddressPool) -> Iterator[FieldError]:
+    mixes = [(subnet.ipv4 is not None, subnet.ipv6 is not None) for subnet in pool.spec.subnets]
+    for position, mix in enumerate(mixes):
+        path = f"spec.subnets[{position}]"
+        if not any(mix):
+            yield FieldError(path, "must have an ipv4 or an ipv6 network")
+        elif mix != mixes[0]:
+            # A pod's families would otherwise depend on which block happened to have room.
+            yield FieldError(path, "must have the same address families as the first entry")
+
+
+def _unequal_pairs(pool: AddressPool, entries: list[_Entry]) -> Iterator[FieldError]:
+    by_path = {entry.path: entry for entry in entries}
+    for position in range(len(pool.spec.subnets)):
+        path = f"spec.subnets[{position}]"
+        ipv4, ipv6 = by_path.get(f"{path}.ipv4"), by_path.get(f"{path}.ipv6")
+        if ipv4 and ipv6 and ipv4.host_bits != ipv6.host_bits:
+            yield FieldError(path, f"{ipv4.network} and {ipv6.network} must hold equally many addresses")
+
+
+def _overlaps(entries: list[_Entry]) -> Iterator[FieldError]:
+    for position, entry in enumerate(entries):
+        for earlier in entries[:position]:
+            if _overlap(entry.network, earlier.network):
+                yield FieldError(entry.path, f"{entry.network} overlaps {earlier.network} at {earlier.path}")
+
+
+def _overlap(left: IPv4Network | IPv6Network, right: IPv4Network | IPv6Network) -> bool:
+    return left.version == right.version and (
+        left.supernet_of(right) or right.supernet_of(left)  # type: ignore[arg-type]
+    )

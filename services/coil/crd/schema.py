@@ -1,0 +1,242 @@
+"""CustomResourceDefinitions as documents (apiextensions.k8s.io/v1), the source of the chart's `crds` folder.
+
+The schemas are structural and use nothing that kube-apiserver 1.20 does not know. They refuse what is malformed;
+what needs more than one field or object to judge is `coil.crd.pool_validation`'s business. Their properties are
+the fields of the structs, which a test holds them to.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coil.crd.address_block import ADDRESS_BLOCKS
+from coil.crd.address_pool import ADDRESS_POOLS, DEFAULT_BLOCK_SIZE_BITS
+from coil.crd.block_request import BLOCK_REQUESTS, ConditionType
+from coil.crd.names import GROUP, LABEL_NODE, LABEL_POOL, VERSION
+from coil.crd.resource import Resource
+
+Document = dict[str, Any]
+
+_IPV4_CIDR = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$"
+_IPV6_CIDR = r"^[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/[0-9]{1,3}$"
+_AGE = {
+    "name": "Age",
+    "type": "date",
+    "jsonPath": ".metadata.creationTimestamp",
+    "description": "Time since creation",
+}
+
+
+def address_pool_definition() -> Document:
+    spec = _object(
+        "What the pool consists of.",
+        {
+            "blockSizeBits": {
+                "type": "integer",
+                "format": "int32",
+                "minimum": 0,
+                "maximum": 128,
+                "default": DEFAULT_BLOCK_SIZE_BITS,
+                "description": "Size of the address blocks of this pool: each has 2^blockSizeBits addresses. "
+                "Immutable.",
+            },
+            "subnets": {
+                "type": "array",
+                "minItems": 1,
+                "description": "Networks to carve blocks from, in this order. Existing entries are immutable; "
+                "new ones go to the end. All entries have the same address families.",
+                "items": _object(
+                    "A network of either family, or one of each with equally many addresses.",
+                    {
+                        "ipv4": _network("IPv4", _IPV4_CIDR, "10.2.0.0/16"),
+                        "ipv6": _network("IPv6", _IPV6_CIDR, "fd01:203:405:607::/112"),
+                    },
+                ),
+            },
+        },
+        required=("subnets",),
+    )
+    return _definition(
+        ADDRESS_POOLS,
+        "A set of networks from which pods get their addresses, divided into blocks that belong to nodes.",
+        {"spec": spec},
+        required=("spec",),
+        columns=[
+            _column(
+                "BlockSize Bits",
+                ".spec.blockSizeBits",
+                "A block has 2^this addresses",
+                type_="integer",
+            )
+        ],
+    )
+
+
+def address_block_definition() -> Document:
+    return _definition(
+        ADDRESS_BLOCKS,
+        "A block of addresses of a pool. Its labels name the pool, the node that it belongs to and the "
+        "BlockRequest that it answers. All its addresses are routed to that node.",
+        {
+            "index": {
+                "type": "integer",
+                "format": "int64",
+                "minimum": 0,
+                "description": "Number of the block within its pool, from 0.",
+            },
+            "ipv4": _network("IPv4", _IPV4_CIDR, "10.2.2.0/27"),
+            "ipv6": _network("IPv6", _IPV6_CIDR, "fd01:203:405:607::200/123"),
+        },
+        required=("index",),
+        columns=[
+            _column("Node", _label_path(LABEL_NODE), "Node that the addresses are routed to"),
+            _column("Pool", _label_path(LABEL_POOL), "Pool that the block was carved from"),
+            _column("IPv4", ".ipv4", "IPv4 addresses of the block"),
+            _column("IPv6", ".ipv6", "IPv6 addresses of the block"),
+        ],
+    )
+
+
+def block_request_definition() -> Document:
+    name = {"type": "string", "minLength": 1, "maxLength": 253}
+    condition = _object(
+        "One aspect of the answer.",
+        {
+            "type": {
+                "type": "string",
+                "enum": [str(kind) for kind in ConditionType],
+                "description": "Complete: there is an answer. Failed: the answer is that there is no block.",
+            },
+            "status": {
+                "type": "string",
+                "enum": ["True", "False", "Unknown"],
+                "description": "Whether the condition holds.",
+            },
+            "reason": {"type": "string", "description": "Why, in a few words."},
+            "message": {"type": "string", "description": "Why, in a sentence for people."},
+            "lastProbeTime": {
+                "type": "string",
+                "format": "date-time",
+                "description": "When the condition was last looked at.",
+            },
+            "lastTransitionTime": {
+                "type": "string",
+                "format": "date-time",
+                "description": "When its status last changed.",
+            },
+        },
+        required=("type", "status"),
+    )
+    return _definition(
+        BLOCK_REQUESTS,
+        "A node's request for an address block, made and deleted by coild and answered in the status.",
+        {
+            "spec": _object(
+                "Who asks for a block, and of what.",
+                {
+                    "nodeName": name | {"description": "Node that the block is for."},
+                    "poolName": name | {"description": "AddressPool to carve the block from."},
+                },
+                required=("nodeName", "poolName"),
+            ),
+            "status": _object(
+                "The answer. Failed=True is a refusal; otherwise Complete=True is a grant.",
+                {
+                    "addressBlockName": {
+                        "type": "string",
+                        "description": "AddressBlock of this request. It is an answer once Complete is True.",
+                    },
+                    "conditions": {
+                        "type": "array",
+                        "description": "State of the request; none while it waits.",
+                        "items": condition,
+                        "x-kubernetes-list-type": "map",
+                        "x-kubernetes-list-map-keys": ["type"],
+                    },
+                },
+            ),
+        },
+        required=("spec",),
+        columns=[
+            _column("Node", ".spec.nodeName", "Node that the block is for"),
+            _column("Pool", ".spec.poolName", "Pool to carve the block from"),
+            # The controller puts Failed before Complete, and a column shows the first match.
+            _column("Status", '.status.conditions[?(@.status=="True")].type', "Empty while the request waits"),
+            _column("Reason", '.status.conditions[?(@.type=="Failed")].reason', "Why there is no block"),
+            _column("Block", ".status.addressBlockName", "Block of this request"),
+            _AGE,
+        ],
+        subresources={"status": {}},
+    )
+
+
+def definitions() -> dict[str, Document]:
+    """Every CRD of the suite, by file name."""
+    documents = (address_pool_definition(), address_block_definition(), block_request_definition())
+    return {f"{GROUP}_{document['spec']['names']['plural']}.yaml": document for document in documents}
+
+
+def _definition(
+    resource: Resource[Any],
+    description: str,
+    properties: Mapping[str, Document],
+    *,
+    required: Sequence[str],
+    columns: Sequence[Document],
+    subresources: Mapping[str, Document] | None = None,
+) -> Document:
+    own = {
+        "apiVersion": {
+            "type": "string",
+            "description": "Version of this representation, with its API group.",
+        },
+        "kind": {"type": "string", "description": "What this object represents."},
+        "metadata": {"type": "object"},
+    }
+    version: Document = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": list(columns),
+        "schema": {"openAPIV3Schema": _object(description, own | dict(properties), required=required)},
+    }
+    if subresources is not None:
+        version["subresources"] = dict(subresources)
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "spec": {
+            "group": resource.group,
+            "names": {
+                "kind": resource.kind,
+                "listKind": f"{resource.kind}List",
+                "plural": resource.plural,
+                "singular": resource.kind.lower(),
+            },
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "versions": [version],
+        },
+    }
+
+
+def _object(description: str, properties: Mapping[str, Document], *, required: Sequence[str] = ()) -> Document:
+    schema: Document = {"type": "object", "description": description, "properties": dict(properties)}
+    if required:
+        schema["required"] = list(required)
+    return schema
+
+
+def _network(family: str, pattern: str, example: str) -> Document:
+    return {
+        "type": "string",
+        "pattern": pattern,
+        "description": f"{family} network in CIDR notation, such as {example}.",
+    }
+
+
+def _column(name: str, path: str, description: str, *, type_: str = "string") -> Document:
+    return {"name": name, "type": type_, "jsonPath": path, "description": description}
+
+
+def _label_path(label: str) -> str:
+    return ".metadata.labels['{}']".format(label.replace(".", r"\."))
