@@ -1,0 +1,148 @@
+"""Throwaway network namespaces with random names, looked at through iproute2 and used through plain sockets."""
+
+import ctypes
+import json
+import os
+import secrets
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coil.kernel.family import IPAddress
+from coil.netlink.host import NetnsPath
+
+R = TypeVar("R")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET = 0x40000000
+_TCPI_TOTAL_RETRANS = 100  # offset in struct tcp_info, linux/tcp.h
+_TIMEOUT = 10.0
+
+
+class Netns:
+    """One namespace below /run/netns, with lo up."""
+
+    def __init__(self) -> None:
+        self.name = f"coil-{secrets.token_hex(4)}"
+        self.path = NetnsPath(Path("/run/netns") / self.name)
+        _run("ip", "netns", "add", self.name)
+        self.ip("link", "set", "lo", "up")
+
+    def delete(self) -> None:
+        """Take it away, if a test has not done so."""
+        if self.path.exists():
+            _run("ip", "netns", "delete", self.name)
+
+    def ip(self, *arguments: str) -> None:
+        """Change something."""
+        _run("ip", "-n", self.name, *arguments)
+
+    def read(self, *arguments: str) -> list[dict[str, Any]]:
+        """What `ip -details -json` says. A table that does not exist is empty."""
+        result = subprocess.run(
+            ["ip", "-n", self.name, "-details", "-json", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+        )
+        if result.returncode != 0:
+            assert "FIB table does not exist" in result.stderr, result.stderr
+        entries = json.loads(result.stdout or "[]")
+        return [entry for entry in entries if entry]
+
+    def link(self, name: str) -> dict[str, Any] | None:
+        """One link with its addresses, or None."""
+        return next((link for link in self.read("address") if link["ifname"] == name), None)
+
+    def link_names(self) -> set[str]:
+        """All links but lo and those that the kernel puts into every namespace."""
+        return {link["ifname"] for link in self.read("link") if link.get("link_type") == "ether"}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that an attachment could leave behind, to be compared with a state before it."""
+        return {
+            " ".join(what): self.read(*what)
+            for what in (
+                ("address",),
+                ("rule",),
+                ("-6", "rule"),
+                ("route", "show", "table", "all"),
+                ("-6", "route", "show", "table", "all"),
+                ("neighbour", "show", "nud", "permanent"),
+                ("-6", "neighbour", "show", "nud", "permanent"),
+            )
+        }
+
+    def sysctl(self, path: str) -> str:
+        """The text of a file below /proc/sys."""
+        return self.call(lambda: (Path("/proc/sys") / path).read_text().strip())
+
+    def set_sysctl(self, path: str, value: str) -> None:
+        """Write a file below /proc/sys."""
+        self.call(lambda: (Path("/proc/sys") / path).write_text(value))
+
+    def call(self, function: Callable[[], R]) -> R:
+        """Call something in a thread of its own that is in this namespace."""
+        results: list[R] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                fd = os.open(self.path, os.O_RDONLY)
+                try:
+                    if _libc.setns(fd, _CLONE_NEWNET) != 0:
+                        raise OSError(ctypes.get_errno(), "setns")
+                finally:
+                    os.close(fd)
+                results.append(function())
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    def socket(self, address: IPAddress) -> socket.socket:
+        """A TCP socket of this namespace, of the address's family."""
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        made = self.call(lambda: socket.socket(family, socket.SOCK_STREAM))
+        made.settimeout(_TIMEOUT)
+        return made
+
+
+def exchange(client: Netns, server: Netns, address: IPAddress) -> str:
+    """Send a line each way over TCP from `client` to `address` in `server`; return the address that the client came from.
+
+    Fails if a packet was lost: the stack would repeat it a second later, and nobody would notice.
+    """
+    with server.socket(address) as listener, client.socket(address) as connection:
+        listener.bind((str(address), 0))
+        listener.listen()
+        connection.connect((str(address), listener.getsockname()[1]))
+        accepted, peer = listener.accept()
+        with accepted:
+            accepted.settimeout(_TIMEOUT)
+            connection.sendall(b"question\n")
+            assert accepted.recv(64) == b"question\n"
+            accepted.sendall(b"answer\n")
+            assert connection.recv(64) == b"answer\n"
+            for end in (connection, accepted):
+                assert _retransmissions(end) == 0
+        return str(peer[0])
+
+
+def _retransmissions(connection: socket.socket) -> int:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    return int.from_bytes(info[_TCPI_TOTAL_RETRANS : _TCPI_TOTAL_RETRANS + 4], "little")
+
+
+def _run(*argv: str) -> None:
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    assert result.returncode == 0, f"{' '.join(argv)}: {result.stderr}"

@@ -1,0 +1,62 @@
+"""Links (network interfaces), their names and hardware addresses, and the sysctls that belong to one.
+
+Invariant: a `LinkName` has passed `parse_link_name`, so it may be part of a path below /proc/sys/net.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+LinkName = NewType("LinkName", str)
+MacAddress = NewType("MacAddress", str)
+"""Lower-case hexadecimal octets joined by colons, as `ip link` prints them."""
+
+LOOPBACK = LinkName("lo")
+
+_LINK_NAME = re.compile(r"[!-.0-9;-~]{1,15}")  # printable ASCII without blank, slash and colon
+
+
+class LinkState(StrEnum):
+    """The administrative state: what was asked for, whether or not there is a carrier."""
+
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One link of a namespace.
+
+    `carrier` is the operational state: up, with a peer or a cable, and able to send. `peer_index` is the
+    other end of a veth, counted in that end's namespace; 0 if there is none.
+    """
+
+    name: LinkName
+    index: int
+    mtu: int
+    state: LinkState
+    carrier: bool
+    mac: MacAddress | None = None
+    alias: str = ""
+    kind: str = ""
+    peer_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sysctl:
+    """One file below /proc/sys and what it should say: `Sysctl("net/ipv4/ip_forward", "1")`."""
+
+    path: str
+    value: str
+
+
+def parse_link_name(text: str) -> LinkName:
+    """Return `text` as a link name.
+
+    Raises ValueError where the kernel would refuse the name (dev_valid_name: longer than 15 bytes, ".", "..",
+    a slash, a colon or a blank), and for anything but ASCII, which no container runtime uses.
+    """
+    if _LINK_NAME.fullmatch(text) is None or text in {".", ".."}:
+        raise ValueError(f"not a valid link name: {text!r}")
+    return LinkName(text)

@@ -1,0 +1,189 @@
+"""`HostNetwork`: what coild asks of the kernel, without waiting for it on the event loop.
+
+Every method runs a job in a worker's thread; attaching and detaching have their own threads, so that neither
+starves the other.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NewType, TypeVar
+
+from coil.kernel.family import IPAddress
+from coil.kernel.link import Link, LinkName, MacAddress, Sysctl
+from coil.kernel.route import Route, RouteChanges
+from coil.kernel.rule import Rule, RuleChanges
+from coil.netlink import attachment, route_sync
+from coil.netlink.attachment import AttachedPod
+from coil.netlink.connection import Connection
+from coil.netlink.link_watch import LinkWatch, open_event_socket
+from coil.netlink.namespace import Namespace
+from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
+from coil.netlink.sysctl import apply_sysctls
+from coil.netlink.worker import Worker
+from coil.podnet.alias import PodAlias, parse_alias
+from coil.podnet.plan import PodPlan
+
+NetnsPath = NewType("NetnsPath", Path)
+"""A path that names a network namespace: a bind mount below /run/netns, or /proc/<pid>/ns/net."""
+
+_ATTACHING_THREADS = 2  # the kernel makes one link at a time: the second is for when the first is held up
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLink:
+    """The host end of a pod's veth, as found in the kernel."""
+
+    name: LinkName
+    index: int
+    mac: MacAddress | None
+    alias: PodAlias
+
+
+class HostNetwork:
+    """The network of the host's namespace and of the pods attached to it. An async context manager.
+
+    The host's namespace is that of the process, or `netns` for tests. Entering the context removes what a crash left
+    of pods in the making: one process at a time may have this context on a namespace. Leaving the context waits for
+    running jobs and leaves the kernel's state as it is.
+    """
+
+    def __init__(self, netns: NetnsPath | None = None) -> None:
+        self._netns = netns
+        self._stack = AsyncExitStack()
+        self._home: Namespace
+        self._attaching: Worker
+        self._removal: LinkRemoval
+
+    async def __aenter__(self) -> "HostNetwork":
+        async with AsyncExitStack() as stack:
+            home = Namespace(self._netns) if self._netns is not None else Namespace.current()
+            self._home = stack.enter_context(home)
+            self._attaching = Worker("pod-attach", home, threads=_ATTACHING_THREADS)
+            stack.push_async_callback(self._attaching.aclose)
+            detaching = Worker("pod-detach", home, threads=MAX_BATCHES)
+            stack.push_async_callback(detaching.aclose)
+            await self._attaching.run(remove_unfinished)
+            watch = LinkWatch(await self._attaching.run(open_event_socket))
+            stack.callback(watch.close)
+            self._removal = LinkRemoval(detaching, watch)
+            stack.push_async_callback(self._removal.aclose)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def pod_links(self) -> list[PodLink]:
+        """The host ends of all pods' veth, known by their alias."""
+        return [
+            PodLink(name=link.name, index=link.index, mac=link.mac, alias=alias)
+            for link in await self._connected(route_sync.read_links)
+            if (alias := parse_alias(link.alias)) is not None
+        ]
+
+    async def pod_routes(self, table: int) -> list[Route]:
+        """The routes of one table, of both families and all protocols."""
+        return await self._connected(lambda connection: route_sync.read_routes(table, connection))
+
+    async def uplink(self, node_addresses: Collection[IPAddress] = ()) -> Link:
+        """The link that has one of the node's addresses, or else the one its default route leaves by; its
+        `mtu` is for pods.
+
+        Raises NetlinkError if there is neither.
+        """
+        return await self._connected(lambda connection: route_sync.find_uplink(node_addresses, connection))
+
+    async def ensure_sysctls(self, sysctls: Collection[Sysctl]) -> None:
+        """Write the sysctls, in the host's namespace. Idempotent. Raises NetlinkError."""
+        await self._attaching.run(apply_sysctls, sysctls)
+
+    async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:
+        """Make each rule exist once, and no other of the same protocols. Idempotent; a cancelled call may
+        still take effect.
+        """
+        return await self._connected(lambda connection: route_sync.ensure_rules(rules, connection))
+
+    async def sync_routes(self, *, table: int, protocol: int, wanted: Collection[Route]) -> RouteChanges:
+        """Make `wanted` the routes of `protocol` in `table`; leave those of other protocols alone.
+
+        Idempotent; a cancelled call may still take effect. Raises NetlinkError for the first route that could
+        not be changed, after trying the others. Calls for one table must not overlap.
+        """
+        return await self._connected(
+            lambda connection: route_sync.sync_routes(
+                table=table, protocol=protocol, wanted=wanted, connection=connection
+            )
+        )
+
+    async def attach_pod(self, plan: PodPlan, netns: NetnsPath) -> AttachedPod:
+        """Make the veth of `plan` between the host and the namespace at `netns`. All or nothing.
+
+        When it returns, connections both ways work. Raises NamespaceError, LinkExistsError (not idempotent:
+        what is left of an earlier attempt has to be detached first), BusyError, or NetlinkError for anything
+        the kernel refused; then nothing is left. The same holds for a cancellation, which is raised only when
+        nothing is left, a few milliseconds later.
+        """
+        job = self._attaching.submit(self._attach, plan, netns)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(job))
+        except asyncio.CancelledError:
+            if not job.cancel():
+                await _finish(self._undo(job, plan.host.name))
+            raise
+
+    def _attach(self, plan: PodPlan, netns: NetnsPath) -> AttachedPod:
+        with Namespace(netns) as pod_netns:
+            return attachment.attach(plan, pod_netns, home=self._home)
+
+    async def _undo(self, job: Future[AttachedPod], host_name: LinkName) -> None:
+        try:
+            await asyncio.wrap_future(job)
+        except Exception:
+            return  # it undid itself; the link, if there is one, is somebody else's
+        await self.detach_pod(host_name)
+
+    async def check_pod(self, plan: PodPlan, netns: NetnsPath) -> None:
+        """Compare the kernel with `plan`. Raises PodCheckError naming what is missing, or NamespaceError.
+        Changes nothing.
+        """
+
+        def check() -> None:
+            with Namespace(netns) as pod_netns:
+                attachment.check(plan, pod_netns, home=self._home)
+
+        await self._attaching.run(check)
+
+    async def detach_pod(self, host_name: LinkName) -> None:
+        """Delete the veth; when this returns, it and its routes are gone. Idempotent: no such link is
+        success.
+
+        A cancelled call takes effect nevertheless. Raises BusyError or NetlinkError.
+        """
+        await self._removal.remove(host_name)
+
+    async def _connected(self, function: Callable[[Connection], R]) -> R:
+        def job() -> R:
+            with Connection() as connection:
+                return function(connection)
+
+        return await self._attaching.run(job)
+
+
+async def _finish(work: Coroutine[object, object, None]) -> None:
+    """Wait for `work` to its end, through any further cancellation; for callers that raise one afterwards in
+    any case.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    task.result()

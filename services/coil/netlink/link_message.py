@@ -1,0 +1,138 @@
+"""Links on the wire: `struct ifinfomsg` and IFLA_* (linux/if_link.h, linux/veth.h)."""
+
+import struct
+
+from coil.kernel.link import Link, LinkName, LinkState, MacAddress
+from coil.netlink.request import Request
+from coil.netlink.wire import (
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    attribute,
+    attribute_text,
+    attribute_u32,
+    parse_attributes,
+    parse_text,
+    parse_u32,
+)
+
+RTM_NEWLINK = 16
+RTM_DELLINK = 17
+RTM_GETLINK = 18
+RTM_SETLINK = 19
+RTNLGRP_LINK = 1
+
+_IFINFO = struct.Struct("=BxHiII")  # family, device type, index, flags, mask of the flags to change
+_IFF_UP = 1
+_IF_OPER_UP = b"\x06"
+
+_IFLA_ADDRESS = 1
+_IFLA_IFNAME = 3
+_IFLA_MTU = 4
+_IFLA_LINK = 5
+_IFLA_OPERSTATE = 16
+_IFLA_LINKINFO = 18
+_IFLA_IFALIAS = 20
+_IFLA_GROUP = 27
+_IFLA_NET_NS_FD = 28
+_IFLA_EXT_MASK = 29
+_IFLA_INFO_KIND = 1
+_IFLA_INFO_DATA = 2
+_VETH_INFO_PEER = 1
+_RTEXT_FILTER_SKIP_STATS = 1 << 3
+
+
+def new_veth(
+    name: LinkName,
+    mac: MacAddress,
+    *,
+    mtu: int,
+    peer: LinkName,
+    peer_mac: MacAddress,
+    peer_group: int,
+    peer_netns: int,
+) -> Request:
+    """Make a veth, both ends down: `name` in the socket's namespace, `peer` in that of the open file
+    `peer_netns`.
+
+    One message, so there is no moment at which only one end exists or one end is in the wrong namespace.
+    """
+    peer_end = (
+        _IFINFO.pack(0, 0, 0, 0, 0)
+        + _veth_end(peer, peer_mac, mtu)
+        + attribute_u32(_IFLA_GROUP, peer_group)
+        + attribute_u32(_IFLA_NET_NS_FD, peer_netns)
+    )
+    data = attribute(_VETH_INFO_PEER, peer_end)
+    info = attribute_text(_IFLA_INFO_KIND, "veth") + attribute(_IFLA_INFO_DATA, data)
+    body = _IFINFO.pack(0, 0, 0, 0, 0) + _veth_end(name, mac, mtu) + attribute(_IFLA_LINKINFO, info)
+    return Request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, ("create veth", name, "with peer", peer))
+
+
+def _veth_end(name: LinkName, mac: MacAddress, mtu: int) -> bytes:
+    return (
+        attribute_text(_IFLA_IFNAME, name)
+        + attribute(_IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))
+        + attribute_u32(_IFLA_MTU, mtu)
+    )
+
+
+def set_alias(index: int, alias: str) -> Request:
+    """Write the link's alias (`ip link set alias`)."""
+    body = _IFINFO.pack(0, 0, index, 0, 0) + attribute(_IFLA_IFALIAS, alias.encode())
+    return Request(RTM_SETLINK, 0, body, ("set the alias", alias))
+
+
+def set_up(index: int) -> Request:
+    """Bring the link up."""
+    return Request(RTM_SETLINK, 0, _IFINFO.pack(0, 0, index, _IFF_UP, _IFF_UP), ("set up link", index))
+
+
+def delete_link(name: LinkName) -> Request:
+    """Delete the link, and with a veth its peer."""
+    body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute_text(_IFLA_IFNAME, name)
+    return Request(RTM_DELLINK, 0, body, ("delete link", name))
+
+
+def set_group(name: LinkName, group: int) -> Request:
+    """Put the link into a group."""
+    body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute_text(_IFLA_IFNAME, name) + attribute_u32(_IFLA_GROUP, group)
+    return Request(RTM_SETLINK, 0, body, ("mark link", name))
+
+
+def delete_group(group: int) -> Request:
+    """Delete all links of the group. ESRCH where it is empty."""
+    body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute_u32(_IFLA_GROUP, group)
+    return Request(RTM_DELLINK, 0, body, ("delete the marked links",))
+
+
+def get_link(name: LinkName) -> Request:
+    """Ask for one link by name."""
+    mask = attribute_u32(_IFLA_EXT_MASK, _RTEXT_FILTER_SKIP_STATS)
+    body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute_text(_IFLA_IFNAME, name) + mask
+    return Request(RTM_GETLINK, 0, body, ("read link", name))
+
+
+def dump_links() -> Request:
+    """Ask for all links, without their counters."""
+    mask = attribute_u32(_IFLA_EXT_MASK, _RTEXT_FILTER_SKIP_STATS)
+    return Request(RTM_GETLINK, NLM_F_DUMP, _IFINFO.pack(0, 0, 0, 0, 0) + mask, ("list links",))
+
+
+def parse_link(body: bytes) -> Link:
+    """Read an RTM_NEWLINK or RTM_DELLINK message."""
+    _family, _type, index, flags, _change = _IFINFO.unpack_from(body)
+    attributes = parse_attributes(body, _IFINFO.size)
+    mac = attributes.get(_IFLA_ADDRESS, b"")
+    info = parse_attributes(attributes.get(_IFLA_LINKINFO, b""), 0)
+    return Link(
+        name=LinkName(parse_text(attributes[_IFLA_IFNAME])),
+        index=index,
+        mtu=parse_u32(attributes[_IFLA_MTU]) if _IFLA_MTU in attributes else 0,
+        state=LinkState.UP if flags & _IFF_UP else LinkState.DOWN,
+        mac=MacAddress(mac.hex(":")) if mac else None,
+        alias=parse_text(attributes.get(_IFLA_IFALIAS, b"")),
+        kind=parse_text(info.get(_IFLA_INFO_KIND, b"")),
+        carrier=attributes.get(_IFLA_OPERSTATE) == _IF_OPER_UP,
+        peer_index=parse_u32(attributes[_IFLA_LINK]) if _IFLA_LINK in attributes else 0,
+    )

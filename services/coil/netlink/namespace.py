@@ -1,0 +1,71 @@
+"""Network namespaces: opened by path, entered by a thread.
+
+A thread's namespace decides where its new sockets live and what it sees below /proc/sys/net; a socket stays
+where it was made. Only threads of the worker enter namespaces.
+"""
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from coil.netlink.error import NamespaceError
+
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)  # os.setns came with Python 3.12
+
+
+class Namespace:
+    """An open network namespace, which exists at least until it is closed. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it. Raises NamespaceError; never creates anything."""
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise NamespaceError(path, error.strerror or str(error)) from None
+
+    @classmethod
+    def current(cls) -> "Namespace":
+        """The namespace of the calling thread."""
+        return cls(Path("/proc/thread-self/ns/net"))
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> "Namespace":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def is_same(self, other: "Namespace") -> bool:
+        """True if both are one namespace, whatever their paths."""
+        return os.path.sameopenfile(self._fd, other._fd)
+
+    def enter(self) -> None:
+        """Move the calling thread into this namespace for good. Raises NamespaceError, and then it has not
+        moved.
+        """
+        if _libc.setns(self._fd, _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            problem = "not a network namespace" if number == errno.EINVAL else os.strerror(number)
+            raise NamespaceError(self.path, problem)
+
+    @contextmanager
+    def entered(self, home: "Namespace") -> Iterator[None]:
+        """Move the calling thread into this namespace, and back to `home` at the end."""
+        self.enter()
+        try:
+            yield
+        finally:
+            home.enter()

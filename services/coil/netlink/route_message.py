@@ -1,0 +1,161 @@
+"""Routes and rules on the wire: `struct rtmsg` (linux/rtnetlink.h), `struct fib_rule_hdr`
+(linux/fib_rules.h).
+"""
+
+import struct
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
+
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.link import LinkName
+from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteScope, RouteType
+from coil.kernel.rule import Rule
+from coil.netlink.request import Request
+from coil.netlink.wire import (
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    attribute,
+    attribute_u32,
+    parse_attributes,
+    parse_u32,
+)
+
+RTM_NEWROUTE = 24
+RTM_DELROUTE = 25
+RTM_GETROUTE = 26
+RTM_NEWRULE = 32
+RTM_DELRULE = 33
+RTM_GETRULE = 34
+
+_RTMSG = struct.Struct("=BBBBBBBBI")  # family, dst and src length, tos, table, protocol, scope, type, flags
+_RTM_F_CLONED = 0x200
+_RTA_DST = 1
+_RTA_OIF = 4
+_RTA_GATEWAY = 5
+_RTA_PRIORITY = 6
+_RTA_TABLE = 15
+
+_RULE = struct.Struct("=BBBBBxxBI")  # family, dst and src length, tos, table, action, flags
+_FR_ACT_TO_TBL = 1
+_FRA_PRIORITY = 6
+_FRA_SUPPRESS_PREFIXLEN = 14
+_FRA_TABLE = 15
+_FRA_PROTOCOL = 21
+_RULE_PLAIN = frozenset({_FRA_PRIORITY, 13, _FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_PROTOCOL})
+"""The attributes of a rule without a selector (13 is FRA_SUPPRESS_IFGROUP)."""
+
+IP6_DEFAULT_METRIC = 1024
+"""IP6_RT_PRIO_USER of linux/ipv6_route.h: what the kernel stores for a route that was given no metric."""
+
+
+def new_route(route: Route, index: int) -> Request:
+    """Add a route over the link `index`. EEXIST where there is one of the same destination, table and metric."""
+    body = _route_body(route, index, scope=route.scope, type_=route.type)
+    return Request(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, body, ("add", route))
+
+
+def delete_route(route: Route, index: int) -> Request:
+    """Delete that route and no other: the kernel compares table, protocol, metric, gateway and link as well."""
+    return Request(RTM_DELROUTE, 0, _route_body(route, index, scope=route.scope, type_=route.type), ("delete", route))
+
+
+def _route_body(route: Route, index: int, *, scope: int, type_: int) -> bytes:
+    network = route.destination
+    body = _RTMSG.pack(route.family, network.prefixlen, 0, 0, 0, route.protocol, scope, type_, 0)
+    body += attribute(_RTA_DST, network.network_address.packed) + attribute_u32(_RTA_TABLE, route.table)
+    if route.gateway is not None:
+        body += attribute(_RTA_GATEWAY, route.gateway.packed)
+    if index:
+        body += attribute_u32(_RTA_OIF, index)
+    metric = route.metric or (IP6_DEFAULT_METRIC if route.family is Family.IPV6 else 0)
+    return body + attribute_u32(_RTA_PRIORITY, metric) if metric else body
+
+
+def dump_routes(family: Family, table: int) -> Request:
+    """Ask for one table; the kernel filters (a socket with strict checking), so a full BGP table elsewhere
+    costs nothing.
+    """
+    body = _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0) + attribute_u32(_RTA_TABLE, table)
+    return Request(RTM_GETROUTE, NLM_F_DUMP, body, ("list the routes of table", table))
+
+
+def get_route(destination: IPAddress) -> Request:
+    """Ask which route a packet to `destination` would take."""
+    family = Family.of(destination)
+    body = _RTMSG.pack(family, destination.max_prefixlen, 0, 0, 0, 0, 0, 0, 0)
+    return Request(RTM_GETROUTE, 0, body + attribute(_RTA_DST, destination.packed), ("find the way to", destination))
+
+
+def parse_route_index(body: bytes) -> int:
+    """The link index of an RTM_NEWROUTE message, 0 if it names no single link."""
+    oif = parse_attributes(body, _RTMSG.size).get(_RTA_OIF)
+    return parse_u32(oif) if oif is not None else 0
+
+
+def parse_route(body: bytes, names: Mapping[int, LinkName]) -> Route | None:
+    """Read an RTM_NEWROUTE message; None for entries of the route cache and for routes over links that are
+    gone.
+    """
+    family, length, _src, _tos, table, protocol, scope, type_, flags = _RTMSG.unpack_from(body)
+    attributes = parse_attributes(body, _RTMSG.size)
+    oif = attributes.get(_RTA_OIF)
+    device = names.get(parse_u32(oif)) if oif is not None else None
+    if flags & _RTM_F_CLONED or (oif is not None and device is None):
+        return None
+    destination = attributes.get(_RTA_DST)
+    gateway = attributes.get(_RTA_GATEWAY)
+    metric = parse_u32(attributes[_RTA_PRIORITY]) if _RTA_PRIORITY in attributes else 0
+    ipv6 = family == Family.IPV6
+    return Route(
+        destination=ip_network((destination, length)) if destination else DEFAULT_NETWORKS[Family(family)],
+        device=device,
+        gateway=ip_address(gateway) if gateway is not None else None,
+        table=parse_u32(attributes[_RTA_TABLE]) if _RTA_TABLE in attributes else table,
+        protocol=protocol,
+        scope=RouteScope.UNIVERSE if ipv6 else scope,
+        type=RouteType(type_),
+        metric=0 if ipv6 and metric == IP6_DEFAULT_METRIC else metric,
+    )
+
+
+def new_rule(rule: Rule) -> Request:
+    """Add a rule. EEXIST where there is one of the same priority and table."""
+    return Request(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, _rule_body(rule), ("add", rule))
+
+
+def delete_rule(rule: Rule) -> Request:
+    """Delete one rule of that priority, table and protocol."""
+    return Request(RTM_DELRULE, 0, _rule_body(rule), ("delete", rule))
+
+
+def _rule_body(rule: Rule) -> bytes:
+    return (
+        _RULE.pack(rule.family, 0, 0, 0, 0, _FR_ACT_TO_TBL, 0)
+        + attribute_u32(_FRA_PRIORITY, rule.priority)
+        + attribute_u32(_FRA_TABLE, rule.table)
+        + attribute(_FRA_PROTOCOL, bytes((rule.protocol,)))
+    )
+
+
+def dump_rules(family: Family) -> Request:
+    """Ask for all rules of one family."""
+    return Request(RTM_GETRULE, NLM_F_DUMP, _RULE.pack(family, 0, 0, 0, 0, 0, 0), ("list rules",))
+
+
+def parse_rule(body: bytes) -> Rule | None:
+    """Read an RTM_NEWRULE message; None for rules that select packets or do anything but look up a table."""
+    family, dst_length, src_length, tos, table, action, _flags = _RULE.unpack_from(body)
+    attributes = parse_attributes(body, _RULE.size)
+    if action != _FR_ACT_TO_TBL or dst_length or src_length or tos or not attributes.keys() <= _RULE_PLAIN:
+        return None
+    # A rule that suppresses short prefixes is no plain lookup; −1 stands for none.
+    if attributes.get(_FRA_SUPPRESS_PREFIXLEN, b"\xff\xff\xff\xff") != b"\xff\xff\xff\xff":
+        return None
+    protocol = attributes.get(_FRA_PROTOCOL)
+    return Rule(
+        family=Family(family),
+        priority=parse_u32(attributes[_FRA_PRIORITY]) if _FRA_PRIORITY in attributes else 0,
+        table=parse_u32(attributes[_FRA_TABLE]) if _FRA_TABLE in attributes else table,
+        protocol=protocol[0] if protocol else 0,
+    )

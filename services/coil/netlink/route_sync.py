@@ -1,0 +1,136 @@
+"""The host's own state: its links, rules and routes, read and brought in line. Runs in a worker's thread, in
+the host's namespace.
+"""
+
+import errno
+from collections.abc import Collection, Mapping
+from ipaddress import IPv4Address, IPv6Address
+
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.link import Link, LinkName
+from coil.kernel.route import Route, RouteChanges, diff_routes
+from coil.kernel.rule import Rule, RuleChanges, diff_rules
+from coil.netlink.address_message import dump_addresses, parse_address
+from coil.netlink.connection import Connection
+from coil.netlink.error import KernelError, NetlinkError
+from coil.netlink.link_message import dump_links, parse_link
+from coil.netlink.route_message import (
+    delete_route,
+    delete_rule,
+    dump_routes,
+    dump_rules,
+    get_route,
+    new_route,
+    new_rule,
+    parse_route,
+    parse_route_index,
+    parse_rule,
+)
+
+_ANYWHERE: tuple[IPAddress, ...] = (IPv4Address("203.0.113.1"), IPv6Address("2001:db8::1"))
+"""Addresses for documentation: nothing but a default route leads to them."""
+
+
+def read_links(connection: Connection) -> list[Link]:
+    """All links of the namespace."""
+    return [parse_link(body) for body in connection.dump(dump_links())]
+
+
+def read_routes(table: int, connection: Connection) -> list[Route]:
+    """The routes of one table in both families, whoever installed them."""
+    # The routes first: one whose link is not in the list then has lost it meanwhile, and is gone as well.
+    bodies = [body for family in Family for body in connection.dump(dump_routes(family, table))]
+    names = {link.index: link.name for link in read_links(connection)}
+    return [route for body in bodies if (route := parse_route(body, names)) is not None and route.table == table]
+
+
+def sync_routes(*, table: int, protocol: int, wanted: Collection[Route], connection: Connection) -> RouteChanges:
+    """Make `wanted` the routes of that protocol in that table. Routes of other protocols are not touched.
+
+    Raises NetlinkError for the first route that could not be put in or taken out, after having tried all the
+    others.
+    """
+    strangers = [route for route in wanted if (route.table, route.protocol) != (table, protocol)]
+    if strangers:
+        raise ValueError(f"not of table {table} and protocol {protocol}: {strangers[0]}")
+    actual = [route for route in read_routes(table, connection) if route.protocol == protocol]
+    changes = diff_routes(actual, wanted)
+    if not changes:
+        return changes
+    indices = {link.name: link.index for link in read_links(connection)}
+    errors = _delete(changes.deletes, indices, connection)
+    errors += _add(changes.adds, indices, connection)
+    for error in errors:
+        raise error
+    return changes
+
+
+def _delete(routes: Collection[Route], indices: Mapping[LinkName, int], connection: Connection) -> list[NetlinkError]:
+    # A route without its link is gone already; ESRCH says that someone else was faster.
+    requests = [
+        delete_route(route, indices[route.device] if route.device else 0)
+        for route in routes
+        if route.device is None or route.device in indices
+    ]
+    return [error for error in connection.submit(requests) if error.errno != errno.ESRCH]
+
+
+def _add(routes: Collection[Route], indices: Mapping[LinkName, int], connection: Connection) -> list[NetlinkError]:
+    errors: list[NetlinkError] = []
+    requests = []
+    for route in routes:
+        if route.device is not None and route.device not in indices:
+            errors.append(NetlinkError(f"add {route}: there is no link {route.device}"))
+        else:
+            requests.append(new_route(route, indices[route.device] if route.device else 0))
+    return [*connection.submit(requests), *errors]
+
+
+def ensure_rules(rules: Collection[Rule], connection: Connection) -> RuleChanges:
+    """Make every rule exist once, and no other of the same protocols."""
+    actual = [
+        rule
+        for family in Family
+        for body in connection.dump(dump_rules(family))
+        if (rule := parse_rule(body)) is not None
+    ]
+    changes = diff_rules(actual, rules)
+    errors = [
+        error for error in connection.submit([new_rule(rule) for rule in changes.adds]) if error.errno != errno.EEXIST
+    ]
+    errors += [
+        error
+        for error in connection.submit([delete_rule(rule) for rule in changes.deletes])
+        if error.errno != errno.ENOENT
+    ]
+    for error in errors:
+        raise error
+    return changes
+
+
+def find_uplink(node_addresses: Collection[IPAddress], connection: Connection) -> Link:
+    """The link that has one of the node's addresses, or else the one that its default route leaves by.
+
+    Raises NetlinkError if there is neither.
+    """
+    links = {link.index: link for link in read_links(connection)}
+    names = {index: link.name for index, link in links.items()}
+    if node_addresses:
+        holders = {
+            address.interface.ip: address.device
+            for family in Family
+            for body in connection.dump(dump_addresses(family))
+            if (address := parse_address(body, names)) is not None
+        }
+        for node_address in node_addresses:
+            for link in links.values():
+                if link.name == holders.get(node_address):
+                    return link
+    for destination in _ANYWHERE:
+        try:
+            index = parse_route_index(connection.get(get_route(destination)))
+        except KernelError:
+            continue  # no way there in this family
+        if index in links:
+            return links[index]
+    raise NetlinkError("the node has no uplink: no link has its address, and there is no default route")

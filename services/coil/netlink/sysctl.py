@@ -1,0 +1,45 @@
+"""Sysctls of the namespace that the calling thread is in."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from coil.kernel.link import Sysctl
+from coil.netlink.error import NetlinkError
+
+_ROOT = Path("/proc/sys")
+_IPV6 = "net/ipv6"
+
+
+def apply_sysctls(sysctls: Iterable[Sysctl]) -> None:
+    """Write each of them. Raises NetlinkError for the first that cannot be written.
+
+    Those of IPv6 count as done in a kernel that was started without it: there is nothing that they could be
+    about.
+    """
+    for sysctl in sysctls:
+        try:
+            file = os.open(_ROOT / sysctl.path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(file, sysctl.value.encode())
+            finally:
+                os.close(file)
+        except OSError as error:
+            if not _is_pointless(sysctl):
+                raise NetlinkError(f"cannot set {sysctl.path} to {sysctl.value}: {error.strerror}") from error
+
+
+def missing_sysctls(sysctls: Iterable[Sysctl]) -> list[Sysctl]:
+    """Those that say something else."""
+    return [sysctl for sysctl in sysctls if not _is_pointless(sysctl) and _read(sysctl) != sysctl.value]
+
+
+def _read(sysctl: Sysctl) -> str | None:
+    try:
+        return (_ROOT / sysctl.path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _is_pointless(sysctl: Sysctl) -> bool:
+    return sysctl.path.startswith(_IPV6) and not (_ROOT / _IPV6).exists()

@@ -1,0 +1,189 @@
+"""Everything that one pod's network consists of.
+
+Both ends of the veth are described alike: a link, and what hangs on it. The pod end holds the pod's addresses
+as /32 and /128, the host end the gateways; each knows the other's addresses only through routes, so no two
+pods share a broadcast domain.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_interface, ip_network
+from typing import TypeAlias
+
+from coil.kernel.address import Address, Neighbour
+from coil.kernel.family import Family, IPAddress, IPInterface
+from coil.kernel.link import LinkName, MacAddress, Sysctl
+from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteProtocol, RouteTable, link_scope
+from coil.kernel.rule import Rule
+from coil.podnet.alias import PodAlias, render_alias
+from coil.podnet.gateway import LINK_LOCAL, HostAddresses
+from coil.podnet.host_link import derive_mac
+
+ADDR_GEN_MODE_NONE = "1"
+"""IN6_ADDR_GEN_MODE_NONE of linux/if_link.h: the kernel adds no link-local address of its own."""
+
+MIN_MTU = {Family.IPV4: 576, Family.IPV6: 1280}
+"""The least that each family works with (RFC 791, RFC 8200); below its own the kernel silently turns IPv6
+off.
+"""
+
+_Pairs: TypeAlias = list[tuple[IPAddress, IPInterface]]
+"""Each address of the pod with the address of the host's end that is its gateway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEnd:
+    """One end of a veth and all that is set on it, in the order in which it is set."""
+
+    name: LinkName
+    mac: MacAddress
+    alias: str
+    sysctls: tuple[Sysctl, ...]
+    addresses: tuple[Address, ...]
+    routes: tuple[Route, ...]
+    neighbours: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One address of the pod and the gateway that its default route leads to."""
+
+    address: IPAddress
+    gateway: IPAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPlan:
+    """The veth of one pod. `assignments` has IPv4 first, one entry per family."""
+
+    mtu: int
+    pod: LinkEnd
+    host: LinkEnd
+    assignments: tuple[Assignment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutePolicy:
+    """The numbers by which the node's routes are found again: one table of host routes to pods, looked up by
+    a rule.
+    """
+
+    pod_table: int = 116
+    rule_priority: int = 2000
+    export_table: int = 119
+    protocol: int = 30
+
+
+DEFAULT_POLICY = RoutePolicy()
+
+
+def plan_pod(
+    *,
+    host_name: LinkName,
+    ifname: LinkName,
+    alias: PodAlias,
+    addresses: tuple[IPv4Address | None, IPv6Address | None],
+    mtu: int,
+    gateways: HostAddresses = LINK_LOCAL,
+    policy: RoutePolicy = DEFAULT_POLICY,
+) -> PodPlan:
+    """Plan the network of a pod with an IPv4 address, an IPv6 address or both (`mtu` in bytes).
+
+    Raises ValueError for a pod without an address, for a family in which the node has no gateway address, for
+    an address that is the gateway itself, for an MTU that a family does not work with and for an alias that
+    the kernel would not hold.
+    """
+    pairs: _Pairs = []
+    for address, gateway in zip(addresses, (gateways.ipv4, gateways.ipv6), strict=True):
+        if address is None:
+            continue
+        if gateway is None:
+            raise ValueError(f"the node has no address that could be the gateway of {address}")
+        if address == gateway.ip:
+            raise ValueError(f"{address} is the gateway's own address")
+        if mtu < MIN_MTU[Family.of(address)]:
+            raise ValueError(f"an MTU of {mtu} is too small for {address}")
+        pairs.append((address, gateway))
+    if not pairs:
+        raise ValueError("a pod needs at least one address")
+    host_mac = derive_mac(host_name, end="host")
+    return PodPlan(
+        mtu=mtu,
+        pod=_pod_end(ifname, pairs, mac=derive_mac(host_name, end="pod"), host_mac=host_mac),
+        host=_host_end(host_name, pairs, mac=host_mac, alias=render_alias(alias), policy=policy),
+        assignments=tuple(Assignment(address=address, gateway=gateway.ip) for address, gateway in pairs),
+    )
+
+
+def plan_rules(policy: RoutePolicy = DEFAULT_POLICY, families: Collection[Family] = tuple(Family)) -> tuple[Rule, ...]:
+    """The lookup of the pod table, once per family."""
+    return tuple(
+        Rule(family=family, priority=policy.rule_priority, table=policy.pod_table, protocol=policy.protocol)
+        for family in families
+    )
+
+
+def plan_forwarding(families: Collection[Family] = tuple(Family)) -> tuple[Sysctl, ...]:
+    """The sysctls that make a router of the node. They hold for the links that exist and for those to come."""
+    switches = {Family.IPV4: "net/ipv4/ip_forward", Family.IPV6: "net/ipv6/conf/all/forwarding"}
+    return tuple(Sysctl(switches[family], "1") for family in families)
+
+
+def _pod_end(name: LinkName, pairs: _Pairs, *, mac: MacAddress, host_mac: MacAddress) -> LinkEnd:
+    routes: list[Route] = []
+    for _, gateway in pairs:
+        routes.append(_device_route(name, gateway.ip, table=RouteTable.MAIN, protocol=RouteProtocol.BOOT))
+        default = DEFAULT_NETWORKS[Family.of(gateway)]
+        routes.append(Route(destination=default, gateway=gateway.ip, device=name))
+    return LinkEnd(
+        name=name,
+        mac=mac,
+        alias="",
+        # Some container runtimes turn IPv6 off in new namespaces. The pod's addresses carry "no DAD" themselves;
+        # the second is for the link-local address that the kernel adds.
+        sysctls=_ipv6_sysctls(name, {"disable_ipv6": "0", "accept_dad": "0"} if _has_ipv6(pairs) else {}),
+        addresses=tuple(Address(name, ip_interface(address)) for address, _ in pairs),
+        routes=tuple(routes),
+        neighbours=tuple(Neighbour(name, gateway.ip, host_mac) for _, gateway in pairs),
+    )
+
+
+def _host_end(
+    name: LinkName,
+    pairs: _Pairs,
+    *,
+    mac: MacAddress,
+    alias: str,
+    policy: RoutePolicy,
+) -> LinkEnd:
+    settings = {"accept_ra": "0"}  # without IPv6 as well: no pod may advertise routes to its node
+    if _has_ipv6(pairs):
+        settings["accept_dad"] = "0"
+    # fe80::1 is link-local address enough. With the node's own address there, the kernel's is needed:
+    # neighbour discovery for packets that the node forwards is sent from it.
+    if any(gateway.version == 6 and gateway.is_link_local for _, gateway in pairs):
+        settings["addr_gen_mode"] = ADDR_GEN_MODE_NONE
+    return LinkEnd(
+        name=name,
+        mac=mac,
+        alias=alias,
+        sysctls=_ipv6_sysctls(name, settings),
+        addresses=tuple(Address(name, gateway) for _, gateway in pairs),
+        routes=tuple(
+            _device_route(name, address, table=policy.pod_table, protocol=policy.protocol) for address, _ in pairs
+        ),
+        neighbours=(),
+    )
+
+
+def _has_ipv6(pairs: _Pairs) -> bool:
+    return any(address.version == 6 for address, _ in pairs)
+
+
+def _ipv6_sysctls(name: LinkName, settings: Mapping[str, str]) -> tuple[Sysctl, ...]:
+    return tuple(Sysctl(f"net/ipv6/conf/{name}/{key}", value) for key, value in settings.items())
+
+
+def _device_route(name: LinkName, address: IPAddress, *, table: int, protocol: int) -> Route:
+    network = ip_network(address)
+    return Route(destination=network, device=name, table=table, protocol=protocol, scope=link_scope(network))
