@@ -1,0 +1,98 @@
+"""The objects of one kind behind one pair of selectors: what an informer lists and watches."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+
+from coil.crd.meta import Struct
+from coil.crd.resource import HasMetadata, Resource
+from coil.kube.errors import UnavailableError
+from coil.kube.status import excerpt
+from coil.kube.transport import Transport
+from coil.kube.watch import LINE_LIMIT, Watch, event_decoder
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class ListMeta(Struct, frozen=True, kw_only=True):
+    # Without it nothing can be watched; a watch from "" would replay an unordered present.
+    resource_version: Annotated[str, msgspec.Meta(min_length=1)]
+    continue_token: str = msgspec.field(name="continue", default="")
+
+
+class PageDocument(Struct, Generic[T], frozen=True, kw_only=True):
+    """A list as it is served. Go writes an empty slice as null."""
+
+    metadata: ListMeta
+    items: list[T] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a consistent list. `continue_token` is "" on the last one."""
+
+    items: list[T]
+    resource_version: str
+    continue_token: str
+
+
+class Collection(Generic[T]):
+    """Reads one collection. Holds no state between calls, so any number of readers may share it."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        resource: Resource[T],
+        *,
+        namespace: str,
+        labels: str,
+        fields: str,
+        random: Callable[[], float],
+    ) -> None:
+        self.resource = resource
+        self._transport = transport
+        self._path = resource.path(namespace=namespace)
+        self._selectors = {
+            name: selector for name, selector in (("labelSelector", labels), ("fieldSelector", fields)) if selector
+        }
+        self._random = random
+        document: Any = PageDocument
+        self._pages: msgspec.json.Decoder[PageDocument[T]] = msgspec.json.Decoder(document[resource.type])
+        self._events = event_decoder(resource)
+
+    async def list_page(self, *, limit: int, continue_token: str) -> Page[T]:
+        """One page of at most `limit` objects, the first if `continue_token` is "".
+
+        No resource version is asked for, which makes the list as new as the moment of the call; all pages
+        show the state of the first. Raises GoneError when the token has expired: begin again.
+        """
+        query = {**self._selectors, "limit": str(limit)}
+        if continue_token:
+            query["continue"] = continue_token
+        body = await self._transport.call("GET", self._path, query=query)
+        try:
+            document = self._pages.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UnavailableError(f"GET {self._path}: unreadable list: {error}: {excerpt(body)}") from error
+        return Page(document.items or [], document.metadata.resource_version, document.metadata.continue_token)
+
+    @asynccontextmanager
+    async def watch(self, *, resource_version: str, line_limit: int = LINE_LIMIT) -> AsyncIterator[Watch[T]]:
+        """Open a watch on what happens after `resource_version`; leaving closes its connection.
+
+        Raises ApiError if the server refuses, GoneError in particular. The server is asked to end the watch
+        after `timeouts.watch` seconds, up to a fifth less by chance, so that watches do not end in step.
+        """
+        seconds = self._transport.timeouts.watch * (1 - 0.2 * self._random())
+        query = {
+            **self._selectors,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(max(1, round(seconds))),
+            "resourceVersion": resource_version,
+        }
+        async with self._transport.stream(self._path, query=query) as content:
+            yield Watch(content, self._events, what=f"watch {self._path}", line_limit=line_limit)

@@ -1,0 +1,131 @@
+"""The events of one watch: from lines of JSON to typed structs, in batches.
+
+Invariants: events come in the server's order; every event before a fault is delivered, then the fault is
+raised; nothing is guessed from a half-received line. The loop gets a turn after each BATCH_BYTES, so that
+a burst of thousands of events does not hold up anything else.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Generic, TypeVar
+
+import aiohttp
+import msgspec
+
+from coil.crd.meta import ObjectMeta
+from coil.crd.resource import HasMetadata, Resource
+from coil.kube.errors import GoneError, UnavailableError
+from coil.kube.lines import LineSplitter, LineTooLongError
+from coil.kube.status import Status, error_of, excerpt
+from coil.kube.transport import network_errors
+
+LINE_LIMIT = 32 * 1024 * 1024  # etcd's default limit for a request is 1.5 MiB; this is a fault, not a fit
+BATCH_BYTES = 256 * 1024
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class Added(msgspec.Struct, Generic[T], frozen=True, tag_field="type", tag="ADDED"):
+    object: T
+
+
+class Modified(msgspec.Struct, Generic[T], frozen=True, tag_field="type", tag="MODIFIED"):
+    object: T
+
+
+class Deleted(msgspec.Struct, Generic[T], frozen=True, tag_field="type", tag="DELETED"):
+    """`object` is the last state, with the resource version of the deletion."""
+
+    object: T
+
+
+class BookmarkObject(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+
+
+class Bookmark(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
+    """Nothing happened up to the resource version in `object.metadata`: a later place to resume from."""
+
+    object: BookmarkObject
+
+
+class _Failure(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
+    object: Status
+
+
+WatchEvent = Added[T] | Modified[T] | Deleted[T] | Bookmark
+
+
+def event_decoder(resource: Resource[T]) -> "msgspec.json.Decoder[WatchEvent[T] | _Failure]":
+    """The decoder of one line of a watch on `resource`. Costly to make: make it once per collection."""
+    added: Any = Added
+    modified: Any = Modified
+    deleted: Any = Deleted
+    kind = resource.type
+    return msgspec.json.Decoder(added[kind] | modified[kind] | deleted[kind] | Bookmark | _Failure)
+
+
+class Watch(Generic[T]):
+    """An asynchronous iterator over batches of events, none of them empty. Ends when the server ends the watch.
+
+    Iteration raises GoneError when the place to resume from is lost (410, or a line over LINE_LIMIT that
+    cannot be skipped safely: list again), and UnavailableError, or another ApiError that the server sent,
+    for everything that a new watch from the last seen resource version may cure.
+    """
+
+    def __init__(
+        self,
+        content: aiohttp.StreamReader,
+        decoder: "msgspec.json.Decoder[WatchEvent[T] | _Failure]",
+        *,
+        what: str,
+        line_limit: int = LINE_LIMIT,
+    ) -> None:
+        self._content = content
+        self._decoder = decoder
+        self._what = what
+        self._splitter = LineSplitter(line_limit)
+        self._lines: deque[bytes] = deque()
+
+    def __aiter__(self) -> "Watch[T]":
+        return self
+
+    async def __anext__(self) -> list[WatchEvent[T]]:
+        if self._lines:
+            await asyncio.sleep(0)
+        while not self._lines:
+            await self._receive()
+        return self._decode()
+
+    async def _receive(self) -> None:
+        with network_errors(self._what):
+            chunk = await self._content.readany()
+        if not chunk:
+            if self._splitter.held:
+                raise UnavailableError(f"{self._what}: the stream ended within a line")
+            raise StopAsyncIteration
+        try:
+            self._lines.extend(self._splitter.feed(chunk))
+        except LineTooLongError as error:
+            raise GoneError(f"{self._what}: {error}") from error
+
+    def _decode(self) -> list[WatchEvent[T]]:
+        """Decode waiting lines, up to BATCH_BYTES or a fault. A line that is at fault stays for the next call."""
+        events: list[WatchEvent[T]] = []
+        size = 0
+        while self._lines and size < BATCH_BYTES:
+            line = self._lines[0]
+            try:
+                event = self._decoder.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                if events:
+                    break
+                raise UnavailableError(f"{self._what}: unreadable event: {error}: {excerpt(line)}") from error
+            if isinstance(event, _Failure):
+                if events:
+                    break
+                raise error_of(event.object, code=event.object.code, what=self._what)
+            self._lines.popleft()
+            events.append(event)
+            size += len(line)
+        return events

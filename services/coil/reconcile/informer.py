@@ -1,0 +1,256 @@
+"""A local copy of a collection that follows the API server's for ever, and tells of each change.
+
+In the flow: `coil.kube` lists and watches, the informer keeps the cache, its listeners put keys into work
+queues, and reconcilers read the cache.
+
+    run:   list ──► watch ──► watch ──► …          each arrow is a pause, unless the watch lived long
+             ▲        │ 410, a refusal, an oversized line, or watches that bring nothing again and again
+             └────────┘ reset, stall, truncated line, 5xx, HTML: the next watch resumes where this one ended
+
+Invariants:
+* The cache and its notifications agree: replaying (old, new) from the subscription on gives the cache.
+* Objects deleted while nobody watched are found out by the next list and told as (old, None). A new object
+  of an old name (another uid) is told as a deletion and an addition.
+* A list is applied page by page, so that a big collection is never held twice; what is gone is removed
+  after the last page. Until then the cache may hold too much, never too little.
+* An object that comes again unchanged (same resource version) is not told again.
+* No retry without a pause, `watch_pace` says which; so no answer, however wrong, makes a busy loop.
+
+Listeners are called in order, synchronously, between two turns of the loop: they must be quick and must
+not raise. If one does, `run` ends with its exception, as the cache and that listener no longer agree; a
+supervised process then ends with it.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.resource import HasMetadata, Resource, object_key
+from coil.kube.collection import Page
+from coil.kube.errors import ApiError, GoneError, UnavailableError
+from coil.kube.watch import Bookmark, Deleted, WatchEvent
+from coil.reconcile.backoff import Backoff
+from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.store import Indexer, Store
+from coil.reconcile.watch_pace import Outcome, Step, Verdict, WatchPace
+
+T = TypeVar("T", bound=HasMetadata)
+
+Listener: TypeAlias = Callable[[T | None, T | None], None]
+
+PAGE_SIZE = 500
+RETRY_BACKOFF = Backoff(base=0.5, cap=30.0)
+_REMOVALS_PER_TURN = 500
+
+
+class Source(Protocol[T]):
+    """What an informer reads; `coil.kube.collection.Collection` is one."""
+
+    @property
+    def resource(self) -> Resource[T]: ...
+
+    async def list_page(self, *, limit: int, continue_token: str) -> Page[T]: ...
+
+    def watch(self, *, resource_version: str) -> AbstractAsyncContextManager[AsyncIterable[list[WatchEvent[T]]]]: ...
+
+
+class EmptyWatchError(UnavailableError):
+    """A watch ended properly, and too soon."""
+
+
+class Informer(Generic[T]):
+    """Run `run()` in one task; everything else is synchronous and may be called from the same event loop.
+
+    `clock` gives monotonic seconds, `random` [0, 1), `sleep` waits; they are arguments for tests to replace.
+    """
+
+    def __init__(
+        self,
+        source: Source[T],
+        *,
+        log: FilteringBoundLogger,
+        metrics: InformerMetrics,
+        indexers: Mapping[str, Indexer[T]] | None = None,
+        backoff: Backoff = RETRY_BACKOFF,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        resource = source.resource.plural
+        self._source = source
+        self._log = log.bind(resource=resource)
+        self._store: Store[T] = Store(indexers or {})
+        self._listeners: list[Listener[T]] = []
+        self._pace = WatchPace(backoff, random)
+        self._clock = clock
+        self._sleep = sleep
+        self._version = ""  # where the next watch resumes; "": nowhere, list
+        self._last_error: ApiError | None = None
+        self._last_contact: float | None = None
+        self._synced = asyncio.Event()
+        self._lists = metrics.lists.labels(resource)
+        self._watches = metrics.watches.labels(resource)
+        self._failures = metrics.failures
+        self._events = metrics.events.labels(resource)
+        self._objects = metrics.objects.labels(resource)
+
+    def get(self, key: str) -> T | None:
+        """The object of that key (`namespace/name`, or `name`) as last seen."""
+        return self._store.get(key)
+
+    def items(self) -> list[T]:
+        return self._store.items()
+
+    def by_index(self, index: str, value: str) -> list[T]:
+        """The objects for which the indexer `index` gives `value`. KeyError if there is no such indexer."""
+        return self._store.by_index(index, value)
+
+    def subscribe(self, listener: Listener[T]) -> None:
+        """Call `listener(old, new)` for every change from now on; first for what is there, as (None, new)."""
+        for item in self._store.items():
+            listener(None, item)
+        self._listeners.append(listener)
+
+    @property
+    def synced(self) -> bool:
+        """True once a first list was complete; it stays true, see `contact_age` for an outage."""
+        return self._synced.is_set()
+
+    @property
+    def contact_age(self) -> float:
+        """Seconds since the API server was last heard: a page, an accepted watch, an event. Infinity: never.
+
+        A quiet watch may be silent for minutes; the connection's own checks end a dead one earlier.
+        """
+        return float("inf") if self._last_contact is None else self._clock() - self._last_contact
+
+    @property
+    def last_error(self) -> ApiError | None:
+        """Why the last list or watch failed; None if none did since the server was last heard."""
+        return self._last_error
+
+    async def wait_synced(self, timeout: float) -> None:
+        """Return once the cache holds a complete first list. TimeoutError, with the last failure, otherwise."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._synced.wait()
+        except TimeoutError:
+            reason = self._last_error or "no answer yet"
+            raise TimeoutError(
+                f"{self._source.resource.plural} not listed in {timeout:g} s: {reason}"
+            ) from self._last_error
+
+    async def run(self) -> None:
+        """Follow the collection until cancelled. Ends otherwise only with an exception of a listener or indexer.
+
+        After a cancellation the cache stays readable, and `run` may be called again.
+        """
+        while True:
+            outcome = await self._follow()
+            verdict = self._pace.judge(outcome)
+            if verdict.step is Step.LIST:
+                self._version = ""
+            self._report(outcome, verdict)
+            if verdict.delay:
+                await self._sleep(verdict.delay)
+
+    async def _follow(self) -> Outcome:
+        """List if the place is lost, then watch until the watch ends, in whatever way."""
+        began = self._clock()
+        accepted = False
+        events = 0
+        fault: ApiError | None = None
+        try:
+            if not self._version:
+                await self._list()
+                began = self._clock()
+            async with self._source.watch(resource_version=self._version) as batches:
+                accepted = True
+                self._watches.inc()
+                self._heard()
+                async for batch in batches:
+                    self._heard()
+                    self._apply(batch)
+                    events += len(batch)
+        except ApiError as error:
+            fault = error
+        return Outcome(self._clock() - began, accepted=accepted, events=events, fault=fault)
+
+    async def _list(self) -> None:
+        """Bring the cache to the state of a consistent list, and the place to its resource version."""
+        seen: set[str] = set()
+        token = version = ""
+        while True:
+            page = await self._source.list_page(limit=PAGE_SIZE, continue_token=token)
+            self._heard()
+            version = version or page.resource_version
+            for item in page.items:
+                seen.add(self._put(item))
+            self._objects.set(len(self._store))
+            token = page.continue_token
+            if not token:
+                break
+            del page  # or two pages would be in memory while the next one is read
+        gone = [key for key in self._store if key not in seen]
+        for number, key in enumerate(gone, start=1):
+            self._remove(key)
+            if number % _REMOVALS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        self._objects.set(len(self._store))
+        self._lists.inc()
+        self._log.info("listed", objects=len(self._store), deleted=len(gone), resource_version=version)
+        self._version = version
+        self._synced.set()
+
+    def _apply(self, batch: list[WatchEvent[T]]) -> None:
+        for event in batch:
+            match event:
+                case Bookmark():
+                    pass
+                case Deleted():
+                    self._remove(object_key(event.object.metadata))
+                case _:
+                    self._put(event.object)
+            # Last, so that an event on which a listener failed is not skipped by a second `run`.
+            self._version = event.object.metadata.resource_version or self._version
+        self._events.inc(len(batch))
+        self._objects.set(len(self._store))
+
+    def _put(self, new: T) -> str:
+        key = object_key(new.metadata)
+        old = self._store.get(key)
+        if old is not None and old.metadata.uid != new.metadata.uid:
+            self._remove(key)
+            old = None
+        if old is None or old.metadata.resource_version != new.metadata.resource_version:
+            self._store.put(key, new)
+            for listener in self._listeners:
+                listener(old, new)
+        return key
+
+    def _remove(self, key: str) -> None:
+        old = self._store.remove(key)
+        if old is not None:
+            for listener in self._listeners:
+                listener(old, None)
+
+    def _heard(self) -> None:
+        self._last_contact = self._clock()
+        self._last_error = None
+
+    def _report(self, outcome: Outcome, verdict: Verdict) -> None:
+        facts = {"seconds": round(outcome.lived, 1), "events": outcome.events, "next": verdict.step.value}
+        if not verdict.delay:
+            self._log.debug("watch ended", **facts)
+            return
+        fault = outcome.fault or EmptyWatchError(f"the watch ended after {outcome.lived:.1f} s")
+        self._last_error = fault
+        self._failures.labels(self._source.resource.plural, type(fault).__name__).inc()
+        # An expired place is the API server's daily business; anything else somebody should see.
+        report = self._log.info if isinstance(fault, GoneError) else self._log.warning
+        report("interrupted", error=str(fault), delay=round(verdict.delay, 2), failures=self._pace.failures, **facts)
