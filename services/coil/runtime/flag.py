@@ -1,0 +1,184 @@
+"""A process's settings: one frozen dataclass, filled from command line and environment before anything runs.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings(FrameSettings):
+        gc_interval: float = flag("5m", parse=parse_period, help="how often unused blocks are looked for")
+        node_name: str = variable("COIL_NODE_NAME", parse=parse_text, help="the node this process runs on")
+
+declares `--gc-interval` with that default (underscores become dashes) and a variable that must be set. A
+default is text and goes through the same parser as a given value. The command line wins over the
+environment, the environment over the default.
+A parser returns the value or raises ValueError with a noun phrase, what it expected; the message for the
+user adds name and value. Spelling follows Go's pflag: `--name=value`, `--name value`, and for booleans
+`--name` or `--name=false`.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+_METADATA = "coil.flag"
+_BOOLEANS = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Origin:
+    """Where one setting comes from. `spelling` is "" for one that has no flag, `variable` likewise."""
+
+    spelling: str
+    variable: str
+    default: str | None
+    parse: Callable[[str], Any]
+    help: str
+
+    @property
+    def destination(self) -> str:
+        return self.spelling.removeprefix("--").replace("-", "_")
+
+
+def flag(default: str | None, *, parse: Callable[[str], T], help: str, env: str = "") -> T:  # noqa: A002
+    """A setting with a flag, and with `env` also a variable. `default` None: one of them must be given.
+
+    Typed as the value it will hold, so that the field can be annotated with that.
+    """
+    return cast(T, _field(_Origin(spelling="--", variable=env, default=default, parse=parse, help=help)))
+
+
+def variable(name: str, *, parse: Callable[[str], T], help: str, default: str | None = None) -> T:  # noqa: A002
+    """A setting that only the environment gives; None as for `flag`."""
+    return cast(T, _field(_Origin(spelling="", variable=name, default=default, parse=parse, help=help)))
+
+
+def _field(origin: _Origin) -> Any:
+    metadata = {_METADATA: origin}
+    if origin.default is None:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=origin.parse(origin.default), metadata=metadata)
+
+
+def parse_settings(
+    settings: type[T], arguments: Sequence[str], environment: Mapping[str, str], *, program: str, about: str
+) -> T:
+    """The settings that `arguments` (without the program's name) and `environment` ask for.
+
+    As argparse does: `--help` prints and exits with 0, a mistake prints its reason and exits with 2.
+    """
+    origins = dict(_origins(settings))
+    parser = _parser(origins.values(), program=program, about=about)
+    given = vars(parser.parse_args(arguments))
+    values: dict[str, Any] = {}
+    for name, origin in origins.items():
+        text, source = given.get(origin.destination), origin.spelling
+        if text is None and origin.variable and origin.variable in environment:
+            text, source = environment[origin.variable], origin.variable
+        if text is None:
+            if origin.default is None:
+                parser.error(f"{' or '.join(filter(None, (origin.spelling, origin.variable)))} must be set")
+            continue
+        try:
+            values[name] = origin.parse(text)
+        except ValueError as expected:
+            parser.error(f'{source}: "{text}" is not {expected}')
+    return settings(**values)
+
+
+def _origins(settings: type[Any]) -> list[tuple[str, _Origin]]:
+    found = []
+    for field in dataclasses.fields(settings):
+        origin = cast(_Origin, field.metadata[_METADATA])
+        if origin.spelling:
+            origin = dataclasses.replace(origin, spelling="--" + field.name.replace("_", "-"))
+        found.append((field.name, origin))
+    return found
+
+
+def _parser(origins: Sequence[_Origin] | Any, *, program: str, about: str) -> argparse.ArgumentParser:
+    variables = [origin for origin in origins if not origin.spelling]
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=about,
+        epilog=_environment_help(variables),
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for origin in origins:
+        if not origin.spelling:
+            continue
+        note = f" (default {origin.default})" if origin.default else ""
+        if origin.variable:
+            note += f" [{origin.variable}]"
+        text = (origin.help + note).replace("%", "%%")
+        if origin.parse is parse_boolean:
+            parser.add_argument(origin.spelling, nargs="?", const="true", metavar="true|false", help=text)
+        else:
+            parser.add_argument(origin.spelling, metavar=_kind(origin.parse), help=text)
+    return parser
+
+
+def _kind(parse: Callable[[str], Any]) -> str:
+    """What a value is called in `--help`: the parser's name, `parse_period` for a period."""
+    return parse.__name__.removeprefix("parse_").removeprefix("_").removeprefix("optional_")
+
+
+def _environment_help(origins: Sequence[_Origin]) -> str:
+    if not origins:
+        return ""
+    width = max(len(origin.variable) for origin in origins)
+    lines = [
+        f"  {origin.variable:{width}}  {origin.help}" + (f" (default {origin.default})" if origin.default else "")
+        for origin in origins
+    ]
+    return "\n".join(["environment:", *lines])
+
+
+def parse_boolean(text: str) -> bool:
+    """As pflag reads it: true, 1, t, false, 0, f in any case."""
+    try:
+        return _BOOLEANS[text.lower()]
+    except KeyError:
+        raise ValueError("true or false") from None
+
+
+def parse_integer(minimum: int, maximum: int) -> Callable[[str], int]:
+    """A parser for whole numbers in decimal from `minimum` to `maximum`, both included."""
+
+    def number(text: str) -> int:
+        digits = text.removeprefix("-")
+        if digits.isascii() and digits.isdigit() and minimum <= int(text) <= maximum:
+            return int(text)
+        raise ValueError(f"a whole number from {minimum} to {maximum}")
+
+    return number
+
+
+def parse_text(text: str) -> str:
+    """Any text but an empty one."""
+    if not text:
+        raise ValueError("a text of at least one character")
+    return text
+
+
+def parse_path(text: str) -> Path:
+    """The path of a file or folder, which need not exist yet."""
+    return Path(parse_text(text))
+
+
+def parse_optional_path(text: str) -> Path | None:
+    """A path; empty means none."""
+    return Path(text) if text else None
+
+
+def parse_word(*words: str) -> Callable[[str], str]:
+    """A parser that accepts exactly `words`."""
+
+    def word(text: str) -> str:
+        if text in words:
+            return text
+        raise ValueError("one of " + ", ".join(words))
+
+    return word
