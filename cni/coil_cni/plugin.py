@@ -1,0 +1,115 @@
+"""One execution of the plugin, from its input to its output, without the process around it.
+
+`run` takes the edges of the process as arguments and raises for no input: every failure is an error document, and
+the exit status says whether there was one.
+"""
+
+import time
+
+from coil_cni.error import DECODING_FAILURE, INTERNAL, IO_FAILURE, CniError
+from coil_cni.grpc import call
+from coil_cni.invocation import parse_invocation
+from coil_cni.json_text import encode
+from coil_cni.message import decode_add_response, encode_cni_args
+from coil_cni.netconf import parse_netconf, read_version
+from coil_cni.result import convert_result
+from coil_cni.version import NEWEST, SUPPORTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from coil_cni.grpc import Connection
+
+TIMEOUT = 60.0
+"""Seconds for everything: reading the configuration, connecting, the call."""
+
+_METHODS = {"ADD": "/pkg.cnirpc.CNI/Add", "DEL": "/pkg.cnirpc.CNI/Del", "CHECK": "/pkg.cnirpc.CNI/Check"}
+
+
+class Edges:
+    """What a process touches.
+
+    `read_input` returns all of standard input, by the given time on the monotonic clock at the latest, and
+    `write_output` takes one whole JSON document; both may raise OSError. `connect` is `coil_cni.grpc.connect`.
+    """
+
+    __slots__ = ("connect", "environ", "read_input", "write_output")
+
+    def __init__(
+        self,
+        environ: "Mapping[bytes, bytes]",
+        *,
+        read_input: "Callable[[float], bytes]",
+        write_output: "Callable[[bytes], None]",
+        connect: "Callable[[str, float], Connection]",
+    ) -> None:
+        self.environ = environ
+        self.read_input = read_input
+        self.write_output = write_output
+        self.connect = connect
+
+
+def run(edges: Edges) -> int:
+    """Execute the command that the environment names; returns the exit status, 0 or 1."""
+    deadline = time.monotonic() + TIMEOUT
+    received: list[bytes] = []  # standard input, once it was read: an error names the version it asks for
+
+    def read_input() -> bytes:
+        try:
+            received.append(edges.read_input(deadline))
+        except OSError as error:
+            msg = "the network configuration cannot be read from standard input"
+            raise CniError(IO_FAILURE, msg, str(error)) from None
+        return received[0]
+
+    failure = None
+    output = b""
+    try:
+        output = _execute(edges, read_input, deadline)
+    except CniError as error:
+        failure = error
+    except Exception as error:  # a defect; the runtime shall have it in the form that it reads
+        failure = CniError(INTERNAL, "the plugin failed", f"{type(error).__name__}: {error}")
+    if failure is not None:
+        output = encode(failure.document(_error_version(b"".join(received))))
+    if output:
+        try:
+            edges.write_output(output)
+        except OSError:
+            return 1
+    return 0 if failure is None else 1
+
+
+def _execute(edges: Edges, read_input: "Callable[[], bytes]", deadline: float) -> bytes:
+    invocation = parse_invocation(edges.environ)
+    data = read_input()
+    if invocation.command == "VERSION":
+        return encode({"cniVersion": read_version(data), "supportedVersions": SUPPORTED})
+    conf = parse_netconf(data, invocation.command)
+    response = call(
+        edges.connect,
+        path=conf.socket,
+        method=_METHODS[invocation.command],
+        message=encode_cni_args(invocation, conf, data),
+        deadline=deadline,
+    )
+    if invocation.command != "ADD":
+        return b""
+    if conf.prev_result is not None:
+        # In a chain the result so far is handed on; coild has only added to what the pod's namespace holds.
+        return encode(conf.prev_result | {"cniVersion": conf.version})
+    try:
+        result = decode_add_response(response)
+    except ValueError as error:
+        raise CniError(DECODING_FAILURE, "coild's answer is not an AddResponse", str(error)) from None
+    return encode(convert_result(result, conf.version))
+
+
+def _error_version(data: bytes) -> str:
+    """An error is written in the version of the configuration, where that much of it can be read."""
+    try:
+        version = read_version(data)
+    except CniError:
+        return NEWEST
+    return version if version in SUPPORTED else NEWEST

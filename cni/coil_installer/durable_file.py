@@ -1,0 +1,53 @@
+"""Files that are there completely or not at all, also after a crash of the machine."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def staged_file(path: Path, data: bytes, *, mode: int) -> Iterator[Path]:
+    """The content in a temporary file beside `path`; moved there when the block ends, removed when it fails.
+
+    Both the content and the new name are on disk (fsync) afterwards.
+    """
+    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    staged = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        yield staged
+        staged.replace(path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_file(path: Path, data: bytes, *, mode: int) -> None:
+    """Put `data` at `path`; nothing is written when it is there already with that mode."""
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == data and path.stat().st_mode & 0o7777 == mode:
+            return
+    with staged_file(path, data, mode=mode):
+        pass
+
+
+def remove_file(path: Path) -> None:
+    """Idempotent."""
+    path.unlink(missing_ok=True)
+    if path.parent.is_dir():
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

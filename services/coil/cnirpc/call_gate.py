@@ -1,0 +1,71 @@
+"""How many calls coild works on at once, how many may wait, and how the last of them are seen off.
+
+Invariant: at most `running` calls are inside `run` past the slot, at most `running + queued` inside it at all.
+What comes on top, or after `close`, is refused at once with TRY_AGAIN_LATER: the runtime asks again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from coil.cnirpc.error import CniError, CniErrorCode
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallLimits:
+    """`seconds` bounds a call that came without a deadline, or with a longer one; it includes the queue."""
+
+    running: int = 64
+    queued: int = 256
+    seconds: float = 60.0
+
+
+class CallGate:
+    def __init__(self, limits: CallLimits) -> None:
+        self._limits = limits
+        self._slots = asyncio.Semaphore(limits.running)
+        self._inside = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Refuse calls from now on; those inside go on."""
+        self._closed = True
+
+    async def run(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Await `call` when a slot is free. Raises CniError(TRY_AGAIN_LATER) when refused or out of time.
+
+        A cancellation (the caller's deadline, or its disconnection) cancels the call as well.
+        """
+        if self._closed:
+            raise CniError(CniErrorCode.TRY_AGAIN_LATER, "coild is stopping")
+        if self._inside >= self._limits.running + self._limits.queued:
+            raise CniError(CniErrorCode.TRY_AGAIN_LATER, f"coild has {self._inside} calls to answer already")
+        self._inside += 1
+        self._empty.clear()
+        limit = asyncio.timeout(self._limits.seconds)
+        try:
+            async with limit, self._slots:
+                await call()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            msg = f"coild did not finish within {self._limits.seconds:g} s"
+            raise CniError(CniErrorCode.TRY_AGAIN_LATER, msg) from error
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._empty.set()
+
+    async def wait_empty(self, seconds: float) -> int:
+        """Wait until no call is inside, for `seconds` at most; returns how many still are."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        return self._inside

@@ -1,0 +1,108 @@
+"""The shell around coild's CNI service: socket, limits, health, reflection, errors, and an end in bounded time.
+
+What a service must know about its calls:
+
+* It raises `CniError`; anything else is logged here and reaches the runtime as INTERNAL.
+* Its task is cancelled when the caller's deadline passes or the caller is gone. What must complete nevertheless
+  (an address taken, a link half made) the service has to shield, or undo, itself.
+* A plugin that is answered with TRY_AGAIN_LATER, or cut off, is run again by the runtime, first with DEL.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpclib.events import RecvRequest, listen
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from grpclib.health.check import ServiceCheck
+from grpclib.health.service import Health
+from grpclib.server import Server
+
+from coil.cnirpc.call_gate import CallGate, CallLimits
+from coil.cnirpc.error import CniError, CniErrorCode
+from coil.cnirpc.listener import Listener
+from coil.cnirpc.messages import CniBase
+from coil.cnirpc.reflection import with_reflection
+from coil.cnirpc.status import CniStatusCodec, grpc_error
+
+if TYPE_CHECKING:
+    from grpclib._typing import IServerMethodFunc
+
+log = logging.getLogger(__name__)
+
+_HEALTH_SECONDS = 1.0  # how old an answer of the health service may be
+_CLOSE_SECONDS = 1.0  # for cancelled handlers to unwind
+
+
+@asynccontextmanager
+async def serve_cni(
+    service: CniBase,
+    *,
+    path: Path,
+    limits: CallLimits = CallLimits(),  # noqa: B008 - frozen
+    grace: float = 20.0,
+    healthy: Callable[[], bool] = lambda: True,
+) -> AsyncIterator[None]:
+    """Serve `service` at the Unix socket `path` (root only) for as long as the block runs.
+
+    `healthy` answers the standard health service; it must not block. Raises ListenError before anything is served
+    when the path is not to be had, and OSError for a missing directory and the like.
+
+    Leaving the block, by its end or by a cancellation, removes the socket file, refuses further calls, waits
+    `grace` seconds for those at work, cancels the rest, and is over `grace` + 1 seconds later at the latest. A
+    cancellation meanwhile cuts the waiting short, not the clean-up.
+    """
+    gate = CallGate(limits)
+
+    async def check() -> bool:
+        return not gate.closed and healthy()
+
+    health = Health({service: [ServiceCheck(check, check_ttl=_HEALTH_SECONDS)]})
+    server = Server(with_reflection([service, health]), status_details_codec=CniStatusCodec())
+    _admit_through(gate, server, methods=frozenset(service.__mapping__()))
+    with Listener(path) as listener:
+        await server.start(sock=listener.socket)
+        try:
+            yield
+        finally:
+            listener.withdraw()
+            gate.close()
+            try:
+                if left := await gate.wait_empty(grace):
+                    log.warning("stopping with %d calls unanswered after %g s", left, grace)
+            finally:
+                await _close(server)
+
+
+async def _close(server: Server) -> None:
+    server.close()
+    # Server.wait_closed also waits for idle connections on Python 3.12 and later, for as long as their clients
+    # please: hence the bound, and nothing is lost when it passes.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await server.wait_closed()
+
+
+def _admit_through(gate: CallGate, server: Server, *, methods: frozenset[str]) -> None:
+    async def on_request(event: RecvRequest) -> None:
+        if event.method_name in methods:
+            event.method_func = partial(_answer, gate, event.method_name, event.method_func)
+
+    listen(server, RecvRequest, on_request)
+
+
+async def _answer(gate: CallGate, method: str, handler: "IServerMethodFunc", stream: Any) -> None:
+    try:
+        await gate.run(partial(handler, stream))
+    except CniError as error:
+        raise grpc_error(error) from error
+    except (GRPCError, StreamTerminatedError):
+        raise
+    except Exception as error:
+        log.exception("%s failed", method)
+        internal = CniError(CniErrorCode.INTERNAL, "coild failed", f"{type(error).__name__}: {error}")
+        raise grpc_error(internal) from error
