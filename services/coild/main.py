@@ -1,0 +1,182 @@
+"""coild: gives addresses to the pods of its node and wires them. Run by `python -m coild`, one per node, as root.
+
+Wires the parts together and nothing else. The order of the start is the order of trust: the kernel's side first
+(rules, sysctls), then what the API server knows (this node's blocks), then the books from both, and only then the
+socket: an ADD never meets half a picture. Until then the plugin finds no socket and the runtime asks again.
+"""
+
+import asyncio
+import itertools
+import os
+import random
+import sys
+from collections.abc import Iterable
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, TypeVar
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.cnirpc.call_gate import CallLimits
+from coil.cnirpc.server import serve_cni
+from coil.crd.address_block import ADDRESS_BLOCKS
+from coil.crd.block_request import BLOCK_REQUESTS
+from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
+from coil.crd.names import LABEL_NODE, NodeName
+from coil.crd.resource import HasMetadata, Resource
+from coil.kube.client import KubeClient
+from coil.kube.errors import NotFoundError, UnavailableError
+from coil.netlink.host import HostNetwork
+from coil.podnet.gateway import LINK_LOCAL, node_addresses
+from coil.reconcile.backoff import Backoff
+from coil.reconcile.controller import Controller
+from coil.reconcile.informer import Informer
+from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.queue import WorkQueue
+from coil.runtime.flag import parse_settings
+from coil.runtime.process import Process, run
+from coild.block_release import BlockRelease
+from coild.block_request import BlockRequester
+from coild.block_store import BlockStore
+from coild.cni_service import CniService
+from coild.pod_service import PodNetworkOptions, PodService
+from coild.pool_source import PoolAddressSource
+from coild.route_export import RouteExport
+from coild.settings import HostAddress, Settings
+from coild.sweep import Sweep
+
+T = TypeVar("T", bound=HasMetadata)
+
+START_BACKOFF = Backoff(base=0.5, cap=15.0)
+REFUSAL_BACKOFF = Backoff(base=1.0, cap=30.0)
+EXPORT_BACKOFF = Backoff(base=0.5, cap=30.0)
+LIMITS = CallLimits(running=512, queued=0)
+"""An ADD that waits for the API server costs a coroutine; what works on the kernel is bounded by its threads."""
+
+RELEASE_WORKERS = 4
+GRACE = 4.0
+"""Seconds that calls have to end after a stop was asked for."""
+
+SYNC_REPORT_SECONDS = 30.0
+
+
+def main() -> int:
+    settings = parse_settings(
+        Settings,
+        sys.argv[1:],
+        os.environ,
+        program="coild",
+        about="Gives addresses to the pods of a node and wires them.",
+    )
+    return run(partial(assemble, settings), name="coild", settings=settings)
+
+
+async def assemble(settings: Settings, process: Process) -> None:
+    """Start everything; returns once the socket is served."""
+    log = process.log.bind(node=settings.node_name)
+    rng = random.Random()  # noqa: S311 - spreads retries, guards nothing
+    stack = process.stack
+    policy = settings.route_policy
+
+    network = await stack.enter_async_context(HostNetwork())
+    kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
+    node = await read_node(kube, settings.node_name, rng=rng, log=log)
+    addresses = [ip_address(entry.address) for entry in node.status.addresses if entry.type == "InternalIP"]
+    options = PodNetworkOptions(
+        mtu=settings.mtu or (await network.uplink(addresses)).mtu,
+        gateways=node_addresses(addresses) if settings.host_address is HostAddress.NODE_IP else LINK_LOCAL,
+        policy=policy,
+        compat_calico=settings.compat_calico,
+    )
+
+    informer_metrics = InformerMetrics(process.registry)
+
+    def follow(resource: Resource[T], *, labels: str = "") -> Informer[T]:
+        return Informer(kube.collection(resource, labels=labels), log=log, metrics=informer_metrics)
+
+    own = f"{LABEL_NODE}={settings.node_name}"
+    blocks = follow(ADDRESS_BLOCKS, labels=own)
+    requests = follow(BLOCK_REQUESTS, labels=own)
+    namespaces = follow(NAMESPACES)
+
+    async def namespace_of(name: str) -> Namespace:
+        return namespaces.get(name) or await kube.get(NAMESPACES, name)
+
+    reconcile_metrics = ReconcileMetrics(process.registry)
+    emptied = WorkQueue("block-release", metrics=reconcile_metrics)
+    export = RouteExport(network, policy=policy, backoff=EXPORT_BACKOFF, rng=rng, log=log)
+    store = BlockStore(blocks, changed=export.changed, emptied=emptied.add, log=log)
+    requester = BlockRequester(
+        client=kube,
+        requests=requests,
+        node=settings.node_name,
+        arrived=store.arrived,
+        backoff=REFUSAL_BACKOFF,
+        rng=rng,
+        log=log,
+    )
+    source = PoolAddressSource(store=store, demand=requester, namespace_of=namespace_of, log=log)
+    pods = PodService(
+        source=source, network=network, options=options, acquire_timeout=settings.acquire_timeout, log=log
+    )
+    release = BlockRelease(client=kube, store=store, withdraw=export.settled, rest=settings.block_rest, log=log)
+    releasing = Controller(
+        "block-release",
+        release.reconcile,
+        queue=emptied,
+        metrics=reconcile_metrics,
+        log=log,
+        workers=RELEASE_WORKERS,
+    )
+    sweep = Sweep(network=network, pods=pods, policy=policy, log=log)
+    await sweep.kernel()
+
+    informers: dict[str, Informer[Any]] = {"addressblocks": blocks, "blockrequests": requests, "namespaces": namespaces}
+    for name, informer in informers.items():
+        process.spawn(name, informer.run())
+    await wait_synced(informers.values(), log=log)
+    await requester.discard_stale()
+    await pods.recover()
+
+    if settings.clear_routes_on_shutdown:
+        stack.push_async_callback(export.sync, ())
+    process.spawn("route-export", export.run(store.networks))
+    stack.push_async_callback(requester.close)
+    process.spawn("block-release", releasing.run())
+    stack.push_async_callback(settle, pods, log=log)
+    await stack.enter_async_context(
+        serve_cni(CniService(pods), path=settings.socket, limits=LIMITS, grace=GRACE, healthy=lambda: True)
+    )
+    process.add_readiness("socket", lambda: None if settings.socket.is_socket() else f"{settings.socket} is gone")
+    process.spawn("sweep", sweep.run(settings.addressblock_gc_interval))
+
+
+async def read_node(kube: KubeClient, name: NodeName, *, rng: random.Random, log: FilteringBoundLogger) -> Node:
+    """This node's object; waits for the API server, and for the kubelet to register the node, as long as it takes."""
+    for attempt in itertools.count():
+        try:
+            return await kube.get(NODES, name)
+        except (UnavailableError, NotFoundError) as error:
+            log.warning("waiting for this node's object", why=str(error))
+        await asyncio.sleep(START_BACKOFF.delay(attempt, rng.random))
+    raise AssertionError("unreachable")
+
+
+async def wait_synced(informers: Iterable[Informer[Any]], *, log: FilteringBoundLogger) -> None:
+    """Return when each cache holds its first list, however long the API server is away."""
+    for informer in informers:
+        while not informer.synced:
+            try:
+                await informer.wait_synced(SYNC_REPORT_SECONDS)
+            except TimeoutError as error:
+                log.warning("waiting for the API server", why=str(error))
+
+
+async def settle(pods: PodService, *, log: FilteringBoundLogger) -> None:
+    """Let operations that have begun come to their end, within bounds."""
+    try:
+        async with asyncio.timeout(GRACE):
+            await pods.settle()
+    except TimeoutError:
+        log.warning("stopping with operations under way; the next start recovers from the kernel")

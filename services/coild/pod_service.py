@@ -1,0 +1,257 @@
+"""Attaches pods to the network and detaches them: the heart of coild, between the CNI service and the kernel.
+
+    ADD:  addresses from the source ─► plan ─► the kernel             all of it, or nothing of it
+    DEL:  the kernel forgets the veth and its routes ─► the source takes the addresses back
+
+The order of a DEL is what keeps an address from being in two pods' hands. The kernel is the database: after a crash the
+attachments are read back from the aliases of the links and from the pod table.
+
+Operations on one attachment take turns, and so do the making and the deleting of links of one name: with names that are
+made from the pod's, a sandbox that is on its way out and its successor share one. Else nobody waits for anybody. An
+operation that has begun runs to its end even if the runtime no longer waits: half a pod is worse than one that the
+following DEL removes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import IPv4Address, IPv6Address
+from typing import TypeVar
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.names import PoolName
+from coil.ipam.node_ledger import AttachmentKey, ContainerId
+from coil.kernel.link import LinkName, parse_link_name
+from coil.kernel.route import Route
+from coil.netlink.error import PodCheckError
+from coil.netlink.host import NetnsPath
+from coil.podnet.alias import PodAlias
+from coil.podnet.gateway import HostAddresses
+from coil.podnet.host_link import calico_link_name, random_link_name
+from coil.podnet.plan import PodPlan, RoutePolicy, plan_pod
+from coild.address_source import AddressSource, HeldAddresses, PodAddresses, PodName
+from coild.pod_network import PodNetwork
+
+T = TypeVar("T")
+
+
+class UnknownAttachmentError(Exception):
+    """CHECK of something that was never added, or is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodNetworkOptions:
+    """What is the same for all pods of the node. `mtu` in bytes."""
+
+    mtu: int
+    gateways: HostAddresses
+    policy: RoutePolicy
+    compat_calico: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest:
+    """An ADD as the runtime asks for it."""
+
+    key: AttachmentKey
+    netns: NetnsPath
+    pod: PodName
+
+
+@dataclass(frozen=True, slots=True)
+class _Attachment:
+    """A veth that exists."""
+
+    host_name: LinkName
+    addresses: PodAddresses
+
+
+class PodService:
+    """One per process. See the module's text."""
+
+    def __init__(
+        self,
+        *,
+        source: AddressSource,
+        network: PodNetwork,
+        options: PodNetworkOptions,
+        acquire_timeout: float,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._source = source
+        self._network = network
+        self._options = options
+        self._acquire_timeout = acquire_timeout
+        self._log = log
+        self._attachments: dict[AttachmentKey, _Attachment] = {}
+        self._turns: dict[AttachmentKey | LinkName, asyncio.Task[object]] = {}
+
+    async def recover(self) -> None:
+        """Read the attachments back from the kernel. Once, before the first operation.
+
+        A link without a route in the pod table is an ADD that was never answered; it is removed.
+        """
+        routes: dict[str, list[Route]] = {}
+        for route in await self._network.pod_routes(self._options.policy.pod_table):
+            routes.setdefault(str(route.device), []).append(route)
+        held: list[HeldAddresses] = []
+        for link in await self._network.pod_links():
+            if not link.alias.pool:
+                continue  # egress-only: its addresses are another plugin's
+            key = AttachmentKey(ContainerId(link.alias.container_id), link.alias.ifname)
+            addresses = _addresses_of(PoolName(link.alias.pool), routes.get(link.name, []))
+            if addresses is None:
+                self._log.warning("removing the remains of an unfinished ADD", link=link.name)
+                await self._network.detach_pod(link.name)
+                continue
+            self._attachments[key] = _Attachment(link.name, addresses)
+            held.append(HeldAddresses(key, addresses))
+        await self._source.recover(held)
+        self._log.info("recovered from the kernel", pods=len(held))
+
+    async def add(self, request: AddRequest) -> PodPlan:
+        """Attach the pod and return what was made. The same attachment again gives the same addresses.
+
+        Raises AddressUnavailableError, NetlinkError, ApiError, or ValueError for a name that the kernel would not take;
+        then nothing was changed.
+        """
+        return await self._in_turn(request.key, lambda: self._add(request))
+
+    async def delete(self, key: AttachmentKey) -> None:
+        """Detach; an unknown attachment is fine. On return the address is free. Raises NetlinkError."""
+        await self._in_turn(key, lambda: self._delete(key))
+
+    async def check(self, key: AttachmentKey, netns: NetnsPath) -> None:
+        """Return if all that the ADD made is still there.
+
+        Raises UnknownAttachmentError, or NetlinkError saying what is missing.
+        """
+        await self._in_turn(key, lambda: self._check(key, netns))
+
+    async def collect(self) -> None:
+        """Take back addresses whose veth went with its namespace, without a DEL; then let the source collect."""
+        # Only attachments that rested before the kernel was asked can be judged by its answer.
+        resting = [key for key in self._source.held() | self._attachments.keys() if key not in self._turns]
+        present = await self._present()
+        for key in resting:
+            if key not in present:
+                await self._in_turn(key, lambda key=key: self._release_vanished(key))  # type: ignore[misc]
+        await self._source.collect()
+
+    async def settle(self) -> None:
+        """Wait until no operation is under way. The caller bounds the wait."""
+        while self._turns:
+            await asyncio.wait(list(self._turns.values()))
+
+    # --- one operation at a time per attachment, and per link
+
+    async def _in_turn(self, key: AttachmentKey | LinkName, work: Callable[[], Awaitable[T]]) -> T:
+        previous = self._turns.get(key)
+
+        async def turn() -> T:
+            if previous is not None:
+                await asyncio.wait([previous])
+            return await work()
+
+        task = asyncio.create_task(turn(), name=str(key))
+        self._turns[key] = task
+        task.add_done_callback(lambda done: self._end_turn(key, done))
+        return await asyncio.shield(task)
+
+    def _end_turn(self, key: AttachmentKey | LinkName, task: asyncio.Task[T]) -> None:
+        if self._turns.get(key) is task:
+            del self._turns[key]
+        # What fails in the turn of a link is heard by the attachment that took it.
+        if isinstance(key, AttachmentKey) and not task.cancelled() and (error := task.exception()) is not None:
+            # Said here because the runtime may have gone; it is the only trace then.
+            self._log.info("operation failed", container=key.container_id, why=str(error))
+
+    async def _add(self, request: AddRequest) -> PodPlan:
+        known = self._attachments.get(request.key)
+        if known is not None:
+            plan = self._plan(request.key, known)
+            try:
+                await self._network.check_pod(plan, request.netns)
+                return plan
+            except PodCheckError as error:  # any other says nothing about the attachment, and leaves it alone
+                self._log.info("attachment made anew", container=request.key.container_id, why=str(error))
+            # The addresses stay the pod's: what is repeated gets the same answer.
+            await self._in_turn(known.host_name, lambda: self._detach(request.key))
+        addresses = await self._source.acquire(request.key, request.pod, timeout=self._acquire_timeout)
+        try:
+            attachment = _Attachment(self._host_name(request), addresses)
+            plan = self._plan(request.key, attachment)
+            await self._in_turn(attachment.host_name, lambda: self._attach(request, attachment, plan))
+        except BaseException:
+            self._source.release(request.key)
+            raise
+        return plan
+
+    async def _attach(self, request: AddRequest, attachment: _Attachment, plan: PodPlan) -> None:
+        await self._network.attach_pod(plan, request.netns)
+        # There was no link of that name: whoever had it before has lost it, and must not delete this one.
+        for key in [key for key, other in self._attachments.items() if other.host_name == attachment.host_name]:
+            del self._attachments[key]
+        self._attachments[request.key] = attachment
+
+    async def _delete(self, key: AttachmentKey) -> None:
+        attachment = self._attachments.get(key)
+        if attachment is not None:
+            await self._in_turn(attachment.host_name, lambda: self._detach(key))
+        self._source.release(key)
+
+    async def _detach(self, key: AttachmentKey) -> None:
+        # Asked again, as the link may have become another attachment's while this one waited for its turn.
+        attachment = self._attachments.get(key)
+        if attachment is not None:
+            await self._network.detach_pod(attachment.host_name)
+            del self._attachments[key]
+
+    async def _check(self, key: AttachmentKey, netns: NetnsPath) -> None:
+        attachment = self._attachments.get(key)
+        if attachment is None:
+            raise UnknownAttachmentError(f"container {key.container_id} has no attachment {key.ifname} on this node")
+        await self._network.check_pod(self._plan(key, attachment), netns)
+
+    async def _release_vanished(self, key: AttachmentKey) -> None:
+        if key not in await self._present():
+            self._log.info("veth is gone without a DEL; its addresses are free again", container=key.container_id)
+            await self._delete(key)
+
+    async def _present(self) -> frozenset[AttachmentKey]:
+        links = await self._network.pod_links()
+        return frozenset(AttachmentKey(ContainerId(link.alias.container_id), link.alias.ifname) for link in links)
+
+    # --- planning
+
+    def _plan(self, key: AttachmentKey, attachment: _Attachment) -> PodPlan:
+        addresses = attachment.addresses
+        return plan_pod(
+            host_name=attachment.host_name,
+            ifname=parse_link_name(key.ifname),
+            alias=PodAlias(addresses.pool, key.container_id, key.ifname),
+            addresses=(addresses.ipv4, addresses.ipv6),
+            mtu=self._options.mtu,
+            gateways=self._options.gateways,
+            policy=self._options.policy,
+        )
+
+    def _host_name(self, request: AddRequest) -> LinkName:
+        if self._options.compat_calico:
+            return calico_link_name(namespace=request.pod.namespace, pod=request.pod.name)
+        # Drawn from the attachment and not from a generator: an ADD that is repeated after a crash meets its own link.
+        return random_link_name(sha256(f"{request.key.container_id}/{request.key.ifname}".encode()).digest()[:4])
+
+
+def _addresses_of(pool: PoolName, routes: list[Route]) -> PodAddresses | None:
+    ipv4: IPv4Address | None = None
+    ipv6: IPv6Address | None = None
+    for route in routes:
+        address = route.destination.network_address
+        if isinstance(address, IPv4Address):
+            ipv4 = address
+        else:
+            ipv6 = address
+    return PodAddresses(pool, ipv4, ipv6) if ipv4 is not None or ipv6 is not None else None

@@ -1,0 +1,89 @@
+"""Keeps the export table equal to this node's blocks, for a routing daemon to announce.
+
+One worker makes the whole table right (a set difference, both families) whenever it is told that the blocks have
+changed, and again after an error. Whoever must know that a route is gone before going on waits for the next pass.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from random import Random
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.kernel.family import IPNetwork
+from coil.kernel.route import Route, RouteChanges
+from coil.netlink.error import NetlinkError
+from coil.podnet.export import plan_export
+from coil.podnet.plan import RoutePolicy
+from coil.reconcile.backoff import Backoff
+
+
+class RouteTables(Protocol):
+    """What is asked of the kernel; `coil.netlink.host.HostNetwork` is one, and its promises hold."""
+
+    async def sync_routes(self, *, table: int, protocol: int, wanted: Collection[Route]) -> RouteChanges:
+        """Make `wanted` the routes of the protocol in the table. Raises NetlinkError."""
+        ...
+
+
+class RouteExport:
+    """One per process. `networks` names what is to be announced now."""
+
+    def __init__(
+        self,
+        network: RouteTables,
+        *,
+        policy: RoutePolicy,
+        backoff: Backoff,
+        rng: Random,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._network = network
+        self._policy = policy
+        self._backoff = backoff
+        self._rng = rng
+        self._log = log
+        self._wake = asyncio.Event()
+        self._passed: list[asyncio.Future[None]] = []
+
+    def changed(self) -> None:
+        """Ask for a pass. Cheap; many calls before the next pass make one."""
+        self._wake.set()
+
+    async def settled(self) -> None:
+        """Return after a pass that began no earlier than this call. Cancelled, the pass takes place all the same."""
+        future = asyncio.get_running_loop().create_future()
+        self._passed.append(future)
+        self._wake.set()
+        await future
+
+    async def run(self, networks: Callable[[], Iterable[IPNetwork]]) -> None:
+        """Work for ever; the first pass at once, so that what an earlier process left is put right."""
+        failures = 0
+        self._wake.set()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            waiting, self._passed = self._passed, []
+            try:
+                await self.sync(networks())
+            except NetlinkError as error:
+                self._log.error("routes not exported", table=self._policy.export_table, why=str(error))
+                self._passed = waiting + self._passed
+                self._wake.set()
+                await asyncio.sleep(self._backoff.delay(failures, self._rng.random))
+                failures += 1
+                continue
+            failures = 0
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def sync(self, networks: Iterable[IPNetwork]) -> None:
+        """Make the export table announce exactly these networks. Raises NetlinkError."""
+        wanted = plan_export(networks, self._policy)
+        table, protocol = self._policy.export_table, self._policy.protocol
+        changes = await self._network.sync_routes(table=table, protocol=protocol, wanted=wanted)
+        if changes:
+            self._log.info("routes exported", added=len(changes.adds), withdrawn=len(changes.deletes))

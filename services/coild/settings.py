@@ -1,0 +1,80 @@
+"""What a node's admin may set. The names and defaults are those of Coil v2; a few are new."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from coil.crd.names import NodeName
+from coil.podnet.plan import RoutePolicy
+from coil.runtime.duration import parse_duration, parse_period
+from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path, parse_path, parse_text, variable
+from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+
+_TABLES = parse_integer(1, 2**32 - 1)
+_PROTOCOLS = parse_integer(5, 255)
+_PRIORITIES = parse_integer(1, 32765)
+
+
+class HostAddress(StrEnum):
+    """What the host end of each veth carries, which is the pods' gateway."""
+
+    LINK_LOCAL = "link-local"
+    NODE_IP = "node-ip"
+
+
+def _parse_host_address(text: str) -> HostAddress:
+    try:
+        return HostAddress(text)
+    except ValueError:
+        raise ValueError("link-local or node-ip") from None
+
+
+def _parse_node_name(text: str) -> NodeName:
+    return NodeName(parse_text(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(FrameSettings):
+    """coild's settings; times are in seconds."""
+
+    metrics_addr: Endpoint = metrics_flag(":9384")
+    health_addr: Endpoint = health_flag(":9385")
+    node_name: NodeName = variable("COIL_NODE_NAME", parse=_parse_node_name, help="the Node this process runs on")
+    kubeconfig: Path | None = flag(
+        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
+    )
+    socket: Path = flag("/run/coild.sock", parse=parse_path, help="the Unix socket that the plugin calls")
+    pod_table_id: int = flag("116", parse=_TABLES, help="routing table of the routes to this node's pods")
+    pod_rule_prio: int = flag("2000", parse=_PRIORITIES, help="priority of the rule that looks up the pod table")
+    export_table_id: int = flag("119", parse=_TABLES, help="routing table that a routing daemon announces")
+    protocol_id: int = flag("30", parse=_PROTOCOLS, help="protocol of the routes that coild makes")
+    compat_calico: bool = flag("false", parse=parse_boolean, help="name host ends of veths as Calico does")
+    host_address: HostAddress = flag(
+        "link-local",
+        parse=_parse_host_address,
+        help="the pods' gateway: link-local (169.254.1.1 and fe80::1) or node-ip (the Node's InternalIPs)",
+    )
+    mtu: int = flag(
+        "0", parse=parse_integer(0, 65535), help="MTU of the pods in bytes; 0 for that of the node's uplink"
+    )
+    addressblock_gc_interval: float = flag(
+        "5m", parse=parse_period, help="how often addresses and blocks that nobody uses are looked for"
+    )
+    block_rest: float = flag(
+        "10s", parse=parse_duration, help="how long an emptied block is kept for the next pod before it is released"
+    )
+    acquire_timeout: float = flag("10s", parse=parse_period, help="how long an ADD may wait for an address")
+    clear_routes_on_shutdown: bool = flag(
+        "false", parse=parse_boolean, help="withdraw the exported routes when this process is stopped"
+    )
+
+    @property
+    def route_policy(self) -> RoutePolicy:
+        """The numbers by which the kernel's side knows this process."""
+        return RoutePolicy(
+            pod_table=self.pod_table_id,
+            rule_priority=self.pod_rule_prio,
+            export_table=self.export_table_id,
+            protocol=self.protocol_id,
+        )
