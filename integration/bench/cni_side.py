@@ -1,0 +1,103 @@
+"""Whom the CNI figures compare: a side is a plugin, its configuration and the daemon behind it, if it has one.
+
+Both sides get the same operations in the same namespaces; what differs between them is only in here and in `coil_side`.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from integration.bench.plugin_exec import Operation
+
+PEER_NAME = "ptp + host-local"
+PEER_FOLDER = Path("/usr/lib/cni")
+_CNI_VERSION = "1.0.0"
+
+
+class Side(Protocol):
+    """A context manager: what it needs is running inside the block, and gone after it."""
+
+    name: str
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    @property
+    def plugin(self) -> Path:
+        """The executable that the runtime would exec."""
+
+    @property
+    def netconf(self) -> bytes:
+        """What the runtime would write to its standard input."""
+
+    def daemon_cpu_seconds(self) -> float:
+        """User and system time so far of the daemon that works for the plugin; 0 without one."""
+
+
+class PeerSide:
+    """Debian's `ptp` with `host-local`, IPv4 only (with IPv6, `ptp` waits for duplicate address detection)."""
+
+    name = PEER_NAME
+
+    def __init__(self, folder: Path = PEER_FOLDER) -> None:
+        self._folder = folder
+        self._data: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        absent = [name for name in ("ptp", "host-local") if not (self._folder / name).exists()]
+        if absent:
+            raise FileNotFoundError(f"{self._folder} has no {', '.join(absent)}: install containernetworking-plugins")
+        self._data = tempfile.TemporaryDirectory(prefix="coil-bench-host-local-")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._data is not None:
+            self._data.cleanup()
+            self._data = None
+
+    @property
+    def plugin(self) -> Path:
+        return self._folder / "ptp"
+
+    @property
+    def netconf(self) -> bytes:
+        if self._data is None:
+            raise RuntimeError("the side is not entered")
+        ipam = {"type": "host-local", "dataDir": self._data.name, "subnet": "10.99.0.0/16"}
+        network = {"cniVersion": _CNI_VERSION, "name": "peer", "type": "ptp", "ipMasq": False, "ipam": ipam}
+        return json.dumps(network).encode()
+
+    def daemon_cpu_seconds(self) -> float:
+        return 0.0
+
+
+def pod_operations(side: Side, command: str, *, netns: list[str], serial: int) -> list[Operation]:
+    """The same command for one pod in each namespace, with the arguments that a kubelet's runtime passes.
+
+    Container ids are 64 hex digits, as containerd's, and differ with `serial`: ADD and DEL of a pod share it.
+    """
+    operations = []
+    for number, path in enumerate(netns):
+        container = f"{serial:032x}{number:032x}"
+        arguments = (
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;"
+            f"K8S_POD_NAME=bench-{number:02d};K8S_POD_INFRA_CONTAINER_ID={container}"
+        )
+        operations.append(
+            Operation(
+                plugin=side.plugin,
+                command=command,
+                netconf=side.netconf,
+                container_id=container,
+                netns=path,
+                arguments=arguments,
+            )
+        )
+    return operations

@@ -1,0 +1,126 @@
+"""Our side of the CNI figures: the installed plugin, coild, and a real control plane with ipam-controller behind it.
+
+Everything runs as it would on a node: programs with their own service accounts, the plugin put there by the installer,
+the socket in a file. One pool, IPv4 as the peer's, with a block that is larger than all pods of all runs, so that a run
+waits for coild and never for a block or for an address to have rested.
+"""
+
+import json
+import os
+import sys
+from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
+
+from integration.bench.coil_plugin import install_plugin
+from integration.bench.room import UPLINK_ADDRESS
+from integration.cluster.control_plane import ControlPlane
+from integration.cluster.process import Process
+
+_CHART = Path(__file__).parents[2] / "charts" / "coil"
+_NODE = "bench"
+_START_SECONDS = 60.0
+_COILD_HEALTH = 9385
+_CONTROLLER_HEALTH = 9387
+_NODE_DOCUMENT = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _NODE}}
+_NODE_STATUS = {"status": {"addresses": [{"type": "InternalIP", "address": UPLINK_ADDRESS}]}}
+_POOL_DOCUMENT = {
+    "apiVersion": "coil.cybozu.com/v2",
+    "kind": "AddressPool",
+    "metadata": {"name": "default"},
+    "spec": {"blockSizeBits": 12, "subnets": [{"ipv4": "10.98.0.0/16"}]},
+}
+
+
+class CoilSide:
+    """A context manager: started inside, and all of it gone after it."""
+
+    name = "coil"
+
+    def __init__(self) -> None:
+        self._undo = ExitStack()
+        self._folder: Path | None = None
+        self._plugin: Path | None = None
+        self._coild: Process | None = None
+
+    def __enter__(self) -> Self:
+        """Raises what a component said when it did not start; nothing of it is left then."""
+        with ExitStack() as undo:
+            self._folder = Path(undo.enter_context(TemporaryDirectory(prefix="coil-bench-node-")))
+            self._plugin = install_plugin(self._folder, netconf=self.netconf)
+            plane = undo.enter_context(ControlPlane.start())
+            _apply_documents(plane)
+            controller = _spawn(plane, "coil_ipam_controller", account="coil-ipam-controller")
+            controller.wait_ready(lambda: _is_ready(_CONTROLLER_HEALTH), timeout=_START_SECONDS)
+            self._coild = _spawn(plane, "coild", f"--socket={self._socket}", account="coild")
+            self._coild.wait_ready(lambda: _is_ready(_COILD_HEALTH), timeout=_START_SECONDS)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self._undo.close()
+        self._folder = self._plugin = self._coild = None
+
+    @property
+    def plugin(self) -> Path:
+        if self._plugin is None:
+            raise RuntimeError("the side is not entered")
+        return self._plugin
+
+    @property
+    def netconf(self) -> bytes:
+        return json.dumps(
+            {"cniVersion": "1.0.0", "name": "bench", "type": "coil", "socket": str(self._socket)}
+        ).encode()
+
+    def daemon_cpu_seconds(self) -> float:
+        """coild's alone: the controller and the API server do nothing for a pod that needs no new block."""
+        if self._coild is None:
+            raise RuntimeError("the side is not entered")
+        return _cpu_seconds(self._coild.pid)
+
+    @property
+    def _socket(self) -> Path:
+        if self._folder is None:
+            raise RuntimeError("the side is not entered")
+        return self._folder / "coild.sock"
+
+
+def _apply_documents(plane: ControlPlane) -> None:
+    """CRDs, accounts and roles from the chart; then this node and the pool."""
+    plane.kubectl("apply", f"--filename={_CHART / 'crds'}")
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", f"--timeout={_START_SECONDS:.0f}s")
+    for roles in sorted((_CHART / "templates").glob("rbac-*.yaml")):
+        plane.kubectl("apply", f"--filename={roles}")
+    for document in (_NODE_DOCUMENT, _POOL_DOCUMENT):
+        plane.kubectl("apply", "--filename=-", stdin=json.dumps(document))
+    plane.kubectl("patch", "node", _NODE, "--subresource=status", "--type=merge", f"--patch={json.dumps(_NODE_STATUS)}")
+
+
+def _spawn(plane: ControlPlane, module: str, *flags: str, account: str) -> Process:
+    kubeconfig = plane.kubeconfig_for(account)
+    command = [sys.executable, "-m", module, f"--kubeconfig={kubeconfig}", *flags]
+    return plane.workspace.spawn(account, command, env={"COIL_NODE_NAME": _NODE})
+
+
+def _is_ready(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process (proc(5), /proc/pid/stat, fields 14 and 15)."""
+    # The name, in parentheses, may hold blanks; what follows it begins with field 3.
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

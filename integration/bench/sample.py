@@ -1,0 +1,28 @@
+"""What is said about a set of samples. Pure.
+
+Two ways to sum up, and every figure uses one of them: the median over the runs (a run is one block of alternation with
+the peer, and one disturbed block must not move the figure), or a percentile over all single operations.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from statistics import median
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile, 0 < percent ≤ 100: always one of the samples, never an interpolation.
+
+    Raises ValueError when there is no sample.
+    """
+    if not samples:
+        raise ValueError("a percentile of no samples")
+    rank = ceil(percent / 100 * len(samples))
+    return sorted(samples)[max(rank, 1) - 1]
+
+
+def spread(samples: Sequence[float]) -> str:
+    """The range around a median, for a note: `1.2 … 3.4`."""
+    return f"{min(samples):.4g} … {max(samples):.4g}"
+
+
+__all__ = ["median", "percentile", "spread"]

@@ -1,0 +1,201 @@
+"""Set-up for `make demo` and `make test` on a bare Debian 12: packages, virtual environment, the Kubernetes build.
+
+Runs before anything of the project can be imported, so it uses the standard library alone. Every step is skipped
+when its result is already there, and leaves nothing half-made when it fails: the virtual environment gets its stamp
+last and is removed if it did not get it. What is missing is said in one sentence, with exit code 1.
+"""
+
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "coil-stamp"
+POLICY = Path("/usr/sbin/policy-rc.d")
+
+PACKAGES = {
+    "python3.11-venv": "the virtual environment",
+    "iproute2": "network namespaces, and the oracle of the kernel tests",
+    "libnftables1": "nftables' library",
+    "nftables": "the oracle of the nftables tests",
+    "iptables": "kube-proxy",
+    "conntrack": "kube-proxy",
+    "etcd-server": "the API server's store",
+    "containerd": "the container runtime",
+    "runc": "the container runtime",
+    "bird2": "the routing daemon on each node",
+    "busybox-static": "the image of the pods",
+    "containernetworking-plugins": "the CNI plugins to compare with",
+    "golang-go": "building Kubernetes",
+    "dpkg-dev": "fetching Kubernetes' source package",
+    "rsync": "building Kubernetes",
+    "make": "building Kubernetes",
+}
+# What Debian enables when it installs these; the project starts its own, in namespaces.
+SERVICES = {"etcd-server": "etcd", "containerd": "containerd", "bird2": "bird"}
+
+
+class MissingRequirementError(Exception):
+    """Something the machine lacks; the message is one sentence with the remedy."""
+
+
+def main() -> int:
+    started = time.monotonic()
+    try:
+        check_machine()
+        install_packages()
+        make_environment()
+        build_kubernetes()
+    except MissingRequirementError as error:
+        print(f"coil: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("coil: interrupted; run the command again to go on", file=sys.stderr)
+        return 130
+    say(f"set-up complete ({time.monotonic() - started:.0f} s)")
+    return 0
+
+
+def say(text: str) -> None:
+    print(f"== {text}", flush=True)
+
+
+def check_machine() -> None:
+    """Stop early where the rest cannot work."""
+    if platform.system() != "Linux":
+        raise MissingRequirementError(f"this needs Linux, not {platform.system()}; use a Debian 12 machine or VM.")
+    if sys.version_info < (3, 11):  # noqa: UP036 - the machine's Python, before the project's own is chosen
+        found = platform.python_version()
+        raise MissingRequirementError(f"Python {found} is too old; install Python 3.11 or later (Debian 12 has it).")
+    if os.geteuid() != 0:
+        raise MissingRequirementError(
+            "network namespaces and containers need root; run the same command as root (sudo make ...)."
+        )
+    check_kernel()
+
+
+def check_kernel() -> None:
+    """Ask the kernel for each feature in a throw-away namespace, rather than guess from its version."""
+    if shutil.which("ip") is None:
+        return  # iproute2 comes with the packages; the cluster checks the kernel again
+    name = f"coil-check-{os.getpid()}"
+    if not quiet("ip", "netns", "add", name):
+        raise MissingRequirementError(
+            "the kernel refuses network namespaces; use one with CONFIG_NET_NS, outside a restricted container."
+        )
+    try:
+        for kind in ("veth", "bridge"):
+            if not quiet("ip", "-n", name, "link", "add", "coil-check", "type", kind):
+                raise MissingRequirementError(
+                    f"the kernel has no {kind} devices; load the module '{kind}' or use Debian's standard kernel."
+                )
+            quiet("ip", "-n", name, "link", "del", "coil-check")
+    finally:
+        quiet("ip", "netns", "del", name)
+
+
+def quiet(*argv: str) -> bool:
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    return done.returncode == 0
+
+
+def install_packages() -> None:
+    missing = [package for package in PACKAGES if not installed(package)]
+    if not missing:
+        return
+    if shutil.which("apt-get") is None:
+        raise MissingRequirementError(
+            f"apt-get is not there to install {', '.join(missing)}; use Debian 12, or install their equivalents."
+        )
+    say(f"installing Debian packages: {', '.join(missing)}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    step(["apt-get", "update", "-q"], "the package lists could not be read", env=environment)
+    with services_not_started():
+        step(
+            ["apt-get", "install", "-y", "-q", "--no-install-recommends", *missing],
+            f"apt-get could not install {', '.join(missing)}",
+            env=environment,
+        )
+    if Path("/run/systemd/system").is_dir():
+        for package in SERVICES.keys() & set(missing):
+            quiet("systemctl", "disable", SERVICES[package])
+
+
+def installed(package: str) -> bool:
+    query = ["dpkg-query", "-W", "-f", "${db:Status-Status}", package]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError:
+        return False
+    return done.stdout == "installed"
+
+
+@contextlib.contextmanager
+def services_not_started() -> Iterator[None]:
+    """Keep Debian from starting etcd, containerd and BIRD on the host (policy-rc.d), unless it is already told to."""
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink(missing_ok=True)
+
+
+def make_environment() -> None:
+    """A `.venv` with exactly the versions of constraints.txt; made again when the pins or the project file change."""
+    wanted = environment_stamp()
+    if STAMP.exists() and STAMP.read_text() == wanted:
+        return
+    say("making the virtual environment .venv")
+    shutil.rmtree(VENV, ignore_errors=True)
+    try:
+        step([sys.executable, "-m", "venv", str(VENV)], "the virtual environment could not be made")
+        pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off", "-q"]
+        pinned = ["-c", str(ROOT / "constraints.txt")]
+        step([*pip, *pinned, "hatchling"], "pip could not install hatchling")
+        say("installing the pinned Python packages")
+        step(
+            [*pip, *pinned, "--no-build-isolation", "-e", f"{ROOT}[dev]"],
+            "pip could not install the project's dependencies",
+        )
+        STAMP.write_text(wanted)
+    finally:
+        if not STAMP.exists():
+            shutil.rmtree(VENV, ignore_errors=True)
+
+
+def environment_stamp() -> str:
+    digest = hashlib.sha256(f"{sys.executable} {platform.python_version()} {ROOT}".encode())
+    for name in ("constraints.txt", "pyproject.toml"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def build_kubernetes() -> None:
+    build = [str(VENV / "bin" / "python"), "-m", "integration.cluster.build"]
+    step(build, "Kubernetes could not be built")
+
+
+def step(argv: Sequence[str], failure: str, *, env: dict[str, str] | None = None) -> None:
+    """Run one program with its output shown; bounded at half an hour."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, cwd=ROOT, env=env, timeout=1800, check=False)
+    except subprocess.TimeoutExpired:
+        raise MissingRequirementError(f"{failure}: no end after 30 minutes; see the lines above.") from None
+    if done.returncode != 0:
+        raise MissingRequirementError(f"{failure} (exit code {done.returncode}); see the lines above.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Addresses and ports that concurrent clusters do not fight over.
+
+A control plane alone listens on a random address of 127.0.0.0/8, a cluster on its own subnet's: an address that nobody
+else uses, so a port that is free there once stays free over restarts.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from ipaddress import IPv4Address
+
+
+def random_loopback() -> IPv4Address:
+    """A random address of 127.64.0.0/10, far from the well-known ones."""
+    return IPv4Address("127.64.0.0") + (secrets.randbits(22) | 1)
+
+
+def is_free(address: IPv4Address, port: int) -> bool:
+    """Whether a TCP server could listen there now; false also when somebody listens on every address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((str(address), port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(address: IPv4Address, preferred: int) -> int:
+    """``preferred`` or the next port above it that is free on ``address``."""
+    for port in range(preferred, preferred + 100):
+        if is_free(address, port):
+            return port
+    raise OSError(f"no free port on {address} from {preferred} on")

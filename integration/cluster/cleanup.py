@@ -1,0 +1,169 @@
+"""Takes a cluster off the machine, knowing nothing but its id: the last station of every cluster, however it ends.
+
+Nothing here trusts a list that a crashed owner may not have finished writing. A cluster's traces carry its id by
+construction, and are found by it:
+
+* its own processes have ``MARKER=<id>`` in their environment, which children inherit (shims and CNI plugins too);
+* containers' processes live in cgroups below ``coil-<id>``;
+* mounts that the host sees lie below the cluster's folder (a node's own are in its private mount namespace and go with
+  its processes); the folder itself is named by the id;
+* the link to the host is named ``coil-<id>``; the other links are in the cluster's network namespaces, and go with
+  them.
+
+Everything is idempotent, and two cleanups of one cluster at once are harmless.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from integration.cluster.cache import clusters_root
+
+MARKER = "COIL_CLUSTER"  # environment variable that marks the processes of a cluster
+NETNS_LINKS = Path("/run/netns")  # where `ip netns` looks for names
+
+_KILL_TIMEOUT = 20.0  # seconds in which killed processes must be gone
+_SETTLE = 0.05  # seconds between two looks
+
+
+class CleanupError(Exception):
+    """Something of a cluster could not be removed; the message says what."""
+
+
+def link_name(cluster: str) -> str:
+    """The host's link into the cluster; fits IFNAMSIZ (15 characters)."""
+    return f"coil-{cluster}"
+
+
+def cgroup_name(cluster: str) -> str:
+    """The cgroup, below each hierarchy's root, that holds the cluster's containers."""
+    return f"coil-{cluster}"
+
+
+def owner_lock(cluster: str) -> Path:
+    """The file that a cluster's owner holds a lock on (flock(2)) for as long as it lives."""
+    return clusters_root() / f"{cluster}.lock"
+
+
+def netns_link(cluster: str, node: str) -> Path:
+    """The name that ``ip netns`` and ``ip -n`` know the node's network namespace by."""
+    return NETNS_LINKS / f"coil-{cluster}-{node}"
+
+
+def remove_cluster(cluster: str) -> None:
+    """Remove every trace of the cluster. Raises CleanupError, with the folder kept so that it can be tried again."""
+    _kill_all(cluster)
+    for folder in cgroup_folders(cluster):
+        _remove_cgroup(folder)
+    folder = clusters_root() / cluster
+    for mount in mounts_below(folder):
+        subprocess.run(["umount", "--lazy", str(mount)], check=False, capture_output=True, timeout=10)
+    if left := list(mounts_below(folder)):
+        raise CleanupError(f"cluster {cluster}: cannot unmount {', '.join(map(str, left))}")
+    if (Path("/sys/class/net") / link_name(cluster)).exists():
+        # It may go with its peer's namespace while we ask.
+        subprocess.run(["ip", "link", "delete", link_name(cluster)], check=False, capture_output=True, timeout=10)
+    for link in NETNS_LINKS.glob(f"coil-{cluster}-*"):
+        link.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+    owner_lock(cluster).unlink(missing_ok=True)
+
+
+def marked_processes(cluster: str) -> Iterator[int]:
+    """The ids of the cluster's own processes; a zombie has no environment and does not count."""
+    wanted = f"{MARKER}={cluster}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and wanted in _environment(int(entry.name)):
+            yield int(entry.name)
+
+
+def container_processes(cluster: str) -> Iterator[int]:
+    """The ids of the processes in the cluster's cgroups."""
+    for folder in cgroup_folders(cluster):
+        for procs in folder.rglob("cgroup.procs"):
+            # ENODEV: the cgroup went between the listing and the reading.
+            with suppress(OSError):
+                # 0 stands for a process of an outer PID namespace.
+                yield from (int(line) for line in procs.read_text().split() if line != "0")
+
+
+def cgroup_folders(cluster: str) -> list[Path]:
+    """The cluster's folder in each mounted cgroup hierarchy, v1 or v2, that has one."""
+    points = (point for point, kind in _mounts() if kind in ("cgroup", "cgroup2"))
+    folders = (point / cgroup_name(cluster) for point in points)
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def mounts_below(folder: Path) -> Iterator[Path]:
+    """Mount points at or below ``folder``, innermost first."""
+    return (point for point, _ in reversed(list(_mounts())) if point.is_relative_to(folder))
+
+
+def _mounts() -> Iterator[tuple[Path, str]]:
+    """Mount point and file system type of each mount, in the order of mounting (proc(5), mountinfo)."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal.group(1), 8)), before.split()[4])
+        yield Path(point), after.split()[0]
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return (Path("/proc") / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:  # gone, or not ours to look at
+        return []
+
+
+def _kill_all(cluster: str) -> None:
+    """SIGKILL until two looks in a row find nobody: in one, a process may be between fork and exec, unmarked."""
+    deadline = time.monotonic() + _KILL_TIMEOUT
+    quiet = 0
+    while quiet < 2:
+        marked = set(marked_processes(cluster))
+        contained = set(container_processes(cluster))
+        quiet = 0 if marked or contained else quiet + 1
+        for pid in marked | contained:
+            _kill(pid, cluster)
+        if time.monotonic() > deadline:
+            raise CleanupError(f"cluster {cluster}: processes {sorted(marked | contained)} do not die")
+        time.sleep(_SETTLE)
+
+
+def _kill(pid: int, cluster: str) -> None:
+    """Kill ``pid`` if it is the cluster's; it is pinned before it is looked at, so its number cannot be reused."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        mark = f"{MARKER}={cluster}".encode()
+        if mark in _environment(pid) or pid in container_processes(cluster):
+            with suppress(OSError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_cgroup(folder: Path) -> None:
+    """Remove a cgroup and those in it; the kernel lets go of killed processes with a delay."""
+    deadline = time.monotonic() + _KILL_TIMEOUT
+    while True:
+        try:
+            for path, _, _ in os.walk(folder, topdown=False):
+                with suppress(FileNotFoundError):
+                    Path(path).rmdir()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise CleanupError(f"cannot remove the cgroup {folder}: {error}") from error
+            time.sleep(_SETTLE)
+        else:
+            return

@@ -1,0 +1,223 @@
+"""A real Kubernetes control plane: etcd and kube-apiserver, and, where nodes follow, the controllers and the scheduler.
+
+Second station of a cluster's start, after ``build``; usable alone. TLS everywhere, RBAC and the node authorizer on: the
+only administrator is the holder of ``admin_kubeconfig``, and programs under test run as service accounts.
+"""
+
+from __future__ import annotations
+
+import enum
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from ipaddress import IPv4Address
+from pathlib import Path
+from types import TracebackType
+
+from integration.cluster.address import free_port, random_loopback
+from integration.cluster.build import CONTROL_PLANE, CONTROLLERS, Program, locate
+from integration.cluster.command_line import (
+    SERVICES_IPV4,
+    Version,
+    apiserver_command,
+    controller_manager_command,
+    scheduler_command,
+)
+from integration.cluster.credentials import Credentials
+from integration.cluster.etcd import Etcd
+from integration.cluster.https import Endpoint
+from integration.cluster.kubeconfig import write_token_kubeconfig
+from integration.cluster.pki import CertificateAuthority
+from integration.cluster.process import Process, marked_environment
+from integration.cluster.workspace import Workspace
+
+START_TIMEOUT = 60.0  # seconds for one component
+GRACE = 2.0  # seconds that the API server has to end; by itself it would wait a minute for its watches
+KUBECTL_TIMEOUT = 120.0  # seconds for one run of kubectl
+TOKEN_LIFETIME = "24h"  # noqa: S105 (a duration)
+
+
+class Controllers(enum.Enum):
+    """Whether something acts on what the API server stores."""
+
+    ABSENT = enum.auto()
+    RUNNING = enum.auto()
+
+
+class KubectlError(Exception):
+    """kubectl failed; the message has its arguments and what it said."""
+
+
+class ControlPlane:
+    """A running control plane. Make one with ``start``; a context manager that stops it."""
+
+    def __init__(self, workspace: Workspace, *, programs: Mapping[Program, Path], address: IPv4Address) -> None:
+        self.workspace = workspace
+        self.address = address
+        self.port = free_port(address, 6443)
+        self.version = Version.of(programs[Program.APISERVER])
+        self.credentials = Credentials.issue(
+            workspace.folder / "pki", address=address, port=self.port, service_address=SERVICES_IPV4[1]
+        )
+        self._programs = programs
+        self._undo = ExitStack()
+        self._api = self._endpoint(self.port)
+        self.etcd = Etcd(
+            workspace,
+            program=programs[Program.ETCD],
+            authority=CertificateAuthority(workspace.make_folder("pki", "etcd"), name="coil-etcd"),
+            address=str(address),
+            ports=(free_port(address, 2379), free_port(address, 2479)),
+        )
+        self._apiserver: Process | None = None
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        controllers: Controllers = Controllers.ABSENT,
+        workspace: Workspace | None = None,
+        address: IPv4Address | None = None,
+    ) -> ControlPlane:
+        """Start one and return when it is ready, some seconds once the programs are built.
+
+        Without ``workspace`` it has its own, and ``stop`` leaves nothing behind. Without ``address`` it listens on a
+        loopback address of its own. Raises BuildError or ComponentError; then nothing is left either.
+        """
+        wanted = (*CONTROL_PLANE, *(CONTROLLERS if controllers is Controllers.RUNNING else ()))
+        programs = locate(wanted)
+        with ExitStack() as undo:
+            place = workspace or undo.enter_context(Workspace.create())
+            plane = cls(place, programs=programs, address=address or random_loopback())
+            plane.etcd.wait_ready()
+            plane.start_apiserver()
+            if controllers is Controllers.RUNNING:
+                plane._start_controllers()
+            plane._undo = undo.pop_all()
+        return plane
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.credentials.admin_kubeconfig
+
+    def start_apiserver(self) -> None:
+        """Start the API server, at the address it always had, and wait until it is ready. Idempotent."""
+        if self._apiserver is None or self._apiserver.poll() is not None:
+            command = apiserver_command(
+                self._programs[Program.APISERVER],
+                self.version,
+                self.credentials,
+                etcd=self.etcd,
+                address=self.address,
+                port=self.port,
+            )
+            self._apiserver = self.workspace.spawn(Program.APISERVER, command)
+        self._apiserver.wait_ready(partial(self._api.is_ready, "/readyz"), timeout=START_TIMEOUT)
+
+    def stop_apiserver(self) -> None:
+        """End the API server; connections to it break, what it stored stays. Idempotent."""
+        if self._apiserver is not None:
+            self._apiserver.stop(timeout=GRACE)
+
+    def restart_apiserver(self) -> None:
+        """End the API server and start it again; returns when it is ready."""
+        self.stop_apiserver()
+        self.start_apiserver()
+
+    def compact_etcd(self) -> int:
+        """Forget every old revision, so that watches and continued lists from before get 410; returns the current one.
+
+        The API server's watch cache still knows what it has seen; restart it to make it forget as well.
+        """
+        return self.etcd.compact()
+
+    def kubectl(
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        kubeconfig: Path | None = None,
+        timeout: float = KUBECTL_TIMEOUT,
+    ) -> str:
+        """Run kubectl, as administrator unless ``kubeconfig`` is given, and return its standard output.
+
+        Raises KubectlError when it fails or does not end within ``timeout`` seconds.
+        """
+        what = f"kubectl {' '.join(arguments)}"
+        try:
+            done = subprocess.run(
+                [find_kubectl(), f"--kubeconfig={kubeconfig or self.admin_kubeconfig}", *arguments],
+                input=stdin if stdin is not None else "",
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout,
+                # kubectl remembers what is served at an address, which another cluster may have later.
+                env=marked_environment(
+                    self.workspace.id, {"KUBECACHEDIR": str(self.workspace.folder / "kubectl-cache")}
+                ),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise KubectlError(f"{what}: not done after {timeout:.0f} s") from error
+        if done.returncode:
+            raise KubectlError(f"{what}: exit code {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def kubeconfig_for(self, service_account: str, namespace: str = "kube-system") -> Path:
+        """A kubeconfig, mode 0600, of an existing service account, with a fresh token that outlasts any test run.
+
+        Raises KubectlError when the account does not exist. Calling it again renews the token in the same file.
+        """
+        token = self.kubectl(
+            "create", "token", service_account, f"--namespace={namespace}", f"--duration={TOKEN_LIFETIME}"
+        )
+        folder = self.workspace.make_folder("service-accounts")
+        token_file = folder / f"{namespace}.{service_account}.token"
+        token_file.touch(mode=0o600)
+        token_file.write_text(token.strip())
+        path = folder / f"{namespace}.{service_account}.kubeconfig"
+        return write_token_kubeconfig(path, self.credentials.server, token_file)
+
+    def stop(self) -> None:
+        """End it and remove every trace of it, when it has a workspace of its own. Idempotent."""
+        self._undo.close()
+
+    def __enter__(self) -> ControlPlane:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start_controllers(self) -> None:
+        started = []
+        for program, command, preferred in (
+            (Program.CONTROLLER_MANAGER, controller_manager_command, 10257),
+            (Program.SCHEDULER, scheduler_command, 10259),
+        ):
+            port = free_port(self.address, preferred)
+            argv = command(self._programs[program], self.version, self.credentials, address=self.address, port=port)
+            started.append((self.workspace.spawn(program, argv), self._endpoint(port)))
+        for process, endpoint in started:
+            process.wait_ready(partial(endpoint.is_ready, "/healthz"), timeout=START_TIMEOUT)
+
+    def _endpoint(self, port: int) -> Endpoint:
+        return Endpoint(
+            address=str(self.address),
+            port=port,
+            authority=self.credentials.authority.certificate,
+            identity=self.credentials.admin,
+        )
+
+
+def find_kubectl() -> str:
+    """The kubectl beside the running interpreter, where the wheel puts it, else the one on PATH."""
+    beside = Path(sys.executable).with_name("kubectl")
+    found = str(beside) if beside.is_file() else shutil.which("kubectl")
+    if found is None:
+        raise KubectlError("kubectl is missing; install the development dependencies, which have it")
+    return found

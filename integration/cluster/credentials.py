@@ -1,0 +1,58 @@
+"""Every key, certificate and kubeconfig that a control plane's components hold, made before any of them starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from integration.cluster.kubeconfig import Server, write_certificate_kubeconfig
+from integration.cluster.pki import CertificateAuthority, KeyPair, issue_signing_key
+
+ADMINISTRATORS = "system:masters"  # the group that RBAC lets do everything
+SERVICE_HOSTS = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The cluster's authority and what it issued; ``serving`` is good for all servers of the control plane."""
+
+    authority: CertificateAuthority
+    server: Server
+    admin: KeyPair
+    admin_kubeconfig: Path
+    serving: KeyPair
+    kubelet_client: KeyPair
+    tokens: KeyPair
+    front_authority: Path
+    front_client: KeyPair
+    folder: Path
+
+    @classmethod
+    def issue(cls, folder: Path, *, address: IPv4Address, port: int, service_address: IPv4Address) -> Credentials:
+        """Make them below ``folder`` for an API server at ``address``, inside the cluster at ``service_address``."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority = CertificateAuthority(folder, name="coil-cluster")
+        front_folder = folder / "front-proxy"
+        front_folder.mkdir(exist_ok=True)
+        front = CertificateAuthority(front_folder, name="coil-front-proxy")
+        server = Server(url=f"https://{address}:{port}", authority=authority.certificate)
+        admin = authority.issue("admin", organization=ADMINISTRATORS)
+        return cls(
+            authority=authority,
+            server=server,
+            admin=admin,
+            admin_kubeconfig=write_certificate_kubeconfig(folder / "admin.kubeconfig", server, admin),
+            serving=authority.issue("kube-apiserver", hosts=[str(address), str(service_address), *SERVICE_HOSTS]),
+            kubelet_client=authority.issue("kube-apiserver-kubelet-client", organization=ADMINISTRATORS),
+            tokens=issue_signing_key(folder, "service-account"),
+            front_authority=front.certificate,
+            front_client=front.issue("front-proxy-client"),
+            folder=folder,
+        )
+
+    def kubeconfig(self, user: str, *, organization: str = "", file: str = "") -> Path:
+        """A kubeconfig with a new client certificate for ``user``, in a file of its name unless ``file`` is given."""
+        file = file or user.removeprefix("system:").replace(":", "-")
+        identity = self.authority.issue(user, organization=organization, file=file)
+        return write_certificate_kubeconfig(self.folder / f"{file}.kubeconfig", self.server, identity)

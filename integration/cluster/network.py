@@ -1,0 +1,178 @@
+"""The wires of a cluster: a bridge that joins the host and the nodes, dual stack, with addresses nobody else has.
+
+IPv4 comes from 198.18.0.0/16, the lower half of what RFC 2544 sets aside for tests; IPv6 from a random RFC 4193 prefix.
+The bridge lives in a namespace of its own (the fabric), so that a firewall of the host never sees what nodes say to
+each other; the host has one link into it, with the first address of each subnet. Namespaces are held by a process each
+and by nothing else: when the cluster's processes are gone, so are its namespaces, and every link in them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import secrets
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
+
+from integration.cluster.cache import cache_root
+from integration.cluster.cleanup import link_name
+from integration.cluster.process import Process
+from integration.cluster.workspace import Workspace
+
+_RANGE = IPv4Network("198.18.0.0/16")
+_FIRST_NODE = 11  # the host part of the first node's addresses; the host itself has 1
+_BRIDGE = "bridge"
+_HOLD_TIMEOUT = 10.0  # seconds in which a new namespace must be there
+_COMMAND_TIMEOUT = 20.0
+
+
+class NetworkError(Exception):
+    """A link, an address or a namespace could not be made; the message has the command and what it said."""
+
+
+def run_command(argv: Sequence[str], *, timeout: float = _COMMAND_TIMEOUT) -> str:
+    """Run one short command on the host and return its standard output. Raises NetworkError when it fails."""
+    done = subprocess.run(list(argv), check=False, capture_output=True, text=True, timeout=timeout)
+    if done.returncode:
+        raise NetworkError(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """A network and a mount namespace, as old as the process that holds them."""
+
+    holder: Process
+
+    @property
+    def net(self) -> Path:
+        """The network namespace, for setns(2) and whoever takes a path."""
+        return Path(f"/proc/{self.holder.pid}/ns/net")
+
+    @property
+    def entrance(self) -> list[str]:
+        """The beginning of a command line whose rest runs inside, in the same process."""
+        return ["nsenter", f"--net={self.net}", f"--mount=/proc/{self.holder.pid}/ns/mnt", "--"]
+
+    @classmethod
+    def hold(cls, workspace: Workspace, name: str) -> Namespaces:
+        """Make them. Mounts made inside are seen nowhere else and go with the last process inside."""
+        holder = workspace.spawn(
+            name, ["unshare", "--net", "--mount", "--propagation=private", "busybox", "sleep", "infinity"]
+        )
+        # The program is replaced only after the namespaces have been made.
+        holder.wait_ready(lambda: _program(holder.pid) == "busybox", timeout=_HOLD_TIMEOUT)
+        return cls(holder)
+
+    def run(self, *argv: str) -> None:
+        """Run one short command inside. Raises NetworkError when it fails."""
+        run_command([*self.entrance, *argv])
+
+    def set_sysctls(self, settings: Sequence[str]) -> None:
+        """Set ``name=value`` of the network namespace."""
+        self.run("busybox", "sysctl", "-q", "-w", *settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A cluster's subnets and its fabric. Make one with ``create``."""
+
+    ipv4: IPv4Network
+    ipv6: IPv6Network
+    fabric: Namespaces
+
+    @classmethod
+    def create(cls, workspace: Workspace) -> Network:
+        """Make the bridge and the host's link into it; its end is ``workspace.close``. Raises NetworkError."""
+        fabric = Namespaces.hold(workspace, "fabric")
+        fabric.run("ip", "link", "add", "name", _BRIDGE, "type", "bridge", "mcast_snooping", "0")
+        fabric.run("ip", "link", "set", _BRIDGE, "up")
+        _keep_firewall_off(fabric)
+        # Between looking for a free subnet and having taken it no other cluster may look.
+        with (cache_root() / "network.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            network = cls(ipv4=_free_subnet(), ipv6=_random_prefix(), fabric=fabric)
+            host = link_name(workspace.id)
+            run_command(
+                ["ip", "link", "add", "name", host, "type", "veth", "peer", "name", "host", "netns", str(fabric.net)]
+            )
+            run_command(["ip", "address", "add", f"{network.gateway4}/{network.ipv4.prefixlen}", "dev", host])
+        run_command(["ip", "address", "add", f"{network.gateway6}/{network.ipv6.prefixlen}", "dev", host, "nodad"])
+        fabric.run("ip", "link", "set", "host", "master", _BRIDGE, "up")
+        run_command(["ip", "link", "set", host, "up"])
+        return network
+
+    @property
+    def gateway4(self) -> IPv4Address:
+        """The host's address, the nodes' default gateway."""
+        return self.ipv4[1]
+
+    @property
+    def gateway6(self) -> IPv6Address:
+        """The same for IPv6."""
+        return self.ipv6[1]
+
+    def node_addresses(self, index: int) -> tuple[IPv4Address, IPv6Address]:
+        """The addresses of the node number ``index``, from 0."""
+        return self.ipv4[_FIRST_NODE + index], self.ipv6[_FIRST_NODE + index]
+
+    def attach(self, namespaces: Namespaces, *, port: str, index: int) -> None:
+        """Give the node its link ``eth0``, addresses, default routes, and make it a router. Raises NetworkError."""
+        ipv4, ipv6 = self.node_addresses(index)
+        self.fabric.run(
+            *("ip", "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", str(namespaces.net))
+        )
+        self.fabric.run("ip", "link", "set", port, "master", _BRIDGE, "up")
+        namespaces.set_sysctls(
+            [
+                "net.ipv4.ip_forward=1",
+                "net.ipv6.conf.all.forwarding=1",
+                # What the host's distribution has chosen for itself would be inherited.
+                "net.ipv4.conf.all.rp_filter=0",
+                "net.ipv4.conf.default.rp_filter=0",
+            ]
+        )
+        namespaces.run("ip", "link", "set", "lo", "up")
+        namespaces.run("ip", "address", "add", f"{ipv4}/{self.ipv4.prefixlen}", "dev", "eth0")
+        namespaces.run("ip", "address", "add", f"{ipv6}/{self.ipv6.prefixlen}", "dev", "eth0", "nodad")
+        namespaces.run("ip", "link", "set", "eth0", "up")
+        namespaces.run("ip", "route", "add", "default", "via", str(self.gateway4))
+        namespaces.run("ip", "-6", "route", "add", "default", "via", str(self.gateway6))
+
+
+def _keep_firewall_off(fabric: Namespaces) -> None:
+    """Where the kernel shows bridged packets to iptables, the fabric's shall not be."""
+    for family in ("iptables", "ip6tables", "arptables"):
+        if Path(f"/proc/sys/net/bridge/bridge-nf-call-{family}").exists():
+            fabric.set_sysctls([f"net.bridge.bridge-nf-call-{family}=0"])
+
+
+def _free_subnet() -> IPv4Network:
+    """A random /24 that overlaps no route of the host."""
+    routes = json.loads(run_command(["ip", "-json", "-4", "route", "show", "table", "all"]))
+    taken = [
+        IPv4Interface(route["dst"]).network
+        for route in routes
+        if route["dst"] != "default" and IPv4Interface(route["dst"]).network.overlaps(_RANGE)
+    ]
+    subnets = list(_RANGE.subnets(new_prefix=24))
+    free = [subnet for subnet in subnets if not any(subnet.overlaps(other) for other in taken)]
+    if not free:
+        raise NetworkError(f"all of {_RANGE} is routed on this machine; free a /24 of it")
+    return secrets.choice(free)
+
+
+def _random_prefix() -> IPv6Network:
+    """A /64 of a random unique local /48 (RFC 4193, section 3.2)."""
+    return IPv6Network((0xFD << 120 | secrets.randbits(40) << 80, 64))
+
+
+def _program(pid: int) -> str:
+    """The name of the program that the process runs; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        return ""

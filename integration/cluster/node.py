@@ -1,0 +1,248 @@
+"""A node: a network namespace with its own containerd, kubelet, kube-proxy and BIRD, on the machine's file system.
+
+Its mount namespace gives it a /run and a /var/log of its own, so that programs which have their paths built in do not
+meet their twins of another node, and every mount of theirs goes with them. ``run_dir`` is what the node sees as /run: a
+socket ``/run/x.sock`` made on the node is ``run_dir / "x.sock"`` on the machine.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+from integration.cluster.bird import Speaker, render_bird
+from integration.cluster.build import Program
+from integration.cluster.cleanup import cgroup_name, netns_link
+from integration.cluster.command_line import Version
+from integration.cluster.control_plane import ControlPlane
+from integration.cluster.network import Namespaces, Network
+from integration.cluster.node_config import (
+    CONTAINERD_SOCKET,
+    KERNEL_SETTINGS,
+    KUBELET_ROOT,
+    Identity,
+    OomScores,
+    Snapshotter,
+    render_containerd,
+    render_kubelet,
+    render_proxy,
+)
+from integration.cluster.process import Process, marked_environment
+from integration.cluster.requirement import CAP_SYS_RESOURCE, CNI_PLUGINS, can_mount_overlay, has_capability
+from integration.cluster.workspace import Workspace
+
+START_TIMEOUT = 60.0  # seconds for one component
+RUN_TIMEOUT = 30.0  # seconds for one command on a node
+
+
+class NodeCommandError(Exception):
+    """A command on a node failed; the message has what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What every node runs, from where."""
+
+    programs: Mapping[Program, Path]
+    version: Version  # of the kubelet
+    images: Path  # an archive for `ctr images import`
+
+
+class Node:
+    """A node of a running cluster; made by ``Cluster``. The working directory of what runs on it is /."""
+
+    def __init__(self, workspace: Workspace, network: Network, *, name: str, index: int) -> None:
+        self.name = name
+        self.folder = workspace.make_folder(name)
+        self.run_dir = workspace.make_folder(name, "run")
+        self.cni_bin_dir = workspace.make_folder(name, "cni", "bin")
+        self.cni_conf_dir = workspace.make_folder(name, "cni", "net.d")
+        self.containerd_socket = self.run_dir / CONTAINERD_SOCKET
+        self.ipv4: IPv4Address
+        self.ipv6: IPv6Address
+        self.ipv4, self.ipv6 = network.node_addresses(index)
+        self._workspace = workspace
+        self._network = network
+        self._index = index
+        self._namespaces = Namespaces.hold(workspace, name)
+
+    @property
+    def netns(self) -> Path:
+        """Its network namespace; by name it is ``coil-<cluster>-<node>`` for ``ip -n`` and ``ip netns exec``."""
+        return self._namespaces.net
+
+    @property
+    def speaker(self) -> Speaker:
+        """The node as the others' routing daemons see it."""
+        return Speaker(name=self.name, ipv4=self.ipv4, ipv6=self.ipv6)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = RUN_TIMEOUT,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> str:
+        """Run a command on the node to its end and return its standard output; ``env`` adds to the environment.
+
+        Raises NodeCommandError when it fails or does not end within ``timeout`` seconds (it is killed then).
+        """
+        what = f"{self.name}: {' '.join(argv)}"
+        try:
+            done = subprocess.run(
+                [*self._namespaces.entrance, *argv],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout,
+                env=marked_environment(self._workspace.id, env),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NodeCommandError(f"{what}: not done after {timeout:.0f} s") from error
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip())[-2000:]
+            raise NodeCommandError(f"{what}: exit code {done.returncode}: {said}")
+        return done.stdout
+
+    def spawn(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> Process:
+        """Start a long-running program on the node; its pid is the program's own, so it can be signalled.
+
+        Logs to ``logs/<node>.<name>.log`` of the cluster unless ``log`` is given. Ends with the cluster at the latest.
+        """
+        return self._workspace.spawn(f"{self.name}.{name}", [*self._namespaces.entrance, *argv], env=env, log=log)
+
+    def start(self, plane: ControlPlane, software: Software, *, others: Sequence[Speaker]) -> None:
+        """Bring the node up; it registers itself and becomes Ready once ``cni_conf_dir`` has a configuration.
+
+        Raises ComponentError, NetworkError or NodeCommandError.
+        """
+        self._make_private_paths()
+        self._network.attach(self._namespaces, port=self.name, index=self._index)
+        link = netns_link(self._workspace.id, self.name)
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(self.netns)
+        self._start_bird(others)
+        self._start_containerd(software)
+        self._start_kubelet(plane, software)
+        self._start_proxy(plane, software)
+
+    def _make_private_paths(self) -> None:
+        for private, public in ((self.run_dir, "/run"), (self._workspace.make_folder(self.name, "log"), "/var/log")):
+            self.run(["mount", "--bind", str(private), public])
+        settings = self._workspace.make_folder(self.name, "kernel")
+        for setting, value in KERNEL_SETTINGS.items():
+            public_setting = Path("/proc/sys") / setting
+            if public_setting.exists():
+                private_setting = settings / setting.replace("/", ".")
+                private_setting.write_text(f"{value}\n")
+                self.run(["mount", "--bind", str(private_setting), str(public_setting)])
+
+    def _start_bird(self, others: Sequence[Speaker]) -> None:
+        config = self._write("bird.conf", render_bird(self.speaker, others))
+        control = self.run_dir / "bird.ctl"
+        process = self.spawn("bird", ["bird", "-f", "-c", str(config), "-s", "/run/bird.ctl"])
+        process.wait_ready(control.is_socket, timeout=START_TIMEOUT)
+
+    def _start_containerd(self, software: Software) -> None:
+        # The runtime itself sets up each pod's loopback device with this one.
+        shutil.copy2(CNI_PLUGINS / "loopback", self.cni_bin_dir)
+        overlay = can_mount_overlay(self.folder)
+        snapshotter = Snapshotter.OVERLAY if overlay else Snapshotter.NATIVE
+        config = self._write(
+            "containerd.toml",
+            render_containerd(
+                self._identity,
+                snapshotter=snapshotter,
+                oom_scores=OomScores.FREE if has_capability(CAP_SYS_RESOURCE) else OomScores.RESTRICTED,
+            ),
+        )
+        process = self.spawn("containerd", ["containerd", "--config", str(config)])
+        process.wait_ready(self._containerd_answers, timeout=START_TIMEOUT)
+        self.run(
+            [*self._ctr, "images", "import", "--snapshotter", snapshotter, str(software.images)], timeout=START_TIMEOUT
+        )
+
+    def _start_kubelet(self, plane: ControlPlane, software: Software) -> None:
+        user = f"system:node:{self.name}"
+        kubeconfig = plane.credentials.kubeconfig(user, organization="system:nodes")
+        serving = plane.credentials.authority.issue(
+            user, hosts=[self.name, str(self.ipv4), str(self.ipv6)], file=f"kubelet-{self.name}"
+        )
+        config = self._write(
+            "kubelet.yaml",
+            render_kubelet(
+                self._identity,
+                cgroup=f"{cgroup_name(self._workspace.id)}/{self.name}",
+                client_authority=plane.credentials.authority.certificate,
+                serving=serving,
+                feature_gates=software.version.feature_gates,
+            ),
+        )
+        self._write("resolv.conf", "")
+        self.spawn(
+            "kubelet",
+            [
+                str(software.programs[Program.KUBELET]),
+                f"--config={config}",
+                f"--kubeconfig={kubeconfig}",
+                f"--hostname-override={self.name}",
+                f"--node-ip={self.ipv4},{self.ipv6}",
+                f"--root-dir={KUBELET_ROOT}",
+                f"--volume-plugin-dir={KUBELET_ROOT}/volume-plugins",
+                f"--container-runtime-endpoint=unix:///run/{CONTAINERD_SOCKET}",
+                *software.version.remote_runtime_flags,
+            ],
+            # It would look for a cloud's metadata service first, for ten seconds.
+            env={"AWS_EC2_METADATA_DISABLED": "true"},
+        )
+
+    def _start_proxy(self, plane: ControlPlane, software: Software) -> None:
+        config = self._write(
+            "kube-proxy.yaml",
+            render_proxy(
+                self._identity,
+                kubeconfig=plane.credentials.kubeconfig("system:kube-proxy", file=f"kube-proxy-{self.name}"),
+                feature_gates=software.version.feature_gates,
+            ),
+        )
+        self.spawn("kube-proxy", [str(software.programs[Program.PROXY]), f"--config={config}"])
+
+    @property
+    def _identity(self) -> Identity:
+        return Identity(
+            name=self.name,
+            ipv4=self.ipv4,
+            ipv6=self.ipv6,
+            folder=self.folder,
+            cni_bin_dir=self.cni_bin_dir,
+            cni_conf_dir=self.cni_conf_dir,
+        )
+
+    @property
+    def _ctr(self) -> list[str]:
+        return ["ctr", f"--address=/run/{CONTAINERD_SOCKET}", "--namespace=k8s.io"]
+
+    def _containerd_answers(self) -> bool:
+        try:
+            self.run([*self._ctr, "version"], timeout=5)
+        except NodeCommandError:
+            return False
+        return True
+
+    def _write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path

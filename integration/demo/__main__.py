@@ -1,0 +1,188 @@
+"""`make demo`: a real cluster, Coil on it, pods with addresses, all of them talking; each claim is checked.
+
+Exit code 0 only if all of it held. KEEP=1 leaves the cluster up, whatever happened, and says how to use and end it.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from integration.cluster.__main__ import EXPECTED
+from integration.cluster.cluster import Cluster, Ending
+from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods, render_table
+from integration.demo.reach import find_gaps
+from integration.demo.topology import NodeRow, render_topology
+from integration.demo.workload import (
+    NAMESPACES,
+    POOLS,
+    deployment_documents,
+    namespace_documents,
+    pool_documents,
+    pool_of,
+)
+from integration.deployment import InstallError, apply, install_on_cluster
+
+PICTURE = Path("build") / "topology.svg"
+WEB, DMZ = 6, 2
+RELEASE_SECONDS = 60.0
+
+T = TypeVar("T")
+
+
+class DemoError(Exception):
+    """Something that the demo shows did not hold; the message says what."""
+
+
+def main() -> int:
+    keep = os.environ.get("KEEP", "") not in {"", "0"}
+    started = time.monotonic()
+    cluster: Cluster | None = None
+    try:
+        cluster = step("a Kubernetes cluster of two nodes", lambda: start_cluster(keep=keep))
+        show(cluster)
+    except (DemoError, InstallError, *EXPECTED) as error:
+        print(f"\nThe demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
+    finally:
+        if cluster is not None:
+            finish(cluster, keep=keep)
+    print(f"\nAll of it held, in {time.monotonic() - started:.0f} s.")
+    return 0
+
+
+def start_cluster(*, keep: bool) -> Cluster:
+    return Cluster.up(nodes=2, ending=Ending.ON_REQUEST if keep else Ending.WITH_OWNER)
+
+
+def show(cluster: Cluster) -> None:
+    """The demo proper. Raises DemoError at the first claim that does not hold."""
+    step("Coil: kinds, roles, programs, the plugin on each node", lambda: install_on_cluster(cluster))
+    step("both nodes Ready", cluster.wait_ready)
+    documents = [*pool_documents(), *namespace_documents()]
+    step("two pools and a namespace annotated for the second", lambda: apply(cluster.plane, *documents))
+    step(f"{WEB} pods in web, {DMZ} in dmz, placed by the scheduler", lambda: run_pods(cluster))
+
+    blocks, pods = take_stock(cluster)
+    print_tables(blocks, pods)
+    draw(cluster, blocks, pods)
+
+    step(
+        "addresses: one pool and one block per pod, none twice, both nodes in use",
+        lambda: check_addresses(blocks, pods),
+    )
+    asked = (len(pods) + len(cluster.nodes)) * len(pods) * 2
+    step(
+        f"TCP: every pod and every node to every pod, both families ({asked} requests)",
+        lambda: check_reach(cluster, pods),
+    )
+    step("the pods deleted: their blocks go back", lambda: check_release(cluster))
+
+
+def step(title: str, work: Callable[[], T]) -> T:
+    """Do one part, saying what and how long it took."""
+    print(f"·  {title} … ", end="", flush=True)
+    began = time.monotonic()
+    try:
+        result = work()
+    except BaseException:
+        print("failed", flush=True)
+        raise
+    print(f"{time.monotonic() - began:.1f} s", flush=True)
+    return result
+
+
+def run_pods(cluster: Cluster) -> None:
+    apply(cluster.plane, *deployment_documents(web=WEB, dmz=DMZ))
+    for name in NAMESPACES:
+        cluster.plane.kubectl("rollout", "status", f"--namespace={name}", f"deployment/{name}", "--timeout=90s")
+
+
+def take_stock(cluster: Cluster) -> tuple[list[BlockRow], list[PodRow]]:
+    blocks = read_blocks(json.loads(cluster.plane.kubectl("get", "addressblocks", "--output=json")))
+    pods: list[PodRow] = []
+    for name in NAMESPACES:
+        document = json.loads(cluster.plane.kubectl("get", "pods", f"--namespace={name}", "--output=json"))
+        pods += read_pods(document, blocks)
+    return blocks, sorted(pods, key=lambda pod: (pod.node, pod.namespace, pod.name))
+
+
+def print_tables(blocks: list[BlockRow], pods: list[PodRow]) -> None:
+    print()
+    print_table(
+        ("POD", "NODE", "IPV4", "IPV6", "BLOCK", "POOL"),
+        [(f"{pod.namespace}/{pod.name}", pod.node, pod.ipv4, pod.ipv6, pod.block, pod.pool) for pod in pods],
+    )
+    print_table(
+        ("BLOCK", "NODE", "NETWORKS"), [(block.name, block.node, "  ".join(block.networks)) for block in blocks]
+    )
+
+
+def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    print(render_table(header, rows), end="\n\n")
+
+
+def draw(cluster: Cluster, blocks: list[BlockRow], pods: list[PodRow]) -> None:
+    nodes = [NodeRow(node.name, str(node.ipv4), str(node.ipv6)) for node in cluster.nodes]
+    pools = {
+        name: "  ".join(network for subnet in spec["subnets"] for network in subnet.values())
+        for name, spec in POOLS.items()
+    }
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(render_topology(nodes=nodes, blocks=blocks, pods=pods, pools=pools))
+    print(f"The picture: {PICTURE}\n")
+
+
+def check_addresses(blocks: list[BlockRow], pods: list[PodRow]) -> None:
+    if len(pods) != WEB + DMZ:
+        raise DemoError(f"{len(pods)} pods have addresses, not {WEB + DMZ}")
+    owner = {block.name: block.node for block in blocks}
+    for pod in pods:
+        if not (pod.ipv4 and pod.ipv6):
+            raise DemoError(f"{pod.name} lacks a family: {pod.addresses}")
+        if pod.pool != pool_of(pod.namespace):
+            raise DemoError(f"{pod.name} of namespace {pod.namespace} has an address of pool {pod.pool!r}")
+        if owner[pod.block] != pod.node:
+            raise DemoError(f"{pod.name} runs on {pod.node}, but its block {pod.block} belongs to {owner[pod.block]}")
+    addresses = [address for pod in pods for address in pod.addresses]
+    if len(set(addresses)) != len(addresses):
+        raise DemoError("an address was given twice")
+    if len({pod.node for pod in pods}) < 2:
+        raise DemoError("the pods are all on one node")
+
+
+def check_reach(cluster: Cluster, pods: list[PodRow]) -> None:
+    if gaps := find_gaps(cluster.plane, cluster.nodes, pods):
+        raise DemoError("not everybody was reached:\n  " + "\n  ".join(gaps[:20]))
+
+
+def check_release(cluster: Cluster) -> None:
+    for name in NAMESPACES:
+        cluster.plane.kubectl("delete", f"--namespace={name}", "deployment", name, "--wait=true", "--timeout=60s")
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while left := cluster.plane.kubectl("get", "addressblocks", "--output=name").split():
+        if time.monotonic() > deadline:
+            raise DemoError(f"{RELEASE_SECONDS:.0f} s after their pods, there are still {', '.join(left)}")
+        time.sleep(0.5)
+    for node in cluster.nodes:
+        for family in ("-4", "-6"):
+            if routes := node.run(["ip", family, "route", "show", "table", "119"]).strip():
+                raise DemoError(f"{node.name} still exports {routes}")
+
+
+def finish(cluster: Cluster, *, keep: bool) -> None:
+    if keep:
+        print(f"\nThe cluster is up: export KUBECONFIG={cluster.plane.admin_kubeconfig}")
+        print("End it with: .venv/bin/python -m integration.cluster down")
+    else:
+        cluster.down()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

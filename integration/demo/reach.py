@@ -1,0 +1,68 @@
+"""Who reaches whom: real HTTP over TCP, from inside pods by `kubectl exec` and from the nodes' own namespaces."""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from integration.cluster.control_plane import ControlPlane, KubectlError
+from integration.cluster.node import Node, NodeCommandError
+from integration.demo.inventory import PodRow
+from integration.demo.workload import PORT
+
+TIMEOUT = 3
+"""Seconds for one request."""
+
+
+def url(address: str) -> str:
+    """Where a pod answers with its name."""
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{PORT}/name"
+
+
+def find_gaps(plane: ControlPlane, nodes: list[Node], pods: list[PodRow]) -> list[str]:
+    """Try every pod and node against every pod in both families; returns a sentence for each pair that failed.
+
+    A pod reaches itself too. The answer must be the name of the pod that was asked.
+    """
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        from_pods = pool.map(lambda source: _from_pod(plane, source, pods), pods)
+        from_nodes = pool.map(lambda node: _from_node(node, pods), nodes)
+        return [gap for gaps in (*from_pods, *from_nodes) for gap in gaps]
+
+
+def _from_pod(plane: ControlPlane, source: PodRow, targets: list[PodRow]) -> list[str]:
+    try:
+        printed = plane.kubectl(
+            "exec", f"--namespace={source.namespace}", source.name, "--", "busybox", "sh", "-c", _script(targets)
+        )
+    except KubectlError as error:
+        return [f"{source.namespace}/{source.name}: {error}"]
+    return _compare(f"{source.namespace}/{source.name} on {source.node}", printed, targets)
+
+
+def _from_node(node: Node, targets: list[PodRow]) -> list[str]:
+    try:
+        printed = node.run(["busybox", "sh", "-c", _script(targets)], timeout=TIMEOUT * 2 * len(targets) + 10)
+    except NodeCommandError as error:
+        return [str(error)]
+    return _compare(node.name, printed, targets)
+
+
+def _script(targets: list[PodRow]) -> str:
+    """One line per request: the answer, or nothing."""
+    requests = [f'echo "$(busybox wget -q -T {TIMEOUT} -O - {url(address)})"' for address in _addresses(targets)]
+    return "; ".join(requests)
+
+
+def _compare(source: str, printed: str, targets: list[PodRow]) -> list[str]:
+    answers = [line.strip() for line in printed.split("\n")]
+    gaps = []
+    expected = [(target, address) for target in targets for address in target.addresses if address]
+    for number, (target, address) in enumerate(expected):
+        answer = answers[number] if number < len(answers) else ""
+        if answer != target.name:
+            gaps.append(f"{source} asked {target.name} at {address} and got {answer!r}")
+    return gaps
+
+
+def _addresses(targets: Iterable[PodRow]) -> list[str]:
+    return [address for target in targets for address in target.addresses if address]

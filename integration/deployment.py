@@ -1,0 +1,123 @@
+"""Coil on a cluster under test, the way a person would install it: the chart's manifests, the programs under their own
+service accounts (never as administrator), the plugin put on each node by the installer.
+
+Used by the demo, the two-node tests, the API server tests and the bench. Whatever is started ends with the cluster.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Protocol
+
+from integration.cluster.address import free_port
+from integration.cluster.cluster import Cluster
+from integration.cluster.control_plane import ControlPlane
+from integration.cluster.process import Process
+
+CHART = Path(__file__).resolve().parent.parent / "charts" / "coil"
+KINDS = ("addresspools", "addressblocks", "blockrequests")
+COILD_SOCKET = Path("/run/coild.sock")
+START_SECONDS = 30.0
+INSTALL_SECONDS = 60.0
+
+
+class InstallError(Exception):
+    """The installer refused; the message is what it said."""
+
+
+class Spawn(Protocol):
+    """Starts a long-running program somewhere: `Workspace.spawn`, or `Node.spawn` for a node's network namespace."""
+
+    def __call__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process: ...
+
+
+def apply_chart(plane: ControlPlane) -> None:
+    """Kinds, service accounts and roles. Returns when the API server serves the kinds. Idempotent."""
+    plane.kubectl("apply", f"--filename={CHART / 'crds'}")
+    plane.kubectl("apply", f"--filename={CHART / 'templates'}")
+    names = [f"crd/{kind}.coil.cybozu.com" for kind in KINDS]
+    plane.kubectl("wait", "--for=condition=Established", f"--timeout={START_SECONDS:.0f}s", *names)
+
+
+def apply(plane: ControlPlane, *documents: Mapping[str, object]) -> None:
+    """`kubectl apply` of documents, as the administrator."""
+    plane.kubectl("apply", "--filename=-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
+
+
+def start_ipam_controller(
+    plane: ControlPlane, *, name: str = "coil-ipam-controller", ports: tuple[int, int]
+) -> Process:
+    """Start one ipam-controller beside the control plane; `ports` are those of its metrics and health, on localhost."""
+    metrics, health = ports
+    argv = [
+        *(sys.executable, "-m", "coil_ipam_controller"),
+        f"--kubeconfig={plane.kubeconfig_for('coil-ipam-controller')}",
+        f"--metrics-addr=127.0.0.1:{metrics}",
+        f"--health-addr=127.0.0.1:{health}",
+    ]
+    return plane.workspace.spawn(name, argv)
+
+
+def start_coild(
+    plane: ControlPlane, *, node: str, spawn: Spawn, socket: Path, name: str = "coild", flags: Sequence[str] = ()
+) -> Process:
+    """Start coild for a node, in the network namespace that `spawn` stands for."""
+    kubeconfig = plane.kubeconfig_for("coild")
+    argv = [sys.executable, "-m", "coild", f"--kubeconfig={kubeconfig}", f"--socket={socket}", *flags]
+    return spawn(name, argv, env={"COIL_NODE_NAME": node})
+
+
+def install_plugin(*, bin_dir: Path, etc_dir: Path, socket: Path) -> Path:
+    """Run the installer for a node's directories; returns the path of the plugin. Raises InstallError."""
+    conflist = {"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [{"type": "coil", "socket": str(socket)}]}
+    environment = {
+        **os.environ,
+        "CNI_BIN_DIR": str(bin_dir),
+        "CNI_ETC_DIR": str(etc_dir),
+        "CNI_NETCONF": json.dumps(conflist),
+    }
+    command = [sys.executable, "-m", "coil_installer"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+    )
+    if done.returncode:
+        raise InstallError(f"the installer ended with code {done.returncode}: {done.stderr.strip()}")
+    return bin_dir / "coil"
+
+
+def ready_probe(port: int) -> Callable[[], bool]:
+    """Asks a program in this network namespace for its `/readyz`."""
+
+    def ready() -> bool:
+        connection = HTTPConnection("127.0.0.1", port, timeout=2)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    return ready
+
+
+def install_on_cluster(cluster: Cluster) -> None:
+    """The chart, one ipam-controller, on each node coild and the plugin. Returns when every program is ready."""
+    plane = cluster.plane
+    apply_chart(plane)
+    ports = (free_port(IPv4Address("127.0.0.1"), 9386), free_port(IPv4Address("127.0.0.1"), 9387))
+    controller = start_ipam_controller(plane, ports=ports)
+    daemons = []
+    for node in cluster.nodes:
+        daemons.append((node, start_coild(plane, node=node.name, spawn=node.spawn, socket=COILD_SOCKET)))
+        install_plugin(bin_dir=node.cni_bin_dir, etc_dir=node.cni_conf_dir, socket=COILD_SOCKET)
+    controller.wait_ready(ready_probe(ports[1]), timeout=START_SECONDS)
+    for node, daemon in daemons:
+        # Each node sees a /run of its own; from here its socket is below the node's folder.
+        socket = node.run_dir / COILD_SOCKET.name
+        daemon.wait_ready(socket.is_socket, timeout=START_SECONDS)

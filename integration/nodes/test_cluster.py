@@ -1,0 +1,278 @@
+"""The cluster itself, under Debian's ptp plugin: real pods on two nodes, routes between them, and nothing left of it.
+
+It has clusters of its own, for the shared one runs Coil.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.cluster.cluster import Cluster
+from integration.cluster.image import BUSYBOX_IMAGE
+from integration.cluster.node import Node, NodeCommandError
+from integration.cluster.requirement import CNI_PLUGINS
+from integration.cluster.survey import survey_clusters
+from integration.cluster.trace import network_namespaces, traces
+
+pytestmark = pytest.mark.cluster
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MEMORY_LIMIT = 1.2e9  # bytes, of two nodes with a pod each
+
+
+def subnets(number: int) -> tuple[str, str]:
+    """The pods' subnets of the node ``number``, from 1."""
+    return f"10.99.{number}.0/24", f"fd99:0:0:{number}::/64"
+
+
+def install_ptp(node: Node, number: int) -> None:
+    """Put ptp, host-local and a configuration of theirs on the node, the binaries first."""
+    for plugin in ("ptp", "host-local"):
+        target = node.cni_bin_dir / plugin
+        target.write_bytes((CNI_PLUGINS / plugin).read_bytes())
+        target.chmod(0o755)
+    ipam = {
+        "type": "host-local",
+        "dataDir": "/run/ptp",
+        "ranges": [[{"subnet": subnet}] for subnet in subnets(number)],
+        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+    }
+    conflist = {"cniVersion": "0.4.0", "name": "ptp", "plugins": [{"type": "ptp", "ipam": ipam}]}
+    written = node.cni_conf_dir.with_name("ptp.conflist")
+    written.write_text(json.dumps(conflist))
+    written.rename(node.cni_conf_dir / "10-ptp.conflist")
+
+
+def server_pod(name: str, node: Node) -> dict[str, Any]:
+    """A pod on ``node`` that serves its own name over HTTP on port 8080."""
+    script = f"echo {name} says hello; echo {name} > /tmp/name; exec httpd -f -p 8080 -h /tmp"
+    container = {
+        "name": "server",
+        "image": BUSYBOX_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", script],
+        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "server"}},
+        "spec": {
+            "nodeName": node.name,
+            "dnsPolicy": "Default",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container],
+        },
+    }
+
+
+def wait_until(holds: Callable[[], bool], *, what: str, timeout: float = 30.0) -> None:
+    """Poll until ``holds``; a deadline that only a failure reaches."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
+        time.sleep(0.1)
+
+
+def run_pods(cluster: Cluster) -> None:
+    """One server pod for each node, running."""
+    for number, node in enumerate(cluster.nodes, start=1):
+        install_ptp(node, number)
+    cluster.wait_ready()
+    # The pods' service account is made by a controller.
+    wait_until(
+        lambda: (
+            "default-token" in cluster.plane.kubectl("get", "secrets", "--output=name")
+            or "kube-root-ca.crt" in cluster.plane.kubectl("get", "configmaps", "--output=name")
+        ),
+        what="the default service account",
+    )
+    pods = [server_pod(f"pod-{number}", node) for number, node in enumerate(cluster.nodes, start=1)]
+    cluster.plane.kubectl(
+        "create", "--filename=-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": pods})
+    )
+    cluster.plane.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+
+
+def url(address: str, port: int = 8080) -> str:
+    """The URL of the name that a server pod serves."""
+    return f"http://{f'[{address}]' if ip_address(address).version == 6 else address}:{port}/name"
+
+
+@pytest.fixture(scope="module")
+def ptp_cluster() -> Iterator[Cluster]:
+    with Cluster.up(nodes=2) as running:
+        for number, node in enumerate(running.nodes, start=1):
+            for family, subnet in zip(("-4", "-6"), subnets(number), strict=True):
+                # What coild does for its blocks.
+                node.run(["ip", family, "route", "add", subnet, "dev", "lo", "table", "119", "protocol", "30"])
+        run_pods(running)
+        yield running
+
+
+def pod_addresses(cluster: Cluster, name: str) -> list[str]:
+    pod = json.loads(cluster.plane.kubectl("get", "pod", name, "--output=json"))
+    return [entry["ip"] for entry in pod["status"]["podIPs"]]
+
+
+def test_pods_have_both_families_and_kubectl_reaches_them(ptp_cluster: Cluster) -> None:
+    for number in (1, 2):
+        assert [ip_address(address).version for address in pod_addresses(ptp_cluster, f"pod-{number}")] == [4, 6]
+        assert ptp_cluster.plane.kubectl("logs", f"pod-{number}") == f"pod-{number} says hello\n"
+        hostname = ptp_cluster.plane.kubectl("exec", f"pod-{number}", "--", "hostname")
+        assert hostname == f"pod-{number}\n"
+
+
+def test_pods_reach_each_other_across_nodes_over_announced_routes(ptp_cluster: Cluster) -> None:
+    for address in pod_addresses(ptp_cluster, "pod-2"):
+        fetched = ptp_cluster.plane.kubectl("exec", "pod-1", "--", "wget", "-q", "-T", "5", "-O", "-", url(address))
+        assert fetched == "pod-2\n"
+
+
+def test_services_are_reached_in_both_families(ptp_cluster: Cluster) -> None:
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "server"},
+        "spec": {
+            "selector": {"app": "server"},
+            "ports": [{"port": 80, "targetPort": 8080}],
+            "ipFamilyPolicy": "RequireDualStack",
+        },
+    }
+    ptp_cluster.plane.kubectl("create", "--filename=-", stdin=json.dumps(service))
+    addresses = json.loads(ptp_cluster.plane.kubectl("get", "service", "server", "--output=json"))["spec"]["clusterIPs"]
+    assert [ip_address(address).version for address in addresses] == [4, 6]
+    for address in addresses:
+        wait_until(lambda address=address: _answers(ptp_cluster.nodes[0], url(address, 80)), what=f"service {address}")
+
+
+def _answers(node: Node, wanted: str) -> bool:
+    try:
+        return node.run(["busybox", "wget", "-q", "-T", "2", "-O", "-", wanted], timeout=10).startswith("pod-")
+    except NodeCommandError:
+        return False
+
+
+@pytest.mark.parametrize(("family", "subnet"), [("-4", "10.98.0.0/27"), ("-6", "fd98::/123")])
+def test_an_exported_block_is_announced_and_withdrawn(ptp_cluster: Cluster, family: str, subnet: str) -> None:
+    exporter, other = ptp_cluster.nodes
+
+    def learned() -> list[dict[str, Any]]:
+        routes: list[dict[str, Any]] = json.loads(other.run(["ip", "-json", family, "route", "show", subnet]))
+        return routes
+
+    route = [subnet, "dev", "lo", "table", "119", "protocol", "30"]
+    exporter.run(["ip", family, "route", "add", *route])
+    wait_until(lambda: bool(learned()), what="the route is announced")
+    [route_there] = learned()
+    assert route_there["gateway"] == str(exporter.ipv4 if family == "-4" else exporter.ipv6)
+    # On its own node the block stays out of the main table.
+    assert exporter.run(["ip", family, "route", "show", subnet]).strip() == ""
+
+    exporter.run(["ip", family, "route", "delete", *route])
+    wait_until(lambda: not learned(), what="the route is withdrawn")
+
+
+def test_an_administrator_can_name_a_nodes_namespace(ptp_cluster: Cluster) -> None:
+    [node, _] = ptp_cluster.nodes
+    name = f"coil-{ptp_cluster.workspace.id}-{node.name}"
+    listed = subprocess.run(
+        ["ip", "-json", "-n", name, "address", "show", "eth0"], check=True, capture_output=True, text=True, timeout=10
+    )
+    addresses = {entry["local"] for link in json.loads(listed.stdout) for entry in link.get("addr_info", [])}
+    assert {str(node.ipv4), str(node.ipv6)} <= addresses
+
+
+def test_a_spawned_program_is_on_its_node_and_its_pid_is_its_own(ptp_cluster: Cluster) -> None:
+    [node, _] = ptp_cluster.nodes
+    process = node.spawn("sleeper", ["busybox", "sleep", "600"], env={"FLAVOUR": "sour"})
+    try:
+        wait_until(lambda: os.readlink(f"/proc/{process.pid}/exe").endswith("busybox"), what="it has started")
+        assert os.stat(f"/proc/{process.pid}/ns/net").st_ino == os.stat(node.netns).st_ino
+        assert b"FLAVOUR=sour" in Path(f"/proc/{process.pid}/environ").read_bytes()
+    finally:
+        process.kill()
+        assert process.wait(10) == -9
+
+
+def test_what_a_node_has_in_run_is_in_its_run_dir_and_in_no_other(ptp_cluster: Cluster) -> None:
+    node, other = ptp_cluster.nodes
+    node.run(["busybox", "touch", "/run/mine"])
+    assert (node.run_dir / "mine").exists()
+    assert not (other.run_dir / "mine").exists()
+    assert not Path("/run/mine").exists()
+
+
+def test_a_failing_or_endless_command_says_so(ptp_cluster: Cluster) -> None:
+    [node, _] = ptp_cluster.nodes
+    with pytest.raises(NodeCommandError, match="exit code 1: .*no-such-link"):
+        node.run(["ip", "link", "show", "no-such-link"])
+    with pytest.raises(NodeCommandError, match="not done after 1 s"):
+        node.run(["busybox", "sleep", "60"], timeout=1)
+
+
+def test_the_machines_own_kernel_settings_are_left_alone(ptp_cluster: Cluster) -> None:
+    """The kubelet wants 1 and finds it, on its node only."""
+    setting = Path("/proc/sys/vm/overcommit_memory")
+    assert ptp_cluster.nodes[0].run(["cat", str(setting)]).strip() == "1"
+    assert os.stat(setting).st_dev == os.stat("/proc/version").st_dev
+
+
+def test_two_nodes_fit_into_the_memory_that_was_promised(ptp_cluster: Cluster) -> None:
+    [survey] = [survey for survey in survey_clusters() if survey.cluster == ptp_cluster.workspace.id]
+    print(f"two nodes with a pod each: {survey.memory / 1e6:.0f} MB resident in {survey.processes} processes")
+    assert survey.memory < MEMORY_LIMIT
+
+
+def namespaces_of(cluster: str) -> set[int]:
+    """The network namespaces that processes with the cluster's id are in, and the pods' among them."""
+    pids = [line.split()[1].rstrip(":") for line in traces(cluster) if line.startswith("process")]
+    return {os.stat(f"/proc/{pid}/ns/net").st_ino for pid in pids} - {os.stat("/proc/self/ns/net").st_ino}
+
+
+def test_an_owner_killed_by_sigkill_leaves_no_trace() -> None:
+    program = (
+        "import time; from integration.cluster.cluster import Cluster; "
+        "from integration.nodes.test_cluster import run_pods; cluster = Cluster.up(nodes=1); run_pods(cluster); "
+        "print(cluster.workspace.folder, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip())
+        namespaces = namespaces_of(folder.name)
+        assert len(namespaces) == 3, "the fabric, the node and a pod"
+        owner.kill()
+    wait_until(lambda: not folder.exists(), what="the guardian cleans up")
+    assert traces(folder.name) == []
+    wait_until(lambda: not namespaces & network_namespaces(), what="the kernel lets go of the namespaces")
+
+
+def test_the_command_leaves_a_cluster_running_and_takes_it_down() -> None:
+    def command(*arguments: str) -> str:
+        argv = [sys.executable, "-m", "integration.cluster", *arguments]
+        done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=180, cwd=REPOSITORY)
+        return done.stdout
+
+    said = command("up", "--nodes", "1")
+    cluster = said.split()[said.split().index("cluster") + 1]
+    try:
+        kubeconfig = said.rpartition("export KUBECONFIG=")[2].strip()
+        assert f"cluster {cluster}: up" in command("status")
+        nodes = [sys.executable.replace("python", "kubectl"), f"--kubeconfig={kubeconfig}", "get", "nodes"]
+        namespaces = namespaces_of(cluster)
+    finally:
+        assert f"cluster {cluster} is down" in command("down", cluster)
+    assert traces(cluster) == []
+    assert cluster not in command("status")
+    wait_until(lambda: not namespaces & network_namespaces(), what="the kernel lets go of the namespaces")

@@ -1,0 +1,73 @@
+"""The parts of `make test`, one session each, in the checkout's own `.venv` that integration/bootstrap.py made."""
+
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.default_venv_backend = "none"
+nox.options.stop_on_first_error = True
+nox.options.sessions = ["lint", "types", "contracts", "unit", "kernel", "apiserver", "cluster"]
+
+PYTHON = sys.executable
+
+
+def run_pytest(session: nox.Session, *args: str) -> None:
+    """Run pytest in a fresh interpreter; `nox -s PART -- ARGS` narrows it down."""
+    session.run(PYTHON, "-m", "pytest", *args, *session.posargs, env={"PYTHONUNBUFFERED": "1"})
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and likely mistakes."""
+    session.run(PYTHON, "-m", "ruff", "check", ".")
+    session.run(PYTHON, "-m", "ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Static types, strict, tests included."""
+    session.run(PYTHON, "-m", "mypy")
+
+
+@nox.session
+def contracts(session: nox.Session) -> None:
+    """Which room may import which."""
+    session.run(str(Path(PYTHON).with_name("lint-imports")), external=True)
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """Pure code and shells with fakes; no root needed."""
+    run_pytest(session, "tests")
+
+
+@nox.session
+def kernel(session: nox.Session) -> None:
+    """The data plane in network namespaces of this machine's kernel; needs root."""
+    run_pytest(session, "integration/netns")
+
+
+@nox.session
+def apiserver(session: nox.Session) -> None:
+    """The services against a real etcd and kube-apiserver; needs root."""
+    run_pytest(session, "integration/apiserver")
+
+
+@nox.session
+def cluster(session: nox.Session) -> None:
+    """Everything on two real nodes: kubelet, containerd, kube-proxy, BIRD; needs root."""
+    run_pytest(session, "integration/nodes")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure, beside the peers, into build/bench.json; `-- NAME...` for a part."""
+    session.run(PYTHON, "-m", "integration.bench", *session.posargs)
+
+
+@nox.session
+def generate(session: nox.Session) -> None:
+    """Write again what is generated: the CRDs and the gRPC messages."""
+    session.run(PYTHON, "-m", "integration.generate")

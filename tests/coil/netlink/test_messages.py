@@ -1,0 +1,144 @@
+"""What is written here, read by pyroute2, whose message classes were written by others from the same headers."""
+
+from ipaddress import IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_address
+from typing import Any
+
+import pytest
+from pyroute2.netlink.rtnl.fibmsg import fibmsg
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from coil.kernel.address import Address, Neighbour
+from coil.kernel.family import Family, IPAddress, IPInterface
+from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.route import Route, RouteScope
+from coil.kernel.rule import Rule
+from coil.netlink.address_message import new_address, new_neighbour, parse_address, parse_neighbour
+from coil.netlink.link_message import (
+    delete_group,
+    delete_link,
+    get_link,
+    new_veth,
+    parse_link,
+    set_alias,
+    set_group,
+    set_up,
+)
+from coil.netlink.request import Request
+from coil.netlink.route_message import delete_route, get_route, new_route, new_rule, parse_route, parse_rule
+from coil.netlink.wire import HEADER
+
+ETH0, HOST = LinkName("eth0"), LinkName("veth01234567")
+MAC, HOST_MAC = MacAddress("02:00:00:00:00:01"), MacAddress("02:00:00:00:00:02")
+NAMES = {7: ETH0}
+
+
+def read(message_class: Any, request: Request) -> Any:
+    header = HEADER.pack(HEADER.size + len(request.body), request.type, request.flags, 1, 0)
+    message = message_class(header + request.body)
+    message.decode()
+    return message
+
+
+def test_a_veth_in_two_namespaces() -> None:
+    request = new_veth(ETH0, MAC, mtu=1400, peer=HOST, peer_mac=HOST_MAC, peer_group=9, peer_netns=5)
+    message = read(ifinfmsg, request)
+    assert (message.get("ifname"), message.get("address"), message.get("mtu")) == (ETH0, MAC, 1400)
+    assert message.get(("linkinfo", "kind")) == "veth"
+    peer = message.get(("linkinfo", "data", "veth_info_peer"))
+    assert (peer.get("ifname"), peer.get("address"), peer.get("mtu")) == (HOST, HOST_MAC, 1400)
+    assert (peer.get("group"), peer.get("net_ns_fd")) == (9, 5)
+    link = parse_link(request.body)
+    assert (link.name, link.mac, link.mtu, link.kind) == (ETH0, MAC, 1400, "veth")
+
+
+def test_changes_of_a_link() -> None:
+    up = read(ifinfmsg, set_up(7))
+    assert (up["index"], up["flags"], up["change"]) == (7, 1, 1)
+    alias = read(ifinfmsg, set_alias(7, "COIL:default:c:eth0"))
+    assert (alias["index"], alias["change"], alias.get("ifalias")) == (7, 0, "COIL:default:c:eth0")
+    group = read(ifinfmsg, set_group(HOST, 3))
+    assert (group["index"], group["change"], group.get("ifname"), group.get("group")) == (0, 0, HOST, 3)
+
+
+def test_links_are_deleted_by_name_or_by_group() -> None:
+    by_name = read(ifinfmsg, delete_link(HOST))
+    assert (by_name["index"], by_name.get("ifname"), by_name.get("group")) == (0, HOST, None)
+    by_group = read(ifinfmsg, delete_group(3))
+    assert (by_group["index"], by_group.get("ifname"), by_group.get("group")) == (0, None, 3)
+    assert read(ifinfmsg, get_link(HOST)).get("ifname") == HOST
+
+
+@pytest.mark.parametrize(
+    ("interface", "family", "flags", "scope"),
+    [
+        (IPv4Interface("10.64.0.5/32"), 2, 0x80, 0),
+        (IPv4Interface("169.254.1.1/32"), 2, 0x80, 253),
+        (IPv6Interface("fd02::5/128"), 10, 0x82, 0),
+        (IPv6Interface("fe80::1/64"), 10, 0x82, 0),
+    ],
+)
+def test_an_address(interface: IPInterface, family: int, flags: int, scope: int) -> None:
+    address = Address(ETH0, interface)
+    request = new_address(address, 7)
+    message = read(ifaddrmsg, request)
+    assert (message["family"], message["prefixlen"], message["index"]) == (family, interface.network.prefixlen, 7)
+    assert (message["flags"], message["scope"]) == (flags, scope)
+    assert message.get("address") == message.get("local") == str(interface.ip)
+    assert parse_address(request.body, NAMES) == address
+    assert parse_address(request.body, {}) is None
+
+
+@pytest.mark.parametrize("gateway", [ip_address("169.254.1.1"), ip_address("fe80::1")])
+def test_a_neighbour(gateway: IPAddress) -> None:
+    neighbour = Neighbour(ETH0, gateway, MAC)
+    request = new_neighbour(neighbour, 7)
+    message = read(ndmsg, request)
+    assert (message["family"], message["ifindex"], message["state"]) == (neighbour.family, 7, 0x80)
+    assert (message.get("dst"), message.get("lladdr")) == (str(gateway), MAC)
+    assert parse_neighbour(request.body, NAMES) == neighbour
+    assert parse_neighbour(request.body, {}) is None
+
+
+POD_ROUTE = Route(destination=IPv4Network("10.64.0.5/32"), device=ETH0, table=116, protocol=30, scope=RouteScope.LINK)
+BIG_TABLE = Route(destination=IPv6Network("fd02::/123"), device=ETH0, table=70_000, protocol=30)
+DEFAULT = Route(destination=IPv6Network("::/0"), gateway=IPv6Address("fe80::1"), device=ETH0)
+NO_DEVICE = Route(destination=IPv4Network("10.64.0.0/27"), device=None, table=119, protocol=30, metric=9)
+
+
+@pytest.mark.parametrize("route", [POD_ROUTE, BIG_TABLE, DEFAULT, NO_DEVICE])
+@pytest.mark.parametrize("verb", [new_route, delete_route])
+def test_a_route(route: Route, verb: Any) -> None:
+    request = verb(route, 7 if route.device else 0)
+    message = read(rtmsg, request)
+    network = route.destination
+    assert (message["family"], message["dst_len"], message["type"]) == (route.family, network.prefixlen, 1)
+    assert (message["proto"], message["scope"], message.get("table")) == (route.protocol, route.scope, route.table)
+    assert message.get("dst") == str(network.network_address)
+    assert message.get("gateway") == (str(route.gateway) if route.gateway else None)
+    assert message.get("oif") == (7 if route.device else None)
+    assert message.get("priority") == (1024 if network.version == 6 else route.metric or None)
+    assert parse_route(request.body, NAMES) == route
+
+
+def test_a_route_over_a_link_that_is_gone_is_gone() -> None:
+    assert parse_route(new_route(POD_ROUTE, 7).body, {}) is None
+    assert parse_route(new_route(NO_DEVICE, 0).body, {}) == NO_DEVICE
+
+
+def test_the_question_for_a_route() -> None:
+    message = read(rtmsg, get_route(ip_address("203.0.113.1")))
+    assert (message["family"], message["dst_len"], message.get("dst")) == (2, 32, "203.0.113.1")
+
+
+@pytest.mark.parametrize("family", list(Family))
+@pytest.mark.parametrize("table", [116, 70_000])
+def test_a_rule(family: Family, table: int) -> None:
+    rule = Rule(family=family, priority=2000, table=table, protocol=30)
+    request = new_rule(rule)
+    message = read(fibmsg, request)
+    assert (message["family"], message["action"], message["src_len"], message["dst_len"]) == (family, 1, 0, 0)
+    assert (message.get("priority"), message.get("table"), message.get("protocol")) == (2000, table, 30)
+    assert parse_rule(request.body) == rule

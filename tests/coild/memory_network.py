@@ -1,0 +1,152 @@
+"""The kernel in memory, as far as coild asks it about pods. It keeps the promises of `coil.netlink.host.HostNetwork`.
+
+`Kernel` is what survives a process; a `MemoryNetwork` is one process's way to it. The kernel itself watches over the
+one rule that all of coild is for: it notes every address that comes to a second pod while a first still has it.
+"""
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from coil.kernel.link import LinkName
+from coil.kernel.route import Route, RouteChanges, diff_routes
+from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
+from coil.netlink.host import NetnsPath, PodLink
+from coil.podnet.alias import parse_alias
+from coil.podnet.plan import PodPlan
+
+
+class Stage(Enum):
+    """How far a veth has come: an ADD makes it in three steps, and a crash may stop it after each."""
+
+    BARE = "bare"
+    """The link alone, with neither alias nor route."""
+    NAMED = "named"
+    """With its alias, but no route yet."""
+    ROUTED = "routed"
+    """The host's end is complete, the pod's is not."""
+    WHOLE = "whole"
+
+
+@dataclass(slots=True)
+class Veth:
+    plan: PodPlan
+    netns: NetnsPath
+    stage: Stage = Stage.BARE
+
+    @property
+    def addresses(self) -> set[str]:
+        return {str(assignment.address) for assignment in self.plan.assignments}
+
+
+@dataclass
+class Kernel:
+    namespaces: set[NetnsPath] = field(default_factory=set)
+    veths: dict[LinkName, Veth] = field(default_factory=dict)
+    exported: set[Route] = field(default_factory=set)
+    twice: list[str] = field(default_factory=list)
+    """Addresses that two pods had at one time: must stay empty."""
+
+    def namespace(self, name: str) -> NetnsPath:
+        netns = NetnsPath(Path("/run/netns") / name)
+        self.namespaces.add(netns)
+        return netns
+
+    def remove_namespace(self, netns: NetnsPath) -> None:
+        """A veth goes with the namespace that holds its end."""
+        self.namespaces.discard(netns)
+        self.veths = {name: veth for name, veth in self.veths.items() if veth.netns != netns}
+
+    def add(self, veth: Veth) -> None:
+        for other in self.veths.values():
+            self.twice += sorted(veth.addresses & other.addresses)
+        self.veths[veth.plan.host.name] = veth
+
+
+class Step(Enum):
+    ATTACH = "attach"
+    DETACH = "detach"
+    CHECK = "check"
+    READ = "read"
+    EXPORT = "export"
+
+
+Gate = Callable[[Step], Awaitable[None]]
+"""Awaited before each step takes effect: waits, or raises a NetlinkError."""
+
+
+async def _open(step: Step) -> None:
+    pass
+
+
+class MemoryNetwork:
+    """A `PodNetwork` and `RouteTables`. `killed` stands for a process that does not even get to undo things."""
+
+    def __init__(self, kernel: Kernel, gate: Gate = _open) -> None:
+        self.kernel = kernel
+        self.gate = gate
+        self.killed = False
+
+    async def pod_links(self) -> list[PodLink]:
+        await self.gate(Step.READ)
+        return [
+            PodLink(name=name, index=index, mac=veth.plan.host.mac, alias=alias)
+            for index, (name, veth) in enumerate(self.kernel.veths.items(), start=10)
+            if veth.stage is not Stage.BARE and (alias := parse_alias(veth.plan.host.alias)) is not None
+        ]
+
+    async def pod_routes(self, table: int) -> list[Route]:
+        await self.gate(Step.READ)
+        return [
+            route
+            for veth in self.kernel.veths.values()
+            if veth.stage in {Stage.ROUTED, Stage.WHOLE}
+            for route in veth.plan.host.routes
+            if route.table == table
+        ]
+
+    async def attach_pod(self, plan: PodPlan, netns: NetnsPath) -> object:
+        await self.gate(Step.ATTACH)
+        if netns not in self.kernel.namespaces:
+            raise NamespaceError(netns, "does not exist")
+        if plan.host.name in self.kernel.veths:
+            raise LinkExistsError(f"{plan.host.name} exists")
+        veth = Veth(plan, netns)
+        self.kernel.add(veth)
+        try:
+            for stage in (Stage.NAMED, Stage.ROUTED, Stage.WHOLE):
+                await self.gate(Step.ATTACH)
+                if self.kernel.veths.get(plan.host.name) is not veth:
+                    raise KernelError(doing=f"configure {plan.host.name}", errno=errno.ENODEV)
+                veth.stage = stage
+        except BaseException:
+            if not self.killed and self.kernel.veths.get(plan.host.name) is veth:
+                del self.kernel.veths[plan.host.name]
+            raise
+        return veth
+
+    async def check_pod(self, plan: PodPlan, netns: NetnsPath) -> None:
+        await self.gate(Step.CHECK)
+        if netns not in self.kernel.namespaces:
+            raise NamespaceError(netns, "does not exist")
+        veth = self.kernel.veths.get(plan.host.name)
+        if veth is None or (veth.plan, veth.netns, veth.stage) != (plan, netns, Stage.WHOLE):
+            raise PodCheckError((f"link {plan.host.name}",))
+
+    async def detach_pod(self, host_name: LinkName) -> None:
+        await self.gate(Step.DETACH)
+        self.kernel.veths.pop(host_name, None)
+
+    async def sync_routes(self, *, table: int, protocol: int, wanted: Collection[Route]) -> RouteChanges:
+        await self.gate(Step.EXPORT)
+        changes = diff_routes(self.kernel.exported, wanted)
+        self.kernel.exported = set(wanted)
+        return changes
+
+
+async def slow(step: Step) -> None:
+    """A gate: every step of the kernel takes ten milliseconds."""
+    await asyncio.sleep(0.01)
