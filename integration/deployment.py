@@ -9,19 +9,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Protocol
 
+from integration.apiserver.service import Service
 from integration.cluster.address import free_port
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
+from integration.cluster.node import Node, NodeCommandError
 from integration.cluster.process import Process
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "coil"
 KINDS = ("addresspools", "addressblocks", "blockrequests")
 COILD_SOCKET = Path("/run/coild.sock")
+COILD_HEALTH_PORT = 9385
 START_SECONDS = 30.0
 INSTALL_SECONDS = 60.0
 
@@ -49,27 +54,39 @@ def apply(plane: ControlPlane, *documents: Mapping[str, object]) -> None:
     plane.kubectl("apply", "--filename=-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
 
 
-def start_ipam_controller(
-    plane: ControlPlane, *, name: str = "coil-ipam-controller", ports: tuple[int, int]
-) -> Process:
-    """Start one ipam-controller beside the control plane; `ports` are those of its metrics and health, on localhost."""
+def ipam_controller_command(plane: ControlPlane, *, ports: tuple[int, int], flags: Sequence[str] = ()) -> list[str]:
+    """How an ipam-controller is started, as its service account; may be used again after its death.
+
+    `ports` are those of its metrics and health, on localhost.
+    """
     metrics, health = ports
-    argv = [
+    return [
         *(sys.executable, "-m", "coil_ipam_controller"),
         f"--kubeconfig={plane.kubeconfig_for('coil-ipam-controller')}",
         f"--metrics-addr=127.0.0.1:{metrics}",
         f"--health-addr=127.0.0.1:{health}",
+        *flags,
     ]
-    return plane.workspace.spawn(name, argv)
+
+
+def coild_command(plane: ControlPlane, *, socket: Path, flags: Sequence[str] = ()) -> list[str]:
+    """How coild is started, as its service account; may be used again after its death. It wants COIL_NODE_NAME."""
+    kubeconfig = plane.kubeconfig_for("coild")
+    return [sys.executable, "-m", "coild", f"--kubeconfig={kubeconfig}", f"--socket={socket}", *flags]
+
+
+def start_ipam_controller(
+    plane: ControlPlane, *, name: str = "coil-ipam-controller", ports: tuple[int, int]
+) -> Process:
+    """Start one ipam-controller beside the control plane; `ports` are those of its metrics and health, on localhost."""
+    return plane.workspace.spawn(name, ipam_controller_command(plane, ports=ports))
 
 
 def start_coild(
     plane: ControlPlane, *, node: str, spawn: Spawn, socket: Path, name: str = "coild", flags: Sequence[str] = ()
 ) -> Process:
     """Start coild for a node, in the network namespace that `spawn` stands for."""
-    kubeconfig = plane.kubeconfig_for("coild")
-    argv = [sys.executable, "-m", "coild", f"--kubeconfig={kubeconfig}", f"--socket={socket}", *flags]
-    return spawn(name, argv, env={"COIL_NODE_NAME": node})
+    return spawn(name, coild_command(plane, socket=socket, flags=flags), env={"COIL_NODE_NAME": node})
 
 
 def install_plugin(*, bin_dir: Path, etc_dir: Path, socket: Path) -> Path:
@@ -81,7 +98,7 @@ def install_plugin(*, bin_dir: Path, etc_dir: Path, socket: Path) -> Path:
         "CNI_ETC_DIR": str(etc_dir),
         "CNI_NETCONF": json.dumps(conflist),
     }
-    command = [sys.executable, "-m", "coil_installer"]
+    command = [sys.executable, "-m", "coil_installer.main"]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
     )
@@ -106,18 +123,49 @@ def ready_probe(port: int) -> Callable[[], bool]:
     return ready
 
 
-def install_on_cluster(cluster: Cluster) -> None:
+def ready_probe_on(node: Node, port: int) -> Callable[[], bool]:
+    """The same for a program in a node's network namespace."""
+    command = ["timeout", "2", "busybox", "wget", "-q", "-O", "-", f"http://127.0.0.1:{port}/readyz"]
+
+    def ready() -> bool:
+        try:
+            node.run(command)
+        except NodeCommandError:
+            return False
+        return True
+
+    return ready
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Coil's programs on a cluster: one ipam-controller, and a coild on each node, by the node's name."""
+
+    controller: Service
+    daemons: Mapping[str, Service]
+
+    def ensure_running(self) -> None:
+        """Start again what has been killed, and return when all of it is ready."""
+        for service in (self.controller, *self.daemons.values()):
+            service.ensure_running()
+
+
+def install_on_cluster(
+    cluster: Cluster, *, controller_flags: Sequence[str] = (), coild_flags: Sequence[str] = ()
+) -> Installation:
     """The chart, one ipam-controller, on each node coild and the plugin. Returns when every program is ready."""
     plane = cluster.plane
     apply_chart(plane)
-    ports = (free_port(IPv4Address("127.0.0.1"), 9386), free_port(IPv4Address("127.0.0.1"), 9387))
-    controller = start_ipam_controller(plane, ports=ports)
-    daemons = []
+    metrics, health = (free_port(IPv4Address("127.0.0.1"), port) for port in (9386, 9387))
+    command = ipam_controller_command(plane, ports=(metrics, health), flags=controller_flags)
+    spawn = partial(plane.workspace.spawn, "coil-ipam-controller", command)
+    controller = Service(spawn, ready=ready_probe(health))
+    command = coild_command(plane, socket=COILD_SOCKET, flags=coild_flags)
+    daemons = {}
     for node in cluster.nodes:
-        daemons.append((node, start_coild(plane, node=node.name, spawn=node.spawn, socket=COILD_SOCKET)))
+        spawn = partial(node.spawn, "coild", command, env={"COIL_NODE_NAME": node.name})
+        daemons[node.name] = Service(spawn, ready=ready_probe_on(node, COILD_HEALTH_PORT))
         install_plugin(bin_dir=node.cni_bin_dir, etc_dir=node.cni_conf_dir, socket=COILD_SOCKET)
-    controller.wait_ready(ready_probe(ports[1]), timeout=START_SECONDS)
-    for node, daemon in daemons:
-        # Each node sees a /run of its own; from here its socket is below the node's folder.
-        socket = node.run_dir / COILD_SOCKET.name
-        daemon.wait_ready(socket.is_socket, timeout=START_SECONDS)
+    installation = Installation(controller, daemons)
+    installation.ensure_running()
+    return installation

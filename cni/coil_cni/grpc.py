@@ -155,7 +155,9 @@ def _percent_decode(text: bytes) -> str:
     decoded = bytearray(first)
     for part in rest:
         try:
-            decoded += bytes.fromhex(part[:2].decode("ascii")) + part[2:]
-        except ValueError:  # the document wants malformed escapes kept as they are
-            decoded += b"%" + part
+            octet = bytes.fromhex(part[:2].decode("ascii"))
+        except ValueError:
+            octet = b""
+        # The document wants malformed escapes kept as they are.
+        decoded += octet + part[2:] if len(octet) == 1 else b"%" + part
     return decoded.decode(errors="replace")

@@ -1,7 +1,6 @@
 """Files that are there completely or not at all, also after a crash of the machine."""
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,16 +8,16 @@ from pathlib import Path
 
 @contextmanager
 def staged_file(path: Path, data: bytes, *, mode: int) -> Iterator[Path]:
-    """The content in a temporary file beside `path`; moved there when the block ends, removed when it fails.
+    """The content in a file beside `path`; moved there when the block ends, removed when it fails.
 
-    Both the content and the new name are on disk (fsync) afterwards.
+    Both the content and the new name are on disk (fsync) afterwards. The file beside has a fixed name, so that what
+    a crash leaves is overwritten the next time; one installer works on a directory at a time.
     """
-    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    staged = Path(name)
+    staged = _beside(path)
     try:
-        with os.fdopen(number, "wb") as file:
-            file.write(data)
+        with staged.open("wb") as file:
             os.fchmod(file.fileno(), mode)
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         yield staged
@@ -39,9 +38,10 @@ def write_file(path: Path, data: bytes, *, mode: int) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Idempotent."""
-    path.unlink(missing_ok=True)
+    """Idempotent; also removes what a crash left beside."""
     if path.parent.is_dir():
+        path.unlink(missing_ok=True)
+        _beside(path).unlink(missing_ok=True)
         sync_directory(path.parent)
 
 
@@ -51,3 +51,7 @@ def sync_directory(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")

@@ -18,7 +18,7 @@ from integration.cluster.build import BuildError, Program, locate
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.cluster.https import Endpoint
 from integration.cluster.process import ComponentError
-from integration.cluster.trace import traces
+from integration.cluster.trace import Footprint
 
 pytestmark = pytest.mark.apiserver
 
@@ -39,7 +39,7 @@ def account(apiserver: ControlPlane) -> Iterator[str]:
     apiserver.kubectl("create", "serviceaccount", name, "--namespace=kube-system")
     yield name
     apiserver.kubectl("delete", "serviceaccount", name, "--namespace=kube-system")
-    apiserver.kubectl("delete", "clusterrolebinding", name, "--ignore-not-found")
+    apiserver.kubectl("delete", "clusterrolebinding,clusterrole", name, "--ignore-not-found")
 
 
 def test_a_service_account_may_do_what_rbac_says_and_nothing_else(apiserver: ControlPlane, account: str) -> None:
@@ -47,8 +47,10 @@ def test_a_service_account_may_do_what_rbac_says_and_nothing_else(apiserver: Con
 
     with pytest.raises(KubectlError, match=r"cannot list resource .namespaces."):
         apiserver.kubectl("get", "namespaces", kubeconfig=kubeconfig)
+    apiserver.kubectl("create", "clusterrole", account, "--verb=get,list", "--resource=namespaces")
     apiserver.kubectl(
-        "create", "clusterrolebinding", account, "--clusterrole=view", f"--serviceaccount=kube-system:{account}"
+        *("create", "clusterrolebinding", account, f"--clusterrole={account}"),
+        f"--serviceaccount=kube-system:{account}",
     )
     wait_until(lambda: _can_list_namespaces(apiserver, kubeconfig), what="the binding takes effect")
     with pytest.raises(KubectlError, match=r"cannot create resource .namespaces."):
@@ -118,11 +120,12 @@ def test_compaction_ends_old_lists_and_watches(apiserver: ControlPlane) -> None:
 
 def test_two_control_planes_live_side_by_side_and_one_leaves_without_trace(apiserver: ControlPlane) -> None:
     with ControlPlane.start() as other:
-        cluster, folder = other.workspace.id, other.workspace.folder
+        folder = other.workspace.folder
         other.kubectl("create", "namespace", "only-here")
         assert "only-here" not in apiserver.kubectl("get", "namespaces")
-        assert traces(cluster)
-    assert traces(cluster) == []
+        footprint = Footprint.take(other.workspace.id)
+        assert len(footprint.processes) == 3, "etcd, kube-apiserver, the guardian"
+    assert footprint.remains() == []
     assert not folder.exists()
     assert "default" in apiserver.kubectl("get", "namespaces")
 
@@ -132,12 +135,13 @@ def test_an_owner_killed_by_sigkill_leaves_no_trace() -> None:
         "import time; from integration.cluster.control_plane import ControlPlane; plane = ControlPlane.start(); "
         "print(plane.workspace.folder, flush=True); time.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as owner:
+    argv = ["setpriv", "--pdeathsig=KILL", sys.executable, "-c", program]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as owner:
         assert owner.stdout is not None
         folder = Path(owner.stdout.readline().strip())
-        assert traces(folder.name)
+        footprint = Footprint.take(folder.name)
         owner.kill()
-    wait_until(lambda: not folder.exists() and traces(folder.name) == [], what="the guardian cleans up")
+    wait_until(lambda: not folder.exists() and footprint.remains() == [], what="the guardian cleans up")
 
 
 def _fake(folder: Path, program: Program, script: str) -> None:

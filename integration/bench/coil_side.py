@@ -7,20 +7,24 @@ waits for coild and never for a block or for an address to have rested.
 
 import json
 import os
-import sys
 from contextlib import ExitStack
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
-from integration.bench.coil_plugin import install_plugin
 from integration.bench.room import UPLINK_ADDRESS
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.process import Process
+from integration.deployment import (
+    apply,
+    apply_chart,
+    install_plugin,
+    ready_probe,
+    start_coild,
+    start_ipam_controller,
+)
 
-_CHART = Path(__file__).parents[2] / "charts" / "coil"
 _NODE = "bench"
 _START_SECONDS = 60.0
 _COILD_HEALTH = 9385
@@ -50,13 +54,20 @@ class CoilSide:
         """Raises what a component said when it did not start; nothing of it is left then."""
         with ExitStack() as undo:
             self._folder = Path(undo.enter_context(TemporaryDirectory(prefix="coil-bench-node-")))
-            self._plugin = install_plugin(self._folder, netconf=self.netconf)
+            bin_dir, etc_dir = self._folder / "bin", self._folder / "net.d"
+            for target in (bin_dir, etc_dir):
+                target.mkdir()
+            self._plugin = install_plugin(bin_dir=bin_dir, etc_dir=etc_dir, socket=self._socket)
             plane = undo.enter_context(ControlPlane.start())
-            _apply_documents(plane)
-            controller = _spawn(plane, "coil_ipam_controller", account="coil-ipam-controller")
-            controller.wait_ready(lambda: _is_ready(_CONTROLLER_HEALTH), timeout=_START_SECONDS)
-            self._coild = _spawn(plane, "coild", f"--socket={self._socket}", account="coild")
-            self._coild.wait_ready(lambda: _is_ready(_COILD_HEALTH), timeout=_START_SECONDS)
+            apply_chart(plane)
+            apply(plane, _NODE_DOCUMENT, _POOL_DOCUMENT)
+            status = f"--patch={json.dumps(_NODE_STATUS)}"
+            plane.kubectl("patch", "node", _NODE, "--subresource=status", "--type=merge", status)
+            start_ipam_controller(plane, ports=(9386, _CONTROLLER_HEALTH)).wait_ready(
+                ready_probe(_CONTROLLER_HEALTH), timeout=_START_SECONDS
+            )
+            self._coild = start_coild(plane, node=_NODE, spawn=plane.workspace.spawn, socket=self._socket)
+            self._coild.wait_ready(ready_probe(_COILD_HEALTH), timeout=_START_SECONDS)
             self._undo = undo.pop_all()
         return self
 
@@ -89,34 +100,6 @@ class CoilSide:
         if self._folder is None:
             raise RuntimeError("the side is not entered")
         return self._folder / "coild.sock"
-
-
-def _apply_documents(plane: ControlPlane) -> None:
-    """CRDs, accounts and roles from the chart; then this node and the pool."""
-    plane.kubectl("apply", f"--filename={_CHART / 'crds'}")
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", f"--timeout={_START_SECONDS:.0f}s")
-    for roles in sorted((_CHART / "templates").glob("rbac-*.yaml")):
-        plane.kubectl("apply", f"--filename={roles}")
-    for document in (_NODE_DOCUMENT, _POOL_DOCUMENT):
-        plane.kubectl("apply", "--filename=-", stdin=json.dumps(document))
-    plane.kubectl("patch", "node", _NODE, "--subresource=status", "--type=merge", f"--patch={json.dumps(_NODE_STATUS)}")
-
-
-def _spawn(plane: ControlPlane, module: str, *flags: str, account: str) -> Process:
-    kubeconfig = plane.kubeconfig_for(account)
-    command = [sys.executable, "-m", module, f"--kubeconfig={kubeconfig}", *flags]
-    return plane.workspace.spawn(account, command, env={"COIL_NODE_NAME": _NODE})
-
-
-def _is_ready(port: int) -> bool:
-    connection = HTTPConnection("127.0.0.1", port, timeout=2)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def _cpu_seconds(pid: int) -> float:

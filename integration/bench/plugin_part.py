@@ -6,11 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from integration.bench.cni_side import PEER_FOLDER
-from integration.bench.coil_plugin import install_plugin
 from integration.bench.figure import Figure, Reading
 from integration.bench.part import Part
 from integration.bench.plugin_exec import Operation, execute_plugins
 from integration.bench.sample import median, percentile
+from integration.deployment import install_plugin
 
 START = Figure("plugin.start_ms", "ms", peer="ptp")
 _RUNS = 200
@@ -21,7 +21,11 @@ _NETCONF = json.dumps({"cniVersion": "1.0.0", "name": "bench", "type": "coil"}).
 def measure_start(_wanted: Collection[Figure]) -> Iterator[Reading]:
     """One exec of ours, one of the peer's, and so on: each is a run."""
     with TemporaryDirectory(prefix="coil-bench-") as folder:
-        ours = Operation(plugin=install_plugin(Path(folder), netconf=_NETCONF), command="VERSION", netconf=_NETCONF)
+        bin_dir, etc_dir = Path(folder, "bin"), Path(folder, "net.d")
+        for target in (bin_dir, etc_dir):
+            target.mkdir()
+        plugin = install_plugin(bin_dir=bin_dir, etc_dir=etc_dir, socket=Path(folder, "coild.sock"))
+        ours = Operation(plugin=plugin, command="VERSION", netconf=_NETCONF)
         peer = Operation(plugin=PEER_FOLDER / "ptp", command="VERSION", netconf=_NETCONF)
         pairs = [(_milliseconds(ours), _milliseconds(peer)) for _ in range(_WARM_UP + _RUNS)][_WARM_UP:]
     yield Reading(

@@ -48,7 +48,7 @@ def render_source_lines(text: str) -> str:
 class SourceIndex:
     """apt with source entries only, living in ``folder``; give the folder away and nothing is left."""
 
-    def __init__(self, folder: Path, *, run: Run, etc: Path = ETC_APT) -> None:
+    def __init__(self, folder: Path, *, run: Run, etc: Path) -> None:
         self._run = run
         self._folder = folder
         parts = folder / "sources"

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from integration.cluster.apt_source import SourceIndex, SourcePackageError
+from integration.cluster.apt_source import ETC_APT, SourceIndex, SourcePackageError
 from integration.cluster.cache import cache_root
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
@@ -59,11 +59,11 @@ BUILD_COMMANDS = {
 """What a build needs, and the Debian package that has it."""
 
 REPLACED = {"golang-github-modern-go-reflect2": "vendor/github.com/modern-go/reflect2"}
-"""Debian's source packages that take the place of a vendored one. reflect2 before 1.0.2 reads the compiler's map iterator
-by offsets that Go 1.18 changed: a server built with it dies at random while it encodes objects of custom kinds."""
+"""Debian's source packages that take the place of a vendored one. reflect2 before 1.0.2 reads the compiler's map
+iterator by offsets that Go 1.18 changed: a server built with it dies at random while it encodes custom resources."""
 
 RECIPE = 2
-"""Part of a cache entry's name; to be raised whenever the recipe changes, so that what an older one built is not used."""
+"""Part of a cache entry's name; to be raised when the recipe changes, so that what an older one built is not used."""
 
 
 class BuildError(Exception):
@@ -132,7 +132,7 @@ def _build() -> Path:
 def _build_in(work: Path, root: Path, *, lock: IO[str]) -> Path:
     print("Kubernetes is built once from Debian's source package; 6 to 12 minutes on two cores.", flush=True)
     steps = _Steps(work / "log", lock=lock)
-    index = SourceIndex(work / "apt", run=steps.run)
+    index = SourceIndex(work / "apt", run=steps.run, etc=ETC_APT)
     version = index.version("kubernetes")
     source = index.unpack("kubernetes", version, work)
     # Debian's "1.20.5+really1.20.2-1.1" is upstream's 1.20.2.

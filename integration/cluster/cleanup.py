@@ -4,7 +4,8 @@ Nothing here trusts a list that a crashed owner may not have finished writing. A
 construction, and are found by it:
 
 * its own processes have ``MARKER=<id>`` in their environment, which children inherit (shims and CNI plugins too);
-* containers' processes live in cgroups below ``coil-<id>``;
+* containers' processes live in cgroups named by the containers, and containerd keeps a folder of each container, for as
+  long as it exists, in the folder of its node;
 * mounts that the host sees lie below the cluster's folder (a node's own are in its private mount namespace and go with
   its processes); the folder itself is named by the id;
 * the link to the host is named ``coil-<id>``; the other links are in the cluster's network namespaces, and go with
@@ -30,6 +31,10 @@ from integration.cluster.cache import clusters_root
 MARKER = "COIL_CLUSTER"  # environment variable that marks the processes of a cluster
 NETNS_LINKS = Path("/run/netns")  # where `ip netns` looks for names
 
+_CONTAINERD_NAMESPACE = "k8s.io"  # of the kubelet's containers; in the paths of their cgroups as well
+CONTAINERS = f"run/containerd/io.containerd.runtime.v2.task/{_CONTAINERD_NAMESPACE}"
+"""Below a node's folder: one folder for each container from before its first process until after its last."""
+
 _KILL_TIMEOUT = 20.0  # seconds in which killed processes must be gone
 _SETTLE = 0.05  # seconds between two looks
 
@@ -40,11 +45,6 @@ class CleanupError(Exception):
 
 def link_name(cluster: str) -> str:
     """The host's link into the cluster; fits IFNAMSIZ (15 characters)."""
-    return f"coil-{cluster}"
-
-
-def cgroup_name(cluster: str) -> str:
-    """The cgroup, below each hierarchy's root, that holds the cluster's containers."""
     return f"coil-{cluster}"
 
 
@@ -61,8 +61,11 @@ def netns_link(cluster: str, node: str) -> Path:
 def remove_cluster(cluster: str) -> None:
     """Remove every trace of the cluster. Raises CleanupError, with the folder kept so that it can be tried again."""
     _kill_all(cluster)
-    for folder in cgroup_folders(cluster):
-        _remove_cgroup(folder)
+    for cgroup in cgroup_folders(cluster):
+        _remove_cgroup(cgroup)
+        # The parent is every containerd's; the last one out removes it.
+        with suppress(OSError):
+            cgroup.parent.rmdir()
     folder = clusters_root() / cluster
     for mount in mounts_below(folder):
         subprocess.run(["umount", "--lazy", str(mount)], check=False, capture_output=True, timeout=10)
@@ -97,9 +100,10 @@ def container_processes(cluster: str) -> Iterator[int]:
 
 
 def cgroup_folders(cluster: str) -> list[Path]:
-    """The cluster's folder in each mounted cgroup hierarchy, v1 or v2, that has one."""
-    points = (point for point, kind in _mounts() if kind in ("cgroup", "cgroup2"))
-    folders = (point / cgroup_name(cluster) for point in points)
+    """The cgroups of the cluster's containers that exist, in each mounted hierarchy, v1 or v2."""
+    containers = [path.name for path in (clusters_root() / cluster).glob(f"*/{CONTAINERS}/*")]
+    points = [point for point, kind in _mounts() if kind in ("cgroup", "cgroup2")]
+    folders = (point / _CONTAINERD_NAMESPACE / container for point in points for container in containers)
     return [folder for folder in folders if folder.is_dir()]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from integration.cluster.bird import Speaker, render_bird
 from integration.cluster.build import Program
-from integration.cluster.cleanup import cgroup_name, netns_link
+from integration.cluster.cleanup import netns_link
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Namespaces, Network
@@ -185,7 +185,6 @@ class Node:
             "kubelet.yaml",
             render_kubelet(
                 self._identity,
-                cgroup=f"{cgroup_name(self._workspace.id)}/{self.name}",
                 client_authority=plane.credentials.authority.certificate,
                 serving=serving,
                 feature_gates=software.version.feature_gates,

@@ -96,9 +96,7 @@ runtime_type = "io.containerd.runc.v2"
 """
 
 
-def render_kubelet(
-    node: Identity, *, cgroup: str, client_authority: Path, serving: KeyPair, feature_gates: dict[str, bool]
-) -> str:
+def render_kubelet(node: Identity, *, client_authority: Path, serving: KeyPair, feature_gates: dict[str, bool]) -> str:
     """The KubeletConfiguration: the node's health is told every second, nothing is evicted, nothing is reserved."""
     return _render(
         {
@@ -113,7 +111,6 @@ def render_kubelet(
             "tlsCertFile": str(serving.certificate),
             "tlsPrivateKeyFile": str(serving.key),
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{cgroup}",
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
             "failSwapOn": False,

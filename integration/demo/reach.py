@@ -49,8 +49,9 @@ def _from_node(node: Node, targets: list[PodRow]) -> list[str]:
 
 def _script(targets: list[PodRow]) -> str:
     """One line per request: the answer, or nothing."""
-    requests = [f'echo "$(busybox wget -q -T {TIMEOUT} -O - {url(address)})"' for address in _addresses(targets)]
-    return "; ".join(requests)
+    # Bounded from outside: Debian's static busybox crashes on wget's own -T.
+    fetch = f"timeout {TIMEOUT} busybox wget -q -O -"
+    return "; ".join(f'echo "$({fetch} {url(address)})"' for address in _addresses(targets))
 
 
 def _compare(source: str, printed: str, targets: list[PodRow]) -> list[str]:

@@ -51,6 +51,7 @@ class Netns:
         )
         if result.returncode != 0:
             assert "FIB table does not exist" in result.stderr, result.stderr
+            return []
         entries = json.loads(result.stdout or "[]")
         return [entry for entry in entries if entry]
 
@@ -118,7 +119,7 @@ class Netns:
 
 
 def exchange(client: Netns, server: Netns, address: IPAddress) -> str:
-    """Send a line each way over TCP from `client` to `address` in `server`; return the address that the client came from.
+    """Send a line each way over TCP from `client` to `address` in `server`; return the client's address.
 
     Fails if a packet was lost: the stack would repeat it a second later, and nobody would notice.
     """

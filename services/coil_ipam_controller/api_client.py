@@ -36,7 +36,8 @@ class ApiClient(Protocol):
     ) -> T:
         """A merge patch (RFC 7396) of the object, or of its status.
 
-        `metadata.uid` and `metadata.resourceVersion` in it are preconditions: ConflictError. Raises NotFoundError.
+        `metadata.resourceVersion` in it is a precondition: ConflictError, also when the object was replaced by
+        another of its name. Raises NotFoundError.
         """
         ...
 

@@ -17,7 +17,7 @@ replaced its name is looked up, never taken for another's because a cache says s
 A refusal is final for its request, so it is never given on the word of a cache alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -192,31 +192,33 @@ class BlockRequestController:
         return True
 
     async def _grant(self, request: BlockRequest, block: BlockName) -> None:
-        condition = self._condition(ConditionType.COMPLETE)
-        await self._write_status(request, {"addressBlockName": block, "conditions": msgspec.to_builtins([condition])})
+        conditions = self._conditions([ConditionType.COMPLETE])
+        await self._write_status(request, {"addressBlockName": block, "conditions": conditions})
 
     async def _refuse(self, request: BlockRequest, refusal: Refused) -> None:
-        conditions = [
-            self._condition(kind, refusal.reason, refusal.message)
-            for kind in (ConditionType.FAILED, ConditionType.COMPLETE)
-        ]
-        await self._write_status(request, {"addressBlockName": None, "conditions": msgspec.to_builtins(conditions)})
+        # Failed comes first, for kubectl's column (see `coil.crd.schema`).
+        kinds = [ConditionType.FAILED, ConditionType.COMPLETE]
+        conditions = self._conditions(kinds, reason=refusal.reason, message=refusal.message)
+        await self._write_status(request, {"addressBlockName": None, "conditions": conditions})
 
-    def _condition(self, kind: ConditionType, reason: str = "", message: str = "") -> Condition:
+    def _conditions(self, kinds: Sequence[ConditionType], *, reason: str = "", message: str = "") -> Any:
         now = self._now()
-        return Condition(
-            type=kind,
-            status="True",
-            reason=reason,
-            message=message,
-            last_probe_time=now,
-            last_transition_time=now,
-        )
+        conditions = [
+            Condition(
+                type=kind,
+                status="True",
+                reason=reason,
+                message=message,
+                last_probe_time=now,
+                last_transition_time=now,
+            )
+            for kind in kinds
+        ]
+        return msgspec.to_builtins(conditions)
 
     async def _write_status(self, request: BlockRequest, status: dict[str, Any]) -> BlockRequest:
         """On condition that the request is the one, and in the state, that was read. Raises RequestGoneError."""
-        read = {"uid": request.uid, "resourceVersion": request.metadata.resource_version}
-        patch = {"metadata": read, "status": status}
+        patch = {"metadata": {"resourceVersion": request.metadata.resource_version}, "status": status}
         try:
             return await self._client.patch(BLOCK_REQUESTS, request.metadata.name, patch, subresource="status")
         except NotFoundError:

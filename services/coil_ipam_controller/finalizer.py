@@ -21,11 +21,5 @@ def plan_remove(metadata: ObjectMeta) -> dict[str, Any] | None:
 
 
 def _with_finalizers(metadata: ObjectMeta, finalizers: list[str]) -> dict[str, Any]:
-    # A merge patch replaces the whole list, so it may only meet the object that the list was read from.
-    return {
-        "metadata": {
-            "uid": metadata.uid,
-            "resourceVersion": metadata.resource_version,
-            "finalizers": finalizers,
-        }
-    }
+    # A merge patch replaces the whole list, so it may only meet the very version that the list was read from.
+    return {"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}}

@@ -83,6 +83,10 @@ class BlockRequester:
             self._outstanding[pool] = task
         await asyncio.shield(task)
 
+    def outstanding(self, pool: PoolName) -> bool:
+        """Whether a block of the pool has been asked for and is not here yet, as far as this process knows."""
+        return pool in self._outstanding
+
     async def discard_stale(self) -> None:
         """Delete the node's requests that nobody here waits for; their blocks, if any, are adopted.
 
@@ -94,7 +98,7 @@ class BlockRequester:
                 await self._delete(request)
 
     async def close(self) -> None:
-        """Cancel what is under way and wait for its end. The requests stay for the next process to discard."""
+        """Cancel what is under way and wait for its end. A request that stays is for the next process to discard."""
         await _cancel(self._outstanding.values())
         await _cancel(self._deletions)
 

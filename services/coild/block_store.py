@@ -133,6 +133,12 @@ class BlockStore:
             return math.inf
         return self._clock() - self._idle_since.setdefault(name, self._clock())
 
+    def pool_of(self, name: BlockName) -> PoolName:
+        """The pool of a block in the books. Raises KeyError."""
+        if (block := self._find(name)) is None:
+            raise KeyError(name)
+        return block.pool
+
     def depart(self, name: BlockName) -> Departure | None:
         """Take an empty block out of the books for good, and say what is to be deleted.
 

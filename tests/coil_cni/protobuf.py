@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from coil.cnirpc.descriptor import CNI_FILE_DESCRIPTOR
 from google.protobuf import any_pb2, empty_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
+
+from coil.cnirpc.descriptor import CNI_FILE_DESCRIPTOR
 
 
 def _status_file() -> FileDescriptorProto:

@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from coil_cni.json_text import decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
+
+from coil_cni.json_text import decode, encode
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -50,7 +51,20 @@ def _refuse(constant: str) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b" ", b"{", b"{}{}", b"NaN", b"[Infinity]", b"[1e999]", b"[-1e999]", b"\xef\xbb\xbf{}", b"\xff", b"'a'", b"[" * 99_999],
+    [
+        b"",
+        b" ",
+        b"{",
+        b"{}{}",
+        b"NaN",
+        b"[Infinity]",
+        b"[1e999]",
+        b"[-1e999]",
+        b"\xef\xbb\xbf{}",
+        b"\xff",
+        b"'a'",
+        b"[" * 99_999,
+    ],
 )
 def test_what_is_not_json(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011

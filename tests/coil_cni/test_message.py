@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-from coil_cni.error import CniError
-from coil_cni.invocation import Invocation
-from coil_cni.message import decode_add_response, decode_status, encode_cni_args
-from coil_cni.netconf import NetConf
 from google.protobuf import any_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coil_cni.error import CniError
+from coil_cni.invocation import Invocation
+from coil_cni.message import decode_add_response, decode_status, encode_cni_args
+from coil_cni.netconf import NetConf
 from tests.coil_cni.protobuf import protobuf_message
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -67,7 +67,7 @@ def test_details_of_another_type_are_passed_over() -> None:
 
 def test_unknown_fields_are_skipped() -> None:
     #                             varint      fixed64             text            fixed32       the result
-    data = bytes.fromhex("107f" "210102030405060708" "1a0161" "2d01020304") + b"\x0a\x02ok"
+    data = bytes.fromhex("107f2101020304050607081a01612d01020304") + b"\x0a\x02ok"
     assert decode_add_response(data) == b"ok"
 
 

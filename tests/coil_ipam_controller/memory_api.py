@@ -79,10 +79,9 @@ class MemoryApi:
 
     def patch(self, resource: Resource[T], name: str, patch: Mapping[str, Any], *, subresource: str) -> T:
         document = self._document(resource, name)
-        wanted = patch.get("metadata", {})
-        for field in ("uid", "resourceVersion"):
-            if wanted.get(field) not in {None, document["metadata"][field]}:
-                raise ConflictError(f"{field} of {name} is another", status=409)
+        version = patch.get("metadata", {}).get("resourceVersion")
+        if version not in {None, document["metadata"]["resourceVersion"]}:
+            raise ConflictError(f"{name} has changed", status=409)
         change: Document = dict(deepcopy(msgspec.to_builtins(patch)))
         if subresource == "status":
             change = {"status": change.get("status", {})}

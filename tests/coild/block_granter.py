@@ -1,4 +1,4 @@
-"""The ipam-controller as coild sees it: answers BlockRequests, after a while, with the lowest free block of the pool."""
+"""The ipam-controller as coild sees it: answers a BlockRequest, after a while, with the pool's lowest free block."""
 
 import asyncio
 from collections.abc import Callable
@@ -86,11 +86,11 @@ def add_block(
     planned: PlannedBlock,
     *,
     node: NodeName = NODE,
-    request: RequestUid = RequestUid(""),
+    request: RequestUid | None = None,
     reserved: bool = False,
 ) -> AddressBlock:
     labels = {LABEL_POOL: str(planned.pool), LABEL_NODE: str(node)}
-    if request:
+    if request is not None:
         labels[LABEL_REQUEST] = request
     if reserved:
         labels[LABEL_RESERVED] = RESERVED

@@ -60,10 +60,12 @@ class Kernel:
         self.namespaces.discard(netns)
         self.veths = {name: veth for name, veth in self.veths.items() if veth.netns != netns}
 
-    def add(self, veth: Veth) -> None:
-        for other in self.veths.values():
-            self.twice += sorted(veth.addresses & other.addresses)
-        self.veths[veth.plan.host.name] = veth
+    def advance(self, veth: Veth, stage: Stage) -> None:
+        veth.stage = stage
+        if stage is Stage.ROUTED:
+            for other in self.veths.values():
+                if other is not veth and other.stage in {Stage.ROUTED, Stage.WHOLE}:
+                    self.twice += sorted(veth.addresses & other.addresses)
 
 
 class Step(Enum):
@@ -115,13 +117,13 @@ class MemoryNetwork:
         if plan.host.name in self.kernel.veths:
             raise LinkExistsError(f"{plan.host.name} exists")
         veth = Veth(plan, netns)
-        self.kernel.add(veth)
+        self.kernel.veths[plan.host.name] = veth
         try:
             for stage in (Stage.NAMED, Stage.ROUTED, Stage.WHOLE):
                 await self.gate(Step.ATTACH)
                 if self.kernel.veths.get(plan.host.name) is not veth:
                     raise KernelError(doing=f"configure {plan.host.name}", errno=errno.ENODEV)
-                veth.stage = stage
+                self.kernel.advance(veth, stage)
         except BaseException:
             if not self.killed and self.kernel.veths.get(plan.host.name) is veth:
                 del self.kernel.veths[plan.host.name]

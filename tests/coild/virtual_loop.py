@@ -34,11 +34,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
-class VirtualPolicy(asyncio.DefaultEventLoopPolicy):
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        return VirtualLoop()
-
-
 async def pass_turns(turns: int = 20) -> None:
     """Let everything run that can run now. The clock does not move."""
     for _ in range(turns):

@@ -25,7 +25,7 @@ class CallGate:
     def __init__(self, limits: CallLimits) -> None:
         self._limits = limits
         self._slots = asyncio.Semaphore(limits.running)
-        self._inside = 0
+        self._inside: set[asyncio.Timeout] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._closed = False
@@ -38,28 +38,36 @@ class CallGate:
         """Refuse calls from now on; those inside go on."""
         self._closed = True
 
+    def expire(self) -> None:
+        """The time of every call that is inside is up, at once."""
+        now = asyncio.get_running_loop().time()
+        for timer in self._inside:
+            if not timer.expired():
+                timer.reschedule(now)
+
     async def run(self, call: Callable[[], Awaitable[None]]) -> None:
         """Await `call` when a slot is free. Raises CniError(TRY_AGAIN_LATER) when refused or out of time.
 
         A cancellation (the caller's deadline, or its disconnection) cancels the call as well.
         """
         if self._closed:
-            raise CniError(CniErrorCode.TRY_AGAIN_LATER, "coild is stopping")
-        if self._inside >= self._limits.running + self._limits.queued:
-            raise CniError(CniErrorCode.TRY_AGAIN_LATER, f"coild has {self._inside} calls to answer already")
-        self._inside += 1
-        self._empty.clear()
-        limit = asyncio.timeout(self._limits.seconds)
+            raise self._late()
+        if len(self._inside) >= self._limits.running + self._limits.queued:
+            msg = f"coild has {len(self._inside)} calls to answer already"
+            raise CniError(CniErrorCode.TRY_AGAIN_LATER, msg)
+        timer = asyncio.timeout(self._limits.seconds)
         try:
-            async with limit, self._slots:
-                await call()
+            async with timer:
+                self._inside.add(timer)
+                self._empty.clear()
+                async with self._slots:
+                    await call()
         except TimeoutError as error:
-            if not limit.expired():
+            if not timer.expired():
                 raise
-            msg = f"coild did not finish within {self._limits.seconds:g} s"
-            raise CniError(CniErrorCode.TRY_AGAIN_LATER, msg) from error
+            raise self._late() from error
         finally:
-            self._inside -= 1
+            self._inside.discard(timer)
             if not self._inside:
                 self._empty.set()
 
@@ -68,4 +76,8 @@ class CallGate:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
-        return self._inside
+        return len(self._inside)
+
+    def _late(self) -> CniError:
+        msg = "coild is stopping" if self._closed else f"coild did not finish within {self._limits.seconds:g} s"
+        return CniError(CniErrorCode.TRY_AGAIN_LATER, msg)

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Self
 
 MODE = 0o600
-_PROBE_SECONDS = 1.0
 
 
 class ListenError(Exception):
@@ -78,12 +77,12 @@ def _refuse_unless_stale(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise ListenError(f"{path} exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PROBE_SECONDS)
+        probe.setblocking(False)
         try:
             probe.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
             return
-        except TimeoutError:
+        except BlockingIOError:
             pass  # a backlog that is full belongs to somebody
     raise ListenError(f"another daemon is serving {path}")
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HEALTH_SECONDS = 1.0  # how old an answer of the health service may be
-_CLOSE_SECONDS = 1.0  # for cancelled handlers to unwind
+_UNWIND_SECONDS = 1.0  # for cancelled handlers to unwind, twice
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def serve_cni(
     service: CniBase,
     *,
     path: Path,
-    limits: CallLimits = CallLimits(),  # noqa: B008 - frozen
+    limits: CallLimits = CallLimits(),
     grace: float = 20.0,
     healthy: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[None]:
@@ -53,8 +53,8 @@ async def serve_cni(
     when the path is not to be had, and OSError for a missing directory and the like.
 
     Leaving the block, by its end or by a cancellation, removes the socket file, refuses further calls, waits
-    `grace` seconds for those at work, cancels the rest, and is over `grace` + 1 seconds later at the latest. A
-    cancellation meanwhile cuts the waiting short, not the clean-up.
+    `grace` seconds for those at work, cancels the rest (their callers get TRY_AGAIN_LATER), and is over
+    `grace` + 2 seconds later at the latest. A cancellation meanwhile cuts the waiting short, not the clean-up.
     """
     gate = CallGate(limits)
 
@@ -75,15 +75,20 @@ async def serve_cni(
                 if left := await gate.wait_empty(grace):
                     log.warning("stopping with %d calls unanswered after %g s", left, grace)
             finally:
-                await _close(server)
+                await _close(server, gate)
 
 
-async def _close(server: Server) -> None:
-    server.close()
+async def _close(server: Server, gate: CallGate) -> None:
+    # Server.close alone cancels handlers without a word to their callers, who would wait on.
+    gate.expire()
+    try:
+        await gate.wait_empty(_UNWIND_SECONDS)
+    finally:
+        server.close()
     # Server.wait_closed also waits for idle connections on Python 3.12 and later, for as long as their clients
     # please: hence the bound, and nothing is lost when it passes.
     with suppress(TimeoutError):
-        async with asyncio.timeout(_CLOSE_SECONDS):
+        async with asyncio.timeout(_UNWIND_SECONDS):
             await server.wait_closed()
 
 

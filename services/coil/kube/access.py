@@ -43,7 +43,10 @@ class Access:
 
     @classmethod
     def kubeconfig(cls, path: Path, *, clock: Callable[[], float] = time.monotonic) -> "Access":
-        """The current context of the kubeconfig at `path`: client certificate, token, tokenFile or exec."""
+        """The current context of the kubeconfig at `path`: client certificate, token, tokenFile or exec.
+
+        Certificates and keys embedded in it are written to private temporary files until the process ends.
+        """
 
         async def load(configuration: Configuration) -> None:
             try:

@@ -5,8 +5,10 @@ house, speaks netlink and enters namespaces. `host.HostNetwork` is its door; bel
 
     host          asynchronous, what coild calls
     link_watch    tells when a link is gone
-    attachment    one pod's veth: make, check, undo      } synchronous, run in
-    route_sync    routes, rules and links of the host    } the threads of worker
+    removal       deletes links, many at once
+    attachment    one pod's veth: make, undo             }
+    inspection    one pod's veth against its plan        } synchronous, run in
+    route_sync    routes and rules of the host           } the threads of worker
     connection    one netlink socket: batches and dumps
     *_message     links, addresses, routes and rules on the wire, both ways
     wire          headers and attributes

@@ -1,36 +1,25 @@
-"""One pod's veth: made whole or not at all, checked, and taken away. Runs in a worker's thread, in the host's
+"""One pod's veth: made whole or not at all, and taken away. Runs in a worker's thread, in the host's
 namespace.
 
 Making it takes three datagrams: the veth with both its ends (in the pod's namespace), then everything on the
 host's end, then everything on the pod's. Deleting the veth deletes every address, route and neighbour that
-hangs on either end, so that is the whole undo, at every step. Until the last step is done, the
-host's end carries a mark (`link_group`) by which the undo is made up for after a crash.
+hangs on either end, so that is the whole undo, at every step. Until the last step is done, the host's end
+carries a mark (`link_group`) by which the undo is made up for after a crash.
 """
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Final
 
-from coil.kernel.link import Link, LinkName, LinkState, MacAddress
+from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.route import RouteType
 from coil.netlink import link_group
-from coil.netlink.address_message import (
-    dump_addresses,
-    dump_neighbours,
-    new_address,
-    new_neighbour,
-    parse_address,
-    parse_neighbour,
-)
+from coil.netlink.address_message import new_address, new_neighbour
 from coil.netlink.connection import Connection
-from coil.netlink.error import (
-    KernelError,
-    LinkExistsError,
-    NamespaceError,
-    NetlinkError,
-    PodCheckError,
-)
+from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, NetlinkError
 from coil.netlink.link_message import (
     delete_link,
     get_link,
@@ -40,14 +29,15 @@ from coil.netlink.link_message import (
     set_group,
     set_up,
 )
+from coil.netlink.link_table import find_link
 from coil.netlink.namespace import Namespace
 from coil.netlink.request import Request
-from coil.netlink.route_message import dump_routes, new_route, parse_route
-from coil.netlink.sysctl import apply_sysctls, missing_sysctls
+from coil.netlink.route_message import get_route, new_route, parse_route_type
+from coil.netlink.sysctl import apply_sysctls
 from coil.podnet.plan import LinkEnd, PodPlan
 
-_CARRIER_PAUSES = [0.001 * 1.5**attempt for attempt in range(18)]
-"""Seconds between looks at a link that has no carrier yet: three seconds in all."""
+_PAUSES: Final = tuple(0.0001 * 1.5**attempt for attempt in range(24))
+"""Seconds between looks at something that is about to happen: three seconds in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +69,8 @@ def attach(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> AttachedP
             with pod_netns.entered(home):
                 apply_sysctls(plan.pod.sysctls)
             pod.apply(_configure(plan.pod, pod_link.index))
-            for end, connection in ((plan.host, host), (plan.pod, pod)):
-                _await_carrier(end.name, connection)
+            _await_ready(plan.host, pod_link.peer_index, host)
+            _await_ready(plan.pod, pod_link.index, pod)
             host.apply((set_group(plan.host.name, link_group.DEFAULT),))
         except BaseException:
             detach(plan.host.name, connection=host)
@@ -130,78 +120,29 @@ def _configure(end: LinkEnd, index: int) -> list[Request]:
     return requests
 
 
-def _await_carrier(name: LinkName, connection: Connection) -> None:
-    """Wait until packets can leave by the link, which is later than it coming up.
+def _await_ready(end: LinkEnd, index: int, connection: Connection) -> None:
+    """Wait for what the kernel finishes on its own after it has answered, so that no packet is lost to haste.
 
-    The end that came up first got its carrier when the second did, but the kernel starts its transmit queue
-    from a work item (net/core/link_watch.c) and drops packets until then. Since Linux 6.8, asking for the
-    link runs that item at once; before, it takes between some microseconds and a second.
+    The end that came up first gets its carrier with the second, but its transmit queue is started by a work
+    item (net/core/link_watch.c); since Linux 6.8, asking for the link runs that item at once. An IPv6
+    address, even one without duplicate address detection, joins its multicast groups and gets its local route
+    in another work item (addrconf_dad_work). Both take microseconds, on a busy machine milliseconds.
     """
-    for pause in _CARRIER_PAUSES:
-        if parse_link(connection.get(get_link(name))).carrier:
-            return
-        time.sleep(pause)
-    raise NetlinkError(f"link {name} did not get a carrier")
+    pauses = iter(_PAUSES)
+    while not parse_link(connection.get(get_link(end.name))).carrier:
+        _pause(pauses, f"carrier of {end.name}")
+    for address in end.addresses:
+        while parse_route_type(connection.get(get_route(address.interface.ip, index))) is not RouteType.LOCAL:
+            _pause(pauses, str(address))
 
 
-def find_link(name: LinkName, connection: Connection) -> Link | None:
-    """The link of that name, or None."""
+def _pause(pauses: Iterator[float], awaited: str) -> None:
     try:
-        return parse_link(connection.get(get_link(name)))
-    except KernelError as error:
-        if error.errno == errno.ENODEV:
-            return None
-        raise
+        time.sleep(next(pauses))
+    except StopIteration:
+        raise NetlinkError(f"waited in vain for the {awaited}") from None
 
 
 def detach(name: LinkName, *, connection: Connection) -> None:
     """Delete the host's end and with it everything. No such link is success."""
-    for error in connection.submit((delete_link(name),)):
-        if error.errno != errno.ENODEV:
-            raise error
-
-
-def check(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> None:
-    """Compare both ends with the plan. Raises PodCheckError that names everything missing; what is there in
-    addition is fine.
-    """
-    with ExitStack() as stack:
-        host = stack.enter_context(Connection())
-        missing = _missing(plan.host, plan.mtu, host)
-        with pod_netns.entered(home):
-            pod = stack.enter_context(Connection())
-            missing += (f"{thing} (in the pod)" for thing in _missing(plan.pod, plan.mtu, pod))
-    if missing:
-        raise PodCheckError(tuple(missing))
-
-
-def _missing(end: LinkEnd, mtu: int, connection: Connection) -> list[str]:
-    link = find_link(end.name, connection)
-    if link is None:
-        return [f"link {end.name}"]
-    missing: list[str] = []
-    if link.state is not LinkState.UP:
-        missing.append(f"link {end.name} up")
-    if link.mtu != mtu:
-        missing.append(f"MTU {mtu} on {end.name} (it is {link.mtu})")
-    if link.mac != end.mac:
-        missing.append(f"hardware address {end.mac} on {end.name} (it is {link.mac})")
-    if link.alias != end.alias:
-        missing.append(f"alias {end.alias!r} on {end.name} (it is {link.alias!r})")
-    names = {link.index: link.name}
-    actual: set[object] = set()
-    for family in {address.family for address in end.addresses}:
-        actual |= _parsed(connection.dump(dump_addresses(family)), parse_address, names)
-        actual |= _parsed(connection.dump(dump_neighbours(family)), parse_neighbour, names)
-        for table in {route.table for route in end.routes}:
-            actual |= _parsed(connection.dump(dump_routes(family, table)), parse_route, names)
-    wanted = (*end.addresses, *end.neighbours, *end.routes)
-    missing += (str(thing) for thing in wanted if thing not in actual)
-    missing += (f"{sysctl.path} = {sysctl.value}" for sysctl in missing_sysctls(end.sysctls))
-    return missing
-
-
-def _parsed(
-    bodies: list[bytes], parse: Callable[[bytes, dict[int, LinkName]], object], names: dict[int, LinkName]
-) -> set[object]:
-    return {thing for body in bodies if (thing := parse(body, names)) is not None}
+    connection.apply((delete_link(name),), tolerate={errno.ENODEV})

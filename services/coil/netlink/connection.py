@@ -7,7 +7,8 @@ answers are there when it returns.
 
 import errno
 import socket
-from collections.abc import Sequence
+import struct
+from collections.abc import Container, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -22,7 +23,6 @@ from coil.netlink.wire import (
     NLMSG_DONE,
     NLMSG_ERROR,
     NLMSGERR_ATTR_MSG,
-    U32,
     parse_attributes,
     parse_text,
     split_messages,
@@ -34,10 +34,13 @@ _NETLINK_CAP_ACK: Final = 10
 _NETLINK_EXT_ACK: Final = 11
 _NETLINK_GET_STRICT_CHK: Final = 12
 
+_S32: Final = struct.Struct("=i")
+
 _TIMEOUT: Final = 10.0  # seconds; only a kernel whose answer was lost ever takes that long
 _BATCH: Final = 128  # requests in one datagram: the receive buffer holds an error for each of them
 _DATAGRAM: Final = 1 << 16
 _DUMP_ATTEMPTS: Final = 8
+_ABSENT: Final = {errno.ENOENT, errno.EAFNOSUPPORT}
 
 
 class Connection:
@@ -70,19 +73,21 @@ class Connection:
     ) -> None:
         self._socket.close()
 
-    def apply(self, requests: Sequence[Request]) -> None:
-        """Carry out all requests in their order. Raises the first KernelError; the kernel went on with the
-        others regardless.
+    def apply(self, requests: Sequence[Request], *, tolerate: Container[int] = ()) -> None:
+        """Carry out all requests in their order. Raises the first KernelError, unless its number is
+        tolerated; the kernel went on with the others regardless.
         """
-        for error in self.submit(requests):
+        for error in self.submit(requests, tolerate=tolerate):
             raise error
 
-    def submit(self, requests: Sequence[Request]) -> list[KernelError]:
-        """Carry out all requests in their order and return what the kernel refused."""
+    def submit(self, requests: Sequence[Request], *, tolerate: Container[int] = ()) -> list[KernelError]:
+        """Carry out all requests in their order and return what the kernel refused, unless its number is
+        tolerated.
+        """
         errors: list[KernelError] = []
         for start in range(0, len(requests), _BATCH):
             errors += self._submit_batch(requests[start : start + _BATCH])
-        return errors
+        return [error for error in errors if error.errno not in tolerate]
 
     def _submit_batch(self, requests: Sequence[Request]) -> list[KernelError]:
         first = self._sequence + 1
@@ -99,7 +104,7 @@ class Connection:
             for kind, flags, sequence, body in split_messages(self._receive()):
                 if kind != NLMSG_ERROR or not first <= sequence <= last:
                     continue  # the answer to something given up earlier
-                if error := _refusal(body, flags, requests[sequence - first]):
+                if error := _refusal(kind, body, flags, requests[sequence - first]):
                     errors.append(error)
                 if sequence == last:
                     return errors
@@ -116,14 +121,14 @@ class Connection:
                     continue
                 if kind != NLMSG_ERROR:
                     return body
-                if error := _refusal(body, flags, request):
+                if error := _refusal(kind, body, flags, request):
                     raise error
 
     def dump(self, request: Request) -> list[bytes]:
         """All the messages that answer a dump request, from one consistent pass over the kernel's table.
 
-        A table that does not exist is empty. Raises KernelError; after a few passes that were all disturbed
-        by changes, EINTR.
+        A table that does not exist is empty, and so is a family that the kernel was started without. Raises
+        KernelError; after a few passes that were all disturbed by changes, EINTR.
         """
         for _ in range(_DUMP_ATTEMPTS):
             bodies = self._dump_once(request)
@@ -143,8 +148,8 @@ class Connection:
                     continue
                 consistent = consistent and not flags & NLM_F_DUMP_INTR
                 if kind in (NLMSG_DONE, NLMSG_ERROR):
-                    error = _refusal(body, flags, request)
-                    if error is not None and error.errno != errno.ENOENT:
+                    error = _refusal(kind, body, flags, request)
+                    if error is not None and error.errno not in _ABSENT:
                         raise error
                     return bodies if consistent else None
                 bodies.append(body)
@@ -169,16 +174,15 @@ def _message(request: Request, flags: int, sequence: int) -> bytes:
     return HEADER.pack(HEADER.size + len(body), request.type, flags, sequence, 0) + body
 
 
-def _refusal(body: bytes, flags: int, request: Request) -> KernelError | None:
+def _refusal(kind: int, body: bytes, flags: int, request: Request) -> KernelError | None:
     """The error in an NLMSG_ERROR or NLMSG_DONE message; None where its number is 0, which means success."""
-    number = -int.from_bytes(body[:4], "little" if U32.pack(1)[0] else "big", signed=True) if body else 0
+    number = -_S32.unpack_from(body)[0]
     if number == 0:
         return None
     reason = ""
     if flags & NLM_F_ACK_TLVS:
-        # After the error number: the header of the request alone (CAP_ACK) in an error, nothing at the end of
-        # a dump.
-        offset = 4 + HEADER.size if len(body) >= 4 + HEADER.size else 4
+        # An error has the header of its request (CAP_ACK: no more than that) before the attributes.
+        offset = _S32.size + (HEADER.size if kind == NLMSG_ERROR else 0)
         reason = parse_text(parse_attributes(body, offset).get(NLMSGERR_ATTR_MSG, b""))
     return KernelError(doing=_words(request), errno=number, reason=reason)
 

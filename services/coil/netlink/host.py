@@ -17,9 +17,10 @@ from coil.kernel.family import IPAddress
 from coil.kernel.link import Link, LinkName, MacAddress, Sysctl
 from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
-from coil.netlink import attachment, route_sync
+from coil.netlink import attachment, inspection, link_table, route_sync
 from coil.netlink.attachment import AttachedPod
 from coil.netlink.connection import Connection
+from coil.netlink.error import NetlinkError
 from coil.netlink.link_watch import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
 from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
@@ -49,9 +50,9 @@ class PodLink:
 class HostNetwork:
     """The network of the host's namespace and of the pods attached to it. An async context manager.
 
-    The host's namespace is that of the process, or `netns` for tests. Entering the context removes what a crash left
-    of pods in the making: one process at a time may have this context on a namespace. Leaving the context waits for
-    running jobs and leaves the kernel's state as it is.
+    The host's namespace is that of the process, or `netns` for tests. Entering the context removes what a
+    crash left of pods in the making: one process at a time may have this context on a namespace. Leaving the
+    context waits for running jobs and leaves the kernel's state as it is.
     """
 
     def __init__(self, netns: NetnsPath | None = None) -> None:
@@ -86,7 +87,7 @@ class HostNetwork:
         """The host ends of all pods' veth, known by their alias."""
         return [
             PodLink(name=link.name, index=link.index, mac=link.mac, alias=alias)
-            for link in await self._connected(route_sync.read_links)
+            for link in await self._connected(link_table.read_links)
             if (alias := parse_alias(link.alias)) is not None
         ]
 
@@ -129,15 +130,19 @@ class HostNetwork:
 
         When it returns, connections both ways work. Raises NamespaceError, LinkExistsError (not idempotent:
         what is left of an earlier attempt has to be detached first), BusyError, or NetlinkError for anything
-        the kernel refused; then nothing is left. The same holds for a cancellation, which is raised only when
-        nothing is left, a few milliseconds later.
+        the kernel refused; then nothing is left. Nothing is left after a cancellation either, which is raised
+        some milliseconds late for that; if the undo itself was refused, the CancelledError has that as its
+        cause.
         """
         job = self._attaching.submit(self._attach, plan, netns)
         try:
             return await asyncio.shield(asyncio.wrap_future(job))
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             if not job.cancel():
-                await _finish(self._undo(job, plan.host.name))
+                try:
+                    await _finish(self._undo(job, plan.host.name))
+                except NetlinkError as error:
+                    raise cancelled from error
             raise
 
     def _attach(self, plan: PodPlan, netns: NetnsPath) -> AttachedPod:
@@ -158,7 +163,7 @@ class HostNetwork:
 
         def check() -> None:
             with Namespace(netns) as pod_netns:
-                attachment.check(plan, pod_netns, home=self._home)
+                inspection.check(plan, pod_netns, home=self._home)
 
         await self._attaching.run(check)
 

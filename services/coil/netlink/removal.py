@@ -2,7 +2,8 @@
 
 Two facts of the kernel make this worth a module (measured; net/core/dev.c). A deletion spends a fraction of a
 millisecond on the link and 15 ms more on a wait for the other processors, in which the link is already out of
-every table: `link_watch` tells of that moment. And a deletion of a whole group of links pays for its waits once.
+every table: `link_watch` tells of that moment. And a deletion of a whole group of links pays for its waits
+once.
 
     remove(name) ─► pending ─► batch: set group on each, delete group (a thread, 20 ms) ─► next batch
                        │
@@ -92,17 +93,15 @@ def remove_links(names: Collection[LinkName]) -> None:
     """Delete the links in one go. Runs in a thread, in the namespace of the links. Raises KernelError."""
     marks = [set_group(name, link_group.DOOMED) for name in names]
     with Connection() as connection:
-        for error in connection.submit([*marks, delete_group(link_group.DOOMED)]):
-            if error.errno not in _GONE:
-                raise error
+        connection.apply([*marks, delete_group(link_group.DOOMED)], tolerate=_GONE)
 
 
 def remove_unfinished() -> None:
-    """Delete what a crash left of veth in the making. Runs as `remove_links` does, before the first veth is made."""
+    """Delete what a crash left of veth in the making. Runs as `remove_links` does, before the first veth is
+    made.
+    """
     with Connection() as connection:
-        for error in connection.submit([delete_group(link_group.UNFINISHED)]):
-            if error.errno not in _GONE:
-                raise error
+        connection.apply([delete_group(link_group.UNFINISHED)], tolerate=_GONE)
 
 
 def _observe(answer: asyncio.Future[None]) -> None:

@@ -80,11 +80,19 @@ def dump_routes(family: Family, table: int) -> Request:
     return Request(RTM_GETROUTE, NLM_F_DUMP, body, ("list the routes of table", table))
 
 
-def get_route(destination: IPAddress) -> Request:
-    """Ask which route a packet to `destination` would take."""
+def get_route(destination: IPAddress, index: int = 0) -> Request:
+    """Ask which route a packet to `destination` would take, if it had to leave by the link `index`."""
     family = Family.of(destination)
     body = _RTMSG.pack(family, destination.max_prefixlen, 0, 0, 0, 0, 0, 0, 0)
-    return Request(RTM_GETROUTE, 0, body + attribute(_RTA_DST, destination.packed), ("find the way to", destination))
+    body += attribute(_RTA_DST, destination.packed)
+    if index:
+        body += attribute_u32(_RTA_OIF, index)
+    return Request(RTM_GETROUTE, 0, body, ("find the way to", destination))
+
+
+def parse_route_type(body: bytes) -> RouteType:
+    """The type of an RTM_NEWROUTE message: LOCAL where the destination is an address of the namespace itself."""
+    return RouteType(_RTMSG.unpack_from(body)[7])
 
 
 def parse_route_index(body: bytes) -> int:

@@ -13,7 +13,7 @@ from coil.kernel.rule import Rule, RuleChanges, diff_rules
 from coil.netlink.address_message import dump_addresses, parse_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
-from coil.netlink.link_message import dump_links, parse_link
+from coil.netlink.link_table import read_links
 from coil.netlink.route_message import (
     delete_route,
     delete_rule,
@@ -31,17 +31,13 @@ _ANYWHERE: tuple[IPAddress, ...] = (IPv4Address("203.0.113.1"), IPv6Address("200
 """Addresses for documentation: nothing but a default route leads to them."""
 
 
-def read_links(connection: Connection) -> list[Link]:
-    """All links of the namespace."""
-    return [parse_link(body) for body in connection.dump(dump_links())]
-
-
 def read_routes(table: int, connection: Connection) -> list[Route]:
     """The routes of one table in both families, whoever installed them."""
     # The routes first: one whose link is not in the list then has lost it meanwhile, and is gone as well.
     bodies = [body for family in Family for body in connection.dump(dump_routes(family, table))]
     names = {link.index: link.name for link in read_links(connection)}
-    return [route for body in bodies if (route := parse_route(body, names)) is not None and route.table == table]
+    routes = (parse_route(body, names) for body in bodies)
+    return [route for route in routes if route is not None and route.table == table]
 
 
 def sync_routes(*, table: int, protocol: int, wanted: Collection[Route], connection: Connection) -> RouteChanges:
@@ -72,7 +68,7 @@ def _delete(routes: Collection[Route], indices: Mapping[LinkName, int], connecti
         for route in routes
         if route.device is None or route.device in indices
     ]
-    return [error for error in connection.submit(requests) if error.errno != errno.ESRCH]
+    return [*connection.submit(requests, tolerate={errno.ESRCH})]
 
 
 def _add(routes: Collection[Route], indices: Mapping[LinkName, int], connection: Connection) -> list[NetlinkError]:
@@ -95,14 +91,11 @@ def ensure_rules(rules: Collection[Rule], connection: Connection) -> RuleChanges
         if (rule := parse_rule(body)) is not None
     ]
     changes = diff_rules(actual, rules)
-    errors = [
-        error for error in connection.submit([new_rule(rule) for rule in changes.adds]) if error.errno != errno.EEXIST
-    ]
-    errors += [
-        error
-        for error in connection.submit([delete_rule(rule) for rule in changes.deletes])
-        if error.errno != errno.ENOENT
-    ]
+    # A kernel without a family has no packets of it to look up.
+    adds = [new_rule(rule) for rule in changes.adds]
+    errors = connection.submit(adds, tolerate={errno.EEXIST, errno.EAFNOSUPPORT})
+    deletes = [delete_rule(rule) for rule in changes.deletes]
+    errors += connection.submit(deletes, tolerate={errno.ENOENT})
     for error in errors:
         raise error
     return changes

@@ -15,7 +15,8 @@ class HostAddresses:
     ipv6: IPv6Interface | None
 
 
-LINK_LOCAL = HostAddresses(ipv4=IPv4Interface("169.254.1.1/32"), ipv6=IPv6Interface("fe80::1/64"))
+LINK_LOCAL_IPV6 = IPv6Interface("fe80::1/64")
+LINK_LOCAL = HostAddresses(ipv4=IPv4Interface("169.254.1.1/32"), ipv6=LINK_LOCAL_IPV6)
 """The design document's: the same on every node, and nothing of the node is visible to the pod."""
 
 

@@ -16,7 +16,7 @@ from coil.kernel.link import LinkName, MacAddress, Sysctl
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteProtocol, RouteTable, link_scope
 from coil.kernel.rule import Rule
 from coil.podnet.alias import PodAlias, render_alias
-from coil.podnet.gateway import LINK_LOCAL, HostAddresses
+from coil.podnet.gateway import LINK_LOCAL, LINK_LOCAL_IPV6, HostAddresses
 from coil.podnet.host_link import derive_mac
 
 ADDR_GEN_MODE_NONE = "1"
@@ -156,19 +156,20 @@ def _host_end(
     alias: str,
     policy: RoutePolicy,
 ) -> LinkEnd:
+    addresses = [gateway for _, gateway in pairs]
     settings = {"accept_ra": "0"}  # without IPv6 as well: no pod may advertise routes to its node
     if _has_ipv6(pairs):
-        settings["accept_dad"] = "0"
-    # fe80::1 is link-local address enough. With the node's own address there, the kernel's is needed:
-    # neighbour discovery for packets that the node forwards is sent from it.
-    if any(gateway.version == 6 and gateway.is_link_local for _, gateway in pairs):
+        # One link-local address of ours, which is there at once, instead of the kernel's. A gateway that is the node's
+        # address does not do: the node asks for a pod's hardware address, to forward to it, from a link-local one.
         settings["addr_gen_mode"] = ADDR_GEN_MODE_NONE
+        if not any(gateway.version == 6 and gateway.is_link_local for gateway in addresses):
+            addresses.append(LINK_LOCAL_IPV6)
     return LinkEnd(
         name=name,
         mac=mac,
         alias=alias,
         sysctls=_ipv6_sysctls(name, settings),
-        addresses=tuple(Address(name, gateway) for _, gateway in pairs),
+        addresses=tuple(Address(name, address) for address in addresses),
         routes=tuple(
             _device_route(name, address, table=policy.pod_table, protocol=policy.protocol) for address, _ in pairs
         ),

@@ -102,6 +102,7 @@ class WorkQueue:
         Raises QueueFullError for a new key beyond the limit, and then nothing has changed.
         """
         if not self._closed:
+            self._promote()
             self._make_ready(key, self._entry(key))
 
     def add_after(self, key: str, delay: float) -> None:
@@ -196,6 +197,7 @@ class WorkQueue:
         entry = self._entries.get(key)
         if entry is None or not entry.working:
             raise ValueError(f"{key!r} is not in work in queue {self.name!r}")
+        self._promote()
         now = self._clock()
         self._work_seconds.observe(now - entry.since)
         entry.working = False

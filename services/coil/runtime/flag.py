@@ -15,7 +15,7 @@ user adds name and value. Spelling follows Go's pflag: `--name=value`, `--name v
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -97,7 +97,7 @@ def _origins(settings: type[Any]) -> list[tuple[str, _Origin]]:
     return found
 
 
-def _parser(origins: Sequence[_Origin] | Any, *, program: str, about: str) -> argparse.ArgumentParser:
+def _parser(origins: Collection[_Origin], *, program: str, about: str) -> argparse.ArgumentParser:
     variables = [origin for origin in origins if not origin.spelling]
     parser = argparse.ArgumentParser(
         prog=program,
@@ -122,7 +122,7 @@ def _parser(origins: Sequence[_Origin] | Any, *, program: str, about: str) -> ar
 
 def _kind(parse: Callable[[str], Any]) -> str:
     """What a value is called in `--help`: the parser's name, `parse_period` for a period."""
-    return parse.__name__.removeprefix("parse_").removeprefix("_").removeprefix("optional_")
+    return getattr(parse, "__name__", "value").removeprefix("parse_").removeprefix("_").removeprefix("optional_")
 
 
 def _environment_help(origins: Sequence[_Origin]) -> str:

@@ -95,8 +95,14 @@ class Process:
         self.stop(reason)
 
     def unstopped(self) -> list[str]:
-        """The tasks that still run and where they wait. Callable from any thread."""
-        return [f"task {name} at {_whereabouts(task)}" for name, task in list(self._tasks.items()) if not task.done()]
+        """What still runs and where, the step that holds up the others first. Callable from any thread."""
+        tasks = [task for task in list(self._tasks.values()) if not task.done()]
+        tasks.sort(key=lambda task: task not in self._ending)
+        lines = []
+        for task in tasks:
+            note = "" if task in self._ending else " (not cancelled yet)"
+            lines.append(f"task {task.get_name()} at {task_position(task)}{note}")
+        return lines + thread_positions()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         name = task.get_name()

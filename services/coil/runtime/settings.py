@@ -31,7 +31,7 @@ class FrameSettings:
     log_level: str = flag(
         "info", parse=parse_word(*LOG_LEVELS), help="least severe lines to log: " + ", ".join(LOG_LEVELS)
     )
-    log_format: LogFormat = flag(  # noqa: RUF009 - makes a field, not a value
+    log_format: LogFormat = flag(
         "auto", parse=parse_format, help="json, text, or auto: text on a terminal only"
     )
     stop_timeout: float = flag(

@@ -53,10 +53,14 @@ class StopDeadline:
 
     def exit(self, reason: str) -> NoReturn:
         """End the process now, with no handlers, no buffers and no waiting. From any thread or signal handler."""
+        try:
+            unstopped = self._unstopped()
+        except Exception as error:  # a report that fails must not keep the process alive
+            unstopped = [f"unknown: {type(error).__name__}: {error}"]
         words = {
             "event": "exiting at once",
             "reason": reason,
-            "unstopped": self._unstopped(),
+            "unstopped": unstopped,
             "process": self._process,
             "level": "critical",
             "timestamp": datetime.now(UTC).isoformat(),

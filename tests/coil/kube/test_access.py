@@ -13,7 +13,7 @@ from coil.kube.client import KubeClient
 from coil.kube.errors import UnauthorizedError, UnavailableError
 from tests.coil.kube.certificate import Authority, KeyPair
 from tests.coil.kube.faulty_server import Answer, Exchange, FaultyServer, fail, reply
-from tests.coil.kube.thing import THINGS, thing
+from tests.coil.kube.thing import THINGS, bookmark, thing
 
 
 class Clock:
@@ -198,3 +198,38 @@ async def test_a_rotated_authority_and_client_certificate(tmp_path: Path) -> Non
             clock.now += REREAD_SECONDS
             await client.get(THINGS, "a", namespace="here")
         assert subjects == ["client-1", "client-2"]
+
+
+async def test_a_watch_outlives_the_rotation_of_the_client_certificate(tmp_path: Path) -> None:
+    authority = Authority("ca")
+    clock = Clock()
+    go_on = asyncio.Event()
+
+    async def bookmark_later(exchange: Exchange) -> None:
+        await exchange.begin()
+        await exchange.send(bookmark(7))
+        await go_on.wait()
+        await exchange.send(bookmark(8))
+        await exchange.end()
+
+    async with _tls_server(tmp_path, authority) as server:
+        (tmp_path / "ca.crt").write_bytes(authority.certificate)
+        authority.issue("client-1").write(tmp_path, "client")
+        kubeconfig = server.write_kubeconfig(
+            tmp_path,
+            user={"client-certificate": "client.crt", "client-key": "client.key"},
+            cluster={"certificate-authority": "ca.crt"},
+        )
+        server.script(bookmark_later, reply(thing("a", version=1)))
+        async with (
+            KubeClient(Access.kubeconfig(kubeconfig, clock=clock)) as client,
+            client.collection(THINGS).watch(resource_version="6") as batches,
+        ):
+            assert len(await anext(batches)) == 1
+            authority.issue("client-2").write(tmp_path, "client")
+            clock.now += REREAD_SECONDS
+            await client.get(THINGS, "a", namespace="here")
+            go_on.set()
+            assert len(await anext(batches)) == 1
+            with pytest.raises(StopAsyncIteration):
+                await anext(batches)

@@ -231,18 +231,19 @@ async def test_watches_do_not_use_up_the_connections_of_calls(server: FaultyServ
         closing.set()
 
 
-async def test_the_wait_for_a_free_connection_is_bounded(server: FaultyServer, tmp_path: Path) -> None:
+async def test_the_wait_for_a_free_connection_is_bounded(server: FaultyServer, client: KubeClient) -> None:
     server.otherwise = hold
-    access = Access.kubeconfig(server.write_kubeconfig(tmp_path))
-    async with KubeClient(access, timeouts=Timeouts(connect=0.05, total=60)) as client:
-        busy = [asyncio.create_task(client.get(THINGS, "a", namespace="here")) for _ in range(CALL_CONNECTIONS)]
-        await server.received(CALL_CONNECTIONS)
-        with pytest.raises(UnavailableError, match="Timeout"):
-            await client.get(THINGS, "a", namespace="here")
-        assert len(server.requests) == CALL_CONNECTIONS
-        for task in busy:
-            task.cancel()
-        await asyncio.wait(busy)
+    busy = [asyncio.create_task(client.get(THINGS, "a", namespace="here")) for _ in range(CALL_CONNECTIONS)]
+    await server.received(CALL_CONNECTIONS)
+    # Only now, so that a slow machine has its time to connect.
+    client._transport.timeouts = Timeouts(connect=0.05)
+    with pytest.raises(UnavailableError, match="Timeout"):
+        await client.get(THINGS, "a", namespace="here")
+    assert len(server.requests) == CALL_CONNECTIONS
+    assert not any(task.done() for task in busy)
+    for task in busy:
+        task.cancel()
+    await asyncio.wait(busy)
 
 
 async def test_a_cancelled_call_frees_its_connection(server: FaultyServer, client: KubeClient) -> None:

@@ -1,6 +1,8 @@
 """One watch: what it asks for, what it delivers before it fails, and how it fails."""
 
 import asyncio
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -125,7 +127,7 @@ async def test_silence_ends_a_watch(server: FaultyServer, tmp_path: Path) -> Non
     server.script(stream(_GOOD, then=hold))
     access = Access.kubeconfig(server.write_kubeconfig(tmp_path))
     seen: list[WatchEvent[Thing]] = []
-    async with KubeClient(access, timeouts=Timeouts(silence=0.05)) as client:
+    async with KubeClient(access, timeouts=Timeouts(silence=0.5)) as client:
         with pytest.raises(UnavailableError, match=f"watch {COLLECTION}: .*Timeout"):
             await _follow(client, seen)
     assert _summary(seen) == [("Added", "6")]
@@ -221,3 +223,31 @@ async def test_leaving_a_watch_closes_its_connection(server: FaultyServer, clien
             break
     async with asyncio.timeout(10):
         await left.wait()
+
+
+async def test_the_kernel_probes_an_idle_watch(server: FaultyServer, client: KubeClient) -> None:
+    server.script(stream(_GOOD, then=hold))
+    async with client.collection(THINGS).watch(resource_version="5"):
+        with _own_socket_to(server.port) as connection:
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            seconds = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) + (
+                connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+                * connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+            )
+            assert seconds <= 30
+
+
+def _own_socket_to(port: int) -> socket.socket:
+    """A duplicate of this process's socket that is connected to `port`: the kernel's view of it."""
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            candidate = socket.socket(fileno=os.dup(int(entry.name)))
+        except OSError:
+            continue  # no socket, or closed meanwhile (the directory's own descriptor)
+        try:
+            if candidate.getpeername()[1:2] == (port,):
+                return candidate
+        except OSError:
+            pass  # not connected
+        candidate.close()
+    raise LookupError(f"no connection to port {port}")

@@ -62,6 +62,9 @@ class Follower:
         key = f"{some.metadata.namespace}/{some.metadata.name}"
         assert self.replayed.get(key) == old, "a notification does not start from what was told before"
         assert self.informer.get(key) == new, "the cache is not what the listener is told"
+        if old is not None and new is not None:
+            assert old.metadata.uid == new.metadata.uid, "another object is not a change of this one"
+            assert int(old.metadata.resource_version) < int(new.metadata.resource_version), "told backwards"
         if new is None:
             del self.replayed[key]
         else:

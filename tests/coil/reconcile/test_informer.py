@@ -79,7 +79,9 @@ async def test_a_bookmark_moves_the_place(
         assert follower.told() == ["+a"]
 
 
-async def test_pages_are_put_together(collection: Collection[Thing], things: ServedThings, server: FaultyServer) -> None:
+async def test_pages_are_put_together(
+    collection: Collection[Thing], things: ServedThings, server: FaultyServer
+) -> None:
     paged = ServedThings(page_size=3)
     server.otherwise = paged.answer
     for number in range(10):
@@ -155,7 +157,9 @@ async def test_run_can_be_cancelled_and_run_again(things: ServedThings, collecti
     assert things.lists == 1
 
 
-async def test_what_readiness_is_told(things: ServedThings, collection: Collection[Thing], server: FaultyServer) -> None:
+async def test_what_readiness_is_told(
+    things: ServedThings, collection: Collection[Thing], server: FaultyServer
+) -> None:
     server.script(fail(403, reason="Forbidden", message="coild may not list things"), hold)
     async with following(collection) as follower:
         informer = follower.informer
@@ -163,7 +167,7 @@ async def test_what_readiness_is_told(things: ServedThings, collection: Collecti
         assert informer.contact_age == float("inf")
         await server.received(2)  # the refusal has been seen, and the second list waits for its answer
         assert isinstance(informer.last_error, ForbiddenError)
-        with pytest.raises(TimeoutError, match="things not listed in 0 s: .*coild may not list things") as caught:
+        with pytest.raises(TimeoutError, match=r"things not listed in 0 s: .*coild may not list things") as caught:
             await informer.wait_synced(0)
         assert isinstance(caught.value.__cause__, ForbiddenError)
     async with following(collection) as follower:

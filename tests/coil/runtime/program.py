@@ -18,8 +18,8 @@ from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(FrameSettings):
-    metrics_addr: Endpoint = metrics_flag(":0")  # noqa: RUF009 - makes a field
-    health_addr: Endpoint = health_flag(":0")  # noqa: RUF009 - makes a field
+    metrics_addr: Endpoint = metrics_flag(":0")
+    health_addr: Endpoint = health_flag(":0")
     behaviour: str = variable("BEHAVIOUR", parse=parse_text, help="what goes wrong")
 
 

@@ -1,0 +1,76 @@
+"""One node with Coil on it for all tests of coild: pools of each family, a namespace for each pool."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from integration.apiserver.bare_node import BareNode
+from integration.apiserver.runtime import Runtime
+from integration.apiserver.sandbox import PodName, Sandbox
+from integration.apiserver.service import Service
+
+SUBNETS = {
+    "dual": {"ipv4": "10.81.0.0/24", "ipv6": "fd81::/120"},
+    "v4": {"ipv4": "10.82.0.0/24"},
+    "v6": {"ipv6": "fd83::/120"},
+    "dry": {"ipv4": "10.84.0.0/31"},
+}
+"""By pool, and so by namespace; but the namespace `dual` has no annotation, and its pool is `default`."""
+
+BLOCK_BITS = {"dual": 3, "v4": 3, "v6": 3, "dry": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class CoilNode:
+    """A bare node, the programs that serve it, and the runtime that calls the plugin there."""
+
+    node: BareNode
+    runtime: Runtime
+    controller: Service
+    coild: Service
+
+
+@pytest.fixture(scope="session")
+def installed_node() -> Iterator[CoilNode]:
+    with BareNode.up() as node:
+        for pool, subnet in SUBNETS.items():
+            node.make_pool(pool if pool != "dual" else "default", subnet, bits=BLOCK_BITS[pool])
+            node.make_namespace(pool, pool=pool if pool != "dual" else "")
+        node.make_namespace("astray", pool="nowhere")
+        runtime = node.install_plugin()
+        controller = node.start_controller()
+        coild = node.start_coild("--block-rest=500ms")
+        yield CoilNode(node, runtime, controller, coild)
+        # Both had every right that they wanted.
+        for service in (controller, coild):
+            assert "forbidden" not in service.process.log.read_text().lower()
+
+
+@pytest.fixture
+def coil(installed_node: CoilNode) -> CoilNode:
+    """With all programs running, whatever the test before has done to them."""
+    installed_node.node.plane.start_apiserver()
+    installed_node.controller.ensure_running()
+    installed_node.coild.ensure_running()
+    return installed_node
+
+
+@pytest.fixture
+def make_pod(coil: CoilNode) -> Iterator[Callable[[str], Sandbox]]:
+    """Makes sandboxes of new pods in a namespace; each is deleted and destroyed after the test."""
+    with ExitStack() as undo:
+
+        def make(namespace: str) -> Sandbox:
+            pod = PodName(namespace, f"pod-{secrets.token_hex(3)}")
+            sandbox = coil.node.make_sandbox(pod, container_id=secrets.token_hex(32))
+            undo.callback(sandbox.destroy)
+            undo.callback(coil.runtime.delete, sandbox)
+            return sandbox
+
+        # Last in, first out: the programs must run for the deletions.
+        yield make
+        coil.node.plane.start_apiserver()
+        coil.coild.ensure_running()

@@ -1,0 +1,167 @@
+"""Nodes, pools and requests for tests of the ipam-controller, which runs as real processes under its own account.
+
+Everything has names of this world's own, and goes with it.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from http.client import HTTPConnection
+from ipaddress import IPv4Address
+from typing import Any
+
+from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, AddressPoolSpec, SubnetSet
+from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, BlockRequestSpec, Pending
+from coil.crd.builtin import NODES
+from coil.crd.meta import ObjectMeta, OwnerReference
+from coil.crd.names import FINALIZER, NodeName, PoolName
+from coil.crd.resource import Resource
+from coil.kube.client import KubeClient
+from coil.kube.errors import NotFoundError
+from integration.apiserver.service import Service
+from integration.cluster.address import free_port
+from integration.cluster.control_plane import ControlPlane
+from integration.deployment import ipam_controller_command, ready_probe
+
+TIMEOUT = 60.0  # seconds; only a failure takes so long
+STOP_TIMEOUT = 20.0  # seconds; it gives itself ten
+LOCALHOST = IPv4Address("127.0.0.1")
+# As short as an election allows: a killed leader's lease has to expire before anybody else works.
+FLAGS = ("--lease-duration=5s",)
+
+
+class Replica:
+    """One ipam-controller. Its lives share a log and ports."""
+
+    def __init__(self, plane: ControlPlane, name: str, *flags: str) -> None:
+        self._metrics = free_port(LOCALHOST, 9386)
+        health = free_port(LOCALHOST, self._metrics + 1)
+        command = ipam_controller_command(plane, ports=(self._metrics, health), flags=(*FLAGS, *flags))
+        self.service = Service(lambda: plane.workspace.spawn(name, command), ready=ready_probe(health))
+
+    def stop(self) -> None:
+        """Ask it to end, so that it leaves its lease to the next one. Whatever is left of it is killed."""
+        process = self.service.process
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT)
+        finally:
+            process.kill()
+
+    def lines(self) -> list[dict[str, object]]:
+        """What it has logged so far."""
+        return [json.loads(line) for line in self.service.process.log.read_text().splitlines() if line[:1] == "{"]
+
+    def has_logged(self, event: str) -> bool:
+        return any(line["event"] == event for line in self.lines())
+
+    def metrics(self) -> dict[str, float]:
+        """Its samples, by name and labels as they are written."""
+        connection = HTTPConnection(str(LOCALHOST), self._metrics, timeout=10)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        finally:
+            connection.close()
+        samples = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+
+class IpamWorld:
+    """`client` is the administrator's."""
+
+    def __init__(self, plane: ControlPlane, client: KubeClient) -> None:
+        self.plane = plane
+        self.client = client
+        self.name = f"ipam-{secrets.token_hex(3)}"
+        self.replicas: list[Replica] = []
+
+    def start_replica(self, *flags: str) -> Replica:
+        """Start a replica without waiting for it."""
+        replica = Replica(self.plane, f"{self.name}-{len(self.replicas)}", *flags)
+        self.replicas.append(replica)
+        return replica
+
+    async def start_ready(self, *flags: str) -> Replica:
+        """Start a replica and return when it is ready."""
+        replica = self.start_replica(*flags)
+        await asyncio.to_thread(replica.service.wait_ready)
+        return replica
+
+    async def add_node(self, name: str) -> NodeName:
+        """An object without a kubelet; returns its full name."""
+        full = f"{self.name}-{name}"
+        await self.client.create(NODES, {"metadata": {"name": full}})
+        return NodeName(full)
+
+    async def add_pool(self, name: str, *subnets: Mapping[str, str], bits: int = 5) -> PoolName:
+        """Returns its full name."""
+        full = PoolName(f"{self.name}-{name}")
+        entries = tuple(SubnetSet(**subnet) for subnet in subnets)
+        spec = AddressPoolSpec(block_size_bits=bits, subnets=entries)
+        await self.client.create(ADDRESS_POOLS, AddressPool(metadata=ObjectMeta(name=full), spec=spec))
+        return full
+
+    async def ask(self, name: str, *, node: NodeName, pool: PoolName) -> str:
+        """A block request, owned by its node as coild's are; returns its full name."""
+        full = f"{self.name}-{name}"
+        owner = (await self.client.get(NODES, node)).metadata.uid
+        owners = (OwnerReference(api_version="v1", kind="Node", name=node, uid=owner),)
+        body = BlockRequest(
+            metadata=ObjectMeta(name=full, owner_references=owners),
+            spec=BlockRequestSpec(node_name=node, pool_name=pool),
+        )
+        await self.client.create(BLOCK_REQUESTS, body)
+        return full
+
+    async def request(self, name: str) -> BlockRequest:
+        return await self.client.get(BLOCK_REQUESTS, name)
+
+    async def requests(self) -> list[BlockRequest]:
+        found = await self.client.list(BLOCK_REQUESTS)
+        return [item for item in found if item.metadata.name.startswith(self.name)]
+
+    async def blocks(self) -> list[AddressBlock]:
+        return [item for item in await self.client.list(ADDRESS_BLOCKS) if item.name.startswith(self.name)]
+
+    async def pool(self, name: PoolName) -> AddressPool | None:
+        try:
+            return await self.client.get(ADDRESS_POOLS, name)
+        except NotFoundError:
+            return None
+
+    async def all_answered(self) -> bool:
+        return not any(isinstance(item.outcome(), Pending) for item in await self.requests())
+
+    async def give_back(self, block: AddressBlock) -> None:
+        """As coild does it with an empty block."""
+        await self.client.delete(ADDRESS_BLOCKS, block.name)
+        live = await self.client.get(ADDRESS_BLOCKS, block.name)
+        finalizers = [name for name in live.metadata.finalizers if name != FINALIZER]
+        await self.client.patch(ADDRESS_BLOCKS, block.name, {"metadata": {"finalizers": finalizers}})
+
+    async def close(self) -> None:
+        """End the replicas and remove whatever is left."""
+        for replica in self.replicas:
+            await asyncio.to_thread(replica.stop)
+        resources: tuple[Resource[Any], ...] = (BLOCK_REQUESTS, ADDRESS_BLOCKS, ADDRESS_POOLS, NODES)
+        for resource in resources:
+            names = [item.metadata.name for item in await self.client.list(resource)]
+            await asyncio.gather(*(self._remove(resource, name) for name in names if name.startswith(self.name)))
+
+    async def _remove(self, resource: Resource[Any], name: str) -> None:
+        with suppress(NotFoundError):
+            await self.client.patch(resource, name, {"metadata": {"finalizers": None}})
+            await self.client.delete(resource, name)
+
+
+async def until(holds: Callable[[], Awaitable[object]], *, what: str, timeout: float = TIMEOUT) -> None:
+    """Return when `holds` does. Raises AssertionError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not await holds():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
+        await asyncio.sleep(0.05)

@@ -1,0 +1,64 @@
+"""A TCP relay in front of an API server: the network between it and a client, which a test can take away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Relay:
+    """Forwards bytes both ways, TLS untouched. `cut` ends all connections and refuses new ones."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = host, port
+        self._listening: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self.host = host
+        self.port = 0
+
+    async def join(self) -> None:
+        """Listen, always at the same port; at first and after `cut`."""
+        self._listening = await asyncio.start_server(self._relay, self.host, self.port)
+        self.port = self._listening.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        far_writer: asyncio.StreamWriter | None = None
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, far_writer))
+                group.create_task(_pump(far_reader, writer))
+        except (OSError, ExceptionGroup, asyncio.CancelledError):
+            pass  # one side has gone, or the relay is cut: the connection ends either way
+        finally:
+            self._connections.discard(task)
+            writer.close()
+            if far_writer is not None:
+                far_writer.close()
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(1 << 16):
+        sink.write(data)
+        await sink.drain()
+    raise ConnectionResetError("one side has closed")  # ends the other direction, too
+
+
+@asynccontextmanager
+async def relaying(host: str, port: int) -> AsyncIterator[Relay]:
+    """A relay to that server, on another port of the same address."""
+    relay = Relay(host, port)
+    await relay.join()
+    try:
+        yield relay
+    finally:
+        await relay.cut()

@@ -1,0 +1,124 @@
+"""The roles of the programs: all that they need, and nothing that would surprise a cluster's admin."""
+
+import json
+from typing import Any, TypeAlias
+
+import pytest
+
+from integration.cluster.control_plane import ControlPlane
+from integration.deployment import apply_chart
+
+pytestmark = pytest.mark.apiserver
+
+COIL = "coil.cybozu.com"
+LEASES = "coordination.k8s.io"
+LEASE = "coil-ipam-controller"
+
+
+Wish: TypeAlias = tuple[str, str, str, str, str, str]
+"""Verb, group, resource, subresource, namespace, name."""
+
+
+@pytest.fixture(scope="module")
+def plane(apiserver: ControlPlane) -> ControlPlane:
+    apply_chart(apiserver)
+    return apiserver
+
+
+def answers(plane: ControlPlane, account: str, *wishes: Wish) -> list[bool]:
+    """Whether the account may, wish by wish."""
+    items = [_review(account, wish) for wish in wishes]
+    text = plane.kubectl(
+        "create",
+        "--filename=-",
+        "--output=json",
+        stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}),
+    )
+    decoder = json.JSONDecoder()
+    found: list[bool] = []
+    while text := text.strip():
+        review, end = decoder.raw_decode(text)
+        reviews = review["items"] if review["kind"] == "List" else [review]
+        found += [item["status"]["allowed"] for item in reviews]
+        text = text[end:]
+    return found
+
+
+def _review(account: str, wish: Wish) -> dict[str, Any]:
+    verb, group, resource, subresource, namespace, name = wish
+    attributes = {
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": namespace,
+        "name": name,
+    }
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "metadata": {},
+        "spec": {
+            "user": f"system:serviceaccount:kube-system:{account}",
+            "groups": ["system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"],
+            "resourceAttributes": {key: value for key, value in attributes.items() if value},
+        },
+    }
+
+
+def wish(verb: str, group: str, resource: str, *, namespace: str = "", name: str = "") -> Wish:
+    kind, _, subresource = resource.partition("/")
+    return verb, group, kind, subresource, namespace, name
+
+
+CONTROLLER_MAY = [
+    *(wish(verb, COIL, "addresspools") for verb in ("get", "list", "watch", "patch")),
+    # What OwnerReferencesPermissionEnforcement asks of whoever creates a block with blockOwnerDeletion.
+    wish("update", COIL, "addresspools/finalizers"),
+    *(wish(verb, COIL, "addressblocks") for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *(wish(verb, COIL, "blockrequests") for verb in ("list", "watch", "delete")),
+    wish("patch", COIL, "blockrequests/status"),
+    *(wish(verb, "", "nodes") for verb in ("get", "list", "watch")),
+    wish("create", LEASES, "leases", namespace="kube-system"),
+    *(wish(verb, LEASES, "leases", namespace="kube-system", name=LEASE) for verb in ("get", "update")),
+]
+CONTROLLER_MAY_NOT = [
+    *(wish(verb, "", "secrets") for verb in ("get", "list", "create")),
+    wish("get", "", "secrets", namespace="kube-system"),
+    wish("list", "", "pods"),
+    *(wish(verb, "", "nodes") for verb in ("patch", "update", "delete")),
+    *(wish(verb, COIL, "addresspools") for verb in ("create", "delete")),
+    *(wish(verb, COIL, "blockrequests") for verb in ("create", "patch")),
+    wish("update", LEASES, "leases", namespace="kube-system", name="kube-scheduler"),
+    wish("create", LEASES, "leases", namespace="default"),
+    wish("get", "apiextensions.k8s.io", "customresourcedefinitions"),
+]
+COILD_MAY = [
+    wish("get", "", "nodes"),
+    *(wish(verb, "", "namespaces") for verb in ("get", "list", "watch")),
+    *(wish(verb, COIL, "addressblocks") for verb in ("list", "watch", "patch", "delete")),
+    *(wish(verb, COIL, "blockrequests") for verb in ("list", "watch", "create", "delete")),
+]
+COILD_MAY_NOT = [
+    wish("get", "", "secrets", namespace="default"),
+    *(wish(verb, "", kind) for verb in ("patch", "delete") for kind in ("nodes", "namespaces", "pods")),
+    wish("create", COIL, "addressblocks"),
+    *(wish(verb, COIL, "addresspools") for verb in ("create", "patch", "delete")),
+    wish("patch", COIL, "blockrequests/status"),
+    wish("get", LEASES, "leases", namespace="kube-system", name=LEASE),
+]
+
+
+@pytest.mark.parametrize(
+    ("account", "may", "may_not"),
+    [("coil-ipam-controller", CONTROLLER_MAY, CONTROLLER_MAY_NOT), ("coild", COILD_MAY, COILD_MAY_NOT)],
+)
+def test_what_an_account_may(
+    plane: ControlPlane,
+    account: str,
+    may: list[Wish],
+    may_not: list[Wish],
+) -> None:
+    allowed = answers(plane, account, *may, *may_not)
+    assert [item for item, answer in zip(may, allowed, strict=False) if not answer] == [], "too narrow"
+    assert [item for item, answer in zip(may_not, allowed[len(may) :], strict=True) if answer] == [], "too wide"

@@ -1,0 +1,71 @@
+"""The CRD documents: in step with the structs, with the committed files, and structural."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from coil.crd.address_block import AddressBlock
+from coil.crd.address_pool import AddressPool, AddressPoolSpec, SubnetSet
+from coil.crd.block_request import BlockRequest, BlockRequestSpec, BlockRequestStatus
+from coil.crd.meta import Condition
+from coil.crd.schema import definitions
+from integration.generate import CRDS, render_files
+
+DEFINITIONS = definitions()
+
+
+def schema_of(plural: str) -> dict[str, Any]:
+    (version,) = DEFINITIONS[f"coil.cybozu.com_{plural}.yaml"]["spec"]["versions"]
+    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def inside(schema: dict[str, Any], *path: str) -> dict[str, Any]:
+    for part in path:
+        schema = schema["items"] if part == "[]" else schema["properties"][part]
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "struct"),
+    [
+        (schema_of("addresspools"), AddressPool),
+        (inside(schema_of("addresspools"), "spec"), AddressPoolSpec),
+        (inside(schema_of("addresspools"), "spec", "subnets", "[]"), SubnetSet),
+        (schema_of("addressblocks"), AddressBlock),
+        (schema_of("blockrequests"), BlockRequest),
+        (inside(schema_of("blockrequests"), "spec"), BlockRequestSpec),
+        (inside(schema_of("blockrequests"), "status"), BlockRequestStatus),
+        (inside(schema_of("blockrequests"), "status", "conditions", "[]"), Condition),
+    ],
+)
+def test_properties_are_the_fields_of_the_structs(schema: dict[str, Any], struct: type[msgspec.Struct]) -> None:
+    fields = msgspec.structs.fields(struct)
+    assert set(schema["properties"]) - {"apiVersion", "kind"} == {field.encode_name for field in fields}
+    required = {field.encode_name for field in fields if field.required}
+    assert required <= set(schema.get("required", ())) | {"metadata"}
+
+
+def walk(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from walk(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from walk(schema["items"], f"{path}[]")
+
+
+@pytest.mark.parametrize("plural", ["addresspools", "addressblocks", "blockrequests"])
+def test_every_field_has_a_type_and_a_description(plural: str) -> None:
+    for path, schema in walk(schema_of(plural), ""):
+        assert "type" in schema, path
+        assert "description" in schema or path == ".metadata", path
+
+
+def test_the_committed_files_are_the_generated_ones() -> None:
+    rendered = render_files()
+    assert {path: path.read_text() for path in rendered} == rendered
+    assert set(CRDS.iterdir()) == set(rendered)
+    assert [yaml.safe_load(text) for text in rendered.values()] == list(DEFINITIONS.values())

@@ -1,0 +1,47 @@
+"""Every setting that is wrong, and the sentence that says so."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from coil_installer.error import InstallError
+from coil_installer.settings import parse_settings
+from tests.coil_installer.node import CONFLIST, environ_of
+
+
+def test_defaults_are_those_of_an_init_container() -> None:
+    settings = parse_settings({"CNI_NETCONF": json.dumps(CONFLIST)})
+    assert settings.place.conf_dir == Path("/host/etc/cni/net.d")
+    assert settings.place.conf_name == "10-coil.conflist"
+    assert settings.place.bin_dir == Path("/host/opt/cni/bin")
+    assert (settings.plugin_source / "plugin.py").is_file()
+    assert settings.interpreter == Path(sys.executable).resolve()
+
+
+def test_netconf_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "conf").write_text(json.dumps(CONFLIST))
+    environ = environ_of(tmp_path, CNI_NETCONF="", CNI_NETCONF_FILE=str(tmp_path / "conf"))
+    assert json.loads(parse_settings(environ).netconf) == CONFLIST
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"CNI_NETCONF": ""}, "set one of CNI_NETCONF and CNI_NETCONF_FILE"),
+        ({"CNI_NETCONF_FILE": "/a"}, "set one of CNI_NETCONF and CNI_NETCONF_FILE"),
+        ({"CNI_NETCONF": "", "CNI_NETCONF_FILE": "/nowhere/conf"}, "CNI_NETCONF_FILE cannot be read"),
+        ({"CNI_CONF_NAME": "../10-coil.conflist"}, "CNI_CONF_NAME"),
+        ({"CNI_CONF_NAME": "10-coil.conf"}, "CNI_CONF_NAME"),
+        ({"CNI_ETC_DIR": "etc"}, "CNI_ETC_DIR must be an absolute path"),
+        ({"CNI_BIN_DIR": "bin"}, "CNI_BIN_DIR must be an absolute path"),
+        ({"COIL_PATH": "/nowhere"}, "COIL_PATH"),
+        ({"COIL_PYTHON": "python3"}, "COIL_PYTHON must be an absolute path"),
+        ({"COIL_PYTHON": "/opt/my python"}, "without blanks"),
+        ({"COIL_PYTHON": "/" + "x" * 121}, "too long"),
+    ],
+)
+def test_bad_settings(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    with pytest.raises(InstallError, match=message):
+        parse_settings(environ_of(tmp_path, **changes))

@@ -1,0 +1,138 @@
+"""What the reconcilers rely on in an API server. Run on the one in memory, and on the real one.
+
+Subclasses give a fixture `client`, and names that are free to use.
+"""
+
+from typing import Any
+
+import pytest
+
+from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, BlockRequestSpec
+from coil.crd.meta import ObjectMeta
+from coil.crd.names import FINALIZER, NodeName, PoolName
+from coil.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from coil_ipam_controller.api_client import ApiClient
+
+
+def block(name: str, *finalizers: str, **labels: str) -> AddressBlock:
+    metadata = ObjectMeta(name=name, labels=labels, finalizers=finalizers)
+    return AddressBlock(metadata=metadata, index=0, ipv4="10.2.0.0/27")
+
+
+def request(name: str) -> BlockRequest:
+    spec = BlockRequestSpec(node_name=NodeName("node1"), pool_name=PoolName("default"))
+    return BlockRequest(metadata=ObjectMeta(name=name), spec=spec)
+
+
+def precondition(metadata: ObjectMeta) -> dict[str, Any]:
+    return {"resourceVersion": metadata.resource_version}
+
+
+class ApiClientContract:
+    async def test_what_is_created_is_read_back(self, client: ApiClient, name: str) -> None:
+        created = await client.create(ADDRESS_BLOCKS, block(name, FINALIZER, a="b"))
+        assert created.metadata.uid
+        assert created.metadata.resource_version
+        assert created.metadata.creation_timestamp is not None
+        assert (created.index, created.ipv4, created.ipv6) == (0, "10.2.0.0/27", None)
+        assert (created.metadata.labels, created.metadata.finalizers) == ({"a": "b"}, (FINALIZER,))
+        assert await client.get(ADDRESS_BLOCKS, name) == created
+
+    async def test_a_name_is_given_once(self, client: ApiClient, name: str) -> None:
+        first = await client.create(ADDRESS_BLOCKS, block(name))
+        with pytest.raises(AlreadyExistsError):
+            await client.create(ADDRESS_BLOCKS, block(name, a="b"))
+        assert await client.get(ADDRESS_BLOCKS, name) == first
+
+    async def test_what_is_not_there(self, client: ApiClient, name: str) -> None:
+        with pytest.raises(NotFoundError):
+            await client.get(ADDRESS_BLOCKS, name)
+        with pytest.raises(NotFoundError):
+            await client.patch(ADDRESS_BLOCKS, name, {"metadata": {"labels": {"a": "b"}}})
+        with pytest.raises(NotFoundError):
+            await client.patch(BLOCK_REQUESTS, name, {"status": {}}, subresource="status")
+        with pytest.raises(NotFoundError):
+            await client.delete(ADDRESS_BLOCKS, name)
+
+    async def test_lists_select_by_label(self, client: ApiClient, name: str) -> None:
+        await client.create(ADDRESS_BLOCKS, block(name, group=name))
+        await client.create(ADDRESS_BLOCKS, block(f"{name}-2", group="other"))
+        assert [item.name for item in await client.list(ADDRESS_BLOCKS, labels=f"group={name}")] == [name]
+        assert {name, f"{name}-2"} <= {item.name for item in await client.list(ADDRESS_BLOCKS)}
+
+    async def test_a_patch_merges(self, client: ApiClient, name: str) -> None:
+        created = await client.create(ADDRESS_BLOCKS, block(name, FINALIZER, a="b", c="d"))
+        patched = await client.patch(ADDRESS_BLOCKS, name, {"metadata": {"labels": {"a": None, "e": "f"}}})
+        assert patched.metadata.labels == {"c": "d", "e": "f"}
+        assert patched.metadata.finalizers == (FINALIZER,)
+        assert patched.metadata.resource_version != created.metadata.resource_version
+
+    async def test_a_patch_that_changes_nothing_is_no_new_version(self, client: ApiClient, name: str) -> None:
+        created = await client.create(ADDRESS_BLOCKS, block(name, a="b"))
+        patched = await client.patch(
+            ADDRESS_BLOCKS, name, {"metadata": {**precondition(created.metadata), "labels": {"a": "b"}}}
+        )
+        assert patched == created
+
+    async def test_a_patch_of_an_old_version_is_a_conflict(self, client: ApiClient, name: str) -> None:
+        created = await client.create(ADDRESS_BLOCKS, block(name))
+        changed = await client.patch(ADDRESS_BLOCKS, name, {"metadata": {"labels": {"a": "b"}}})
+        old = precondition(created.metadata)
+        with pytest.raises(ConflictError):
+            await client.patch(ADDRESS_BLOCKS, name, {"metadata": {**old, "labels": {"x": "y"}}})
+        assert await client.get(ADDRESS_BLOCKS, name) == changed
+
+    async def test_a_patch_meant_for_a_predecessor_of_that_name_is_a_conflict(
+        self, client: ApiClient, name: str
+    ) -> None:
+        first = await client.create(ADDRESS_BLOCKS, block(name))
+        await client.delete(ADDRESS_BLOCKS, name)
+        second = await client.create(ADDRESS_BLOCKS, block(name))
+        with pytest.raises(ConflictError):
+            await client.patch(
+                ADDRESS_BLOCKS, name, {"metadata": {**precondition(first.metadata), "labels": {"x": "y"}}}
+            )
+        assert await client.get(ADDRESS_BLOCKS, name) == second
+
+    async def test_the_status_is_written_apart_from_the_rest(self, client: ApiClient, name: str) -> None:
+        await client.create(BLOCK_REQUESTS, request(name))
+        spec = {"poolName": "other"}
+        await client.patch(
+            BLOCK_REQUESTS, name, {"status": {"addressBlockName": "x-0"}, "spec": spec}, subresource="status"
+        )
+        found = await client.get(BLOCK_REQUESTS, name)
+        assert (found.status.address_block_name, found.spec.pool_name) == ("x-0", "default")
+        await client.patch(BLOCK_REQUESTS, name, {"status": {"addressBlockName": "y-0"}, "spec": spec})
+        found = await client.get(BLOCK_REQUESTS, name)
+        assert (found.status.address_block_name, found.spec.pool_name) == ("x-0", "other")
+        await client.patch(BLOCK_REQUESTS, name, {"status": {"addressBlockName": None}}, subresource="status")
+        assert (await client.get(BLOCK_REQUESTS, name)).status.address_block_name == ""
+
+    async def test_the_status_of_an_old_version_is_a_conflict(self, client: ApiClient, name: str) -> None:
+        created = await client.create(BLOCK_REQUESTS, request(name))
+        patch = {"metadata": precondition(created.metadata), "status": {"addressBlockName": "x-0"}}
+        changed = await client.patch(BLOCK_REQUESTS, name, patch, subresource="status")
+        with pytest.raises(ConflictError):
+            await client.patch(
+                BLOCK_REQUESTS, name, {**patch, "status": {"addressBlockName": "y-0"}}, subresource="status"
+            )
+        assert await client.get(BLOCK_REQUESTS, name) == changed
+
+    async def test_a_finalizer_holds_what_is_deleted(self, client: ApiClient, name: str) -> None:
+        await client.create(ADDRESS_BLOCKS, block(name, FINALIZER))
+        await client.delete(ADDRESS_BLOCKS, name)
+        going = await client.get(ADDRESS_BLOCKS, name)
+        assert going.metadata.deleting
+        await client.delete(ADDRESS_BLOCKS, name)
+        await client.patch(ADDRESS_BLOCKS, name, {"metadata": {**precondition(going.metadata), "finalizers": []}})
+        with pytest.raises(NotFoundError):
+            await client.get(ADDRESS_BLOCKS, name)
+
+    async def test_a_deletion_meant_for_another_object_is_a_conflict(self, client: ApiClient, name: str) -> None:
+        created = await client.create(ADDRESS_BLOCKS, block(name))
+        with pytest.raises(ConflictError):
+            await client.delete(ADDRESS_BLOCKS, name, uid="00000000-0000-4000-8000-000000000000")
+        await client.delete(ADDRESS_BLOCKS, name, uid=created.metadata.uid)
+        with pytest.raises(NotFoundError):
+            await client.get(ADDRESS_BLOCKS, name)

@@ -1,0 +1,147 @@
+"""Terms of leadership: what is there at their beginning is worked on, what happens is, and nothing outlives them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+
+from coil.crd.address_block import ADDRESS_BLOCKS
+from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
+from coil.crd.block_request import BLOCK_REQUESTS, Pending
+from coil.crd.builtin import NODES
+from coil.crd.names import FINALIZER
+from coil.ipam.index_book import IndexBook
+from coil.reconcile.metric import ReconcileMetrics
+from coil_ipam_controller.leadership import Leadership, TermSources
+from coil_ipam_controller.term import TermSource
+from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
+from tests.coil_ipam_controller.memory_view import MemoryView
+from tests.coil_ipam_controller.scene import NOON, add_block, add_node, add_pool, add_request, granted
+
+TURNS = 2000
+
+
+class Replica:
+    def __init__(self, api: MemoryApi, *, gc_interval: float = 3600) -> None:
+        self.client = MemoryClient(api)
+        self.caches = caches = MemoryView(api)
+        self.sources = TermSources(
+            TermSource(caches.pools), TermSource(caches.blocks), TermSource(caches.requests), TermSource(caches.nodes)
+        )
+        book = IndexBook(lambda: 0.0)
+        caches.blocks.subscribe(book.observe)
+        self.leadership = Leadership(
+            client=self.client,
+            view=caches.view,
+            sources=self.sources,
+            book=book,
+            gc_interval=gc_interval,
+            now=lambda: NOON,
+            metrics=ReconcileMetrics(CollectorRegistry()),
+            log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
+        )
+
+    @asynccontextmanager
+    async def term(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.leadership.lead())
+        try:
+            yield
+            assert not task.done()
+        finally:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Let the controllers work, with caches that follow at once, until `reached`."""
+        for _ in range(TURNS):
+            self.caches.look()
+            if reached():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("not reached")
+
+
+@pytest.fixture
+def api() -> MemoryApi:
+    api = MemoryApi()
+    add_node(api, "node1")
+    add_pool(api, "default", SubnetSet(ipv4="10.2.0.0/24"))
+    return api
+
+
+def pending(api: MemoryApi) -> bool:
+    return any(isinstance(request.outcome(), Pending) for request in api.all(BLOCK_REQUESTS))
+
+
+async def test_a_term_answers_what_waits_and_what_comes(api: MemoryApi) -> None:
+    replica = Replica(api)
+    add_request(api, "early")
+    async with replica.term():
+        await replica.until(lambda: not pending(api))
+        add_request(api, "late")
+        await replica.until(lambda: not pending(api))
+    assert api.get(BLOCK_REQUESTS, "early").outcome() == granted("default-0")
+    assert api.get(BLOCK_REQUESTS, "late").outcome() == granted("default-1")
+
+
+async def test_between_terms_nothing_is_done_and_the_next_one_catches_up(api: MemoryApi) -> None:
+    replica = Replica(api)
+    for name in ("first", "second"):
+        add_request(api, name)
+        replica.caches.look()
+        await asyncio.sleep(0)
+        assert pending(api), "nobody leads"
+        async with replica.term():
+            await replica.until(lambda: not pending(api))
+    assert len(api.all(ADDRESS_BLOCKS)) == 2
+
+
+async def test_our_own_writing_to_a_request_leads_to_no_further_call(api: MemoryApi) -> None:
+    replica = Replica(api)
+    add_request(api, "req")
+    async with replica.term():
+        await replica.until(lambda: not pending(api))
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert [call.verb for call in replica.client.calls] == ["patch", "create", "patch"]
+
+
+async def test_a_pool_is_protected_and_goes_when_its_last_block_has_gone(api: MemoryApi) -> None:
+    replica = Replica(api)
+    api.patch(ADDRESS_POOLS, "default", {"metadata": {"finalizers": []}}, subresource="")
+    add_block(api, "default-0", 0, pool="default", node="node1")
+    async with replica.term():
+        await replica.until(lambda: api.get(ADDRESS_POOLS, "default").metadata.finalizers == (FINALIZER,))
+        api.delete(ADDRESS_POOLS, "default")
+        replica.caches.look()
+        api.patch(ADDRESS_BLOCKS, "default-0", {"metadata": {"finalizers": []}}, subresource="")
+        api.delete(ADDRESS_BLOCKS, "default-0")
+        await replica.until(lambda: api.find(ADDRESS_POOLS, "default") is None)
+
+
+async def test_what_a_node_left_goes_with_it(api: MemoryApi) -> None:
+    replica = Replica(api)
+    add_block(api, "default-0", 0, pool="default", node="node1")
+    async with replica.term():
+        await replica.until(lambda: True)
+        api.delete(NODES, "node1")
+        await replica.until(lambda: not api.all(ADDRESS_BLOCKS))
+
+
+async def test_a_term_begins_with_a_look_for_nodes_that_went_before(api: MemoryApi) -> None:
+    replica = Replica(api)
+    add_request(api, "req", node="gone")
+    async with replica.term():
+        await replica.until(lambda: not api.all(BLOCK_REQUESTS))
+
+
+async def test_a_block_that_appears_for_an_absent_node_goes_without_waiting_for_the_sweep(api: MemoryApi) -> None:
+    replica = Replica(api)
+    async with replica.term():
+        await replica.until(lambda: True)
+        add_block(api, "default-0", 0, pool="default", node="gone")
+        await replica.until(lambda: not api.all(ADDRESS_BLOCKS))

@@ -1,0 +1,36 @@
+"""The settings of the ipam-controller: Coil's names and defaults."""
+
+from pathlib import Path
+
+import pytest
+
+from coil.reconcile.claim import LeaderTiming
+from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import parse_settings
+from coil_ipam_controller.settings import Settings, parse_lease
+
+
+def parse(*arguments: str, **environment: str) -> Settings:
+    return parse_settings(Settings, arguments, environment, program="coil-ipam-controller", about="")
+
+
+def test_defaults() -> None:
+    settings = parse()
+    assert settings.metrics_addr == Endpoint("127.0.0.1", 9386)
+    assert settings.health_addr == Endpoint("127.0.0.1", 9387)
+    assert settings.gc_interval == 3600
+    assert settings.kubeconfig is None
+    assert settings.lease_duration == LeaderTiming()
+
+
+def test_given_values() -> None:
+    assert parse("--gc-interval=5m").gc_interval == 300
+    assert parse(KUBECONFIG="/a").kubeconfig == Path("/a")
+    assert parse("--kubeconfig", "/b", KUBECONFIG="/a").kubeconfig == Path("/b")
+    assert parse("--lease-duration=30s").lease_duration.renew == 18
+
+
+@pytest.mark.parametrize("text", ["4s", "0", "5500ms", "x"])
+def test_leases_that_no_election_can_keep(text: str) -> None:
+    with pytest.raises(ValueError, match="such as"):
+        parse_lease(text)

@@ -1,0 +1,237 @@
+"""One node in memory: an API server, an ipam-controller, a kernel, and coild's parts on them, one life after another.
+
+`Coild.start` wires what `coild.main` wires, in the same order.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.address_pool import AddressPool, SubnetSet
+from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
+from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
+from coil.crd.meta import ObjectMeta
+from coil.crd.names import ANNOTATION_POOL, LABEL_NODE
+from coil.ipam.node_ledger import AttachmentKey, ContainerId
+from coil.podnet.gateway import LINK_LOCAL
+from coil.podnet.plan import DEFAULT_POLICY, PodPlan
+from coil.reconcile.backoff import Backoff
+from coil.reconcile.controller import Controller
+from coil.reconcile.informer import Informer, T
+from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.queue import WorkQueue
+from coild.address_source import PodName
+from coild.block_release import BlockRelease
+from coild.block_request import BlockRequester
+from coild.block_store import BlockStore
+from coild.pod_service import AddRequest, PodNetworkOptions, PodService
+from coild.pool_source import PoolAddressSource
+from coild.route_export import RouteExport
+from tests.coil_ipam_controller.memory_api import Call, MemoryClient, Moment
+from tests.coild.block_granter import NODE, BlockGranter, pool
+from tests.coild.memory_network import Kernel, MemoryNetwork
+from tests.coild.virtual_loop import pass_turns
+from tests.coild.watched_api import MemorySource, WatchedApi
+
+REST = 10.0
+ACQUIRE_TIMEOUT = 10.0
+REFUSAL_BACKOFF = Backoff(base=1.0, cap=30.0, jitter=0.0)
+LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
+
+DUAL = pool("default", SubnetSet(ipv4="10.1.0.0/24", ipv6="fd01::/120"))
+"""Blocks of two addresses."""
+SECOND = pool("second", SubnetSet(ipv4="10.2.0.0/29"))
+TINY = pool("tiny", SubnetSet(ipv6="fd03::/127"))
+"""One block and no more."""
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def key(container: str, ifname: str = "eth0") -> AttachmentKey:
+    return AttachmentKey(ContainerId(container), ifname)
+
+
+def addresses(plan: PodPlan) -> list[str]:
+    return [str(assignment.address) for assignment in plan.assignments]
+
+
+class World:
+    """What outlives coild."""
+
+    def __init__(self, *pools: AddressPool, seed: int = 0) -> None:
+        self.rng = random.Random(seed)
+        self.api = WatchedApi()
+        self.kernel = Kernel()
+        self.granter = BlockGranter(self.api, *(pools or (DUAL, SECOND, TINY)))
+        self.api.create(NODES, Node(metadata=ObjectMeta(name=NODE)))
+        for name, annotation in (("apps", ""), ("lab", "second"), ("den", "tiny"), ("lost", "nowhere")):
+            annotations = {ANNOTATION_POOL: annotation} if annotation else {}
+            self.api.create(NAMESPACES, Namespace(metadata=ObjectMeta(name=name, annotations=annotations)))
+        self.tasks = [asyncio.create_task(self.granter.run())]
+
+    async def close(self) -> None:
+        await end(self.tasks)
+
+    @property
+    def blocks(self) -> list[str]:
+        return [block.name for block in self.api.all(ADDRESS_BLOCKS)]
+
+    @property
+    def requests(self) -> list[str]:
+        return [request.metadata.name for request in self.api.all(BLOCK_REQUESTS)]
+
+    @property
+    def exported(self) -> set[str]:
+        return {str(route.destination) for route in self.kernel.exported}
+
+    @property
+    def live(self) -> set[str]:
+        return {address for veth in self.kernel.veths.values() for address in veth.addresses}
+
+
+@dataclass
+class Gate:
+    """Stands before and after every call to the API server. `delay` comes on both sides of it."""
+
+    delay: Callable[[], float] = lambda: 0.0
+    fault: Callable[[Call, Moment], Exception | None] = lambda call, moment: None
+    closed: bool = False
+
+    async def __call__(self, call: Call, moment: Moment) -> None:
+        if (delay := self.delay()) > 0:
+            await asyncio.sleep(delay)
+        if self.closed:
+            raise asyncio.CancelledError  # the process is no more; nobody hears an answer
+        if (error := self.fault(call, moment)) is not None:
+            raise error
+
+
+@dataclass
+class Coild:
+    """One life of the process. Use `start`, then `kill` or `stop`."""
+
+    world: World
+    compat_calico: bool = False
+    rest: float = REST
+    watch_delay: Callable[[], float] = lambda: 0.0
+    gate: Gate = field(default_factory=Gate)
+
+    def __post_init__(self) -> None:
+        world = self.world
+        self.client = MemoryClient(world.api, self.gate)
+        self.network = MemoryNetwork(world.kernel)
+        self._tasks: list[asyncio.Task[Any]] = []
+        own = {LABEL_NODE: str(NODE)}
+        metrics = InformerMetrics(CollectorRegistry())
+        self.block_source = MemorySource(world.api, ADDRESS_BLOCKS, labels=own, delay=self.watch_delay)
+        self.request_source = MemorySource(world.api, BLOCK_REQUESTS, labels=own, delay=self.watch_delay)
+        self.blocks: Informer[AddressBlock] = self._informer(self.block_source, metrics)
+        self.requests: Informer[BlockRequest] = self._informer(self.request_source, metrics)
+        reconcile_metrics = ReconcileMetrics(CollectorRegistry())
+        self.queue = WorkQueue("release", metrics=reconcile_metrics, clock=now, random=world.rng.random)
+        self.export = RouteExport(self.network, policy=DEFAULT_POLICY, backoff=REFUSAL_BACKOFF, rng=world.rng, log=LOG)
+        self.store = BlockStore(self.blocks, changed=self.export.changed, emptied=self.queue.add, log=LOG, clock=now)
+        self.requester = BlockRequester(
+            client=self.client,
+            requests=self.requests,
+            node=NODE,
+            arrived=self.store.arrived,
+            backoff=REFUSAL_BACKOFF,
+            rng=world.rng,
+            clock=now,
+            log=LOG,
+        )
+        self.source = PoolAddressSource(store=self.store, demand=self.requester, namespace_of=self._namespace, log=LOG)
+        self.release = BlockRelease(
+            client=self.client,
+            store=self.store,
+            withdraw=self.export.settled,
+            rest=self.rest,
+            log=LOG,
+            requested=self.requester.outstanding,
+        )
+        self.controller = Controller(
+            "release", self.release.reconcile, queue=self.queue, metrics=reconcile_metrics, log=LOG, workers=2
+        )
+        self.pods = PodService(
+            source=self.source,
+            network=self.network,
+            options=PodNetworkOptions(
+                mtu=1500, gateways=LINK_LOCAL, policy=DEFAULT_POLICY, compat_calico=self.compat_calico
+            ),
+            acquire_timeout=ACQUIRE_TIMEOUT,
+            log=LOG,
+        )
+
+    def _informer(self, source: MemorySource[T], metrics: InformerMetrics) -> Informer[T]:
+        return Informer(source, log=LOG, metrics=metrics, clock=now, random=self.world.rng.random)
+
+    async def _namespace(self, name: str) -> Namespace:
+        return await self.client.get(NAMESPACES, name)
+
+    async def start(self) -> None:
+        self.spawn(self.blocks.run())
+        self.spawn(self.requests.run())
+        await self.blocks.wait_synced(60)
+        await self.requests.wait_synced(60)
+        await self.pods.recover()
+        self.spawn(self.export.run(self.store.networks))
+        self.spawn(self.controller.run())
+        self.spawn(self.requester.discard_stale())
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+    async def kill(self) -> None:
+        """kill -9: nothing that this life had begun has any effect from now on."""
+        self.gate.closed = self.network.killed = True
+        others = {task for task in asyncio.all_tasks() if task not in self.world.tasks}
+        others.discard(asyncio.current_task())
+        await end(others)
+
+    # --- the runtime's side
+
+    def request(self, container: str, namespace: str = "apps", *, pod: str = "", netns: str = "") -> AddRequest:
+        return AddRequest(
+            key=key(container),
+            netns=self.world.kernel.namespace(netns or container),
+            pod=PodName(namespace, pod or f"pod-of-{container}"),
+        )
+
+    async def add(self, container: str, namespace: str = "apps", *, pod: str = "") -> list[str]:
+        """An ADD; the addresses that it gave."""
+        return addresses(await self.pods.add(self.request(container, namespace, pod=pod)))
+
+    @property
+    def traces(self) -> list[str]:
+        """What is left of pods: veths, and attachments in the books."""
+        return [*self.world.kernel.veths, *(str(held) for held in self.source.held())]
+
+    async def delete(self, container: str) -> None:
+        await self.pods.delete(key(container))
+
+
+async def end(tasks: Any) -> None:
+    doomed = list(tasks)
+    for task in doomed:
+        task.cancel()
+    await asyncio.gather(*doomed, return_exceptions=True)
+
+
+async def settle(seconds: float = 0.0) -> None:
+    """Let virtual time pass, and everything happen that is due."""
+    await pass_turns()
+    if seconds:
+        await asyncio.sleep(seconds)
+        await pass_turns()

@@ -1,0 +1,209 @@
+"""Blocks go back in one order: books, route, object, finalizer."""
+
+import pytest
+
+from coil.crd.address_block import ADDRESS_BLOCKS
+from coil.crd.names import FINALIZER, BlockName, PoolName
+from coil.kube.errors import ApiError, UnavailableError
+from coil.netlink.error import NetlinkError
+from coil.reconcile.controller import DONE, After
+from tests.coil_ipam_controller.memory_api import Call, Moment
+from tests.coild.memory_network import Step
+from tests.coild.scene import REST, Coild, World, now, settle
+
+DEFAULT, ZERO = PoolName("default"), BlockName("default-0")
+
+
+def known(coild: Coild) -> bool:
+    return bool(coild.store.networks())
+
+
+def stored(world: World) -> tuple[bool, bool]:
+    """Whether the object's deletion was asked for, and whether it still has our finalizer."""
+    block = world.api.get(ADDRESS_BLOCKS, ZERO)
+    return block.metadata.deleting, FINALIZER in block.metadata.finalizers
+
+
+async def test_the_order(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    await settle(1)
+    steps: list[object] = []
+
+    async def kernel(step: Step) -> None:
+        if step is Step.EXPORT:
+            steps.append(("route", known(coild), bool(world.exported), stored(world)))
+
+    def api(call: Call, moment: Moment) -> None:
+        if call.plural == "addressblocks" and moment is Moment.BEFORE:
+            steps.append((call.verb, known(coild), bool(world.exported), stored(world)))
+
+    coild.network.gate, coild.gate.fault = kernel, api
+    await coild.delete("c1")
+    await settle(2 * REST)
+    # Each step with what it found: is it in the books, is it announced, is it deleted, has it the finalizer?
+    assert steps == [
+        ("route", False, True, (False, True)),
+        ("delete", False, False, (False, True)),
+        ("patch", False, False, (True, True)),
+    ]
+    assert world.blocks == []
+
+
+async def test_it_rests_first_and_a_pod_that_comes_soon_finds_it(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    await coild.delete("c1")
+    creations = len(coild.client.calls)
+    await settle(REST - 1)
+    assert world.blocks == [ZERO]
+    await coild.add("c2")
+    await settle(10 * REST)
+    assert world.blocks == [ZERO]
+    assert [call.verb for call in coild.client.calls[creations:] if call.plural != "namespaces"] == []
+    await coild.delete("c2")
+    await settle(REST - 1)
+    assert world.blocks == [ZERO]
+    await settle(2)
+    assert world.blocks == []
+
+
+async def test_an_answer_in_the_middle_of_the_rest(coild: Coild) -> None:
+    await coild.add("c1")
+    assert await coild.release.reconcile(ZERO) == DONE, "in use"
+    await coild.delete("c1")
+    await settle(4)
+    assert await coild.release.reconcile(ZERO) == After(REST - 4)
+    assert await coild.release.reconcile("default-9") == DONE
+
+
+@pytest.mark.parametrize("verb", ["delete", "patch"])
+@pytest.mark.parametrize("moment", list(Moment))
+async def test_every_step_is_retried(world: World, coild: Coild, verb: str, moment: Moment) -> None:
+    await coild.add("c1")
+    failures = 0
+
+    def fault(call: Call, at: Moment) -> ApiError | None:
+        nonlocal failures
+        if (call.plural, call.verb, at) != ("addressblocks", verb, moment) or failures == 3:
+            return None
+        failures += 1
+        return UnavailableError("away")
+
+    coild.gate.fault = fault
+    await coild.delete("c1")
+    await settle(2 * REST)
+    assert failures == (1 if (verb, moment) == ("patch", Moment.AFTER) else 3), "a finished release is not repeated"
+    assert world.blocks == []
+
+
+async def test_nothing_is_deleted_while_the_kernel_keeps_the_route(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    broken = True
+
+    async def kernel(step: Step) -> None:
+        if step is Step.EXPORT and broken:
+            raise NetlinkError("no")
+
+    coild.network.gate = kernel
+    await coild.delete("c1")
+    await settle(3 * REST)
+    assert world.exported
+    assert stored(world) == (False, True)
+    broken = False
+    await settle(60)
+    assert (world.exported, world.blocks) == (set(), [])
+
+
+async def test_another_block_that_has_taken_the_name_is_left_alone(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    await coild.delete("c1")
+    await settle(1)
+    coild.block_source.delay = lambda: 5 * REST
+    world.api.delete(ADDRESS_BLOCKS, ZERO)
+    world.api.patch(ADDRESS_BLOCKS, ZERO, {"metadata": {"finalizers": []}}, subresource="")
+    world.granter.block(DEFAULT, 0)
+    new = world.api.get(ADDRESS_BLOCKS, ZERO)
+    await settle(3 * REST)
+    assert not known(coild), "by its old books the node has given the block back"
+    assert world.api.get(ADDRESS_BLOCKS, ZERO) == new
+    await settle(2 * REST + 2)
+    assert known(coild), "the news has come, and with it the new block"
+    await settle(20 * REST)
+    assert world.blocks == [], "which nobody uses"
+
+
+async def test_other_finalizers_are_others_business(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    finalizers = [FINALIZER, "example.com/other"]
+    world.api.patch(ADDRESS_BLOCKS, ZERO, {"metadata": {"finalizers": finalizers}}, subresource="")
+    await coild.delete("c1")
+    await settle(2 * REST)
+    block = world.api.get(ADDRESS_BLOCKS, ZERO)
+    assert block.metadata.deleting
+    assert block.metadata.finalizers == ("example.com/other",)
+
+
+async def test_a_block_that_is_asked_back_goes_when_its_last_pod_goes(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    world.api.delete(ADDRESS_BLOCKS, ZERO)
+    await settle(2 * REST)
+    assert stored(world) == (True, True)
+    assert await coild.add("c2") == ["10.1.0.2", "fd01::2"], "of another block, though there is room in the first"
+    await coild.delete("c1")
+    before = now()
+    await settle(1)
+    assert world.blocks == ["default-1"]
+    assert now() == before + 1
+
+
+async def test_a_reserved_block_is_never_released(world: World, coild: Coild) -> None:
+    world.granter.block(DEFAULT, 0, reserved=True)
+    await settle(1)
+    await coild.source.collect()
+    await settle(10 * REST)
+    assert stored(world) == (False, True)
+    assert world.exported == {"10.1.0.0/31", "fd01::/127"}
+
+
+async def test_a_crash_in_the_middle_is_finished_by_the_next_process(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    await coild.delete("c1")
+
+    def crash(call: Call, moment: Moment) -> None:
+        coild.gate.closed = coild.gate.closed or call.plural == "addressblocks"
+
+    coild.gate.fault = crash
+    await settle(2 * REST)
+    await coild.kill()
+    assert stored(world) == (True, True)
+    successor = Coild(world)
+    await successor.start()
+    await settle(1)
+    assert (world.blocks, world.exported) == ([], set())
+    await successor.kill()
+
+
+async def test_a_block_that_came_too_late_for_its_pod_goes_unless_it_is_used(world: World, coild: Coild) -> None:
+    world.granter.block(DEFAULT, 0)
+    await settle(REST - 1)
+    assert world.blocks == [ZERO]
+    await settle(2)
+    assert world.blocks == []
+
+
+async def test_no_block_goes_while_one_of_its_pool_is_asked_for(world: World, coild: Coild) -> None:
+    coild.request_source.delay = lambda: 3 * REST  # the block is here long before the answer
+    waiting = coild.spawn(coild.requester.request(DEFAULT))
+    await settle(3 * REST - 1)
+    assert world.blocks == [ZERO]
+    await waiting
+    assert await coild.add("c1") == ["10.1.0.0", "fd01::"]
+
+
+async def test_without_any_rest_pods_still_get_the_block_that_they_waited_for(world: World) -> None:
+    coild = Coild(world, rest=0.0)
+    await coild.start()
+    assert await coild.add("c1") == ["10.1.0.0", "fd01::"]
+    await coild.delete("c1")
+    await settle(2)
+    assert world.blocks == []
+    await coild.kill()
