@@ -52,6 +52,7 @@ class BareNode:
         self.ipv6: IPv6Address
         self.ipv4, self.ipv6 = network.node_addresses(0)
         self.socket = workspace.make_folder(NAME) / "coild.sock"
+        self._sandboxes: list[Sandbox] = []
         self.namespaces = Namespaces.hold(workspace, NAME)
         network.attach(self.namespaces, port=NAME, index=0)
         self.namespaces.run("ip", "link", "set", UPLINK, "mtu", str(UPLINK_MTU))
@@ -68,7 +69,11 @@ class BareNode:
             node = cls(workspace, network, plane)
             apply_chart(plane)
             node._register()
-            yield node
+            try:
+                yield node
+            finally:
+                for sandbox in node._sandboxes:
+                    sandbox.destroy()
 
     @property
     def kernel(self) -> KernelState:
@@ -108,8 +113,10 @@ class BareNode:
         return True
 
     def make_sandbox(self, pod: PodName, *, container_id: str) -> Sandbox:
-        """A new sandbox, as the runtime makes one before an ADD."""
-        return Sandbox(pod, container_id=container_id, cluster=self.workspace.id)
+        """A new sandbox, as the runtime makes one before an ADD; destroyed with the node at the latest."""
+        sandbox = Sandbox(pod, container_id=container_id, cluster=self.workspace.id)
+        self._sandboxes.append(sandbox)
+        return sandbox
 
     def make_namespace(self, name: str, *, pool: str = "") -> None:
         """A Namespace; `pool` goes into its annotation."""

@@ -43,15 +43,6 @@ class Replica:
         command = ipam_controller_command(plane, ports=(self._metrics, health), flags=(*FLAGS, *flags))
         self.service = Service(lambda: plane.workspace.spawn(name, command), ready=ready_probe(health))
 
-    def stop(self) -> None:
-        """Ask it to end, so that it leaves its lease to the next one. Whatever is left of it is killed."""
-        process = self.service.process
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT)
-        finally:
-            process.kill()
-
     def lines(self) -> list[dict[str, object]]:
         """What it has logged so far."""
         return [json.loads(line) for line in self.service.process.log.read_text().splitlines() if line[:1] == "{"]
@@ -145,9 +136,9 @@ class IpamWorld:
         await self.client.patch(ADDRESS_BLOCKS, block.name, {"metadata": {"finalizers": finalizers}})
 
     async def close(self) -> None:
-        """End the replicas and remove whatever is left."""
+        """End the replicas, so that each leaves its lease to the next one, and remove whatever is left."""
         for replica in self.replicas:
-            await asyncio.to_thread(replica.stop)
+            await asyncio.to_thread(replica.service.process.stop, timeout=STOP_TIMEOUT)
         resources: tuple[Resource[Any], ...] = (BLOCK_REQUESTS, ADDRESS_BLOCKS, ADDRESS_POOLS, NODES)
         for resource in resources:
             names = [item.metadata.name for item in await self.client.list(resource)]

@@ -6,6 +6,7 @@ machine's mounts, which would keep a "destroyed" pod on the network.
 
 import subprocess
 from dataclasses import dataclass
+from typing import IO, cast
 
 from integration.apiserver.kernel_state import KernelState
 from integration.cluster.process import marked_environment
@@ -28,7 +29,7 @@ class PodName:
 
 
 class Sandbox:
-    """One attempt to run a pod: a container ID and a network namespace. Ends with the cluster at the latest."""
+    """One attempt to run a pod: a container ID and a network namespace."""
 
     def __init__(self, pod: PodName, *, container_id: str, cluster: str) -> None:
         self.pod = pod
@@ -36,7 +37,10 @@ class Sandbox:
         self._holder = subprocess.Popen(
             _HOLD, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=marked_environment(cluster)
         )
-        if self._holder.stdout is None or not self._holder.stdout.readline():
+        with cast(IO[bytes], self._holder.stdout) as said:
+            there = bool(said.readline())
+        if not there:
+            self.destroy()
             raise SandboxError(f"no network namespace for {pod.name}")
 
     @property
@@ -54,5 +58,3 @@ class Sandbox:
         if self._holder.returncode is None:
             self._holder.kill()
             self._holder.wait(_REAP_TIMEOUT)
-            if self._holder.stdout is not None:
-                self._holder.stdout.close()

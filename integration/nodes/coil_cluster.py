@@ -1,4 +1,4 @@
-"""A real cluster with Coil on it, as its tests use it: what they ask of Kubernetes, and what they see there and in kernels.
+"""A real cluster with Coil on it, as tests use it: what they ask of Kubernetes, and what they see there and in kernels.
 
 A test works in a `Room` of its own: a namespace whose pods draw from a pool that nobody else draws from. A room that is
 left has proven that nothing leaks: its pool can only go after its last block, and a block only after its last pod.

@@ -22,6 +22,9 @@ from coil.reconcile.controller import DONE, After, Result
 from coild.api_client import ApiClient
 from coild.block_store import BlockStore
 
+SHORTEST_PAUSE = 0.01
+"""Seconds: the rounding of clocks must not leave a rest too short to pass."""
+
 REQUESTED_PAUSE = 1.0
 """Seconds after which a block that was kept for an outstanding request is looked at again."""
 
@@ -36,16 +39,16 @@ class BlockRelease:
     client: ApiClient
     store: BlockStore
     withdraw: Callable[[], Awaitable[None]]
+    requested: Callable[[PoolName], bool]
     rest: float
     log: FilteringBoundLogger
-    requested: Callable[[PoolName], bool] = lambda pool: False
 
     async def reconcile(self, key: str) -> Result:
         """Release the block named `key` if nobody uses it. Idempotent; raises to be retried."""
         name = BlockName(key)
         idle = self.store.idle_for(name)
         if idle is not None and idle < self.rest:
-            return After(self.rest - idle)
+            return After(max(self.rest - idle, SHORTEST_PAUSE))
         if idle is not None and idle < math.inf and self.requested(self.store.pool_of(name)):
             return After(REQUESTED_PAUSE)
         departure = self.store.depart(name)

@@ -120,7 +120,14 @@ async def assemble(settings: Settings, process: Process) -> None:
     pods = PodService(
         source=source, network=network, options=options, acquire_timeout=settings.acquire_timeout, log=log
     )
-    release = BlockRelease(client=kube, store=store, withdraw=export.settled, rest=settings.block_rest, log=log)
+    release = BlockRelease(
+        client=kube,
+        store=store,
+        withdraw=export.settled,
+        requested=requester.outstanding,
+        rest=settings.block_rest,
+        log=log,
+    )
     releasing = Controller(
         "block-release",
         release.reconcile,

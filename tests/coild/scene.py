@@ -196,9 +196,9 @@ class Coild:
     async def kill(self) -> None:
         """kill -9: nothing that this life had begun has any effect from now on."""
         self.gate.closed = self.network.killed = True
-        others = {task for task in asyncio.all_tasks() if task not in self.world.tasks}
-        others.discard(asyncio.current_task())
-        await end(others)
+        spared = {asyncio.current_task(), *self.world.tasks}
+        while others := {task for task in asyncio.all_tasks() if task not in spared}:
+            await end(others)  # and what they have begun in their last moments
 
     # --- the runtime's side
 

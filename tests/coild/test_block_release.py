@@ -66,6 +66,18 @@ async def test_it_rests_first_and_a_pod_that_comes_soon_finds_it(world: World, c
     assert world.blocks == []
 
 
+async def test_a_rest_that_rounding_leaves_unfinished_still_ends(world: World, coild: Coild) -> None:
+    start = 247.718
+    rest_left = REST - (start + REST - start)
+    assert rest_left > 0
+    assert start + REST + rest_left == start + REST, "a pause that leads from this moment to this moment"
+    await coild.add("c1")
+    await settle(start - now())
+    await coild.delete("c1")
+    await settle(REST + 1)
+    assert world.blocks == []
+
+
 async def test_an_answer_in_the_middle_of_the_rest(coild: Coild) -> None:
     await coild.add("c1")
     assert await coild.release.reconcile(ZERO) == DONE, "in use"

@@ -143,6 +143,7 @@ class NodeLife(RuleBasedStateMachine):
 
         async def crash() -> None:
             await self.coild.kill()
+            await asyncio.gather(*self.calls, return_exceptions=True)
             self.calls.clear()
             await self._start()
 
@@ -161,7 +162,8 @@ class NodeLife(RuleBasedStateMachine):
         self.api_down, self.kernel_faults = False, 0
         self.world.granter.wake()
         self.coild.gate.fault = lambda call, moment: None
-        await settle(ACQUIRE_TIMEOUT + 30)
+        # Operations on one attachment take turns: in the worst case all of them are on one, and all wait for a block.
+        await settle((ACQUIRE_TIMEOUT + 5) * (len(self.calls) + 1))
         assert all(call.done() for call in self.calls), "every operation ends in bounded time"
         await asyncio.gather(*self.calls, return_exceptions=True)
         for number in range(10):

@@ -30,7 +30,7 @@ from tests.coil.reconcile.following import Follower, following
 
 _BACKOFF = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
 # aiohttp repeats a GET once, at once, whose connection ended without an answer: so these come in pairs.
-_PAIRED = {reset: 2}
+_PAIRED: dict[Answer, int] = {reset: 2}
 _NEVER = event("ADDED", thing("never", version=99))
 
 

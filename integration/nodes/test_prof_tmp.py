@@ -1,0 +1,122 @@
+"""Coil's programs killed under real pods: traffic does not notice, and afterwards nothing is lost or left over."""
+
+from typing import Any
+
+import pytest
+
+from integration.apiserver.patience import wait_until
+from integration.deployment import apply
+from integration.nodes.coil_cluster import CoilCluster, Room
+from integration.nodes.conftest import OpenRoom
+
+pytestmark = pytest.mark.cluster
+
+GHOST = "ghost"
+
+
+def test_pods_do_not_notice_that_coild_is_killed(open_room: OpenRoom, coil: CoilCluster) -> None:
+    print(__import__("time").strftime("%H:%M:%S"), 'room = open_room(bits=1)', flush=True)
+    room = open_room(bits=1)
+    node, other = coil.nodes
+    print(__import__("time").strftime("%H:%M:%S"), 'coild = coil.installation.daemons[node.name]', flush=True)
+    coild = coil.installation.daemons[node.name]
+    print(__import__("time").strftime("%H:%M:%S"), 'room.run(*(room.pod(name, node) for name in ("doom', flush=True)
+    room.run(*(room.pod(name, node) for name in ("doomed", "left", "stays")), room.pod("right", other))
+    pods, blocks = room.pods(), block_uids(room)
+    doomed = next(pod for pod in pods if pod.name == "doomed")
+    survivors = [pod for pod in pods if pod != doomed]
+    kernel = coil.kernel(node)
+    link = kernel.destinations("116")[f"{doomed.ipv4}/32"]
+
+    print(__import__("time").strftime("%H:%M:%S"), 'coild.kill()', flush=True)
+    coild.kill()
+    print(__import__("time").strftime("%H:%M:%S"), 'assert room.find_gaps(survivors) == []', flush=True)
+    assert room.find_gaps(survivors) == []
+    print(__import__("time").strftime("%H:%M:%S"), 'room.kubectl("delete", "pod", doomed.name)', flush=True)
+    room.kubectl("delete", "pod", doomed.name)
+    print(__import__("time").strftime("%H:%M:%S"), 'room.create(room.pod("newcomer", node))', flush=True)
+    room.create(room.pod("newcomer", node))
+    print(__import__("time").strftime("%H:%M:%S"), 'wait_until(lambda: room.events("newcomer", reason=', flush=True)
+    wait_until(lambda: room.events("newcomer", reason="FailedCreatePodSandBox"), what="the newcomer has to wait")
+    print(__import__("time").strftime("%H:%M:%S"), 'assert "newcomer" not in {pod.name for pod in room', flush=True)
+    assert "newcomer" not in {pod.name for pod in room.pods()}
+
+    print(__import__("time").strftime("%H:%M:%S"), 'coild.start()', flush=True)
+    coild.start()
+    print(__import__("time").strftime("%H:%M:%S"), 'room.wait_ready("newcomer")', flush=True)
+    room.wait_ready("newcomer")
+    print(__import__("time").strftime("%H:%M:%S"), 'wait_until(lambda: kernel.link(link) is None, what', flush=True)
+    wait_until(lambda: kernel.link(link) is None, what="the pod that was deleted meanwhile is detached")
+    print(__import__("time").strftime("%H:%M:%S"), 'after = room.pods()', flush=True)
+    after = room.pods()
+    print(__import__("time").strftime("%H:%M:%S"), 'assert [pod for pod in after if pod.name != "newco', flush=True)
+    assert [pod for pod in after if pod.name != "newcomer"] == survivors
+    print(__import__("time").strftime("%H:%M:%S"), 'assert len({pod.ipv4 for pod in after}) == len({po', flush=True)
+    assert len({pod.ipv4 for pod in after}) == len({pod.ipv6 for pod in after}) == 4
+    print(__import__("time").strftime("%H:%M:%S"), 'kept = block_uids(room)', flush=True)
+    kept = block_uids(room)
+    print(__import__("time").strftime("%H:%M:%S"), 'assert {pod.block for pod in survivors} <= blocks.', flush=True)
+    assert {pod.block for pod in survivors} <= blocks.keys()
+    print(__import__("time").strftime("%H:%M:%S"), 'assert all(kept[pod.block] == blocks[pod.block] fo', flush=True)
+    assert all(kept[pod.block] == blocks[pod.block] for pod in survivors)
+    print(__import__("time").strftime("%H:%M:%S"), 'assert room.find_gaps() == []', flush=True)
+    assert room.find_gaps() == []
+    print(__import__("time").strftime("%H:%M:%S"), '# One for each pod, and none for those that are go', flush=True)
+    # One for each pod, and none for those that are gone or were not made.
+    print(__import__("time").strftime("%H:%M:%S"), 'assert len(kernel.pod_links()) == len([pod for pod', flush=True)
+    assert len(kernel.pod_links()) == len([pod for pod in after if pod.node == node.name])
+
+
+def test_a_pod_gets_its_block_after_the_controller_was_killed(open_room: OpenRoom, coil: CoilCluster) -> None:
+    room = open_room(bits=0)
+    node, other = coil.nodes
+    room.run(room.pod("first", node))
+    before = room.pods()
+
+    coil.installation.controller.kill()
+    room.create(room.pod("second", node), room.pod("third", other))
+    wait_until(lambda: len(requests_of(coil, room)) == 2, what="a request from each node")
+    assert room.pods() == before
+    assert room.find_gaps(before) == []
+
+    coil.installation.controller.start()
+    room.wait_ready("--all")
+    pods = room.pods()
+    assert [pod for pod in pods if pod.name == "first"] == before
+    assert sorted(pod.block for pod in pods) == [block.name for block in room.blocks()]
+    assert len(room.blocks()) == 3
+    assert room.find_gaps() == []
+    wait_until(lambda: requests_of(coil, room) == [], what="the answered requests are deleted")
+
+
+def test_the_blocks_of_a_node_that_is_gone_are_collected(open_room: OpenRoom, coil: CoilCluster) -> None:
+    room = open_room(bits=0)
+    apply(coil.plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": GHOST}})
+    try:
+        node = coil.read("node", GHOST)["metadata"]
+        owner = {"apiVersion": "v1", "kind": "Node", "name": GHOST, "uid": node["uid"], "controller": False}
+        for number in (1, 2):
+            request = {
+                "apiVersion": "coil.cybozu.com/v2",
+                "kind": "BlockRequest",
+                "metadata": {"name": f"{GHOST}-{number}", "ownerReferences": [owner]},
+                "spec": {"nodeName": GHOST, "poolName": room.pool},
+            }
+            apply(coil.plane, request)
+        names = [f"blockrequest/{GHOST}-{number}" for number in (1, 2)]
+        coil.plane.kubectl("wait", "--for=condition=Complete", *names, "--timeout=60s")
+        assert [block.node for block in room.blocks()] == [GHOST, GHOST]
+    finally:
+        coil.plane.kubectl("delete", "node", GHOST, "--timeout=60s")
+    wait_until(lambda: room.blocks() == [], what="the blocks are collected")
+    wait_until(lambda: requests_of(coil, room) == [], what="the requests go with their owner")
+
+
+def block_uids(room: Room) -> dict[str, str]:
+    items = room.coil.read("addressblocks", f"--selector=coil.cybozu.com/pool={room.pool}")["items"]
+    return {item["metadata"]["name"]: item["metadata"]["uid"] for item in items}
+
+
+def requests_of(coil: CoilCluster, room: Room) -> list[dict[str, Any]]:
+    """The requests for blocks of the room's pool."""
+    return [item for item in coil.read("blockrequests")["items"] if item["spec"]["poolName"] == room.pool]

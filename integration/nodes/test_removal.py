@@ -1,0 +1,32 @@
+"""Everything deleted: neither the API server nor any kernel has a trace of what the pods had. Last of its folder."""
+
+import pytest
+
+from integration.apiserver.patience import settle
+from integration.nodes.coil_cluster import CoilCluster, Families
+
+pytestmark = pytest.mark.cluster
+
+
+def test_nothing_is_left_of_pods_that_are_deleted(coil: CoilCluster) -> None:
+    for families in Families:
+        with coil.room(families, bits=1) as room:
+            room.run(*(room.pod(f"{node.name}-{number}", node) for node in coil.nodes for number in range(3)))
+            for node in coil.nodes:
+                kernel = coil.kernel(node)
+                assert len(kernel.pod_links()) == 3
+                assert len(kernel.destinations("116")) == 3 * len(families.value)
+                assert len(kernel.destinations("119")) == 2 * len(families.value)
+    settle(lambda: leftovers(coil), after="everything was deleted")
+
+
+def leftovers(coil: CoilCluster) -> list[str]:
+    """A line for each thing of Coil's that still exists, but for the programs themselves."""
+    objects = coil.plane.kubectl("get", "addresspools,addressblocks,blockrequests", "--output=name").split()
+    found = [f"the API server has {name}" for name in objects]
+    for node in coil.nodes:
+        kernel = coil.kernel(node)
+        found += [f"{node.name} has the link {link} of {alias}" for alias, link in kernel.pod_links().items()]
+        for table in ("116", "119"):
+            found += [f"{node.name} has {route} in table {table}" for route in kernel.destinations(table)]
+    return found
