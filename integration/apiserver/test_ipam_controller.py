@@ -12,8 +12,8 @@ from coil.crd.block_request import BLOCK_REQUESTS, Granted, RefusalReason, Refus
 from coil.crd.builtin import NODES
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_POOL, LABEL_RESERVED, NodeName, PoolName
+from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
-from coil_ipam_controller.api_client import ApiClient
 from integration.apiserver.ipam_world import IpamWorld, until
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import apply_chart

@@ -12,10 +12,10 @@ from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.block_request import Refused
 from coil.crd.names import LABEL_POOL
 from coil.ipam.index_book import IndexBook
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
 from coil.reconcile.controller import DONE, After, Result
 from coil_ipam_controller import finalizer
-from coil_ipam_controller.api_client import ApiClient
 from coil_ipam_controller.cluster_view import BY_POOL, ClusterView
 from coil_ipam_controller.pool_supply import judge_pool
 

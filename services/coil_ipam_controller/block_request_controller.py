@@ -33,9 +33,9 @@ from coil.crd.meta import Condition
 from coil.crd.names import LABEL_VALUE_LENGTH, BlockName, is_object_name
 from coil.ipam.index_book import IndexBook
 from coil.ipam.layout import PlannedBlock, parse_block_index
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, NotFoundError
 from coil.reconcile.controller import DONE, Result
-from coil_ipam_controller.api_client import ApiClient
 from coil_ipam_controller.block_render import render_block
 from coil_ipam_controller.cluster_view import BY_REQUEST, ClusterView
 from coil_ipam_controller.pool_supply import judge_pool

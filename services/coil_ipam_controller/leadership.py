@@ -17,11 +17,11 @@ from coil.crd.address_pool import AddressPool
 from coil.crd.block_request import BlockRequest, Pending
 from coil.crd.builtin import Node
 from coil.ipam.index_book import IndexBook
+from coil.kube.api_client import ApiClient
 from coil.reconcile.controller import Controller, Reconcile
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil_ipam_controller.address_pool_controller import AddressPoolController
-from coil_ipam_controller.api_client import ApiClient
 from coil_ipam_controller.block_request_controller import BlockRequestController
 from coil_ipam_controller.cluster_view import ClusterView
 from coil_ipam_controller.node_controller import NodeController

@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from structlog.typing import FilteringBoundLogger
-
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.block_request import BLOCK_REQUESTS
@@ -28,6 +26,7 @@ from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.leader import LeaderElector
 from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.sync_barrier import wait_synced
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_ipam_controller.cluster_view import BLOCK_INDEXERS, REQUEST_INDEXERS, ClusterView
@@ -39,7 +38,6 @@ from coil_ipam_controller.term import TermSource
 T = TypeVar("T", bound=HasMetadata)
 
 NAME = "coil-ipam-controller"
-SYNC_REPORT_SECONDS = 30.0
 
 
 def main() -> int:
@@ -97,16 +95,6 @@ async def assemble(settings: Settings, process: Process) -> None:
     process.stack.callback(dead_man.close)
     elector = LeaderElector(NAME, claim, dead_man=dead_man, metrics=metrics, log=log)
     process.spawn("election", elector.run(leadership.lead))
-
-
-async def wait_synced(informers: Iterable[Informer[Any]], *, log: FilteringBoundLogger) -> None:
-    """Return when each cache holds its first list, however long the API server is away."""
-    for informer in informers:
-        while not informer.synced:
-            try:
-                await informer.wait_synced(SYNC_REPORT_SECONDS)
-            except TimeoutError as error:
-                log.warning("waiting for the API server", why=str(error))
 
 
 def _listed(informer: Informer[Any]) -> str | None:

@@ -14,10 +14,10 @@ from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
 from coil.crd.builtin import NODES
 from coil.crd.names import NodeName, is_object_name
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
 from coil.reconcile.controller import DONE, Result
 from coil_ipam_controller import finalizer
-from coil_ipam_controller.api_client import ApiClient
 from coil_ipam_controller.cluster_view import BY_NODE, ClusterView
 
 

@@ -17,9 +17,9 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import FINALIZER, BlockName, PoolName
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
 from coil.reconcile.controller import DONE, After, Result
-from coild.api_client import ApiClient
 from coild.block_store import BlockStore
 
 SHORTEST_PAUSE = 0.01

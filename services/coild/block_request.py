@@ -23,11 +23,11 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, Granted, Pending, Refused
 from coil.crd.builtin import NODES
 from coil.crd.names import LABEL_NODE, BlockName, NodeName, PoolName, RequestUid
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, ConflictError, NotFoundError
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.informer import Informer
 from coild.address_source import AddressUnavailableError
-from coild.api_client import ApiClient
 
 ANSWER_TIMEOUT = 300.0
 """Seconds after which a request that nobody answers is taken back; the next pod makes a new one."""

@@ -10,7 +10,6 @@ import itertools
 import os
 import random
 import sys
-from collections.abc import Iterable
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, TypeVar
@@ -34,6 +33,7 @@ from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
+from coil.reconcile.sync_barrier import wait_synced
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coild.block_release import BlockRelease
@@ -57,8 +57,6 @@ LIMITS = CallLimits(running=512, queued=0)
 RELEASE_WORKERS = 4
 GRACE = 4.0
 """Seconds that calls have to end after a stop was asked for."""
-
-SYNC_REPORT_SECONDS = 30.0
 
 
 def main() -> int:
@@ -168,16 +166,6 @@ async def read_node(kube: KubeClient, name: NodeName, *, rng: random.Random, log
             log.warning("waiting for this node's object", why=str(error))
         await asyncio.sleep(START_BACKOFF.delay(attempt, rng.random))
     raise AssertionError("unreachable")
-
-
-async def wait_synced(informers: Iterable[Informer[Any]], *, log: FilteringBoundLogger) -> None:
-    """Return when each cache holds its first list, however long the API server is away."""
-    for informer in informers:
-        while not informer.synced:
-            try:
-                await informer.wait_synced(SYNC_REPORT_SECONDS)
-            except TimeoutError as error:
-                log.warning("waiting for the API server", why=str(error))
 
 
 async def settle(pods: PodService, *, log: FilteringBoundLogger) -> None:

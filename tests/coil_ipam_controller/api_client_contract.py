@@ -11,8 +11,8 @@ from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, BlockRequestSpec
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER, NodeName, PoolName
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from coil_ipam_controller.api_client import ApiClient
 
 
 def block(name: str, *finalizers: str, **labels: str) -> AddressBlock:

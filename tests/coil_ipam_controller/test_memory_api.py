@@ -2,7 +2,7 @@
 
 import pytest
 
-from coil_ipam_controller.api_client import ApiClient
+from coil.kube.api_client import ApiClient
 from tests.coil_ipam_controller.api_client_contract import ApiClientContract
 from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
 

@@ -31,9 +31,7 @@ class FrameSettings:
     log_level: str = flag(
         "info", parse=parse_word(*LOG_LEVELS), help="least severe lines to log: " + ", ".join(LOG_LEVELS)
     )
-    log_format: LogFormat = flag(
-        "auto", parse=parse_format, help="json, text, or auto: text on a terminal only"
-    )
+    log_format: LogFormat = flag("auto", parse=parse_format, help="json, text, or auto: text on a terminal only")
     stop_timeout: float = flag(
         "10s", parse=parse_period, help="how long a graceful stop may take before the process just exits"
     )

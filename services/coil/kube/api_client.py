@@ -1,4 +1,4 @@
-"""What the reconcilers ask of the API server. `coil.kube`'s client is one; tests have another, in memory.
+"""What services ask of the API server about single objects. `coil.kube.client` is one; tests have another, in memory.
 
 The exceptions are those of `coil.kube.errors`. After an UnavailableError of a write nobody knows whether the write
 took place.
