@@ -1,0 +1,75 @@
+"""A process that contends for a Lease and writes down when it is at work; run by the tests of the election.
+
+    python -m integration.apiserver.contender KUBECONFIG NAMESPACE NAME DIARY LEASE_SECONDS
+
+The diary's lines are `<seconds> <word>` in the clock of the machine, which all processes share: `begin`, `beat`
+some fifty times a second while at work and holding the Lease, `end`. Ends on SIGTERM as a service does.
+"""
+
+import asyncio
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from coil.kube.client import KubeClient
+from coil.kube.lease_store import KubeLeaseStore
+from coil.reconcile.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
+from coil.reconcile.dead_man import DeadManThread
+from coil.reconcile.leader import LeaderElector
+from coil.reconcile.metric import ReconcileMetrics
+from coil.runtime.endpoint import Endpoint
+from coil.runtime.process import Process, run
+from coil.runtime.settings import FrameSettings
+
+BEAT_SECONDS = 0.02
+ANY_PORT = Endpoint("127.0.0.1", 0)
+
+
+def timing_of(lease: int) -> LeaderTiming:
+    """The usual proportions on a lease of `lease` seconds."""
+    return LeaderTiming(lease=lease, renew=lease * 0.6, grace=lease * 0.2, retry=lease * 0.1, call=lease * 0.3)
+
+
+async def assemble(arguments: list[str], process: Process) -> None:
+    kubeconfig, namespace, name, diary, lease = arguments
+    client = await process.stack.enter_async_context(KubeClient.connect(Path(kubeconfig)))
+    dead_man = DeadManThread(clock=boot_clock)
+    process.stack.callback(dead_man.close)
+    page = process.stack.enter_context(Path(diary).open("a", buffering=1))
+    elector = LeaderElector(
+        name,
+        LeaseClaim(
+            KubeLeaseStore(client=client, namespace=namespace, name=name),
+            identity=new_identity(),
+            timing=timing_of(int(lease)),
+        ),
+        dead_man=dead_man,
+        metrics=ReconcileMetrics(process.registry),
+        log=process.log,
+    )
+    process.spawn("election", elector.run(lambda: work(elector, page)))
+
+
+async def work(elector: LeaderElector, page: TextIO) -> None:
+    def note(word: str) -> None:
+        page.write(f"{boot_clock():.4f} {word}\n")
+
+    note("begin")
+    try:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            if elector.holds_lease():
+                note("beat")
+    finally:
+        await asyncio.sleep(BEAT_SECONDS)
+        note("end")
+
+
+def main() -> int:
+    settings = FrameSettings(metrics_addr=ANY_PORT, health_addr=ANY_PORT)
+    return run(partial(assemble, sys.argv[1:]), name="contender", settings=settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
