@@ -1,6 +1,6 @@
 """A process that contends for a Lease and writes down when it is at work; run by the tests of the election.
 
-    python -m integration.apiserver.contender KUBECONFIG NAMESPACE NAME DIARY LEASE_SECONDS
+    python -m integration.apiserver.contender KUBECONFIG NAMESPACE NAME LEASE_SECONDS DIARY
 
 The diary's lines are `<seconds> <word>` in the clock of the machine, which all processes share: `begin`, `beat`
 some fifty times a second while at work and holding the Lease, `end`. Ends on SIGTERM as a service does.
@@ -27,16 +27,15 @@ ANY_PORT = Endpoint("127.0.0.1", 0)
 
 
 def timing_of(lease: int) -> LeaderTiming:
-    """The usual proportions on a lease of `lease` seconds."""
-    return LeaderTiming(lease=lease, renew=lease * 0.6, grace=lease * 0.2, retry=lease * 0.1, call=lease * 0.3)
+    """About the usual proportions, on a lease of `lease` seconds."""
+    return LeaderTiming(lease=lease, renew=lease * 0.6, grace=lease * 0.2, retry=lease * 0.1, call=lease * 0.25)
 
 
-async def assemble(arguments: list[str], process: Process) -> None:
-    kubeconfig, namespace, name, diary, lease = arguments
+async def assemble(arguments: list[str], page: TextIO, process: Process) -> None:
+    kubeconfig, namespace, name, lease = arguments
     client = await process.stack.enter_async_context(KubeClient.connect(Path(kubeconfig)))
     dead_man = DeadManThread(clock=boot_clock)
     process.stack.callback(dead_man.close)
-    page = process.stack.enter_context(Path(diary).open("a", buffering=1))
     elector = LeaderElector(
         name,
         LeaseClaim(
@@ -52,23 +51,23 @@ async def assemble(arguments: list[str], process: Process) -> None:
 
 
 async def work(elector: LeaderElector, page: TextIO) -> None:
-    def note(word: str) -> None:
-        page.write(f"{boot_clock():.4f} {word}\n")
-
-    note("begin")
+    page.write(f"{boot_clock():.4f} begin\n")
     try:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
+            now = boot_clock()
             if elector.holds_lease():
-                note("beat")
+                page.write(f"{now:.4f} beat\n")
     finally:
         await asyncio.sleep(BEAT_SECONDS)
-        note("end")
+        page.write(f"{boot_clock():.4f} end\n")
 
 
 def main() -> int:
     settings = FrameSettings(metrics_addr=ANY_PORT, health_addr=ANY_PORT)
-    return run(partial(assemble, sys.argv[1:]), name="contender", settings=settings)
+    *arguments, diary = sys.argv[1:]
+    with Path(diary).open("a", buffering=1) as page:
+        return run(partial(assemble, arguments, page), name="contender", settings=settings)
 
 
 if __name__ == "__main__":

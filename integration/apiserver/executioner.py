@@ -1,12 +1,13 @@
 """Kills programs in the middle of their work, at moments that a seed decides.
 
-A kill is due some milliseconds after a certain number of operations have succeeded: so there is progress between two of
-them, and something under way at each. Some are followed by another one, which meets the successor in its recovery.
+A kill is due after a certain number of operations have succeeded: so there is progress between two of them, and
+something under way at each. It strikes some milliseconds after a moment at which its victim has begun something. Some
+kills of coild are followed by another one, which meets the successor in its recovery.
 """
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -14,9 +15,9 @@ from random import Random
 from integration.apiserver.service import Service
 from integration.apiserver.tally import Tally
 
-_LONGEST_STEP = 300.0  # seconds without which a run makes progress: then it is over anyway
-_IN_FLIGHT = 0.06  # seconds: several times what one operation takes
 _RECOVERY = 1.5  # seconds from a start into the work
+_LULL = 10.0  # seconds to wait for a moment; when it does not come, the victim dies idle
+_LOOK = 0.001  # seconds between two looks at whether it has come
 
 
 class Victim(Enum):
@@ -26,13 +27,25 @@ class Victim(Enum):
     CONTROLLER = "coil-ipam-controller"
 
 
+class Moment(Enum):
+    """What a kill waits for. The value is how long the victim may still have to do with it, in seconds."""
+
+    OPERATION = 0.03
+    """A CNI operation has ended, and others have not."""
+    PROMISE = 0.012
+    """A request for a block has been promised one, which is about to be created. Nobody does that but a leader."""
+    BLOCK = 0.005
+    """A block has been created; the answer to its request is about to follow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Due `delay` seconds after `successes` operations."""
+    """Due at the first `moment` after so many operations, strikes `delay` seconds after it."""
 
     successes: int
-    delay: float
     victim: Victim
+    moment: Moment
+    delay: float
 
 
 def draw_kills(rng: Random, *, operations: int, counts: Mapping[Victim, int]) -> list[Kill]:
@@ -40,18 +53,30 @@ def draw_kills(rng: Random, *, operations: int, counts: Mapping[Victim, int]) ->
     kills: list[Kill] = []
     for victim, count in counts.items():
         for successes in sorted(rng.sample(range(5, operations), count)):
-            kills.append(Kill(successes, rng.uniform(0, _IN_FLIGHT), victim))
+            moment = rng.choice((Moment.PROMISE, Moment.BLOCK)) if victim is Victim.CONTROLLER else Moment.OPERATION
+            kills.append(Kill(successes, victim, moment, rng.uniform(0, moment.value)))
             if victim is Victim.COILD and rng.random() < 0.25:
-                kills.append(Kill(successes, rng.uniform(0, _RECOVERY), victim))
+                kills.append(Kill(successes, victim, moment, rng.uniform(0, _RECOVERY)))
     return sorted(kills, key=lambda kill: kill.successes)
 
 
 class Executioner:
-    """Carries the kills out in a thread of its own; each victim is started again at once."""
+    """Carries the kills out in a thread of its own; each victim is started again at once.
 
-    def __init__(self, kills: list[Kill], *, victims: Mapping[Victim, Service], tally: Tally) -> None:
+    `counts` gives for a moment how often it has come; nobody counts operations here but the tally.
+    """
+
+    def __init__(
+        self,
+        kills: list[Kill],
+        *,
+        victims: Mapping[Victim, Service],
+        counts: Mapping[Moment, Callable[[], int]],
+        tally: Tally,
+    ) -> None:
         self._kills = kills
         self._victims = victims
+        self._counts = counts
         self._tally = tally
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="executioner")
@@ -74,8 +99,15 @@ class Executioner:
                 while not self._tally.await_successes(kill.successes, timeout=0.2):
                     if self._stopped.is_set():
                         return
+                if (count := self._counts.get(kill.moment)) is not None:
+                    self._await_moment(count)
                 time.sleep(kill.delay)
                 self._victims[kill.victim].crash()
                 self.done.append(kill)
         except Exception as error:
             self._failure = error
+
+    def _await_moment(self, count: Callable[[], int]) -> None:
+        before, deadline = count(), time.monotonic() + _LULL
+        while count() == before and time.monotonic() < deadline:
+            time.sleep(_LOOK)

@@ -20,7 +20,7 @@ import pytest
 from integration.apiserver.audit import find_faults, find_record_faults
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.event_record import EventRecord
-from integration.apiserver.executioner import Executioner, Victim, draw_kills
+from integration.apiserver.executioner import Executioner, Moment, Victim, draw_kills
 from integration.apiserver.kubelet import Kubelet, live_pods
 from integration.apiserver.patience import settle
 from integration.apiserver.tally import Tally
@@ -32,7 +32,7 @@ KUBELETS = 8
 ROUNDS = 5
 PODS_PER_ROUND = 7  # of each kubelet
 OPERATIONS = 500
-KILLS = {Victim.COILD: 20, Victim.CONTROLLER: 7}
+KILLS = {Victim.COILD: 20, Victim.CONTROLLER: 12}
 
 POOLS = {"plain": "default", "annotated": "second"}
 """The pool of each namespace."""
@@ -85,7 +85,12 @@ def crash_repeatedly(node: BareNode, seed: str) -> None:
         for number in range(KUBELETS)
     ]
     kills = draw_kills(Random(f"{seed}/kills"), operations=OPERATIONS, counts=KILLS)
-    with ThreadPoolExecutor(max_workers=KUBELETS) as pool, Executioner(kills, victims=victims, tally=tally) as axe:
+    counts = {
+        Moment.PROMISE: partial(requests.count, is_promise),
+        Moment.BLOCK: partial(blocks.count, is_creation),
+    }
+    executioner = Executioner(kills, victims=victims, counts=counts, tally=tally)
+    with ThreadPoolExecutor(max_workers=KUBELETS) as pool, executioner:
         for number in range(ROUNDS):
             together(pool, [partial(kubelet.run, PODS_PER_ROUND) for kubelet in kubelets])
             pods = live_pods(kubelets)
@@ -93,10 +98,10 @@ def crash_repeatedly(node: BareNode, seed: str) -> None:
             together(pool, [kubelet.end_all for kubelet in kubelets])
             settle(partial(find_faults, node, {}, POOLS), after=f"all pods of round {number} have ended, {tally}")
     settle(lambda: sorted(blocks.present() | requests.present()), after="what the record still shows")
-    print(f"{tally}, {len(axe.done)} kills, {len(blocks.first_versions())} blocks came and went")
+    print(f"{tally}, {len(executioner.done)} kills, {len(blocks.first_versions())} blocks came and went")
 
     assert find_record_faults(blocks, requests, node.objects("addresspools")) == []
-    assert axe.done == kills
+    assert executioner.done == kills
     assert tally.successes >= OPERATIONS
     # The run was what it was meant to be.
     assert tally.failures > 0, "no kill has hit anything"
@@ -108,3 +113,12 @@ def together(pool: Executor, works: Sequence[Callable[[], None]]) -> None:
     """Do all at once; the first failure is raised."""
     for work in [pool.submit(work) for work in works]:
         work.result()
+
+
+def is_promise(event: bytes) -> bool:
+    """Whether a request is between the promise of a block and its answer."""
+    return b'"addressBlockName"' in event and b'"conditions"' not in event
+
+
+def is_creation(event: bytes) -> bool:
+    return event.startswith(b'{"type":"ADDED"')

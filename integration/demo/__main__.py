@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from integration.cluster.__main__ import EXPECTED
 from integration.cluster.cluster import Cluster, Ending
+from integration.cluster.control_plane import KubectlError
 from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods, render_table
 from integration.demo.reach import find_gaps
 from integration.demo.topology import NodeRow, render_topology
@@ -101,7 +102,11 @@ def step(title: str, work: Callable[[], T]) -> T:
 def run_pods(cluster: Cluster) -> None:
     apply(cluster.plane, *deployment_documents(web=WEB, dmz=DMZ))
     for name in NAMESPACES:
-        cluster.plane.kubectl("rollout", "status", f"--namespace={name}", f"deployment/{name}", "--timeout=90s")
+        try:
+            cluster.plane.kubectl("rollout", "status", f"--namespace={name}", f"deployment/{name}", "--timeout=90s")
+        except KubectlError as error:
+            why = cluster.plane.kubectl("get", "pods,events", f"--namespace={name}", "--output=wide")
+            raise DemoError(f"{error}\n{why}") from error
 
 
 def take_stock(cluster: Cluster) -> tuple[list[BlockRow], list[PodRow]]:

@@ -1,6 +1,5 @@
 """Who reaches whom: real HTTP over TCP, from inside pods by `kubectl exec` and from the nodes' own namespaces."""
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from integration.cluster.control_plane import ControlPlane, KubectlError
@@ -32,29 +31,38 @@ def find_gaps(plane: ControlPlane, nodes: list[Node], pods: list[PodRow]) -> lis
 def _from_pod(plane: ControlPlane, source: PodRow, targets: list[PodRow]) -> list[str]:
     try:
         printed = plane.kubectl(
-            "exec", f"--namespace={source.namespace}", source.name, "--", "busybox", "sh", "-c", _script(targets)
+            "exec",
+            f"--namespace={source.namespace}",
+            source.name,
+            "--",
+            "busybox",
+            "sh",
+            "-c",
+            render_requests(targets),
         )
     except KubectlError as error:
         return [f"{source.namespace}/{source.name}: {error}"]
-    return _compare(f"{source.namespace}/{source.name} on {source.node}", printed, targets)
+    return compare_answers(f"{source.namespace}/{source.name} on {source.node}", printed, targets)
 
 
 def _from_node(node: Node, targets: list[PodRow]) -> list[str]:
     try:
-        printed = node.run(["busybox", "sh", "-c", _script(targets)], timeout=TIMEOUT * 2 * len(targets) + 10)
+        printed = node.run(["busybox", "sh", "-c", render_requests(targets)], timeout=TIMEOUT * 2 * len(targets) + 10)
     except NodeCommandError as error:
         return [str(error)]
-    return _compare(node.name, printed, targets)
+    return compare_answers(node.name, printed, targets)
 
 
-def _script(targets: list[PodRow]) -> str:
-    """One line per request: the answer, or nothing."""
+def render_requests(targets: list[PodRow]) -> str:
+    """A shell script that prints one line for each address of the targets: the answer, or nothing."""
     # Bounded from outside: Debian's static busybox crashes on wget's own -T.
     fetch = f"timeout {TIMEOUT} busybox wget -q -O -"
-    return "; ".join(f'echo "$({fetch} {url(address)})"' for address in _addresses(targets))
+    addresses = [address for target in targets for address in target.addresses if address]
+    return "; ".join(f'echo "$({fetch} {url(address)})"' for address in addresses)
 
 
-def _compare(source: str, printed: str, targets: list[PodRow]) -> list[str]:
+def compare_answers(source: str, printed: str, targets: list[PodRow]) -> list[str]:
+    """A sentence for each address of which `printed`, what that script printed at `source`, has not the pod's name."""
     answers = [line.strip() for line in printed.split("\n")]
     gaps = []
     expected = [(target, address) for target in targets for address in target.addresses if address]
@@ -63,7 +71,3 @@ def _compare(source: str, printed: str, targets: list[PodRow]) -> list[str]:
         if answer != target.name:
             gaps.append(f"{source} asked {target.name} at {address} and got {answer!r}")
     return gaps
-
-
-def _addresses(targets: Iterable[PodRow]) -> list[str]:
-    return [address for target in targets for address in target.addresses if address]

@@ -1,5 +1,7 @@
 """Everything deleted: neither the API server nor any kernel has a trace of what the pods had. Last of its folder."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from integration.apiserver.patience import settle
@@ -9,14 +11,18 @@ pytestmark = pytest.mark.cluster
 
 
 def test_nothing_is_left_of_pods_that_are_deleted(coil: CoilCluster) -> None:
-    for families in Families:
-        with coil.room(families, bits=1) as room:
-            room.run(*(room.pod(f"{node.name}-{number}", node) for node in coil.nodes for number in range(3)))
-            for node in coil.nodes:
-                kernel = coil.kernel(node)
-                assert len(kernel.pod_links()) == 3
-                assert len(kernel.destinations("116")) == 3 * len(families.value)
-                assert len(kernel.destinations("119")) == 2 * len(families.value)
+    with ExitStack() as stack:
+        rooms = [stack.enter_context(coil.room(families, bits=1)) for families in Families]
+        for room in rooms:
+            room.create(*(room.pod(f"{node.name}-{number}", node) for node in coil.nodes for number in range(3)))
+        for room in rooms:
+            room.wait_ready("--all")
+        addresses = sum(len(families.value) for families in Families)
+        for node in coil.nodes:
+            kernel = coil.kernel(node)
+            assert len(kernel.pod_links()) == 3 * len(rooms)
+            assert len(kernel.destinations("116")) == 3 * addresses
+            assert len(kernel.destinations("119")) == 2 * addresses
     settle(lambda: leftovers(coil), after="everything was deleted")
 
 

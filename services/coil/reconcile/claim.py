@@ -65,8 +65,8 @@ class LeaderTiming:
             raise ValueError(f"every period of a leader election must be positive: {self}")
         if self.renew + self.grace >= self.lease:
             raise ValueError(f"renew + grace must be shorter than the lease: {self}")
-        if self.retry + self.call >= self.renew:
-            raise ValueError(f"retry + call must be shorter than renew, or one slow answer ends it: {self}")
+        if max(self.retry, self.call) + self.call >= self.renew:
+            raise ValueError(f"renew must be longer than retry + call and than two calls: {self}")
 
 
 def boot_clock() -> float:

@@ -126,11 +126,14 @@ class LeaderElector:
 
     async def _keep(self) -> None:
         """Renew for ever. Raises LeaseLostError when the Lease is not ours any more."""
-        attempt = 0
+        claim, attempt = self._claim, 0
+        pause = self._pause.delay(attempt, claim.random)
         while True:
-            await asyncio.sleep(self._pause.delay(attempt, self._claim.random))
+            await asyncio.sleep(pause)
+            pause = self._pause.delay(attempt, claim.random)
+            began = claim.clock()
             try:
-                await self._claim.renew()
+                await claim.renew()
             except LeaseLostError:
                 raise
             except Exception as error:
@@ -138,8 +141,10 @@ class LeaderElector:
                 self._log.warning("cannot renew the lease", error=_text(error), attempt=attempt)
             else:
                 attempt = 0
+                # The claim counts from the sending, so a slow answer must not delay the next renewal as well.
+                pause -= claim.clock() - began
                 if self._working:
-                    self._dead_man.arm(self._claim.stop_by)
+                    self._dead_man.arm(claim.stop_by)
 
     async def _stop(self, work: asyncio.Task[None], keep: asyncio.Task[None]) -> None:
         """End both tasks, the work before the claim does. A process that is too late for it does not survive."""

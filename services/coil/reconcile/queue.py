@@ -163,8 +163,6 @@ class WorkQueue:
         entry.ready = False
         entry.working = True
         entry.since = now
-        if self._ready:
-            self._wake_one()
         return key
 
     async def get(self) -> str:

@@ -47,6 +47,7 @@ class Contender:
         self.store = NetworkStore(election.universe, election.server, network)
         self.at_work = False
         self.blocked = False
+        self.immortal = False  # a `fatal` that raises instead of ending the process
         self.terms = 0
         self.steps: list[tuple[float, bool]] = []  # when, and whether the elector said that it holds the Lease
         self.fatal_reason: str | None = None
@@ -94,7 +95,7 @@ class Contender:
                 self.at_work = False
 
     def die(self, reason: str) -> NoReturn:
-        if self._buried:
+        if self._buried or self.immortal:
             raise RuntimeError(reason)
         self.fatal_reason = reason
         raise ProcessExitError(reason)

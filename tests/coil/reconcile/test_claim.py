@@ -39,7 +39,8 @@ def test_identities_are_never_the_same() -> None:
         {"grace": 6.0},
         {"grace": 0.0},
         {"retry": -1.0},
-        {"call": 8.0},
+        {"call": 4.5},
+        {"retry": 5.0},
         {"lease": 13},
     ],
 )

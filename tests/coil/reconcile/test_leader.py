@@ -258,6 +258,35 @@ class TestDoubt:
         election.run(200)
         assert all(held for _, held in first.steps)
 
+    def test_a_renewal_counts_from_when_it_was_sent(self, election: Election) -> None:
+        """Each answer takes almost as long as a call may; then none comes any more."""
+
+        def network(call: str) -> Fate:
+            if election.universe.now > 40:
+                return REQUEST_LOST
+            return Fate(answer=TIMING.call - 0.1) if call == "replace" else GOOD
+
+        first = election.contender("a", network=network, work=Work(cleanup=TIMING.grace - 0.1))
+        election.run(1)
+        election.contender("b")
+        election.run(39.5)
+        assert first.running
+        election.run_until(lambda: not first.running)
+        arrived = max(when for when, spec in election.server.history if spec and spec.holder_identity == "a")
+        assert election.universe.now - arrived <= TIMING.renew + TIMING.grace
+
+    def test_after_a_doubt_the_lease_is_read_before_it_is_written(self, election: Election) -> None:
+        calls: list[str] = []
+        network = once(REFUSED, "replace", number=3)
+
+        def noting(call: str) -> Fate:
+            calls.append(call)
+            return network(call)
+
+        election.contender("a", network=noting)
+        election.run(20)
+        assert calls[:7] == ["read", "create", "replace", "replace", "replace", "read", "replace"]
+
     def test_a_note_on_the_lease_disturbs_nobody(self, election: Election) -> None:
         first = election.contender("a")
         election.run(1)
@@ -381,6 +410,25 @@ class TestTooLate:
         assert election.universe.now - renewed < TIMING.lease
         election.run_until(lambda: second.running)
 
+    def test_it_is_armed_from_the_first_moment(self, election: Election) -> None:
+        first = election.contender("a")
+        election.run_until(lambda: first.running)
+        first.block(1000.0)
+        election.run(TIMING.lease)
+        assert first.fatal_reason == "dead man"
+
+    def test_a_fatal_end_that_only_raises_gives_nothing_back_either(self, election: Election) -> None:
+        first = election.contender("a", work=Work(cleanup=1e9))
+        first.immortal = True
+        election.run(10)
+        first.stop()
+        election.run_until(first.task.done)
+        with pytest.raises(RuntimeError, match="does not end"):
+            first.task.result()
+        assert election.server.lease is not None
+        assert election.server.lease.spec.holder_identity == "a"
+        first.kill()
+
     def test_a_short_hiccup_is_survived(self, election: Election) -> None:
         first = election.contender("a")
         election.run(1)
@@ -392,8 +440,11 @@ class TestTooLate:
         assert first.terms == 1
 
     @pytest.mark.parametrize("seconds", [14.5, 15.0, 30.0, 3600.0])
-    def test_a_process_that_wakes_too_late_does_nothing_any_more(self, election: Election, seconds: float) -> None:
-        first = election.contender("a", work=Work(cleanup=1.0))
+    @pytest.mark.parametrize("cleanup", [0.0, 1.0])
+    def test_a_process_that_wakes_too_late_does_nothing_any_more(
+        self, election: Election, seconds: float, cleanup: float
+    ) -> None:
+        first = election.contender("a", work=Work(cleanup=cleanup))
         election.run(1)
         second = election.contender("b")
         election.run(9)
@@ -414,14 +465,19 @@ class TestTooLate:
         election.run(30)
         assert first.running
 
-    def test_an_acknowledgement_that_comes_after_a_suspension_is_worth_nothing(self, election: Election) -> None:
+    @pytest.mark.parametrize("seconds", [9.5, 13.5, 14.5, 100.0])
+    def test_an_acknowledgement_that_comes_after_a_suspension_is_worth_nothing(
+        self, election: Election, seconds: float
+    ) -> None:
         first = election.contender("a", network=once(Fate(request=0.2, answer=0.2), "create"))
         election.run(0.1)
-        first.suspend(13.5)
-        second = election.contender("b")
-        election.run(60)
-        assert [who for _, who in election.handovers if who][:1] in (["a"], ["b"])
-        assert first.running or second.running
+        first.suspend(seconds)
+        election.run(seconds - 0.05)
+        election.run_until(lambda: not first.loop.suspended)
+        assert not first.running
+        assert first.loop.alive, "nothing was at stake"
+        election.run(10)
+        assert first.running
 
     @pytest.mark.parametrize("rates", [(0.98, 1.02), (1.02, 0.98)])
     def test_clocks_may_run_at_different_speeds(self, election: Election, rates: tuple[float, float]) -> None:

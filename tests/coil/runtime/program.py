@@ -5,10 +5,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings, parse_text, variable
@@ -36,9 +37,12 @@ async def resource(process: Process) -> AsyncIterator[None]:
     process.log.info("resource closed")
 
 
-async def fail_on(trigger: asyncio.Event) -> None:
-    await trigger.wait()
+async def fail_soon(_process: Process) -> None:
     raise ConnectionError("the far end is gone")
+
+
+async def end_soon(_process: Process) -> None:
+    pass
 
 
 async def stubborn(process: Process) -> None:
@@ -49,25 +53,41 @@ async def stubborn(process: Process) -> None:
             process.log.info("refusing to stop")
 
 
-async def fail_while_stopping() -> None:
+async def fail_while_stopping(_process: Process) -> None:
     try:
         await asyncio.Event().wait()
     finally:
         raise OSError("cannot put it back")
 
 
+async def cancel_itself(_process: Process) -> None:
+    raise asyncio.CancelledError
+
+
+async def fail_to_close() -> None:
+    raise OSError("cannot let go")
+
+
 async def block_loop(process: Process) -> None:
     process.log.info("blocking")
-    await asyncio.sleep(0.05)  # lets the line out; not what the test waits for
     while True:
         time.sleep(0.01)  # noqa: ASYNC251 - the misbehaviour under test
+
+
+TASKS: dict[str, Callable[[Process], Coroutine[Any, Any, None]]] = {
+    "mule": stubborn,
+    "link": fail_soon,
+    "short": end_soon,
+    "moody": cancel_itself,
+    "messy": fail_while_stopping,
+    "hog": block_loop,
+}
 
 
 async def assemble(settings: Settings, process: Process) -> None:
     process.spawn("first", forever(process, "first"))
     await process.stack.enter_async_context(resource(process))
     process.spawn("second", forever(process, "second"))
-    trigger = asyncio.Event()
     match settings.behaviour:
         case "good":
             pass
@@ -75,26 +95,17 @@ async def assemble(settings: Settings, process: Process) -> None:
             process.add_readiness("cache", lambda: "not synced yet")
         case "dead":
             process.add_liveness("disk", lambda: "read-only")
-        case "task-fails":
-            process.spawn("link", fail_on(trigger))
-            asyncio.get_running_loop().call_soon(trigger.set)
-        case "task-ends":
-            process.spawn("short", asyncio.sleep(0))
         case "start-fails":
             raise LookupError("no such pool")
         case "start-hangs":
             process.log.info("hanging")
             await asyncio.Event().wait()
-        case "stubborn":
-            process.spawn("mule", stubborn(process))
-        case "stop-fails":
-            process.spawn("messy", fail_while_stopping())
-        case "loop-blocked":
-            process.spawn("hog", block_loop(process))
+        case "resource-fails":
+            process.stack.push_async_callback(fail_to_close)
         case "thread-stuck":
             asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
-        case other:
-            raise AssertionError(other)
+        case name:
+            process.spawn(name, TASKS[name](process))
 
 
 def main() -> int:

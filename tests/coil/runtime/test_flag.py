@@ -1,0 +1,164 @@
+"""Settings from a command line and an environment: what wins, what is refused and in which words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import FrozenInstanceError, dataclass
+from pathlib import Path
+
+import pytest
+
+from coil.runtime.duration import parse_period
+from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import (
+    flag,
+    parse_boolean,
+    parse_integer,
+    parse_optional_path,
+    parse_path,
+    parse_settings,
+    parse_text,
+    variable,
+)
+from coil.runtime.log import LogFormat
+from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(FrameSettings):
+    metrics_addr: Endpoint = metrics_flag(":9384")
+    health_addr: Endpoint = health_flag(":9385")
+    gc_interval: float = flag("5m", parse=parse_period, help="how often unused blocks are looked for")
+    pod_table_id: int = flag("116", parse=parse_integer(1, 252), help="routing table; 50% of all bugs")
+    compat_calico: bool = flag("false", parse=parse_boolean, help="name veths as Calico does")
+    enable_ipam: bool = flag("true", parse=parse_boolean, help="give addresses to pods")
+    socket: Path = flag("/run/coild.sock", parse=parse_path, help="where the plugin calls")
+    kubeconfig: Path | None = flag("", parse=parse_optional_path, env="KUBECONFIG", help="the API server")
+    token: str = flag(None, parse=parse_text, env="TOKEN", help="must be given")
+    node_name: str = variable("COIL_NODE_NAME", parse=parse_text, help="the node this runs on")
+    zone: str = variable("ZONE", parse=parse_text, help="where it stands", default="here")
+
+
+GIVEN = {"COIL_NODE_NAME": "node-1", "TOKEN": "t"}
+
+
+def parse(*arguments: str, environment: Mapping[str, str] = GIVEN) -> Settings:
+    return parse_settings(Settings, arguments, environment, program="coild", about="Gives addresses to pods.")
+
+
+def refusal(
+    capsys: pytest.CaptureFixture[str], arguments: Sequence[str], environment: Mapping[str, str] = GIVEN
+) -> str:
+    with pytest.raises(SystemExit) as exit_info:
+        parse(*arguments, environment=environment)
+    assert exit_info.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()[-1]
+
+
+def test_defaults() -> None:
+    assert parse() == Settings(token="t", node_name="node-1")  # noqa: S106 - a test's
+    assert parse().metrics_addr == Endpoint("127.0.0.1", 9384)
+    assert parse().gc_interval == 300.0
+    assert parse().compat_calico is False
+    assert parse().enable_ipam is True
+    assert parse().kubeconfig is None
+    assert parse().log_format is LogFormat.AUTO
+    assert parse().stop_timeout == 10.0
+    assert parse().zone == "here"
+
+
+def test_given_values_both_spellings() -> None:
+    settings = parse(
+        "--metrics-addr=0.0.0.0:1",
+        "--gc-interval",
+        "1h30m",
+        "--pod-table-id=7",
+        "--compat-calico",
+        "--enable-ipam=false",
+        "--log-level=debug",
+        "--log-format=text",
+        "--socket=/run/x.sock",
+    )
+    assert settings.metrics_addr == Endpoint("0.0.0.0", 1)
+    assert settings.gc_interval == 5400.0
+    assert settings.pod_table_id == 7
+    assert settings.compat_calico is True
+    assert settings.enable_ipam is False
+    assert settings.log_level == "debug"
+    assert settings.log_format is LogFormat.TEXT
+    assert settings.socket == Path("/run/x.sock")
+
+
+def test_the_command_line_wins_over_the_environment() -> None:
+    environment = GIVEN | {"KUBECONFIG": "/env", "ZONE": "there"}
+    assert parse(environment=environment).kubeconfig == Path("/env")
+    assert parse(environment=environment).zone == "there"
+    assert parse("--kubeconfig=/flag", environment=environment).kubeconfig == Path("/flag")
+    assert parse("--kubeconfig=", environment=environment).kubeconfig is None
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        parse().token = "other"  # type: ignore[misc] # noqa: S105
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        (
+            "--gc-interval=5",
+            'coild: error: --gc-interval: "5" is not a length of time such as "500ms", "30s", "5m" or "1h30m"',
+        ),
+        (
+            "--gc-interval=0s",
+            'coild: error: --gc-interval: "0s" is not a length of time above zero, such as "30s" or "5m"',
+        ),
+        (
+            "--metrics-addr=9384",
+            'coild: error: --metrics-addr: "9384" is not an address such as ":9386" or "0.0.0.0:9386"',
+        ),
+        ("--pod-table-id=253", 'coild: error: --pod-table-id: "253" is not a whole number from 1 to 252'),
+        ("--pod-table-id=1e1", 'coild: error: --pod-table-id: "1e1" is not a whole number from 1 to 252'),
+        ("--compat-calico=yes", 'coild: error: --compat-calico: "yes" is not true or false'),
+        ("--socket=", 'coild: error: --socket: "" is not a text of at least one character'),
+        (
+            "--log-level=loud",
+            'coild: error: --log-level: "loud" is not one of debug, info, warning, error',
+        ),
+        ("--gc-inter=5m", "coild: error: unrecognized arguments: --gc-inter=5m"),
+        ("--node-name=x", "coild: error: unrecognized arguments: --node-name=x"),
+        ("stray", "coild: error: unrecognized arguments: stray"),
+    ],
+)
+def test_a_refusal_names_flag_value_and_what_is_expected(
+    capsys: pytest.CaptureFixture[str], argument: str, message: str
+) -> None:
+    assert refusal(capsys, [argument]) == message
+
+
+def test_what_must_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, [], {"TOKEN": "t"}) == "coild: error: COIL_NODE_NAME must be set"
+    assert refusal(capsys, [], {"COIL_NODE_NAME": "n"}) == "coild: error: --token or TOKEN must be set"
+
+
+def test_a_bad_variable_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    environment = GIVEN | {"COIL_NODE_NAME": ""}
+    expected = 'coild: error: COIL_NODE_NAME: "" is not a text of at least one character'
+    assert refusal(capsys, [], environment) == expected
+
+
+def test_help_says_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        parse("--help")
+    assert exit_info.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "Gives addresses to pods.",
+        "--gc-interval period how often unused blocks are looked for (default 5m)",
+        "--pod-table-id number routing table; 50% of all bugs (default 116)",
+        "--compat-calico [true|false] name veths as Calico does (default false)",
+        "--kubeconfig path the API server [KUBECONFIG]",
+        "--metrics-addr endpoint address of /metrics; without a host, 127.0.0.1 (default :9384)",
+        "environment: COIL_NODE_NAME the node this runs on ZONE where it stands (default here)",
+    ):
+        assert part in text
