@@ -1,6 +1,6 @@
 """Set-up for `make demo` and `make test` on a bare Debian 12: packages, virtual environment, the Kubernetes build.
 
-Runs before anything of the project can be imported, so it uses the standard library alone. Every step is skipped
+Runs before any dependency is there, so it uses the standard library alone. Every step is skipped
 when its result is already there, and leaves nothing half-made when it fails: the virtual environment gets its stamp
 last and is removed if it did not get it. What is missing is said in one sentence, with exit code 1.
 """
@@ -17,6 +17,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from integration.cluster.requirement import (  # noqa: E402 - found through the line above
+    RequirementError,
+    check_namespaces,
+    check_requirements,
+)
+
 VENV = ROOT / ".venv"
 STAMP = VENV / "coil-stamp"
 POLICY = Path("/usr/sbin/policy-rc.d")
@@ -43,18 +51,16 @@ PACKAGES = {
 SERVICES = {"etcd-server": "etcd", "containerd": "containerd", "bird2": "bird"}
 
 
-class MissingRequirementError(Exception):
-    """Something the machine lacks; the message is one sentence with the remedy."""
-
-
 def main() -> int:
     started = time.monotonic()
     try:
         check_machine()
+        check_namespaces()
         install_packages()
+        check_requirements()
         make_environment()
         build_kubernetes()
-    except MissingRequirementError as error:
+    except RequirementError as error:
         print(f"coil: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -71,35 +77,14 @@ def say(text: str) -> None:
 def check_machine() -> None:
     """Stop early where the rest cannot work."""
     if platform.system() != "Linux":
-        raise MissingRequirementError(f"this needs Linux, not {platform.system()}; use a Debian 12 machine or VM.")
+        raise RequirementError(f"this needs Linux, not {platform.system()}; use a Debian 12 machine or VM.")
     if sys.version_info < (3, 11):  # noqa: UP036 - the machine's Python, before the project's own is chosen
         found = platform.python_version()
-        raise MissingRequirementError(f"Python {found} is too old; install Python 3.11 or later (Debian 12 has it).")
+        raise RequirementError(f"Python {found} is too old; install Python 3.11 or later (Debian 12 has it).")
     if os.geteuid() != 0:
-        raise MissingRequirementError(
+        raise RequirementError(
             "network namespaces and containers need root; run the same command as root (sudo make ...)."
         )
-    check_kernel()
-
-
-def check_kernel() -> None:
-    """Ask the kernel for each feature in a throw-away namespace, rather than guess from its version."""
-    if shutil.which("ip") is None:
-        return  # iproute2 comes with the packages; the cluster checks the kernel again
-    name = f"coil-check-{os.getpid()}"
-    if not quiet("ip", "netns", "add", name):
-        raise MissingRequirementError(
-            "the kernel refuses network namespaces; use one with CONFIG_NET_NS, outside a restricted container."
-        )
-    try:
-        for kind in ("veth", "bridge"):
-            if not quiet("ip", "-n", name, "link", "add", "coil-check", "type", kind):
-                raise MissingRequirementError(
-                    f"the kernel has no {kind} devices; load the module '{kind}' or use Debian's standard kernel."
-                )
-            quiet("ip", "-n", name, "link", "del", "coil-check")
-    finally:
-        quiet("ip", "netns", "del", name)
 
 
 def quiet(*argv: str) -> bool:
@@ -112,7 +97,7 @@ def install_packages() -> None:
     if not missing:
         return
     if shutil.which("apt-get") is None:
-        raise MissingRequirementError(
+        raise RequirementError(
             f"apt-get is not there to install {', '.join(missing)}; use Debian 12, or install their equivalents."
         )
     say(f"installing Debian packages: {', '.join(missing)}")
@@ -192,9 +177,9 @@ def step(argv: Sequence[str], failure: str, *, env: dict[str, str] | None = None
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, cwd=ROOT, env=env, timeout=1800, check=False)
     except subprocess.TimeoutExpired:
-        raise MissingRequirementError(f"{failure}: no end after 30 minutes; see the lines above.") from None
+        raise RequirementError(f"{failure}: no end after 30 minutes; see the lines above.") from None
     if done.returncode != 0:
-        raise MissingRequirementError(f"{failure} (exit code {done.returncode}); see the lines above.")
+        raise RequirementError(f"{failure} (exit code {done.returncode}); see the lines above.")
 
 
 if __name__ == "__main__":

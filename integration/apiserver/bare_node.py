@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
-from pathlib import Path
 from typing import Any
 
 from integration.apiserver.kernel_state import KernelState
@@ -144,9 +143,3 @@ class BareNode:
         addresses = [{"type": "InternalIP", "address": str(address)} for address in (self.ipv4, self.ipv6)]
         patch = json.dumps({"status": {"addresses": addresses}})
         self.plane.kubectl("patch", "node", NAME, "--subresource=status", "--type=merge", f"--patch={patch}")
-
-
-def read_log(process: Process) -> list[dict[str, Any]]:
-    """The lines that a program of ours has logged, in all its lives."""
-    lines = Path(process.log).read_text().splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]

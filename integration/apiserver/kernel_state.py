@@ -37,17 +37,6 @@ class KernelState:
         links = self.ip("link", "show")
         return {link["ifalias"]: link["ifname"] for link in links if link.get("ifalias", "").startswith("COIL:")}
 
-    def addresses(self, link: str) -> set[str]:
-        """The addresses on a link, with their prefix lengths, without those that the kernel adds by itself."""
-        found = self.ip("address", "show", "dev", link)
-        return {
-            f"{address['local']}/{address['prefixlen']}"
-            for entry in found
-            for address in entry["addr_info"]
-            if not (address["scope"] == "link" and address.get("protocol", "kernel_ll") == "kernel_ll")
-            or address["local"].startswith(("169.254.", "fe80::1"))
-        }
-
     def global_addresses(self) -> set[str]:
         """All addresses of the namespace that are good beyond a link."""
         return {

@@ -73,10 +73,5 @@ class Tally:
 
     def __str__(self) -> str:
         with self._changed:
-            done = ", ".join(f"{count} {operation.value}" for operation, count in sorted_items(self._succeeded))
-            return f"{done}, {self._failed} failed operations, {len(self._given)} addresses in use"
-
-
-def sorted_items(counter: Counter[Operation]) -> list[tuple[Operation, int]]:
-    """In the order of their names, for reports."""
-    return sorted(counter.items(), key=lambda item: item[0].value)
+            done = ", ".join(f"{self._succeeded[operation]} {operation.value}" for operation in Operation)
+            return f"{done}, {self._failed} failed tries, {len(self._given)} addresses given"

@@ -32,7 +32,6 @@ CNI_PLUGINS = Path("/usr/lib/cni")  # containernetworking-plugins; the runtime i
 CAP_SYS_RESOURCE = 24  # linux/capability.h
 
 _FEATURES: dict[str, Sequence[str]] = {
-    "network and mount namespaces": ("true",),
     "veth": ("ip", "link", "add", "name", "veth0", "type", "veth", "peer", "name", "veth1"),
     "bridge": ("ip", "link", "add", "name", "veth0", "type", "bridge"),
     "IPv6": ("ip", "-6", "address", "add", "fd00::1/64", "dev", "lo"),
@@ -53,8 +52,18 @@ def check_requirements() -> None:
         raise RequirementError("a cluster with nodes needs root, for namespaces, links and mounts; run it with sudo")
     if missing := list(_missing_programs()):
         raise RequirementError("\n".join(missing))
+    check_namespaces()
     if missing := list(_missing_features()):
         raise RequirementError("\n".join(missing))
+
+
+def check_namespaces() -> None:
+    """Raises RequirementError where no namespaces can be made: nothing else can be tried there."""
+    if problem := _probe("true"):
+        raise RequirementError(
+            f"no network and mount namespaces can be made here ({problem}); "
+            "run this on a machine or in a virtual machine with Debian's kernel, outside a restricted container"
+        )
 
 
 def _missing_programs() -> Iterator[str]:
@@ -67,18 +76,20 @@ def _missing_programs() -> Iterator[str]:
 
 def _missing_features() -> Iterator[str]:
     for feature, command in _FEATURES.items():
-        probe = subprocess.run(
-            ["unshare", "--net", "--mount", *command], check=False, capture_output=True, text=True, timeout=20
-        )
-        if probe.returncode:
-            yield (
-                f"this kernel, or the container this runs in, lacks {feature} ({probe.stderr.strip()}); "
-                "load the module, allow it, or use a virtual machine with Debian's kernel"
-            )
+        if problem := _probe(*command):
+            yield f"this kernel lacks {feature} ({problem}); load its module, or use a machine with Debian's kernel"
     if not any(" - cgroup" in line for line in Path("/proc/self/mountinfo").read_text().splitlines()):
         yield "no cgroup hierarchy is mounted; mount cgroup2 at /sys/fs/cgroup"
     if not Path("/dev/kmsg").exists():
         yield "/dev/kmsg is missing, which the kubelet reads; run on the machine itself or pass the device in"
+
+
+def _probe(*command: str) -> str:
+    """What the command complains about in namespaces of its own; empty if it succeeds."""
+    probe = subprocess.run(
+        ["unshare", "--net", "--mount", *command], check=False, capture_output=True, text=True, timeout=20
+    )
+    return (probe.stderr.strip() or f"exit code {probe.returncode}") if probe.returncode else ""
 
 
 def can_mount_overlay(folder: Path) -> bool:
