@@ -16,12 +16,12 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Protocol
 
-from integration.apiserver.service import Service
 from integration.cluster.address import free_port
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.node import Node, NodeCommandError
 from integration.cluster.process import Process
+from integration.service import Service
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "coil"
 KINDS = ("addresspools", "addressblocks", "blockrequests")

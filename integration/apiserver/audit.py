@@ -11,8 +11,8 @@ from typing import Any
 
 from integration.apiserver.bare_node import NAME, BareNode
 from integration.apiserver.event_record import EventRecord
-from integration.apiserver.kernel_state import EXPORT_TABLE, POD_TABLE
 from integration.apiserver.kubelet import LivePod
+from integration.kernel_state import EXPORT_TABLE, POD_TABLE
 
 LABELS = "coil.cybozu.com"
 

@@ -12,10 +12,8 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from integration.apiserver.kernel_state import KernelState
 from integration.apiserver.runtime import Runtime
 from integration.apiserver.sandbox import PodName, Sandbox
-from integration.apiserver.service import Service
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Namespaces, Network
@@ -29,6 +27,8 @@ from integration.deployment import (
     ipam_controller_command,
     ready_probe,
 )
+from integration.kernel_state import KernelState
+from integration.service import Service
 
 NAME = "bare-node"
 UPLINK = "eth0"

@@ -10,7 +10,7 @@ import pytest
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.runtime import Runtime
 from integration.apiserver.sandbox import PodName, Sandbox
-from integration.apiserver.service import Service
+from integration.service import Service
 
 SUBNETS = {
     "dual": {"ipv4": "10.81.0.0/24", "ipv6": "fd81::/120"},

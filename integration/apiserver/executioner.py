@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
-from integration.apiserver.service import Service
 from integration.apiserver.tally import Tally
+from integration.service import Service
 
 _RECOVERY = 1.5  # seconds from a start into the work
 _LULL = 10.0  # seconds to wait for a moment; when it does not come, the victim dies idle

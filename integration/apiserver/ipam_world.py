@@ -22,10 +22,10 @@ from coil.crd.names import FINALIZER, NodeName, PoolName
 from coil.crd.resource import Resource
 from coil.kube.client import KubeClient
 from coil.kube.errors import NotFoundError
-from integration.apiserver.service import Service
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import ipam_controller_command, ready_probe
+from integration.service import Service
 
 TIMEOUT = 60.0  # seconds; only a failure takes so long
 STOP_TIMEOUT = 20.0  # seconds; it gives itself ten

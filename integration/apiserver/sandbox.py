@@ -8,8 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from typing import IO, cast
 
-from integration.apiserver.kernel_state import KernelState
 from integration.cluster.process import marked_environment
+from integration.kernel_state import KernelState
 
 # Its line on standard output says that the namespace is there.
 _HOLD = ["unshare", "--net", "sh", "-c", "echo; exec busybox sleep infinity"]

@@ -13,9 +13,9 @@ import pytest
 from integration.apiserver.bare_node import NAME, UPLINK_MTU
 from integration.apiserver.conftest import SUBNETS, CoilNode
 from integration.apiserver.conversation import converse
-from integration.apiserver.kernel_state import EXPORT_TABLE, POD_TABLE
 from integration.apiserver.runtime import CniError, addresses_of
 from integration.apiserver.sandbox import Sandbox
+from integration.kernel_state import EXPORT_TABLE, POD_TABLE
 
 pytestmark = pytest.mark.apiserver
 

@@ -12,12 +12,12 @@ import pytest
 from integration.apiserver.bare_node import NAME
 from integration.apiserver.conftest import CoilNode
 from integration.apiserver.event_record import EventRecord
-from integration.apiserver.kernel_state import EXPORT_TABLE, POD_TABLE
-from integration.apiserver.patience import wait_until
 from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError, addresses_of
 from integration.apiserver.sandbox import Sandbox
 from integration.cluster.control_plane import KubectlError
 from integration.deployment import apply
+from integration.kernel_state import EXPORT_TABLE, POD_TABLE
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
 

@@ -22,8 +22,8 @@ from integration.apiserver.bare_node import BareNode
 from integration.apiserver.event_record import EventRecord
 from integration.apiserver.executioner import Executioner, Moment, Victim, draw_kills
 from integration.apiserver.kubelet import Kubelet, live_pods
-from integration.apiserver.patience import settle
 from integration.apiserver.tally import Tally
+from integration.patience import settle
 
 pytestmark = pytest.mark.apiserver
 

@@ -16,8 +16,8 @@ from coil.kube.client import KubeClient
 from coil.kube.lease_store import KubeLeaseStore
 from coil.reconcile.claim import boot_clock
 from coil.reconcile.dead_man import EXIT_LEASE_EXPIRED
-from integration.apiserver.patience import TIMEOUT, wait_until
 from integration.cluster.control_plane import ControlPlane
+from integration.patience import TIMEOUT, wait_until
 from tests.coil.reconcile.lease_contract import CHECKS, Check
 
 pytestmark = pytest.mark.apiserver

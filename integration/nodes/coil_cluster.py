@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from integration.apiserver.kernel_state import KernelState
-from integration.apiserver.patience import wait_until
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.cluster.node import Node
@@ -21,6 +19,8 @@ from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods
 from integration.demo.reach import find_gaps
 from integration.demo.workload import namespace_document, pool_document, server_container
 from integration.deployment import Installation, apply
+from integration.kernel_state import KernelState
+from integration.patience import wait_until
 
 READY_SECONDS = 90
 """A kubelet tries a sandbox that failed again after up to 15 s."""

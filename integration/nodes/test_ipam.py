@@ -5,11 +5,11 @@ from ipaddress import ip_network
 
 import pytest
 
-from integration.apiserver.patience import wait_until
 from integration.cluster.node import Node
 from integration.demo.inventory import BlockRow
 from integration.nodes.coil_cluster import CoilCluster, Families
 from integration.nodes.conftest import OpenRoom
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -8,13 +8,13 @@ from ipaddress import ip_address
 
 import pytest
 
-from integration.apiserver.patience import wait_until
 from integration.cluster.node import NodeCommandError
 from integration.demo.inventory import PodRow
 from integration.demo.reach import url
 from integration.demo.workload import PORT, deployment_document, server_container
 from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster, Families, Room
 from integration.nodes.conftest import OpenRoom
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.cluster
 

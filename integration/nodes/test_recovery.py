@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from integration.apiserver.patience import wait_until
 from integration.deployment import apply
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.nodes.conftest import OpenRoom
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -4,8 +4,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from integration.apiserver.patience import settle
 from integration.nodes.coil_cluster import CoilCluster, Families
+from integration.patience import settle
 
 pytestmark = pytest.mark.cluster
 

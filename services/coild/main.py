@@ -55,7 +55,7 @@ LIMITS = CallLimits(running=512, queued=0)
 """An ADD that waits for the API server costs a coroutine; what works on the kernel is bounded by its threads."""
 
 RELEASE_WORKERS = 4
-GRACE = 4.0
+GRACE = 3.0
 """Seconds that calls have to end after a stop was asked for."""
 
 
