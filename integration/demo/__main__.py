@@ -44,7 +44,7 @@ def main() -> int:
     cluster: Cluster | None = None
     try:
         cluster = step("a Kubernetes cluster of two nodes", lambda: start_cluster(keep=keep))
-        show(cluster)
+        show(cluster, keep=keep)
     except (DemoError, InstallError, *EXPECTED) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1
@@ -62,7 +62,7 @@ def start_cluster(*, keep: bool) -> Cluster:
     return Cluster.up(nodes=2, ending=Ending.ON_REQUEST if keep else Ending.WITH_OWNER)
 
 
-def show(cluster: Cluster) -> None:
+def show(cluster: Cluster, *, keep: bool) -> None:
     """The demo proper. Raises DemoError at the first claim that does not hold."""
     step("Coil: kinds, roles, programs, the plugin on each node", lambda: install_on_cluster(cluster))
     step("both nodes Ready", cluster.wait_ready)
@@ -84,6 +84,8 @@ def show(cluster: Cluster) -> None:
         lambda: check_reach(cluster, pods),
     )
     step("the pods deleted: their blocks go back", lambda: check_release(cluster))
+    if keep:
+        step("the pods once more, for you to look at", lambda: run_pods(cluster))
 
 
 def step(title: str, work: Callable[[], T]) -> T:
@@ -184,7 +186,7 @@ def check_release(cluster: Cluster) -> None:
 def finish(cluster: Cluster, *, keep: bool) -> None:
     if keep:
         print(f"\nThe cluster is up: export KUBECONFIG={cluster.plane.admin_kubeconfig}")
-        print("End it with: .venv/bin/python -m integration.cluster down")
+        print(f"End it with: .venv/bin/python -m integration.cluster down {cluster.workspace.id}")
     else:
         cluster.down()
 
