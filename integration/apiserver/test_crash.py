@@ -65,9 +65,12 @@ def logs_kept(node: BareNode, seed: str) -> Iterator[None]:
         raise
 
 
-def test_no_address_is_given_twice_and_none_leaks_whatever_is_killed(node: BareNode) -> None:
+def test_no_address_is_given_twice_and_none_leaks_whatever_is_killed(
+    node: BareNode, capsys: pytest.CaptureFixture[str]
+) -> None:
     seed = os.environ.get("COIL_SEED") or secrets.token_hex(4)
-    print(f"\nCOIL_SEED={seed}")
+    with capsys.disabled():
+        print(f"\nCOIL_SEED={seed}")
     with logs_kept(node, seed):
         crash_repeatedly(node, seed)
 
