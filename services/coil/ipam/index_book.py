@@ -41,6 +41,10 @@ class IndexBook:
                 del shown[old.index]
         if new is not None:
             self._shown.setdefault(new.pool, Counter())[new.index] += 1
+            # What was settled has come about. From here on the cache says when the index is free again.
+            reserved = self._reserved.get(new.pool, {})
+            for index, holder in [key for key, until in reserved.items() if key[0] == new.index and until != inf]:
+                del reserved[index, holder]
 
     def reserve(self, layout: PoolLayout, request: RequestUid) -> PlannedBlock | None:
         """The lowest free index of the pool, from now on taken; None when the pool is exhausted.
@@ -70,7 +74,9 @@ class IndexBook:
 
     def settle(self, planned: PlannedBlock, request: RequestUid) -> None:
         """The block exists, or may: its index stays taken until the cache shows it or time has passed."""
-        self._reserved.setdefault(planned.pool, {})[planned.index, request] = self._clock() + self._lifetime
+        self.release(planned, request)
+        if planned.index not in self._shown.get(planned.pool, Counter()):
+            self._reserved.setdefault(planned.pool, {})[planned.index, request] = self._clock() + self._lifetime
 
     def concede(self, planned: PlannedBlock, request: RequestUid) -> None:
         """The block turned out to be another's: `settle`, but the request no longer holds the index."""
@@ -82,13 +88,8 @@ class IndexBook:
         return inf in self._reserved.get(pool, {}).values()
 
     def _live(self, pool: PoolName) -> dict[tuple[int, RequestUid], float]:
-        """The pool's reservations, after dropping those that have served their time or are shown by now."""
+        """The pool's reservations, after dropping those that have served their time."""
         now = self._clock()
-        shown = self._shown.get(pool, Counter())
-        kept = {
-            (index, holder): until
-            for (index, holder), until in self._reserved.get(pool, {}).items()
-            if until == inf or (now < until and index not in shown)
-        }
+        kept = {key: until for key, until in self._reserved.get(pool, {}).items() if now < until}
         self._reserved[pool] = kept
         return kept

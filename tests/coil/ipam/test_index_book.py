@@ -88,6 +88,24 @@ def test_a_settled_index_is_taken_until_shown_and_gone(scene: Scene) -> None:
     assert scene.reserve(RequestUid("d")) == 0
 
 
+def test_an_index_that_was_shown_and_went_is_free_though_nobody_asked_meanwhile(scene: Scene) -> None:
+    planned = scene.book.reserve(scene.layout, A)
+    assert planned is not None
+    scene.book.settle(planned, A)
+    scene.book.observe(None, block(0))
+    scene.book.observe(block(0), None)
+    assert scene.reserve(B) == 0
+
+
+def test_a_block_that_is_shown_before_its_creation_is_answered_leaves_no_reservation(scene: Scene) -> None:
+    planned = scene.book.reserve(scene.layout, A)
+    assert planned is not None
+    scene.book.observe(None, block(0))
+    scene.book.settle(planned, A)
+    scene.book.observe(block(0), None)
+    assert scene.reserve(B) == 0
+
+
 def test_a_settled_index_that_is_never_shown_is_forgotten_in_time(scene: Scene) -> None:
     scene.reserve(A)
     scene.book.settle(scene.layout.block_at(0), A)
