@@ -10,16 +10,18 @@ What a service must know about its calls:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from grpclib.events import RecvRequest, listen
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.health.check import ServiceCheck
 from grpclib.health.service import Health
+from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 
 from coil.cnirpc.call_gate import CallGate, CallLimits
@@ -30,7 +32,7 @@ from coil.cnirpc.reflection import with_reflection
 from coil.cnirpc.status import CniStatusCodec, grpc_error
 
 if TYPE_CHECKING:
-    from grpclib._typing import IServerMethodFunc
+    from grpclib._typing import IServable, IServerMethodFunc
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ async def serve_cni(
         return not gate.closed and healthy()
 
     health = Health({service: [ServiceCheck(check, check_ttl=_HEALTH_SECONDS)]})
-    server = Server(with_reflection([service, health]), status_details_codec=CniStatusCodec())
+    server = _Server(with_reflection([service, health]), status_details_codec=CniStatusCodec())
     _admit_through(gate, server, methods=frozenset(service.__mapping__()))
     with Listener(path) as listener:
         await server.start(sock=listener.socket)
@@ -78,18 +80,42 @@ async def serve_cni(
                 await _close(server, gate)
 
 
-async def _close(server: Server, gate: CallGate) -> None:
+class _Server(Server):
+    """grpclib's server leaves open connections to their clients when it is closed; this one ends them.
+
+    A client that keeps its connection would otherwise go on asking a server that has stopped, though another may
+    listen at the same path by then.
+    """
+
+    def __init__(self, handlers: Collection["IServable"], *, status_details_codec: CniStatusCodec) -> None:
+        super().__init__(handlers, status_details_codec=status_details_codec)
+        self._protocols: WeakSet[H2Protocol] = WeakSet()
+
+    def _protocol_factory(self) -> H2Protocol:
+        protocol = super()._protocol_factory()
+        self._protocols.add(protocol)
+        return protocol
+
+    def hang_up(self) -> None:
+        """Close every connection. What has been written is still sent."""
+        for protocol in list(self._protocols):
+            if hasattr(protocol, "processor"):  # set once the connection is made
+                protocol.processor.close("coild is stopping")
+
+
+async def _close(server: _Server, gate: CallGate) -> None:
     # Server.close alone cancels handlers without a word to their callers, who would wait on.
     gate.expire()
     try:
         await gate.wait_empty(_UNWIND_SECONDS)
     finally:
         server.close()
-    # Server.wait_closed also waits for idle connections on Python 3.12 and later, for as long as their clients
-    # please: hence the bound, and nothing is lost when it passes.
+        server.hang_up()
+    # The bound is for clients that do not read what they asked for; nothing is lost when it passes.
     with suppress(TimeoutError):
         async with asyncio.timeout(_UNWIND_SECONDS):
             await server.wait_closed()
+            await asyncio.sleep(0)  # a transport lets go of its socket in the turn after its close
 
 
 def _admit_through(gate: CallGate, server: Server, *, methods: frozenset[str]) -> None:

@@ -293,6 +293,16 @@ async def test_a_second_server_on_the_path_is_refused(path: Path) -> None:
         assert await asyncio.to_thread(foreign_call, path, "Add", container_id="a") == b"\x0a\x01a"
 
 
+async def test_an_idle_connection_is_ended_with_the_server(path: Path) -> None:
+    async with serve_cni(ScriptedService(), path=path):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        await reader.read(1)  # the server's first frame: it knows of the connection
+    async with asyncio.timeout(10):
+        await reader.read()  # returns at the end of the stream only
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_it_can_be_started_again(path: Path) -> None:
     for _ in range(2):
         async with serve_cni(ScriptedService(), path=path):
