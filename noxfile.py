@@ -70,4 +70,5 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def generate(session: nox.Session) -> None:
     """Write again what is generated: the CRDs and the gRPC messages."""
-    session.run(PYTHON, "-m", "integration.generate")
+    for module in ("integration.generate", "protos.generate"):
+        session.run(PYTHON, "-m", module)

@@ -1,15 +1,20 @@
-"""One node with Coil on it for all tests of coild: pools of each family, a namespace for each pool."""
+"""What several modules share: the API server with the chart applied, and one node with Coil on it for all tests of
+coild: pools of each family, a namespace for each pool.
+"""
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
 
+from coil.kube.client import KubeClient
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.runtime import Runtime
 from integration.apiserver.sandbox import PodName, Sandbox
+from integration.cluster.control_plane import ControlPlane
+from integration.deployment import apply_chart
 from integration.service import Service
 
 SUBNETS = {
@@ -31,6 +36,20 @@ class CoilNode:
     runtime: Runtime
     controller: Service
     coild: Service
+
+
+@pytest.fixture(scope="module")
+def plane(apiserver: ControlPlane) -> ControlPlane:
+    """The session's API server, with the chart's kinds and roles on it."""
+    apply_chart(apiserver)
+    return apiserver
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane) -> AsyncIterator[KubeClient]:
+    """The administrator's client of `plane`."""
+    async with KubeClient.connect(plane.admin_kubeconfig) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

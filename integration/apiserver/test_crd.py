@@ -3,7 +3,7 @@
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,25 +17,13 @@ from coil.crd.resource import Resource
 from coil.kube.client import KubeClient
 from coil.kube.errors import InvalidError
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import KINDS, apply_chart
+from integration.deployment import KINDS
 
 pytestmark = pytest.mark.apiserver
 
 POOL_SPEC = {"subnets": [{"ipv4": "10.60.0.0/24"}]}
 REQUEST_SPEC = {"nodeName": "node1", "poolName": "default"}
 NOON = "2030-01-01T12:00:00.000001Z"
-
-
-@pytest.fixture(scope="module")
-def plane(apiserver: ControlPlane) -> ControlPlane:
-    apply_chart(apiserver)
-    return apiserver
-
-
-@pytest.fixture
-async def admin(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    async with KubeClient.connect(plane.admin_kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture

@@ -16,24 +16,11 @@ from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
 from integration.apiserver.ipam_world import IpamWorld, until
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import apply_chart
 from tests.coil_ipam_controller.api_client_contract import ApiClientContract
 
 pytestmark = pytest.mark.apiserver
 
 LATE = 0.5  # seconds after a creation in which a controller that will not act is watched
-
-
-@pytest.fixture(scope="module")
-def plane(apiserver: ControlPlane) -> ControlPlane:
-    apply_chart(apiserver)
-    return apiserver
-
-
-@pytest.fixture
-async def admin(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    async with KubeClient.connect(plane.admin_kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 import pytest
 
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import apply_chart
 
 pytestmark = pytest.mark.apiserver
 
@@ -17,12 +16,6 @@ LEASE = "coil-ipam-controller"
 
 Wish: TypeAlias = tuple[str, str, str, str, str, str]
 """Verb, group, resource, subresource, namespace, name."""
-
-
-@pytest.fixture(scope="module")
-def plane(apiserver: ControlPlane) -> ControlPlane:
-    apply_chart(apiserver)
-    return apiserver
 
 
 def answers(plane: ControlPlane, account: str, *wishes: Wish) -> list[bool]:

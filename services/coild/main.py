@@ -150,9 +150,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     stack.push_async_callback(requester.close)
     process.spawn("block-release", releasing.run())
     stack.push_async_callback(settle, pods, log=log)
-    await stack.enter_async_context(
-        serve_cni(CniService(pods), path=settings.socket, limits=LIMITS, grace=GRACE, healthy=lambda: True)
-    )
+    await stack.enter_async_context(serve_cni(CniService(pods), path=settings.socket, limits=LIMITS, grace=GRACE))
     process.add_readiness("socket", lambda: None if settings.socket.is_socket() else f"{settings.socket} is gone")
     process.spawn("sweep", sweep.run(settings.addressblock_gc_interval))
 
