@@ -42,6 +42,8 @@ PACKAGES = {
     "bird2": "the routing daemon on each node",
     "busybox-static": "the image of the pods",
     "containernetworking-plugins": "the CNI plugins to compare with",
+    "chromium": "the browser that the inspection pages are tested in",
+    "fonts-dejavu-core": "the browser's letters",
     "golang-go": "building Kubernetes",
     "dpkg-dev": "fetching Kubernetes' source package",
     "rsync": "building Kubernetes",

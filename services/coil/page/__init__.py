@@ -1,0 +1,1 @@
+"""Pages for people, as text: style, script and frame, tables and grids. Pure, no input or output."""
