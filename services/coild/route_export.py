@@ -86,4 +86,7 @@ class RouteExport:
         table, protocol = self._policy.export_table, self._policy.protocol
         changes = await self._network.sync_routes(table=table, protocol=protocol, wanted=wanted)
         if changes:
-            self._log.info("routes exported", added=len(changes.adds), withdrawn=len(changes.deletes))
+            withdrawn = len(changes.clears) + len(changes.deletes)
+            self._log.info(
+                "routes exported", added=len(changes.adds), replaced=len(changes.replaces), withdrawn=withdrawn
+            )

@@ -89,6 +89,11 @@ class Route:
     def family(self) -> Family:
         return Family.of(self.destination)
 
+    @property
+    def place(self) -> "RoutePlace":
+        """Where in its table the route is."""
+        return RoutePlace(self.destination, self.metric)
+
     def __str__(self) -> str:
         via = f" via {self.gateway}" if self.gateway else ""
         device = f" dev {self.device}" if self.device else ""
@@ -100,23 +105,58 @@ def link_scope(destination: IPNetwork) -> RouteScope:
     return RouteScope.LINK if destination.version == 4 else RouteScope.UNIVERSE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteChanges:
-    """What leads from one set of routes to another: first the deletes, then the adds. Both sorted, so that
-    runs are alike.
+@dataclass(frozen=True, slots=True)
+class RoutePlace:
+    """What the kernel tells routes of one table apart by. Only one of them can be added with NLM_F_EXCL; what comes
+    to be in one place by other means (appended, several next hops) is somebody's intention.
     """
 
-    deletes: tuple[Route, ...]
-    adds: tuple[Route, ...]
+    destination: IPNetwork
+    metric: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteChanges:
+    """What leads from one set of routes to another, to be carried out in the order of the fields.
+
+    A destination that both sets have is never without a route meanwhile, and a network that is divided or united is
+    never left to a wider route: what comes is there before what goes. All sorted, so that runs are alike.
+    """
+
+    clears: tuple[Route, ...] = ()
+    """Deletes that must come first: several routes share the place of one that is wanted."""
+    replaces: tuple[Route, ...] = ()
+    """Each takes the place of the one route that is there, in one step."""
+    adds: tuple[Route, ...] = ()
+    deletes: tuple[Route, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.deletes or self.adds)
+        return bool(self.clears or self.replaces or self.adds or self.deletes)
 
 
-def diff_routes(actual: Collection[Route], wanted: Collection[Route]) -> RouteChanges:
-    """The changes that turn `actual` into `wanted`. Duplicates in either count once."""
+def diff_routes(actual: Collection[Route], wanted: Collection[Route], others: Collection[Route] = ()) -> RouteChanges:
+    """The changes that turn `actual` into `wanted`, all of one table. Duplicates in either count once.
+
+    `others` are in the same table and nobody's to touch: a place that one of them shares is never replaced, as it is
+    not certain whose route would go.
+    """
     have, want = frozenset(actual), frozenset(wanted)
-    return RouteChanges(deletes=tuple(sorted(have - want, key=_order)), adds=tuple(sorted(want - have, key=_order)))
+    old: dict[RoutePlace, list[Route]] = {}
+    for route in sorted(have - want, key=_order):
+        old.setdefault(route.place, []).append(route)
+    shared = {route.place for route in (*(have & want), *others)} if old else frozenset()
+    clears: list[Route] = []
+    replaces: list[Route] = []
+    adds: list[Route] = []
+    for route in sorted(want - have, key=_order):
+        leaving = old.pop(route.place, [])
+        if len(leaving) == 1 and route.place not in shared:
+            replaces.append(route)
+        else:
+            clears += leaving
+            adds.append(route)
+    deletes = [route for leaving in old.values() for route in leaving]
+    return RouteChanges(clears=tuple(clears), replaces=tuple(replaces), adds=tuple(adds), deletes=tuple(deletes))
 
 
 def _order(route: Route) -> tuple[object, ...]:

@@ -2,8 +2,8 @@
 
 Every method runs a job in a worker's thread. Pods are attached one after the other, in a thread for nothing
 else: the kernel makes links one at a time, and threads that compete for its lock and the interpreter's are
-slower together than one alone (by a third, and the slowest by much more). Reading and routes have a thread,
-deletions have theirs.
+slower together than one alone (by a third, and the slowest by much more). Reading has a thread, tables of
+routes, which may be long, have one, and deletions have theirs.
 """
 
 import asyncio
@@ -61,6 +61,7 @@ class HostNetwork:
         self._home: Namespace
         self._attaching: Worker
         self._reading: Worker
+        self._routing: Worker
         self._removal: LinkRemoval
 
     async def __aenter__(self) -> "HostNetwork":
@@ -71,6 +72,8 @@ class HostNetwork:
             stack.push_async_callback(self._attaching.aclose)
             self._reading = Worker("pod-read", home, threads=1)
             stack.push_async_callback(self._reading.aclose)
+            self._routing = Worker("routes", home, threads=1)
+            stack.push_async_callback(self._routing.aclose)
             detaching = Worker("pod-detach", home, threads=MAX_BATCHES)
             stack.push_async_callback(detaching.aclose)
             await self._reading.run(remove_unfinished)
@@ -119,14 +122,25 @@ class HostNetwork:
     async def sync_routes(self, *, table: int, protocol: int, wanted: Collection[Route]) -> RouteChanges:
         """Make `wanted` the routes of `protocol` in `table`; leave those of other protocols alone.
 
-        Idempotent; a cancelled call may still take effect. Raises NetlinkError for the first route that could
-        not be changed, after trying the others. Calls for one table must not overlap.
+        A destination that is wanted before and after has a route at every instant. Idempotent; a cancelled call
+        may still take effect. Raises NetlinkError for the first route that could not be changed, after trying
+        the others. Such calls take turns.
         """
-        return await self._connected(
-            lambda connection: route_sync.sync_routes(
-                table=table, protocol=protocol, wanted=wanted, connection=connection
-            )
-        )
+        return await self.sync_planned_routes(table=table, protocol=protocol, plan=lambda _others: wanted)
+
+    async def sync_planned_routes(
+        self, *, table: int, protocol: int, plan: Callable[[list[Route]], Collection[Route]]
+    ) -> RouteChanges:
+        """The same with what `plan` makes of the routes that other protocols have in the table.
+
+        `plan` is called once, in a worker's thread, while the event loop goes on.
+        """
+
+        def job() -> RouteChanges:
+            with Connection() as connection:
+                return route_sync.sync_routes(table=table, protocol=protocol, plan=plan, connection=connection)
+
+        return await self._routing.run(job)
 
     async def attach_pod(self, plan: PodPlan, netns: NetnsPath) -> AttachedPod:
         """Make the veth of `plan` between the host and the namespace at `netns`. All or nothing.

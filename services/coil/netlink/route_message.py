@@ -15,6 +15,7 @@ from coil.netlink.wire import (
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
+    NLM_F_REPLACE,
     attribute,
     attribute_u32,
     parse_attributes,
@@ -53,6 +54,14 @@ def new_route(route: Route, index: int) -> Request:
     """Add a route over the link `index`. EEXIST where there is one of the same destination, table and metric."""
     body = _route_body(route, index, scope=route.scope, type_=route.type)
     return Request(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, body, ("add", route))
+
+
+def replace_route(route: Route, index: int) -> Request:
+    """Put a route over the link `index` into the place of the one that is there, whosever it is; add it if there is
+    none. No lookup meanwhile finds neither (fib_table_insert, fib6_add_rt2node).
+    """
+    body = _route_body(route, index, scope=route.scope, type_=route.type)
+    return Request(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body, ("replace", route))
 
 
 def delete_route(route: Route, index: int) -> Request:

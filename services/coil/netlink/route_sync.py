@@ -3,7 +3,7 @@ the host's namespace.
 """
 
 import errno
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from ipaddress import IPv4Address, IPv6Address
 
 from coil.kernel.family import Family, IPAddress
@@ -14,6 +14,7 @@ from coil.netlink.address_message import dump_addresses, parse_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link_table import read_links
+from coil.netlink.request import Request
 from coil.netlink.route_message import (
     delete_route,
     delete_rule,
@@ -25,6 +26,7 @@ from coil.netlink.route_message import (
     parse_route,
     parse_route_index,
     parse_rule,
+    replace_route,
 )
 
 _ANYWHERE: tuple[IPAddress, ...] = (IPv4Address("203.0.113.1"), IPv6Address("2001:db8::1"))
@@ -40,22 +42,33 @@ def read_routes(table: int, connection: Connection) -> list[Route]:
     return [route for route in routes if route is not None and route.table == table]
 
 
-def sync_routes(*, table: int, protocol: int, wanted: Collection[Route], connection: Connection) -> RouteChanges:
-    """Make `wanted` the routes of that protocol in that table. Routes of other protocols are not touched.
+def sync_routes(
+    *, table: int, protocol: int, plan: Callable[[list[Route]], Collection[Route]], connection: Connection
+) -> RouteChanges:
+    """Make what `plan` returns the routes of that protocol in that table; it is given the routes of other protocols
+    there, which are not touched.
 
-    Raises NetlinkError for the first route that could not be put in or taken out, after having tried all the
-    others.
+    One next hop changes to another in one step; else routes are added before others are deleted. Raises NetlinkError
+    for the first route that could not be put in or taken out, after having tried all the others.
     """
+    mine: list[Route] = []
+    others: list[Route] = []
+    for route in read_routes(table, connection):
+        (mine if route.protocol == protocol else others).append(route)
+    wanted = plan(others)
     strangers = [route for route in wanted if (route.table, route.protocol) != (table, protocol)]
     if strangers:
         raise ValueError(f"not of table {table} and protocol {protocol}: {strangers[0]}")
-    actual = [route for route in read_routes(table, connection) if route.protocol == protocol]
-    changes = diff_routes(actual, wanted)
+    changes = diff_routes(mine, wanted, others)
     if not changes:
         return changes
     indices = {link.name: link.index for link in read_links(connection)}
-    errors = _delete(changes.deletes, indices, connection)
-    errors += _add(changes.adds, indices, connection)
+    errors = [
+        *_delete(changes.clears, indices, connection),
+        *_put(changes.replaces, replace_route, indices, connection),
+        *_put(changes.adds, new_route, indices, connection),
+        *_delete(changes.deletes, indices, connection),
+    ]
     for error in errors:
         raise error
     return changes
@@ -71,14 +84,19 @@ def _delete(routes: Collection[Route], indices: Mapping[LinkName, int], connecti
     return [*connection.submit(requests, tolerate={errno.ESRCH})]
 
 
-def _add(routes: Collection[Route], indices: Mapping[LinkName, int], connection: Connection) -> list[NetlinkError]:
+def _put(
+    routes: Collection[Route],
+    request: Callable[[Route, int], Request],
+    indices: Mapping[LinkName, int],
+    connection: Connection,
+) -> list[NetlinkError]:
     errors: list[NetlinkError] = []
     requests = []
     for route in routes:
         if route.device is not None and route.device not in indices:
-            errors.append(NetlinkError(f"add {route}: there is no link {route.device}"))
+            errors.append(NetlinkError(f"{route}: there is no link {route.device}"))
         else:
-            requests.append(new_route(route, indices[route.device] if route.device else 0))
+            requests.append(request(route, indices[route.device] if route.device else 0))
     return [*connection.submit(requests), *errors]
 
 

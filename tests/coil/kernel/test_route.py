@@ -6,23 +6,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.kernel.link import LOOPBACK
-from coil.kernel.route import Route, RouteScope, diff_routes, link_scope
+from coil.kernel.route import Route, RouteChanges, RoutePlace, RouteScope, diff_routes, link_scope
 from tests.coil.kernel.strategies import routes
 
-
-@given(st.lists(routes()), st.lists(routes()))
-def test_the_changes_turn_one_set_into_the_other(actual: list[Route], wanted: list[Route]) -> None:
-    changes = diff_routes(actual, wanted)
-    assert (set(actual) - set(changes.deletes)) | set(changes.adds) == set(wanted)
-    assert set(changes.deletes) <= set(actual) - set(wanted)
-    assert set(changes.adds) <= set(wanted) - set(actual)
+sets = st.lists(routes(), unique_by=lambda route: route.place)
+"""Routes as we make them: one in a place. What others make of it may be any list."""
 
 
-@given(st.lists(routes()), st.lists(routes()))
-def test_the_changes_back_are_the_changes_the_other_way_round(one: list[Route], other: list[Route]) -> None:
-    there, back = diff_routes(one, other), diff_routes(other, one)
-    assert there.adds == back.deletes
-    assert there.deletes == back.adds
+def is_reached(places: set[RoutePlace], table: set[Route]) -> bool:
+    return places <= {route.place for route in table}
+
+
+@given(st.lists(routes()), sets, st.lists(routes()))
+def test_the_changes_turn_one_set_into_the_other_and_leave_the_others(
+    actual: list[Route], wanted: list[Route], others: list[Route]
+) -> None:
+    changes = diff_routes(actual, wanted, others)
+    table = set(actual)
+    for gone in changes.clears:
+        table.remove(gone)
+    for new in changes.replaces:
+        assert new.place not in {route.place for route in others}, "it might be theirs that goes"
+        [old] = [route for route in table if route.place == new.place]
+        table.remove(old)
+        table.add(new)
+    for new in changes.adds:
+        assert not is_reached({new.place}, table), "the kernel would refuse it"
+        table.add(new)
+    for gone in changes.deletes:
+        table.remove(gone)
+    assert table == set(wanted)
+
+
+@given(sets, sets)
+def test_between_two_sets_no_place_of_both_is_ever_empty(one: list[Route], other: list[Route]) -> None:
+    changes = diff_routes(one, other)
+    assert not changes.clears
+    kept = {route.place for route in one} & {route.place for route in other}
+    replaced = {route.place for route in changes.replaces}
+    assert replaced == {route.place for route in {*other} - {*one}} & kept
+    assert not {route.place for route in changes.deletes} & kept
+    back = diff_routes(other, one)
+    assert (changes.adds, changes.deletes) == (back.deletes, back.adds)
+    assert replaced == {route.place for route in back.replaces}
+
+
+def test_several_routes_in_a_wanted_place_are_cleared_away_first() -> None:
+    block = IPv4Network("10.0.0.0/27")
+    first, second, wanted = (
+        Route(destination=block, device=LOOPBACK, gateway=IPv4Address(f"192.0.2.{number}")) for number in (1, 2, 3)
+    )
+    assert diff_routes([first, second], [wanted]) == RouteChanges(clears=(first, second), adds=(wanted,))
+    assert diff_routes([first, second], [second]) == RouteChanges(deletes=(first,))
+    assert diff_routes([first], [wanted]) == RouteChanges(replaces=(wanted,))
+    assert diff_routes([first], [wanted], others=[second]) == RouteChanges(clears=(first,), adds=(wanted,))
 
 
 @given(st.lists(routes()), st.randoms())

@@ -27,7 +27,15 @@ from coil.netlink.link_message import (
     set_up,
 )
 from coil.netlink.request import Request
-from coil.netlink.route_message import delete_route, get_route, new_route, new_rule, parse_route, parse_rule
+from coil.netlink.route_message import (
+    delete_route,
+    get_route,
+    new_route,
+    new_rule,
+    parse_route,
+    parse_rule,
+    replace_route,
+)
 from coil.netlink.wire import HEADER
 
 ETH0, HOST = LinkName("eth0"), LinkName("veth01234567")
