@@ -38,6 +38,16 @@ def parse_endpoint(text: str) -> Endpoint:
     return Endpoint(host or LOOPBACK, int(port_text))
 
 
+def parse_optional_endpoint(text: str) -> Endpoint | None:
+    """`[host]:port`, or None for `off` and for nothing. Raises ValueError."""
+    if text in ("", "off"):
+        return None
+    try:
+        return parse_endpoint(text)
+    except ValueError as error:
+        raise ValueError(f'"off" or {error}') from None
+
+
 def _version(host: str) -> int | None:
     try:
         return ip_address(host).version

@@ -4,10 +4,11 @@ Bound when the context is entered, so that a port that is taken ends the process
 first probe. Requests are small and few: everything about them is bounded.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from coil.runtime.endpoint import Endpoint
 
@@ -21,13 +22,17 @@ class ListenError(Exception):
 
 
 @asynccontextmanager
-async def serve_pages(endpoint: Endpoint, pages: Mapping[str, Page]) -> AsyncIterator[Endpoint]:
+async def serve_pages(
+    endpoint: Endpoint, pages: Mapping[str, Page], *, middlewares: Sequence[Middleware] = ()
+) -> AsyncIterator[Endpoint]:
     """Serve GET and HEAD of the paths in `pages`; yields the endpoint with the port that was bound.
+
+    `middlewares` stand before every page and every refusal, the first one outermost.
 
     Left, also by cancellation: no new connection, a second for running requests, then all are closed.
     Raises ListenError.
     """
-    application = web.Application(client_max_size=0)
+    application = web.Application(client_max_size=0, middlewares=middlewares)
     for path, page in pages.items():
         application.router.add_get(path, page)
     runner = web.AppRunner(

@@ -2,12 +2,20 @@
 
 from aiohttp import web
 from aiohttp.hdrs import ACCEPT, CONTENT_TYPE
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import choose_encoder
 
 
 def make_registry() -> CollectorRegistry:
     """A registry with what every process tells of itself: memory, CPU, descriptors, collections, versions."""
+    # Of every counter the library would tell when it began, as one more series that nobody asks for.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

@@ -1,0 +1,99 @@
+"""The node as a document: the books of the ledger, the names of the journal."""
+
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
+
+from coil.crd.names import BlockName, NodeName, PoolName
+from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.ipam.block import Block, BlockUse
+from coil.ipam.node_ledger import NodeLedger
+from coil.page.node_document import AddressCounts, AddressState, NodeDocument
+from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import parse_settings
+from coild.address_source import PodName
+from coild.inspection import describe_node
+from coild.journal import Holder
+from coild.settings import Settings
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+WEB = Holder(PodName("apps", "web"), NOON)
+
+
+def key(container: str) -> AttachmentKey:
+    return AttachmentKey(ContainerId(container), "eth0")
+
+
+def block(pool: str, index: int, *, ipv4: str = "", ipv6: str = "", use: BlockUse = BlockUse.OPEN) -> Block:
+    networks = (IPv4Network(ipv4) if ipv4 else None, IPv6Network(ipv6) if ipv6 else None)
+    return Block(BlockName(f"{pool}-{index}"), PoolName(pool), index, *networks, use)
+
+
+def describe(ledger: NodeLedger, *, now: float = 0.0, **holders: Holder) -> NodeDocument:
+    """`holders` by container."""
+    unknown = Holder(None, None)
+    return describe_node(
+        NodeName("node1"),
+        ledger.occupancy(now=now),
+        holder=lambda key: holders.get(key.container_id, unknown),
+        now=NOON,
+    )
+
+
+def test_a_node_without_blocks() -> None:
+    document = describe(NodeLedger(cooling=30.0))
+    assert (document.node, document.at, document.pools) == ("node1", NOON, ())
+    assert document.addresses == AddressCounts()
+
+
+def test_what_is_out_and_who_has_it() -> None:
+    ledger = NodeLedger(cooling=30.0)
+    ledger.add_block(block("default", 0, ipv4="10.1.0.0/30", ipv6="fd00::/126"))
+    ledger.acquire(PoolName("default"), key("c1"), now=0.0)
+    ledger.acquire(PoolName("default"), key("c2"), now=0.0)
+    ledger.release(key("c2"), now=1.0)
+    document = describe(ledger, now=2.0, c1=WEB)
+    (pool,) = document.pools
+    (shown,) = pool.blocks
+    assert document.addresses == pool.addresses == shown.addresses
+    assert shown.addresses == AddressCounts(total=4, allocated=1, cooling=1, free=2)
+    first, second = shown.used
+    assert (first.state, first.namespace, first.pod, first.container) == (AddressState.ALLOCATED, "apps", "web", "c1")
+    assert (first.interface, first.since, str(first.ipv6)) == ("eth0", NOON, "fd00::")
+    assert (second.state, second.slot, second.ipv4) == (AddressState.COOLING, 1, IPv4Address("10.1.0.1"))
+    assert (second.pod, second.container, second.since) == (None, None, None)
+
+
+def test_an_attachment_that_nobody_noted() -> None:
+    ledger = NodeLedger(cooling=30.0)
+    ledger.add_block(block("default", 0, ipv4="10.1.0.0/30"))
+    ledger.acquire(PoolName("default"), key("c1"), now=0.0)
+    (used,) = describe(ledger).pools[0].blocks[0].used
+    assert (used.container, used.pod, used.since) == ("c1", None, None)
+
+
+def test_blocks_by_pool_and_what_they_withhold() -> None:
+    ledger = NodeLedger(cooling=30.0)
+    ledger.add_block(block("lab", 2, ipv4="10.2.0.0/30", use=BlockUse.RESERVED))
+    ledger.add_block(block("default", 7, ipv4="10.1.0.0/30"))
+    ledger.acquire(PoolName("default"), key("c1"), now=0.0)
+    ledger.add_block(block("default", 7, ipv4="10.1.0.0/30", use=BlockUse.DRAINING))
+    ledger.add_block(block("default", 9, ipv6="fd00::/64"))
+    document = describe(ledger)
+    assert [(pool.name, [shown.name for shown in pool.blocks]) for pool in document.pools] == [
+        ("default", ["default-7", "default-9"]),
+        ("lab", ["lab-2"]),
+    ]
+    draining, huge = document.pools[0].blocks
+    assert (draining.use.value, draining.addresses) == ("draining", AddressCounts(total=4, allocated=1, withheld=3))
+    assert (huge.addresses.free, huge.used) == (2**64, ())
+    assert document.pools[1].addresses == AddressCounts(total=4, withheld=4)
+
+
+def test_where_it_is_by_default() -> None:
+    def parse(*arguments: str) -> Settings:
+        return parse_settings(Settings, arguments, {"COIL_NODE_NAME": "node1"}, program="coild", about="")
+
+    assert parse().inspect_addr == Endpoint("127.0.0.1", 6666)
+    assert parse().inspect_page_addr == Endpoint("127.0.0.1", 9383)
+    assert parse("--inspect-addr=off").inspect_addr is None
+    assert parse("--inspect-page-addr=[::1]:80").inspect_page_addr == Endpoint("::1", 80)
