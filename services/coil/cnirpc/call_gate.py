@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from coil.cnirpc.call_metric import Refusal
 from coil.cnirpc.error import CniError, CniErrorCode
 
 
@@ -19,6 +20,14 @@ class CallLimits:
     running: int = 64
     queued: int = 256
     seconds: float = 60.0
+
+
+class CallRefusedError(CniError):
+    """The gate's own answer: TRY_AGAIN_LATER."""
+
+    def __init__(self, refusal: Refusal, msg: str) -> None:
+        super().__init__(CniErrorCode.TRY_AGAIN_LATER, msg)
+        self.refusal = refusal
 
 
 class CallGate:
@@ -46,15 +55,14 @@ class CallGate:
                 timer.reschedule(now)
 
     async def run(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Await `call` when a slot is free. Raises CniError(TRY_AGAIN_LATER) when refused or out of time.
+        """Await `call` when a slot is free. Raises CallRefusedError when refused or out of time.
 
         A cancellation (the caller's deadline, or its disconnection) cancels the call as well.
         """
         if self._closed:
             raise self._late()
         if len(self._inside) >= self._limits.running + self._limits.queued:
-            msg = f"coild has {len(self._inside)} calls to answer already"
-            raise CniError(CniErrorCode.TRY_AGAIN_LATER, msg)
+            raise CallRefusedError(Refusal.BUSY, f"coild has {len(self._inside)} calls to answer already")
         timer = asyncio.timeout(self._limits.seconds)
         try:
             async with timer:
@@ -78,6 +86,7 @@ class CallGate:
                 await self._empty.wait()
         return len(self._inside)
 
-    def _late(self) -> CniError:
-        msg = "coild is stopping" if self._closed else f"coild did not finish within {self._limits.seconds:g} s"
-        return CniError(CniErrorCode.TRY_AGAIN_LATER, msg)
+    def _late(self) -> CallRefusedError:
+        if self._closed:
+            return CallRefusedError(Refusal.STOPPING, "coild is stopping")
+        return CallRefusedError(Refusal.LATE, f"coild did not finish within {self._limits.seconds:g} s")

@@ -10,7 +10,8 @@ What a service must know about its calls:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,8 +24,11 @@ from grpclib.health.check import ServiceCheck
 from grpclib.health.service import Health
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server
+from prometheus_client import CollectorRegistry
 
-from coil.cnirpc.call_gate import CallGate, CallLimits
+from coil.cnirpc.call_gate import CallGate, CallLimits, CallRefusedError
+from coil.cnirpc.call_metric import CallMetrics
+from coil.cnirpc.deadline import answered_within
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.listener import Listener
 from coil.cnirpc.messages import CniBase
@@ -48,11 +52,13 @@ async def serve_cni(
     limits: CallLimits = CallLimits(),
     grace: float = 20.0,
     healthy: Callable[[], bool] = lambda: True,
+    metrics: CallMetrics | None = None,
 ) -> AsyncIterator[None]:
     """Serve `service` at the Unix socket `path` (root only) for as long as the block runs.
 
-    `healthy` answers the standard health service; it must not block. Raises ListenError before anything is served
-    when the path is not to be had, and OSError for a missing directory and the like.
+    Without `metrics` the calls are counted for nobody. `healthy` answers the standard health service; it must not
+    block. Raises ListenError before anything is served when the path is not to be had, and OSError for a missing
+    directory and the like.
 
     Leaving the block, by its end or by a cancellation, removes the socket file, refuses further calls, waits
     `grace` seconds for those at work, cancels the rest (their callers get TRY_AGAIN_LATER), and is over
@@ -65,7 +71,9 @@ async def serve_cni(
 
     health = Health({service: [ServiceCheck(check, check_ttl=_HEALTH_SECONDS)]})
     server = _Server(with_reflection([service, health]), status_details_codec=CniStatusCodec())
-    _admit_through(gate, server, methods=frozenset(service.__mapping__()))
+    _admit_through(
+        gate, server, methods=service.__mapping__().keys(), metrics=metrics or CallMetrics(CollectorRegistry())
+    )
     with Listener(path) as listener:
         await server.start(sock=listener.socket)
         try:
@@ -118,22 +126,36 @@ async def _close(server: _Server, gate: CallGate) -> None:
             await asyncio.sleep(0)  # a transport lets go of its socket in the turn after its close
 
 
-def _admit_through(gate: CallGate, server: Server, *, methods: frozenset[str]) -> None:
+def _admit_through(gate: CallGate, server: Server, *, methods: Iterable[str], metrics: CallMetrics) -> None:
+    # The CNI specification's names: the method /pkg.cnirpc.CNI/Add is the operation ADD.
+    operations = {method: method.rpartition("/")[2].upper() for method in methods}
+    metrics.expect(operations.values())
+
     async def on_request(event: RecvRequest) -> None:
-        if event.method_name in methods:
-            event.method_func = partial(_answer, gate, event.method_name, event.method_func)
+        operation = operations.get(event.method_name)
+        if operation is not None:
+            event.method_func = partial(_answer, gate, metrics, operation, event.method_func)
 
     listen(server, RecvRequest, on_request)
 
 
-async def _answer(gate: CallGate, method: str, handler: "IServerMethodFunc", stream: Any) -> None:
-    try:
-        await gate.run(partial(handler, stream))
-    except CniError as error:
-        raise grpc_error(error) from error
-    except (GRPCError, StreamTerminatedError):
-        raise
-    except Exception as error:
-        log.exception("%s failed", method)
-        internal = CniError(CniErrorCode.INTERNAL, "coild failed", f"{type(error).__name__}: {error}")
-        raise grpc_error(internal) from error
+async def _answer(
+    gate: CallGate, metrics: CallMetrics, operation: str, handler: "IServerMethodFunc", stream: Any
+) -> None:
+    left = math.inf if stream.deadline is None else stream.deadline.time_remaining()
+    with metrics.measure(operation) as call:
+        try:
+            with answered_within(left):
+                await gate.run(partial(handler, stream))
+        except CniError as error:
+            call.outcome = error.code.name
+            if isinstance(error, CallRefusedError):
+                metrics.refused(error.refusal)
+            raise grpc_error(error) from error
+        except (GRPCError, StreamTerminatedError):
+            raise
+        except Exception as error:
+            log.exception("%s failed", operation)
+            internal = CniError(CniErrorCode.INTERNAL, "coild failed", f"{type(error).__name__}: {error}")
+            call.outcome = internal.code.name
+            raise grpc_error(internal) from error

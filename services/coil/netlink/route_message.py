@@ -57,8 +57,8 @@ def new_route(route: Route, index: int) -> Request:
 
 
 def replace_route(route: Route, index: int) -> Request:
-    """Put a route over the link `index` into the place of the one that is there, whosever it is; add it if there is
-    none. No lookup meanwhile finds neither (fib_table_insert, fib6_add_rt2node).
+    """Put a route over the link `index` into the place of the one that is there, whoever made that; add it if there
+    is none. No lookup meanwhile finds neither (fib_table_insert, fib6_add_rt2node).
     """
     body = _route_body(route, index, scope=route.scope, type_=route.type)
     return Request(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body, ("replace", route))

@@ -48,8 +48,9 @@ def sync_routes(
     """Make what `plan` returns the routes of that protocol in that table; it is given the routes of other protocols
     there, which are not touched.
 
-    One next hop changes to another in one step; else routes are added before others are deleted. Raises NetlinkError
-    for the first route that could not be put in or taken out, after having tried all the others.
+    One next hop changes to another in one step; else routes are added before others are deleted. (The kernel replaces
+    whatever is in a place: should another program take ours within the milliseconds since it was read, that goes.)
+    Raises NetlinkError for the first route that could not be put in or taken out, after having tried all the others.
     """
     mine: list[Route] = []
     others: list[Route] = []

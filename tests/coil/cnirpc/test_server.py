@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from grpclib.reflection.v1 import reflection_pb2
 from grpclib.reflection.v1alpha import reflection_pb2 as reflection_alpha_pb2
 
 from coil.cnirpc.call_gate import CallLimits
+from coil.cnirpc.deadline import call_deadline
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.listener import ListenError
 from coil.cnirpc.messages import CniArgs, CniStub
@@ -85,7 +87,7 @@ async def test_any_other_exception_is_logged_and_internal(path: Path, caplog: py
         outcome = await asyncio.to_thread(plugin, path, "DEL")
     assert outcome.code == CniErrorCode.INTERNAL
     assert outcome.document["details"] == "RuntimeError: a defect"
-    assert "/pkg.cnirpc.CNI/Del failed" in caplog.text
+    assert "DEL failed" in caplog.text
 
 
 async def test_the_plugin_is_answered(path: Path) -> None:
@@ -186,6 +188,24 @@ async def test_a_callers_deadline_cancels_the_handler(path: Path) -> None:
         assert status is grpc.StatusCode.DEADLINE_EXCEEDED
         async with asyncio.timeout(10):
             await cancelled.wait()
+
+
+@pytest.mark.parametrize("seconds", [5.0, None])
+async def test_a_service_knows_until_when_its_caller_waits(path: Path, seconds: float | None) -> None:
+    left: list[float] = []
+
+    async def script(_: CniArgs) -> None:
+        left.append(call_deadline() - asyncio.get_running_loop().time())
+
+    service = ScriptedService()
+    service.script = script
+    async with serve_cni(service, path=path), Channel(path=str(path)) as channel:
+        await CniStub(channel).check(CniArgs(), timeout=seconds)
+    if seconds is None:
+        assert left == [math.inf]
+    else:
+        assert 0 < left[0] <= seconds
+    assert call_deadline() == math.inf
 
 
 async def test_a_caller_that_goes_away_cancels_the_handler(path: Path) -> None:

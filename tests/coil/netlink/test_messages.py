@@ -117,7 +117,7 @@ NO_DEVICE = Route(destination=IPv4Network("10.64.0.0/27"), device=None, table=11
 
 
 @pytest.mark.parametrize("route", [POD_ROUTE, BIG_TABLE, DEFAULT, NO_DEVICE])
-@pytest.mark.parametrize("verb", [new_route, delete_route])
+@pytest.mark.parametrize("verb", [new_route, replace_route, delete_route])
 def test_a_route(route: Route, verb: Any) -> None:
     request = verb(route, 7 if route.device else 0)
     message = read(rtmsg, request)
@@ -150,3 +150,9 @@ def test_a_rule(family: Family, table: int) -> None:
     assert (message["family"], message["action"], message["src_len"], message["dst_len"]) == (family, 1, 0, 0)
     assert (message.get("priority"), message.get("table"), message.get("protocol")) == (2000, table, 30)
     assert parse_rule(request.body) == rule
+
+
+def test_a_route_is_added_only_where_there_is_none_and_replaced_in_any_case() -> None:
+    create, exclusive, replace = 0x400, 0x200, 0x100  # linux/netlink.h
+    assert new_route(POD_ROUTE, 7).flags == create | exclusive
+    assert replace_route(POD_ROUTE, 7).flags == create | replace

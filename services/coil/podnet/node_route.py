@@ -1,0 +1,167 @@
+"""Routes to the pods of other nodes, for flat layer 2 networks without a routing daemon: each block of another node
+leads to an address of that node, over the link on which it is a neighbour.
+
+Between what the API server knows (`AddressBlock`, `Node`) and the main table; `coild.route_sync` carries it out. Pure.
+What cannot be routed is named with its reason, and stands in the way of nothing else.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import TypeAlias
+
+from coil.crd.address_block import AddressBlock
+from coil.crd.builtin import Node
+from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
+from coil.crd.names import BlockName, NodeName
+from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.link import LinkName
+from coil.kernel.route import Route, RouteTable
+from coil.podnet.neighbourhood import Neighbourhood
+
+
+class RouteTrouble(StrEnum):
+    """Why a network is not routed as it should be; the values are those of a metric's label."""
+
+    NO_NODE = "no_node"
+    """No Node has the name that the block is labelled with."""
+    NO_ADDRESS = "no_address"
+    """The node has no InternalIP of the network's family, or only a link-local one."""
+    NOT_ON_LINK = "not_on_link"
+    """No link of this node leads to that address without a router: this is not one flat network."""
+    FOREIGN_ROUTE = "foreign_route"
+    """Another program has a route to the network in the table: it stays. Ours stands beside it if its metric allows."""
+    DUPLICATE = "duplicate"
+    """Another block has the network: one that is not being deleted comes first, then the one of the lesser name."""
+    MALFORMED = "malformed"
+    """The block's field is no network."""
+
+
+@dataclass(frozen=True, slots=True)
+class TroubledNetwork:
+    """One network of a block, as the block spells it, and what is wrong with its route."""
+
+    trouble: RouteTrouble
+    block: BlockName
+    node: NodeName
+    network: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoutes:
+    """What is to be in the main table, and what is not, or not alone."""
+
+    routes: frozenset[Route]
+    troubled: tuple[TroubledNetwork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _NextHop:
+    gateway: IPAddress
+    device: LinkName
+
+
+_NextHops: TypeAlias = Mapping[NodeName, Mapping[Family, _NextHop | RouteTrouble]]
+
+
+def plan_node_routes(
+    blocks: Iterable[AddressBlock],
+    nodes: Collection[Node],
+    own: NodeName,
+    *,
+    others: Collection[Route],
+    protocol: int,
+) -> NodeRoutes:
+    """The routes of `protocol` in the main table of the node `own` to the blocks of all other nodes.
+
+    Reserved blocks are routed like any other, blocks of this node never. `others` are the routes that other protocols
+    have in the main table: they tell which addresses are on a link, and which networks are taken.
+    """
+    hops = _next_hops(nodes, own, Neighbourhood(others))
+    foreign = {route.destination for route in others}
+    taken = {route.place for route in others}
+    routes: list[Route] = []
+    troubled: list[TroubledNetwork] = []
+    for block, text, network in _claim_networks(blocks, own):
+        if isinstance(network, RouteTrouble):
+            trouble = network
+        elif block.node == own:
+            continue
+        elif isinstance(hop := hops.get(block.node, _NO_NODE)[Family.of(network)], RouteTrouble):
+            trouble = hop
+        else:
+            route = Route(
+                destination=network,
+                device=hop.device,
+                gateway=hop.gateway,
+                table=RouteTable.MAIN,
+                protocol=protocol,
+            )
+            if route.place not in taken:
+                routes.append(route)
+            if network not in foreign:
+                continue
+            trouble = RouteTrouble.FOREIGN_ROUTE
+        troubled.append(TroubledNetwork(trouble, block.name, block.node, text))
+    return NodeRoutes(frozenset(routes), tuple(troubled))
+
+
+_NO_NODE: Mapping[Family, _NextHop | RouteTrouble] = dict.fromkeys(Family, RouteTrouble.NO_NODE)
+
+
+def _claim_networks(
+    blocks: Iterable[AddressBlock], own: NodeName
+) -> Iterator[tuple[AddressBlock, str, IPNetwork | RouteTrouble]]:
+    """Each network of each block, once: with its block, as text, and read."""
+    claimed: set[IPNetwork] = set()
+    # This node's own come first: a route to another node must not take their networks.
+    for block in sorted(blocks, key=lambda block: (block.node != own, block.metadata.deleting, block.name)):
+        for parse, text in ((parse_ipv4_cidr, block.ipv4), (parse_ipv6_cidr, block.ipv6)):
+            if text is None:
+                continue
+            try:
+                network = parse(text)
+            except ValueError:
+                yield block, text, RouteTrouble.MALFORMED
+                continue
+            yield block, text, RouteTrouble.DUPLICATE if network in claimed else network
+            claimed.add(network)
+
+
+def _next_hops(nodes: Collection[Node], own: NodeName, neighbourhood: Neighbourhood) -> _NextHops:
+    addresses = {NodeName(node.metadata.name): _internal_addresses(node) for node in nodes}
+    # A node that was renamed may have left an object with the same addresses.
+    at_home = frozenset(addresses.get(own, ()))
+    return {
+        name: {family: _next_hop(family, candidates, at_home, neighbourhood) for family in Family}
+        for name, candidates in addresses.items()
+        if name != own
+    }
+
+
+def _internal_addresses(node: Node) -> list[IPAddress]:
+    """Of a dual-stack node, one of each family; where there are more, in the kubelet's order."""
+    addresses = []
+    for entry in node.status.addresses:
+        if entry.type == "InternalIP":
+            try:
+                addresses.append(ip_address(entry.address))
+            except ValueError:
+                continue  # as good as none
+    return addresses
+
+
+def _next_hop(
+    family: Family, candidates: Iterable[IPAddress], at_home: frozenset[IPAddress], neighbourhood: Neighbourhood
+) -> _NextHop | RouteTrouble:
+    trouble = RouteTrouble.NO_ADDRESS
+    for address in candidates:
+        # A link-local address says nothing without the link it is meant on.
+        if Family.of(address) is not family or address.is_link_local:
+            continue
+        trouble = RouteTrouble.NOT_ON_LINK
+        device = neighbourhood.link_to(address)
+        if device is not None and address not in at_home:
+            return _NextHop(address, device)
+    return trouble

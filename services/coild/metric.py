@@ -1,0 +1,105 @@
+"""What coild tells Prometheus of its node's addresses and blocks, and of pods that had to wait for one.
+
+The gauges are read from the books at the moment of a scrape, so that they cannot be stale. Calls are measured by
+`coil.cnirpc.call_metric`, routes to other nodes by `coild.route_sync_metric`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from coil.crd.names import PoolName
+from coil.ipam.occupancy import AddressState, Tally
+from coild.pool_demand import WaitOutcome
+
+MAX_POOLS = 100
+"""Pools that waits are told apart by. A namespace's annotation may name any, and each makes new series."""
+
+OTHER_POOLS = "(other)"
+
+_WAIT_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Books(Protocol):
+    """`coild.block_store.BlockStore` is one."""
+
+    def tallies(self) -> Mapping[PoolName, Tally]: ...
+
+
+class Exported(Protocol):
+    """`coild.route_export.RouteExport` is one."""
+
+    @property
+    def routes(self) -> int: ...
+
+    @property
+    def failures(self) -> int: ...
+
+
+class NodeCollector(Collector):
+    """Pools without a block on this node are not told."""
+
+    def __init__(self, books: Books, exported: Exported, registry: CollectorRegistry) -> None:
+        self._books = books
+        self._exported = exported
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        # Without it, registration would scrape.
+        return iter(_families())
+
+    def collect(self) -> Iterator[Metric]:
+        addresses, blocks, routes, failures = _families()
+        for pool, tally in self._books.tallies().items():
+            blocks.add_metric([pool], tally.blocks)
+            for state, count in (
+                (AddressState.ALLOCATED, tally.allocated),
+                (AddressState.COOLING, tally.cooling),
+                (AddressState.FREE, tally.free),
+            ):
+                addresses.add_metric([pool, state.value], count)
+        routes.add_metric([], self._exported.routes)
+        failures.add_metric([], self._exported.failures)
+        return iter((addresses, blocks, routes, failures))
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, CounterMetricFamily]:
+    states = ", ".join(state.value for state in AddressState)
+    return (
+        GaugeMetricFamily(
+            "coil_node_addresses",
+            f"Addresses in the node's blocks of the pool, by state: {states}. A dual-stack pair counts once.",
+            labels=["pool", "state"],
+        ),
+        GaugeMetricFamily("coil_node_blocks", "Blocks of the pool that the node has.", labels=["pool"]),
+        GaugeMetricFamily("coil_node_exported_routes", "Routes in the export table after the last complete pass."),
+        CounterMetricFamily("coil_node_export_failures", "Times that the export table could not be put right."),
+    )
+
+
+class WaitMetrics:
+    """Implements `coild.pool_demand.DemandObserver`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "coil_node_address_wait_seconds",
+            "How long pods waited that found no rested address on the node, by outcome: "
+            + ", ".join(_label(outcome) for outcome in WaitOutcome),
+            ["pool", "outcome"],
+            registry=registry,
+            buckets=_WAIT_SECONDS,
+        )
+        self._pools: set[PoolName] = set()
+
+    def waited(self, pool: PoolName, seconds: float, outcome: WaitOutcome) -> None:
+        if pool not in self._pools and len(self._pools) < MAX_POOLS:
+            self._pools.add(pool)
+        known = pool if pool in self._pools else OTHER_POOLS
+        self._seconds.labels(known, _label(outcome)).observe(seconds)
+
+
+def _label(outcome: WaitOutcome) -> str:
+    return outcome.value.replace(" ", "_")
