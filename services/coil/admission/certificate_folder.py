@@ -1,0 +1,40 @@
+"""Certificates that somebody else puts into a folder, as cert-manager and a mounted Secret do.
+
+`tls.crt` and `tls.key`, and `ca.crt` if the webhook configurations are to be told whom to trust. Files are replaced
+one after the other, so certificate and key may be of different age for a moment: such a pair is an error now and
+will not be one at the next look.
+"""
+
+import asyncio
+from pathlib import Path
+
+from coil.admission.certificate import CertificateError, KeyPair, read_server, split_bundle
+from coil.admission.source import Fetched
+
+
+class CertificateFolder:
+    """A CertificateSource."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def fetch(self) -> Fetched:
+        """What the files say now. Raises CertificateError."""
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> Fetched:
+        pair = KeyPair(self._content("tls.crt"), self._content("tls.key"))
+        bundle = self._content("ca.crt") if (self._folder / "ca.crt").exists() else b""
+        try:
+            read_server(pair)
+            if bundle:
+                split_bundle(bundle)
+        except CertificateError as error:
+            raise CertificateError(f"the certificate in {self._folder} is not usable: {error}") from error
+        return Fetched(pair, bundle)
+
+    def _content(self, name: str) -> bytes:
+        try:
+            return (self._folder / name).read_bytes()
+        except OSError as error:
+            raise CertificateError(f"{self._folder / name} cannot be read: {error.strerror}") from error

@@ -1,0 +1,115 @@
+"""Keeps a webhook server's certificate fresh and trusted, for ever.
+
+    source (Secret or folder) ──► webhook configurations ──► serving context ──► pause ──► source …
+
+A look, not a watch: what can change here does so once a year or by accident, and one look is three small reads.
+The configurations hear of a new authority before a server shows its certificate. When they cannot be told, the
+certificate is served all the same: somebody else may see to the trust, and an old one would end one day.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.admission.ca_bundle import BundleInjector, Injection
+from coil.admission.certificate import CertificateError, read_server
+from coil.admission.metric import AdmissionMetrics
+from coil.admission.pace import KeeperPace, Outcome
+from coil.admission.serving_context import ServingContext
+from coil.admission.source import CertificateSource, Fetched
+from coil.kube.errors import ApiError
+
+
+class CertificateKeeper:
+    """Run `run()` in one task. `now` is the wall clock, in UTC."""
+
+    def __init__(
+        self,
+        source: CertificateSource,
+        *,
+        serving: ServingContext,
+        injector: BundleInjector,
+        pace: KeeperPace,
+        now: Callable[[], datetime],
+        metrics: AdmissionMetrics,
+        log: FilteringBoundLogger,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._source = source
+        self._serving = serving
+        self._injector = injector
+        self._pace = pace
+        self._now = now
+        self._sleep = sleep
+        self._metrics = metrics
+        self._log = log
+        self._trouble = ""
+        self._until: datetime | None = None
+        self._trusted = False
+
+    async def run(self) -> None:
+        """Look again and again until cancelled. Failures are logged once each and tried again."""
+        while True:
+            await self._sleep(self._pace.judge(await self._look()))
+
+    def check(self) -> str | None:
+        """For `/readyz`: None when the API server can be answered, as far as this process knows."""
+        if self._until is None:
+            return f"no certificate yet: {self._trouble or 'not fetched'}"
+        if self._now() >= self._until:
+            return f"the certificate ended at {self._until:%Y-%m-%dT%H:%M:%SZ}: {self._trouble or 'not renewed'}"
+        if not self._trusted:
+            return f"the API server has not been told whom to trust: {self._trouble or 'not yet'}"
+        return None
+
+    async def _look(self) -> Outcome:
+        troubles: list[str] = []
+        wrote = False
+        try:
+            fetched = await self._source.fetch()
+            wrote = fetched.wrote
+            if fetched.bundle:
+                injection = await self._inject(fetched.bundle, troubles)
+                wrote = wrote or bool(injection.patched)
+            self._trusted = self._trusted or not troubles
+            self._serve(fetched)
+        except (ApiError, CertificateError) as error:
+            troubles.append(str(error))
+        self._report(troubles)
+        if troubles:
+            return Outcome.FAILED
+        return Outcome.WROTE if wrote else Outcome.QUIET
+
+    async def _inject(self, bundle: bytes, troubles: list[str]) -> Injection:
+        try:
+            injection = await self._injector.inject(bundle)
+        except ApiError as error:
+            troubles.append(str(error))
+            return Injection((), ())
+        if injection.patched:
+            self._log.info("the API server was told whom to trust", configurations=list(injection.patched))
+        if injection.missing:
+            # Whoever installs the configurations later should not have to wait for long.
+            self._trusted = True
+            troubles.append(f"there is no configuration yet: {', '.join(injection.missing)}")
+        return injection
+
+    def _serve(self, fetched: Fetched) -> None:
+        if not self._serving.load(fetched.pair):
+            return
+        facts = read_server(fetched.pair)
+        self._until = facts.validity.until
+        self._metrics.certificate_end.set(self._until.timestamp())
+        self._log.info("serving a new certificate", hosts=sorted(facts.hosts), until=self._until.isoformat())
+
+    def _report(self, troubles: list[str]) -> None:
+        trouble = "; ".join(troubles)
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        if trouble:
+            self._log.warning("certificates are not as they should be", why=trouble)
+        else:
+            self._log.info("certificates are as they should be")

@@ -1,0 +1,144 @@
+"""Judges changes of AddressPools before they are stored.
+
+Every replica answers, from before it knows the cluster until its end. On creation a pool gets the finalizer and must
+keep every rule; of an update only what it changes is judged, so that a pool that was stored in worse times, or that
+is going, can always lose its finalizer, get a label, or have a status.
+
+Two overlapping pools that are created in one moment may both pass, each unseen by the other's judge. That is not a
+fault to be locked away here: `pool_supply.judge_pool` gives blocks from the older one only.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.admission.review import (
+    ALLOWED,
+    AdmissionRequest,
+    Allowed,
+    Invalid,
+    Operation,
+    ReviewError,
+    Unjudged,
+    Verdict,
+    decode_object,
+)
+from coil.admission.server import Judge
+from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
+from coil.crd.field_error import FieldError
+from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.names import FINALIZER
+from coil.crd.pool_validation import validate_disjoint, validate_pool, validate_pool_update
+from coil.kube.api_client import ApiClient
+from coil.kube.errors import ApiError
+
+MUTATE_PATH = "/mutate-coil-cybozu-com-v2-addresspool"
+VALIDATE_PATH = "/validate-coil-cybozu-com-v2-addresspool"
+
+LIST_SECONDS = 3.0
+"""For the list of pools; the webhooks have 10 in all, and the API server that asks may be a busy one."""
+
+Patch = list[dict[str, Any]]
+
+
+class _AnyPool(Struct, frozen=True, kw_only=True):
+    """A pool whose spec nobody has looked at yet; it may be anything."""
+
+    metadata: ObjectMeta
+    spec: Any = None
+
+
+class PoolAdmission:
+    """`known_pools` is the cache's picture, None while there is none."""
+
+    def __init__(
+        self,
+        *,
+        client: ApiClient,
+        known_pools: Callable[[], Sequence[AddressPool] | None],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._client = client
+        self._known_pools = known_pools
+        self._log = log
+
+    @property
+    def judges(self) -> Mapping[str, Judge]:
+        """By path, as Coil v2 names them."""
+        return {MUTATE_PATH: self.mutate, VALIDATE_PATH: self.validate}
+
+    async def mutate(self, request: AdmissionRequest) -> Verdict:
+        """Add the finalizer to a new pool. Raises ReviewError."""
+        if request.operation is not Operation.CREATE:
+            return ALLOWED
+        return Allowed(plan_finalizer(decode_object(request.object, _AnyPool).metadata))
+
+    async def validate(self, request: AdmissionRequest) -> Verdict:
+        """Refuse what breaks a rule, naming the fields. Raises ReviewError."""
+        if request.operation not in {Operation.CREATE, Operation.UPDATE}:
+            return ALLOWED
+        if request.operation is Operation.UPDATE and not _changes_spec(request):
+            return ALLOWED
+        try:
+            new = decode_object(request.object, AddressPool)
+        except ReviewError as error:
+            return Invalid([FieldError("spec", str(error))])
+        old = _decode_old(request)
+        if errors := judge_change(old, new):
+            return Invalid(errors)
+        others = await self._other_pools()
+        if others is None:
+            return Unjudged("the other pools cannot be listed now, so nobody can say whether this one overlaps")
+        overlaps = judge_neighbours(old, new, others)
+        return Invalid(overlaps) if overlaps else ALLOWED
+
+    async def _other_pools(self) -> Sequence[AddressPool] | None:
+        """As they are now; as the cache has them when the API server does not say; None when nobody knows."""
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                return await self._client.list(ADDRESS_POOLS)
+        except (ApiError, TimeoutError) as error:
+            self._log.warning("pools are compared with the cache's", why=str(error) or "no answer in time")
+            return self._known_pools()
+
+
+def plan_finalizer(metadata: ObjectMeta) -> Patch:
+    """The operations that add the finalizer to a new object."""
+    if FINALIZER in metadata.finalizers:
+        return []
+    return [{"op": "add", "path": "/metadata/finalizers", "value": [*metadata.finalizers, FINALIZER]}]
+
+
+def judge_change(old: AddressPool | None, new: AddressPool) -> list[FieldError]:
+    """What a change, or with `old` None a creation, breaks, other pools apart."""
+    if old is None:
+        return validate_pool(new)
+    changed = validate_pool_update(old, new)
+    present = validate_pool(old)
+    return changed + [error for error in validate_pool(new) if error not in [*present, *changed]]
+
+
+def judge_neighbours(old: AddressPool | None, new: AddressPool, others: Sequence[AddressPool]) -> list[FieldError]:
+    """Where a change, or with `old` None a creation, makes the pool overlap another one."""
+    present = [] if old is None else validate_disjoint(old, others)
+    return [error for error in validate_disjoint(new, others) if error not in present]
+
+
+def _changes_spec(request: AdmissionRequest) -> bool:
+    new, old = decode_object(request.object, _AnyPool), decode_object(request.old_object, _AnyPool)
+    return bool(new.spec != old.spec)
+
+
+def _decode_old(request: AdmissionRequest) -> AddressPool | None:
+    """The pool before an update; None for a creation.
+
+    An old pool that cannot even be decoded has nothing worth keeping: its successor is judged like a new one.
+    """
+    if request.operation is Operation.CREATE:
+        return None
+    try:
+        return decode_object(request.old_object, AddressPool)
+    except ReviewError:
+        return None

@@ -1,0 +1,199 @@
+"""The HTTPS server as a misbehaving client sees it."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+
+from coil.admission.certificate import issue_authority, issue_server
+from coil.admission.metric import AdmissionMetrics
+from coil.admission.review import ALLOWED, AdmissionRequest, Invalid, ReviewError, Verdict
+from coil.admission.server import Judge, ReviewLimits, serve_reviews
+from coil.admission.serving_context import ServingContext
+from coil.crd.field_error import FieldError
+from coil.runtime.endpoint import Endpoint
+from coil.runtime.http_server import ListenError
+from tests.coil.admission.test_review import document
+
+NOW = datetime.now(UTC)
+AUTHORITY = issue_authority("test", now=NOW, life=timedelta(hours=2))
+PATH = "/validate"
+SMALL = ReviewLimits(body=2_000, seconds=30.0, at_work=2, line=1, connections=4)
+
+
+class Bench:
+    """A judge that waits to be told what to say."""
+
+    def __init__(self) -> None:
+        self.verdict: Verdict | Exception = ALLOWED
+        self.asked: list[AdmissionRequest] = []
+        self.arrived = asyncio.Semaphore(0)
+        self.come_in = asyncio.Event()
+        self.come_in.set()
+
+    async def judge(self, request: AdmissionRequest) -> Verdict:
+        self.asked.append(request)
+        self.arrived.release()
+        await self.come_in.wait()
+        if isinstance(self.verdict, Exception):
+            raise self.verdict
+        return self.verdict
+
+
+class Caller:
+    """One client, a connection for each request."""
+
+    def __init__(self, endpoint: Endpoint, registry: CollectorRegistry) -> None:
+        self.endpoint = endpoint
+        self.registry = registry
+        self.tls = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+
+    async def post(self, body: bytes, *, path: str = PATH, kind: str = "application/json") -> tuple[int, str]:
+        connector = aiohttp.TCPConnector(ssl=self.tls, force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            url = f"https://{self.endpoint}{path}"
+            async with session.post(url, data=body, headers={"Content-Type": kind}) as answer:
+                return answer.status, await answer.text()
+
+    async def review(self, **changes: Any) -> dict[str, Any]:
+        status, text = await self.post(json.dumps(document(**changes)).encode())
+        assert status == 200, text
+        response: dict[str, Any] = json.loads(text)["response"]
+        return response
+
+    def count(self, answer: str) -> float:
+        return self.registry.get_sample_value("coil_admission_reviews_total", {"path": PATH, "answer": answer}) or 0
+
+
+@asynccontextmanager
+async def serving(judge: Judge, limits: ReviewLimits = SMALL) -> AsyncIterator[Caller]:
+    context, registry = ServingContext(), CollectorRegistry()
+    context.load(issue_server(AUTHORITY, hosts=["127.0.0.1"], now=NOW, life=timedelta(hours=1)))
+    async with serve_reviews(
+        Endpoint("127.0.0.1", 0),
+        {PATH: judge},
+        serving=context,
+        metrics=AdmissionMetrics(registry),
+        log=structlog.get_logger(),
+        limits=limits,
+    ) as endpoint:
+        yield Caller(endpoint, registry)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+async def caller(bench: Bench) -> AsyncIterator[Caller]:
+    async with serving(bench.judge) as caller:
+        yield caller
+
+
+async def test_verdicts_go_back_with_the_uid(caller: Caller, bench: Bench) -> None:
+    assert await caller.review(uid="first") == {"uid": "first", "allowed": True}
+    bench.verdict = Invalid([FieldError("spec", "is wrong")])
+    refused = await caller.review(uid="second")
+    assert (refused["uid"], refused["allowed"], refused["status"]["code"]) == ("second", False, 422)
+    assert (caller.count("allowed"), caller.count("invalid"), caller.count("error")) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "text"),
+    [
+        (b"", "application/json", 400, "the body is no AdmissionReview"),
+        (b"{", "application/json", 400, "the body is no AdmissionReview"),
+        (b"{}", "application/json", 400, "missing required field"),
+        (b"[" * 1_500, "application/json", 400, "the body is no AdmissionReview"),
+        (b"{}", "text/plain", 415, "application/json is expected"),
+        (b" " * 2_001, "application/json", 413, "more than 2000 bytes"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_in_words(
+    caller: Caller, body: bytes, kind: str, status: int, text: str
+) -> None:
+    got, said = await caller.post(body, kind=kind)
+    assert (got, caller.count("error")) == (status, 1)
+    assert text in said
+    assert (await caller.review())["allowed"], "and the next one is answered"
+
+
+async def test_other_paths_and_methods_are_none(caller: Caller) -> None:
+    assert (await caller.post(b"{}", path="/"))[0] == 404
+    connector = aiohttp.TCPConnector(ssl=caller.tls)
+    url = f"https://{caller.endpoint}{PATH}"
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(url) as answer:
+        assert answer.status == 405
+
+
+async def test_a_judge_that_fails_costs_its_own_request_only(caller: Caller, bench: Bench) -> None:
+    bench.verdict = RuntimeError("a secret of ours")
+    status, text = await caller.post(json.dumps(document()).encode())
+    assert status == 500
+    assert "secret" not in text
+    bench.verdict = ReviewError("the object cannot be read")
+    assert await caller.post(json.dumps(document()).encode()) == (400, "the object cannot be read\n")
+    bench.verdict = ALLOWED
+    assert (await caller.review())["allowed"]
+
+
+async def test_only_so_many_are_at_work_and_in_line(caller: Caller, bench: Bench) -> None:
+    bench.come_in.clear()
+    room = SMALL.at_work + SMALL.line
+    callers = [asyncio.create_task(caller.post(json.dumps(document()).encode())) for _ in range(SMALL.connections)]
+    turned_away, waiting = await asyncio.wait(callers, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result()[0] for task in turned_away] == [503] * (SMALL.connections - room)
+    for _ in range(SMALL.at_work):
+        await bench.arrived.acquire()
+    assert len(bench.asked) == SMALL.at_work
+    bench.come_in.set()
+    assert [(await task)[0] for task in waiting] == [200] * room
+
+
+async def test_nobody_waits_for_ever(bench: Bench) -> None:
+    bench.come_in.clear()
+    async with serving(bench.judge, ReviewLimits(seconds=0.05)) as caller:
+        status, text = await caller.post(json.dumps(document()).encode())
+    assert status == 503
+    assert "no answer within 0.05 s" in text
+
+
+async def test_a_crowd_of_idle_connections_does_not_grow(caller: Caller) -> None:
+    held = [
+        await asyncio.open_connection(caller.endpoint.host, caller.endpoint.port, ssl=caller.tls)
+        for _ in range(SMALL.connections)
+    ]
+    reader, writer = await asyncio.open_connection(caller.endpoint.host, caller.endpoint.port, ssl=caller.tls)
+    assert await reader.read() == b""
+    for _, idle in [*held, (reader, writer)]:
+        idle.close()
+
+
+async def test_garbage_instead_of_tls_or_http_is_survived(caller: Caller) -> None:
+    for tls, garbage in ((None, b"GET / HTTP/1.1\r\n\r\n"), (None, b"\x00" * 500), (caller.tls, b"\x00\xff\r\n\r\n")):
+        reader, writer = await asyncio.open_connection(caller.endpoint.host, caller.endpoint.port, ssl=tls)
+        writer.write(garbage)
+        await reader.read()
+        writer.close()
+    assert (await caller.review())["allowed"]
+
+
+async def test_a_port_that_is_taken_is_said_at_once(caller: Caller, bench: Bench) -> None:
+    with pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1:{caller.endpoint.port}"):
+        async with serve_reviews(
+            caller.endpoint,
+            {},
+            serving=ServingContext(),
+            metrics=AdmissionMetrics(CollectorRegistry()),
+            log=structlog.get_logger(),
+        ):
+            pass
