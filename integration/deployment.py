@@ -14,7 +14,9 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import yaml
 
 from integration.cluster.address import free_port
 from integration.cluster.cluster import Cluster
@@ -24,7 +26,11 @@ from integration.cluster.process import Process
 from integration.service import Service
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "coil"
+WEBHOOKS = CHART / "templates" / "webhook-ipam.yaml"
+WEBHOOK_KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
 KINDS = ("addresspools", "addressblocks", "blockrequests")
+WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-ipam-controller"
+POOLS_PATH = "/apis/coil.cybozu.com/v2/addresspools"
 COILD_SOCKET = Path("/run/coild.sock")
 COILD_HEALTH_PORT = 9385
 START_SECONDS = 30.0
@@ -42,11 +48,38 @@ class Spawn(Protocol):
 
 
 def apply_chart(plane: ControlPlane) -> None:
-    """Kinds, service accounts and roles. Returns when the API server serves the kinds. Idempotent."""
-    plane.kubectl("apply", f"--filename={CHART / 'crds'}")
-    plane.kubectl("apply", f"--filename={CHART / 'templates'}")
+    """Kinds, service accounts and roles. Returns when the API server serves the kinds. Idempotent.
+
+    Nobody judges pools from then on: webhooks come with a controller that answers them (`apply_webhooks`).
+    """
+    # An API server from before 1.23 has no word for the CRDs' rules; kubectl would refuse them in its place, "warn" has
+    # servers judge that know how to, and these drop what they do not know.
+    plane.kubectl("apply", "--validate=warn", f"--filename={CHART / 'crds'}")
+    templates = sorted(set((CHART / "templates").glob("*.yaml")) - {WEBHOOKS})
+    plane.kubectl("apply", *(f"--filename={template}" for template in templates))
+    remove_webhooks(plane)
     names = [f"crd/{kind}.coil.cybozu.com" for kind in KINDS]
     plane.kubectl("wait", "--for=condition=Established", f"--timeout={START_SECONDS:.0f}s", *names)
+
+
+def apply_webhooks(plane: ControlPlane, *, port: int) -> None:
+    """The chart's webhook configurations, for a controller at that port of the control plane's address.
+
+    The chart calls a Service; but the API server under test is no member of a cluster whose Services it could reach.
+    """
+    documents: list[dict[str, Any]] = [
+        document for document in yaml.safe_load_all(WEBHOOKS.read_text()) if "webhooks" in document
+    ]
+    for document in documents:
+        for webhook in document["webhooks"]:
+            path = webhook["clientConfig"]["service"]["path"]
+            webhook["clientConfig"] = {"url": f"https://{plane.address}:{port}{path}"}
+    apply(plane, *documents)
+
+
+def remove_webhooks(plane: ControlPlane) -> None:
+    """Let every pool pass again that the schema accepts. Idempotent."""
+    plane.kubectl("delete", ",".join(WEBHOOK_KINDS), "coil-ipam-controller", "--ignore-not-found")
 
 
 def apply(plane: ControlPlane, *documents: Mapping[str, object]) -> None:
@@ -57,22 +90,35 @@ def apply(plane: ControlPlane, *documents: Mapping[str, object]) -> None:
 def ipam_controller_command(plane: ControlPlane, *, ports: tuple[int, int], flags: Sequence[str] = ()) -> list[str]:
     """How an ipam-controller is started, as its service account; may be used again after its death.
 
-    `ports` are those of its metrics and health, on localhost.
+    `ports` are those of its metrics and health, on localhost. It answers the API server's reviews of pools at
+    a port of its own: from now on no pool is created or changed while it is away.
     """
     metrics, health = ports
+    # Another one's port may not be in use yet; those on localhost are told apart already.
+    webhook = free_port(plane.address, 9443 + abs(health - 9387))
+    apply_webhooks(plane, port=webhook)
     return [
         *(sys.executable, "-m", "coil_ipam_controller"),
         f"--kubeconfig={plane.kubeconfig_for('coil-ipam-controller')}",
         f"--metrics-addr=127.0.0.1:{metrics}",
         f"--health-addr=127.0.0.1:{health}",
+        f"--webhook-addr={plane.address}:{webhook}",
+        f"--webhook-host={plane.address}",
         *flags,
     ]
 
 
-def coild_command(plane: ControlPlane, *, socket: Path, flags: Sequence[str] = ()) -> list[str]:
+def coild_command(
+    plane: ControlPlane, *, socket: Path, flags: Sequence[str] = (), kubeconfig: Path | None = None
+) -> list[str]:
     """How coild is started, as its service account; may be used again after its death. It wants COIL_NODE_NAME."""
-    kubeconfig = plane.kubeconfig_for("coild")
-    return [sys.executable, "-m", "coild", f"--kubeconfig={kubeconfig}", f"--socket={socket}", *flags]
+    return [
+        *(sys.executable, "-m", "coild"),
+        f"--kubeconfig={kubeconfig or plane.kubeconfig_for('coild')}",
+        f"--socket={socket}",
+        f"--journal={socket.with_suffix('.journal')}",
+        *flags,
+    ]
 
 
 def start_ipam_controller(
@@ -123,6 +169,34 @@ def ready_probe(port: int) -> Callable[[], bool]:
     return ready
 
 
+def controller_probe(plane: ControlPlane, *, health: int) -> Callable[[], bool]:
+    """Asks whether an ipam-controller is ready, and whether the API server calls it, if it is to (`remove_webhooks`).
+
+    The API server hears of webhooks, and whom to trust for them, by a watch: that is a moment after the controller has
+    told it. A pool is created in pretence until one of the webhooks has had its say.
+    """
+    ready = ready_probe(health)
+    pool = {
+        "apiVersion": "coil.cybozu.com/v2",
+        "kind": "AddressPool",
+        "metadata": {"name": "admission-probe"},
+        "spec": {"subnets": [{"ipv4": "192.0.2.0/27"}]},
+    }
+
+    def admitted() -> bool:
+        if not ready():
+            return False
+        try:
+            if plane.request("GET", WEBHOOKS_PATH)[0] == 404:
+                return True
+            status, body = plane.request("POST", f"{POOLS_PATH}?dryRun=All", json.dumps(pool).encode())
+        except (OSError, HTTPException):
+            return False
+        return (status == 201 and b'"finalizers"' in body) or (status == 422 and b"admission webhook" in body)
+
+    return admitted
+
+
 def ready_probe_on(node: Node, port: int) -> Callable[[], bool]:
     """The same for a program in a node's network namespace."""
     command = ["timeout", "2", "busybox", "wget", "-q", "-O", "-", f"http://127.0.0.1:{port}/readyz"]
@@ -159,7 +233,7 @@ def install_on_cluster(
     metrics, health = (free_port(IPv4Address("127.0.0.1"), port) for port in (9386, 9387))
     command = ipam_controller_command(plane, ports=(metrics, health), flags=controller_flags)
     spawn = partial(plane.workspace.spawn, "coil-ipam-controller", command)
-    controller = Service(spawn, ready=ready_probe(health))
+    controller = Service(spawn, ready=controller_probe(plane, health=health))
     command = coild_command(plane, socket=COILD_SOCKET, flags=coild_flags)
     daemons = {}
     for node in cluster.nodes:

@@ -1,25 +1,30 @@
 """Writes the files of the repository that are made from code: `python -m integration.generate`.
 
-So far the chart's CRDs, from `coil.crd.schema`. A unit test compares what is committed with what this makes.
+The chart's CRDs, from `coil.crd.schema`, and its dashboard. Unit tests compare what is committed with what this makes.
 """
 
+import json
 from pathlib import Path
 
 import yaml
 
 from coil.crd.schema import definitions
+from integration.dashboard.ipam import ipam_dashboard
 
 ROOT = Path(__file__).resolve().parent.parent
 CRDS = ROOT / "charts" / "coil" / "crds"
+DASHBOARD = ROOT / "charts" / "coil" / "dashboards" / "coil-ipam.json"
 _HEADER = "# Made from services/coil/crd/schema.py by `python -m integration.generate`: do not edit.\n"
 
 
 def render_files() -> dict[Path, str]:
     """Every generated file and its text."""
-    return {
+    files = {
         CRDS / name: _HEADER + yaml.safe_dump(document, sort_keys=False, width=110)
         for name, document in definitions().items()
     }
+    # JSON has no room for a note that the file is made, and by what.
+    return files | {DASHBOARD: json.dumps(ipam_dashboard(), indent=2) + "\n"}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, BlockRequestSpec, Pending
 from coil.crd.builtin import NODES
+from coil.crd.event import CLUSTER_EVENT_NAMESPACE, EVENTS, Event
 from coil.crd.meta import ObjectMeta, OwnerReference
 from coil.crd.names import FINALIZER, NodeName, PoolName
 from coil.crd.resource import Resource
@@ -24,14 +25,15 @@ from coil.kube.client import KubeClient
 from coil.kube.errors import NotFoundError
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import ipam_controller_command, ready_probe
+from integration.deployment import controller_probe, ipam_controller_command, remove_webhooks
 from integration.service import Service
 
 TIMEOUT = 60.0  # seconds; only a failure takes so long
 STOP_TIMEOUT = 20.0  # seconds; it gives itself ten
 LOCALHOST = IPv4Address("127.0.0.1")
-# As short as an election allows: a killed leader's lease has to expire before anybody else works.
-FLAGS = ("--lease-duration=5s",)
+# As short as an election allows: a killed leader's lease has to expire before anybody else works. And nodes that are
+# deleted here do not come back.
+FLAGS = ("--lease-duration=5s", "--node-grace=1s")
 
 
 class Replica:
@@ -41,7 +43,11 @@ class Replica:
         self._metrics = free_port(LOCALHOST, 9386)
         health = free_port(LOCALHOST, self._metrics + 1)
         command = ipam_controller_command(plane, ports=(self._metrics, health), flags=(*FLAGS, *flags))
-        self.service = Service(lambda: plane.workspace.spawn(name, command), ready=ready_probe(health))
+        (address,) = (part for part in command if part.startswith("--webhook-addr="))
+        self.webhook_port = int(address.rpartition(":")[2])
+        self.service = Service(
+            lambda: plane.workspace.spawn(name, command), ready=controller_probe(plane, health=health)
+        )
 
     def lines(self) -> list[dict[str, object]]:
         """What it has logged so far."""
@@ -82,6 +88,10 @@ class IpamWorld:
         replica = self.start_replica(*flags)
         await asyncio.to_thread(replica.service.wait_ready)
         return replica
+
+    async def remove_webhooks(self) -> None:
+        """Let every pool pass that the schema accepts, also while replicas run; until the next one is started."""
+        await asyncio.to_thread(remove_webhooks, self.plane)
 
     async def add_node(self, name: str) -> NodeName:
         """An object without a kubelet; returns its full name."""
@@ -125,6 +135,11 @@ class IpamWorld:
         except NotFoundError:
             return None
 
+    async def events(self, name: str) -> list[Event]:
+        """What people were told of the object of that name, oldest first. It has no namespace."""
+        found = await self.client.list(EVENTS, namespace=CLUSTER_EVENT_NAMESPACE, fields=f"involvedObject.name={name}")
+        return sorted(found, key=lambda event: str(event.first_timestamp))
+
     async def all_answered(self) -> bool:
         return not any(isinstance(item.outcome(), Pending) for item in await self.requests())
 
@@ -139,6 +154,8 @@ class IpamWorld:
         """End the replicas, so that each leaves its lease to the next one, and remove whatever is left."""
         for replica in self.replicas:
             await asyncio.to_thread(replica.service.process.stop, timeout=STOP_TIMEOUT)
+        # Nobody answers any more.
+        await self.remove_webhooks()
         resources: tuple[Resource[Any], ...] = (BLOCK_REQUESTS, ADDRESS_BLOCKS, ADDRESS_POOLS, NODES)
         for resource in resources:
             names = [item.metadata.name for item in await self.client.list(resource)]

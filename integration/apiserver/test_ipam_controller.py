@@ -92,10 +92,11 @@ async def test_200_requests_at_once_over_3_pools_get_200_blocks(world: IpamWorld
 
 
 async def test_refusals_say_why(world: IpamWorld) -> None:
+    # From a time in which nobody judged pools: later it could not be created.
+    broken = await world.add_pool("broken", {"ipv4": "10.67.0.1/24"})
     await world.start_ready()
     node = await world.add_node("node1")
     small = await world.add_pool("small", {"ipv4": "10.66.0.0/27"})
-    broken = await world.add_pool("broken", {"ipv4": "10.67.0.1/24"})
     asked = [
         await world.ask("first", node=node, pool=small),
         await world.ask("broken", node=node, pool=broken),

@@ -11,7 +11,10 @@ pytestmark = pytest.mark.apiserver
 
 COIL = "coil.cybozu.com"
 LEASES = "coordination.k8s.io"
+ADMISSION = "admissionregistration.k8s.io"
 LEASE = "coil-ipam-controller"
+WEBHOOK_SECRET = "coil-ipam-controller-webhook"  # noqa: S105 (a name)
+WEBHOOK_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 
 Wish: TypeAlias = tuple[str, str, str, str, str, str]
@@ -66,6 +69,8 @@ def wish(verb: str, group: str, resource: str, *, namespace: str = "", name: str
 
 CONTROLLER_MAY = [
     *(wish(verb, COIL, "addresspools") for verb in ("get", "list", "watch", "patch")),
+    wish("patch", COIL, "addresspools/status"),
+    *(wish(verb, "", "events", namespace="default") for verb in ("create", "patch")),
     # What OwnerReferencesPermissionEnforcement asks of whoever creates a block with blockOwnerDeletion.
     wish("update", COIL, "addresspools/finalizers"),
     *(wish(verb, COIL, "addressblocks") for verb in ("get", "list", "watch", "create", "patch", "delete")),
@@ -74,13 +79,25 @@ CONTROLLER_MAY = [
     *(wish(verb, "", "nodes") for verb in ("get", "list", "watch")),
     wish("create", LEASES, "leases", namespace="kube-system"),
     *(wish(verb, LEASES, "leases", namespace="kube-system", name=LEASE) for verb in ("get", "update")),
+    # Secrets and webhook configurations: its own by name, and no other.
+    wish("create", "", "secrets", namespace="kube-system"),
+    *(wish(verb, "", "secrets", namespace="kube-system", name=WEBHOOK_SECRET) for verb in ("get", "update")),
+    *(wish(verb, ADMISSION, kind, name=LEASE) for verb in ("get", "patch") for kind in WEBHOOK_KINDS),
 ]
 CONTROLLER_MAY_NOT = [
     *(wish(verb, "", "secrets") for verb in ("get", "list", "create")),
     wish("get", "", "secrets", namespace="kube-system"),
+    *(wish(verb, "", "secrets", namespace="kube-system", name="another") for verb in ("get", "update")),
+    *(wish(verb, "", "secrets", namespace="kube-system", name=WEBHOOK_SECRET) for verb in ("list", "watch", "delete")),
+    wish("get", "", "secrets", namespace="default", name=WEBHOOK_SECRET),
+    *(wish(verb, ADMISSION, kind) for verb in ("list", "watch", "create") for kind in WEBHOOK_KINDS),
+    *(wish(verb, ADMISSION, kind, name="another") for verb in ("get", "patch") for kind in WEBHOOK_KINDS),
+    *(wish(verb, ADMISSION, kind, name=LEASE) for verb in ("update", "delete") for kind in WEBHOOK_KINDS),
     wish("list", "", "pods"),
     *(wish(verb, "", "nodes") for verb in ("patch", "update", "delete")),
     *(wish(verb, COIL, "addresspools") for verb in ("create", "delete")),
+    *(wish(verb, "", "events", namespace="default") for verb in ("list", "watch", "delete")),
+    wish("create", "", "events", namespace="kube-system"),
     *(wish(verb, COIL, "blockrequests") for verb in ("create", "patch")),
     wish("update", LEASES, "leases", namespace="kube-system", name="kube-scheduler"),
     wish("create", LEASES, "leases", namespace="default"),
@@ -91,12 +108,17 @@ COILD_MAY = [
     *(wish(verb, "", "namespaces") for verb in ("get", "list", "watch")),
     *(wish(verb, COIL, "addressblocks") for verb in ("list", "watch", "patch", "delete")),
     *(wish(verb, COIL, "blockrequests") for verb in ("list", "watch", "create", "delete")),
+    wish("get", COIL, "addresspools"),
+    *(wish(verb, "", "events", namespace="default") for verb in ("create", "patch")),
 ]
 COILD_MAY_NOT = [
     wish("get", "", "secrets", namespace="default"),
     *(wish(verb, "", kind) for verb in ("patch", "delete") for kind in ("nodes", "namespaces", "pods")),
+    # Only with --route-sync, whose role is bound by nobody unasked.
+    *(wish(verb, "", "nodes") for verb in ("list", "watch")),
     wish("create", COIL, "addressblocks"),
-    *(wish(verb, COIL, "addresspools") for verb in ("create", "patch", "delete")),
+    *(wish(verb, COIL, "addresspools") for verb in ("list", "watch", "create", "patch", "delete")),
+    *(wish(verb, "", "events", namespace="default") for verb in ("list", "watch", "delete")),
     wish("patch", COIL, "blockrequests/status"),
     wish("get", LEASES, "leases", namespace="kube-system", name=LEASE),
 ]

@@ -15,9 +15,14 @@ caches to be up to date, nor two leaders never to overlap; the caches only make 
 replaced its name is looked up, never taken for another's because a cache says so.)
 
 A refusal is final for its request, so it is never given on the word of a cache alone.
+
+A node deletes its request as soon as it has read the answer. One that is still there long after is dangling: its node
+has died in between, or runs a daemon that does not clean up. It is deleted, as nothing depends on it: the block says
+itself whose it is. One that has no answer yet is never deleted while its node exists.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -36,9 +41,14 @@ from coil.ipam.layout import PlannedBlock, parse_block_index
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, NotFoundError
 from coil.reconcile.controller import DONE, Result
+from coil.reconcile.event_recorder import Recorder
 from coil_ipam_controller.block_render import render_block
 from coil_ipam_controller.cluster_view import BY_REQUEST, ClusterView
-from coil_ipam_controller.pool_supply import judge_pool
+from coil_ipam_controller.pool_event import tell_exhausted, tell_useless
+from coil_ipam_controller.pool_supply import describe_exhaustion, judge_pool
+
+DANGLING_SECONDS = 600.0
+"""After which an answered request is deleted."""
 
 ATTEMPTS = 8
 """Names tried in one go that turn out to be taken; then the caches get time to catch up."""
@@ -67,19 +77,24 @@ class BlockRequestController:
         client: ApiClient,
         view: ClusterView,
         book: IndexBook,
+        recorder: Recorder,
         now: Callable[[], datetime],
         log: FilteringBoundLogger,
     ) -> None:
         self._client = client
         self._view = view
         self._book = book
+        self._recorder = recorder
         self._now = now
         self._log = log
 
     async def reconcile(self, name: str) -> Result:
         """Answer the request of that name. Raises ConflictError when the cache lags behind: come again."""
         request = self._view.requests.get(name)
-        if request is None or request.metadata.deleting or not isinstance(request.outcome(), Pending):
+        if request is None or request.metadata.deleting:
+            return DONE
+        if not isinstance(request.outcome(), Pending):
+            await self._retire(request)
             return DONE
         log = self._log.bind(request=name, node=request.spec.node_name, pool=request.spec.pool_name)
         try:
@@ -87,6 +102,23 @@ class BlockRequestController:
         except RequestGoneError:
             log.info("block request went before its answer")
         return DONE
+
+    def dangling(self) -> list[str]:
+        """Requests that their nodes seem to have forgotten, by name."""
+        return [request.metadata.name for request in self._view.requests.items() if self._is_dangling(request)]
+
+    def _is_dangling(self, request: BlockRequest) -> bool:
+        answered = [time for condition in request.status.conditions if (time := condition.last_transition_time)]
+        if isinstance(request.outcome(), Pending) or not answered:
+            return False
+        return (self._now() - max(answered)).total_seconds() >= DANGLING_SECONDS
+
+    async def _retire(self, request: BlockRequest) -> None:
+        if not self._is_dangling(request):
+            return
+        with suppress(NotFoundError):
+            await self._client.delete(BLOCK_REQUESTS, request.metadata.name, uid=request.uid)
+            self._log.info("dangling block request deleted", request=request.metadata.name, node=request.spec.node_name)
 
     async def _answer(self, request: BlockRequest, log: FilteringBoundLogger) -> None:
         promise = request.status.address_block_name
@@ -104,6 +136,7 @@ class BlockRequestController:
             if isinstance(choice, Refused):
                 await self._refuse(request, choice)
                 log.warning("block request refused", reason=str(choice.reason), message=choice.message)
+                self._tell_pool(request, choice)
                 return
             request = await self._promise(request, choice.planned)
             if await self._create(request, choice):
@@ -164,8 +197,7 @@ class BlockRequestController:
             return _Choice(pool, planned)
         free = self._book.reserve(layout, request.uid)
         if free is None:
-            message = f"all {layout.size} blocks of the pool {name!r} are in use"
-            return Refused(RefusalReason.OUT_OF_BLOCKS, message)
+            return Refused(RefusalReason.OUT_OF_BLOCKS, describe_exhaustion(layout))
         return _Choice(pool, free)
 
     async def _promise(self, request: BlockRequest, planned: PlannedBlock) -> BlockRequest:
@@ -200,6 +232,16 @@ class BlockRequestController:
         kinds = [ConditionType.FAILED, ConditionType.COMPLETE]
         conditions = self._conditions(kinds, reason=refusal.reason, message=refusal.message)
         await self._write_status(request, {"addressBlockName": None, "conditions": conditions})
+
+    def _tell_pool(self, request: BlockRequest, refusal: Refused) -> None:
+        """That a request was refused concerns whoever looks after the pool, unless that is what they want."""
+        pool = self._view.pools.get(request.spec.pool_name)
+        if pool is None or pool.metadata.deleting:
+            return
+        if refusal.reason == RefusalReason.OUT_OF_BLOCKS:
+            tell_exhausted(self._recorder, pool, refusal.message)
+        elif refusal.reason == RefusalReason.INVALID_POOL:
+            tell_useless(self._recorder, pool, refusal.message)
 
     def _conditions(self, kinds: Sequence[ConditionType], *, reason: str = "", message: str = "") -> Any:
         now = self._now()

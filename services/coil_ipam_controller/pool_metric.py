@@ -5,13 +5,22 @@ Every replica tells it, leader or not; take the `max by (pool)`.
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from coil.crd.block_request import Refused
 from coil_ipam_controller.cluster_view import BY_POOL, ClusterView
 from coil_ipam_controller.pool_supply import judge_pool
+
+
+def doubtful_blocks(registry: CollectorRegistry) -> Gauge:
+    """How many blocks the leader has told somebody to look at; 0 in every other replica."""
+    return Gauge(
+        "coil_controller_doubtful_blocks",
+        "Blocks that contradict their pool, belong to nobody or do not go: an Event on each says why.",
+        registry=registry,
+    )
 
 
 class PoolCollector(Collector):

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from coil.admission.settings import AdmissionSettings, parse_open_endpoint
 from coil.reconcile.claim import LeaderTiming
 from coil.runtime.duration import parse_period
-from coil.runtime.endpoint import Endpoint
+from coil.runtime.endpoint import Endpoint, parse_optional_endpoint
 from coil.runtime.flag import flag, parse_optional_path, parse_text
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+from coil_ipam_controller.workplace import Policy
 
 
 def parse_lease(text: str) -> LeaderTiming:
@@ -20,19 +22,54 @@ def parse_lease(text: str) -> LeaderTiming:
     return LeaderTiming(lease=int(seconds), renew=9 * part, grace=4 * part, retry=2 * part, call=4 * part)
 
 
+def parse_percentage(text: str) -> int:
+    """A whole number of percent, from 1 to 100."""
+    digits = text.removesuffix("%")
+    if not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= 100):
+        raise ValueError('a whole number of percent from 1 to 100, such as "90%"')
+    return int(digits)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Settings(FrameSettings):
+class Settings(AdmissionSettings, FrameSettings):
     """coil-ipam-controller's settings; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9386")
     health_addr: Endpoint = health_flag(":9387")
+    webhook_addr: Endpoint = flag(
+        ":9443", parse=parse_open_endpoint, help="address of the webhooks; without a host, every address"
+    )
+    inspect_addr: Endpoint | None = flag(
+        ":9388", parse=parse_optional_endpoint, help="address of /ip-manager; without a host, 127.0.0.1; off for none"
+    )
+    inspect_history: float = flag(
+        "1h", parse=parse_period, help="how far back /ip-manager shows the use of each pool, in 120 steps"
+    )
     kubeconfig: Path | None = flag(
         "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
     )
     gc_interval: float = flag(
         "1h", parse=parse_period, help="how often blocks and requests of absent nodes are looked for"
     )
+    node_grace: float = flag(
+        "15s", parse=parse_period, help="how long a node must have been absent before its blocks are taken back"
+    )
+    dead_node_after: float = flag(
+        "10m", parse=parse_period, help="how long a node must not have been ready to be reported as dead"
+    )
+    pool_nearly_full: int = flag(
+        "90%", parse=parse_percentage, help="a pool with more of its blocks in use is reported as nearly full"
+    )
     lease_duration: LeaderTiming = flag(
         "15s", parse=parse_lease, help="how long after a leader's death another replica takes over"
     )
     lease_namespace: str = flag("kube-system", parse=parse_text, help="where the lease of the leader election is kept")
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(
+            gc_interval=self.gc_interval,
+            node_grace=self.node_grace,
+            dead_node_after=self.dead_node_after,
+            pool_nearly_full=self.pool_nearly_full,
+        )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.address_pool import ADDRESS_POOLS, AddressPoolStatus, Usage
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, BlockRequestSpec
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER, NodeName, PoolName
@@ -108,6 +109,19 @@ class ApiClientContract:
         assert (found.status.address_block_name, found.spec.pool_name) == ("x-0", "other")
         await client.patch(BLOCK_REQUESTS, name, {"status": {"addressBlockName": None}}, subresource="status")
         assert (await client.get(BLOCK_REQUESTS, name)).status.address_block_name == ""
+
+    async def test_a_pools_status_with_a_list_is_replaced_whole(self, client: ApiClient, name: str) -> None:
+        body = {"metadata": {"name": name}, "spec": {"subnets": [{"ipv4": "10.99.0.0/24"}]}}
+        created = await client.create(ADDRESS_POOLS, body)
+        assert created.status == AddressPoolStatus()
+        for reason in ("HasRoom", "Exhausted"):
+            conditions = [{"type": "Full", "status": "False", "reason": reason}]
+            patch = {"status": {"blocks": {"total": 2**63 - 1, "used": 0}, "conditions": conditions}}
+            changed = await client.patch(ADDRESS_POOLS, name, patch, subresource="status")
+            assert [condition.reason for condition in changed.status.conditions] == [reason]
+            assert changed.status.blocks == Usage(total=2**63 - 1)
+            assert changed.spec == created.spec
+            assert changed.metadata.generation == created.metadata.generation
 
     async def test_the_status_of_an_old_version_is_a_conflict(self, client: ApiClient, name: str) -> None:
         created = await client.create(BLOCK_REQUESTS, request(name))

@@ -21,6 +21,8 @@ T = TypeVar("T", bound=HasMetadata)
 Document = dict[str, Any]
 
 BIRTH = datetime(2030, 1, 1, tzinfo=UTC)
+WITH_STATUS = {"blockrequests", "addresspools"}
+"""Kinds whose status is a subresource."""
 
 
 class Moment(Enum):
@@ -43,9 +45,10 @@ async def _open(call: Call, moment: Moment) -> None:
 
 
 class MemoryApi:
-    """Shared by any number of `MemoryClient`s."""
+    """Shared by any number of `MemoryClient`s. `notify` is called after each change."""
 
     def __init__(self) -> None:
+        self.notify: Callable[[], None] = lambda: None
         self._objects: dict[tuple[str, str], Document] = {}
         self._numbers = itertools.count(1)
 
@@ -72,7 +75,7 @@ class MemoryApi:
         number = next(self._numbers)
         # The real API server's clock has seconds: objects often have the same age.
         metadata |= {"uid": f"uid-{number}", "creationTimestamp": BIRTH.isoformat()}
-        if resource.plural == "blockrequests":
+        if resource.plural in WITH_STATUS:
             document.pop("status", None)
         self._store(key, document)
         return self.get(resource, metadata["name"])
@@ -85,12 +88,12 @@ class MemoryApi:
         change: Document = dict(deepcopy(msgspec.to_builtins(patch)))
         if subresource == "status":
             change = {"status": change.get("status", {})}
-        elif resource.plural == "blockrequests":
+        elif resource.plural in WITH_STATUS:
             change.pop("status", None)
         changed = _merge(deepcopy(document), change)
         changed["metadata"]["resourceVersion"] = document["metadata"]["resourceVersion"]
         if changed["metadata"].get("deletionTimestamp") and not changed["metadata"].get("finalizers"):
-            del self._objects[resource.plural, name]
+            self._remove(resource.plural, name)
         elif changed != document:
             self._store((resource.plural, name), changed)
         return msgspec.convert(changed, resource.type)
@@ -101,7 +104,7 @@ class MemoryApi:
         if uid not in {"", metadata["uid"]}:
             raise ConflictError(f"the uid of {name} is another", status=409)
         if not metadata.get("finalizers"):
-            del self._objects[resource.plural, name]
+            self._remove(resource.plural, name)
         elif "deletionTimestamp" not in metadata:
             changed = deepcopy(document)
             changed["metadata"]["deletionTimestamp"] = BIRTH.isoformat()
@@ -113,9 +116,14 @@ class MemoryApi:
         except KeyError:
             raise NotFoundError(f"{resource.plural} {name} not found", status=404) from None
 
+    def _remove(self, plural: str, name: str) -> None:
+        del self._objects[plural, name]
+        self.notify()
+
     def _store(self, key: tuple[str, str], document: Document) -> None:
         document["metadata"]["resourceVersion"] = str(next(self._numbers))
         self._objects[key] = document
+        self.notify()
 
 
 class MemoryClient:

@@ -1,6 +1,7 @@
 """Small worlds for the reconcilers: documents, and controllers that stand on an API in memory."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -12,30 +13,51 @@ from coil.crd.builtin import NODES, Node
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER, BlockName, NodeName, PoolName
 from coil.ipam.index_book import IndexBook
-from coil_ipam_controller.address_pool_controller import AddressPoolController
-from coil_ipam_controller.block_request_controller import BlockRequestController
-from coil_ipam_controller.node_controller import NodeController
+from coil_ipam_controller.team import Team
+from coil_ipam_controller.workplace import Policy, Workplace
 from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
+from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 from tests.coil_ipam_controller.memory_view import MemoryView
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+POLICY = Policy(gc_interval=3600, node_grace=0, dead_node_after=600, pool_nearly_full=90)
+"""Without a grace for absent nodes, so that only the tests of the grace have to wait for it."""
 
 
 class Life:
-    """One life of the controller: its own caches and book. It begins with caches that are up to date."""
+    """One life of the controller: its own caches and book. It begins with caches that are up to date.
 
-    def __init__(self, client: MemoryClient) -> None:
+    `clock` is its monotonic one; `wall` is seconds since `NOON`.
+    """
+
+    def __init__(self, client: MemoryClient, policy: Policy = POLICY) -> None:
         self.client = client
         self.clock = 0.0
+        self.wall = 0.0
         self.caches = MemoryView(client.api)
         self.book = IndexBook(lambda: self.clock)
         self.caches.blocks.subscribe(self.book.observe)
         self.caches.look()
-        log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
-        view = self.caches.view
-        self.requests = BlockRequestController(client=client, view=view, book=self.book, now=lambda: NOON, log=log)
-        self.pools = AddressPoolController(client=client, view=view, book=self.book, log=log)
-        self.nodes = NodeController(client=client, view=view, log=log)
+        self.events = MemoryRecorder()
+        self.doubtful = 0
+        place = Workplace(
+            client=client,
+            view=self.caches.view,
+            book=self.book,
+            recorder=self.events,
+            now=lambda: NOON + timedelta(seconds=self.wall),
+            clock=lambda: self.clock,
+            log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
+        )
+        self.team = Team.assemble(place, policy, doubtful=partial(setattr, self, "doubtful"))
+        self.requests = self.team.requests
+        self.pools = self.team.pools
+        self.nodes = self.team.nodes
+
+    def wait(self, seconds: float) -> None:
+        """Time passes on both clocks."""
+        self.clock += seconds
+        self.wall += seconds
 
 
 def add_pool(api: MemoryApi, name: str, *subnets: SubnetSet, bits: int = 5) -> AddressPool:

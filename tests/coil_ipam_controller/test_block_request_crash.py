@@ -1,10 +1,6 @@
 """One block per request, however the controllers that answer it die, overlap and lag behind."""
 
 from collections import Counter
-from collections.abc import Coroutine, Generator
-from dataclasses import dataclass
-from types import coroutine
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,10 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import SubnetSet
 from coil.crd.block_request import BLOCK_REQUESTS, Granted, Pending
-from coil.kube.errors import ApiError, UnavailableError
-from coil_ipam_controller.block_request_controller import PicturesTooOldError
+from coil.kube.errors import UnavailableError
 from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import Life, add_block, add_node, add_pool, add_request, granted
+from tests.coil_ipam_controller.stepped_worker import Worker, stop_at_every_call
 
 
 class Killed(BaseException):
@@ -51,47 +47,17 @@ async def test_death_or_a_lost_answer_at_any_call(
     assert [block.name for block in api.all(ADDRESS_BLOCKS)] == ["default-0"]
 
 
-@coroutine
-def _pause(step: tuple[Call, Moment]) -> Generator[tuple[Call, Moment], None, None]:
-    yield step
-
-
-async def _stop_at_every_call(call: Call, moment: Moment) -> None:
-    await _pause((call, moment))
-
-
-@dataclass
-class Leader:
-    """A controller that is moved on by hand, from gate to gate, and at work on at most one request."""
-
-    life: Life
-    work: Coroutine[Any, Any, Any] | None = None
-
-    def step(self) -> None:
-        if self.work is None:
-            return
-        try:
-            self.work.send(None)
-        except (StopIteration, ApiError, PicturesTooOldError):
-            self.work = None
-
-    def kill(self) -> None:
-        if self.work is not None:
-            self.work.close()
-            self.work = None
-
-
 def test_a_promise_binds_a_leader_whose_cache_shows_its_index_as_taken() -> None:
     """The first leader is about to create what it promised, while the second has read the promise."""
     api = MemoryApi()
     add_node(api, "node1")
     add_pool(api, "default", SubnetSet(ipv4="10.2.0.0/24"))
     add_block(api, "default-0", 0, pool="default", node="node2", request="stranger")
-    second = Leader(Life(MemoryClient(api, _stop_at_every_call)))
+    second = Worker(Life(MemoryClient(api, stop_at_every_call)))
     api.patch(ADDRESS_BLOCKS, "default-0", {"metadata": {"finalizers": []}}, subresource="")
     api.delete(ADDRESS_BLOCKS, "default-0")
     add_request(api, "req")
-    first = Leader(Life(MemoryClient(api, _stop_at_every_call)))
+    first = Worker(Life(MemoryClient(api, stop_at_every_call)))
     first.work = first.life.requests.reconcile("req")
     while not any(call.verb == "create" for call in first.life.client.calls):
         first.step()
@@ -123,8 +89,8 @@ class OverlappingLeaders(RuleBasedStateMachine):
         self.asked = 0
         self.leaders = [self._new_leader(), self._new_leader()]
 
-    def _new_leader(self) -> Leader:
-        return Leader(Life(MemoryClient(self.api, _stop_at_every_call)))
+    def _new_leader(self) -> Worker:
+        return Worker(Life(MemoryClient(self.api, stop_at_every_call)))
 
     @precondition(lambda self: len(self.requests) < 6)
     @rule(told=AUDIENCE)

@@ -17,15 +17,17 @@ from coil.ipam.index_book import IndexBook
 from coil.reconcile.metric import ReconcileMetrics
 from coil_ipam_controller.leadership import Leadership, TermSources
 from coil_ipam_controller.term import TermSource
+from coil_ipam_controller.workplace import Policy, Workplace
 from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
+from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 from tests.coil_ipam_controller.memory_view import MemoryView
-from tests.coil_ipam_controller.scene import NOON, add_block, add_node, add_pool, add_request, granted
+from tests.coil_ipam_controller.scene import NOON, POLICY, add_block, add_node, add_pool, add_request, granted
 
 TURNS = 2000
 
 
 class Replica:
-    def __init__(self, api: MemoryApi, *, gc_interval: float = 3600) -> None:
+    def __init__(self, api: MemoryApi, policy: Policy = POLICY) -> None:
         self.client = MemoryClient(api)
         self.caches = caches = MemoryView(api)
         self.sources = TermSources(
@@ -33,15 +35,21 @@ class Replica:
         )
         book = IndexBook(lambda: 0.0)
         caches.blocks.subscribe(book.observe)
+        self.events = MemoryRecorder()
         self.leadership = Leadership(
-            client=self.client,
-            view=caches.view,
+            Workplace(
+                client=self.client,
+                view=caches.view,
+                book=book,
+                recorder=self.events,
+                now=lambda: NOON,
+                clock=asyncio.get_running_loop().time,
+                log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
+            ),
+            policy=policy,
             sources=self.sources,
-            book=book,
-            gc_interval=gc_interval,
-            now=lambda: NOON,
+            doubtful=lambda count: None,
             metrics=ReconcileMetrics(CollectorRegistry()),
-            log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
         )
 
     @asynccontextmanager
@@ -107,7 +115,8 @@ async def test_our_own_writing_to_a_request_leads_to_no_further_call(api: Memory
         await replica.until(lambda: not pending(api))
         for _ in range(50):
             await asyncio.sleep(0)
-    assert [call.verb for call in replica.client.calls] == ["patch", "create", "patch"]
+    calls = [call.verb for call in replica.client.calls if call.plural != "addresspools"]
+    assert calls == ["patch", "create", "patch"]
 
 
 async def test_a_pool_is_protected_and_goes_when_its_last_block_has_gone(api: MemoryApi) -> None:

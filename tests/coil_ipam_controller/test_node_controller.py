@@ -1,14 +1,16 @@
 """Collection of what absent nodes have left."""
 
+from dataclasses import replace
+
 import pytest
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NODES
 from coil.kube.errors import ConflictError, UnavailableError
-from coil.reconcile.controller import DONE
+from coil.reconcile.controller import DONE, After
 from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
-from tests.coil_ipam_controller.scene import Life, add_block, add_node, add_request
+from tests.coil_ipam_controller.scene import POLICY, Life, add_block, add_node, add_request
 
 
 @pytest.fixture
@@ -117,4 +119,69 @@ async def test_death_at_any_call(api: MemoryApi, number: int, moment: Moment) ->
     second = Life(MemoryClient(api))
     for node in second.nodes.absent_nodes():
         await second.nodes.reconcile(node)
+    assert names(api) == ["default-0", "req-0"]
+
+
+GRACE = 15
+PATIENT = replace(POLICY, node_grace=GRACE)
+
+
+async def test_an_absence_must_last(api: MemoryApi) -> None:
+    life = Life(MemoryClient(api), PATIENT)
+    assert await life.nodes.reconcile("gone") == After(GRACE)
+    life.wait(GRACE - 1)
+    assert await life.nodes.reconcile("gone") == After(1)
+    assert life.client.calls == []
+    life.wait(1)
+    assert await life.nodes.reconcile("gone") == DONE
+    assert names(api) == ["default-0", "req-0"]
+
+
+async def test_a_node_that_registers_again_keeps_its_blocks(api: MemoryApi) -> None:
+    life = Life(MemoryClient(api), PATIENT)
+    await life.nodes.reconcile("gone")
+    life.wait(GRACE - 1)
+    node = add_node(api, "gone")
+    life.caches.look()
+    assert list(life.nodes.gone_nodes(None, node)) == []
+    life.wait(10 * GRACE)
+    assert await life.nodes.reconcile("gone") == DONE
+    assert len(names(api)) == 6
+    assert life.client.calls == []
+
+
+async def test_each_absence_counts_for_itself(api: MemoryApi) -> None:
+    """The node came and went again between two looks."""
+    life = Life(MemoryClient(api), PATIENT)
+    await life.nodes.reconcile("gone")
+    life.wait(GRACE - 1)
+    node = add_node(api, "gone")
+    assert list(life.nodes.gone_nodes(None, node)) == []
+    api.delete(NODES, "gone")
+    assert list(life.nodes.gone_nodes(node, None)) == ["gone"]
+    assert await life.nodes.reconcile("gone") == After(GRACE)
+    assert len(names(api)) == 6
+
+
+async def test_a_node_that_only_the_api_server_has_begins_its_grace_anew(api: MemoryApi) -> None:
+    life = Life(MemoryClient(api), PATIENT)
+    await life.nodes.reconcile("gone")
+    add_node(api, "gone")
+    life.wait(GRACE)
+    assert await life.nodes.reconcile("gone") == DONE
+    assert len(names(api)) == 6
+    assert await life.nodes.reconcile("gone") == After(GRACE)
+
+
+async def test_a_collection_that_failed_goes_on_without_another_grace(api: MemoryApi) -> None:
+    async def fail_once(call: Call, moment: Moment) -> None:
+        if call.verb == "delete" and moment is Moment.BEFORE and len(life.client.calls) == 2:
+            raise UnavailableError("no route to host")
+
+    life = Life(MemoryClient(api, fail_once), PATIENT)
+    await life.nodes.reconcile("gone")
+    life.wait(GRACE)
+    with pytest.raises(UnavailableError):
+        await life.nodes.reconcile("gone")
+    assert await life.nodes.reconcile("gone") == DONE
     assert names(api) == ["default-0", "req-0"]

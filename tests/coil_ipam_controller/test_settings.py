@@ -7,7 +7,8 @@ import pytest
 from coil.reconcile.claim import LeaderTiming
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
-from coil_ipam_controller.settings import Settings, parse_lease
+from coil_ipam_controller.settings import Settings, parse_lease, parse_percentage
+from coil_ipam_controller.workplace import Policy
 
 
 def parse(*arguments: str, **environment: str) -> Settings:
@@ -21,10 +22,14 @@ def test_defaults() -> None:
     assert settings.gc_interval == 3600
     assert settings.kubeconfig is None
     assert settings.lease_duration == LeaderTiming()
+    assert settings.policy == Policy(gc_interval=3600, node_grace=15, dead_node_after=600, pool_nearly_full=90)
 
 
 def test_given_values() -> None:
     assert parse("--gc-interval=5m").gc_interval == 300
+    assert parse("--node-grace=1m").policy.node_grace == 60
+    assert parse("--dead-node-after=1h").policy.dead_node_after == 3600
+    assert parse("--pool-nearly-full=75%").policy.pool_nearly_full == 75
     assert parse(KUBECONFIG="/a").kubeconfig == Path("/a")
     assert parse("--kubeconfig", "/b", KUBECONFIG="/a").kubeconfig == Path("/b")
     assert parse("--lease-duration=30s").lease_duration.renew == 18
@@ -34,3 +39,9 @@ def test_given_values() -> None:
 def test_leases_that_no_election_can_keep(text: str) -> None:
     with pytest.raises(ValueError, match="such as"):
         parse_lease(text)
+
+
+@pytest.mark.parametrize("text", ["0", "101%", "-1", "90.5%", "%", "", "90 %", "\u0665%"])
+def test_percentages_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="from 1 to 100"):
+        parse_percentage(text)

@@ -4,11 +4,17 @@ Strings stay strings here, so that a pool with nonsense in it can still be decod
 `coil.crd.pool_validation` judges it and `coil.ipam` parses what is valid.
 """
 
+from datetime import datetime
+from enum import StrEnum
+
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.names import GROUP, VERSION, PoolName
 from coil.crd.resource import Resource
 
 DEFAULT_BLOCK_SIZE_BITS = 5
+
+MAX_COUNT = 2**63 - 1
+"""The API's largest integer: a pool may hold more addresses than that."""
 
 
 class SubnetSet(Struct, frozen=True, kw_only=True):
@@ -25,9 +31,63 @@ class AddressPoolSpec(Struct, frozen=True, kw_only=True):
     subnets: tuple[SubnetSet, ...] = ()
 
 
+class Usage(Struct, frozen=True, kw_only=True):
+    """How many there are, and how many of them are in blocks that nodes have. Larger numbers stop at `MAX_COUNT`."""
+
+    total: int = 0
+    used: int = 0
+
+
+class PoolConditionType(StrEnum):
+    READY = "Ready"
+    """True: the pool may give blocks. It says nothing about whether there are any left."""
+    FULL = "Full"
+    """True: no block is left. Its reason, a `PoolFill`, also says when that is near."""
+
+
+class PoolObstacle(StrEnum):
+    """Why a pool gives no blocks whatever is left in it: reasons of Ready=False."""
+
+    INVALID = "InvalidPool"
+    OVERLAPS = "OverlapsPool"
+    DELETING = "Deleting"
+
+
+class PoolFill(StrEnum):
+    """Reasons of the condition Full."""
+
+    HAS_ROOM = "HasRoom"
+    NEARLY_FULL = "NearlyFull"
+    EXHAUSTED = "Exhausted"
+    UNKNOWN = "InvalidPool"
+
+
+class PoolCondition(Struct, frozen=True, kw_only=True):
+    """As `kubectl wait --for=condition=…` reads it."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class AddressPoolStatus(Struct, frozen=True, kw_only=True):
+    """What the controller says of the pool; `observed_generation` is that of the spec it speaks of."""
+
+    blocks: Usage = Usage()
+    addresses: Usage = Usage()
+    conditions: tuple[PoolCondition, ...] = ()
+    observed_generation: int = 0
+
+    def condition(self, type_: str) -> PoolCondition | None:
+        return next((condition for condition in self.conditions if condition.type == type_), None)
+
+
 class AddressPool(Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: AddressPoolSpec = AddressPoolSpec()
+    status: AddressPoolStatus = AddressPoolStatus()
 
     @property
     def name(self) -> PoolName:

@@ -1,5 +1,7 @@
 """Kubernetes' own kinds, reduced to the fields that the suite reads."""
 
+from datetime import datetime
+
 import msgspec
 
 from coil.crd.meta import ObjectMeta, Struct
@@ -11,8 +13,17 @@ class NodeAddress(Struct, frozen=True, kw_only=True):
     address: str
 
 
+class NodeCondition(Struct, frozen=True, kw_only=True):
+    """Without the time of the last heartbeat, which changes all the time, and the texts."""
+
+    type: str
+    status: str
+    last_transition_time: datetime | None = None
+
+
 class NodeStatus(Struct, frozen=True, kw_only=True):
     addresses: tuple[NodeAddress, ...] = ()
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 class Node(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ MAX_BLOCKS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A network where it stands in a pool. `first` and `last` are its addresses as numbers."""
+    """A network, and where it stands. `first` and `last` are its addresses as numbers."""
 
     path: str
     network: IPv4Network | IPv6Network
@@ -34,6 +34,25 @@ class _Entry:
     def overlaps(self, other: "_Entry") -> bool:
         # By numbers, because a controller compares every pool with every other, and `ipaddress` takes its time.
         return self.first <= other.last and other.first <= self.last and self.network.version == other.network.version
+
+
+def _entry(path: str, network: IPv4Network | IPv6Network) -> _Entry:
+    first = int(network.network_address)
+    return _Entry(path, network, first, first + network.num_addresses - 1)
+
+
+_UNUSABLE = (
+    _entry("this host", IPv4Network("0.0.0.0/8")),
+    _entry("loopback", IPv4Network("127.0.0.0/8")),
+    _entry("link-local, where the pods' gateway is", IPv4Network("169.254.0.0/16")),
+    _entry("multicast", IPv4Network("224.0.0.0/4")),
+    _entry("broadcast", IPv4Network("255.255.255.255/32")),
+    _entry("this host and loopback", IPv6Network("::/127")),
+    _entry("IPv4-mapped", IPv6Network("::ffff:0:0/96")),
+    _entry("link-local, where the pods' gateway is", IPv6Network("fe80::/10")),
+    _entry("multicast", IPv6Network("ff00::/8")),
+)
+"""What the kernel gives to no interface of a pod, or sends nowhere (RFC 6890; RFC 4291, 2.4)."""
 
 
 def validate_pool(pool: AddressPool) -> list[FieldError]:
@@ -54,6 +73,7 @@ def validate_pool(pool: AddressPool) -> list[FieldError]:
     for entry in entries:
         if entry.host_bits < bits:
             errors.append(FieldError(entry.path, f"{entry.network} is smaller than a block of 2^{bits} addresses"))
+        errors += _unusable(entry)
     errors += _unequal_pairs(pool, entries)
     errors += _overlaps(entries)
     if not errors and sum(2 ** (entry.host_bits - bits) for entry in entries) > MAX_BLOCKS:
@@ -110,8 +130,7 @@ def _parse_entries(spec: AddressPoolSpec) -> tuple[tuple[_Entry, ...], tuple[Fie
             except ValueError as error:
                 errors.append(FieldError(path, str(error)))
             else:
-                first = int(network.network_address)
-                entries.append(_Entry(path, network, first, first + network.num_addresses - 1))
+                entries.append(_entry(path, network))
     return tuple(entries), tuple(errors)
 
 
@@ -124,6 +143,14 @@ def _families(pool: AddressPool) -> Iterator[FieldError]:
         elif mix != mixes[0]:
             # A pod's families would otherwise depend on which block happened to have room.
             yield FieldError(path, "must have the same address families as the first entry")
+
+
+def _unusable(entry: _Entry) -> Iterator[FieldError]:
+    for reserved in _UNUSABLE:
+        if entry.overlaps(reserved):
+            message = f"{entry.network} has addresses that no pod can have: {reserved.network} ({reserved.path})"
+            yield FieldError(entry.path, message)
+            return
 
 
 def _unequal_pairs(pool: AddressPool, entries: Sequence[_Entry]) -> Iterator[FieldError]:

@@ -1,23 +1,34 @@
 """CustomResourceDefinitions as documents (apiextensions.k8s.io/v1), the source of the chart's `crds` folder.
 
-The schemas are structural and use nothing that kube-apiserver 1.20 does not know. They refuse what is malformed;
-what needs more than one field or object to judge is `coil.crd.pool_validation`'s business. Their properties are
-the fields of the structs, which a test holds them to.
+The schemas are structural and use nothing that kube-apiserver 1.20 does not know, but for `x-kubernetes-validations`
+(`coil.crd.pool_rule`), which it drops. They refuse what is malformed; what needs other objects or arithmetic on
+addresses is `coil.crd.pool_validation`'s business. Their properties are the fields of the structs, which a test holds
+them to.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coil.crd.address_block import ADDRESS_BLOCKS
-from coil.crd.address_pool import ADDRESS_POOLS, DEFAULT_BLOCK_SIZE_BITS
+from coil.crd.address_pool import ADDRESS_POOLS, DEFAULT_BLOCK_SIZE_BITS, PoolConditionType
 from coil.crd.block_request import BLOCK_REQUESTS, ConditionType
 from coil.crd.names import GROUP, LABEL_NODE, LABEL_POOL, VERSION
+from coil.crd.pool_rule import (
+    BLOCK_SIZE_RULES,
+    IPV4_CIDR_LENGTH,
+    IPV6_CIDR_LENGTH,
+    MAX_SUBNETS,
+    SPEC_RULES,
+    SUBNET_RULES,
+    SUBNETS_RULES,
+)
 from coil.crd.resource import Resource
 
 Document = dict[str, Any]
 
 _IPV4_CIDR = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$"
 _IPV6_CIDR = r"^[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/[0-9]{1,3}$"
+_RULES = "x-kubernetes-validations"
 _AGE = {
     "name": "Age",
     "type": "date",
@@ -38,27 +49,31 @@ def address_pool_definition() -> Document:
                 "default": DEFAULT_BLOCK_SIZE_BITS,
                 "description": "Size of the address blocks of this pool: each has 2^blockSizeBits addresses. "
                 "Immutable.",
+                _RULES: BLOCK_SIZE_RULES,
             },
             "subnets": {
                 "type": "array",
                 "minItems": 1,
+                "maxItems": MAX_SUBNETS,
                 "description": "Networks to carve blocks from, in this order. Existing entries are immutable; "
                 "new ones go to the end. All entries have the same address families.",
                 "items": _object(
                     "A network of either family, or one of each with equally many addresses.",
                     {
-                        "ipv4": _network("IPv4", _IPV4_CIDR, "10.2.0.0/16"),
-                        "ipv6": _network("IPv6", _IPV6_CIDR, "fd01:203:405:607::/112"),
+                        "ipv4": _network("IPv4", _IPV4_CIDR, "10.2.0.0/16", length=IPV4_CIDR_LENGTH),
+                        "ipv6": _network("IPv6", _IPV6_CIDR, "fd01:203:405:607::/112", length=IPV6_CIDR_LENGTH),
                     },
-                ),
+                )
+                | {_RULES: SUBNET_RULES},
+                _RULES: SUBNETS_RULES,
             },
         },
         required=("subnets",),
-    )
+    ) | {_RULES: SPEC_RULES}
     return _definition(
         ADDRESS_POOLS,
         "A set of networks from which pods get their addresses, divided into blocks that belong to nodes.",
-        {"spec": spec},
+        {"spec": spec, "status": _address_pool_status()},
         required=("spec",),
         columns=[
             _column(
@@ -66,8 +81,72 @@ def address_pool_definition() -> Document:
                 ".spec.blockSizeBits",
                 "A block has 2^this addresses",
                 type_="integer",
-            )
+            ),
+            _column("Blocks", ".status.blocks.total", "Blocks that the pool can have", type_="integer"),
+            _column("Used Blocks", ".status.blocks.used", "Blocks that nodes have", type_="integer"),
+            _column("Addresses", ".status.addresses.total", "Addresses in all blocks", type_="integer"),
+            _column("Used Addresses", ".status.addresses.used", "Addresses in those blocks", type_="integer"),
+            _column("Ready", _condition_path(PoolConditionType.READY, "status"), "Whether it may give blocks"),
+            _column("Fill", _condition_path(PoolConditionType.FULL, "reason"), "Whether there are any left"),
+            _AGE,
         ],
+        subresources={"status": {}},
+    )
+
+
+def _address_pool_status() -> Document:
+    condition = _object(
+        "One aspect of the pool.",
+        {
+            "type": {
+                "type": "string",
+                "minLength": 1,
+                "description": "Ready: the pool may give blocks. Full: no block is left.",
+            },
+            "status": {
+                "type": "string",
+                "enum": ["True", "False", "Unknown"],
+                "description": "Whether the condition holds.",
+            },
+            "reason": {"type": "string", "description": "Why, in one word."},
+            "message": {"type": "string", "description": "Why, in a sentence for people."},
+            "lastTransitionTime": {
+                "type": "string",
+                "format": "date-time",
+                "description": "When its status last changed.",
+            },
+        },
+        required=("type", "status"),
+    )
+    return _object(
+        "What the controller says of the pool.",
+        {
+            "blocks": _usage("Blocks of the pool."),
+            "addresses": _usage("Addresses of the pool; used are all those of a block that a node has."),
+            "conditions": {
+                "type": "array",
+                "description": "State of the pool.",
+                "items": condition,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+            "observedGeneration": {
+                "type": "integer",
+                "format": "int64",
+                "description": "Generation of the pool that this status speaks of.",
+            },
+        },
+    )
+
+
+def _usage(description: str) -> Document:
+    count: Document = {"type": "integer", "format": "int64", "minimum": 0}
+    return _object(
+        description,
+        {
+            "total": count | {"description": "How many there can be, or 2^63 - 1 if there can be more."},
+            "used": count | {"description": "How many of them are taken."},
+        },
     )
 
 
@@ -83,8 +162,8 @@ def address_block_definition() -> Document:
                 "minimum": 0,
                 "description": "Number of the block within its pool, from 0.",
             },
-            "ipv4": _network("IPv4", _IPV4_CIDR, "10.2.2.0/27"),
-            "ipv6": _network("IPv6", _IPV6_CIDR, "fd01:203:405:607::200/123"),
+            "ipv4": _network("IPv4", _IPV4_CIDR, "10.2.2.0/27", length=IPV4_CIDR_LENGTH),
+            "ipv6": _network("IPv6", _IPV6_CIDR, "fd01:203:405:607::200/123", length=IPV6_CIDR_LENGTH),
         },
         required=("index",),
         columns=[
@@ -226,9 +305,10 @@ def _object(description: str, properties: Mapping[str, Document], *, required: S
     return schema
 
 
-def _network(family: str, pattern: str, example: str) -> Document:
+def _network(family: str, pattern: str, example: str, *, length: int) -> Document:
     return {
         "type": "string",
+        "maxLength": length,
         "pattern": pattern,
         "description": f"{family} network in CIDR notation, such as {example}.",
     }
@@ -236,6 +316,10 @@ def _network(family: str, pattern: str, example: str) -> Document:
 
 def _column(name: str, path: str, description: str, *, type_: str = "string") -> Document:
     return {"name": name, "type": type_, "jsonPath": path, "description": description}
+
+
+def _condition_path(kind: str, field: str) -> str:
+    return f'.status.conditions[?(@.type=="{kind}")].{field}'
 
 
 def _label_path(label: str) -> str:

@@ -1,35 +1,51 @@
-"""The node's books: which addresses of its blocks are out, and to whom.
+"""The node's books: which addresses of its blocks are out, to whom, and which still rest.
 
 In the flow: coild puts in the blocks that belong to its node, adopts at start what the kernel already holds, and
 then every CNI ADD is one `acquire` and every DEL one `release`. All methods are synchronous and belong to one
-thread, so each is atomic and no lock exists.
+thread, so each is atomic and no lock exists. Times are those of one clock that the caller reads; it must not go back.
 
 Invariants, after every call that returns and every call that raises:
 * a slot is held by at most one key, and a key holds at most one slot (over all blocks and pools);
 * the two addresses of an allocation are those of one slot of one block;
 * nothing is given out from a block that is reserved or draining;
+* a slot that was released is not given out within the cooling period, unless `Reuse.ANY` is asked for and no other
+  slot of the pool is free;
 * a block that has allocations is in the books.
-
-Slots are kept as a mapping and not as a bitmap: it is as large as what is out, whatever the size of the block,
-and a block may well be a /64.
 """
 
-from dataclasses import dataclass, field
+import math
+from bisect import insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
-from typing import NewType
 
 from coil.crd.names import BlockName, PoolName
-from coil.ipam.block import Block, BlockUse
+from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.ipam.block import Block
+from coil.ipam.block_page import BlockPage
+from coil.ipam.occupancy import BlockOccupancy, Tally
 
-ContainerId = NewType("ContainerId", str)
+__all__ = [
+    "COOLING",
+    "Allocation",
+    "AttachmentKey",
+    "ContainerId",
+    "LedgerConflictError",
+    "NodeLedger",
+    "Reuse",
+]
+
+COOLING = 30.0
+"""Seconds that an address rests, unless said otherwise: peers and their connection tracking forget the old pod."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttachmentKey:
-    """One interface of one container, as CNI identifies it."""
+class Reuse(Enum):
+    """Which slots may be given out."""
 
-    container_id: ContainerId
-    ifname: str
+    RESTED = "rested"
+    ANY = "any"
+    """Also one that still rests, if no other is free; the one that has rested longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +64,17 @@ class LedgerConflictError(Exception):
     """What was asked contradicts the books; they are unchanged."""
 
 
-@dataclass(slots=True)
-class _Page:
-    """One block in the books. `last` is the slot given out last: the search goes on after it."""
-
-    block: Block
-    held: dict[int, AttachmentKey] = field(default_factory=dict)
-    last: int = -1
-
-    @property
-    def free(self) -> int:
-        return self.block.size - len(self.held) if self.block.use is BlockUse.OPEN else 0
-
-    def next_free(self) -> int:
-        """The next clear slot after the last one given out, wrapping. Only for a page with free slots."""
-        slot = (self.last + 1) % self.block.size
-        while slot in self.held:
-            slot = (slot + 1) % self.block.size
-        return slot
-
-
 class NodeLedger:
-    """See the module's text for the invariants."""
+    """See the module's text for the invariants. `cooling` is in seconds."""
 
-    def __init__(self) -> None:
-        self._pages: dict[BlockName, _Page] = {}
+    def __init__(self, *, cooling: float = COOLING) -> None:
+        self._cooling = cooling
+        self._pages: dict[BlockName, BlockPage] = {}
+        self._pools: dict[PoolName, list[BlockPage]] = {}
+        """The same pages by pool, in the order in which they are filled."""
         self._allocations: dict[AttachmentKey, Allocation] = {}
+
+    # --- blocks
 
     def add_block(self, block: Block) -> None:
         """Put a block in, or note its changed use (reserved, draining, open). Idempotent.
@@ -86,22 +87,51 @@ class NodeLedger:
             if (block.pool, block.ipv4, block.ipv6) != (page.block.pool, page.block.ipv4, page.block.ipv6):
                 raise LedgerConflictError(f"the block {block.name!r} is in the books with other networks")
             page.block = block
+            self._pools[block.pool].sort(key=_order)
             return
         for other in self._pages.values():
             if _share_addresses(block, other.block):
                 raise LedgerConflictError(f"the blocks {block.name!r} and {other.block.name!r} overlap")
-        self._pages[block.name] = _Page(block)
+        self._pages[block.name] = page = BlockPage(block)
+        insort(self._pools.setdefault(block.pool, []), page, key=_order)
 
     def remove_block(self, name: BlockName) -> None:
         """Take a block out; an unknown one is fine. Raises LedgerConflictError while addresses of it are out."""
         page = self._pages.get(name)
-        if page is not None and page.held:
+        if page is None:
+            return
+        if page.held:
             raise LedgerConflictError(f"{len(page.held)} addresses of the block {name!r} are out")
-        self._pages.pop(name, None)
+        del self._pages[name]
+        pages = self._pools[page.block.pool]
+        pages.remove(page)
+        if not pages:
+            del self._pools[page.block.pool]
+
+    def block(self, name: BlockName) -> Block | None:
+        """The block of that name, if it is in the books."""
+        page = self._pages.get(name)
+        return None if page is None else page.block
 
     def blocks(self, pool: PoolName | None = None) -> list[Block]:
         """The blocks in the books, of one pool or of all, by pool and index."""
         return [page.block for page in self._ordered(pool)]
+
+    def is_empty(self, name: BlockName) -> bool:
+        """Whether the block is in the books, nothing of it is out, and it is not reserved. It may still rest."""
+        page = self._pages.get(name)
+        return page is not None and not page.held and not page.block.reserved
+
+    def empty_blocks(self) -> list[Block]:
+        """All blocks that `is_empty`."""
+        return [page.block for page in self._ordered() if self.is_empty(page.block.name)]
+
+    def rests_until(self, name: BlockName) -> float:
+        """When the last address of the block has rested; −∞ if none rests, or the block is unknown."""
+        page = self._pages.get(name)
+        return -math.inf if page is None else page.rests_until
+
+    # --- addresses
 
     def allocations(self) -> list[Allocation]:
         """Everything that is out, in the order it was given or adopted."""
@@ -128,16 +158,29 @@ class NodeLedger:
         known = self._allocations.get(key)
         if known is not None and (known.block, known.slot) != (page.block.name, slot):
             raise LedgerConflictError(f"{key} already holds slot {known.slot} of {known.block!r}")
-        # Going on after the highest slot in use comes closest to where the search stood before the restart.
-        page.last = max(page.last, slot)
+        page.adopt(slot, key)
         return known or self._enter(page, slot=slot, key=key)
+
+    def resume(self, name: BlockName, *, last: int, cooling: Mapping[int, float]) -> None:
+        """Go on where an earlier process stopped: the slot it gave out last, and until when which slots rest.
+
+        Hints: slots that are out or do not exist are ignored, and so is an unknown block. Call it after `adopt`.
+        """
+        page = self._pages.get(name)
+        if page is None:
+            return
+        if 0 <= last < page.block.size:
+            page.last = last
+        page.cool(cooling)
 
     def find(self, key: AttachmentKey) -> Allocation | None:
         """What the key holds."""
         return self._allocations.get(key)
 
-    def acquire(self, pool: PoolName, key: AttachmentKey) -> Allocation | None:
-        """Give the key an address of the pool; None when no open block of the pool has a free slot.
+    def acquire(
+        self, pool: PoolName, key: AttachmentKey, *, now: float, reuse: Reuse = Reuse.RESTED
+    ) -> Allocation | None:
+        """Give the key an address of the pool; None when no open block of the pool has one to give.
 
         A known key gets the answer it got before, even from another pool: CNI may repeat an ADD, and the pool's
         annotation may have changed in between. Blocks are filled from the lowest index, so that the others
@@ -145,37 +188,65 @@ class NodeLedger:
         """
         if known := self._allocations.get(key):
             return known
-        for page in self._ordered(pool):
+        for page in self._awake(pool, now):
             if page.free:
-                page.last = page.next_free()
-                return self._enter(page, slot=page.last, key=key)
+                return self._give(page, page.next_free(), key)
+        if reuse is Reuse.ANY:
+            resting = [page for page in self._awake(pool, now) if page.usable and page.cooling]
+            if resting:
+                page = min(resting, key=lambda page: next(iter(page.cooling.values())))
+                return self._give(page, next(iter(page.cooling)), key)
         return None
 
-    def release(self, key: AttachmentKey) -> Allocation | None:
-        """Take back what the key holds; None when it holds nothing."""
-        allocation = self._allocations.pop(key, None)
-        if allocation is not None:
-            del self._pages[allocation.block].held[allocation.slot]
-        return allocation
+    def release(self, key: AttachmentKey, *, now: float) -> Allocation | None:
+        """Take back what the key holds, to rest for the cooling period; None when it holds nothing."""
+        return self._take(key, until=now + self._cooling)
 
-    def empty_blocks(self) -> list[Block]:
-        """Blocks that can be given back: nothing of them is out, and they are not reserved."""
-        return [page.block for page in self._ordered(None) if not page.held and not page.block.reserved]
+    def revoke(self, key: AttachmentKey) -> Allocation | None:
+        """Take back what the key was given and never used: there is nothing to rest from."""
+        return self._take(key, until=-math.inf)
 
-    def free_count(self, pool: PoolName) -> int:
-        """How many addresses `acquire` can still give out of the pool."""
-        return sum(page.free for page in self._pages.values() if page.block.pool == pool)
+    # --- counts
 
-    def _ordered(self, pool: PoolName | None) -> list[_Page]:
-        pages = [page for page in self._pages.values() if pool is None or page.block.pool == pool]
-        return sorted(pages, key=lambda page: (page.block.pool, page.block.index, page.block.name))
+    def free_count(self, pool: PoolName, *, now: float) -> int:
+        """How many addresses of the pool `acquire` can still give out that have rested."""
+        return sum(page.free for page in self._awake(pool, now))
 
-    def _locate(self, *, pool: PoolName, addresses: list[IPv4Address | IPv6Address]) -> tuple[_Page, int]:
+    def next_rested(self, pool: PoolName, *, now: float) -> float | None:
+        """When the next address of the pool has rested that can be given out then; None if none rests."""
+        ends = (next(iter(page.cooling.values())) for page in self._awake(pool, now) if page.usable and page.cooling)
+        return min(ends, default=None)
+
+    def tally(self, pool: PoolName, *, now: float) -> Tally:
+        """The counts of one pool."""
+        return _tally(self._awake(pool, now))
+
+    def tallies(self, *, now: float) -> dict[PoolName, Tally]:
+        """The counts of each pool that has a block here; takes time by the number of blocks."""
+        return {pool: self.tally(pool, now=now) for pool in sorted(self._pools)}
+
+    def occupancy(self, *, now: float) -> list[BlockOccupancy]:
+        """What is out and what rests, by pool and block; takes time by the number of addresses that are not free."""
+        return [page.occupancy() for pool in sorted(self._pools) for page in self._awake(pool, now)]
+
+    # --- inside
+
+    def _ordered(self, pool: PoolName | None = None) -> list[BlockPage]:
+        pools = sorted(self._pools) if pool is None else [pool]
+        return [page for pool in pools for page in self._pools.get(pool, ())]
+
+    def _awake(self, pool: PoolName, now: float) -> list[BlockPage]:
+        pages = self._pools.get(pool, [])
+        for page in pages:
+            page.wake(now)
+        return pages
+
+    def _locate(self, *, pool: PoolName, addresses: list[IPv4Address | IPv6Address]) -> tuple[BlockPage, int]:
         if not addresses:
             raise LedgerConflictError("nothing to adopt: no address was given")
-        for page in self._pages.values():
+        for page in self._pools.get(pool, ()):
             slots = {page.block.slot_of(address) for address in addresses}
-            if slots == {None} or page.block.pool != pool:
+            if slots == {None}:
                 continue
             slot = slots.pop()
             if slots or slot is None:
@@ -183,12 +254,35 @@ class NodeLedger:
             return page, slot
         raise LedgerConflictError(f"no block of the pool {pool!r} on this node holds {addresses}")
 
-    def _enter(self, page: _Page, *, slot: int, key: AttachmentKey) -> Allocation:
+    def _give(self, page: BlockPage, slot: int, key: AttachmentKey) -> Allocation:
+        page.give(slot, key)
+        return self._enter(page, slot=slot, key=key)
+
+    def _enter(self, page: BlockPage, *, slot: int, key: AttachmentKey) -> Allocation:
         ipv4, ipv6 = page.block.addresses(slot)
         allocation = Allocation(key, page.block.pool, page.block.name, slot, ipv4, ipv6)
-        page.held[slot] = key
         self._allocations[key] = allocation
         return allocation
+
+    def _take(self, key: AttachmentKey, *, until: float) -> Allocation | None:
+        allocation = self._allocations.pop(key, None)
+        if allocation is not None:
+            self._pages[allocation.block].take(allocation.slot, until=until)
+        return allocation
+
+
+def _order(page: BlockPage) -> tuple[int, BlockName]:
+    return page.block.index, page.block.name
+
+
+def _tally(pages: Iterable[BlockPage]) -> Tally:
+    blocks = allocated = cooling = free = 0
+    for page in pages:
+        blocks += 1
+        allocated += len(page.held)
+        cooling += len(page.cooling)
+        free += page.free
+    return Tally(blocks, allocated, cooling, free)
 
 
 def _share_addresses(left: Block, right: Block) -> bool:

@@ -103,8 +103,13 @@ class Controller:
         self._busy = metrics.busy_workers.labels(name)
         self._overflow: QueueFullError | None = None
 
-    def watch(self, source: Source[T], key_of: Callable[[T | None, T | None], Iterable[str]]) -> None:
+    def watch(
+        self, source: Source[T], key_of: Callable[[T | None, T | None], Iterable[str]], *, settle: float = 0.0
+    ) -> None:
         """Queue the keys that `key_of(old, new)` names for each change, present objects included.
+
+        With `settle`, that many seconds later: all changes meanwhile lead to one call, which bounds the calls
+        for what changes all the time.
 
         `old` is None for a new object, `new` for a deleted one. For a child that points at its owner name
         the keys of both versions, so that the owner it has left is looked at as well.
@@ -116,7 +121,10 @@ class Controller:
         def on_change(old: T | None, new: T | None) -> None:
             try:
                 for key in key_of(old, new):
-                    self._queue.add(key)
+                    if settle:
+                        self._queue.add_after(key, settle)
+                    else:
+                        self._queue.add(key)
             except QueueFullError as error:
                 self._overflow = error
                 self._queue.close()

@@ -24,6 +24,9 @@ def pool(*subnets: tuple[str | None, str | None], bits: int = 5, name: str = "po
         pool((None, "fd00::/64"), bits=5),
         pool((None, "fd00::/48"), bits=64),
         pool(("10.2.0.0/16", None), name="p" * 63),
+        pool(("203.0.113.7/32", None), bits=0),
+        pool((None, "fd00::7/128"), bits=0),
+        pool(("240.0.0.0/5", None)),
     ],
 )
 def test_valid_pools(valid: AddressPool) -> None:
@@ -47,7 +50,17 @@ def test_valid_pools(valid: AddressPool) -> None:
         (pool(("10.2.0.0/24", None), ("10.3.0.0/24", "fd01::/120")), "spec.subnets[1]", "same address families"),
         (pool(("10.2.0.0/16", None), ("10.2.9.0/24", None)), "spec.subnets[1].ipv4", "overlaps 10.2.0.0/16"),
         (pool(("10.2.9.0/24", None), ("10.2.0.0/16", None)), "spec.subnets[1].ipv4", "overlaps 10.2.9.0/24"),
-        (pool((None, "::/0"), bits=0), "spec.subnets", "more blocks than an index of 64 bits"),
+        (pool((None, "2000::/3"), bits=0), "spec.subnets", "more blocks than an index of 64 bits"),
+        (pool(("0.0.0.0/0", None)), "spec.subnets[0].ipv4", "no pod can have: 0.0.0.0/8 (this host)"),
+        (pool(("127.0.0.0/24", None)), "spec.subnets[0].ipv4", "127.0.0.0/8 (loopback)"),
+        (pool(("168.0.0.0/6", None)), "spec.subnets[0].ipv4", "169.254.0.0/16 (link-local"),
+        (pool(("239.1.0.0/16", None)), "spec.subnets[0].ipv4", "224.0.0.0/4 (multicast)"),
+        (pool(("240.0.0.0/4", None)), "spec.subnets[0].ipv4", "255.255.255.255/32 (broadcast)"),
+        (pool((None, "::/0")), "spec.subnets[0].ipv6", "::/127 (this host and loopback)"),
+        (pool((None, "::1/128"), bits=0), "spec.subnets[0].ipv6", "::/127"),
+        (pool((None, "::ffff:10.0.0.0/104")), "spec.subnets[0].ipv6", "IPv4-mapped"),
+        (pool((None, "fe80::/64")), "spec.subnets[0].ipv6", "fe80::/10 (link-local"),
+        (pool((None, "ff05::/120")), "spec.subnets[0].ipv6", "ff00::/8 (multicast)"),
         (pool(("10.2.0.0/16", None), name="p" * 64), "metadata.name", "no more than 63 characters"),
     ],
 )

@@ -63,6 +63,18 @@ def test_two_blocks_of_one_index_count_as_two(scene: Scene) -> None:
     assert scene.reserve(A) == 1
 
 
+def test_it_knows_how_many_indices_are_taken(scene: Scene) -> None:
+    assert scene.book.used(POOL) == 0
+    reserved = block(0, "pool-0-v1")
+    for shown in (block(0), reserved, block(2)):
+        scene.book.observe(None, shown)
+    assert scene.book.used(POOL) == 2, "two blocks of one index take one"
+    scene.book.observe(reserved, None)
+    assert scene.book.used(POOL) == 2
+    scene.book.observe(block(2), None)
+    assert scene.book.used(POOL) == 1
+
+
 def test_a_change_of_a_block_changes_nothing(scene: Scene) -> None:
     scene.book.observe(None, block(0))
     scene.book.observe(block(0), block(0))
@@ -147,3 +159,24 @@ def test_a_reservation_outside_a_pool_that_is_smaller_by_now_counts_for_nothing(
     scene.book.take(scene.layout.block_at(3), A)
     scene.layout = layout(2)
     assert scene.reserve(A) == 0
+
+
+def test_an_index_whose_addresses_another_block_has_is_passed_over_and_told_of() -> None:
+    told: list[tuple[int, str]] = []
+    book = IndexBook(lambda: 0.0, passed_over=lambda planned, holder: told.append((planned.index, holder)))
+    labels = {"coil.cybozu.com/pool": "other"}
+    foreign = AddressBlock(metadata=ObjectMeta(name="other-0", labels=labels), index=0, ipv4="10.0.0.0/23")
+    book.observe(None, foreign)
+    planned = book.reserve(layout(4), A)
+    assert planned is not None
+    assert (planned.index, told) == (2, [(0, "other-0"), (1, "other-0")])
+    book.observe(foreign, None)
+    planned = book.reserve(layout(4), B)
+    assert planned is not None
+    assert planned.index == 0
+
+
+def test_a_pool_whose_free_addresses_are_all_another_blocks_is_exhausted() -> None:
+    book = IndexBook(lambda: 0.0)
+    book.observe(None, AddressBlock(metadata=ObjectMeta(name="hand-made"), index=0, ipv4="10.0.0.0/16"))
+    assert book.reserve(layout(4), A) is None

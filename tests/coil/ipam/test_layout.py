@@ -1,15 +1,13 @@
-"""Carving pools into blocks."""
+"""Carving pools into blocks: examples. What holds for every pool is in `test_layout_property`."""
 
 from ipaddress import IPv4Network, IPv6Network
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from coil.crd.address_pool import AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import PoolName
-from coil.ipam.layout import InvalidPoolError, block_name, parse_block_index, parse_layout, plan_block
+from coil.ipam.layout import InvalidPoolError, parse_block_index, parse_layout, plan_block
 
 NAME = PoolName("pool")
 
@@ -85,84 +83,8 @@ def test_an_invalid_pool_gives_nothing_and_says_why() -> None:
         plan_block(pool(SubnetSet(ipv4="10.2.0.1/16")), set())
 
 
-@given(st.integers(min_value=0))
-def test_names_and_indices_belong_together(index: int) -> None:
-    assert parse_block_index(NAME, block_name(NAME, index)) == index
-
-
 @pytest.mark.parametrize(
     "name", ["", "pool", "pool-", "pool-x", "pool-01", "pool--1", "pool-1-v1", "other-1", "pool-٣"]
 )
 def test_other_names_have_no_index(name: str) -> None:
     assert parse_block_index(NAME, name) is None
-
-
-@st.composite
-def pools(draw: st.DrawFn) -> AddressPool:
-    """Valid pools of a few small subnets, of either family or both, apart from each other."""
-    bits = draw(st.integers(0, 6))
-    ipv4, ipv6 = draw(st.sampled_from([(True, False), (False, True), (True, True)]))
-    entries = []
-    for number, extra in enumerate(draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))):
-        host_bits = bits + extra
-        entries.append(
-            SubnetSet(
-                ipv4=f"10.{number}.0.0/{32 - host_bits}" if ipv4 else None,
-                ipv6=f"fd00:{number}::/{128 - host_bits}" if ipv6 else None,
-            )
-        )
-    return pool(*entries, bits=bits)
-
-
-@given(pools())
-def test_blocks_tile_their_pool(some: AddressPool) -> None:
-    layout = parse_layout(some)
-    blocks = [layout.block_at(index) for index in range(layout.size)]
-    bits = some.spec.block_size_bits
-    for family in ("ipv4", "ipv6"):
-        carved = [network for block in blocks if (network := getattr(block, family)) is not None]
-        whole = [getattr(entry, family) for entry in some.spec.subnets if getattr(entry, family) is not None]
-        assert {network.num_addresses for network in carved} <= {2**bits}
-        starts = sorted(int(network.network_address) for network in carved)
-        assert len(set(starts)) == len(starts), "no two blocks share an address"
-        assert len(carved) == (layout.size if whole else 0)
-        for network in carved:
-            assert any(network.subnet_of(type(network)(entry)) for entry in whole)
-
-
-@given(pools(), st.data())
-def test_both_families_of_a_block_have_the_same_place(some: AddressPool, data: st.DataObject) -> None:
-    layout = parse_layout(some)
-    block = layout.block_at(data.draw(st.integers(0, layout.size - 1)))
-    if block.ipv4 is None or block.ipv6 is None:
-        return
-    for entry in some.spec.subnets:
-        assert entry.ipv4 is not None
-        assert entry.ipv6 is not None
-        ipv4, ipv6 = IPv4Network(entry.ipv4), IPv6Network(entry.ipv6)
-        if block.ipv4.subnet_of(ipv4):
-            place4 = int(block.ipv4.network_address) - int(ipv4.network_address)
-            place6 = int(block.ipv6.network_address) - int(ipv6.network_address)
-            assert place4 == place6
-
-
-@given(pools(), st.sets(st.integers(0, 80)))
-def test_a_planned_block_is_the_first_that_is_not_used(some: AddressPool, used: set[int]) -> None:
-    size = parse_layout(some).size
-    planned = plan_block(some, used)
-    free = [index for index in range(size) if index not in used]
-    assert (None if planned is None else planned.index) == (free[0] if free else None)
-
-
-@given(pools())
-def test_growing_at_the_end_moves_no_block(some: AddressPool) -> None:
-    entry = some.spec.subnets[0]
-    host_bits = 6 + some.spec.block_size_bits
-    more = SubnetSet(
-        ipv4=f"172.16.0.0/{32 - host_bits}" if entry.ipv4 else None,
-        ipv6=f"fdff::/{128 - host_bits}" if entry.ipv6 else None,
-    )
-    before = parse_layout(some)
-    after = parse_layout(pool(*some.spec.subnets, more, bits=some.spec.block_size_bits))
-    assert after.size == before.size + 64
-    assert all(after.block_at(index) == before.block_at(index) for index in range(before.size))

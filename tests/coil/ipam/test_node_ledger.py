@@ -1,15 +1,20 @@
 """The node's books."""
 
+import math
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 
 from coil.crd.names import BlockName, PoolName
+from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.ipam.block import Block, BlockUse
-from coil.ipam.node_ledger import AttachmentKey, ContainerId, LedgerConflictError, NodeLedger
+from coil.ipam.node_ledger import COOLING, LedgerConflictError, NodeLedger, Reuse
+from coil.ipam.occupancy import AddressState, AddressUse, Tally
 
 POOL = PoolName("default")
 OTHER = PoolName("other")
+NOW = 1000.0
 
 
 def key(number: int) -> AttachmentKey:
@@ -29,48 +34,48 @@ def block(index: int, *, pool: PoolName = POOL, bits: int = 2, use: BlockUse = B
     )
 
 
-def ledger(*blocks: Block) -> NodeLedger:
-    books = NodeLedger()
+def ledger(*blocks: Block, cooling: float = 0.0) -> NodeLedger:
+    books = NodeLedger(cooling=cooling)
     for item in blocks:
         books.add_block(item)
     return books
 
 
 def slots(books: NodeLedger, *numbers: int, pool: PoolName = POOL) -> list[tuple[str, int] | None]:
-    given = [books.acquire(pool, key(number)) for number in numbers]
+    given = [books.acquire(pool, key(number), now=NOW) for number in numbers]
     return [None if item is None else (item.block, item.slot) for item in given]
 
 
 def test_every_address_of_a_block_is_used() -> None:
     books = ledger(block(0))
-    given = [books.acquire(POOL, key(number)) for number in range(4)]
+    given = [books.acquire(POOL, key(number), now=NOW) for number in range(4)]
     assert [str(item.ipv4) for item in given if item] == ["10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3"]
     assert [str(item.ipv6) for item in given if item] == ["fd00::", "fd00::1", "fd00::2", "fd00::3"]
-    assert books.acquire(POOL, key(4)) is None
-    assert books.free_count(POOL) == 0
+    assert books.acquire(POOL, key(4), now=NOW) is None
+    assert books.free_count(POOL, now=NOW) == 0
 
 
 def test_an_address_comes_back_as_late_as_can_be() -> None:
     books = ledger(block(0))
     assert slots(books, 0, 1) == [("default-0", 0), ("default-0", 1)]
-    books.release(key(0))
-    books.release(key(1))
+    books.release(key(0), now=NOW)
+    books.release(key(1), now=NOW)
     assert slots(books, 2, 3, 4, 5) == [("default-0", 2), ("default-0", 3), ("default-0", 0), ("default-0", 1)]
 
 
 def test_a_known_key_gets_the_same_answer_whatever_the_pool() -> None:
     books = ledger(block(0), block(0, pool=OTHER))
-    first = books.acquire(POOL, key(0))
-    assert books.acquire(POOL, key(0)) == books.acquire(OTHER, key(0)) == books.find(key(0)) == first
-    assert books.free_count(POOL) == 3
-    assert books.free_count(OTHER) == 4
+    first = books.acquire(POOL, key(0), now=NOW)
+    assert books.acquire(POOL, key(0), now=NOW) == books.acquire(OTHER, key(0), now=NOW) == books.find(key(0)) == first
+    assert books.free_count(POOL, now=NOW) == 3
+    assert books.free_count(OTHER, now=NOW) == 4
 
 
 def test_interfaces_of_one_container_are_apart() -> None:
     books = ledger(block(0))
     container = ContainerId("c")
-    one = books.acquire(POOL, AttachmentKey(container, "eth0"))
-    two = books.acquire(POOL, AttachmentKey(container, "net1"))
+    one = books.acquire(POOL, AttachmentKey(container, "eth0"), now=NOW)
+    two = books.acquire(POOL, AttachmentKey(container, "net1"), now=NOW)
     assert one is not None
     assert two is not None
     assert one.ipv4 != two.ipv4
@@ -79,57 +84,57 @@ def test_interfaces_of_one_container_are_apart() -> None:
 def test_blocks_fill_from_the_lowest_index() -> None:
     books = ledger(block(7), block(3))
     assert slots(books, 0, 1, 2, 3, 4)[3:] == [("default-3", 3), ("default-7", 0)]
-    books.release(key(0))
+    books.release(key(0), now=NOW)
     assert slots(books, 5) == [("default-3", 0)], "the freed slot of the lower block, not the fresh block"
     assert [item.name for item in books.blocks()] == ["default-3", "default-7"]
 
 
 def test_pools_do_not_help_each_other_out() -> None:
     books = ledger(block(0, pool=OTHER))
-    assert books.acquire(POOL, key(0)) is None
+    assert books.acquire(POOL, key(0), now=NOW) is None
     assert books.blocks(POOL) == []
-    assert books.free_count(POOL) == 0
+    assert books.free_count(POOL, now=NOW) == 0
 
 
 @pytest.mark.parametrize("use", [BlockUse.RESERVED, BlockUse.DRAINING])
 def test_nothing_is_given_out_of_a_block_that_is_not_open(use: BlockUse) -> None:
     books = ledger(block(0, use=use))
-    assert books.acquire(POOL, key(0)) is None
-    assert books.free_count(POOL) == 0
+    assert books.acquire(POOL, key(0), now=NOW) is None
+    assert books.free_count(POOL, now=NOW) == 0
 
 
 def test_a_block_that_is_to_go_keeps_what_is_out() -> None:
     books = ledger(block(0))
-    books.acquire(POOL, key(0))
+    books.acquire(POOL, key(0), now=NOW)
     books.add_block(block(0, use=BlockUse.DRAINING))
-    assert books.acquire(POOL, key(1)) is None
+    assert books.acquire(POOL, key(1), now=NOW) is None
     assert books.find(key(0)) is not None
     assert books.empty_blocks() == []
-    books.release(key(0))
+    books.release(key(0), now=NOW)
     assert [item.use for item in books.empty_blocks()] == [BlockUse.DRAINING]
 
 
 def test_reserved_blocks_are_never_empty() -> None:
     books = ledger(block(0), block(1, use=BlockUse.RESERVED), block(2))
-    books.acquire(POOL, key(0))
+    books.acquire(POOL, key(0), now=NOW)
     assert [item.name for item in books.empty_blocks()] == ["default-2"]
 
 
 def test_release_is_idempotent() -> None:
     books = ledger(block(0))
-    given = books.acquire(POOL, key(0))
-    assert books.release(key(0)) == given
-    assert books.release(key(0)) is None
+    given = books.acquire(POOL, key(0), now=NOW)
+    assert books.release(key(0), now=NOW) == given
+    assert books.release(key(0), now=NOW) is None
     assert books.find(key(0)) is None
     assert books.allocations() == []
 
 
 def test_a_block_in_use_is_not_removed() -> None:
     books = ledger(block(0))
-    books.acquire(POOL, key(0))
+    books.acquire(POOL, key(0), now=NOW)
     with pytest.raises(LedgerConflictError, match="1 addresses of the block 'default-0' are out"):
         books.remove_block(BlockName("default-0"))
-    books.release(key(0))
+    books.release(key(0), now=NOW)
     books.remove_block(BlockName("default-0"))
     books.remove_block(BlockName("default-0"))
     assert books.blocks() == []
@@ -171,7 +176,7 @@ class TestAdopt:
     )
     def test_contradictions(self, ipv4: str | None, ipv6: str | None, message: str) -> None:
         books = ledger(block(0), block(0, pool=OTHER))
-        books.acquire(POOL, key(0))
+        books.acquire(POOL, key(0), now=NOW)
         before = books.allocations()
         with pytest.raises(LedgerConflictError, match=message):
             books.adopt(
@@ -181,13 +186,151 @@ class TestAdopt:
                 ipv6=None if ipv6 is None else IPv6Address(ipv6),
             )
         assert books.allocations() == before
-        assert books.free_count(POOL) == 3
+        assert books.free_count(POOL, now=NOW) == 3
 
     def test_a_key_holds_one_slot(self) -> None:
         books = ledger(block(0))
-        books.acquire(POOL, key(0))
+        books.acquire(POOL, key(0), now=NOW)
         with pytest.raises(LedgerConflictError, match="already holds slot 0"):
             books.adopt(key(0), pool=POOL, ipv4=IPv4Address("10.0.0.2"))
+
+
+class TestCooling:
+    def test_a_freed_address_rests_for_thirty_seconds(self) -> None:
+        assert COOLING == 30
+        books = NodeLedger()
+        books.add_block(block(0, bits=0))
+        assert books.acquire(POOL, key(0), now=NOW) is not None
+        books.release(key(0), now=NOW + 5)
+        assert books.acquire(POOL, key(1), now=NOW + 34.9) is None
+        assert books.acquire(POOL, key(1), now=NOW + 35) is not None
+
+    def test_the_search_passes_over_what_rests(self) -> None:
+        books = ledger(block(0), cooling=30)
+        slots(books, 0, 1, 2, 3)
+        for number, delay in ((0, 0), (1, 10), (3, 0)):
+            books.release(key(number), now=NOW + delay)
+        given = books.acquire(POOL, key(4), now=NOW + 31)
+        assert given is not None
+        assert given.slot == 0, "slot 3 was given out last; 0 and 3 have rested, 1 has not"
+
+    def test_when_all_rest_the_one_that_has_rested_longest_is_given_if_need_be(self) -> None:
+        books = ledger(block(0, bits=1), block(1, bits=1), cooling=30)
+        slots(books, 0, 1, 2, 3)
+        for delay, number in enumerate((2, 0, 3, 1)):
+            books.release(key(number), now=NOW + delay)
+        later = NOW + 4
+        assert books.acquire(POOL, key(4), now=later, reuse=Reuse.RESTED) is None
+        given = [books.acquire(POOL, key(number), now=later, reuse=Reuse.ANY) for number in range(4, 9)]
+        assert [item and (item.block, item.slot) for item in given] == [
+            ("default-1", 0),
+            ("default-0", 0),
+            ("default-1", 1),
+            ("default-0", 1),
+            None,
+        ]
+
+    def test_a_rested_address_comes_first_though_any_would_do(self) -> None:
+        books = ledger(block(0, bits=1), block(1, bits=1), cooling=30)
+        slots(books, 0, 1)
+        books.release(key(0), now=NOW)
+        given = books.acquire(POOL, key(2), now=NOW, reuse=Reuse.ANY)
+        assert given is not None
+        assert given.block == "default-1"
+
+    def test_what_was_never_used_does_not_rest(self) -> None:
+        books = ledger(block(0, bits=0), cooling=30)
+        first = books.acquire(POOL, key(0), now=NOW)
+        assert books.revoke(key(0)) == first
+        assert books.revoke(key(0)) is None
+        assert books.acquire(POOL, key(1), now=NOW) is not None
+
+    def test_nothing_that_rests_is_given_out_of_a_draining_block(self) -> None:
+        books = ledger(block(0), cooling=30)
+        books.acquire(POOL, key(0), now=NOW)
+        books.release(key(0), now=NOW)
+        books.add_block(block(0, use=BlockUse.DRAINING))
+        assert books.acquire(POOL, key(1), now=NOW, reuse=Reuse.ANY) is None
+        assert books.next_rested(POOL, now=NOW) is None
+
+    def test_it_is_known_when_the_next_and_the_last_have_rested(self) -> None:
+        books = ledger(block(0), block(1), cooling=30)
+        slots(books, 0, 1, 2)
+        assert books.next_rested(POOL, now=NOW) is None
+        assert books.rests_until(BlockName("default-0")) == -math.inf
+        books.release(key(1), now=NOW)
+        books.release(key(0), now=NOW + 7)
+        assert books.next_rested(POOL, now=NOW + 8) == NOW + 30
+        assert books.next_rested(POOL, now=NOW + 31) == NOW + 37
+        assert books.rests_until(BlockName("default-0")) == NOW + 37
+        assert books.rests_until(BlockName("default-9")) == -math.inf
+
+    def test_the_kernel_is_believed_though_the_address_should_rest(self) -> None:
+        books = ledger(block(0, bits=0), cooling=30)
+        books.acquire(POOL, key(0), now=NOW)
+        books.release(key(0), now=NOW)
+        assert books.adopt(key(1), pool=POOL, ipv4=IPv4Address("10.0.0.0")).slot == 0
+        assert books.tally(POOL, now=NOW) == Tally(blocks=1, allocated=1)
+
+
+class TestResume:
+    def test_the_search_goes_on_where_it_stopped(self) -> None:
+        books = ledger(block(0), cooling=30)
+        books.adopt(key(9), pool=POOL, ipv4=IPv4Address("10.0.0.3"))
+        books.resume(BlockName("default-0"), last=0, cooling={1: NOW + 3})
+        assert slots(books, 0, 1) == [("default-0", 2), ("default-0", 0)]
+        given = books.acquire(POOL, key(2), now=NOW + 3)
+        assert given is not None
+        assert given.slot == 1
+
+    def test_hints_that_make_no_sense_change_nothing(self) -> None:
+        books = ledger(block(0), cooling=30)
+        books.adopt(key(9), pool=POOL, ipv4=IPv4Address("10.0.0.1"))
+        books.resume(BlockName("default-0"), last=4, cooling={1: NOW + 9, 4: NOW + 9, -1: NOW + 9})
+        books.resume(BlockName("default-7"), last=0, cooling={0: NOW + 9})
+        assert books.tally(POOL, now=NOW) == Tally(blocks=1, allocated=1, cooling=0, free=3)
+        assert slots(books, 0) == [("default-0", 2)]
+
+    def test_what_rests_is_in_order_whatever_the_order_of_the_hints(self) -> None:
+        books = ledger(block(0), cooling=30)
+        books.resume(BlockName("default-0"), last=-1, cooling={0: NOW + 9, 1: NOW + 5, 2: NOW + 7})
+        assert books.next_rested(POOL, now=NOW) == NOW + 5
+        assert books.rests_until(BlockName("default-0")) == NOW + 9
+        assert books.free_count(POOL, now=NOW + 6) == 2
+
+
+class TestOccupancy:
+    def test_who_has_what(self) -> None:
+        books = ledger(block(1), block(0), block(0, pool=OTHER, use=BlockUse.RESERVED), cooling=30)
+        slots(books, 0, 1)
+        books.release(key(0), now=NOW)
+        first, second, third = books.occupancy(now=NOW + 1)
+        ipv4 = [IPv4Address("10.0.0.0"), IPv4Address("10.0.0.1")]
+        ipv6 = [IPv6Address("fd00::"), IPv6Address("fd00::1")]
+        assert first.uses == (
+            AddressUse(0, ipv4[0], ipv6[0], AddressState.COOLING, None),
+            AddressUse(1, ipv4[1], ipv6[1], AddressState.ALLOCATED, key(1)),
+        )
+        assert (first.size, first.allocated, first.cooling, first.free) == (4, 1, 1, 2)
+        assert (second.block.name, second.free, second.uses) == ("default-1", 4, ())
+        assert (third.block.name, third.free) == ("other-0", 0), "nothing of it is given out"
+        assert books.tallies(now=NOW + 1) == {POOL: Tally(2, 1, 1, 6), OTHER: Tally(1, 0, 0, 0)}
+        assert books.tallies(now=NOW + 30)[POOL] == Tally(2, 1, 0, 7)
+
+    def test_counts_of_a_huge_block(self) -> None:
+        books = ledger(Block(BlockName("big-0"), PoolName("big"), 0, None, IPv6Network("fd00::/64")))
+        books.acquire(PoolName("big"), key(0), now=NOW)
+        assert books.tallies(now=NOW) == {PoolName("big"): Tally(1, 1, 0, 2**64 - 1)}
+        (occupancy,) = books.occupancy(now=NOW)
+        assert (occupancy.free, len(occupancy.uses)) == (2**64 - 1, 1)
+
+
+def test_an_index_that_was_corrected_changes_the_order() -> None:
+    books = ledger(block(0), block(1))
+    moved = replace(block(0), index=5)
+    books.add_block(moved)
+    assert [item.name for item in books.blocks()] == ["default-1", "default-0"]
+    assert slots(books, 0) == [("default-1", 0)]
 
 
 def test_a_huge_block_is_no_trouble() -> None:
@@ -195,7 +338,7 @@ def test_a_huge_block_is_no_trouble() -> None:
     books.add_block(Block(BlockName("big-0"), PoolName("big"), 0, None, IPv6Network("fd00::/64")))
     last = IPv6Address("fd00::ffff:ffff:ffff:ffff")
     books.adopt(key(0), pool=PoolName("big"), ipv6=last)
-    given = books.acquire(PoolName("big"), key(1))
+    given = books.acquire(PoolName("big"), key(1), now=NOW)
     assert given is not None
     assert given.slot == 0, "the search wraps"
-    assert books.free_count(PoolName("big")) == 2**64 - 2
+    assert books.free_count(PoolName("big"), now=NOW) == 2**64 - 2

@@ -359,6 +359,19 @@ async def test_watching_maps_each_change_to_keys() -> None:
 
 
 @virtual
+async def test_changes_that_settle_first_are_one_call() -> None:
+    bench = Bench(nothing_to_do)
+    source = FakeSource()
+    bench.controller.watch(source, lambda old, new: ["a"], settle=5.0)
+    for _ in range(10):
+        source.change(None, "x")
+        await asyncio.sleep(1)
+    await asyncio.sleep(60)
+    assert bench.calls == [(5.0, "a"), (10.0, "a")], "and none is put off for ever by the next"
+    await bench.stop()
+
+
+@virtual
 async def test_an_event_that_cannot_be_kept_ends_the_controller() -> None:
     async def slow(_key: str) -> Result:
         await asyncio.sleep(1)
