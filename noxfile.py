@@ -8,7 +8,7 @@ import nox
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "none"
 nox.options.stop_on_first_error = True
-nox.options.sessions = ["lint", "types", "contracts", "unit", "kernel", "apiserver", "cluster"]
+nox.options.sessions = ["lint", "types", "contracts", "unit", "kernel", "apiserver", "soak", "cluster"]
 
 PYTHON = sys.executable
 
@@ -53,6 +53,12 @@ def kernel(session: nox.Session) -> None:
 def apiserver(session: nox.Session) -> None:
     """The services against a real etcd and kube-apiserver; needs root."""
     run_pytest(session, "integration/apiserver")
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Three nodes, two controllers and a real API server under faults; needs root."""
+    run_pytest(session, "integration/soak")
 
 
 @nox.session

@@ -10,7 +10,7 @@ import enum
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from ipaddress import IPv4Address
@@ -54,7 +54,14 @@ class KubectlError(Exception):
 class ControlPlane:
     """A running control plane. Make one with ``start``; a context manager that stops it."""
 
-    def __init__(self, workspace: Workspace, *, programs: Mapping[Program, Path], address: IPv4Address) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        programs: Mapping[Program, Path],
+        address: IPv4Address,
+        apiserver_flags: Sequence[str] = (),
+    ) -> None:
         self.workspace = workspace
         self.address = address
         self.port = free_port(address, 6443)
@@ -63,6 +70,7 @@ class ControlPlane:
             workspace.folder / "pki", address=address, port=self.port, service_address=SERVICES_IPV4[1]
         )
         self._programs = programs
+        self._apiserver_flags = apiserver_flags
         self._undo = ExitStack()
         self._api = self._endpoint(self.port)
         self.etcd = Etcd(
@@ -81,17 +89,24 @@ class ControlPlane:
         controllers: Controllers = Controllers.ABSENT,
         workspace: Workspace | None = None,
         address: IPv4Address | None = None,
+        apiserver_flags: Sequence[str] = (),
     ) -> ControlPlane:
         """Start one and return when it is ready, some seconds once the programs are built.
 
         Without ``workspace`` it has its own, and ``stop`` leaves nothing behind. Without ``address`` it listens on a
-        loopback address of its own. Raises BuildError or ComponentError; then nothing is left either.
+        loopback address of its own. ``apiserver_flags`` come after the API
+        server's own. Raises BuildError or ComponentError; then nothing is left either.
         """
         wanted = (*CONTROL_PLANE, *(CONTROLLERS if controllers is Controllers.RUNNING else ()))
         programs = locate(wanted)
         with ExitStack() as undo:
             place = workspace or undo.enter_context(Workspace.create())
-            plane = cls(place, programs=programs, address=address or random_loopback())
+            plane = cls(
+                place,
+                programs=programs,
+                address=address or random_loopback(),
+                apiserver_flags=apiserver_flags,
+            )
             plane.etcd.wait_ready()
             plane.start_apiserver()
             if controllers is Controllers.RUNNING:
@@ -115,13 +130,19 @@ class ControlPlane:
                 address=self.address,
                 port=self.port,
             )
-            self._apiserver = self.workspace.spawn(Program.APISERVER, command)
+            self._apiserver = self.workspace.spawn(Program.APISERVER, [*command, *self._apiserver_flags])
         self._apiserver.wait_ready(partial(self._api.is_ready, "/readyz"), timeout=START_TIMEOUT)
 
     def stop_apiserver(self) -> None:
         """End the API server; connections to it break, what it stored stays. Idempotent."""
         if self._apiserver is not None:
             self._apiserver.stop(timeout=GRACE)
+
+    def kill_apiserver(self) -> None:
+        """kill -9: nobody is told, and nothing is finished. Idempotent."""
+        if self._apiserver is not None:
+            self._apiserver.kill()
+            self._apiserver.wait(GRACE)
 
     def restart_apiserver(self) -> None:
         """End the API server and start it again; returns when it is ready."""
@@ -134,6 +155,13 @@ class ControlPlane:
         The API server's watch cache still knows what it has seen; restart it to make it forget as well.
         """
         return self.etcd.compact()
+
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """One request as administrator, for who asks often: status and body.
+
+        Raises OSError or http.client.HTTPException when there is no answer.
+        """
+        return self._api.request(method, path, body)
 
     def kubectl(
         self,

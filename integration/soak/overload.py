@@ -1,0 +1,80 @@
+"""Has the real API server answer 429 to everybody but administrators, by taking all the places it has for requests.
+
+With `FLAGS` it works on so many requests at a time and refuses the rest (`Retry-After: 1`). A write takes its place
+while its body is awaited, so a body that does not come holds one. A list for a revision of the future holds one until
+the API server gives up waiting for it, after three seconds. Neither costs anybody anything.
+"""
+
+import socket
+import ssl
+import time
+from contextlib import ExitStack, suppress
+from http.client import HTTPException, HTTPSConnection
+from pathlib import Path
+
+from integration.apiserver.bare_node import GROUP_PATH
+from integration.cluster.control_plane import ControlPlane
+
+READS, WRITES = 8, 6
+FLAGS = (
+    f"--max-requests-inflight={READS}",
+    f"--max-mutating-requests-inflight={WRITES}",
+    "--enable-priority-and-fairness=false",  # which would queue them instead
+)
+
+_FUTURE = 2**62
+_WAIT = 2.9  # seconds that a list for the future holds its place
+_TIMEOUT = 5.0
+# Everybody who is authenticated may ask this (the role system:basic-user).
+_WRITE_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_READ_PATH = f"{GROUP_PATH}/addressblocks?resourceVersion={_FUTURE}"
+
+
+class Overload:
+    """`token_file` is of a service account that may list address blocks."""
+
+    def __init__(self, plane: ControlPlane, token_file: Path) -> None:
+        self._plane = plane
+        self._token = token_file.read_text().strip()
+        self._context = ssl.create_default_context(cafile=str(plane.credentials.authority.certificate))
+
+    def last(self, seconds: float) -> int:
+        """Take the places for so long; returns how many of the requests in between were refused, of two a second."""
+        deadline = time.monotonic() + seconds
+        refused = 0
+        while (left := deadline - time.monotonic()) > 0:
+            round_ends = time.monotonic() + min(left, _WAIT)
+            with ExitStack() as taken:
+                # Another fault may have taken the API server away; then there is nothing to overload.
+                with suppress(OSError):
+                    self._take_places(taken)
+                while (pause := round_ends - time.monotonic()) > 0:
+                    time.sleep(min(pause, 0.5))
+                    refused += self._is_refused()
+        return refused
+
+    def _take_places(self, stack: ExitStack) -> None:
+        for _ in range(WRITES):
+            self._send(stack, f"POST {_WRITE_PATH}", "Content-Type: application/json\r\nContent-Length: 1000")
+        for _ in range(READS):
+            self._send(stack, f"GET {_READ_PATH}", "Accept: application/json")
+
+    def _send(self, stack: ExitStack, request: str, headers: str) -> None:
+        raw = stack.enter_context(socket.create_connection((str(self._plane.address), self._plane.port), _TIMEOUT))
+        connection = stack.enter_context(self._context.wrap_socket(raw, server_hostname=str(self._plane.address)))
+        head = f"{request} HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {self._token}\r\n{headers}\r\n\r\n"
+        connection.sendall(head.encode())
+
+    def _is_refused(self) -> bool:
+        connection = HTTPSConnection(
+            str(self._plane.address), self._plane.port, timeout=_TIMEOUT, context=self._context
+        )
+        try:
+            connection.request(
+                "GET", f"{GROUP_PATH}/addressblocks?limit=1", headers={"Authorization": f"Bearer {self._token}"}
+            )
+            return connection.getresponse().status == 429
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
