@@ -20,7 +20,7 @@ _REQUIRED = {
 }
 NAMESPACE = "K8S_POD_NAMESPACE"
 NAME = "K8S_POD_NAME"
-_POD_ARGS = (NAMESPACE, NAME, "K8S_POD_INFRA_CONTAINER_ID")
+_POD_ARGS = (NAMESPACE, NAME, "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID")
 _IFNAME_MAX = 15  # IFNAMSIZ without the NUL, linux/if.h
 
 _ALPHANUMERIC = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -28,7 +28,7 @@ _WORD = _ALPHANUMERIC + "_.-"
 
 
 class Invocation:
-    """A valid call. `pod_args` has the three K8S_POD_ keys, "" for one that was not given."""
+    """A valid call. `pod_args` has the four K8S_POD_ keys, "" for one that was not given."""
 
     __slots__ = ("command", "container_id", "ifname", "netns", "path", "pod_args")
 

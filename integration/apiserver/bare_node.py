@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
 from typing import Any
 
 from integration.apiserver.runtime import Runtime
@@ -23,9 +24,9 @@ from integration.deployment import (
     apply,
     apply_chart,
     coild_command,
+    controller_probe,
     install_plugin,
     ipam_controller_command,
-    ready_probe,
 )
 from integration.kernel_state import KernelState
 from integration.service import Service
@@ -42,18 +43,21 @@ GROUP_PATH = "/apis/coil.cybozu.com/v2"
 
 
 class BareNode:
-    """Make one with `up`."""
+    """Make one with `up`, or several, numbered from 0, in a workspace with a network and a control plane."""
 
-    def __init__(self, workspace: Workspace, network: Network, plane: ControlPlane) -> None:
+    def __init__(
+        self, workspace: Workspace, network: Network, plane: ControlPlane, *, name: str = NAME, index: int = 0
+    ) -> None:
+        self.name = name
         self.plane = plane
         self.workspace = workspace
         self.ipv4: IPv4Address
         self.ipv6: IPv6Address
-        self.ipv4, self.ipv6 = network.node_addresses(0)
-        self.socket = workspace.make_folder(NAME) / "coild.sock"
+        self.ipv4, self.ipv6 = network.node_addresses(index)
+        self.socket = workspace.make_folder(name) / "coild.sock"
         self._sandboxes: list[Sandbox] = []
-        self.namespaces = Namespaces.hold(workspace, NAME)
-        network.attach(self.namespaces, port=NAME, index=0)
+        self.namespaces = Namespaces.hold(workspace, name)
+        network.attach(self.namespaces, port=name, index=index)
         self.namespaces.run("ip", "link", "set", UPLINK, "mtu", str(UPLINK_MTU))
         # A node that nobody has made a router yet.
         self.namespaces.set_sysctls(["net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"])
@@ -67,12 +71,11 @@ class BareNode:
             plane = ControlPlane.start(workspace=workspace, address=network.gateway4)
             node = cls(workspace, network, plane)
             apply_chart(plane)
-            node._register()
+            node.register()
             try:
                 yield node
             finally:
-                for sandbox in node._sandboxes:
-                    sandbox.destroy()
+                node.destroy_sandboxes()
 
     @property
     def kernel(self) -> KernelState:
@@ -81,7 +84,7 @@ class BareNode:
 
     def install_plugin(self) -> Runtime:
         """Run the installer; returns the runtime that uses what it installed."""
-        folder = self.workspace.make_folder(NAME, "cni")
+        folder = self.workspace.make_folder(self.name, "cni")
         plugin = install_plugin(bin_dir=folder / "bin", etc_dir=folder / "net.d", socket=self.socket)
         return Runtime(plugin, self.socket)
 
@@ -91,14 +94,17 @@ class BareNode:
         metrics = free_port(address, 19386)
         health = free_port(address, metrics + 1)
         command = ipam_controller_command(self.plane, ports=(metrics, health), flags=[LEASE])
-        service = Service(partial(self.workspace.spawn, "coil-ipam-controller", command), ready=ready_probe(health))
+        spawn = partial(self.workspace.spawn, "coil-ipam-controller", command)
+        service = Service(spawn, ready=controller_probe(self.plane, health=health))
         service.wait_ready()
         return service
 
-    def start_coild(self, *flags: str) -> Service:
-        """coild in the node's namespace; returns when it takes calls."""
-        command = coild_command(self.plane, socket=self.socket, flags=flags)
-        service = Service(partial(self._spawn, "coild", command, env={"COIL_NODE_NAME": NAME}), ready=self.is_served)
+    def start_coild(self, *flags: str, kubeconfig: Path | None = None) -> Service:
+        """coild in the node's namespace, with its account's kubeconfig unless told otherwise; until it takes calls."""
+        command = coild_command(self.plane, socket=self.socket, flags=flags, kubeconfig=kubeconfig)
+        environment = {"COIL_NODE_NAME": self.name}
+        spawn = partial(self._spawn, f"coild-{self.name}", command, env=environment)
+        service = Service(spawn, ready=self.is_served)
         service.wait_ready()
         return service
 
@@ -135,11 +141,17 @@ class BareNode:
         items: list[dict[str, Any]] = json.loads(self.plane.kubectl("get", "--raw", f"{GROUP_PATH}/{plural}"))["items"]
         return items
 
-    def _spawn(self, name: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Process:
-        return self.workspace.spawn(name, [*self.namespaces.entrance, *argv], env=env)
-
-    def _register(self) -> None:
-        apply(self.plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})
+    def register(self) -> None:
+        """Make the Node object, as a kubelet does it."""
+        apply(self.plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}})
         addresses = [{"type": "InternalIP", "address": str(address)} for address in (self.ipv4, self.ipv6)]
         patch = json.dumps({"status": {"addresses": addresses}})
-        self.plane.kubectl("patch", "node", NAME, "--subresource=status", "--type=merge", f"--patch={patch}")
+        self.plane.kubectl("patch", "node", self.name, "--subresource=status", "--type=merge", f"--patch={patch}")
+
+    def destroy_sandboxes(self) -> None:
+        """Destroy every sandbox that is left."""
+        for sandbox in self._sandboxes:
+            sandbox.destroy()
+
+    def _spawn(self, name: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Process:
+        return self.workspace.spawn(name, [*self.namespaces.entrance, *argv], env=env)

@@ -1,12 +1,20 @@
-"""A TCP relay in front of an API server: the network between it and a client, which a test can take away."""
+"""A TCP relay in front of an API server: the network between it and a client, which a test takes away or makes long."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+_PIPE_CHUNKS = 1024
+_Pipe: TypeAlias = asyncio.Queue[tuple[float, bytes]]
+"""When it is to arrive, and what."""
 
 
 class Relay:
-    """Forwards bytes both ways, TLS untouched. `cut` ends all connections and refuses new ones."""
+    """Forwards bytes both ways, TLS untouched. `cut` ends all connections and refuses new ones.
+
+    `delay` is how many seconds each direction takes, from the next bytes on; nothing else is slower by it.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._target = host, port
@@ -14,6 +22,7 @@ class Relay:
         self._connections: set[asyncio.Task[None]] = set()
         self.host = host
         self.port = 0
+        self.delay = 0.0
 
     async def join(self) -> None:
         """Listen, always at the same port; at first and after `cut`."""
@@ -35,8 +44,10 @@ class Relay:
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             async with asyncio.TaskGroup() as group:
-                group.create_task(_pump(reader, far_writer))
-                group.create_task(_pump(far_reader, writer))
+                for source, sink in ((reader, far_writer), (far_reader, writer)):
+                    pipe: _Pipe = asyncio.Queue(_PIPE_CHUNKS)
+                    group.create_task(self._fill(pipe, source))
+                    group.create_task(_drain(pipe, sink))
         except (OSError, ExceptionGroup, asyncio.CancelledError):
             pass  # one side has gone, or the relay is cut: the connection ends either way
         finally:
@@ -45,12 +56,22 @@ class Relay:
             if far_writer is not None:
                 far_writer.close()
 
+    async def _fill(self, pipe: _Pipe, source: asyncio.StreamReader) -> None:
+        clock = asyncio.get_running_loop().time
+        while data := await source.read(1 << 16):
+            await pipe.put((clock() + self.delay, data))
+        await pipe.put((clock() + self.delay, b""))
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(1 << 16):
+
+async def _drain(pipe: _Pipe, sink: asyncio.StreamWriter) -> None:
+    while True:
+        due, data = await pipe.get()
+        if (wait := due - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(wait)
+        if not data:
+            raise ConnectionResetError("one side has closed")  # ends the other direction, too
         sink.write(data)
         await sink.drain()
-    raise ConnectionResetError("one side has closed")  # ends the other direction, too
 
 
 @asynccontextmanager

@@ -3,9 +3,10 @@ variables, the configuration and the cached result on standard input."""
 
 import json
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from integration.apiserver.sandbox import Sandbox
 
@@ -25,6 +26,39 @@ class CniError(Exception):
         super().__init__(f"{command}: code {self.code}: {self.message}")
 
 
+class Execution:
+    """One run of the plugin, under way. End it with `finish` or `abandon`."""
+
+    def __init__(self, command: str, process: subprocess.Popen[bytes]) -> None:
+        self._command = command
+        self._process = process
+
+    def finish(self) -> bytes:
+        """Wait for its end; what it printed. Raises CniError."""
+        try:
+            output, _ = self._process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.abandon(0)
+            raise
+        if self._process.returncode:
+            raise CniError(self._command, json.loads(output))
+        return output
+
+    def result(self) -> dict[str, Any]:
+        """Wait for its end; the result of an ADD. Raises CniError."""
+        document: dict[str, Any] = json.loads(self.finish())
+        return document
+
+    def abandon(self, seconds: float) -> bool:
+        """Kill it after so many seconds; False when it had come to its end by then, whichever that was."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._process.communicate()
+        return self._process.returncode < 0
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """`plugin` as the installer put it there; `socket` where coild listens."""
@@ -34,29 +68,37 @@ class Runtime:
 
     def add(self, sandbox: Sandbox, *, version: str = "1.0.0") -> dict[str, Any]:
         """ADD; returns the result. Raises CniError."""
-        result: dict[str, Any] = json.loads(self._execute("ADD", sandbox, version=version))
-        return result
+        return self.begin("ADD", sandbox, version=version).result()
 
     def delete(self, sandbox: Sandbox, *, version: str = "1.0.0", cached: dict[str, Any] | None = None) -> None:
         """DEL; `cached` is the result of the ADD, if there was one. Raises CniError."""
-        self._execute("DEL", sandbox, version=version, cached=cached)
+        self.begin("DEL", sandbox, version=version, cached=cached).finish()
 
     def check(self, sandbox: Sandbox, *, version: str = "1.0.0", cached: dict[str, Any] | None = None) -> None:
         """CHECK. Raises CniError."""
-        self._execute("CHECK", sandbox, version=version, cached=cached)
+        self.begin("CHECK", sandbox, version=version, cached=cached).finish()
 
-    def _execute(self, command: str, sandbox: Sandbox, *, version: str, cached: dict[str, Any] | None = None) -> bytes:
+    def begin(
+        self,
+        command: str,
+        sandbox: Sandbox,
+        *,
+        version: str = "1.0.0",
+        cached: dict[str, Any] | None = None,
+        netns: str | None = None,
+    ) -> Execution:
+        """Start an operation without waiting for its end; `netns` is the sandbox's unless it is given."""
         netconf: dict[str, Any] = {"cniVersion": version, "name": "pods", "type": "coil", "socket": str(self.socket)}
         if cached is not None:
             netconf["prevResult"] = cached
         pod = sandbox.pod
-        done = subprocess.run(
+        process = subprocess.Popen(
             [self.plugin],
             env={
                 "PATH": _SEARCH_PATH,
                 "CNI_COMMAND": command,
                 "CNI_CONTAINERID": sandbox.container_id,
-                "CNI_NETNS": sandbox.netns,
+                "CNI_NETNS": sandbox.netns if netns is None else netns,
                 "CNI_IFNAME": "eth0",
                 "CNI_PATH": str(self.plugin.parent),
                 "CNI_ARGS": ";".join(
@@ -69,14 +111,15 @@ class Runtime:
                     )
                 ),
             },
-            input=json.dumps(netconf).encode(),
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        if done.returncode:
-            raise CniError(command, json.loads(done.stdout))
-        return done.stdout
+        # A pipe takes all of it at once, and a plugin that has died already does not mind.
+        with suppress(BrokenPipeError), cast(IO[bytes], process.stdin) as stdin:
+            stdin.write(json.dumps(netconf).encode())
+        process.stdin = None
+        return Execution(command, process)
 
 
 def addresses_of(result: dict[str, Any]) -> list[str]:

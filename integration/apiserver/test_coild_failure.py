@@ -169,6 +169,8 @@ def test_a_stop_is_graceful_and_leaves_the_pods_their_network(coil: CoilNode, ma
 MAY = {
     ("", "nodes"): {"get"},
     ("", "namespaces"): {"get", "list", "watch"},
+    ("", "events"): {"create", "patch"},
+    ("coil.cybozu.com", "addresspools"): {"get"},
     ("coil.cybozu.com", "addressblocks"): {"list", "watch", "patch", "delete"},
     ("coil.cybozu.com", "blockrequests"): {"list", "watch", "create", "delete"},
 }

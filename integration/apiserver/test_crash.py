@@ -80,7 +80,7 @@ def crash_repeatedly(node: BareNode, seed: str) -> None:
     blocks, requests = EventRecord(node, "addressblocks"), EventRecord(node, "blockrequests")
     victims = {
         Victim.CONTROLLER: node.start_controller(),
-        Victim.COILD: node.start_coild("--block-rest=200ms", "--addressblock-gc-interval=2s"),
+        Victim.COILD: node.start_coild("--cooling=200ms", "--addressblock-gc-interval=2s"),
     }
     tally = Tally()
     kubelets = [

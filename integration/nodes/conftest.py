@@ -13,7 +13,7 @@ from integration.nodes.coil_cluster import CoilCluster, Families, Room
 LEASE = "--lease-duration=5s"
 """The shortest: a controller that was killed is followed by the next one after that time."""
 
-REST = "--block-rest=1s"
+REST = "--cooling=1s"
 
 
 class OpenRoom(Protocol):

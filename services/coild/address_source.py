@@ -5,6 +5,7 @@ follow. `coild.pod_service` drives it and is the only caller:
 
     recover   once at start, with what the kernel holds: the kernel is the database
     acquire   for an ADD; the same attachment gets the same answer
+    revoke    for an ADD that failed later on: the address was never used
     release   for a DEL, after the veth and its routes are gone, so that nobody can hold the address twice
     collect   periodically: give back what is held for no attachment
 
@@ -23,10 +24,11 @@ from coil.ipam.node_ledger import AttachmentKey
 
 @dataclass(frozen=True, slots=True)
 class PodName:
-    """A pod as CNI_ARGS name it."""
+    """A pod as CNI_ARGS name it. Runtimes do not always tell its UID."""
 
     namespace: str
     name: str
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,9 @@ class AddressSource(Protocol):
         Idempotent: a known key gets what it holds. Raises `AddressUnavailableError`. Cancelled, it has acquired
         nothing.
         """
+
+    def revoke(self, key: AttachmentKey) -> None:
+        """Undo an `acquire` whose addresses no pod has had. An unknown key is fine."""
 
     def release(self, key: AttachmentKey) -> None:
         """Take the attachment out of the books; an unknown key is fine. What follows happens in the background."""

@@ -1,22 +1,24 @@
-"""Asks the ipam-controller for blocks: at most one outstanding BlockRequest per pool, shared by all who wait.
+"""Asks the ipam-controller for blocks, one BlockRequest a block, and knows which pools have refused.
 
-Between `coild.pool_source`, which finds no free address, and the API server. One request goes through:
+Between `coild.pool_demand`, which decides how many are asked for, and the API server. One request goes through:
 
     create ─► the answer, seen by the informer of this node's requests ─► the block, seen by the informer of blocks
 
-and is deleted then, while the pods already take their addresses.
+The block may be seen before the answer, by its label: it counts at once. The request is deleted when both are here,
+while the pods already take their addresses.
 
 An answer counts by the request's UID, so an older request of the same name cannot be mistaken for it; one that was
 given before anybody waited is found in the informer's cache. A refusal (the pool is dry) or an unreachable API server
-is remembered for a backoff, during which the next callers are told the same at once: a hundred pods without an address
-make one request, not a hundred.
+is remembered for a backoff. A request that nobody answers stays, and counts, for minutes: neither a dry pool nor an
+absent controller makes a storm.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from random import Random
+from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -28,64 +30,81 @@ from coil.kube.errors import ApiError, ConflictError, NotFoundError
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.informer import Informer
 from coild.address_source import AddressUnavailableError
+from coild.block_store import BlockStore
+from coild.refusal import RefusalBook
 
 ANSWER_TIMEOUT = 300.0
 """Seconds after which a request that nobody answers is taken back; the next pod makes a new one."""
 
 BLOCK_TIMEOUT = 30.0
-"""Seconds for the answered block to arrive by the other watch."""
+"""Seconds for the answered block to arrive by the other watch, and for the answer to follow its block."""
 
 
-@dataclass(slots=True)
-class _Refusal:
-    """Why a pool gave no block, and until when the next callers are told so without asking again."""
+DELETED = Refused("the request was deleted", "")
 
-    reason: str
-    until: float
-    attempts: int
+
+@dataclass(eq=False, slots=True)
+class _Quest:
+    """One request on its way to a block. `uid` is known when the API server has taken it."""
+
+    pool: PoolName
+    begun: float
+    uid: RequestUid | None = None
+    answer: asyncio.Future[Granted | Refused] = field(default_factory=asyncio.Future)
+    landed: asyncio.Future[BlockName] = field(default_factory=asyncio.Future)
+    """Done when the block is in the books."""
+
+
+class _DeletedError(AddressUnavailableError):
+    """The request was deleted before it was answered."""
 
 
 @dataclass(slots=True)
 class BlockRequester:
-    """One per process. `arrived` waits until the named block is in this node's books."""
+    """One per process. `node_uid` is the Node's at start.
+
+    Set `settled`: it is told when a request of the pool has come to its end, by a block or without.
+    """
 
     client: ApiClient
     requests: Informer[BlockRequest]
+    store: BlockStore
     node: NodeName
-    arrived: Callable[[BlockName], Awaitable[None]]
-    backoff: Backoff
+    node_uid: str
+    backoff: InitVar[Backoff]
     rng: Random
     log: FilteringBoundLogger
     clock: Callable[[], float] = time.monotonic
-    _outstanding: dict[PoolName, asyncio.Task[None]] = field(default_factory=dict)
-    _refusals: dict[PoolName, _Refusal] = field(default_factory=dict)
-    _waiting: dict[RequestUid, asyncio.Future[Granted | Refused]] = field(default_factory=dict)
-    """By UID of the request."""
+    settled: Callable[[PoolName], None] = lambda pool: None
+    refusals: RefusalBook = field(init=False)
+    _quests: dict[PoolName, list[_Quest]] = field(default_factory=dict)
+    """What is outstanding, the oldest first."""
+    _unanswered: dict[RequestUid, _Quest] = field(default_factory=dict)
     _own: set[str] = field(default_factory=set)
     """Names of the requests that this process still has to do with."""
-    _deletions: set[asyncio.Task[None]] = field(default_factory=set)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, backoff: Backoff) -> None:
+        self.refusals = RefusalBook(backoff=backoff, rng=self.rng, clock=self.clock)
         self.requests.subscribe(self._observe)
+        self.store.subscribe(self._look)
 
-    async def request(self, pool: PoolName) -> None:
-        """Return when a block of `pool` has been added to this node's books; join the request under way, if any.
+    def start(self, pool: PoolName) -> None:
+        """Ask for a block, in the background. Its end is told to `settled`, a failure is in `refusals` by then."""
+        quest = _Quest(pool, self.clock())
+        self._quests.setdefault(pool, []).append(quest)
+        task = asyncio.create_task(self._run(quest), name=f"block request for {pool}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-        Raises `AddressUnavailableError` with the reason when there is none to be had. Cancelling one caller leaves the
-        request to the others and, should none be left, to the next pod: its block is adopted whenever it comes.
-        """
-        task = self._outstanding.get(pool)
-        if task is None:
-            refusal = self._refusals.get(pool)
-            if refusal is not None and self.clock() < refusal.until:
-                raise AddressUnavailableError(refusal.reason)
-            task = asyncio.create_task(self._run(pool), name=f"block request for {pool}")
-            self._outstanding[pool] = task
-        await asyncio.shield(task)
+    def outstanding(self, pool: PoolName) -> int:
+        """How many blocks of the pool have been asked for and are not here yet, as far as this process knows."""
+        return len(self._quests.get(pool, ()))
 
-    def outstanding(self, pool: PoolName) -> bool:
-        """Whether a block of the pool has been asked for and is not here yet, as far as this process knows."""
-        return pool in self._outstanding
+    def oldest(self, pool: PoolName) -> float | None:
+        """When the oldest request that is outstanding was begun."""
+        quests = self._quests.get(pool)
+        return quests[0].begun if quests else None
 
     async def discard_stale(self) -> None:
         """Delete the node's requests that nobody here waits for; their blocks, if any, are adopted.
@@ -99,109 +118,125 @@ class BlockRequester:
 
     async def close(self) -> None:
         """Cancel what is under way and wait for its end. A request that stays is for the next process to discard."""
-        await _cancel(self._outstanding.values())
-        await _cancel(self._deletions)
+        doomed = list(self._tasks)
+        for task in doomed:
+            task.cancel()
+        await asyncio.gather(*doomed, return_exceptions=True)
 
-    async def _run(self, pool: PoolName) -> None:
+    # --- one request
+
+    async def _run(self, quest: _Quest) -> None:
         try:
-            await self._request(pool)
+            await self._request(quest)
         except AddressUnavailableError as error:
-            self._refuse(pool, str(error))
-            raise
+            self._refuse(quest, str(error))
         except ApiError as error:
-            reason = f"no block of pool {pool}: the API server did not take the request: {error}"
-            self._refuse(pool, reason)
-            raise AddressUnavailableError(reason) from error
-        else:
-            self._refusals.pop(pool, None)
-        finally:
-            del self._outstanding[pool]
-            # Every caller may have given up; the outcome then is in the log and in `_refusals`, not unretrieved.
-            if (task := asyncio.current_task()) is not None:
-                task.add_done_callback(_retrieve)
+            self._refuse(quest, f"no block of pool {quest.pool}: the API server did not take the request: {error}")
+        except asyncio.CancelledError:
+            self._remove(quest)
+            raise
+        self._settle(quest)
 
-    def _refuse(self, pool: PoolName, reason: str) -> None:
-        attempts = self._refusals[pool].attempts + 1 if pool in self._refusals else 0
-        delay = self.backoff.delay(attempts, self.rng.random)
-        self._refusals[pool] = _Refusal(reason=reason, until=self.clock() + delay, attempts=attempts)
-        self.log.warning("no block", pool=pool, reason=reason, next_try_in_seconds=round(delay, 1))
+    def _refuse(self, quest: _Quest, reason: str) -> None:
+        if self.refusals.current(quest.pool) is not None:
+            return  # one for all that were under way together
+        refusal = self.refusals.refuse(quest.pool, reason)
+        delay = round(refusal.until - refusal.since, 1)
+        self.log.warning("no block", pool=quest.pool, reason=reason, next_try_in_seconds=delay)
 
-    async def _request(self, pool: PoolName) -> None:
-        # The Node is read each time: a request owned by the UID of a node since re-created would be collected at once.
-        node = await self.client.get(NODES, self.node)
+    def _settle(self, quest: _Quest) -> None:
+        if self._remove(quest):
+            self.settled(quest.pool)
+
+    def _remove(self, quest: _Quest) -> bool:
+        """Whether it was outstanding until now."""
+        quests = self._quests.get(quest.pool, [])
+        if quest not in quests:
+            return False
+        quests.remove(quest)
+        if not quests:
+            del self._quests[quest.pool]
+        return True
+
+    async def _request(self, quest: _Quest) -> None:
+        owner = self.node_uid
+        try:
+            await self._ask(quest, owner)
+        except _DeletedError:
+            # A request that the UID of a Node since re-created owns is collected at once. To read the Node before each
+            # request would cost all pods that wait a round trip, to be right in this case.
+            node = await self.client.get(NODES, self.node)
+            if node.metadata.uid == owner:
+                raise
+            self.node_uid = node.metadata.uid
+            await self._ask(quest, node.metadata.uid)
+
+    async def _ask(self, quest: _Quest, owner: str) -> None:
         name = f"req-{self.node}-{self.rng.getrandbits(32):08x}"
-        body = {
-            "apiVersion": BLOCK_REQUESTS.api_version,
-            "kind": BLOCK_REQUESTS.kind,
-            "metadata": {
-                "name": name,
-                "labels": {LABEL_NODE: self.node},
-                "ownerReferences": [
-                    {
-                        "apiVersion": "v1",
-                        "kind": "Node",
-                        "name": self.node,
-                        "uid": node.metadata.uid,
-                        "controller": False,
-                    }
-                ],
-            },
-            "spec": {"nodeName": self.node, "poolName": pool},
-        }
         self._own.add(name)
-        created: BlockRequest | None = None
         try:
-            created = await self.client.create(BLOCK_REQUESTS, body)
-            block = await self._answer(created, pool)
-            await self._arrival(block, pool)
-            self.log.info("block granted", pool=pool, block=block, request=name)
-        finally:
-            self._finish(name, created)
-
-    async def _arrival(self, block: BlockName, pool: PoolName) -> None:
-        try:
-            async with asyncio.timeout(BLOCK_TIMEOUT):
-                await self.arrived(block)
-        except TimeoutError:
-            raise AddressUnavailableError(
-                f"block {block} of pool {pool} was granted but did not arrive within {BLOCK_TIMEOUT:.0f} s"
-            ) from None
-
-    async def _answer(self, created: BlockRequest, pool: PoolName) -> BlockName:
-        future: asyncio.Future[Granted | Refused] = asyncio.get_running_loop().create_future()
-        self._waiting[created.uid] = future
-        # The answer may have come while the create call was still on its way back.
-        self._observe(None, self.requests.get(created.metadata.name))
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT):
-                answer = await future
-        except TimeoutError:
-            raise AddressUnavailableError(
-                f"no block of pool {pool}: no answer within {ANSWER_TIMEOUT:.0f} s; is coil-ipam-controller running?"
-            ) from None
-        finally:
-            del self._waiting[created.uid]
-        if isinstance(answer, Refused):
-            detail = f" ({answer.message})" if answer.message else ""
-            raise AddressUnavailableError(f"no block of pool {pool}: {answer.reason}{detail}")
-        return answer.block
-
-    def _finish(self, name: str, created: BlockRequest | None) -> None:
-        """Delete the request in the background: nobody has to wait for that."""
-        if created is None:
+            created = await self.client.create(BLOCK_REQUESTS, self._body(name, quest.pool, owner))
+        except BaseException:
             # Refused, or the answer was lost and it exists: then `discard_stale` will find it.
             self._own.discard(name)
-            return
+            raise
+        quest.uid = created.uid
+        quest.answer = asyncio.Future()
+        self._unanswered[created.uid] = quest
+        try:
+            # Answer and block may have come while the create call was still on its way back.
+            self._observe(None, self.requests.get(name))
+            self._look(quest.pool)
+            await self._block(quest, name)
+        finally:
+            del self._unanswered[created.uid]
+            # Nobody has to wait for the deletion. A process that stops leaves it to the next.
+            self._spawn_deletion(created)
 
+    def _body(self, name: str, pool: PoolName, owner: str) -> dict[str, object]:
+        reference = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": owner, "controller": False}
+        return {
+            "apiVersion": BLOCK_REQUESTS.api_version,
+            "kind": BLOCK_REQUESTS.kind,
+            "metadata": {"name": name, "labels": {LABEL_NODE: self.node}, "ownerReferences": [reference]},
+            "spec": {"nodeName": self.node, "poolName": pool},
+        }
+
+    async def _block(self, quest: _Quest, name: str) -> None:
+        """Return when the block is here and the request is answered."""
+        pool = quest.pool
+        either: list[asyncio.Future[Any]] = [quest.answer, quest.landed]
+        await asyncio.wait(either, timeout=ANSWER_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        if quest.landed.done():
+            # It serves pods already. The controller has still to say so in the request.
+            await asyncio.wait({quest.answer}, timeout=BLOCK_TIMEOUT)
+        elif not quest.answer.done():
+            raise AddressUnavailableError(
+                f"no block of pool {pool}: no answer within {ANSWER_TIMEOUT:.0f} s; is coil-ipam-controller running?"
+            )
+        elif isinstance(answer := quest.answer.result(), Granted):
+            await asyncio.wait({quest.landed}, timeout=BLOCK_TIMEOUT)
+            if not quest.landed.done():
+                raise AddressUnavailableError(
+                    f"block {answer.block} of pool {pool} was granted but did not arrive within {BLOCK_TIMEOUT:.0f} s"
+                )
+        elif answer is DELETED:
+            raise _DeletedError(f"no block of pool {pool}: the request was deleted before it was answered")
+        else:
+            detail = f" ({answer.message})" if answer.message else ""
+            raise AddressUnavailableError(f"no block of pool {pool}: {answer.reason}{detail}")
+        self.log.info("block granted", pool=pool, block=quest.landed.result(), request=name)
+
+    def _spawn_deletion(self, request: BlockRequest) -> None:
         async def delete() -> None:
             try:
-                await self._delete(created)
+                await self._delete(request)
             finally:
-                self._own.discard(name)
+                self._own.discard(request.metadata.name)
 
-        task = asyncio.create_task(delete(), name=f"deletion of {name}")
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
+        task = asyncio.create_task(delete(), name=f"deletion of {request.metadata.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _delete(self, request: BlockRequest) -> None:
         try:
@@ -212,24 +247,29 @@ class BlockRequester:
             # Left behind it is harmless: `discard_stale`, or the Node's deletion, takes it away.
             self.log.warning("block request not deleted", request=request.metadata.name, error=str(error))
 
+    # --- what the informers say
+
     def _observe(self, old: BlockRequest | None, new: BlockRequest | None) -> None:
         subject = new or old
-        waiter = self._waiting.get(subject.uid) if subject is not None else None
-        if waiter is None or waiter.done():
+        quest = self._unanswered.get(subject.uid) if subject is not None else None
+        if quest is None or quest.answer.done():
             return
         if new is None:
-            waiter.set_result(Refused("the request was deleted before it was answered", ""))
+            quest.answer.set_result(DELETED)
         elif not isinstance(outcome := new.outcome(), Pending):
-            waiter.set_result(outcome)
+            quest.answer.set_result(outcome)
+            self._look(quest.pool)
 
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    doomed = list(tasks)
-    for task in doomed:
-        task.cancel()
-    await asyncio.gather(*doomed, return_exceptions=True)
+    def _look(self, pool: PoolName) -> None:
+        """Is a block here that was asked for?"""
+        for quest in list(self._quests.get(pool, ())):
+            if quest.uid is None or quest.landed.done():
+                continue
+            block = self.store.answer_to(quest.uid)
+            answer = quest.answer.result() if quest.answer.done() else None
+            if block is None and isinstance(answer, Granted) and self.store.here(answer.block):
+                block = answer.block
+            if block is not None:
+                quest.landed.set_result(block)
+                self.refusals.forgive(pool, asked=quest.begun)
+                self._settle(quest)

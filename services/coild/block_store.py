@@ -1,20 +1,20 @@
 """This node's blocks: the ledger, kept in step with the AddressBlocks that carry the node's label.
 
     informer of AddressBlocks ─► BlockStore (NodeLedger) ◄─ coild.pool_source: acquire, release
-                                    │ changed ─► coild.route_export
-                                    └ emptied ─► coild.block_release
+                                    │ changed  ─► coild.route_export
+                                    │ supplied ─► coild.pool_demand, coild.block_request
+                                    └ emptied  ─► coild.block_release
 
-All methods but `arrived` are synchronous, and run in the event loop's thread: the books need no lock. A block enters
-when its object appears. It leaves the books *before* anything is asked of the API server, so no address of a block on
-its way out is given, and an object that lingers there is not taken in again.
+All methods are synchronous, and run in the event loop's thread: the books need no lock. A block enters when its object
+appears. It leaves the books *before* anything is asked of the API server, so no address of a block on its way out is
+given, and an object that lingers there is not taken in again. It may leave when none of its addresses is out or rests:
+the next node would not know of that rest.
 
 What the kernel holds comes first: an address that a pod has is never given to another, not even when its block was
 deleted under the pod, or comes only after the pod was found in the kernel.
 """
 
-import asyncio
 import contextlib
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,11 +23,14 @@ from ipaddress import IPv4Network, IPv6Network
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import AddressBlock
-from coil.crd.names import BlockName, PoolName
+from coil.crd.names import BlockName, PoolName, RequestUid
+from coil.ipam.attachment import AttachmentKey
 from coil.ipam.block import Block, BlockUse, MalformedBlockError, parse_block
-from coil.ipam.node_ledger import Allocation, AttachmentKey, LedgerConflictError, NodeLedger
+from coil.ipam.node_ledger import Allocation, LedgerConflictError, NodeLedger, Reuse
+from coil.ipam.occupancy import BlockOccupancy, Tally
 from coil.reconcile.informer import Informer
-from coild.address_source import HeldAddresses
+from coild.address_source import HeldAddresses, PodName
+from coild.journal import AddressJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +49,31 @@ class BlockStore:
         self,
         blocks: Informer[AddressBlock],
         *,
+        journal: AddressJournal,
+        cooling: float,
         changed: Callable[[], None],
         emptied: Callable[[BlockName], None],
         log: FilteringBoundLogger,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._blocks = blocks
+        self._journal = journal
+        self._cooling = cooling
         self._changed = changed
         self._emptied = emptied
         self._log = log
         self._clock = clock
-        self._ledger = NodeLedger()
-        self._idle_since: dict[BlockName, float] = {}
+        self._ledger = NodeLedger(cooling=cooling)
+        self._arrivals: dict[BlockName, float] = {}
+        """When a block came that has not served a pod yet."""
         self._departures: dict[BlockName, Departure] = {}
         self._homeless: dict[AttachmentKey, HeldAddresses] = {}
-        self._arrival = asyncio.Event()
+        self._suppliers: list[Callable[[PoolName], None]] = []
         blocks.subscribe(self._observe)
+
+    def subscribe(self, supplied: Callable[[PoolName], None]) -> None:
+        """Have `supplied` called, at once and in order, when a pool has more, fewer or other addresses to give."""
+        self._suppliers.append(supplied)
 
     # --- addresses
 
@@ -76,25 +88,79 @@ class BlockStore:
             self._homeless[held.key] = held
             raise
 
+    def resume(self) -> None:
+        """Go on where an earlier process stopped. At start, after all that the kernel holds was adopted.
+
+        No block rests any longer only because it came a short while ago: nobody is about to use one.
+        """
+        self._arrivals.clear()
+        held: dict[AttachmentKey, Allocation | None] = dict.fromkeys(self._homeless)
+        held |= {allocation.key: allocation for allocation in self._ledger.allocations()}
+        now = self._clock()
+        for name, resumption in self._journal.resume(held, [block.name for block in self._ledger.blocks()]).items():
+            cooling = {slot: now + seconds for slot, seconds in resumption.rests.items()}
+            self._ledger.resume(name, last=resumption.last, cooling=cooling)
+
     def find(self, key: AttachmentKey) -> Allocation | None:
+        """What the key holds."""
         return self._ledger.find(key)
 
     def allocations(self) -> list[Allocation]:
+        """Everything that is out."""
         return self._ledger.allocations()
 
-    def acquire(self, pool: PoolName, key: AttachmentKey) -> Allocation | None:
+    def acquire(
+        self, pool: PoolName, key: AttachmentKey, pod: PodName, *, reuse: Reuse = Reuse.RESTED
+    ) -> Allocation | None:
         """A free address of the pool, the same for a known key; None when this node has none."""
-        allocation = self._ledger.acquire(pool, key)
+        if (known := self._ledger.find(key)) is not None:
+            return known
+        allocation = self._ledger.acquire(pool, key, now=self._clock(), reuse=reuse)
         if allocation is not None:
             self._homeless.pop(key, None)
+            self._arrivals.pop(allocation.block, None)
+            self._journal.gave(allocation, pod)
         return allocation
 
     def release(self, key: AttachmentKey) -> None:
-        """Take an address back; an unknown key is fine. A block that runs empty is offered for release."""
-        self._homeless.pop(key, None)
-        allocation = self._ledger.release(key)
-        if allocation is not None and self._is_empty(allocation.block):
-            self._offer(allocation.block, since=self._clock())
+        """Take an address back, to rest; an unknown key is fine. A block that runs empty is offered for release."""
+        allocation = self._ledger.release(key, now=self._clock())
+        if allocation is not None:
+            self._journal.took(allocation)
+        self._returned(key, allocation)
+
+    def revoke(self, key: AttachmentKey) -> None:
+        """Take an address back that was acquired and never used; an unknown key is fine."""
+        allocation = self._ledger.revoke(key)
+        if allocation is not None:
+            self._journal.revoked(key)
+            if self._ledger.is_empty(allocation.block):
+                self._arrivals[allocation.block] = self._clock()
+        self._returned(key, allocation)
+
+    # --- counts
+
+    def tally(self, pool: PoolName) -> Tally:
+        """The counts of one pool."""
+        return self._ledger.tally(pool, now=self._clock())
+
+    def tallies(self) -> dict[PoolName, Tally]:
+        """The counts of each pool that has a block here; as quick as there are blocks."""
+        return self._ledger.tallies(now=self._clock())
+
+    def occupancy(self) -> list[BlockOccupancy]:
+        """What is out and what rests, by pool and block."""
+        return self._ledger.occupancy(now=self._clock())
+
+    def next_rested(self, pool: PoolName) -> float | None:
+        """In how many seconds the next address of the pool has rested; None if none rests."""
+        end = self._ledger.next_rested(pool, now=self._clock())
+        return None if end is None else end - self._clock()
+
+    def block_size(self, pool: PoolName) -> int | None:
+        """How many addresses a block of the pool has; None when this node has no block of it."""
+        blocks = self._ledger.blocks(pool)
+        return blocks[-1].size if blocks else None
 
     # --- blocks
 
@@ -103,10 +169,20 @@ class BlockStore:
         blocks = self._ledger.blocks()
         return [network for block in blocks for network in (block.ipv4, block.ipv6) if network is not None]
 
-    def end_rest(self) -> None:
-        """Let no block without a pod rest any longer: at start, when nobody is about to use one."""
-        for block in self._ledger.empty_blocks():
-            self._idle_since[block.name] = -math.inf
+    def block(self, name: BlockName) -> Block | None:
+        """The block of that name, if it is in the books."""
+        return self._ledger.block(name)
+
+    def here(self, name: BlockName) -> bool:
+        """Whether the block is in the books, and its object exists."""
+        return self._blocks.get(name) is not None and self._ledger.block(name) is not None
+
+    def answer_to(self, request: RequestUid) -> BlockName | None:
+        """The block in the books that was made for this request, if it is here."""
+        for block in self._blocks.items():
+            if block.request == request and self._ledger.block(block.name) is not None:
+                return block.name
+        return None
 
     def offer_unused(self) -> None:
         """Offer each block without a pod for release, and those again whose release is under way.
@@ -114,30 +190,27 @@ class BlockStore:
         Blocks that could not be taken in are tried again first.
         """
         for document in self._blocks.items():
-            if self._find(document.name) is None:
+            if self._ledger.block(document.name) is None:
                 self._observe(None, document)
         for block in self._ledger.empty_blocks():
             self._emptied(block.name)
         for name in self._departures:
             self._emptied(name)
 
-    def idle_for(self, name: BlockName) -> float | None:
-        """Seconds since the block ran empty; None when it is in use, reserved or not in the books.
+    def rest_left(self, name: BlockName) -> float | None:
+        """Seconds until the block may go, 0 for now; None when it is in use, reserved or not in the books.
 
-        Infinity for one that no pod can use again: there is nothing to rest for.
+        It rests as long as one of its addresses does, and for one cooling period after it came, unless a pod took it.
         """
-        block = self._find(name)
-        if block is None or not self._is_empty(name):
+        block = self._ledger.block(name)
+        if block is None or not self._ledger.is_empty(name):
             return None
-        if block.use is BlockUse.DRAINING:
-            return math.inf
-        return self._clock() - self._idle_since.setdefault(name, self._clock())
-
-    def pool_of(self, name: BlockName) -> PoolName:
-        """The pool of a block in the books. Raises KeyError."""
-        if (block := self._find(name)) is None:
-            raise KeyError(name)
-        return block.pool
+        if self._blocks.get(name) is None:
+            return 0.0  # deleted under its pods: another node may have its addresses by now
+        rested = self._ledger.rests_until(name)
+        if block.use is BlockUse.OPEN and name in self._arrivals:
+            rested = max(rested, self._arrivals[name] + self._cooling)
+        return max(rested - self._clock(), 0.0)
 
     def depart(self, name: BlockName) -> Departure | None:
         """Take an empty block out of the books for good, and say what is to be deleted.
@@ -146,11 +219,10 @@ class BlockStore:
         """
         if (departure := self._departures.get(name)) is not None:
             return departure
-        if not self._is_empty(name):
+        block = self._ledger.block(name)
+        if block is None or not self._ledger.is_empty(name):
             return None
-        self._ledger.remove_block(name)
-        self._idle_since.pop(name, None)
-        self._changed()
+        self._remove(block)
         document = self._blocks.get(name)
         if document is None:
             return None
@@ -158,22 +230,42 @@ class BlockStore:
         self._departures[name] = departure
         return departure
 
-    async def arrived(self, name: BlockName) -> None:
-        """Return once the block is in the books; at once if it is. The caller bounds the wait."""
-        while self._blocks.get(name) is None or self._find(name) is None:
-            await self._arrival.wait()
+    def departures(self) -> list[Departure]:
+        """The blocks that have left the books and not yet the API server."""
+        return list(self._departures.values())
+
+    def draining(self) -> list[AddressBlock]:
+        """The objects of blocks that are asked back while pods still have addresses of them."""
+        return [
+            document
+            for document in self._blocks.items()
+            if document.metadata.deleting
+            and document.name not in self._departures
+            and self._ledger.block(document.name) is not None
+            and not self._ledger.is_empty(document.name)
+        ]
 
     # --- inside
 
-    def _find(self, name: BlockName) -> Block | None:
-        return next((block for block in self._ledger.blocks() if block.name == name), None)
+    def _returned(self, key: AttachmentKey, allocation: Allocation | None) -> None:
+        self._homeless.pop(key, None)
+        if allocation is None:
+            return
+        if self._ledger.is_empty(allocation.block):
+            self._emptied(allocation.block)
+        self._supplied(allocation.pool)
 
-    def _is_empty(self, name: BlockName) -> bool:
-        return any(block.name == name for block in self._ledger.empty_blocks())
+    def _supplied(self, pool: PoolName) -> None:
+        for supplied in self._suppliers:
+            supplied(pool)
 
-    def _offer(self, name: BlockName, *, since: float) -> None:
-        self._idle_since[name] = since
-        self._emptied(name)
+    def _remove(self, block: Block) -> None:
+        """Raises LedgerConflictError while addresses of it are out."""
+        self._ledger.remove_block(block.name)
+        self._arrivals.pop(block.name, None)
+        self._journal.left(block.name)
+        self._changed()
+        self._supplied(block.pool)
 
     def _observe(self, old: AddressBlock | None, new: AddressBlock | None) -> None:
         if new is None:
@@ -184,20 +276,23 @@ class BlockStore:
         if departure is not None and departure.uid == new.metadata.uid:
             self._departures[new.name] = replace(departure, finalizers=new.metadata.finalizers)
             return
-        known = self._find(new.name) is not None
+        known = self._ledger.block(new.name) is not None
         try:
-            self._ledger.add_block(parse_block(new))
+            block = parse_block(new)
+            self._ledger.add_block(block)
         except (MalformedBlockError, LedgerConflictError) as error:
             self._log.error("block not taken in", block=new.name, why=str(error))
             return
         self._house()
-        self._arrival.set()
-        self._arrival.clear()
+        empty = self._ledger.is_empty(new.name)
         if not known:
             self._changed()
-        if self._is_empty(new.name) and (not known or new.metadata.deleting):
+            if empty:
+                self._arrivals[new.name] = self._clock()
+        if empty and (not known or new.metadata.deleting):
             # It came too late for its pod, or somebody asks for it back: unless a pod takes it soon, it goes.
-            self._offer(new.name, since=self._clock())
+            self._emptied(new.name)
+        self._supplied(block.pool)
 
     def _house(self) -> None:
         for key, held in list(self._homeless.items()):
@@ -214,14 +309,14 @@ class BlockStore:
         if departure is not None and departure.uid == document.metadata.uid:
             del self._departures[document.name]
             return
-        block = self._find(document.name)
+        block = self._ledger.block(document.name)
         if block is None:
             return
         try:
-            self._ledger.remove_block(document.name)
+            self._remove(block)
         except LedgerConflictError as error:
             self._log.error("a block was deleted under its pods: its addresses may be given twice", why=str(error))
             # Nothing new of it here; the route stays for its pods, and goes with the last of them.
             self._ledger.add_block(replace(block, use=BlockUse.DRAINING))
-        self._idle_since.pop(document.name, None)
-        self._changed()
+            self._changed()
+            self._supplied(block.pool)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from betterproto.lib.google.protobuf import Empty
 
+from coil.cnirpc.deadline import call_deadline
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import AddResponse, CniArgs, CniBase
 from coil.ipam.node_ledger import AttachmentKey, ContainerId
@@ -33,8 +34,12 @@ class CniService(CniBase):
         with _as_cni_error():
             key = _key(cni_args)
             netns = _netns(cni_args)
-            pod = PodName(_argument(cni_args, "K8S_POD_NAMESPACE"), _argument(cni_args, "K8S_POD_NAME"))
-            plan = await self._pods.add(AddRequest(key=key, netns=netns, pod=pod))
+            pod = PodName(
+                _argument(cni_args, "K8S_POD_NAMESPACE"),
+                _argument(cni_args, "K8S_POD_NAME"),
+                cni_args.args.get("K8S_POD_UID", ""),
+            )
+            plan = await self._pods.add(AddRequest(key=key, netns=netns, pod=pod, deadline=call_deadline()))
         return AddResponse(result=render_result(plan, netns=cni_args.netns))
 
     async def del_(self, cni_args: CniArgs) -> Empty:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from coil.cnirpc.call_gate import CallLimits
+from coil.cnirpc.call_metric import CallMetrics
 from coil.cnirpc.server import serve_cni
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.block_request import BLOCK_REQUESTS
@@ -24,11 +25,13 @@ from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
 from coil.crd.names import LABEL_NODE, NodeName
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.client import KubeClient
-from coil.kube.errors import NotFoundError, UnavailableError
+from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.host import HostNetwork
 from coil.podnet.gateway import LINK_LOCAL, node_addresses
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.controller import Controller
+from coil.reconcile.event_metric import EventMetrics
+from coil.reconcile.event_recorder import EventRecorder
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
@@ -37,19 +40,20 @@ from coil.reconcile.sync_barrier import wait_synced
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coild.block_release import BlockRelease
-from coild.block_request import BlockRequester
-from coild.block_store import BlockStore
 from coild.cni_service import CniService
+from coild.flat_network import start_route_sync
+from coild.inspection import start_node_inspection
+from coild.late_release import LateRelease
+from coild.metric import NodeCollector, WaitMetrics
 from coild.pod_service import PodNetworkOptions, PodService
-from coild.pool_source import PoolAddressSource
 from coild.route_export import RouteExport
 from coild.settings import HostAddress, Settings
+from coild.supply import Surroundings, assemble_supply
 from coild.sweep import Sweep
 
 T = TypeVar("T", bound=HasMetadata)
 
 START_BACKOFF = Backoff(base=0.5, cap=15.0)
-REFUSAL_BACKOFF = Backoff(base=1.0, cap=30.0)
 EXPORT_BACKOFF = Backoff(base=0.5, cap=30.0)
 LIMITS = CallLimits(running=512, queued=0)
 """An ADD that waits for the API server costs a coroutine; what works on the kernel is bounded by its threads."""
@@ -104,26 +108,39 @@ async def assemble(settings: Settings, process: Process) -> None:
     reconcile_metrics = ReconcileMetrics(process.registry)
     emptied = WorkQueue("block-release", metrics=reconcile_metrics)
     export = RouteExport(network, policy=policy, backoff=EXPORT_BACKOFF, rng=rng, log=log)
-    store = BlockStore(blocks, changed=export.changed, emptied=emptied.add, log=log)
-    requester = BlockRequester(
-        client=kube,
-        requests=requests,
-        node=settings.node_name,
-        arrived=store.arrived,
-        backoff=REFUSAL_BACKOFF,
+    recorder = EventRecorder(
+        kube, component="coild", host=settings.node_name, log=log, metrics=EventMetrics(process.registry)
+    )
+    supply = assemble_supply(
+        settings.supply_options(node.metadata.uid),
+        Surroundings(
+            client=kube,
+            blocks=blocks,
+            requests=requests,
+            namespace_of=namespace_of,
+            changed=export.changed,
+            emptied=emptied.add,
+        ),
         rng=rng,
         log=log,
+        observer=WaitMetrics(process.registry),
     )
-    source = PoolAddressSource(store=store, demand=requester, namespace_of=namespace_of, log=log)
+    store = supply.store
+    namespaces.subscribe(supply.source.foresee)
+    NodeCollector(store, export, process.registry)
     pods = PodService(
-        source=source, network=network, options=options, acquire_timeout=settings.acquire_timeout, log=log
+        source=supply.source,
+        network=network,
+        options=options,
+        acquire_timeout=settings.acquire_timeout,
+        recorder=recorder,
+        log=log,
     )
     release = BlockRelease(
         client=kube,
         store=store,
         withdraw=export.settled,
-        requested=requester.outstanding,
-        rest=settings.block_rest,
+        stay=supply.demand.stay,
         log=log,
     )
     releasing = Controller(
@@ -134,25 +151,35 @@ async def assemble(settings: Settings, process: Process) -> None:
         log=log,
         workers=RELEASE_WORKERS,
     )
-    sweep = Sweep(network=network, pods=pods, policy=policy, log=log)
+    late = LateRelease(store, recorder, settings.node_name)
+    sweep = Sweep(network=network, pods=pods, late=late, policy=policy, log=log)
     await sweep.kernel()
 
     informers: dict[str, Informer[Any]] = {"addressblocks": blocks, "blockrequests": requests, "namespaces": namespaces}
     for name, informer in informers.items():
         process.spawn(name, informer.run())
     await wait_synced(informers.values(), log=log)
-    await requester.discard_stale()
+    process.spawn("events", recorder.run())
+    await supply.demand.discard_stale()
     await pods.recover()
 
     if settings.clear_routes_on_shutdown:
         stack.push_async_callback(export.sync, ())
     process.spawn("route-export", export.run(store.networks))
-    stack.push_async_callback(requester.close)
+    if settings.route_sync:
+        start_route_sync(
+            settings, process, network=network, kube=kube, informer_metrics=informer_metrics, rng=rng, log=log
+        )
+    stack.push_async_callback(supply.close)
     process.spawn("block-release", releasing.run())
     stack.push_async_callback(settle, pods, log=log)
-    await stack.enter_async_context(serve_cni(CniService(pods), path=settings.socket, limits=LIMITS, grace=GRACE))
+    calls = CallMetrics(process.registry)
+    await stack.enter_async_context(
+        serve_cni(CniService(pods), path=settings.socket, limits=LIMITS, grace=GRACE, metrics=calls)
+    )
     process.add_readiness("socket", lambda: None if settings.socket.is_socket() else f"{settings.socket} is gone")
     process.spawn("sweep", sweep.run(settings.addressblock_gc_interval))
+    start_node_inspection(settings, process, books=store, names=supply.journal, log=log)
 
 
 async def read_node(kube: KubeClient, name: NodeName, *, rng: random.Random, log: FilteringBoundLogger) -> Node:
@@ -160,7 +187,8 @@ async def read_node(kube: KubeClient, name: NodeName, *, rng: random.Random, log
     for attempt in itertools.count():
         try:
             return await kube.get(NODES, name)
-        except (UnavailableError, NotFoundError) as error:
+        except (UnavailableError, NotFoundError, ForbiddenError) as error:
+            # An API server that has just started refuses everybody: it has not read the roles yet.
             log.warning("waiting for this node's object", why=str(error))
         await asyncio.sleep(START_BACKOFF.delay(attempt, rng.random))
     raise AssertionError("unreachable")

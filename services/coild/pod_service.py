@@ -13,6 +13,7 @@ following DEL removes.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,10 +32,17 @@ from coil.podnet.alias import PodAlias
 from coil.podnet.gateway import HostAddresses
 from coil.podnet.host_link import calico_link_name, random_link_name
 from coil.podnet.plan import PodPlan, RoutePolicy, plan_pod
-from coild.address_source import AddressSource, HeldAddresses, PodAddresses, PodName
+from coil.reconcile.event_recorder import EventSubject, Recorder
+from coild.address_source import AddressSource, AddressUnavailableError, HeldAddresses, PodAddresses, PodName
 from coild.pod_network import PodNetwork
 
 T = TypeVar("T")
+
+NO_ADDRESS = "NoAddress"
+"""Reason of the Event about a pod that got no address."""
+
+REPLY_SECONDS = 0.25
+"""What is left of the caller's deadline for the answer, after a wait for an address that was as long as could be."""
 
 
 class UnknownAttachmentError(Exception):
@@ -53,11 +61,12 @@ class PodNetworkOptions:
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """An ADD as the runtime asks for it."""
+    """An ADD as the runtime asks for it. `deadline` is when it stops listening, by the event loop's clock."""
 
     key: AttachmentKey
     netns: NetnsPath
     pod: PodName
+    deadline: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +87,14 @@ class PodService:
         network: PodNetwork,
         options: PodNetworkOptions,
         acquire_timeout: float,
+        recorder: Recorder,
         log: FilteringBoundLogger,
     ) -> None:
         self._source = source
         self._network = network
         self._options = options
         self._acquire_timeout = acquire_timeout
+        self._recorder = recorder
         self._log = log
         self._attachments: dict[AttachmentKey, _Attachment] = {}
         self._turns: dict[AttachmentKey | LinkName, asyncio.Task[object]] = {}
@@ -179,15 +190,28 @@ class PodService:
                 self._log.info("attachment made anew", container=request.key.container_id, why=str(error))
             # The addresses stay the pod's: what is repeated gets the same answer.
             await self._in_turn(known.host_name, lambda: self._detach(request.key))
-        addresses = await self._source.acquire(request.key, request.pod, timeout=self._acquire_timeout)
+        addresses = await self._acquire(request)
         try:
             attachment = _Attachment(self._host_name(request), addresses)
             plan = self._plan(request.key, attachment)
             await self._in_turn(attachment.host_name, lambda: self._attach(request, attachment, plan))
         except BaseException:
-            self._source.release(request.key)
+            if known is None:
+                self._source.revoke(request.key)
+            else:
+                self._source.release(request.key)
             raise
         return plan
+
+    async def _acquire(self, request: AddRequest) -> PodAddresses:
+        left = request.deadline - REPLY_SECONDS - asyncio.get_running_loop().time()
+        try:
+            return await self._source.acquire(request.key, request.pod, timeout=min(self._acquire_timeout, left))
+        except AddressUnavailableError as error:
+            pod = request.pod
+            subject = EventSubject("v1", "Pod", pod.name, namespace=pod.namespace, uid=pod.uid)
+            self._recorder.warn(subject, reason=NO_ADDRESS, message=str(error))
+            raise
 
     async def _attach(self, request: AddRequest, attachment: _Attachment, plan: PodPlan) -> None:
         await self._network.attach_pod(plan, request.netns)

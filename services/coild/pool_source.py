@@ -1,32 +1,22 @@
 """Addresses from address pools: the first tenant of the seam in `coild.address_source`.
 
-Which pool: the annotation of the pod's namespace. Which address: the books of `coild.block_store`. When they have none
-left: a block from `coild.block_request`, shared with whoever else waits for that pool.
+Which pool: the annotation of the pod's namespace. Which address: the books of `coild.block_store`, and when they have
+none to give, whatever `coild.pool_demand` can get.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import Namespace
 from coil.crd.names import ANNOTATION_POOL, DEFAULT_POOL, PoolName
-from coil.ipam.node_ledger import AttachmentKey, LedgerConflictError
+from coil.ipam.attachment import AttachmentKey
+from coil.ipam.node_ledger import LedgerConflictError
 from coild.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
 from coild.block_store import BlockStore
-
-
-class BlockDemand(Protocol):
-    """`coild.block_request` is one."""
-
-    async def request(self, pool: PoolName) -> None:
-        """Return when a block of the pool has arrived. Raises AddressUnavailableError with the reason if none will."""
-        ...
-
-    async def discard_stale(self) -> None:
-        """Take back what was asked for and nobody waits for any more. Does not raise for a failure."""
-        ...
+from coild.pool_demand import PoolDemand
 
 
 class PoolAddressSource:
@@ -36,7 +26,7 @@ class PoolAddressSource:
         self,
         *,
         store: BlockStore,
-        demand: BlockDemand,
+        demand: PoolDemand,
         namespace_of: Callable[[str], Coroutine[Any, Any, Namespace]],
         log: FilteringBoundLogger,
     ) -> None:
@@ -56,24 +46,27 @@ class PoolAddressSource:
             except LedgerConflictError as error:
                 pool = attachment.addresses.pool
                 self._log.error("a pod's address is in none of this node's blocks", pool=pool, why=str(error))
-        self._store.end_rest()
+        self._store.resume()
+        self._demand.review_all()
         self._store.offer_unused()
 
     async def acquire(self, key: AttachmentKey, pod: PodName, *, timeout: float) -> PodAddresses:
         """See `AddressSource`. Waits for a block when none of the pool has a free address."""
-        pool: PoolName | None = None
-        try:
-            async with asyncio.timeout(timeout):
-                known = self._store.find(key)
-                pool = known.pool if known is not None else await self._pool_of(pod)
-                return await self._acquire(key, pool)
-        except TimeoutError:
-            raise AddressUnavailableError(
-                f"no answer about the namespace {pod.namespace} within {timeout:.0f} s"
-                if pool is None
-                else f"no free address of pool {pool} on this node, and no block within {timeout:.0f} s; "
-                "is coil-ipam-controller running?"
-            ) from None
+        if (allocation := self._store.find(key)) is None:
+            end = asyncio.get_running_loop().time() + timeout
+            try:
+                async with asyncio.timeout_at(end):
+                    pool = await self._pool_of(pod)
+            except TimeoutError:
+                raise AddressUnavailableError(
+                    f"no answer about the namespace {pod.namespace} within {max(timeout, 0):.0f} s"
+                ) from None
+            allocation = await self._demand.take(pool, key, pod, deadline=end)
+        return PodAddresses(allocation.pool, allocation.ipv4, allocation.ipv6)
+
+    def revoke(self, key: AttachmentKey) -> None:
+        """See `AddressSource`."""
+        self._store.revoke(key)
 
     def release(self, key: AttachmentKey) -> None:
         """See `AddressSource`."""
@@ -85,14 +78,18 @@ class PoolAddressSource:
 
     async def collect(self) -> None:
         """Offer every block without a pod for release, and take back requests that nobody waits for."""
+        self._demand.review_all()
         self._store.offer_unused()
         await self._demand.discard_stale()
 
-    async def _acquire(self, key: AttachmentKey, pool: PoolName) -> PodAddresses:
-        while (allocation := self._store.acquire(pool, key)) is None:
-            await self._demand.request(pool)
-        return PodAddresses(allocation.pool, allocation.ipv4, allocation.ipv6)
+    def foresee(self, old: Namespace | None, new: Namespace | None) -> None:
+        """Hear of a namespace, whose pods may come to this node. For the informer of namespaces."""
+        if new is not None:
+            self._demand.sizes.foresee(_pool_named_by(new))
 
     async def _pool_of(self, pod: PodName) -> PoolName:
-        namespace = await self._namespace_of(pod.namespace)
-        return PoolName(namespace.metadata.annotations.get(ANNOTATION_POOL) or DEFAULT_POOL)
+        return _pool_named_by(await self._namespace_of(pod.namespace))
+
+
+def _pool_named_by(namespace: Namespace) -> PoolName:
+    return PoolName(namespace.metadata.annotations.get(ANNOTATION_POOL) or DEFAULT_POOL)

@@ -44,6 +44,10 @@ class RouteExport:
         self._backoff = backoff
         self._rng = rng
         self._log = log
+        self.routes = 0
+        """In the table after the last complete pass."""
+        self.failures = 0
+        """Passes that the kernel refused, since the start."""
         self._wake = asyncio.Event()
         self._passed: list[asyncio.Future[None]] = []
 
@@ -70,6 +74,7 @@ class RouteExport:
                 await self.sync(networks())
             except NetlinkError as error:
                 self._log.error("routes not exported", table=self._policy.export_table, why=str(error))
+                self.failures += 1
                 self._passed = waiting + self._passed
                 self._wake.set()
                 await asyncio.sleep(self._backoff.delay(failures, self._rng.random))
@@ -85,6 +90,7 @@ class RouteExport:
         wanted = plan_export(networks, self._policy)
         table, protocol = self._policy.export_table, self._policy.protocol
         changes = await self._network.sync_routes(table=table, protocol=protocol, wanted=wanted)
+        self.routes = len(wanted)
         if changes:
             withdrawn = len(changes.clears) + len(changes.deletes)
             self._log.info(

@@ -7,9 +7,10 @@ from pathlib import Path
 from coil.crd.names import NodeName
 from coil.podnet.plan import RoutePolicy
 from coil.runtime.duration import parse_duration, parse_period
-from coil.runtime.endpoint import Endpoint
+from coil.runtime.endpoint import Endpoint, parse_optional_endpoint
 from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path, parse_path, parse_text, variable
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+from coild.supply import SupplyOptions
 
 _TABLES = parse_integer(1, 2**32 - 1)
 _PROTOCOLS = parse_integer(5, 255)
@@ -40,6 +41,12 @@ class Settings(FrameSettings):
 
     metrics_addr: Endpoint = metrics_flag(":9384")
     health_addr: Endpoint = health_flag(":9385")
+    inspect_addr: Endpoint | None = flag(
+        ":6666", parse=parse_optional_endpoint, help="address of /ip-manager; without a host, 127.0.0.1; off for none"
+    )
+    inspect_page_addr: Endpoint | None = flag(
+        ":9383", parse=parse_optional_endpoint, help="the same for browsers, which refuse port 6666; off for none"
+    )
     node_name: NodeName = variable("COIL_NODE_NAME", parse=_parse_node_name, help="the Node this process runs on")
     kubeconfig: Path | None = flag(
         "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
@@ -61,13 +68,48 @@ class Settings(FrameSettings):
     addressblock_gc_interval: float = flag(
         "5m", parse=parse_period, help="how often addresses and blocks that nobody uses are looked for"
     )
-    block_rest: float = flag(
-        "10s", parse=parse_duration, help="how long an emptied block is kept for the next pod before it is released"
+    cooling: float = flag(
+        "30s", parse=parse_duration, help="how long a freed address, and a block without a pod, rests before it is used"
+    )
+    warm_addresses: int = flag(
+        "0",
+        parse=parse_integer(0, 4096),
+        help="how many free addresses are kept of each pool that a pod here uses, so that the next pods need not wait",
+    )
+    journal: Path | None = flag(
+        "/run/coild.journal",
+        parse=parse_optional_path,
+        help="a file that tells the next process which addresses still rest, and whose they are; none if empty",
     )
     acquire_timeout: float = flag("10s", parse=parse_period, help="how long an ADD may wait for an address")
     clear_routes_on_shutdown: bool = flag(
-        "false", parse=parse_boolean, help="withdraw the exported routes when this process is stopped"
+        "false",
+        parse=parse_boolean,
+        help="withdraw the exported routes, and those of --route-sync, when this process is stopped",
     )
+    route_sync: bool = flag(
+        "false",
+        parse=parse_boolean,
+        help="route the other nodes' blocks via these nodes' InternalIPs: for a flat layer 2 network without a "
+        "routing daemon",
+    )
+    route_sync_protocol_id: int = flag(
+        "31", parse=_PROTOCOLS, help="protocol of the routes that --route-sync makes in the main table"
+    )
+    route_sync_interval: float = flag(
+        "1m", parse=parse_period, help="how often the routes of --route-sync are compared with the kernel's"
+    )
+
+    def supply_options(self, node_uid: str) -> SupplyOptions:
+        """How addresses are supplied to the pods of the Node with this UID."""
+        return SupplyOptions(
+            node=self.node_name,
+            node_uid=node_uid,
+            cooling=self.cooling,
+            warm_addresses=self.warm_addresses,
+            acquire_timeout=self.acquire_timeout,
+            journal=self.journal,
+        )
 
     @property
     def route_policy(self) -> RoutePolicy:

@@ -8,6 +8,7 @@ from coil.kube.errors import ApiError
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import HostNetwork
 from coil.podnet.plan import RoutePolicy, plan_forwarding, plan_rules
+from coild.late_release import LateRelease
 from coild.pod_service import PodService
 
 
@@ -15,10 +16,17 @@ class Sweep:
     """One per process. Every part is idempotent, and a part that fails is tried again with the next sweep."""
 
     def __init__(
-        self, *, network: HostNetwork, pods: PodService, policy: RoutePolicy, log: FilteringBoundLogger
+        self,
+        *,
+        network: HostNetwork,
+        pods: PodService,
+        late: LateRelease,
+        policy: RoutePolicy,
+        log: FilteringBoundLogger,
     ) -> None:
         self._network = network
         self._pods = pods
+        self._late = late
         self._policy = policy
         self._log = log
 
@@ -32,6 +40,7 @@ class Sweep:
         """Sweep every `interval` seconds, for ever."""
         while True:
             await asyncio.sleep(interval)
+            self._late.report()
             try:
                 await self.kernel()
                 await self._pods.collect()

@@ -63,6 +63,7 @@ def test_what_the_server_sees(tmp_path: Path) -> None:
         "K8S_POD_NAMESPACE": "shop",
         "K8S_POD_NAME": "cart-0",
         "K8S_POD_INFRA_CONTAINER_ID": "c0ffee",
+        "K8S_POD_UID": "1",
         "IS_CHAINED": "true",
     }
     assert json.loads(request.stdin_data)["prevResult"] == RESULT

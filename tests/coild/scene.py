@@ -6,41 +6,43 @@
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
-from coil.crd.address_pool import AddressPool, SubnetSet
+from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, SubnetSet
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
 from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
 from coil.crd.meta import ObjectMeta
-from coil.crd.names import ANNOTATION_POOL, LABEL_NODE
+from coil.crd.names import ANNOTATION_POOL, LABEL_NODE, PoolName
 from coil.ipam.node_ledger import AttachmentKey, ContainerId
 from coil.podnet.gateway import LINK_LOCAL
 from coil.podnet.plan import DEFAULT_POLICY, PodPlan
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.controller import Controller
+from coil.reconcile.event_recorder import EventSubject
 from coil.reconcile.informer import Informer, T
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coild.address_source import PodName
 from coild.block_release import BlockRelease
-from coild.block_request import BlockRequester
-from coild.block_store import BlockStore
+from coild.late_release import LateRelease
 from coild.pod_service import AddRequest, PodNetworkOptions, PodService
-from coild.pool_source import PoolAddressSource
+from coild.pool_demand import WaitOutcome
 from coild.route_export import RouteExport
-from tests.coil_ipam_controller.memory_api import Call, MemoryClient, Moment
+from coild.supply import SupplyOptions, Surroundings, assemble_supply
+from tests.coil_ipam_controller.memory_api import BIRTH, Call, MemoryClient, Moment
 from tests.coild.block_granter import NODE, BlockGranter, pool
 from tests.coild.memory_network import Kernel, MemoryNetwork
 from tests.coild.virtual_loop import pass_turns
 from tests.coild.watched_api import MemorySource, WatchedApi
 
-REST = 10.0
+COOLING = 10.0
 ACQUIRE_TIMEOUT = 10.0
 REFUSAL_BACKOFF = Backoff(base=1.0, cap=30.0, jitter=0.0)
 LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
@@ -64,14 +66,36 @@ def addresses(plan: PodPlan) -> list[str]:
     return [str(assignment.address) for assignment in plan.assignments]
 
 
+Wait: TypeAlias = tuple[PoolName, float, WaitOutcome]
+
+
+@dataclass
+class ListRecorder:
+    """What was told, in order: kind, name, reason, message."""
+
+    told: list[tuple[str, str, str, str]] = field(default_factory=list)
+    subjects: list[EventSubject] = field(default_factory=list)
+
+    def warn(self, subject: EventSubject, *, reason: str, message: str) -> None:
+        self.subjects.append(subject)
+        self.told.append((subject.kind, subject.name, reason, message))
+
+    def note(self, subject: EventSubject, *, reason: str, message: str) -> None:
+        raise NotImplementedError
+
+
 class World:
     """What outlives coild."""
 
-    def __init__(self, *pools: AddressPool, seed: int = 0) -> None:
+    def __init__(self, *pools: AddressPool, seed: int = 0, journal: Path | None = None) -> None:
         self.rng = random.Random(seed)
+        self.journal = journal
         self.api = WatchedApi()
         self.kernel = Kernel()
-        self.granter = BlockGranter(self.api, *(pools or (DUAL, SECOND, TINY)))
+        pools = pools or (DUAL, SECOND, TINY)
+        for known in pools:
+            self.api.create(ADDRESS_POOLS, known)
+        self.granter = BlockGranter(self.api, *pools)
         self.api.create(NODES, Node(metadata=ObjectMeta(name=NODE)))
         for name, annotation in (("apps", ""), ("lab", "second"), ("den", "tiny"), ("lost", "nowhere")):
             annotations = {ANNOTATION_POOL: annotation} if annotation else {}
@@ -121,7 +145,8 @@ class Coild:
 
     world: World
     compat_calico: bool = False
-    rest: float = REST
+    cooling: float = COOLING
+    warm: int = 0
     watch_delay: Callable[[], float] = lambda: 0.0
     gate: Gate = field(default_factory=Gate)
 
@@ -139,25 +164,46 @@ class Coild:
         reconcile_metrics = ReconcileMetrics(CollectorRegistry())
         self.queue = WorkQueue("release", metrics=reconcile_metrics, clock=now, random=world.rng.random)
         self.export = RouteExport(self.network, policy=DEFAULT_POLICY, backoff=REFUSAL_BACKOFF, rng=world.rng, log=LOG)
-        self.store = BlockStore(self.blocks, changed=self.export.changed, emptied=self.queue.add, log=LOG, clock=now)
-        self.requester = BlockRequester(
-            client=self.client,
-            requests=self.requests,
-            node=NODE,
-            arrived=self.store.arrived,
-            backoff=REFUSAL_BACKOFF,
+        self.waits: list[Wait] = []
+        self.recorder = ListRecorder()
+        supply = assemble_supply(
+            SupplyOptions(
+                node=NODE,
+                node_uid=world.api.get(NODES, NODE).metadata.uid,
+                cooling=self.cooling,
+                warm_addresses=self.warm,
+                acquire_timeout=ACQUIRE_TIMEOUT,
+                journal=world.journal,
+                backoff=REFUSAL_BACKOFF,
+            ),
+            Surroundings(
+                client=self.client,
+                blocks=self.blocks,
+                requests=self.requests,
+                namespace_of=self._namespace,
+                changed=self.export.changed,
+                emptied=self.queue.add,
+            ),
             rng=world.rng,
-            clock=now,
             log=LOG,
+            observer=self,
+            clock=now,
+            wall=lambda: BIRTH.timestamp() + now(),
         )
-        self.source = PoolAddressSource(store=self.store, demand=self.requester, namespace_of=self._namespace, log=LOG)
+        self.journal, self.store, self.demand, self.source = (
+            supply.journal,
+            supply.store,
+            supply.demand,
+            supply.source,
+        )
+        self.requester = self.demand.requester
+        self.late = LateRelease(self.store, self.recorder, NODE, now)
         self.release = BlockRelease(
             client=self.client,
             store=self.store,
             withdraw=self.export.settled,
-            rest=self.rest,
             log=LOG,
-            requested=self.requester.outstanding,
+            stay=self.demand.stay,
         )
         self.controller = Controller(
             "release", self.release.reconcile, queue=self.queue, metrics=reconcile_metrics, log=LOG, workers=2
@@ -169,8 +215,12 @@ class Coild:
                 mtu=1500, gateways=LINK_LOCAL, policy=DEFAULT_POLICY, compat_calico=self.compat_calico
             ),
             acquire_timeout=ACQUIRE_TIMEOUT,
+            recorder=self.recorder,
             log=LOG,
         )
+
+    def waited(self, pool: PoolName, seconds: float, outcome: WaitOutcome) -> None:
+        self.waits.append((pool, seconds, outcome))
 
     def _informer(self, source: MemorySource[T], metrics: InformerMetrics) -> Informer[T]:
         return Informer(source, log=LOG, metrics=metrics, clock=now, random=self.world.rng.random)
@@ -188,6 +238,13 @@ class Coild:
         self.spawn(self.controller.run())
         self.spawn(self.requester.discard_stale())
 
+    async def start_again(self) -> "Coild":
+        """Kill this life; the next one, started."""
+        await self.kill()
+        successor = replace(self, gate=Gate())
+        await successor.start()
+        return successor
+
     def spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks.append(task)
@@ -199,6 +256,7 @@ class Coild:
         spared = {asyncio.current_task(), *self.world.tasks}
         while others := {task for task in asyncio.all_tasks() if task not in spared}:
             await end(others)  # and what they have begun in their last moments
+        self.journal.close()
 
     # --- the runtime's side
 

@@ -1,7 +1,6 @@
 """The node's books follow the AddressBlocks, and the pods come before both."""
 
 import asyncio
-import math
 from collections.abc import AsyncIterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
@@ -9,18 +8,22 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
-from coil.crd.names import FINALIZER, LABEL_NODE, BlockName, NodeName, PoolName
-from coil.ipam.node_ledger import LedgerConflictError
+from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_REQUEST, BlockName, NodeName, PoolName, RequestUid
+from coil.ipam.node_ledger import LedgerConflictError, Reuse
+from coil.ipam.occupancy import Tally
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
-from coild.address_source import HeldAddresses, PodAddresses
+from coild.address_source import HeldAddresses, PodAddresses, PodName
 from coild.block_store import BlockStore
+from coild.journal import AddressJournal
+from coild.journal_file import JournalFile
 from tests.coild.block_granter import NODE
-from tests.coild.scene import LOG, World, end, key, now
+from tests.coild.scene import COOLING, LOG, World, end, key, now
 from tests.coild.virtual_loop import pass_turns
 from tests.coild.watched_api import MemorySource
 
 DEFAULT = PoolName("default")
+POD = PodName("apps", "pod")
 ZERO, ONE = BlockName("default-0"), BlockName("default-1")
 
 
@@ -34,7 +37,18 @@ class Books:
         source = MemorySource(world.api, ADDRESS_BLOCKS, labels={LABEL_NODE: str(NODE)})
         metrics = InformerMetrics(CollectorRegistry())
         self.informer: Informer[AddressBlock] = Informer(source, log=LOG, metrics=metrics, clock=now)
-        self.store = BlockStore(self.informer, changed=self._changed, emptied=self.emptied.append, log=LOG, clock=now)
+        self.journal = AddressJournal(JournalFile(None, log=LOG), cooling=COOLING, wall=now, clock=now)
+        self.supplied: list[PoolName] = []
+        self.store = BlockStore(
+            self.informer,
+            journal=self.journal,
+            cooling=COOLING,
+            changed=self._changed,
+            emptied=self.emptied.append,
+            log=LOG,
+            clock=now,
+        )
+        self.store.subscribe(self.supplied.append)
         self.task = asyncio.create_task(self.informer.run())
 
     def _changed(self) -> None:
@@ -72,21 +86,21 @@ async def test_a_block_that_appears_gives_addresses_and_is_announced(books: Book
     await books.block(0)
     assert books.changes == 1
     assert books.store.networks() == [IPv4Network("10.1.0.0/31"), IPv6Network("fd01::/127")]
-    first = books.store.acquire(DEFAULT, key("c1"))
-    second = books.store.acquire(DEFAULT, key("c2"))
+    first = books.store.acquire(DEFAULT, key("c1"), POD)
+    second = books.store.acquire(DEFAULT, key("c2"), POD)
     assert first is not None
     assert second is not None
     assert (first.ipv4, first.ipv6) == (IPv4Address("10.1.0.0"), IPv6Address("fd01::"))
     assert (second.ipv4, second.ipv6) == (IPv4Address("10.1.0.1"), IPv6Address("fd01::1"))
-    assert books.store.acquire(DEFAULT, key("c3")) is None
+    assert books.store.acquire(DEFAULT, key("c3"), POD) is None
 
 
 async def test_a_known_key_gets_the_same_answer_also_when_nothing_is_free(books: Books) -> None:
     await books.block(0)
-    first = books.store.acquire(DEFAULT, key("c1"))
-    books.store.acquire(DEFAULT, key("c2"))
-    assert books.store.acquire(DEFAULT, key("c1")) == first
-    assert books.store.acquire(PoolName("second"), key("c1")) == first
+    first = books.store.acquire(DEFAULT, key("c1"), POD)
+    books.store.acquire(DEFAULT, key("c2"), POD)
+    assert books.store.acquire(DEFAULT, key("c1"), POD) == first
+    assert books.store.acquire(PoolName("second"), key("c1"), POD) == first
     assert books.store.find(key("c1")) == first
 
 
@@ -96,24 +110,40 @@ async def test_blocks_of_other_nodes_are_not_ours(books: Books) -> None:
     assert books.store.networks() == []
 
 
-async def test_arrived_wakes_every_waiter_and_returns_at_once_afterwards(books: Books) -> None:
-    waiters = [asyncio.create_task(books.store.arrived(ZERO)) for _ in range(2)]
+async def test_a_block_is_known_by_the_request_that_it_answers(books: Books) -> None:
+    plain = await books.block(0)
+    assert books.store.answer_to(RequestUid("uid-x")) is None
     await books.block(1)
-    assert not any(waiter.done() for waiter in waiters)
+    await books.patch(ONE, {"metadata": {"labels": {LABEL_REQUEST: "uid-x"}}})
+    assert books.store.answer_to(RequestUid("uid-x")) == ONE
+    assert plain.request == ""
+    assert books.store.depart(ONE) is not None
+    assert books.store.answer_to(RequestUid("uid-x")) is None, "it is on its way out"
+
+
+async def test_whoever_depends_on_the_supply_is_told_of_each_change(books: Books) -> None:
     await books.block(0)
-    await asyncio.gather(*waiters)
-    await books.store.arrived(ZERO)
-    assert now() == 0
+    assert books.supplied == [DEFAULT]
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    assert books.supplied == [DEFAULT], "who takes an address knows of it"
+    books.store.release(key("c1"))
+    books.store.release(key("c1"))
+    assert books.supplied == [DEFAULT] * 2
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    books.store.revoke(key("c1"))
+    assert books.supplied == [DEFAULT] * 3
+    books.store.depart(ZERO)
+    assert books.supplied == [DEFAULT] * 4
 
 
 async def test_a_reserved_block_is_announced_and_nothing_else(books: Books) -> None:
     await books.block(0, reserved=True)
     assert books.store.networks() == [IPv4Network("10.1.0.0/31"), IPv6Network("fd01::/127")]
-    assert books.store.acquire(DEFAULT, key("c1")) is None
-    books.store.end_rest()
+    assert books.store.acquire(DEFAULT, key("c1"), POD) is None
+    books.store.resume()
     books.store.offer_unused()
     assert books.emptied == []
-    assert books.store.idle_for(ZERO) is None
+    assert books.store.rest_left(ZERO) is None
     assert books.store.depart(ZERO) is None
 
 
@@ -144,28 +174,60 @@ async def test_an_overlapping_block_is_taken_in_when_the_other_has_gone(books: B
         },
     )
     await pass_turns()
-    assert books.store.acquire(PoolName("old"), key("c1")) is None
+    assert books.store.acquire(PoolName("old"), key("c1"), POD) is None
     await books.tear_out(ZERO)
     books.store.offer_unused()
     assert books.store.networks() == [IPv4Network("10.1.0.0/30")]
-    assert books.store.acquire(PoolName("old"), key("c1")) is not None
+    assert books.store.acquire(PoolName("old"), key("c1"), POD) is not None
 
 
-async def test_an_emptied_block_is_offered_and_rests_from_then_on(books: Books) -> None:
+async def test_an_emptied_block_is_offered_and_rests_as_long_as_its_addresses(books: Books) -> None:
     await books.block(0)
-    books.store.acquire(DEFAULT, key("c1"))
-    books.store.acquire(DEFAULT, key("c2"))
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    books.store.acquire(DEFAULT, key("c2"), POD)
     books.emptied.clear()
     await asyncio.sleep(100)
     books.store.release(key("c1"))
     assert books.emptied == []
-    assert books.store.idle_for(ZERO) is None
+    assert books.store.rest_left(ZERO) is None
+    await asyncio.sleep(4)
     books.store.release(key("c2"))
     assert books.emptied == [ZERO]
-    await asyncio.sleep(4)
-    assert books.store.idle_for(ZERO) == 4
+    assert books.store.rest_left(ZERO) == COOLING
+    await asyncio.sleep(COOLING - 1)
+    assert books.store.rest_left(ZERO) == 1
+    await asyncio.sleep(1)
+    assert books.store.rest_left(ZERO) == 0
     books.store.release(key("c2"))
     assert books.emptied == [ZERO], "an unknown key is nothing"
+
+
+async def test_a_freed_address_rests_and_one_that_no_pod_has_had_does_not(books: Books) -> None:
+    await books.block(0)
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    unused = books.store.acquire(DEFAULT, key("c2"), POD)
+    books.store.release(key("c1"))
+    assert books.store.acquire(DEFAULT, key("c3"), POD, reuse=Reuse.RESTED) is None
+    books.store.revoke(key("c2"))
+    again = books.store.acquire(DEFAULT, key("c3"), POD)
+    assert unused is not None
+    assert again is not None
+    assert again.ipv4 == unused.ipv4
+    assert books.store.tally(DEFAULT) == Tally(blocks=1, allocated=1, cooling=1, free=0)
+    assert books.store.next_rested(DEFAULT) == COOLING
+    await asyncio.sleep(COOLING)
+    assert books.store.next_rested(DEFAULT) is None
+    assert books.store.tallies() == {DEFAULT: Tally(blocks=1, allocated=1, cooling=0, free=1)}
+
+
+async def test_a_block_that_is_given_back_unused_has_no_more_to_rest_for_than_a_new_one(books: Books) -> None:
+    await books.block(0)
+    await asyncio.sleep(COOLING)
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    books.emptied.clear()
+    books.store.revoke(key("c1"))
+    assert books.emptied == [ZERO]
+    assert books.store.rest_left(ZERO) == COOLING, "the ADD is about to be repeated"
 
 
 async def test_collecting_does_not_shorten_the_rest(books: Books) -> None:
@@ -174,26 +236,34 @@ async def test_collecting_does_not_shorten_the_rest(books: Books) -> None:
     books.emptied.clear()
     books.store.offer_unused()
     assert books.emptied == [ZERO]
-    assert books.store.idle_for(ZERO) == 3
+    assert books.store.rest_left(ZERO) == COOLING - 3
 
 
 async def test_at_start_nobody_is_about_to_use_a_block(books: Books) -> None:
     await books.block(0)
-    books.store.end_rest()
-    assert books.store.idle_for(ZERO) == math.inf
+    books.store.resume()
+    assert books.store.rest_left(ZERO) == 0
 
 
-async def test_a_draining_block_gives_nothing_new_and_has_nothing_to_rest_for(books: Books) -> None:
+async def test_a_draining_block_gives_nothing_new_and_leaves_when_its_addresses_have_rested(books: Books) -> None:
     await books.block(0)
-    books.store.acquire(DEFAULT, key("c1"))
+    books.store.acquire(DEFAULT, key("c1"), POD)
     await books.ask_back(ZERO)
-    assert books.store.acquire(DEFAULT, key("c2")) is None
+    assert books.store.acquire(DEFAULT, key("c2"), POD) is None
     assert books.store.networks()
     assert books.store.depart(ZERO) is None, "its pod is still there"
+    assert [block.name for block in books.store.draining()] == [ZERO]
     books.emptied.clear()
     books.store.release(key("c1"))
     assert books.emptied == [ZERO]
-    assert books.store.idle_for(ZERO) == math.inf
+    assert books.store.rest_left(ZERO) == COOLING, "the next node would not know that it rests"
+    assert books.store.draining() == []
+
+
+async def test_an_unused_block_that_is_asked_back_has_nothing_to_rest_for(books: Books) -> None:
+    await books.block(0)
+    await books.ask_back(ZERO)
+    assert books.store.rest_left(ZERO) == 0
 
 
 async def test_an_empty_block_that_is_asked_back_is_offered(books: Books) -> None:
@@ -210,7 +280,7 @@ async def test_a_departing_block_is_out_of_the_books_and_stays_out(books: Books)
     assert (departure.uid, departure.finalizers) == (block.metadata.uid, (FINALIZER,))
     assert books.changes == 2
     assert books.store.networks() == []
-    assert books.store.acquire(DEFAULT, key("c1")) is None
+    assert books.store.acquire(DEFAULT, key("c1"), POD) is None
     assert books.store.depart(ZERO) == departure
     await books.ask_back(ZERO)
     assert books.store.networks() == []
@@ -238,7 +308,7 @@ async def test_a_new_block_of_the_name_of_one_that_departed_is_taken_in(books: B
     await books.tear_out(ZERO)
     assert books.store.depart(ZERO) is None
     await books.block(0)
-    assert books.store.acquire(DEFAULT, key("c1")) is not None
+    assert books.store.acquire(DEFAULT, key("c1"), POD) is not None
 
 
 async def test_replaced_while_nobody_watched(books: Books) -> None:
@@ -247,44 +317,42 @@ async def test_replaced_while_nobody_watched(books: Books) -> None:
     books.world.api.delete(ADDRESS_BLOCKS, ZERO)
     books.world.api.patch(ADDRESS_BLOCKS, ZERO, {"metadata": {"finalizers": []}}, subresource="")
     await books.block(0)
-    assert books.store.acquire(DEFAULT, key("c1")) is not None
+    assert books.store.acquire(DEFAULT, key("c1"), POD) is not None
 
 
 @pytest.mark.parametrize("name", [ZERO, ONE])
 async def test_a_block_in_use_or_unknown_does_not_depart(books: Books, name: BlockName) -> None:
     await books.block(0)
-    books.store.acquire(DEFAULT, key("c1"))
+    books.store.acquire(DEFAULT, key("c1"), POD)
     assert books.store.depart(name) is None
-    assert books.store.acquire(DEFAULT, key("c2")) is not None
+    assert books.store.acquire(DEFAULT, key("c2"), POD) is not None
 
 
 async def test_a_block_deleted_under_its_pods_stays_theirs_gives_nothing_new_and_goes_with_the_last(
     books: Books,
 ) -> None:
     await books.block(0)
-    held = books.store.acquire(DEFAULT, key("c1"))
+    held = books.store.acquire(DEFAULT, key("c1"), POD)
     await books.tear_out(ZERO)
     assert books.store.find(key("c1")) == held
-    assert books.store.acquire(DEFAULT, key("c2")) is None, "another node may own that address by now"
+    assert books.store.acquire(DEFAULT, key("c2"), POD) is None, "another node may own that address by now"
     assert books.store.networks(), "its pods still need their route"
     books.emptied.clear()
     books.store.release(key("c1"))
     assert books.emptied == [ZERO]
-    assert books.store.idle_for(ZERO) == math.inf
+    assert books.store.rest_left(ZERO) == 0, "another node may own its addresses by now"
     assert books.store.depart(ZERO) is None, "there is no object to delete"
     assert books.store.networks() == []
 
 
 async def test_a_block_that_comes_back_under_its_pods_is_usable_again(books: Books) -> None:
     await books.block(0)
-    held = books.store.acquire(DEFAULT, key("c1"))
+    held = books.store.acquire(DEFAULT, key("c1"), POD)
     await books.tear_out(ZERO)
-    arrival = asyncio.create_task(books.store.arrived(ZERO))
-    await pass_turns()
-    assert not arrival.done(), "the block that is waited for is the new one"
+    assert not books.store.here(ZERO), "the block that may be waited for is the new one"
     await books.block(0)
-    await arrival
-    other = books.store.acquire(DEFAULT, key("c2"))
+    assert books.store.here(ZERO)
+    other = books.store.acquire(DEFAULT, key("c2"), POD)
     assert held is not None
     assert other is not None
     assert other.ipv4 != held.ipv4
@@ -297,10 +365,10 @@ def holding(container: str, ipv4: str) -> HeldAddresses:
 async def test_what_the_kernel_holds_is_not_given_to_another(books: Books) -> None:
     await books.block(0)
     books.store.adopt(holding("c1", "10.1.0.0"))
-    other = books.store.acquire(DEFAULT, key("c2"))
+    other = books.store.acquire(DEFAULT, key("c2"), POD)
     assert other is not None
     assert other.ipv4 == IPv4Address("10.1.0.1")
-    assert books.store.acquire(DEFAULT, key("c3")) is None
+    assert books.store.acquire(DEFAULT, key("c3"), POD) is None
     with pytest.raises(LedgerConflictError):
         books.store.adopt(holding("c4", "10.1.0.1"))
 
@@ -312,8 +380,8 @@ async def test_a_block_that_comes_after_its_pod_was_found_does_not_give_that_add
         books.store.adopt(holding("c2", "10.1.0.1"))
     books.store.release(key("c2"))
     await books.block(0)
-    first = books.store.acquire(DEFAULT, key("c3"))
+    first = books.store.acquire(DEFAULT, key("c3"), POD)
     assert first is not None
     assert first.ipv4 == IPv4Address("10.1.0.1")
-    assert books.store.acquire(DEFAULT, key("c4")) is None
+    assert books.store.acquire(DEFAULT, key("c4"), POD) is None
     assert [allocation.key for allocation in books.store.allocations()] == [key("c1"), key("c3")]

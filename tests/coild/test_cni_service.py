@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coil.cnirpc.deadline import answered_within
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.ipam.node_ledger import AttachmentKey
@@ -12,10 +13,11 @@ from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, PodCheckError
 from coil.netlink.host import NetnsPath
 from coil.podnet.plan import PodPlan
+from coil.reconcile.event_recorder import EventSubject
 from coild.address_source import AddressUnavailableError
 from coild.cni_service import CniService
 from coild.pod_service import AddRequest, PodService, UnknownAttachmentError
-from tests.coild.scene import Coild, World
+from tests.coild.scene import Coild, World, now
 
 
 class FailingPods(PodService):
@@ -92,6 +94,27 @@ async def test_without_a_controller(world: World, service: CniService) -> None:
     error = await refused(service, "ADD", args(namespace="lab"))
     assert error.code is CniErrorCode.TRY_AGAIN_LATER
     assert "second" in error.msg
+
+
+async def test_a_caller_that_waits_for_a_shorter_time_is_answered_before_it_gives_up(
+    world: World, service: CniService
+) -> None:
+    world.granter.away = True
+    with answered_within(2.0):
+        error = await refused(service, "ADD", args(namespace="lab"))
+    assert error.code is CniErrorCode.TRY_AGAIN_LATER
+    assert "second" in error.msg
+    assert 1 < now() < 2
+
+
+@pytest.mark.parametrize("uid", ["", "3c5b"])
+async def test_the_pod_that_got_no_address_is_told(coild: Coild, service: CniService, uid: str) -> None:
+    cni_args = args(namespace="lost")
+    if uid:
+        cni_args.args["K8S_POD_UID"] = uid
+    error = await refused(service, "ADD", cni_args)
+    assert coild.recorder.subjects == [EventSubject("v1", "Pod", "p", namespace="lost", uid=uid)]
+    assert coild.recorder.told == [("Pod", "p", "NoAddress", error.msg)]
 
 
 async def test_a_del_needs_neither_namespace_nor_pod(service: CniService) -> None:

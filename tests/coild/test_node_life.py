@@ -7,6 +7,8 @@ weather is fair: nothing is left, no veth, no block, no request, no route.
 
 import asyncio
 import errno
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import settings
@@ -36,6 +38,7 @@ class NodeLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = VirtualLoop()
+        self.folder = TemporaryDirectory()
         self.calls: list[asyncio.Task[Any]] = []
         self.api_down = False
         self.kernel_faults = 0
@@ -43,12 +46,12 @@ class NodeLife(RuleBasedStateMachine):
     def run(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
 
-    @initialize(seed=st.integers(0, 2**32), compat_calico=st.booleans())
-    def begin(self, seed: int, compat_calico: bool) -> None:
-        self.compat_calico = compat_calico
+    @initialize(seed=st.integers(0, 2**32), compat_calico=st.booleans(), warm=st.sampled_from([0, 0, 1, 5]))
+    def begin(self, seed: int, compat_calico: bool, warm: int) -> None:
+        self.compat_calico, self.warm = compat_calico, warm
 
         async def begin() -> None:
-            self.world = World(SMALL, SECOND, seed=seed)
+            self.world = World(SMALL, SECOND, seed=seed, journal=Path(self.folder.name, "journal"))
             self.rng = self.world.rng
             self.world.granter.delay = lambda: self.rng.choice((0.0, 0.1, 3.0, 20.0))
             await self._start()
@@ -57,7 +60,10 @@ class NodeLife(RuleBasedStateMachine):
 
     async def _start(self) -> None:
         self.coild = Coild(
-            self.world, compat_calico=self.compat_calico, watch_delay=lambda: self.rng.choice((0.0, 0.05, 4.0))
+            self.world,
+            compat_calico=self.compat_calico,
+            warm=self.warm,
+            watch_delay=lambda: self.rng.choice((0.0, 0.05, 4.0)),
         )
         self.coild.gate.delay = lambda: self.rng.choice((0.0, 0.0, 0.02, 2.0))
         self.coild.gate.fault = self._api_fault
@@ -157,6 +163,7 @@ class NodeLife(RuleBasedStateMachine):
         if hasattr(self, "world"):
             self.run(self._end_well())
         self.loop.close()
+        self.folder.cleanup()
 
     async def _end_well(self) -> None:
         self.api_down, self.kernel_faults = False, 0

@@ -1,0 +1,191 @@
+"""A burst of pods on one node, with an API server that is far away: who waits, how long, and how much is asked for.
+
+coild's way to the API server takes time in each direction; the controller is beside the API server. What an ADD waits
+for its address is read where coild writes it down, in its journal, so that the time in which a busy machine wires two
+hundred pods is not in it. It is compared with the length of a round trip and with nothing else, and the one that counts
+is made so long that whatever the machine does is short beside it.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+from grpclib.client import Channel
+
+from coil.cnirpc.messages import CniArgs, CniStub
+from coil.cnirpc.status import CniStatusCodec
+from integration.apiserver.bare_node import BareNode
+from integration.apiserver.event_record import EventRecord
+from integration.apiserver.relay import Relay, relaying
+from integration.apiserver.sandbox import PodName, Sandbox
+from integration.patience import wait_until
+
+pytestmark = pytest.mark.apiserver
+
+PODS = 200
+POOLS = {"red": "10.91.0.0/20", "green": "10.92.0.0/20", "blue": "10.93.0.0/20"}
+"""By name of pool and of namespace; the nodes' blocks have 32 addresses each, as they have by default."""
+
+BITS = 5
+NEEDED = sum(-(-len(range(number, PODS, len(POOLS))) // (1 << BITS)) for number in range(len(POOLS)))
+"""Blocks for so many pods, dealt to the pools in turn."""
+
+FAR = 0.3
+"""Seconds of a round trip that the requirement names; measured and printed."""
+
+VERY_FAR = 3.0
+"""Seconds of a round trip beside which a busy machine's pauses are short."""
+
+PATIENCE = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Seconds from the first call: when each pod had its address, and its answer, the earliest first."""
+
+    addresses: list[float]
+    answers: list[float]
+
+    @property
+    def spread(self) -> float:
+        return self.addresses[-1] - self.addresses[0]
+
+    def render(self, title: str, round_trip: float) -> str:
+        trips = [value / round_trip for value in (self.addresses[0], self.addresses[-1], self.spread)]
+        return (
+            f"{title}: {len(self.addresses)} ADDs, round trip {round_trip:g} s; the address after "
+            f"{trips[0]:.2f} to {trips[1]:.2f} round trips, so the slowest {trips[2]:.2f} after the fastest; "
+            f"all answered after {self.answers[-1]:.2f} s"
+        )
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[BareNode]:
+    with BareNode.up() as node:
+        for pool, subnet in POOLS.items():
+            node.make_pool(pool, {"ipv4": subnet}, bits=BITS)
+            node.make_namespace(pool, pool=pool)
+        controller = node.start_controller()
+        yield node
+        controller.process.stop()
+
+
+@asynccontextmanager
+async def far_coild(node: BareNode, folder: Path) -> AsyncIterator[Relay]:
+    """The relay before a coild that was started while the way was still short."""
+    async with relaying(str(node.plane.address), node.plane.port) as relay:
+        document = yaml.safe_load(node.plane.kubeconfig_for("coild").read_text())
+        document["clusters"][0]["cluster"]["server"] = f"https://{relay.host}:{relay.port}"
+        path = folder / "coild.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(document))
+        flags = ("--acquire-timeout=60s", "--cooling=1s")
+        coild = await asyncio.to_thread(node.start_coild, *flags, kubeconfig=path)
+        try:
+            yield relay
+        finally:
+            coild.process.stop()
+
+
+@pytest.fixture
+def sandboxes(node: BareNode) -> Iterator[list[Sandbox]]:
+    """One for each pod, dealt to the namespaces in turn."""
+    names = list(POOLS)
+    made = [
+        node.make_sandbox(PodName(names[number % len(names)], f"pod-{number}"), container_id=secrets.token_hex(32))
+        for number in range(PODS)
+    ]
+    yield made
+    node.destroy_sandboxes()
+
+
+async def burst(node: BareNode, sandboxes: list[Sandbox]) -> Burst:
+    """All ADDs at once, each over a connection of its own as from a plugin of its own."""
+    answers: list[float] = []
+
+    async def add(sandbox: Sandbox) -> None:
+        async with Channel(path=str(node.socket), status_details_codec=CniStatusCodec()) as channel:
+            await CniStub(channel).add(arguments(sandbox), timeout=PATIENCE)
+        answers.append(time.time() - begun)
+
+    begun = time.time()
+    async with asyncio.TaskGroup() as group:
+        for sandbox in sandboxes:
+            group.create_task(add(sandbox))
+    given = given_at(node)
+    addresses = sorted(given[sandbox.container_id] - begun for sandbox in sandboxes)
+    return Burst(addresses, answers)
+
+
+def arguments(sandbox: Sandbox) -> CniArgs:
+    return CniArgs(
+        container_id=sandbox.container_id,
+        netns=sandbox.netns,
+        ifname="eth0",
+        args={"K8S_POD_NAMESPACE": sandbox.pod.namespace, "K8S_POD_NAME": sandbox.pod.name, "IS_CHAINED": "false"},
+        stdin_data=b'{"cniVersion": "1.0.0", "name": "pods", "type": "coil"}',
+    )
+
+
+def given_at(node: BareNode) -> dict[str, float]:
+    """When each container was given its address, by coild's own journal."""
+    lines = node.socket.with_suffix(".journal").read_text().splitlines()[1:]
+    records = [json.loads(line.partition(" ")[2]) for line in lines]
+    return {record[1]: record[7] for record in records if record[0] == "given"}
+
+
+async def delete(node: BareNode, sandboxes: list[Sandbox]) -> None:
+    """All DELs, and until nothing is left of the blocks."""
+    async with Channel(path=str(node.socket), status_details_codec=CniStatusCodec()) as channel:
+        for sandbox in sandboxes:
+            await CniStub(channel).del_(arguments(sandbox), timeout=PATIENCE)
+    left = partial(wait_until, lambda: not node.objects("addressblocks"), what="no block is left", timeout=PATIENCE)
+    await asyncio.to_thread(left)
+
+
+@pytest.mark.parametrize("round_trip", [FAR, VERY_FAR])
+async def test_two_hundred_pods_at_once(
+    node: BareNode, sandboxes: list[Sandbox], tmp_path: Path, round_trip: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with far_coild(node, tmp_path) as relay:
+        requests = await asyncio.to_thread(EventRecord, node, "blockrequests")
+        relay.delay = round_trip / 2
+        cold = await burst(node, sandboxes)
+        relay.delay = 0.0
+        made = Counter(entry["spec"]["poolName"] for entry in requests.first_versions().values())
+        blocks = await asyncio.to_thread(node.objects, "addressblocks")
+        with capsys.disabled():
+            print("\n" + cold.render("three cold pools", round_trip))
+            print(f"block requests: {dict(made)}; blocks: {len(blocks)}; needed: {NEEDED}")
+        assert made.total() == len(blocks) == NEEDED, "one request for each block that is needed, not for each pod"
+        if round_trip == VERY_FAR:
+            assert cold.spread <= 2 * round_trip
+        await delete(node, sandboxes)
+
+
+async def test_pods_that_find_an_address_wait_for_nobody(
+    node: BareNode, sandboxes: list[Sandbox], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One pod of each pool has brought a block; now many come, and there are addresses for a part of them."""
+    async with far_coild(node, tmp_path) as relay:
+        first, rest = sandboxes[: len(POOLS)], sandboxes[len(POOLS) :]
+        await burst(node, first)
+        relay.delay = VERY_FAR / 2
+        warm = await burst(node, rest)
+        relay.delay = 0.0
+        at_once = sum(moment < VERY_FAR / 2 for moment in warm.addresses)
+        with capsys.disabled():
+            print("\n" + warm.render("three pools with a block each", VERY_FAR))
+            print(f"at once: {at_once} of {len(warm.addresses)}")
+        # News from the API server takes half a round trip and more, so these have waited for none.
+        assert at_once == len(POOLS) * ((1 << BITS) - 1)
+        await delete(node, sandboxes)
