@@ -15,7 +15,7 @@ import msgspec
 from coil.crd.meta import Struct
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.access import Access
-from coil.kube.collection import Collection
+from coil.kube.collection import Collection, Freshness
 from coil.kube.errors import GoneError, UnavailableError
 from coil.kube.status import excerpt
 from coil.kube.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
@@ -123,7 +123,7 @@ class KubeClient:
         answer = await self._transport.call(
             "PATCH",
             path,
-            body=msgspec.to_builtins(patch),
+            body=msgspec.json.encode(patch),
             content_type=MERGE_PATCH if isinstance(patch, Mapping) else JSON_PATCH,
         )
         return _decode(resource, answer, what=f"PATCH {path}")
@@ -148,10 +148,16 @@ class KubeClient:
         if preconditions:
             options["preconditions"] = preconditions
         path = _path(resource, namespace=namespace, name=name)
-        await self._transport.call("DELETE", path, body=options)
+        await self._transport.call("DELETE", path, body=msgspec.json.encode(options))
 
     def collection(
-        self, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        freshness: Freshness = Freshness.LATEST,
     ) -> Collection[T]:
         """What an informer reads: the objects of a kind, in one namespace or (if "") in all of them."""
         return Collection(
@@ -160,6 +166,7 @@ class KubeClient:
             namespace=_segment(namespace) if namespace else "",
             labels=labels,
             fields=fields,
+            freshness=freshness,
             random=self._random,
         )
 
@@ -179,11 +186,11 @@ def _segment(name: str) -> str:
     """A name made safe for a URL's path. The API server itself refuses the names that are refused here."""
     if name in {"", ".", ".."} or "/" in name or "%" in name:
         raise ValueError(f"not a name of an API object: {name!r}")
-    return quote(name, safe="")
+    return quote(name, safe=":")
 
 
-def _document(resource: Resource[T], body: Mapping[str, Any] | Struct) -> dict[str, Any]:
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **msgspec.to_builtins(body)}
+def _document(resource: Resource[T], body: Mapping[str, Any] | Struct) -> bytes:
+    return msgspec.json.encode({"apiVersion": resource.api_version, "kind": resource.kind, **msgspec.to_builtins(body)})
 
 
 def _decode(resource: Resource[T], body: bytes, *, what: str) -> T:

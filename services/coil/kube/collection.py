@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -10,11 +11,26 @@ import msgspec
 from coil.crd.meta import Struct
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.errors import UnavailableError
+from coil.kube.item_stream import ItemStream
+from coil.kube.sharing import Sharing
 from coil.kube.status import excerpt
 from coil.kube.transport import Transport
 from coil.kube.watch import LINE_LIMIT, Watch, event_decoder
 
 T = TypeVar("T", bound=HasMetadata)
+
+
+class Freshness(Enum):
+    """How old a list may be.
+
+    CACHED comes out of the API server's memory, whole in one answer. It may be a moment old, or, from a server that has
+    lost touch with its store, older than what was read before; what happened since then follows by the watch. LATEST
+    is read from the store: for custom resources that costs the API server a quarter of a millisecond for each object
+    of the kind, selected or not (measured, Kubernetes 1.20), which makes seconds of 20 000.
+    """
+
+    LATEST = "latest"
+    CACHED = "cached"
 
 
 class ListMeta(Struct, frozen=True, kw_only=True):
@@ -40,7 +56,7 @@ class Page(Generic[T]):
 
 
 class Collection(Generic[T]):
-    """Reads one collection. Holds no state between calls, so any number of readers may share it."""
+    """Reads one collection. Holds nothing between calls that they depend on: any number of readers may share it."""
 
     def __init__(
         self,
@@ -50,6 +66,7 @@ class Collection(Generic[T]):
         namespace: str,
         labels: str,
         fields: str,
+        freshness: Freshness,
         random: Callable[[], float],
     ) -> None:
         self.resource = resource
@@ -58,26 +75,41 @@ class Collection(Generic[T]):
         self._selectors = {
             name: selector for name, selector in (("labelSelector", labels), ("fieldSelector", fields)) if selector
         }
+        # In place of no version at all: "any" (Kubernetes' API concepts, "resource versions").
+        self._version = {"resourceVersion": "0"} if freshness is Freshness.CACHED else {}
         self._random = random
+        self._sharing = Sharing()
         document: Any = PageDocument
         self._pages: msgspec.json.Decoder[PageDocument[T]] = msgspec.json.Decoder(document[resource.type])
+        self._items: msgspec.json.Decoder[T] = msgspec.json.Decoder(resource.type)
         self._events = event_decoder(resource)
 
     async def list_page(self, *, limit: int, continue_token: str) -> Page[T]:
         """One page of at most `limit` objects, the first if `continue_token` is "".
 
-        No resource version is asked for, which makes the list as new as the moment of the call; all pages
-        show the state of the first. Raises GoneError when the token has expired: begin again.
+        All pages show the state of the first, whose age is the collection's `Freshness`. A list from the server's
+        cache may ignore the limit. Raises GoneError when the token has expired: begin again.
         """
         query = {**self._selectors, "limit": str(limit)}
-        if continue_token:
-            query["continue"] = continue_token
-        body = await self._transport.call("GET", self._path, query=query)
+        # The token has a version in it, and the server refuses to be told another.
+        query |= {"continue": continue_token} if continue_token else self._version
+        stream = ItemStream(self._decode_item)
+        text = bytearray()
         try:
-            document = self._pages.decode(body)
+            await self._transport.pour(self._path, stream.feed, query=query)
+            text = stream.close()
+            document = self._pages.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise UnavailableError(f"GET {self._path}: unreadable list: {error}: {excerpt(body)}") from error
-        return Page(document.items or [], document.metadata.resource_version, document.metadata.continue_token)
+            raise UnavailableError(f"GET {self._path}: unreadable list: {error}: {excerpt(text)}") from error
+        return Page(
+            stream.items + (document.items or []), document.metadata.resource_version, document.metadata.continue_token
+        )
+
+    def _decode_item(self, text: bytearray) -> T:
+        item = self._items.decode(text)
+        # At once, so that the next object's copies take the room of these.
+        self._sharing.share(item.metadata)
+        return item
 
     @asynccontextmanager
     async def watch(self, *, resource_version: str, line_limit: int = LINE_LIMIT) -> AsyncIterator[Watch[T]]:
@@ -95,4 +127,4 @@ class Collection(Generic[T]):
             "resourceVersion": resource_version,
         }
         async with self._transport.stream(self._path, query=query) as content:
-            yield Watch(content, self._events, what=f"watch {self._path}", line_limit=line_limit)
+            yield Watch(content, self._events, sharing=self._sharing, what=f"watch {self._path}", line_limit=line_limit)

@@ -2,7 +2,7 @@
 
 `import kubernetes_asyncio` runs package initialisers that load some 700 generated model and API classes:
 35 MB of memory and 0.4 s, for things that this suite never uses (it decodes into its own structs). What it
-does use (configuration, kubeconfig and in-cluster loading, the HTTP session) lies in modules that import
+does use (configuration, kubeconfig and in-cluster loading) lies in modules that import
 none of them, but Python runs a package's initialiser before any of its modules.
 
 So the modules are imported below packages whose initialiser has not run: bare module objects with the
@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client.configuration import Configuration
-    from kubernetes_asyncio.client.rest import RESTClientObject
     from kubernetes_asyncio.config.config_exception import ConfigException
 
-__all__ = ["ConfigException", "Configuration", "RESTClientObject", "load_in_cluster", "load_kube_config"]
+__all__ = ["ConfigException", "Configuration", "load_in_cluster", "load_kube_config"]
 
 _ROOT = "kubernetes_asyncio"
 _PACKAGES = (_ROOT, f"{_ROOT}.client", f"{_ROOT}.config")
@@ -64,7 +63,6 @@ def _attribute(module: str, name: str) -> object:
 with _bare_packages():
     if not TYPE_CHECKING:
         Configuration = _attribute("client.configuration", "Configuration")
-        RESTClientObject = _attribute("client.rest", "RESTClientObject")
         ConfigException = _attribute("config.config_exception", "ConfigException")
     _incluster_config = importlib.import_module(f"{_ROOT}.config.incluster_config")
 

@@ -82,7 +82,7 @@ def error_of(status: Status, *, code: int, what: str, retry_after: float | None 
     return kind(f"{what}: {explanation} (HTTP {code})", status=code, reason=status.reason, retry_after=retry_after)
 
 
-def excerpt(body: bytes) -> str:
+def excerpt(body: bytes | bytearray) -> str:
     """The beginning of an unreadable body, printable, for a message."""
     if not body:
         return "an empty body"

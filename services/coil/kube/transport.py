@@ -7,17 +7,16 @@ as there are informers, so that neither can starve the other.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 
 import aiohttp
 
 from coil.kube.access import Access, AccessError
 from coil.kube.errors import UnavailableError
-from coil.kube.library import RESTClientObject
+from coil.kube.session import Session, tls_context
 from coil.kube.status import parse_error
 
 CALL_CONNECTIONS = 32
@@ -45,10 +44,11 @@ class _Pools:
     def __init__(self, access: Access) -> None:
         """Raises AccessError when the TLS files are no certificates."""
         try:
-            self.calls = RESTClientObject(access.configuration, maxsize=CALL_CONNECTIONS)
-            self.watches = RESTClientObject(access.configuration, maxsize=0)  # aiohttp's "no limit"
+            context = tls_context(access.configuration)
         except OSError as error:  # ssl.SSLError is one
             raise AccessError(f"the TLS configuration cannot be used: {error}") from error
+        self.calls = Session(access.configuration, context, limit=CALL_CONNECTIONS)
+        self.watches = Session(access.configuration, context, limit=0)
         self.generation = access.tls_generation
         self._users = 0
         self._retired = False
@@ -99,10 +99,10 @@ class Transport:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Any = None,
+        body: bytes | None = None,
         content_type: str = JSON,
     ) -> bytes:
-        """One request and the whole body of its successful answer.
+        """One request and the whole body of its successful answer. `path` is quoted, `query` is plain.
 
         Raises ApiError. A cancelled or timed-out write may have taken place.
         """
@@ -114,6 +114,22 @@ class Transport:
                 )
                 async with response:
                     return await response.read()
+
+    async def pour(self, path: str, into: Callable[[bytes], None], *, query: Mapping[str, str]) -> None:
+        """One GET; the body of its successful answer is handed over piece by piece, with a turn of the loop between.
+
+        For long answers: `timeouts.total` bounds each pause, `timeouts.watch` the whole. Raises ApiError, and whatever
+        `into` raises; what has been handed over by then is only a part.
+        """
+        async with self._usable_pools() as pools:
+            with network_errors(f"GET {path}"):
+                timeouts = self.timeouts
+                bounds = aiohttp.ClientTimeout(total=timeouts.watch, connect=timeouts.connect, sock_read=timeouts.total)
+                response = await self._send(pools.calls, "GET", path, query=query, bounds=bounds)
+                async with response:
+                    while piece := await response.content.readany():
+                        into(piece)
+                        await asyncio.sleep(0)
 
     @asynccontextmanager
     async def stream(self, path: str, *, query: Mapping[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
@@ -139,13 +155,13 @@ class Transport:
 
     async def _send(
         self,
-        rest: RESTClientObject,
+        session: Session,
         method: str,
         path: str,
         *,
         query: Mapping[str, str] | None,
         bounds: aiohttp.ClientTimeout,
-        body: Any = None,
+        body: bytes | None = None,
         content_type: str = JSON,
     ) -> aiohttp.ClientResponse:
         """A response whose status is a success; its body has not been read. A 401 is tried once again."""
@@ -160,15 +176,7 @@ class Transport:
             }
             if authorization:
                 headers["Authorization"] = authorization
-            response: aiohttp.ClientResponse = await rest.request(
-                method,
-                f"{self._access.configuration.host}{path}",
-                query_params=dict(query or {}),
-                headers=headers,
-                body=body,
-                _preload_content=False,
-                _request_timeout=bounds,
-            )
+            response = await session.request(method, path, query=query, headers=headers, body=body, bounds=bounds)
             if response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return response
             async with response:

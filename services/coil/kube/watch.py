@@ -16,6 +16,7 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.errors import GoneError, UnavailableError
 from coil.kube.lines import LineSplitter, LineTooLongError
+from coil.kube.sharing import Sharing
 from coil.kube.status import Status, error_of, excerpt
 from coil.kube.transport import network_errors
 
@@ -78,11 +79,13 @@ class Watch(Generic[T]):
         content: aiohttp.StreamReader,
         decoder: "msgspec.json.Decoder[WatchEvent[T] | _Failure]",
         *,
+        sharing: Sharing,
         what: str,
         line_limit: int = LINE_LIMIT,
     ) -> None:
         self._content = content
         self._decoder = decoder
+        self._sharing = sharing
         self._what = what
         self._splitter = LineSplitter(line_limit)
         self._lines: deque[bytes] = deque()
@@ -126,6 +129,7 @@ class Watch(Generic[T]):
                     break
                 raise error_of(event.object, code=event.object.code, what=self._what)
             self._lines.popleft()
+            self._sharing.share(event.object.metadata)
             events.append(event)
             size += len(line)
         return events

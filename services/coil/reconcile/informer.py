@@ -45,7 +45,7 @@ Listener: TypeAlias = Callable[[T | None, T | None], None]
 
 PAGE_SIZE = 500
 RETRY_BACKOFF = Backoff(base=0.5, cap=30.0)
-_REMOVALS_PER_TURN = 500
+_OBJECTS_PER_TURN = 500
 
 
 class Source(Protocol[T]):
@@ -81,7 +81,7 @@ class Informer(Generic[T]):
         random: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        resource = source.resource.plural
+        resource = self._name = metrics.name or source.resource.plural
         self._source = source
         self._log = log.bind(resource=resource)
         self._store: Store[T] = Store(indexers or {})
@@ -141,9 +141,7 @@ class Informer(Generic[T]):
                 await self._synced.wait()
         except TimeoutError:
             reason = self._last_error or "no answer yet"
-            raise TimeoutError(
-                f"{self._source.resource.plural} not listed in {timeout:g} s: {reason}"
-            ) from self._last_error
+            raise TimeoutError(f"{self._name} not listed in {timeout:g} s: {reason}") from self._last_error
 
     async def run(self) -> None:
         """Follow the collection until cancelled. Ends otherwise only with an exception of a listener or indexer.
@@ -189,8 +187,10 @@ class Informer(Generic[T]):
             page = await self._source.list_page(limit=PAGE_SIZE, continue_token=token)
             self._heard()
             version = version or page.resource_version
-            for item in page.items:
+            for number, item in enumerate(page.items, start=1):
                 seen.add(self._put(item))
+                if number % _OBJECTS_PER_TURN == 0:
+                    await asyncio.sleep(0)  # a page from the server's cache may hold all objects there are
             self._objects.set(len(self._store))
             token = page.continue_token
             if not token:
@@ -199,7 +199,7 @@ class Informer(Generic[T]):
         gone = [key for key in self._store if key not in seen]
         for number, key in enumerate(gone, start=1):
             self._remove(key)
-            if number % _REMOVALS_PER_TURN == 0:
+            if number % _OBJECTS_PER_TURN == 0:
                 await asyncio.sleep(0)
         self._objects.set(len(self._store))
         self._lists.inc()
@@ -250,7 +250,7 @@ class Informer(Generic[T]):
             return
         fault = outcome.fault or EmptyWatchError(f"the watch ended after {outcome.lived:.1f} s")
         self._last_error = fault
-        self._failures.labels(self._source.resource.plural, type(fault).__name__).inc()
+        self._failures.labels(self._name, type(fault).__name__).inc()
         # An expired place is the API server's daily business; anything else somebody should see.
         report = self._log.info if isinstance(fault, GoneError) else self._log.warning
         report("interrupted", error=str(fault), delay=round(verdict.delay, 2), failures=self._pace.failures, **facts)

@@ -14,8 +14,10 @@ T = TypeVar("T", bound=HasMetadata)
 # From an object to the values under which it is to be found. Must be pure: asked again, the same answer.
 Indexer: TypeAlias = Callable[[T], Iterable[str]]
 
-# Keys in a dict, for its order: what was stored first is listed first, in every run the same.
+# Keys in a dict, for its order: what was stored first is listed first, in every run the same. A single key, which is
+# all that most values of some indexes ever have, stands by itself: it takes a fifth of the room.
 _Keys: TypeAlias = dict[str, None]
+_Entry: TypeAlias = str | _Keys
 
 
 class Store(Generic[T]):
@@ -24,7 +26,7 @@ class Store(Generic[T]):
     def __init__(self, indexers: Mapping[str, Indexer[T]]) -> None:
         self._objects: dict[str, T] = {}
         self._indexers = dict(indexers)
-        self._indexes: dict[str, dict[str, _Keys]] = {name: {} for name in indexers}
+        self._indexes: dict[str, dict[str, _Entry]] = {name: {} for name in indexers}
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -41,15 +43,15 @@ class Store(Generic[T]):
 
     def by_index(self, index: str, value: str) -> list[T]:
         """The objects for which the indexer named `index` gives `value`. KeyError if there is no such index."""
-        return [self._objects[key] for key in self._indexes[index].get(value, ())]
+        entry = self._indexes[index].get(value, ())
+        return [self._objects[key] for key in ((entry,) if isinstance(entry, str) else entry)]
 
     def put(self, key: str, new: T) -> T | None:
         """Store `new` under `key`; returns what it replaces."""
         old = self._objects.get(key)
         for name, before, after in self._index_values(old, new):
             self._unlist(name, before - after, key)
-            for value in after - before:
-                self._indexes[name].setdefault(value, {})[key] = None
+            self._enlist(name, after - before, key)
         self._objects[key] = new
         return old
 
@@ -72,10 +74,22 @@ class Store(Generic[T]):
             for name, indexer in self._indexers.items()
         ]
 
+    def _enlist(self, index: str, values: set[str], key: str) -> None:
+        entries = self._indexes[index]
+        for value in values:
+            entry = entries.get(value)
+            if entry is None:
+                entries[value] = key
+            elif isinstance(entry, str):
+                entries[value] = {entry: None, key: None}
+            else:
+                entry[key] = None
+
     def _unlist(self, index: str, values: set[str], key: str) -> None:
         entries = self._indexes[index]
         for value in values:
-            keys = entries[value]
-            del keys[key]
-            if not keys:
+            entry = entries[value]
+            if not isinstance(entry, str):
+                del entry[key]
+            if isinstance(entry, str) or not entry:
                 del entries[value]

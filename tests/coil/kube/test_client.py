@@ -10,6 +10,7 @@ from coil.crd.builtin import NAMESPACES
 from coil.crd.meta import ObjectMeta
 from coil.kube.access import Access
 from coil.kube.client import KubeClient
+from coil.kube.collection import Freshness
 from coil.kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -98,6 +99,20 @@ async def test_list_follows_the_pages(server: FaultyServer, client: KubeClient) 
     assert first.path == COLLECTION
     assert first.query == {"limit": "500", "labelSelector": "x=y,z", "fieldSelector": "metadata.name=a"}
     assert second.query == {**first.query, "continue": "next/="}
+
+
+async def test_a_cached_list_asks_for_any_version_once(server: FaultyServer, client: KubeClient) -> None:
+    server.script(
+        reply(thing_list(thing("a", version=1), version=9, more="t")),
+        reply(thing_list(thing("b", version=2), version=9)),
+    )
+    collection = client.collection(THINGS, freshness=Freshness.CACHED)
+    page = await collection.list_page(limit=5, continue_token="")
+    await collection.list_page(limit=5, continue_token=page.continue_token)
+    assert [request.query for request in server.requests] == [
+        {"limit": "5", "resourceVersion": "0"},
+        {"limit": "5", "continue": "t"},
+    ]
 
 
 async def test_a_list_that_expires_is_begun_again(server: FaultyServer, client: KubeClient) -> None:

@@ -33,10 +33,9 @@ assert client.Configuration is Configuration
 """,
     "and before": """
 import kubernetes_asyncio
-from coil.kube.library import Configuration, RESTClientObject, ConfigException
+from coil.kube.library import Configuration, ConfigException
 assert kubernetes_asyncio.client.Configuration is Configuration
 assert kubernetes_asyncio.config.ConfigException is ConfigException
-assert kubernetes_asyncio.client.rest.RESTClientObject is RESTClientObject
 """,
 }
 
