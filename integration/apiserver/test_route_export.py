@@ -6,7 +6,7 @@ import pytest
 
 from integration.apiserver.conversation import converse
 from integration.apiserver.neighbours import Neighbours, Room, Station
-from integration.kernel_state import EXPORT_TABLE
+from integration.kernel_state import EXPORT_TABLE, POD_TABLE
 from integration.patience import wait_until
 from integration.route_monitor import RouteEvent, RouteMonitor, watch_routes
 
@@ -134,3 +134,19 @@ def test_an_outage_of_the_api_server_is_not_seen_at_the_neighbour(world: Neighbo
             wait_until(lambda: here.metrics()[lists] > before, what="the blocks are listed again")
             await_announced(room, by=there, to=here)
             assert told_of(networks, monitor) == []
+
+
+def test_routes_to_pods_that_somebody_flushed_are_back_with_the_next_sweep(world: Neighbours) -> None:
+    here, there = world.stations
+    with world.room(bits=0) as room:
+        pod = room.start(here)
+        await_announced(room, by=here, to=there)
+        before = here.node.kernel.destinations(POD_TABLE)
+        assert set(pod.addresses.values()) <= {network.split("/")[0] for network in before}
+        with watch_routes(here.netns) as monitor:
+            for family in ("-4", "-6"):
+                here.node.kernel.run("ip", family, "route", "flush", "table", POD_TABLE)
+            wait_until(lambda: here.node.kernel.destinations(POD_TABLE) == before, what="the routes are back")
+            assert [event for event in told_of(before, monitor) if event.withdrawn], "they were gone"
+        for version in (4, 6):
+            assert converse(there.netns, pod.sandbox.netns, pod.addresses[version])

@@ -3,7 +3,8 @@
 Address pools are its first tenant (`coild.pool_source`); interfaces of a cloud and ports of a virtual network are to
 follow. `coild.pod_service` drives it and is the only caller:
 
-    recover   once at start, with what the kernel holds: the kernel is the database
+    recognizes, recover, holding
+              once at start, with what the kernel holds: the kernel is the database
     acquire   for an ADD; the same attachment gets the same answer
     revoke    for an ADD that failed later on: the address was never used
     release   for a DEL, after the veth and its routes are gone, so that nobody can hold the address twice
@@ -20,6 +21,7 @@ from typing import Protocol
 
 from coil.crd.names import PoolName
 from coil.ipam.node_ledger import AttachmentKey
+from coil.kernel.family import IPAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class PodAddresses:
     ipv4: IPv4Address | None
     ipv6: IPv6Address | None
 
+    @property
+    def present(self) -> tuple[IPAddress, ...]:
+        """The addresses, IPv4 first."""
+        return tuple(address for address in (self.ipv4, self.ipv6) if address is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class HeldAddresses:
@@ -55,8 +62,17 @@ class AddressUnavailableError(Exception):
 class AddressSource(Protocol):
     """See the module's docstring for the order of calls."""
 
+    def recognizes(self, pool: PoolName, address: IPAddress) -> bool:
+        """Whether it is one of the addresses that this source has here to give, or has given."""
+
     async def recover(self, held: Iterable[HeldAddresses]) -> None:
-        """Take the kernel's attachments into the books. Called once, before any other verb."""
+        """Take the kernel's attachments into the books; of two that claim one address, the first has it.
+
+        Called once, before any verb that changes the books.
+        """
+
+    def holding(self, key: AttachmentKey) -> PodAddresses | None:
+        """What the books have for the attachment: no other's, in any case."""
 
     async def acquire(self, key: AttachmentKey, pod: PodName, *, timeout: float) -> PodAddresses:
         """Addresses for the attachment, within `timeout` seconds.

@@ -11,7 +11,8 @@ given, and an object that lingers there is not taken in again. It may leave when
 the next node would not know of that rest.
 
 What the kernel holds comes first: an address that a pod has is never given to another, not even when its block was
-deleted under the pod, or comes only after the pod was found in the kernel.
+deleted under the pod, or comes only after the pod was found in the kernel. And a block that may have been edited under
+pods stays until they have gone (`coild.homeless`); if no pod was found in it, it gives nothing until then.
 """
 
 import contextlib
@@ -28,8 +29,10 @@ from coil.ipam.attachment import AttachmentKey
 from coil.ipam.block import Block, BlockUse, MalformedBlockError, parse_block
 from coil.ipam.node_ledger import Allocation, LedgerConflictError, NodeLedger, Reuse
 from coil.ipam.occupancy import BlockOccupancy, Tally
+from coil.kernel.family import IPAddress
 from coil.reconcile.informer import Informer
 from coild.address_source import HeldAddresses, PodName
+from coild.homeless import HomelessPods
 from coild.journal import AddressJournal
 
 
@@ -67,7 +70,9 @@ class BlockStore:
         self._arrivals: dict[BlockName, float] = {}
         """When a block came that has not served a pod yet."""
         self._departures: dict[BlockName, Departure] = {}
-        self._homeless: dict[AttachmentKey, HeldAddresses] = {}
+        self._homeless = HomelessPods(self.has)
+        self._suspects: set[BlockName] = set()
+        """The blocks that were here at start and may have been edited under pods."""
         self._suppliers: list[Callable[[PoolName], None]] = []
         blocks.subscribe(self._observe)
 
@@ -85,8 +90,12 @@ class BlockStore:
         try:
             self._enter(held)
         except LedgerConflictError:
-            self._homeless[held.key] = held
+            self._homeless.pods[held.key] = held
             raise
+
+    def has(self, pool: PoolName, address: IPAddress) -> bool:
+        """Whether one of the pool's blocks in the books has the address, free or not."""
+        return any(block.slot_of(address) is not None for block in self._ledger.blocks(pool))
 
     def resume(self) -> None:
         """Go on where an earlier process stopped. At start, after all that the kernel holds was adopted.
@@ -94,7 +103,8 @@ class BlockStore:
         No block rests any longer only because it came a short while ago: nobody is about to use one.
         """
         self._arrivals.clear()
-        held: dict[AttachmentKey, Allocation | None] = dict.fromkeys(self._homeless)
+        self._suspect()
+        held: dict[AttachmentKey, Allocation | None] = dict.fromkeys(self._homeless.pods)
         held |= {allocation.key: allocation for allocation in self._ledger.allocations()}
         now = self._clock()
         for name, resumption in self._journal.resume(held, [block.name for block in self._ledger.blocks()]).items():
@@ -117,9 +127,9 @@ class BlockStore:
             return known
         allocation = self._ledger.acquire(pool, key, now=self._clock(), reuse=reuse)
         if allocation is not None:
-            self._homeless.pop(key, None)
             self._arrivals.pop(allocation.block, None)
             self._journal.gave(allocation, pod)
+            self._settle(key)
         return allocation
 
     def release(self, key: AttachmentKey) -> None:
@@ -198,7 +208,7 @@ class BlockStore:
             self._emptied(name)
 
     def rest_left(self, name: BlockName) -> float | None:
-        """Seconds until the block may go, 0 for now; None when it is in use, reserved or not in the books.
+        """Seconds until the block may go, 0 for now; None when it is in use, reserved, kept or not in the books.
 
         It rests as long as one of its addresses does, and for one cooling period after it came, unless a pod took it.
         """
@@ -207,6 +217,8 @@ class BlockStore:
             return None
         if self._blocks.get(name) is None:
             return 0.0  # deleted under its pods: another node may have its addresses by now
+        if name in self._suspects:
+            return None
         rested = self._ledger.rests_until(name)
         if block.use is BlockUse.OPEN and name in self._arrivals:
             rested = max(rested, self._arrivals[name] + self._cooling)
@@ -215,15 +227,17 @@ class BlockStore:
     def depart(self, name: BlockName) -> Departure | None:
         """Take an empty block out of the books for good, and say what is to be deleted.
 
-        None when the block is in use, reserved or unknown, or its object is gone already. Idempotent until then.
+        None when the block is in use, reserved, kept or unknown, or its object is gone already. Idempotent until then.
         """
         if (departure := self._departures.get(name)) is not None:
             return departure
         block = self._ledger.block(name)
         if block is None or not self._ledger.is_empty(name):
             return None
-        self._remove(block)
         document = self._blocks.get(name)
+        if document is not None and name in self._suspects:
+            return None
+        self._remove(block)
         if document is None:
             return None
         departure = Departure(name, document.metadata.uid, document.metadata.finalizers)
@@ -245,12 +259,18 @@ class BlockStore:
             and not self._ledger.is_empty(document.name)
         ]
 
+    def kept(self) -> list[tuple[AddressBlock, list[HeldAddresses]]]:
+        """The blocks without a pod that stay for pods whose addresses are in none of the blocks, and those pods."""
+        documents = [self._blocks.get(name) for name in sorted(self._suspects) if self._ledger.is_empty(name)]
+        return [(document, [*self._homeless.suspecting(document)]) for document in documents if document is not None]
+
     # --- inside
 
     def _returned(self, key: AttachmentKey, allocation: Allocation | None) -> None:
-        self._homeless.pop(key, None)
+        self._settle(key)
         if allocation is None:
             return
+        self._house()  # whoever claims the slot that came free has it now
         if self._ledger.is_empty(allocation.block):
             self._emptied(allocation.block)
         self._supplied(allocation.pool)
@@ -276,9 +296,9 @@ class BlockStore:
         if departure is not None and departure.uid == new.metadata.uid:
             self._departures[new.name] = replace(departure, finalizers=new.metadata.finalizers)
             return
-        known = self._ledger.block(new.name) is not None
         try:
-            block = parse_block(new)
+            block = self._judged(parse_block(new))
+            known = self._ledger.block(new.name) is not None
             self._ledger.add_block(block)
         except (MalformedBlockError, LedgerConflictError) as error:
             self._log.error("block not taken in", block=new.name, why=str(error))
@@ -295,10 +315,45 @@ class BlockStore:
         self._supplied(block.pool)
 
     def _house(self) -> None:
-        for key, held in list(self._homeless.items()):
+        for key, held in list(self._homeless.pods.items()):
             with contextlib.suppress(LedgerConflictError):
                 self._enter(held)
-                del self._homeless[key]
+                self._settle(key)
+
+    def _settle(self, key: AttachmentKey) -> None:
+        """The pod has gone, or has a home: the blocks that are no longer suspected for its sake are like any other."""
+        if self._homeless.pods.pop(key, None) is None:
+            return
+        for name in sorted(self._suspects):
+            document = self._blocks.get(name)
+            if document is not None and any(self._homeless.suspecting(document)):
+                continue
+            self._suspects.discard(name)
+            if document is not None:
+                self._observe(document, document)
+                if self._ledger.is_empty(name):
+                    self._emptied(name)
+
+    def _suspect(self) -> None:
+        for document in self._blocks.items():
+            if pods := [held.key for held in self._homeless.suspecting(document)]:
+                self._suspects.add(document.name)
+                if (block := self._ledger.block(document.name)) is not None:
+                    self._ledger.add_block(self._judged(block))
+                self._log.error(
+                    "a block is kept: it may have been edited under pods",
+                    block=document.name,
+                    containers=[pod.container_id for pod in pods],
+                )
+
+    def _judged(self, block: Block) -> Block:
+        """What the books are to have of it. A suspect without a pod gives nothing, and may be mended."""
+        known = self._ledger.block(block.name)
+        if block.name not in self._suspects or not (known is None or self._ledger.is_empty(block.name)):
+            return block
+        if known is not None and (block.pool, block.ipv4, block.ipv6) != (known.pool, known.ipv4, known.ipv6):
+            self._remove(known)
+        return replace(block, use=BlockUse.DRAINING) if block.use is BlockUse.OPEN else block
 
     def _enter(self, held: HeldAddresses) -> None:
         addresses = held.addresses
@@ -309,6 +364,7 @@ class BlockStore:
         if departure is not None and departure.uid == document.metadata.uid:
             del self._departures[document.name]
             return
+        self._suspects.discard(document.name)
         block = self._ledger.block(document.name)
         if block is None:
             return

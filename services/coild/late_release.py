@@ -14,6 +14,9 @@ RELEASED_LATE = "BlockReleasedLate"
 
 LATE_SECONDS = 300.0
 
+NAMED = 5
+"""So many addresses are named in one message."""
+
 
 @dataclass(slots=True)
 class LateRelease:
@@ -43,3 +46,11 @@ class LateRelease:
         for document in self.store.draining():
             subject = EventSubject.of(ADDRESS_BLOCKS, document.metadata)
             yield subject, f"its deletion was asked for, but pods on node {self.node} still have addresses of it"
+        for document, pods in self.store.kept():
+            addresses = sorted(str(address) for held in pods for address in held.addresses.present)
+            named = ", ".join(addresses[:NAMED]) + (", …" if len(addresses) > NAMED else "")
+            yield (
+                EventSubject.of(ADDRESS_BLOCKS, document.metadata),
+                f"pods on node {self.node} have addresses that are in none of its blocks: {named}; "
+                "in case they were this block's, it is kept until they have gone",
+            )

@@ -1,10 +1,13 @@
 """What coild asks of the kernel about pods. `coil.netlink.host.HostNetwork` is one; tests have another, in memory."""
 
+from collections.abc import Collection
 from typing import Protocol
 
+from coil.kernel.family import IPAddress
 from coil.kernel.link import LinkName
 from coil.kernel.route import Route
 from coil.netlink.host import NetnsPath, PodLink
+from coil.netlink.route_sync import RouteAdditions
 from coil.podnet.plan import PodPlan
 
 
@@ -17,6 +20,14 @@ class PodNetwork(Protocol):
 
     async def pod_routes(self, table: int) -> list[Route]:
         """The routes of one table, of both families."""
+        ...
+
+    async def pod_addresses(self, links: Collection[LinkName]) -> dict[LinkName, tuple[IPAddress, ...]]:
+        """What addresses the pods have; in each family the oldest first. Links that are gone are not in the answer."""
+        ...
+
+    async def add_routes(self, routes: Collection[Route]) -> RouteAdditions:
+        """Add what is not there, and replace nothing."""
         ...
 
     async def attach_pod(self, plan: PodPlan, netns: NetnsPath) -> object:

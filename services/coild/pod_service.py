@@ -10,31 +10,35 @@ Operations on one attachment take turns, and so do the making and the deleting o
 made from the pod's, a sandbox that is on its way out and its successor share one. Else nobody waits for anybody. An
 operation that has begun runs to its end even if the runtime no longer waits: half a pod is worse than one that the
 following DEL removes.
+
+Routes to pods that others removed are put back: at start, and by the sweep, from one look at the pod table.
 """
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
-from ipaddress import IPv4Address, IPv6Address
 from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.names import PoolName
 from coil.ipam.node_ledger import AttachmentKey, ContainerId
 from coil.kernel.link import LinkName, parse_link_name
 from coil.kernel.route import Route
-from coil.netlink.error import PodCheckError
+from coil.netlink.error import NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
+from coil.netlink.route_sync import RouteAdditions
 from coil.podnet.alias import PodAlias
 from coil.podnet.gateway import HostAddresses
 from coil.podnet.host_link import calico_link_name, random_link_name
-from coil.podnet.plan import PodPlan, RoutePolicy, plan_pod
+from coil.podnet.plan import PodPlan, RoutePolicy, plan_pod, plan_pod_routes
 from coil.reconcile.event_recorder import EventSubject, Recorder
-from coild.address_source import AddressSource, AddressUnavailableError, HeldAddresses, PodAddresses, PodName
+from coild.address_source import AddressSource, AddressUnavailableError, PodAddresses, PodName
+from coild.lost_route import find_lost
 from coild.pod_network import PodNetwork
+from coild.pod_recovery import Attachment, recover_attachments
 
 T = TypeVar("T")
 
@@ -69,14 +73,6 @@ class AddRequest:
     deadline: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class _Attachment:
-    """A veth that exists."""
-
-    host_name: LinkName
-    addresses: PodAddresses
-
-
 class PodService:
     """One per process. See the module's text."""
 
@@ -96,31 +92,18 @@ class PodService:
         self._acquire_timeout = acquire_timeout
         self._recorder = recorder
         self._log = log
-        self._attachments: dict[AttachmentKey, _Attachment] = {}
+        self._attachments: dict[AttachmentKey, Attachment] = {}
         self._turns: dict[AttachmentKey | LinkName, asyncio.Task[object]] = {}
 
     async def recover(self) -> None:
-        """Read the attachments back from the kernel. Once, before the first operation.
+        """Read the attachments back from the kernel (`coild.pod_recovery`), and put back the routes that they lost.
 
-        A link without a route in the pod table is an ADD that was never answered; it is removed.
+        Once, before the first operation. Raises NetlinkError.
         """
-        routes: dict[str, list[Route]] = {}
-        for route in await self._network.pod_routes(self._options.policy.pod_table):
-            routes.setdefault(str(route.device), []).append(route)
-        held: list[HeldAddresses] = []
-        for link in await self._network.pod_links():
-            if not link.alias.pool:
-                continue  # egress-only: its addresses are another plugin's
-            key = AttachmentKey(ContainerId(link.alias.container_id), link.alias.ifname)
-            addresses = _addresses_of(PoolName(link.alias.pool), routes.get(link.name, []))
-            if addresses is None:
-                self._log.warning("removing the remains of an unfinished ADD", link=link.name)
-                await self._network.detach_pod(link.name)
-                continue
-            self._attachments[key] = _Attachment(link.name, addresses)
-            held.append(HeldAddresses(key, addresses))
-        await self._source.recover(held)
-        self._log.info("recovered from the kernel", pods=len(held))
+        table = await self._network.pod_routes(self._options.policy.pod_table)
+        self._attachments = await recover_attachments(self._network, self._source, table, log=self._log)
+        self._log.info("recovered from the kernel", pods=len(self._attachments))
+        await self._restore(self._attachments, table)
 
     async def add(self, request: AddRequest) -> PodPlan:
         """Attach the pod and return what was made. The same attachment again gives the same addresses.
@@ -141,9 +124,15 @@ class PodService:
         """
         await self._in_turn(key, lambda: self._check(key, netns))
 
+    async def restore_routes(self) -> None:
+        """Put back what others took out of the pod table of routes to pods. Raises NetlinkError."""
+        # Only attachments that rested before the kernel was asked can be judged by its answer.
+        resting = {key: attachment for key, attachment in self._attachments.items() if key not in self._turns}
+        await self._restore(resting, await self._network.pod_routes(self._options.policy.pod_table))
+
     async def collect(self) -> None:
         """Take back addresses whose veth went with its namespace, without a DEL; then let the source collect."""
-        # Only attachments that rested before the kernel was asked can be judged by its answer.
+        # As above.
         resting = [key for key in self._source.held() | self._attachments.keys() if key not in self._turns]
         present = await self._present()
         for key in resting:
@@ -192,7 +181,7 @@ class PodService:
             await self._in_turn(known.host_name, lambda: self._detach(request.key))
         addresses = await self._acquire(request)
         try:
-            attachment = _Attachment(self._host_name(request), addresses)
+            attachment = Attachment(self._host_name(request), addresses)
             plan = self._plan(request.key, attachment)
             await self._in_turn(attachment.host_name, lambda: self._attach(request, attachment, plan))
         except BaseException:
@@ -213,7 +202,7 @@ class PodService:
             self._recorder.warn(subject, reason=NO_ADDRESS, message=str(error))
             raise
 
-    async def _attach(self, request: AddRequest, attachment: _Attachment, plan: PodPlan) -> None:
+    async def _attach(self, request: AddRequest, attachment: Attachment, plan: PodPlan) -> None:
         await self._network.attach_pod(plan, request.netns)
         # There was no link of that name: whoever had it before has lost it, and must not delete this one.
         for key in [key for key, other in self._attachments.items() if other.host_name == attachment.host_name]:
@@ -248,9 +237,44 @@ class PodService:
         links = await self._network.pod_links()
         return frozenset(AttachmentKey(ContainerId(link.alias.container_id), link.alias.ifname) for link in links)
 
+    # --- routes that others removed
+
+    async def _restore(self, attachments: Mapping[AttachmentKey, Attachment], table: list[Route]) -> None:
+        wanted = {key: self._routes(key, attachment) for key, attachment in attachments.items()}
+        lost = find_lost([route for routes in wanted.values() for route in routes], table)
+        missing, refused = frozenset(lost.missing), [*lost.contested]
+        restored = 0
+        for key, attachment in list(attachments.items()) if missing else ():
+            if routes := [route for route in wanted[key] if route in missing]:
+                additions = await self._in_turn(key, partial(self._put_back, key, attachment, routes))
+                restored += len(additions.added)
+                refused += additions.refused
+        if restored:
+            self._log.warning("routes to pods were missing from the pod table and are back", routes=restored)
+        for route in refused:
+            self._log.warning("another's route has the place of a route to a pod", missing=str(route))
+
+    async def _put_back(self, key: AttachmentKey, attachment: Attachment, routes: list[Route]) -> RouteAdditions:
+        async def add() -> RouteAdditions:
+            if self._attachments.get(key) is not attachment:
+                return RouteAdditions()  # deleted meanwhile, or made anew
+            try:
+                return await self._network.add_routes(routes)
+            except NetlinkError as error:
+                self._log.warning("routes to a pod are missing", link=attachment.host_name, why=str(error))
+                return RouteAdditions()
+
+        return await self._in_turn(attachment.host_name, add)
+
+    def _routes(self, key: AttachmentKey, attachment: Attachment) -> tuple[Route, ...]:
+        """The routes that the attachment is to have: to addresses that no other has, as the books say."""
+        held = self._source.holding(key)
+        addresses = [address for address in attachment.addresses.present if held and address in held.present]
+        return plan_pod_routes(attachment.host_name, addresses, self._options.policy)
+
     # --- planning
 
-    def _plan(self, key: AttachmentKey, attachment: _Attachment) -> PodPlan:
+    def _plan(self, key: AttachmentKey, attachment: Attachment) -> PodPlan:
         addresses = attachment.addresses
         return plan_pod(
             host_name=attachment.host_name,
@@ -267,15 +291,3 @@ class PodService:
             return calico_link_name(namespace=request.pod.namespace, pod=request.pod.name)
         # Drawn from the attachment and not from a generator: an ADD that is repeated after a crash meets its own link.
         return random_link_name(sha256(f"{request.key.container_id}/{request.key.ifname}".encode()).digest()[:4])
-
-
-def _addresses_of(pool: PoolName, routes: list[Route]) -> PodAddresses | None:
-    ipv4: IPv4Address | None = None
-    ipv6: IPv6Address | None = None
-    for route in routes:
-        address = route.destination.network_address
-        if isinstance(address, IPv4Address):
-            ipv4 = address
-        else:
-            ipv6 = address
-    return PodAddresses(pool, ipv4, ipv6) if ipv4 is not None or ipv6 is not None else None

@@ -14,6 +14,7 @@ from coil.crd.builtin import Namespace
 from coil.crd.names import ANNOTATION_POOL, DEFAULT_POOL, PoolName
 from coil.ipam.attachment import AttachmentKey
 from coil.ipam.node_ledger import LedgerConflictError
+from coil.kernel.family import IPAddress
 from coild.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
 from coild.block_store import BlockStore
 from coild.pool_demand import PoolDemand
@@ -34,6 +35,15 @@ class PoolAddressSource:
         self._demand = demand
         self._namespace_of = namespace_of
         self._log = log
+
+    def recognizes(self, pool: PoolName, address: IPAddress) -> bool:
+        """See `AddressSource`."""
+        return self._store.has(pool, address)
+
+    def holding(self, key: AttachmentKey) -> PodAddresses | None:
+        """See `AddressSource`."""
+        held = self._store.find(key)
+        return None if held is None else PodAddresses(held.pool, held.ipv4, held.ipv6)
 
     async def recover(self, held: Iterable[HeldAddresses]) -> None:
         """Adopt what the kernel holds, then offer the blocks without a pod for release.

@@ -1,4 +1,6 @@
-"""What is put right periodically, as others may have changed it: rules, sysctls, addresses without a veth."""
+"""What is put right periodically, as others may have changed it: rules, sysctls, routes to pods, addresses
+without a veth.
+"""
 
 import asyncio
 
@@ -43,6 +45,7 @@ class Sweep:
             self._late.report()
             try:
                 await self.kernel()
+                await self._pods.restore_routes()
                 await self._pods.collect()
             except (NetlinkError, ApiError) as error:
                 self._log.warning("sweep not complete", why=str(error))

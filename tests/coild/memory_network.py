@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from coil.kernel.family import IPAddress
 from coil.kernel.link import LinkName
 from coil.kernel.route import Route, RouteChanges, diff_routes
 from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
 from coil.netlink.host import NetnsPath, PodLink
+from coil.netlink.route_sync import RouteAdditions
 from coil.podnet.alias import parse_alias
 from coil.podnet.plan import PodPlan
 
@@ -36,10 +38,18 @@ class Veth:
     plan: PodPlan
     netns: NetnsPath
     stage: Stage = Stage.BARE
+    lost: set[Route] = field(default_factory=set)
+    """Of its routes, those that somebody took out of the table."""
+    extra: tuple[IPAddress, ...] = ()
+    """Addresses that the pod gave itself."""
 
     @property
     def addresses(self) -> set[str]:
         return {str(assignment.address) for assignment in self.plan.assignments}
+
+    @property
+    def routes(self) -> set[Route]:
+        return {*self.plan.host.routes} - self.lost if self.stage in {Stage.ROUTED, Stage.WHOLE} else set()
 
 
 @dataclass
@@ -47,6 +57,8 @@ class Kernel:
     namespaces: set[NetnsPath] = field(default_factory=set)
     veths: dict[LinkName, Veth] = field(default_factory=dict)
     exported: set[Route] = field(default_factory=set)
+    foreign: list[Route] = field(default_factory=list)
+    """Routes that somebody else made."""
     twice: list[str] = field(default_factory=list)
     """Addresses that two pods had at one time: must stay empty."""
 
@@ -54,6 +66,15 @@ class Kernel:
         netns = NetnsPath(Path("/run/netns") / name)
         self.namespaces.add(netns)
         return netns
+
+    @property
+    def routes(self) -> list[Route]:
+        return [*self.foreign, *(route for veth in self.veths.values() for route in veth.routes)]
+
+    def flush(self) -> None:
+        """`ip route flush table 116`, both families."""
+        for veth in self.veths.values():
+            veth.lost |= veth.routes
 
     def remove_namespace(self, netns: NetnsPath) -> None:
         """A veth goes with the namespace that holds its end."""
@@ -74,6 +95,7 @@ class Step(Enum):
     CHECK = "check"
     READ = "read"
     EXPORT = "export"
+    RESTORE = "restore"
 
 
 Gate = Callable[[Step], Awaitable[None]]
@@ -102,13 +124,33 @@ class MemoryNetwork:
 
     async def pod_routes(self, table: int) -> list[Route]:
         await self.gate(Step.READ)
-        return [
-            route
-            for veth in self.kernel.veths.values()
-            if veth.stage in {Stage.ROUTED, Stage.WHOLE}
-            for route in veth.plan.host.routes
-            if route.table == table
-        ]
+        return [route for route in self.kernel.routes if route.table == table]
+
+    async def pod_addresses(self, links: Collection[LinkName]) -> dict[LinkName, tuple[IPAddress, ...]]:
+        await self.gate(Step.READ)
+        return {
+            name: (*(assignment.address for assignment in veth.plan.assignments), *veth.extra)
+            if veth.stage is Stage.WHOLE
+            else ()
+            for name, veth in self.kernel.veths.items()
+            if name in links
+        }
+
+    async def add_routes(self, routes: Collection[Route]) -> RouteAdditions:
+        added: list[Route] = []
+        refused: list[Route] = []
+        for route in routes:
+            await self.gate(Step.RESTORE)
+            veth = self.kernel.veths.get(LinkName(str(route.device)))
+            if veth is None or route in veth.routes:
+                continue
+            if route.destination in {other.destination for other in self.kernel.routes}:
+                refused.append(route)
+                continue
+            veth.lost.discard(route)
+            assert route in veth.routes, "a route that its plan does not have"
+            added.append(route)
+        return RouteAdditions(tuple(added), tuple(refused))
 
     async def attach_pod(self, plan: PodPlan, netns: NetnsPath) -> object:
         await self.gate(Step.ATTACH)

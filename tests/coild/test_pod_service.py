@@ -1,8 +1,10 @@
 """Attaching and detaching: one thing at a time per attachment, in the order that keeps addresses apart."""
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -482,3 +484,169 @@ async def test_an_attachment_in_no_block_whose_veth_vanished_is_forgotten(world:
     with pytest.raises(UnknownAttachmentError):
         await successor.pods.check(request.key, request.netns)
     await successor.kill()
+
+
+# --- routes that others removed
+
+
+async def test_pods_whose_routes_are_gone_are_known_by_their_own_addresses(world: World, coild: Coild) -> None:
+    made = {
+        name: await coild.add(name, namespace) for name, namespace in (("c1", "apps"), ("c2", "lab"), ("c3", "den"))
+    }
+    await settle(1)
+    routes = set(world.kernel.routes)
+    world.kernel.flush()
+    successor = await reborn(world, coild)
+    assert set(world.kernel.routes) == routes
+    assert successor.source.held() == {key("c1"), key("c2"), key("c3")}
+    for name in made:
+        await successor.pods.check(key(name), successor.request(name).netns)
+    assert {name: await successor.add(name) for name in made} == made
+    await successor.kill()
+
+
+@pytest.mark.parametrize("family", [4, 6])
+async def test_a_pod_of_which_one_route_is_left(world: World, coild: Coild, family: int) -> None:
+    await coild.add("c1")
+    routes = set(world.kernel.routes)
+    (veth,) = world.kernel.veths.values()
+    veth.lost = {route for route in veth.routes if route.destination.version == family}
+    successor = await reborn(world, coild)
+    assert set(world.kernel.routes) == routes
+    assert await successor.add("c1") == FIRST
+    await successor.kill()
+
+
+async def test_what_a_pod_gave_itself_is_not_routed(world: World, coild: Coild) -> None:
+    """It may claim the address of a name server, of another pod, or one that is free; with its route gone or not."""
+    extra = tuple(ip_address(text) for text in ("192.0.2.53", "10.1.0.1", "10.2.0.1", "2001:db8::53", "fd01::1"))
+    for container in ("c1", "c2"):
+        await coild.add(container)
+    await coild.add("c3", "lab")
+    for veth in world.kernel.veths.values():
+        veth.extra = extra
+    routes = set(world.kernel.routes)
+    flushed, _, single = world.kernel.veths.values()
+    flushed.lost = flushed.routes
+    assert not any(route.destination.version == 6 for route in single.routes)
+    successor = await reborn(world, coild)
+    await successor.pods.restore_routes()
+    assert set(world.kernel.routes) == routes
+    assert await successor.add("c1") == FIRST
+    assert await successor.add("c2") == ["10.1.0.1", "fd01::1"]
+    assert await successor.add("c3") == ["10.2.0.0"]
+    await successor.kill()
+
+
+async def test_an_address_that_another_pods_route_holds_is_not_taken_from_it(world: World, coild: Coild) -> None:
+    """The older link claims what the other has; the other's route says so, and the pod's own word does not count."""
+    await coild.add("old")
+    await coild.add("new")
+    old, new = world.kernel.veths.values()
+    old.plan = replace(old.plan, assignments=new.plan.assignments)
+    old.lost = old.routes
+    routes = set(world.kernel.routes)
+    successor = await reborn(world, coild)
+    await successor.pods.restore_routes()
+    assert set(world.kernel.routes) == routes
+    assert len(world.kernel.veths) == 2
+    assert successor.source.held() == {key("new")}
+    await successor.delete("old")
+    await successor.pods.check(key("new"), successor.request("new").netns)
+    await successor.kill()
+
+
+async def test_a_pod_of_which_nothing_is_known_here_stays_and_gets_no_route(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    await settle(1)
+    world.api.delete(ADDRESS_BLOCKS, BlockName("default-0"))
+    world.api.patch(ADDRESS_BLOCKS, "default-0", {"metadata": {"finalizers": []}}, subresource="")
+    world.kernel.flush()
+    successor = await reborn(world, coild)
+    assert (world.live, world.kernel.routes, successor.source.held()) == (set(FIRST), [], frozenset())
+    # Its block comes back, and with it the right to the addresses.
+    world.granter.block(PoolName("default"), 0)
+    await settle()
+    await successor.pods.restore_routes()
+    assert {str(route.destination) for route in world.kernel.routes} == {"10.1.0.0/32", "fd01::/128"}
+    await successor.kill()
+
+
+async def test_a_kernel_that_does_not_tell_costs_no_pod_its_network(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    world.kernel.flush()
+    await coild.kill()
+    successor = Coild(world)
+    successor.network.gate = failing(Step.READ, KernelError(doing="list", errno=105), after=2)
+    with pytest.raises(KernelError):
+        await successor.start()
+    assert world.live == set(FIRST)
+    await successor.kill()
+
+
+async def test_the_sweep_puts_routes_back_from_one_look(world: World, coild: Coild) -> None:
+    for number in range(4):
+        await coild.add(f"c{number}")
+    routes = set(world.kernel.routes)
+    steps: list[Step] = []
+
+    async def gate(step: Step) -> None:
+        steps.append(step)
+
+    coild.network.gate = gate
+    await coild.pods.restore_routes()
+    assert steps == [Step.READ]
+    world.kernel.flush()
+    steps.clear()
+    await coild.pods.restore_routes()
+    assert steps == [Step.READ, *[Step.RESTORE] * 8]
+    assert set(world.kernel.routes) == routes
+
+
+async def test_an_attachment_that_is_deleted_meanwhile_gets_no_route(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    await coild.add("c2")
+    world.kernel.flush()
+    coild.network.gate = slow
+    restoring = coild.spawn(coild.pods.restore_routes())
+    await settle(0.005)
+    deleting = coild.spawn(coild.delete("c2"))
+    again = coild.spawn(coild.add("c2"))
+    await asyncio.gather(restoring, deleting, again)
+    assert len(world.kernel.veths) == 2
+    assert {str(route.destination) for route in world.kernel.routes} == {
+        f"{address}/{length}" for address, length in zip((*FIRST, *again.result()), (32, 128) * 2, strict=True)
+    }
+    assert world.kernel.twice == []
+
+
+async def test_a_place_that_somebody_has_taken_is_left_to_him(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    world.kernel.flush()
+    (veth,) = world.kernel.veths.values()
+    ipv4, ipv6 = veth.plan.host.routes
+    world.kernel.foreign.append(replace(ipv4, device=None, metric=77))
+    late = replace(ipv6, device=None)
+
+    async def gate(step: Step) -> None:
+        if step is Step.RESTORE:
+            world.kernel.foreign.append(late)
+
+    coild.network.gate = gate
+    await coild.pods.restore_routes()
+    assert [route.device for route in world.kernel.routes] == [None, None], "seen, and met on the way"
+    world.kernel.foreign.clear()
+    coild.network.gate = slow
+    await coild.pods.restore_routes()
+    assert len(world.kernel.routes) == 2
+
+
+async def test_a_route_that_the_kernel_refuses_stands_in_nobodys_way(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    await coild.add("c2")
+    world.kernel.flush()
+    coild.network.gate = failing(Step.RESTORE, KernelError(doing="add", errno=errno.ENETDOWN))
+    await coild.pods.restore_routes()
+    assert len(world.kernel.routes) == 2
+    await coild.pods.restore_routes()
+    assert len(world.kernel.routes) == 4

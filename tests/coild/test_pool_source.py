@@ -119,7 +119,7 @@ async def test_recovery_keeps_what_pods_hold_and_gives_the_other_blocks_back_at_
     coild.spawn(coild.controller.run())
     await coild.blocks.wait_synced(1)
     held = PodAddresses(PoolName("default"), IPv4Address("10.1.0.3"), None)
-    stray = PodAddresses(PoolName("default"), IPv4Address("10.9.9.9"), None)
+    stray = PodAddresses(PoolName("second"), IPv4Address("10.2.0.0"), None)
     await coild.source.recover([HeldAddresses(key("c1"), held), HeldAddresses(key("c2"), stray)])
     assert coild.source.held() == {key("c1")}
     await settle()

@@ -29,7 +29,8 @@ class Link:
     """One link of a namespace.
 
     `carrier` is the operational state: up, with a peer or a cable, and able to send. `peer_index` is the
-    other end of a veth, counted in that end's namespace; 0 if there is none.
+    other end of a veth, counted in that end's namespace; 0 if there is none. `peer_netns` is the kernel's number for
+    that namespace, None where it is the link's own; the number is good as long as the link is there.
     """
 
     name: LinkName
@@ -41,6 +42,7 @@ class Link:
     alias: str = ""
     kind: str = ""
     peer_index: int = 0
+    peer_netns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

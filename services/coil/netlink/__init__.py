@@ -9,6 +9,7 @@ house, speaks netlink and enters namespaces. `host.HostNetwork` is its door; bel
     attachment    one pod's veth: make, undo             }
     inspection    one pod's veth against its plan        } synchronous, run in
     route_sync    routes and rules of the host           } the threads of worker
+    peer_address  the addresses at a pod's end           }
     link_table, link_group, namespace, sysctl            what these use
     connection    one netlink socket: batches and dumps
     *_message     links, addresses, routes and rules on the wire, both ways

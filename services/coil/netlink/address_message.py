@@ -15,6 +15,7 @@ from coil.netlink.wire import (
     NLM_F_DUMP,
     NLM_F_EXCL,
     attribute,
+    attribute_s32,
     parse_attributes,
 )
 
@@ -26,6 +27,7 @@ RTM_GETNEIGH = 30
 _IFADDR = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, link index
 _IFA_ADDRESS = 1
 _IFA_LOCAL = 2
+_IFA_TARGET_NETNSID = 10
 _IFA_F_NODAD = 0x02
 _IFA_F_PERMANENT = 0x80
 _RT_SCOPE_LINK = 253
@@ -61,6 +63,18 @@ def new_address(address: Address, index: int) -> Request:
 def dump_addresses(family: Family) -> Request:
     """Ask for the addresses of all links."""
     return Request(RTM_GETADDR, NLM_F_DUMP, _IFADDR.pack(family, 0, 0, 0, 0), ("list addresses",))
+
+
+def dump_addresses_of(family: Family, index: int, netns: int | None) -> Request:
+    """Ask for the addresses of the link `index` in the namespace of the number `netns`, or in the socket's.
+
+    The kernel filters (a socket with strict checking). ENODEV where there is no such link, EINVAL where there is no
+    such namespace.
+    """
+    body = _IFADDR.pack(family, 0, 0, 0, index)
+    if netns is not None:
+        body += attribute_s32(_IFA_TARGET_NETNSID, netns)
+    return Request(RTM_GETADDR, NLM_F_DUMP, body, ("list addresses of link", index, "in namespace", netns))
 
 
 def parse_address(body: bytes, names: Mapping[int, LinkName]) -> Address | None:

@@ -19,13 +19,14 @@ from coil.kernel.family import IPAddress
 from coil.kernel.link import Link, LinkName, MacAddress, Sysctl
 from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
-from coil.netlink import attachment, inspection, link_table, route_sync
+from coil.netlink import attachment, inspection, link_table, peer_address, route_sync
 from coil.netlink.attachment import AttachedPod
 from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
 from coil.netlink.link_watch import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
 from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
+from coil.netlink.route_sync import RouteAdditions
 from coil.netlink.sysctl import apply_sysctls
 from coil.netlink.worker import Worker
 from coil.podnet.alias import PodAlias, parse_alias
@@ -100,6 +101,22 @@ class HostNetwork:
     async def pod_routes(self, table: int) -> list[Route]:
         """The routes of one table, of both families and all protocols."""
         return await self._connected(lambda connection: route_sync.read_routes(table, connection))
+
+    async def pod_addresses(self, links: Collection[LinkName]) -> dict[LinkName, tuple[IPAddress, ...]]:
+        """The addresses at the pod's end of each veth, those for the link left out; in each family what was added first
+        comes first.
+
+        A link that is gone is not in the answer. Raises NetlinkError where the kernel would not tell.
+        """
+        return await self._connected(lambda connection: peer_address.read_peer_addresses(links, connection))
+
+    async def add_routes(self, routes: Collection[Route]) -> RouteAdditions:
+        """Add each route to what is there, and replace nothing: who has the place keeps it, and the route is refused.
+
+        Idempotent: a route that is there is fine, and so is one whose link is gone. Raises NetlinkError for the first
+        that the kernel did not take.
+        """
+        return await self._connected(lambda connection: route_sync.add_routes(routes, connection))
 
     async def uplink(self, node_addresses: Collection[IPAddress] = ()) -> Link:
         """The link that has one of the node's addresses, or else the one its default route leaves by; its

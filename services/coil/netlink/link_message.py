@@ -12,6 +12,7 @@ from coil.netlink.wire import (
     attribute_text,
     attribute_u32,
     parse_attributes,
+    parse_s32,
     parse_text,
     parse_u32,
 )
@@ -36,6 +37,7 @@ _IFLA_IFALIAS = 20
 _IFLA_GROUP = 27
 _IFLA_NET_NS_FD = 28
 _IFLA_EXT_MASK = 29
+_IFLA_LINK_NETNSID = 37
 _IFLA_INFO_KIND = 1
 _IFLA_INFO_DATA = 2
 _VETH_INFO_PEER = 1
@@ -135,4 +137,5 @@ def parse_link(body: bytes) -> Link:
         kind=parse_text(info.get(_IFLA_INFO_KIND, b"")),
         carrier=attributes.get(_IFLA_OPERSTATE) == _IF_OPER_UP,
         peer_index=parse_u32(attributes[_IFLA_LINK]) if _IFLA_LINK in attributes else 0,
+        peer_netns=parse_s32(attributes[_IFLA_LINK_NETNSID]) if _IFLA_LINK_NETNSID in attributes else None,
     )

@@ -4,6 +4,7 @@ the host's namespace.
 
 import errno
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 from coil.kernel.family import Family, IPAddress
@@ -13,7 +14,7 @@ from coil.kernel.rule import Rule, RuleChanges, diff_rules
 from coil.netlink.address_message import dump_addresses, parse_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
-from coil.netlink.link_table import read_links
+from coil.netlink.link_table import find_link, read_links
 from coil.netlink.request import Request
 from coil.netlink.route_message import (
     delete_route,
@@ -31,6 +32,14 @@ from coil.netlink.route_message import (
 
 _ANYWHERE: tuple[IPAddress, ...] = (IPv4Address("203.0.113.1"), IPv6Address("2001:db8::1"))
 """Addresses for documentation: nothing but a default route leads to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteAdditions:
+    """What became of routes that were to be added: those that were, and those whose place was taken."""
+
+    added: tuple[Route, ...] = ()
+    refused: tuple[Route, ...] = ()
 
 
 def read_routes(table: int, connection: Connection) -> list[Route]:
@@ -73,6 +82,33 @@ def sync_routes(
     for error in errors:
         raise error
     return changes
+
+
+def add_routes(routes: Collection[Route], connection: Connection) -> RouteAdditions:
+    """Add each route to what is there, and replace nothing. A route that is there already, or whose link is gone, is
+    neither added nor refused. Raises NetlinkError for the first that the kernel did not take.
+    """
+    added: list[Route] = []
+    doubtful: list[Route] = []
+    for route in routes:
+        link = find_link(route.device, connection) if route.device is not None else None
+        if route.device is not None and link is None:
+            continue
+        try:
+            connection.apply((new_route(route, link.index if link is not None else 0),))
+            added.append(route)
+        except KernelError as error:
+            if error.errno == errno.EEXIST:
+                doubtful.append(route)
+            elif error.errno != errno.ENODEV:
+                raise
+    there = {
+        (table, route.destination, route.device)
+        for table in {route.table for route in doubtful}
+        for route in read_routes(table, connection)
+    }
+    refused = (route for route in doubtful if (route.table, route.destination, route.device) not in there)
+    return RouteAdditions(tuple(added), tuple(refused))
 
 
 def _delete(routes: Collection[Route], indices: Mapping[LinkName, int], connection: Connection) -> list[NetlinkError]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
 ATTRIBUTE = struct.Struct("=HH")  # length, type
 U32 = struct.Struct("=I")
+S32 = struct.Struct("=i")
 
 NLMSG_ERROR = 2
 NLMSG_DONE = 3
@@ -40,6 +41,11 @@ def attribute_u32(kind: int, number: int) -> bytes:
     return attribute(kind, U32.pack(number))
 
 
+def attribute_s32(kind: int, number: int) -> bytes:
+    """One attribute that holds a signed 32-bit number."""
+    return attribute(kind, S32.pack(number))
+
+
 def attribute_text(kind: int, text: str) -> bytes:
     """One attribute that holds a string with its final zero."""
     return attribute(kind, text.encode() + b"\0")
@@ -61,6 +67,11 @@ def parse_attributes(data: bytes, offset: int) -> dict[int, bytes]:
 def parse_u32(payload: bytes) -> int:
     """The number that `attribute_u32` wrote."""
     return int(U32.unpack(payload)[0])
+
+
+def parse_s32(payload: bytes) -> int:
+    """The number that `attribute_s32` wrote."""
+    return int(S32.unpack(payload)[0])
 
 
 def parse_text(payload: bytes) -> str:

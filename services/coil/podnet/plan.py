@@ -115,6 +115,15 @@ def plan_pod(
     )
 
 
+def plan_pod_routes(
+    host_name: LinkName, addresses: Collection[IPAddress], policy: RoutePolicy = DEFAULT_POLICY
+) -> tuple[Route, ...]:
+    """The node's routes to a pod's addresses."""
+    return tuple(
+        _device_route(host_name, address, table=policy.pod_table, protocol=policy.protocol) for address in addresses
+    )
+
+
 def plan_rules(policy: RoutePolicy = DEFAULT_POLICY, families: Collection[Family] = tuple(Family)) -> tuple[Rule, ...]:
     """The lookup of the pod table, once per family."""
     return tuple(
@@ -170,9 +179,7 @@ def _host_end(
         alias=alias,
         sysctls=_ipv6_sysctls(name, settings),
         addresses=tuple(Address(name, address) for address in addresses),
-        routes=tuple(
-            _device_route(name, address, table=policy.pod_table, protocol=policy.protocol) for address, _ in pairs
-        ),
+        routes=plan_pod_routes(name, [address for address, _ in pairs], policy),
         neighbours=(),
     )
 
