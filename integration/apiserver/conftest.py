@@ -2,7 +2,6 @@
 coild: pools of each family, a namespace for each pool.
 """
 
-import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ import pytest
 from coil.kube.client import KubeClient
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.neighbours import Neighbours
+from integration.apiserver.refusal_log import missing_rights
 from integration.apiserver.runtime import Runtime
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.control_plane import ControlPlane
@@ -67,15 +67,7 @@ def installed_node() -> Iterator[CoilNode]:
         yield CoilNode(node, runtime, controller, coild)
         # Both had every right that they wanted.
         for service in (controller, coild):
-            assert missing_rights(service) == []
-
-
-def missing_rights(service: Service) -> list[str]:
-    """What the program was refused in its log, but not while it tried again: an API server that has just been started
-    refuses everybody until it has read its roles."""
-    lines = [line for line in service.process.log.read_text().splitlines() if "forbidden" in line.lower()]
-    said = [(line, json.loads(line)) for line in lines if line.startswith("{")]
-    return [line for line, entry in said if entry.get("failures", 1) <= 1 and entry.get("attempt", 0) == 0]
+            assert missing_rights(service.process.log) == []
 
 
 @pytest.fixture(scope="session")

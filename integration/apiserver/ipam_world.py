@@ -23,6 +23,7 @@ from coil.crd.names import FINALIZER, NodeName, PoolName
 from coil.crd.resource import Resource
 from coil.kube.client import KubeClient
 from coil.kube.errors import NotFoundError
+from integration.apiserver.refusal_log import missing_rights
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import controller_probe, ipam_controller_command, remove_webhooks
@@ -149,6 +150,10 @@ class IpamWorld:
         live = await self.client.get(ADDRESS_BLOCKS, block.name)
         finalizers = [name for name in live.metadata.finalizers if name != FINALIZER]
         await self.client.patch(ADDRESS_BLOCKS, block.name, {"metadata": {"finalizers": finalizers}})
+
+    def missing_rights(self) -> list[str]:
+        """What the replicas were refused for want of a right."""
+        return [line for replica in self.replicas for line in missing_rights(replica.service.process.log)]
 
     async def close(self) -> None:
         """End the replicas, so that each leaves its lease to the next one, and remove whatever is left."""

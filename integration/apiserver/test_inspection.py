@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Error, Page, expect
 
 from integration.apiserver.inspected_world import NODE_PAGE, CurlError, InspectedWorld, curl
+from integration.apiserver.refusal_log import missing_rights
 from integration.apiserver.runtime import addresses_of
 from integration.browser import PATIENCE, Browser, Visit, open_browser
 from integration.patience import wait_until
@@ -31,7 +32,7 @@ def world() -> Iterator[InspectedWorld]:
     with InspectedWorld.up(POOLS) as running:
         yield running
         for service in (running.coild, running.controller):
-            assert "forbidden" not in service.process.log.read_text().lower()
+            assert missing_rights(service.process.log) == []
 
 
 @pytest.fixture(autouse=True)

@@ -75,10 +75,11 @@ async def assemble(settings: Settings, process: Process) -> None:
         return Informer(collection, log=log, metrics=informer_metrics, indexers=indexers)
 
     pools = follow(ADDRESS_POOLS, {})
-    # Tens of thousands, and no decision takes the cache's word for a block: see BlockRequestController.
+    # Tens of thousands, and no decision takes the cache's word for a block, or for the absence of a node: see
+    # BlockRequestController and NodeController.
     blocks = follow(ADDRESS_BLOCKS, BLOCK_INDEXERS, Freshness.CACHED)
+    nodes = follow(NODES, {}, Freshness.CACHED)
     requests = follow(BLOCK_REQUESTS, REQUEST_INDEXERS)
-    nodes = follow(NODES, {})
     view = ClusterView(pools, blocks, requests, nodes)
     # The book hears of a block before any controller does.
     recorder = EventRecorder(kube, component=NAME, log=log, metrics=EventMetrics(process.registry))

@@ -2,13 +2,13 @@
 
 `import kubernetes_asyncio` runs package initialisers that load some 700 generated model and API classes:
 35 MB of memory and 0.4 s, for things that this suite never uses (it decodes into its own structs). What it
-does use (configuration, kubeconfig and in-cluster loading) lies in modules that import
-none of them, but Python runs a package's initialiser before any of its modules.
+does use (configuration, kubeconfig and in-cluster loading) lies in modules that import none of them, but
+Python runs a package's initialiser before any of its modules.
 
 So the modules are imported below packages whose initialiser has not run: bare module objects with the
 right `__path__`, there only while this module is imported. Afterwards they are taken away again, so that a
 later plain `import kubernetes_asyncio` anywhere in the process still gets the whole library.
-This costs 2 MB over aiohttp alone.
+This costs little over aiohttp alone.
 """
 
 import importlib
@@ -56,11 +56,32 @@ def _bare_packages() -> Iterator[None]:
             del sys.modules[name]
 
 
+class _WhenUsed(ModuleType):
+    """Stands for a module that is imported when it is first asked for something."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def _put_off(name: str) -> Iterator[None]:
+    """Within it, `import name` costs nothing. No effect once that module is loaded."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = _WhenUsed(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
 def _attribute(module: str, name: str) -> object:
     return getattr(importlib.import_module(f"{_ROOT}.{module}"), name)
 
 
-with _bare_packages():
+# The configuration wants urllib3 for basic authentication only, which no API server has taken for years.
+with _put_off("urllib3"), _bare_packages():
     if not TYPE_CHECKING:
         Configuration = _attribute("client.configuration", "Configuration")
         ConfigException = _attribute("config.config_exception", "ConfigException")

@@ -11,6 +11,15 @@ import coil.kube.client
 assert not [name for name in sys.modules if name.startswith("kubernetes_asyncio.client.models")]
 assert not [name for name in sys.modules if name.startswith("kubernetes_asyncio.client.api")]
 assert "yaml" not in sys.modules
+assert "urllib3" not in sys.modules
+""",
+    "basic authentication all the same": """
+from coil.kube.library import Configuration
+configuration = Configuration()
+configuration.username, configuration.password = "a", "b"
+assert configuration.get_basic_auth_token() == "Basic YTpi"
+import urllib3
+assert urllib3.PoolManager
 """,
     "no models with a kubeconfig": """
 import asyncio
