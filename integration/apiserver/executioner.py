@@ -5,7 +5,6 @@ something under way at each. It strikes some milliseconds after a moment at whic
 kills of coild are followed by another one, which meets the successor in its recovery.
 """
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from random import Random
 
 from integration.apiserver.tally import Tally
 from integration.service import Service
+from integration.side_thread import SideThread
 
 _RECOVERY = 1.5  # seconds from a start into the work
 _LULL = 10.0  # seconds to wait for a moment; when it does not come, the victim dies idle
@@ -60,8 +60,8 @@ def draw_kills(rng: Random, *, operations: int, counts: Mapping[Victim, int]) ->
     return sorted(kills, key=lambda kill: kill.successes)
 
 
-class Executioner:
-    """Carries the kills out in a thread of its own; each victim is started again at once.
+class Executioner(SideThread):
+    """Carries the kills out; each victim is started again at once.
 
     `counts` gives for a moment how often it has come; nobody counts operations here but the tally.
     """
@@ -74,38 +74,23 @@ class Executioner:
         counts: Mapping[Moment, Callable[[], int]],
         tally: Tally,
     ) -> None:
+        super().__init__("executioner")
         self._kills = kills
         self._victims = victims
         self._counts = counts
         self._tally = tally
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="executioner")
-        self._failure: Exception | None = None
         self.done: list[Kill] = []
 
-    def __enter__(self) -> "Executioner":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            for kill in self._kills:
-                while not self._tally.await_successes(kill.successes, timeout=0.2):
-                    if self._stopped.is_set():
-                        return
-                if (count := self._counts.get(kill.moment)) is not None:
-                    self._await_moment(count)
-                time.sleep(kill.delay)
-                self._victims[kill.victim].crash()
-                self.done.append(kill)
-        except Exception as error:
-            self._failure = error
+    def work(self) -> None:
+        for kill in self._kills:
+            while not self._tally.await_successes(kill.successes, timeout=0.2):
+                if self.stopped.is_set():
+                    return
+            if (count := self._counts.get(kill.moment)) is not None:
+                self._await_moment(count)
+            time.sleep(kill.delay)
+            self._victims[kill.victim].crash()
+            self.done.append(kill)
 
     def _await_moment(self, count: Callable[[], int]) -> None:
         before, deadline = count(), time.monotonic() + _LULL

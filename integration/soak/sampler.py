@@ -1,9 +1,9 @@
 """Looks again and again while everything is in motion, for what must not be so even for a moment."""
 
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from integration.side_thread import SideThread
 from integration.soak.history import History
 from integration.soak.observation import ALIAS_PREFIX, Kernel, Objects
 from integration.soak.verdict import Suspicion, find_passing_faults, find_suspicions
@@ -21,36 +21,19 @@ class Looks(Protocol):
     def objects(self) -> Objects: ...
 
 
-class Sampler:
-    """A context manager; leaving it raises what was found."""
+class Sampler(SideThread):
+    """Leaving it raises what was found."""
 
     def __init__(self, witness: Looks, nodes: list[str], *, history: History, failed: Callable[[], None]) -> None:
+        super().__init__("sampler", failed=failed)
         self._witness = witness
         self._nodes = nodes
         self._history = history
-        self._failed = failed
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sampler")
-        self._failure: BaseException | None = None
         self.looks = 0
 
-    def __enter__(self) -> "Sampler":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while not self._stopped.wait(INTERVAL):
-                self.look()
-        except Exception as error:
-            self._failure = error
-            self._failed()
+    def work(self) -> None:
+        while not self.stopped.wait(INTERVAL):
+            self.look()
 
     def look(self) -> None:
         """Once. Raises Violation."""
