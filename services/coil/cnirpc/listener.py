@@ -14,6 +14,13 @@ from typing import Self
 
 MODE = 0o600
 
+BACKLOG = 1024
+"""Connections that may wait to be accepted; net.core.somaxconn bounds it further.
+
+Enough for all pods of a node at once: on a full backlog, a Unix socket refuses those who do not wait in connect(2) with
+EAGAIN, which Go's clients take for a failure and asyncio for success.
+"""
+
 
 class ListenError(Exception):
     """The path cannot be listened on. The text says why, for a person to act on."""
@@ -26,7 +33,7 @@ class Listener:
     file that another process may just have opened would let two of them hold "the" lock.
     """
 
-    def __init__(self, path: Path, *, backlog: int = 128) -> None:
+    def __init__(self, path: Path, *, backlog: int = BACKLOG) -> None:
         """Raises ListenError when a live daemon has the path or something there is not a socket."""
         self.path = path
         self._lock = _lock(path)
