@@ -13,7 +13,8 @@ _Pipe: TypeAlias = asyncio.Queue[tuple[float, bytes]]
 class Relay:
     """Forwards bytes both ways, TLS untouched. `cut` ends all connections and refuses new ones.
 
-    `delay` is how many seconds each direction takes, from the next bytes on; nothing else is slower by it.
+    `delay` is how many seconds each direction takes, from the next bytes on; nothing else is slower by it. While `open`
+    is clear, nothing arrives at all.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -23,6 +24,8 @@ class Relay:
         self.host = host
         self.port = 0
         self.delay = 0.0
+        self.open = asyncio.Event()
+        self.open.set()
 
     async def join(self) -> None:
         """Listen, always at the same port; at first and after `cut`."""
@@ -47,7 +50,7 @@ class Relay:
                 for source, sink in ((reader, far_writer), (far_reader, writer)):
                     pipe: _Pipe = asyncio.Queue(_PIPE_CHUNKS)
                     group.create_task(self._fill(pipe, source))
-                    group.create_task(_drain(pipe, sink))
+                    group.create_task(self._drain(pipe, sink))
         except (OSError, ExceptionGroup, asyncio.CancelledError):
             pass  # one side has gone, or the relay is cut: the connection ends either way
         finally:
@@ -62,16 +65,16 @@ class Relay:
             await pipe.put((clock() + self.delay, data))
         await pipe.put((clock() + self.delay, b""))
 
-
-async def _drain(pipe: _Pipe, sink: asyncio.StreamWriter) -> None:
-    while True:
-        due, data = await pipe.get()
-        if (wait := due - asyncio.get_running_loop().time()) > 0:
-            await asyncio.sleep(wait)
-        if not data:
-            raise ConnectionResetError("one side has closed")  # ends the other direction, too
-        sink.write(data)
-        await sink.drain()
+    async def _drain(self, pipe: _Pipe, sink: asyncio.StreamWriter) -> None:
+        while True:
+            due, data = await pipe.get()
+            if (wait := due - asyncio.get_running_loop().time()) > 0:
+                await asyncio.sleep(wait)
+            await self.open.wait()
+            if not data:
+                raise ConnectionResetError("one side has closed")  # ends the other direction, too
+            sink.write(data)
+            await sink.drain()
 
 
 @asynccontextmanager

@@ -30,7 +30,7 @@ from coil.cnirpc.call_gate import CallGate, CallLimits, CallRefusedError
 from coil.cnirpc.call_metric import CallMetrics
 from coil.cnirpc.deadline import answered_within
 from coil.cnirpc.error import CniError, CniErrorCode
-from coil.cnirpc.listener import Listener
+from coil.cnirpc.listener import BACKLOG, Listener
 from coil.cnirpc.messages import CniBase
 from coil.cnirpc.reflection import with_reflection
 from coil.cnirpc.status import CniStatusCodec, grpc_error
@@ -75,7 +75,8 @@ async def serve_cni(
         gate, server, methods=service.__mapping__().keys(), metrics=metrics or CallMetrics(CollectorRegistry())
     )
     with Listener(path) as listener:
-        await server.start(sock=listener.socket)
+        # asyncio listens anew, with a backlog of 100 if it is told none.
+        await server.start(sock=listener.socket, backlog=BACKLOG)
         try:
             yield
         finally:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import math
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +329,13 @@ async def test_it_can_be_started_again(path: Path) -> None:
     for _ in range(2):
         async with serve_cni(ScriptedService(), path=path):
             assert await asyncio.to_thread(foreign_call, path, "Add", container_id="a") == b"\x0a\x01a"
+
+
+async def test_a_burst_of_callers_finds_room_while_the_loop_is_busy(path: Path) -> None:
+    """A Go client does not wait in connect(2): on a full backlog it fails with EAGAIN."""
+    async with serve_cni(ScriptedService(), path=path):
+        with ExitStack() as callers:
+            for _ in range(300):  # without a turn of the loop, so nobody accepts
+                caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+                caller.setblocking(False)
+                caller.connect(str(path))
