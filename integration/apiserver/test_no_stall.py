@@ -176,7 +176,7 @@ async def test_two_hundred_pods_at_once(
 
 
 async def test_pods_that_find_an_address_wait_for_nobody(
-    node: BareNode, sandboxes: list[Sandbox], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    node: BareNode, sandboxes: list[Sandbox], tmp_path: Path
 ) -> None:
     """One pod of each pool has brought a block; now many come, and there are addresses for a part of them."""
     async with far_coild(node, tmp_path) as relay:
@@ -193,7 +193,5 @@ async def test_pods_that_find_an_address_wait_for_nobody(
             await asyncio.to_thread(served, timeout=ANSWERLESS)
         finally:
             relay.open.set()
-        warm = await waiting
-        with capsys.disabled():
-            print("\n" + warm.render("three pools with a block each", VERY_FAR))
+        await waiting
         await delete(node, sandboxes)
