@@ -88,27 +88,7 @@ class Netns:
 
     def call(self, function: Callable[[], R]) -> R:
         """Call something in a thread of its own that is in this namespace."""
-        results: list[R] = []
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                fd = os.open(self.path, os.O_RDONLY)
-                try:
-                    if _libc.setns(fd, _CLONE_NEWNET) != 0:
-                        raise OSError(ctypes.get_errno(), "setns")
-                finally:
-                    os.close(fd)
-                results.append(function())
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-        if errors:
-            raise errors[0]
-        return results[0]
+        return call_inside(self.path, function)
 
     def socket(self, address: IPAddress) -> socket.socket:
         """A TCP socket of this namespace, of the address's family."""
@@ -116,6 +96,31 @@ class Netns:
         made = self.call(lambda: socket.socket(family, socket.SOCK_STREAM))
         made.settimeout(_TIMEOUT)
         return made
+
+
+def call_inside(netns: Path, function: Callable[[], R]) -> R:
+    """Call something in a thread of its own that is in the network namespace at that path."""
+    results: list[R] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            fd = os.open(netns, os.O_RDONLY)
+            try:
+                if _libc.setns(fd, _CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+            finally:
+                os.close(fd)
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def exchange(client: Netns, server: Netns, address: IPAddress) -> str:

@@ -23,14 +23,30 @@ LABEL_RESERVED = "coil.cybozu.com/reserved"
 RESERVED = "true"
 
 ANNOTATION_POOL = "coil.cybozu.com/pool"
+ANNOTATION_EGRESS_PREFIX = "egress.coil.cybozu.com/"
+"""On a client pod; the namespace of the Egresses follows, and their names, separated by commas, are the value."""
+
+LABEL_APP_NAME = "app.kubernetes.io/name"
+LABEL_APP_COMPONENT = "app.kubernetes.io/component"
+LABEL_APP_INSTANCE = "app.kubernetes.io/instance"
+APP_NAME = "coil"
+COMPONENT_EGRESS = "egress"
+"""The labels of what belongs to an Egress: its router pods, its Deployment, its Service. The instance is its name."""
+
 DEFAULT_POOL = PoolName("default")
 
 LABEL_VALUE_LENGTH = 63
 """The API server's limit on a label value: pool and node names go into labels of each block."""
 
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def is_object_name(text: str) -> bool:
     """Whether an object can have that name (RFC 1123 subdomain). Other text need not be looked up."""
     return len(text) <= 253 and _OBJECT_NAME.fullmatch(text) is not None
+
+
+def is_namespace_name(text: str) -> bool:
+    """Whether a namespace can have that name (RFC 1123 label)."""
+    return len(text) <= 63 and _LABEL.fullmatch(text) is not None

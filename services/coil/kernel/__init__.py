@@ -1,4 +1,4 @@
-"""The kernel's vocabulary: links, addresses, neighbours, routes and rules as frozen values, and their
+"""The kernel's vocabulary: links, tunnels, addresses, neighbours, routes and rules as frozen values, and their
 differences.
 
 Place in the flow: `coil.podnet` states what is wanted in these words, `coil.netlink` reads and writes them.

@@ -1,18 +1,26 @@
-"""The kernel's network of this node, over rtnetlink.
+"""The kernel's network of this node, over netlink.
 
-Place in the flow: `coil.podnet` plans in the words of `coil.kernel`; this package, and nothing else in the
-house, speaks netlink and enters namespaces. `host.HostNetwork` is its door; below it, from the top:
+Place in the flow: `coil.podnet` and `coil.egress` plan in the words of `coil.kernel`; this package, and nothing else in
+the house, speaks netlink and enters namespaces. `host.HostNetwork` is its door for pods' attachments, and for tunnels
+`coil.nat` calls what is below it, from the top:
 
     host          asynchronous, what coild calls
     link_watch    tells when a link is gone
     removal       deletes links, many at once
     attachment    one pod's veth: make, undo             }
     inspection    one pod's veth against its plan        } synchronous, run in
-    route_sync    routes and rules of the host           } the threads of worker
+    route_sync    routes of a namespace                  } the threads of worker
+    rule_sync     policy routing rules of a namespace    }
+    tunnel_sync, tunnel_table    tunnels made and read   }
+    fou           the ports that unwrap Foo-over-UDP     }
     peer_address  the addresses at a pod's end           }
+    host_end      the host's end of a pod's veth         }
+    peer_namespace               who is behind a veth    }
+    kernel_module                loads fou and fou6      }
     link_table, link_group, namespace, sysctl            what these use
     connection    one netlink socket: batches and dumps
-    *_message     links, addresses, routes and rules on the wire, both ways
+    generic       families of generic netlink, by name
+    *_message     links, tunnels, addresses, routes and rules on the wire, both ways
     wire          headers and attributes
 
 Why not pyroute2 here: encoding one route takes it 0.24 to 0.4 ms of interpreter time, and ADD needs fifteen messages

@@ -1,4 +1,4 @@
-"""One rtnetlink socket, used by one thread for one job.
+"""One netlink socket, used by one thread for one job.
 
 A socket lives as long as its job (opening one costs 20 µs): nothing piles up in its queue, and a lost answer
 ends the job, not the process. The kernel handles a request within the `sendmsg` that carries it, so the
@@ -48,11 +48,13 @@ class Connection:
     threads.
     """
 
-    def __init__(self) -> None:
-        """Open the socket. Raises NetlinkError where there is no file descriptor left."""
+    def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
+        """Open the socket, to speak rtnetlink or another protocol. Raises NetlinkError where there is no file
+        descriptor left.
+        """
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
         try:
-            self._socket = socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE)
+            self._socket = socket.socket(socket.AF_NETLINK, kind, protocol)
         except OSError as error:
             raise NetlinkError(f"cannot open a netlink socket: {error.strerror}") from error
         self._sequence = 0

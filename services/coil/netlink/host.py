@@ -7,7 +7,7 @@ routes, which may be long, have one, and deletions have theirs.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -19,10 +19,19 @@ from coil.kernel.family import IPAddress
 from coil.kernel.link import Link, LinkName, MacAddress, Sysctl
 from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
-from coil.netlink import attachment, inspection, link_table, peer_address, route_sync
+from coil.netlink import (
+    attachment,
+    host_end,
+    inspection,
+    kernel_module,
+    link_table,
+    peer_address,
+    route_sync,
+    rule_sync,
+)
 from coil.netlink.attachment import AttachedPod
 from coil.netlink.connection import Connection
-from coil.netlink.error import NetlinkError
+from coil.netlink.error import NamespaceError, NetlinkError
 from coil.netlink.link_watch import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
 from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
@@ -134,7 +143,7 @@ class HostNetwork:
         """Make each rule exist once, and no other of the same protocols. Idempotent; a cancelled call may
         still take effect.
         """
-        return await self._connected(lambda connection: route_sync.ensure_rules(rules, connection))
+        return await self._connected(lambda connection: rule_sync.ensure_rules(rules, connection))
 
     async def sync_routes(self, *, table: int, protocol: int, wanted: Collection[Route]) -> RouteChanges:
         """Make `wanted` the routes of `protocol` in `table`; leave those of other protocols alone.
@@ -201,6 +210,54 @@ class HostNetwork:
 
         await self._reading.run(check)
 
+    async def ensure_modules(self, names: Sequence[str]) -> None:
+        """Have modules in the kernel. Idempotent. Raises NetlinkError that says what to do; see `kernel_module`."""
+        await self._reading.run(kernel_module.ensure_modules, names)
+
+    async def ensure_pod_sysctls(self, sysctls: Collection[Sysctl], netns: NetnsPath | Namespace) -> None:
+        """Write the sysctls in the namespace of a pod. Idempotent. Raises NamespaceError or NetlinkError.
+
+        An open namespace must stay open until the call is done; a cancelled one may still need it.
+        """
+
+        def write(pod_netns: Namespace) -> None:
+            if pod_netns.is_same(self._home):
+                raise NamespaceError(pod_netns.path, "is the node's own")
+            with pod_netns.entered(self._home):
+                apply_sysctls(sysctls)
+
+        def job() -> None:
+            if isinstance(netns, Namespace):
+                write(netns)
+            else:
+                with Namespace(netns) as opened:
+                    write(opened)
+
+        await self._reading.run(job)
+
+    async def name_host_end(self, ifname: LinkName, alias: PodAlias, netns: NetnsPath) -> LinkName | None:
+        """Give the host's end of a pod's interface an alias; see `host_end`."""
+
+        def name() -> LinkName | None:
+            with Namespace(netns) as pod_netns:
+                return host_end.name_host_end(ifname, alias, pod_netns, home=self._home)
+
+        return await self._reading.run(name)
+
+    async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
+        """The namespace of the pod whose veth has this alias; the caller closes it. None if there is no such veth."""
+        job = self._reading.submit(self._open_pod_namespace, alias)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(job))
+        except asyncio.CancelledError:
+            job.add_done_callback(_close_unwanted)
+            job.cancel()
+            raise
+
+    def _open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
+        with Connection() as connection:
+            return host_end.open_pod_namespace(alias, connection)
+
     async def detach_pod(self, host_name: LinkName) -> None:
         """Delete the veth; when this returns, it and its routes are gone. Idempotent: no such link is
         success.
@@ -215,6 +272,12 @@ class HostNetwork:
                 return function(connection)
 
         return await self._reading.run(job)
+
+
+def _close_unwanted(job: Future[Namespace | None]) -> None:
+    """Nobody waits for the namespace any more."""
+    if not job.cancelled() and job.exception() is None and (namespace := job.result()) is not None:
+        namespace.close()
 
 
 async def _finish(work: Coroutine[object, object, None]) -> None:

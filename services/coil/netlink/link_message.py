@@ -79,6 +79,28 @@ def _veth_end(name: LinkName, mac: MacAddress, mtu: int) -> bytes:
     )
 
 
+def new_virtual_link(name: LinkName, kind: str, data: bytes, *, mtu: int) -> Request:
+    """Make a link of a kind that its module describes by the attributes `data`, down; `mtu` 0 is the kind's own."""
+    return Request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, _virtual_link(name, kind, data, mtu), ("create", kind, name))
+
+
+def change_virtual_link(name: LinkName, kind: str, data: bytes, *, mtu: int) -> Request:
+    """Change what `data` says of the link that is there, and its MTU; everything else stays."""
+    return Request(RTM_NEWLINK, 0, _virtual_link(name, kind, data, mtu), ("change", kind, name))
+
+
+def _virtual_link(name: LinkName, kind: str, data: bytes, mtu: int) -> bytes:
+    info = attribute_text(_IFLA_INFO_KIND, kind) + attribute(_IFLA_INFO_DATA, data)
+    body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute_text(_IFLA_IFNAME, name) + attribute(_IFLA_LINKINFO, info)
+    return body + attribute_u32(_IFLA_MTU, mtu) if mtu else body
+
+
+def parse_link_data(body: bytes) -> bytes:
+    """What the kind of the link of an RTM_NEWLINK message says about it: attributes, of whose meaning the kind is."""
+    attributes = parse_attributes(body, _IFINFO.size)
+    return parse_attributes(attributes.get(_IFLA_LINKINFO, b""), 0).get(_IFLA_INFO_DATA, b"")
+
+
 def set_alias(index: int, alias: str) -> Request:
     """Write the link's alias (`ip link set alias`)."""
     body = _IFINFO.pack(0, 0, index, 0, 0) + attribute(_IFLA_IFALIAS, alias.encode())
@@ -88,6 +110,12 @@ def set_alias(index: int, alias: str) -> Request:
 def set_up(index: int) -> Request:
     """Bring the link up."""
     return Request(RTM_SETLINK, 0, _IFINFO.pack(0, 0, index, _IFF_UP, _IFF_UP), ("set up link", index))
+
+
+def rename_link(index: int, name: LinkName) -> Request:
+    """Give the link another name. EBUSY where it is up (before Linux 6.3), EEXIST where the name is taken."""
+    body = _IFINFO.pack(0, 0, index, 0, 0) + attribute_text(_IFLA_IFNAME, name)
+    return Request(RTM_SETLINK, 0, body, ("rename link to", name))
 
 
 def delete_link(name: LinkName) -> Request:

@@ -15,6 +15,7 @@ from types import TracebackType
 from coil.netlink.error import NamespaceError
 
 _CLONE_NEWNET = 0x40000000
+_CURRENT = Path("/proc/thread-self/ns/net")
 _libc = ctypes.CDLL(None, use_errno=True)  # os.setns came with Python 3.12
 
 
@@ -32,7 +33,7 @@ class Namespace:
     @classmethod
     def current(cls) -> "Namespace":
         """The namespace of the calling thread."""
-        return cls(Path("/proc/thread-self/ns/net"))
+        return cls(_CURRENT)
 
     def fileno(self) -> int:
         return self._fd
@@ -58,8 +59,14 @@ class Namespace:
         """
         if _libc.setns(self._fd, _CLONE_NEWNET) != 0:
             number = ctypes.get_errno()
+            # Without CAP_SYS_ADMIN, as in a router pod, the kernel refuses the way to where one is already, too.
+            if number == errno.EPERM and self._is_current():
+                return
             problem = "not a network namespace" if number == errno.EINVAL else os.strerror(number)
             raise NamespaceError(self.path, problem)
+
+    def _is_current(self) -> bool:
+        return os.path.samestat(os.fstat(self._fd), os.stat(_CURRENT))  # noqa: PTH116 - as os.fstat
 
     @contextmanager
     def entered(self, home: "Namespace") -> Iterator[None]:

@@ -1,6 +1,4 @@
-"""Routes and rules on the wire: `struct rtmsg` (linux/rtnetlink.h), `struct fib_rule_hdr`
-(linux/fib_rules.h).
-"""
+"""Routes on the wire: `struct rtmsg` (linux/rtnetlink.h)."""
 
 import struct
 from collections.abc import Mapping
@@ -9,7 +7,6 @@ from ipaddress import ip_address, ip_network
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteScope, RouteType
-from coil.kernel.rule import Rule
 from coil.netlink.request import Request
 from coil.netlink.wire import (
     NLM_F_CREATE,
@@ -25,9 +22,6 @@ from coil.netlink.wire import (
 RTM_NEWROUTE = 24
 RTM_DELROUTE = 25
 RTM_GETROUTE = 26
-RTM_NEWRULE = 32
-RTM_DELRULE = 33
-RTM_GETRULE = 34
 
 _RTMSG = struct.Struct("=BBBBBBBBI")  # family, dst and src length, tos, table, protocol, scope, type, flags
 _RTM_F_CLONED = 0x200
@@ -36,15 +30,6 @@ _RTA_OIF = 4
 _RTA_GATEWAY = 5
 _RTA_PRIORITY = 6
 _RTA_TABLE = 15
-
-_RULE = struct.Struct("=BBBBBxxBI")  # family, dst and src length, tos, table, action, flags
-_FR_ACT_TO_TBL = 1
-_FRA_PRIORITY = 6
-_FRA_SUPPRESS_PREFIXLEN = 14
-_FRA_TABLE = 15
-_FRA_PROTOCOL = 21
-_RULE_PLAIN = frozenset({_FRA_PRIORITY, 13, _FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_PROTOCOL})
-"""The attributes of a rule without a selector (13 is FRA_SUPPRESS_IFGROUP)."""
 
 IP6_DEFAULT_METRIC = 1024
 """IP6_RT_PRIO_USER of linux/ipv6_route.h: what the kernel stores for a route that was given no metric."""
@@ -133,46 +118,4 @@ def parse_route(body: bytes, names: Mapping[int, LinkName]) -> Route | None:
         scope=RouteScope.UNIVERSE if ipv6 else scope,
         type=RouteType(type_),
         metric=0 if ipv6 and metric == IP6_DEFAULT_METRIC else metric,
-    )
-
-
-def new_rule(rule: Rule) -> Request:
-    """Add a rule. EEXIST where there is one of the same priority and table."""
-    return Request(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, _rule_body(rule), ("add", rule))
-
-
-def delete_rule(rule: Rule) -> Request:
-    """Delete one rule of that priority, table and protocol."""
-    return Request(RTM_DELRULE, 0, _rule_body(rule), ("delete", rule))
-
-
-def _rule_body(rule: Rule) -> bytes:
-    return (
-        _RULE.pack(rule.family, 0, 0, 0, 0, _FR_ACT_TO_TBL, 0)
-        + attribute_u32(_FRA_PRIORITY, rule.priority)
-        + attribute_u32(_FRA_TABLE, rule.table)
-        + attribute(_FRA_PROTOCOL, bytes((rule.protocol,)))
-    )
-
-
-def dump_rules(family: Family) -> Request:
-    """Ask for all rules of one family."""
-    return Request(RTM_GETRULE, NLM_F_DUMP, _RULE.pack(family, 0, 0, 0, 0, 0, 0), ("list rules",))
-
-
-def parse_rule(body: bytes) -> Rule | None:
-    """Read an RTM_NEWRULE message; None for rules that select packets or do anything but look up a table."""
-    family, dst_length, src_length, tos, table, action, _flags = _RULE.unpack_from(body)
-    attributes = parse_attributes(body, _RULE.size)
-    if action != _FR_ACT_TO_TBL or dst_length or src_length or tos or not attributes.keys() <= _RULE_PLAIN:
-        return None
-    # A rule that suppresses short prefixes is no plain lookup; −1 stands for none.
-    if attributes.get(_FRA_SUPPRESS_PREFIXLEN, b"\xff\xff\xff\xff") != b"\xff\xff\xff\xff":
-        return None
-    protocol = attributes.get(_FRA_PROTOCOL)
-    return Rule(
-        family=Family(family),
-        priority=parse_u32(attributes[_FRA_PRIORITY]) if _FRA_PRIORITY in attributes else 0,
-        table=parse_u32(attributes[_FRA_TABLE]) if _FRA_TABLE in attributes else table,
-        protocol=protocol[0] if protocol else 0,
     )

@@ -1,6 +1,4 @@
-"""The host's own state: its links, rules and routes, read and brought in line. Runs in a worker's thread, in
-the host's namespace.
-"""
+"""Routes of a namespace, read and brought in line. Runs in a worker's thread, in that namespace."""
 
 import errno
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +8,6 @@ from ipaddress import IPv4Address, IPv6Address
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import Link, LinkName
 from coil.kernel.route import Route, RouteChanges, diff_routes
-from coil.kernel.rule import Rule, RuleChanges, diff_rules
 from coil.netlink.address_message import dump_addresses, parse_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
@@ -18,15 +15,11 @@ from coil.netlink.link_table import find_link, read_links
 from coil.netlink.request import Request
 from coil.netlink.route_message import (
     delete_route,
-    delete_rule,
     dump_routes,
-    dump_rules,
     get_route,
     new_route,
-    new_rule,
     parse_route,
     parse_route_index,
-    parse_rule,
     replace_route,
 )
 
@@ -135,25 +128,6 @@ def _put(
         else:
             requests.append(request(route, indices[route.device] if route.device else 0))
     return [*connection.submit(requests), *errors]
-
-
-def ensure_rules(rules: Collection[Rule], connection: Connection) -> RuleChanges:
-    """Make every rule exist once, and no other of the same protocols."""
-    actual = [
-        rule
-        for family in Family
-        for body in connection.dump(dump_rules(family))
-        if (rule := parse_rule(body)) is not None
-    ]
-    changes = diff_rules(actual, rules)
-    # A kernel without a family has no packets of it to look up.
-    adds = [new_rule(rule) for rule in changes.adds]
-    errors = connection.submit(adds, tolerate={errno.EEXIST, errno.EAFNOSUPPORT})
-    deletes = [delete_rule(rule) for rule in changes.deletes]
-    errors += connection.submit(deletes, tolerate={errno.ENOENT})
-    for error in errors:
-        raise error
-    return changes
 
 
 def find_uplink(node_addresses: Collection[IPAddress], connection: Connection) -> Link:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
 ATTRIBUTE = struct.Struct("=HH")  # length, type
+U16 = struct.Struct("=H")
+BE16 = struct.Struct(">H")
 U32 = struct.Struct("=I")
 S32 = struct.Struct("=i")
 
@@ -34,6 +36,21 @@ _TYPE_MASK = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 def attribute(kind: int, payload: bytes) -> bytes:
     """One attribute, padded."""
     return ATTRIBUTE.pack(4 + len(payload), kind) + payload + _PADDING[len(payload) % 4]
+
+
+def attribute_u8(kind: int, number: int) -> bytes:
+    """One attribute that holds an 8-bit number."""
+    return attribute(kind, bytes((number,)))
+
+
+def attribute_u16(kind: int, number: int) -> bytes:
+    """One attribute that holds a 16-bit number."""
+    return attribute(kind, U16.pack(number))
+
+
+def attribute_be16(kind: int, number: int) -> bytes:
+    """One attribute that holds a 16-bit number in network byte order, as ports are."""
+    return attribute(kind, BE16.pack(number))
 
 
 def attribute_u32(kind: int, number: int) -> bytes:
@@ -62,6 +79,21 @@ def parse_attributes(data: bytes, offset: int) -> dict[int, bytes]:
         attributes[kind & _TYPE_MASK] = data[offset + 4 : offset + length]
         offset += (length + 3) & ~3
     return attributes
+
+
+def parse_u8(payload: bytes) -> int:
+    """The number that `attribute_u8` wrote."""
+    return payload[0]
+
+
+def parse_u16(payload: bytes) -> int:
+    """The number that `attribute_u16` wrote."""
+    return int(U16.unpack(payload)[0])
+
+
+def parse_be16(payload: bytes) -> int:
+    """The number that `attribute_be16` wrote."""
+    return int(BE16.unpack(payload)[0])
 
 
 def parse_u32(payload: bytes) -> int:

@@ -1,5 +1,6 @@
 """Random values of the kernel's vocabulary, few enough that equal ones meet."""
 
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from hypothesis import strategies as st
@@ -39,3 +40,16 @@ rules = st.builds(
     table=st.sampled_from((116, 117)),
     protocol=st.sampled_from((3, 30)),
 )
+
+
+@st.composite
+def selective_rules(draw: st.DrawFn) -> Rule:
+    """Rules with any selectors, or none."""
+    rule = draw(rules)
+    network = IPv4Network("10.0.0.0/8") if rule.family is Family.IPV4 else IPv6Network("fc00::/7")
+    return replace(
+        rule,
+        destination=draw(st.sampled_from((None, network))),
+        iif=draw(st.sampled_from((None, LinkName("eth0")))),
+        mark=draw(st.sampled_from((None, 0, 5))),
+    )

@@ -1,0 +1,135 @@
+"""Policy routing rules on the wire: `struct fib_rule_hdr` and FRA_* (linux/fib_rules.h)."""
+
+import struct
+from ipaddress import ip_network
+
+from coil.kernel.family import Family, IPNetwork
+from coil.kernel.link import LinkName
+from coil.kernel.rule import Rule
+from coil.netlink.request import Request
+from coil.netlink.wire import (
+    NLM_F_CREATE,
+    NLM_F_DUMP,
+    NLM_F_EXCL,
+    attribute,
+    attribute_text,
+    attribute_u8,
+    attribute_u32,
+    parse_attributes,
+    parse_text,
+    parse_u8,
+    parse_u32,
+)
+
+RTM_NEWRULE = 32
+RTM_DELRULE = 33
+RTM_GETRULE = 34
+
+_RULE = struct.Struct("=BBBBBxxBI")  # family, dst and src length, tos, table, action, flags
+_FR_ACT_TO_TBL = 1
+_FIB_RULE_INVERT = 2
+_FRA_DST = 1
+_FRA_IIFNAME = 3
+_FRA_PRIORITY = 6
+_FRA_FWMARK = 10
+_FRA_SUPPRESS_IFGROUP = 13
+_FRA_SUPPRESS_PREFIXLEN = 14
+_FRA_TABLE = 15
+_FRA_FWMASK = 16
+_FRA_PAD = 18
+_FRA_PROTOCOL = 21
+_UNDERSTOOD = frozenset(
+    {
+        _FRA_DST,
+        _FRA_IIFNAME,
+        _FRA_PRIORITY,
+        _FRA_FWMARK,
+        _FRA_SUPPRESS_IFGROUP,
+        _FRA_SUPPRESS_PREFIXLEN,
+        _FRA_TABLE,
+        _FRA_FWMASK,
+        _FRA_PAD,
+        _FRA_PROTOCOL,
+    }
+)
+_NO_SUPPRESSION = b"\xff\xff\xff\xff"
+_WHOLE_MARK = 0xFFFFFFFF
+
+
+def new_rule(rule: Rule) -> Request:
+    """Add a rule. EEXIST where there is one of the same priority and table that has its selectors, or more."""
+    return Request(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, _rule_body(rule), ("add", rule))
+
+
+def append_rule(rule: Rule) -> Request:
+    """Add a rule, even if there is an equal one: what the kernel takes for equal may have more selectors (rule_exists
+    in net/core/fib_rules.c compares what the request names).
+    """
+    return Request(RTM_NEWRULE, NLM_F_CREATE, _rule_body(rule), ("add", rule))
+
+
+def delete_rule(rule: Rule) -> Request:
+    """Delete the first rule of that priority, table and protocol that has these selectors, or more. ENOENT where there
+    is none.
+    """
+    return Request(RTM_DELRULE, 0, _rule_body(rule), ("delete", rule))
+
+
+def _rule_body(rule: Rule) -> bytes:
+    to = rule.destination
+    body = (
+        _RULE.pack(rule.family, to.prefixlen if to is not None else 0, 0, 0, 0, _FR_ACT_TO_TBL, 0)
+        + attribute_u32(_FRA_PRIORITY, rule.priority)
+        + attribute_u32(_FRA_TABLE, rule.table)
+        + attribute_u8(_FRA_PROTOCOL, rule.protocol)
+    )
+    if to is not None:
+        body += attribute(_FRA_DST, to.network_address.packed)
+    if rule.iif is not None:
+        body += attribute_text(_FRA_IIFNAME, rule.iif)
+    if rule.mark is not None:
+        body += attribute_u32(_FRA_FWMARK, rule.mark) + attribute_u32(_FRA_FWMASK, _WHOLE_MARK)
+    return body
+
+
+def dump_rules(family: Family) -> Request:
+    """Ask for all rules of one family."""
+    return Request(RTM_GETRULE, NLM_F_DUMP, _RULE.pack(family, 0, 0, 0, 0, 0, 0), ("list rules",))
+
+
+def parse_rule(body: bytes) -> Rule | None:
+    """Read an RTM_NEWRULE message; None for rules that select by what `Rule` does not know, or do more than a
+    lookup.
+    """
+    family, dst_length, src_length, tos, table, action, flags = _RULE.unpack_from(body)
+    attributes = parse_attributes(body, _RULE.size)
+    if (
+        action != _FR_ACT_TO_TBL
+        or flags & _FIB_RULE_INVERT
+        or src_length
+        or tos
+        or not attributes.keys() <= _UNDERSTOOD
+    ):
+        return None
+    # A rule that suppresses short prefixes is no plain lookup; −1 stands for none.
+    if attributes.get(_FRA_SUPPRESS_PREFIXLEN, _NO_SUPPRESSION) != _NO_SUPPRESSION:
+        return None
+    mask = parse_u32(attributes[_FRA_FWMASK]) if _FRA_FWMASK in attributes else None
+    if mask not in (None, _WHOLE_MARK):
+        return None
+    mark = parse_u32(attributes[_FRA_FWMARK]) if _FRA_FWMARK in attributes else 0
+    iif = attributes.get(_FRA_IIFNAME)
+    protocol = attributes.get(_FRA_PROTOCOL)
+    return Rule(
+        family=Family(family),
+        priority=parse_u32(attributes[_FRA_PRIORITY]) if _FRA_PRIORITY in attributes else 0,
+        table=parse_u32(attributes[_FRA_TABLE]) if _FRA_TABLE in attributes else table,
+        protocol=parse_u8(protocol) if protocol else 0,
+        destination=_network(attributes[_FRA_DST], dst_length) if dst_length else None,
+        iif=LinkName(parse_text(iif)) if iif is not None else None,
+        mark=mark if mask is not None else None,
+    )
+
+
+def _network(packed: bytes, length: int) -> IPNetwork:
+    return ip_network((packed, length))

@@ -1,0 +1,60 @@
+"""Rules as written here, read by pyroute2, and rules as others write them."""
+
+from dataclasses import replace
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from pyroute2.netlink.rtnl.fibmsg import fibmsg
+
+from coil.kernel.family import Family
+from coil.kernel.link import LinkName
+from coil.kernel.rule import Rule
+from coil.netlink.rule_message import append_rule, delete_rule, new_rule, parse_rule
+from coil.netlink.wire import attribute_u32
+from tests.coil.netlink.oracle import read
+
+PLAIN = Rule(family=Family.IPV4, priority=2000, table=117, protocol=30)
+PRIVATE = replace(PLAIN, destination=ip_network("172.16.0.0/12"), table=254)
+PRIVATE6 = replace(PLAIN, family=Family.IPV6, destination=ip_network("fc00::/7"))
+INCOMING = replace(PLAIN, iif=LinkName("eth0"), table=118)
+MARKED = replace(PLAIN, priority=1000, mark=26, table=1003)
+UNMARKED = replace(MARKED, mark=0)
+ALL = replace(PRIVATE, iif=LinkName("eth0"), mark=0xFFFFFFFF)
+
+
+@pytest.mark.parametrize("family", list(Family))
+@pytest.mark.parametrize("table", [116, 70_000])
+def test_a_rule_for_every_packet(family: Family, table: int) -> None:
+    rule = Rule(family=family, priority=2000, table=table, protocol=30)
+    request = new_rule(rule)
+    message = read(fibmsg, request)
+    assert (message["family"], message["action"], message["src_len"], message["dst_len"]) == (family, 1, 0, 0)
+    assert (message.get("priority"), message.get("table"), message.get("protocol")) == (2000, table, 30)
+    assert [message.get(name) for name in ("dst", "iifname", "fwmark", "fwmask")] == [None] * 4
+    assert parse_rule(request.body) == rule
+
+
+@pytest.mark.parametrize("rule", [PRIVATE, PRIVATE6, INCOMING, MARKED, UNMARKED, ALL])
+@pytest.mark.parametrize("verb", [new_rule, append_rule, delete_rule])
+def test_a_rule_with_selectors(rule: Rule, verb: Any) -> None:
+    request = verb(rule)
+    message = read(fibmsg, request)
+    to = rule.destination
+    assert (message["family"], message["dst_len"]) == (rule.family, to.prefixlen if to else 0)
+    assert message.get("dst") == (str(to.network_address) if to else None)
+    assert message.get("iifname") == rule.iif
+    assert message.get("fwmark") == rule.mark
+    assert message.get("fwmask") == (None if rule.mark is None else 0xFFFFFFFF)
+    assert parse_rule(request.body) == rule
+
+
+@pytest.mark.parametrize("rule", [PLAIN, PRIVATE, MARKED])
+def test_a_rule_that_selects_by_what_is_not_known_is_nobody_to_us(rule: Rule) -> None:
+    body = new_rule(rule).body
+    inverted = body[:8] + b"\2\0\0\0" + body[12:]  # FIB_RULE_INVERT
+    assert parse_rule(inverted) is None
+    assert parse_rule(body + attribute_u32(20, 1)) is None  # FRA_UID_RANGE
+    assert parse_rule(body + attribute_u32(14, 0)) is None  # FRA_SUPPRESS_PREFIXLEN
+    assert parse_rule(body + attribute_u32(14, 0xFFFFFFFF)) == rule
+    assert parse_rule(body + attribute_u32(16, 0xFF)) is None  # FRA_FWMASK
