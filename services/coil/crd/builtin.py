@@ -56,6 +56,75 @@ class Pod(Struct, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
 
+class ServiceSpec(Struct, frozen=True, kw_only=True):
+    """One address per family, the preferred one first; "None" for a headless Service."""
+
+    # The API writes "clusterIP"; the struct's camel case would ask for "clusterIp".
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    cluster_ips: tuple[str, ...] = msgspec.field(name="clusterIPs", default=())
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: ServiceSpec = ServiceSpec()
+
+
+class DeploymentStatus(Struct, frozen=True, kw_only=True):
+    replicas: int = 0
+
+
+class Deployment(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    status: DeploymentStatus = DeploymentStatus()
+
+
+class PodDisruptionBudget(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+
+
+class ServiceAccount(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """Whole, because a list of subjects can only be written as a whole."""
+
+    kind: str
+    name: str
+    api_group: str = ""
+    namespace: str = ""
+
+
+class ClusterRoleBinding(Struct, frozen=True, kw_only=True):
+    """Go writes an empty slice as null."""
+
+    metadata: ObjectMeta
+    subjects: tuple[Subject, ...] | None = None
+
+
 NODES: Resource[Node] = Resource("", "v1", "nodes", "Node", namespaced=False, type=Node)
 NAMESPACES: Resource[Namespace] = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=Namespace)
 PODS: Resource[Pod] = Resource("", "v1", "pods", "Pod", namespaced=True, type=Pod)
+SERVICES: Resource[Service] = Resource("", "v1", "services", "Service", namespaced=True, type=Service)
+DEPLOYMENTS: Resource[Deployment] = Resource(
+    "apps", "v1", "deployments", "Deployment", namespaced=True, type=Deployment
+)
+SERVICE_ACCOUNTS: Resource[ServiceAccount] = Resource(
+    "", "v1", "serviceaccounts", "ServiceAccount", namespaced=True, type=ServiceAccount
+)
+CLUSTER_ROLE_BINDINGS: Resource[ClusterRoleBinding] = Resource(
+    *("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding"),
+    namespaced=False,
+    type=ClusterRoleBinding,
+)
+
+POLICY_GROUP = "policy"
+
+
+def disruption_budgets(version: str) -> Resource[PodDisruptionBudget]:
+    """As the API server has them: v1beta1 before 1.21, v1 since 1.25, both between."""
+    return Resource(
+        *(POLICY_GROUP, version, "poddisruptionbudgets", "PodDisruptionBudget"),
+        namespaced=True,
+        type=PodDisruptionBudget,
+    )

@@ -1,4 +1,4 @@
-"""Networks as manifests write them: `address/prefix length`, host bits unset.
+"""Networks as manifests write them: `address/prefix length`, host bits unset where nothing else is said.
 
 Stricter than `ipaddress` on purpose: a bare address, a netmask (`/255.255.0.0`) or a zone (`%eth0`) is not a
 CIDR to the Go programs that read the same manifests. Errors are ValueError with a message fit for a user.
@@ -28,6 +28,11 @@ def parse_ipv6_cidr(text: str) -> IPv6Network:
     if interface.ip != interface.network.network_address:
         raise ValueError(_host_bits(text, interface.network))
     return interface.network
+
+
+def parse_cidr(text: str) -> IPv4Network | IPv6Network:
+    """A network of either family; host bits are cleared, as Go's net.ParseCIDR does it. Raises ValueError."""
+    return _parse_interface(text).network
 
 
 def _parse_interface(text: str) -> IPv4Interface | IPv6Interface:

@@ -1,0 +1,43 @@
+"""Egress: a group of SNAT router pods and the destinations that they are for, as the API server stores it.
+
+Strings stay strings here, so that one with nonsense in it can still be decoded, listed and reported. What the router
+pods look like is the API server's vocabulary, not ours: `template`, `strategy` and the rest of what becomes a
+Deployment, a Service and a PodDisruptionBudget are kept as the documents that they are.
+"""
+
+from typing import Any
+
+from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.names import GROUP, VERSION
+from coil.crd.resource import Resource
+
+DEFAULT_SESSION_AFFINITY = "ClientIP"
+
+
+class EgressSpec(Struct, frozen=True, kw_only=True):
+    """`fou_source_port_auto` lets the kernel choose the source port of each flow; otherwise it is the fixed port."""
+
+    destinations: tuple[str, ...] = ()
+    replicas: int = 1
+    strategy: dict[str, Any] | None = None
+    template: dict[str, Any] | None = None
+    session_affinity: str = DEFAULT_SESSION_AFFINITY
+    session_affinity_config: dict[str, Any] | None = None
+    fou_source_port_auto: bool = False
+    pod_disruption_budget: dict[str, Any] | None = None
+
+
+class EgressStatus(Struct, frozen=True, kw_only=True):
+    """What the scale subresource shows: how many router pods there are, and the label selector that finds them."""
+
+    replicas: int = 0
+    selector: str = ""
+
+
+class Egress(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: EgressSpec = EgressSpec()
+    status: EgressStatus = EgressStatus()
+
+
+EGRESSES: Resource[Egress] = Resource(GROUP, VERSION, "egresses", "Egress", namespaced=True, type=Egress)

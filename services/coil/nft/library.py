@@ -1,0 +1,41 @@
+"""libnftables: one command in JSON, in the namespace of the calling thread.
+
+A context of the library is bound to the namespace that the thread was in when it was made, so each command has its own
+(0.3 ms). The library keeps a list of links for the whole process (its iface.c), so commands take turns.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from coil.nft.error import NftError
+
+Command: TypeAlias = Mapping[str, Any]
+"""One object of libnftables-json(5): `{"add": {"table": {…}}}`."""
+
+_turn: Final = threading.Lock()
+
+
+def run(commands: Sequence[Command], *, doing: str) -> list[dict[str, Any]]:
+    """Carry out the commands as one transaction; the objects of the answer, of which there are some after a `list`.
+
+    Blocks for a few milliseconds. Raises NftError, which says that it happened while `doing`, and then nothing has
+    changed; also where the library is missing.
+    """
+    with _turn:
+        code, output, error = _open(doing).json_cmd({"nftables": list(commands)})
+    if code != 0:
+        raise NftError(doing=doing, reason=" ".join(error.split()) or "libnftables gave no reason")
+    return list(output["nftables"]) if output else []
+
+
+def _open(doing: str) -> Any:
+    # Not before it is needed: most processes that could use it never do (1 MB, 6 ms).
+    try:
+        import nftables
+    except ImportError as error:
+        raise NftError(doing=doing, reason=f"the Python package pip-nftables is missing ({error})") from error
+    try:
+        return nftables.Nftables()
+    except OSError as error:
+        raise NftError(doing=doing, reason=f"the library libnftables.so.1 is missing ({error})") from error

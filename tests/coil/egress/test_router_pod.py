@@ -1,0 +1,150 @@
+"""The template of router pods: what a user's template may say, and what the router cannot do without."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from coil.crd.egress import Egress
+from coil.egress.router_container import RouterProgram, render_container
+from coil.egress.router_label import EGRESS_SELECTOR, router_labels, router_selector
+from coil.egress.router_pod import render_pod_template
+
+PROGRAM = RouterProgram(image="coil:1", port=5555)
+DEFAULT: dict[str, Any] = render_container({}, "nat", PROGRAM)
+
+
+def egress(**spec: Any) -> Egress:
+    document = {"metadata": {"name": "nat", "namespace": "internet", "uid": "uid-1"}, "spec": spec}
+    return msgspec.convert(document, Egress)
+
+
+def test_a_container_out_of_nothing() -> None:
+    assert DEFAULT == {
+        "name": "egress",
+        "image": "coil:1",
+        "command": ["coil-egress-agent"],
+        "args": ["--egress-port=5555"],
+        "env": [
+            {"name": "COIL_POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            {"name": "COIL_EGRESS_NAME", "value": "nat"},
+            {"name": "COIL_POD_ADDRESSES", "valueFrom": {"fieldRef": {"fieldPath": "status.podIPs"}}},
+        ],
+        "ports": [
+            {"name": "metrics", "containerPort": 8080, "protocol": "TCP"},
+            {"name": "health", "containerPort": 8081, "protocol": "TCP"},
+        ],
+        "resources": {"requests": {"cpu": "100m", "memory": "200Mi"}},
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "health", "scheme": "HTTP"}},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health", "scheme": "HTTP"}},
+        "securityContext": {
+            "runAsUser": 0,
+            "runAsNonRoot": False,
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "seccompProfile": {"type": "RuntimeDefault"},
+            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+        },
+    }
+
+
+def rendered(**given: Any) -> dict[str, Any]:
+    """The fields that differ from the container out of nothing."""
+    container = render_container({"name": "egress", **given}, "nat", PROGRAM)
+    return {field: value for field, value in container.items() if DEFAULT.get(field) != value}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"image": "mine:2", "imagePullPolicy": "Never"},
+        {"args": ["--log-level=debug"]},
+        {"resources": {"limits": {"cpu": "50m"}}},
+        {"resources": {"requests": {"cpu": 2}}},
+        {"volumeMounts": [{"name": "a", "mountPath": "/a"}]},
+        {"readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1}},
+        {"lifecycle": {"preStop": {"sleep": {"seconds": 5}}}},
+        {"securityContext": {"privileged": True}},
+    ],
+)
+def test_the_users_fields_win(given: dict[str, Any]) -> None:
+    assert rendered(**given) == given
+
+
+def test_another_command_has_no_arguments_of_ours() -> None:
+    container = render_container({"command": ["sleep"]}, "nat", PROGRAM)
+    assert container["command"] == ["sleep"]
+    assert "args" not in container
+
+
+def test_a_probe_that_has_only_numbers_gets_our_address() -> None:
+    assert rendered(livenessProbe={"periodSeconds": 3}) == {
+        "livenessProbe": {"periodSeconds": 3, "httpGet": {"path": "/healthz", "port": "health", "scheme": "HTTP"}}
+    }
+
+
+def test_environment_and_ports_are_joined_and_ours_win() -> None:
+    environment = [{"name": "A", "value": "$(COIL_EGRESS_NAME)"}, {"name": "COIL_EGRESS_NAME", "value": "other"}]
+    ports = [{"containerPort": 8081}, {"name": "metrics", "containerPort": 1}, {"name": "x", "containerPort": 2}]
+    container = render_container({"env": environment, "ports": ports}, "nat", PROGRAM)
+    assert container["env"] == [*DEFAULT["env"], environment[0]], "ours first, so that others may refer to them"
+    assert container["ports"] == [*DEFAULT["ports"], ports[2]]
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        ({"readOnlyRootFilesystem": False}, {"readOnlyRootFilesystem": False}),
+        ({"seccompProfile": {"type": "Unconfined"}}, {"seccompProfile": {"type": "Unconfined"}}),
+        ({"capabilities": {"add": ["NET_RAW"]}}, {"capabilities": {"drop": ["ALL"], "add": ["NET_RAW", "NET_ADMIN"]}}),
+        ({"capabilities": {"add": ["NET_ADMIN"], "drop": []}}, {"capabilities": {"drop": [], "add": ["NET_ADMIN"]}}),
+        ({"capabilities": None}, {}),
+    ],
+)
+def test_the_security_context_is_joined_field_by_field(given: dict[str, Any], changed: dict[str, Any]) -> None:
+    container = render_container({"securityContext": given}, "nat", PROGRAM)
+    assert container["securityContext"] == DEFAULT["securityContext"] | changed
+
+
+def test_a_pod_without_a_template() -> None:
+    assert render_pod_template(egress(), PROGRAM) == {
+        "metadata": {"labels": router_labels("nat"), "annotations": {}},
+        "spec": {"serviceAccountName": "coil-egress", "containers": [DEFAULT]},
+    }
+
+
+@pytest.mark.parametrize("template", [{}, {"metadata": {}, "spec": {}}, {"spec": {"containers": []}}, {"spec": None}])
+def test_an_empty_template_is_none(template: dict[str, Any]) -> None:
+    assert render_pod_template(egress(template=template), PROGRAM) == render_pod_template(egress(), PROGRAM)
+
+
+def test_our_labels_and_account_win_and_the_rest_stays() -> None:
+    labels = {"app.kubernetes.io/instance": "mine", "team": "net"}
+    spec = {"serviceAccount": "other", "serviceAccountName": "other", "nodeSelector": {"a": "b"}, "newer": {"x": 1}}
+    template = {"metadata": {"labels": labels, "annotations": {"a": "b"}}, "spec": spec}
+    pod = render_pod_template(egress(template=template), PROGRAM)
+    assert pod["metadata"] == {"labels": {"team": "net", **router_labels("nat")}, "annotations": {"a": "b"}}
+    assert pod["spec"] == {
+        "serviceAccountName": "coil-egress",
+        "nodeSelector": {"a": "b"},
+        "newer": {"x": 1},
+        "containers": [DEFAULT],
+    }
+
+
+def test_the_routers_container_is_first_unless_it_is_placed() -> None:
+    sidecar = {"name": "sidecar", "image": "x"}
+
+    def names(*containers: dict[str, Any]) -> list[str]:
+        pod = render_pod_template(egress(template={"spec": {"containers": list(containers)}}), PROGRAM)
+        return [container["name"] for container in pod["spec"]["containers"]]
+
+    assert names(sidecar) == ["egress", "sidecar"]
+    assert names(sidecar, {"name": "egress"}) == ["sidecar", "egress"]
+
+
+def test_selectors_are_written_as_kubernetes_does_it() -> None:
+    assert router_selector("nat") == (
+        "app.kubernetes.io/component=egress,app.kubernetes.io/instance=nat,app.kubernetes.io/name=coil"
+    )
+    assert EGRESS_SELECTOR == "app.kubernetes.io/component=egress,app.kubernetes.io/name=coil"

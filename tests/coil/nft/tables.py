@@ -1,0 +1,79 @@
+"""Tables to go through: those that Coil writes, and random ones of the same vocabulary."""
+
+from ipaddress import ip_address
+
+from hypothesis import strategies as st
+
+from coil.egress.reply_plan import plan_reply_marks
+from coil.egress.router_plan import plan_masquerade
+from coil.egress.uplink import Uplink
+from coil.kernel.link import LinkName
+from coil.kernel.nft_table import (
+    Assign,
+    ChainType,
+    Comparison,
+    Count,
+    Field,
+    Hook,
+    Match,
+    NftChain,
+    NftTable,
+    Priority,
+    Verdict,
+)
+
+ETH0 = LinkName("eth0")
+ROUTER = plan_masquerade((ip_address("10.64.0.3"), ip_address("fd64::3")), ETH0)
+IPV4_ROUTER = plan_masquerade((ip_address("10.64.0.3"),), ETH0)
+MOVED_ROUTER = plan_masquerade((ip_address("10.64.0.4"), ip_address("fd64::4")), ETH0)
+CLIENT = plan_reply_marks(Uplink(name=ETH0, index=2, mtu=1500))
+
+_COUNTERS = ("a", "b")
+_families = st.sampled_from(
+    [
+        Match(Field.IPV4_SOURCE, Comparison.IS_NOT, "10.64.0.3"),
+        Match(Field.IPV6_SOURCE, Comparison.IS, "fd64::3"),
+        Match(Field.FAMILY, Comparison.IS, "ipv6"),
+    ]
+)
+"""A rule has one of these at most: others contradict it."""
+_matches = st.sampled_from(
+    [
+        Match(Field.OUTPUT_LINK, Comparison.IS, "eth0"),
+        Match(Field.INPUT_LINK, Comparison.IS_NOT, "eth1"),
+        Match(Field.CONNECTION_STATE, Comparison.AMONG, "invalid"),
+        Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"),
+        Match(Field.CONNECTION_MARK, Comparison.IS, 7),
+    ]
+)
+_assigns = st.sampled_from(
+    [Assign(Field.CONNECTION_MARK, 7), Assign(Field.PACKET_MARK, Field.CONNECTION_MARK), Assign(Field.PACKET_MARK, 9)]
+)
+_places = st.sampled_from(
+    [
+        (ChainType.FILTER, Hook.INPUT, Priority.FILTER),
+        (ChainType.FILTER, Hook.FORWARD, Priority.MANGLE),
+        (ChainType.ROUTE, Hook.OUTPUT, Priority.MANGLE),
+        (ChainType.NAT, Hook.POSTROUTING, Priority.SRCNAT),
+    ]
+)
+
+
+@st.composite
+def nft_tables(draw: st.DrawFn) -> NftTable:
+    """Tables of one name, up to two chains and two counters."""
+    counters = draw(st.lists(st.sampled_from(_COUNTERS), unique=True))
+    chains = []
+    for name in draw(st.lists(st.sampled_from(("x", "y")), unique=True)):
+        kind, hook, priority = draw(_places)
+        counts = st.sampled_from([Count(counter) for counter in counters]) if counters else st.nothing()
+        ends = [(), (Verdict.DROP,)] if kind is not ChainType.NAT else [(), (Verdict.MASQUERADE,)]
+        parts = st.tuples(
+            st.lists(_families, max_size=1),
+            st.lists(st.one_of(_matches, counts, _assigns), max_size=3),
+            st.sampled_from(ends),
+        )
+        rule = parts.map(lambda found: (*found[0], *found[1], *found[2]))
+        rules = draw(st.lists(rule.filter(bool), max_size=3))
+        chains.append(NftChain(name=name, type=kind, hook=hook, priority=priority, rules=tuple(rules)))
+    return NftTable(name="coil_test", chains=tuple(chains), counters=tuple(counters))
