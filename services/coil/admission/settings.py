@@ -6,14 +6,8 @@ from pathlib import Path
 
 from coil.crd.names import is_object_name
 from coil.runtime.duration import parse_period
-from coil.runtime.endpoint import Endpoint, parse_endpoint
+from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import flag, parse_optional_path
-
-
-def parse_open_endpoint(text: str) -> Endpoint:
-    """As `parse_endpoint`, but without a host it is every address: the API server is on another machine."""
-    endpoint = parse_endpoint(text)
-    return Endpoint("", endpoint.port) if text.startswith(":") else endpoint
 
 
 def parse_hosts(text: str) -> tuple[str, ...]:

@@ -21,11 +21,23 @@ from coil.kube.status import excerpt
 from coil.kube.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
 
 T = TypeVar("T", bound=HasMetadata)
+D = TypeVar("D")
 
 PAGE_SIZE = 500
 LIST_ATTEMPTS = 3
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+
+
+class _GroupVersion(Struct, frozen=True, kw_only=True):
+    version: str
+
+
+class _Group(Struct, frozen=True, kw_only=True):
+    """`metav1.APIGroup`."""
+
+    versions: tuple[_GroupVersion, ...]
+    preferred_version: _GroupVersion
 
 
 class KubeClient:
@@ -63,6 +75,19 @@ class KubeClient:
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         path = _path(resource, namespace=namespace, name=name)
         return _decode(resource, await self._transport.call("GET", path), what=f"GET {path}")
+
+    async def get_document(self, resource: Resource[Any], name: str, *, namespace: str = "") -> dict[str, Any]:
+        """The whole object, fields that nobody here knows included: what `replace` wants."""
+        path = _path(resource, namespace=namespace, name=name)
+        return _decode_as(dict[str, Any], await self._transport.call("GET", path), what=f"GET {path}")
+
+    async def served_versions(self, group: str) -> tuple[str, ...]:
+        """The versions of an API group, the preferred one first. NotFoundError for an unknown group."""
+        path = f"/apis/{_segment(group)}"
+        found = _decode_as(_Group, await self._transport.call("GET", path), what=f"GET {path}")
+        preferred = found.preferred_version.version
+        others = [entry.version for entry in found.versions if entry.version != preferred]
+        return (preferred, *others)
 
     async def list(self, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = "") -> list[T]:
         """All objects, as of one moment. Lists that expire while they are paged are begun again, a few times."""
@@ -158,8 +183,12 @@ class KubeClient:
         labels: str = "",
         fields: str = "",
         freshness: Freshness = Freshness.LATEST,
+        keep: Callable[[T], bool] | None = None,
     ) -> Collection[T]:
-        """What an informer reads: the objects of a kind, in one namespace or (if "") in all of them."""
+        """What an informer reads: the objects of a kind, in one namespace or (if "") in all of them.
+
+        With `keep`, only those that it affirms: see `Collection`.
+        """
         return Collection(
             self._transport,
             resource,
@@ -167,6 +196,7 @@ class KubeClient:
             labels=labels,
             fields=fields,
             freshness=freshness,
+            keep=keep,
             random=self._random,
         )
 
@@ -194,7 +224,11 @@ def _document(resource: Resource[T], body: Mapping[str, Any] | Struct) -> bytes:
 
 
 def _decode(resource: Resource[T], body: bytes, *, what: str) -> T:
+    return _decode_as(resource.type, body, what=what)
+
+
+def _decode_as(kind: type[D], body: bytes, *, what: str) -> D:
     try:
-        return msgspec.json.decode(body, type=resource.type)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnavailableError(f"{what}: unreadable answer: {error}: {excerpt(body)}") from error

@@ -56,7 +56,11 @@ class Page(Generic[T]):
 
 
 class Collection(Generic[T]):
-    """Reads one collection. Holds nothing between calls that they depend on: any number of readers may share it."""
+    """Reads one collection. Holds nothing between calls that they depend on: any number of readers may share it.
+
+    An object that `keep` denies is as good as absent: a list does not hold it, and a watch tells that it is deleted,
+    whenever it changes. It is for what no selector of the API server can say; `keep` must be pure.
+    """
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Collection(Generic[T]):
         fields: str,
         freshness: Freshness,
         random: Callable[[], float],
+        keep: Callable[[T], bool] | None = None,
     ) -> None:
         self.resource = resource
         self._transport = transport
@@ -78,6 +83,7 @@ class Collection(Generic[T]):
         # In place of no version at all: "any" (Kubernetes' API concepts, "resource versions").
         self._version = {"resourceVersion": "0"} if freshness is Freshness.CACHED else {}
         self._random = random
+        self._keep = keep
         self._sharing = Sharing()
         document: Any = PageDocument
         self._pages: msgspec.json.Decoder[PageDocument[T]] = msgspec.json.Decoder(document[resource.type])
@@ -101,12 +107,13 @@ class Collection(Generic[T]):
             document = self._pages.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UnavailableError(f"GET {self._path}: unreadable list: {error}: {excerpt(text)}") from error
-        return Page(
-            stream.items + (document.items or []), document.metadata.resource_version, document.metadata.continue_token
-        )
+        rest = [item for item in document.items or () if self._keep is None or self._keep(item)]
+        return Page(stream.items + rest, document.metadata.resource_version, document.metadata.continue_token)
 
-    def _decode_item(self, text: bytearray) -> T:
+    def _decode_item(self, text: bytearray) -> T | None:
         item = self._items.decode(text)
+        if self._keep is not None and not self._keep(item):
+            return None
         # At once, so that the next object's copies take the room of these.
         self._sharing.share(item.metadata)
         return item
@@ -127,4 +134,11 @@ class Collection(Generic[T]):
             "resourceVersion": resource_version,
         }
         async with self._transport.stream(self._path, query=query) as content:
-            yield Watch(content, self._events, sharing=self._sharing, what=f"watch {self._path}", line_limit=line_limit)
+            yield Watch(
+                content,
+                self._events,
+                sharing=self._sharing,
+                keep=self._keep,
+                what=f"watch {self._path}",
+                line_limit=line_limit,
+            )

@@ -28,10 +28,10 @@ class ItemStream(Generic[T]):
     """Feed it pieces, then `close` it.
 
     `decode` makes an object of the text of one; it raises msgspec.ValidationError for one that is not as it should be,
-    which goes through, and any other DecodeError for a part of one.
+    which goes through, and any other DecodeError for a part of one. Of an object that nobody wants it makes None.
     """
 
-    def __init__(self, decode: Callable[[bytearray], T]) -> None:
+    def __init__(self, decode: Callable[[bytearray], T | None]) -> None:
         self.items: list[T] = []
         self._decode = decode
         self._envelope = b""  # what comes before the objects
@@ -81,7 +81,7 @@ class ItemStream(Generic[T]):
 
     def _take(self, text: bytearray) -> bool:
         try:
-            self.items.append(self._decode(text))
+            item = self._decode(text)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
@@ -89,5 +89,7 @@ class ItemStream(Generic[T]):
             if self._failures > _FAILURES:
                 raise
             return False
+        if item is not None:
+            self.items.append(item)
         self._failures = 0
         return True

@@ -7,6 +7,7 @@ a burst of thousands of events does not hold up anything else.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import aiohttp
@@ -72,6 +73,8 @@ class Watch(Generic[T]):
     Iteration raises GoneError when the place to resume from is lost (410, or a line over LINE_LIMIT that
     cannot be skipped safely: list again), and UnavailableError, or another ApiError that the server sent,
     for everything that a new watch from the last seen resource version may cure.
+
+    An object that `keep` denies is told as deleted, whatever has become of it.
     """
 
     def __init__(
@@ -80,12 +83,14 @@ class Watch(Generic[T]):
         decoder: "msgspec.json.Decoder[WatchEvent[T] | _Failure]",
         *,
         sharing: Sharing,
+        keep: Callable[[T], bool] | None = None,
         what: str,
         line_limit: int = LINE_LIMIT,
     ) -> None:
         self._content = content
         self._decoder = decoder
         self._sharing = sharing
+        self._keep = keep
         self._what = what
         self._splitter = LineSplitter(line_limit)
         self._lines: deque[bytes] = deque()
@@ -129,7 +134,10 @@ class Watch(Generic[T]):
                     break
                 raise error_of(event.object, code=event.object.code, what=self._what)
             self._lines.popleft()
-            self._sharing.share(event.object.metadata)
+            if self._keep is not None and isinstance(event, Added | Modified) and not self._keep(event.object):
+                event = Deleted(event.object)
+            else:
+                self._sharing.share(event.object.metadata)
             events.append(event)
             size += len(line)
         return events

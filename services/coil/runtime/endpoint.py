@@ -38,6 +38,12 @@ def parse_endpoint(text: str) -> Endpoint:
     return Endpoint(host or LOOPBACK, int(port_text))
 
 
+def parse_open_endpoint(text: str) -> Endpoint:
+    """As `parse_endpoint`, but without a host it is every address: for what others ask over the network."""
+    endpoint = parse_endpoint(text)
+    return Endpoint("", endpoint.port) if text.startswith(":") else endpoint
+
+
 def parse_optional_endpoint(text: str) -> Endpoint | None:
     """`[host]:port`, or None for `off` and for nothing. Raises ValueError."""
     if text in ("", "off"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coil.runtime.endpoint import Endpoint, parse_endpoint
+from coil.runtime.endpoint import Endpoint, parse_endpoint, parse_open_endpoint
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,15 @@ def test_accepted(text: str, host: str, port: int) -> None:
 def test_refused_saying_what_is_expected(text: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         parse_endpoint(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        (":9443", Endpoint("", 9443)),
+        ("0.0.0.0:9443", Endpoint("0.0.0.0", 9443)),
+        ("[::1]:0", Endpoint("::1", 0)),
+    ],
+)
+def test_one_that_is_open_to_all_without_a_host(text: str, endpoint: Endpoint) -> None:
+    assert parse_open_endpoint(text) == endpoint
