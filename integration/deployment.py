@@ -27,10 +27,13 @@ from integration.service import Service
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "coil"
 WEBHOOKS = CHART / "templates" / "webhook-ipam.yaml"
+EGRESS_WEBHOOKS = CHART / "templates" / "webhook-egress.yaml"
 WEBHOOK_KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
-KINDS = ("addresspools", "addressblocks", "blockrequests")
+KINDS = ("addresspools", "addressblocks", "blockrequests", "egresses")
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-ipam-controller"
+EGRESS_WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-egress-controller"
 POOLS_PATH = "/apis/coil.cybozu.com/v2/addresspools"
+EGRESSES_PATH = "/apis/coil.cybozu.com/v2/namespaces/default/egresses"
 COILD_SOCKET = Path("/run/coild.sock")
 COILD_HEALTH_PORT = 9385
 START_SECONDS = 30.0
@@ -50,25 +53,26 @@ class Spawn(Protocol):
 def apply_chart(plane: ControlPlane) -> None:
     """Kinds, service accounts and roles. Returns when the API server serves the kinds. Idempotent.
 
-    Nobody judges pools from then on: webhooks come with a controller that answers them (`apply_webhooks`).
+    Nobody judges pools or Egresses from then on: webhooks come with a controller that answers them (`apply_webhooks`).
     """
     # An API server from before 1.23 has no word for the CRDs' rules; kubectl would refuse them in its place, "warn" has
     # servers judge that know how to, and these drop what they do not know.
     plane.kubectl("apply", "--validate=warn", f"--filename={CHART / 'crds'}")
-    templates = sorted(set((CHART / "templates").glob("*.yaml")) - {WEBHOOKS})
+    templates = sorted(set((CHART / "templates").glob("*.yaml")) - {WEBHOOKS, EGRESS_WEBHOOKS})
     plane.kubectl("apply", *(f"--filename={template}" for template in templates))
     remove_webhooks(plane)
+    remove_webhooks(plane, of="coil-egress-controller")
     names = [f"crd/{kind}.coil.cybozu.com" for kind in KINDS]
     plane.kubectl("wait", "--for=condition=Established", f"--timeout={START_SECONDS:.0f}s", *names)
 
 
-def apply_webhooks(plane: ControlPlane, *, port: int) -> None:
-    """The chart's webhook configurations, for a controller at that port of the control plane's address.
+def apply_webhooks(plane: ControlPlane, *, port: int, chart: Path = WEBHOOKS) -> None:
+    """The webhook configurations of a file of the chart, for a controller at that port of the control plane's address.
 
     The chart calls a Service; but the API server under test is no member of a cluster whose Services it could reach.
     """
     documents: list[dict[str, Any]] = [
-        document for document in yaml.safe_load_all(WEBHOOKS.read_text()) if "webhooks" in document
+        document for document in yaml.safe_load_all(chart.read_text()) if "webhooks" in document
     ]
     for document in documents:
         for webhook in document["webhooks"]:
@@ -77,9 +81,9 @@ def apply_webhooks(plane: ControlPlane, *, port: int) -> None:
     apply(plane, *documents)
 
 
-def remove_webhooks(plane: ControlPlane) -> None:
-    """Let every pool pass again that the schema accepts. Idempotent."""
-    plane.kubectl("delete", ",".join(WEBHOOK_KINDS), "coil-ipam-controller", "--ignore-not-found")
+def remove_webhooks(plane: ControlPlane, *, of: str = "coil-ipam-controller") -> None:
+    """Let every object of that controller's kind pass again that the schema accepts. Idempotent."""
+    plane.kubectl("delete", ",".join(WEBHOOK_KINDS), of, "--ignore-not-found")
 
 
 def apply(plane: ControlPlane, *documents: Mapping[str, object]) -> None:
@@ -108,13 +112,50 @@ def ipam_controller_command(plane: ControlPlane, *, ports: tuple[int, int], flag
     ]
 
 
+def egress_controller_command(
+    plane: ControlPlane, *, ports: tuple[int, int], image: str, flags: Sequence[str] = ()
+) -> list[str]:
+    """How an egress-controller is started, as its service account; may be used again after its death.
+
+    `ports` are those of its metrics and health, on localhost; `image` is the router pods'. It answers the API server's
+    reviews of Egresses at a port of its own: from now on none is created or changed while it is away.
+    """
+    metrics, health = ports
+    webhook = free_port(plane.address, 9444 + abs(health - 9397))
+    apply_webhooks(plane, port=webhook, chart=EGRESS_WEBHOOKS)
+    return [
+        *(sys.executable, "-m", "coil_egress_controller"),
+        f"--kubeconfig={plane.kubeconfig_for('coil-egress-controller')}",
+        f"--metrics-addr=127.0.0.1:{metrics}",
+        f"--health-addr=127.0.0.1:{health}",
+        f"--webhook-addr={plane.address}:{webhook}",
+        f"--webhook-host={plane.address}",
+        f"--egress-image={image}",
+        *flags,
+    ]
+
+
+def egress_agent_command(plane: ControlPlane, *, namespace: str, flags: Sequence[str] = ()) -> list[str]:
+    """How the agent of a router pod in that namespace is started, as its service account, which exists.
+
+    It wants COIL_POD_NAMESPACE, COIL_EGRESS_NAME and COIL_POD_ADDRESSES, and the pod's network namespace.
+    """
+    account = plane.kubeconfig_for("coil-egress", namespace)
+    return [*(sys.executable, "-m", "coil_egress_agent"), f"--kubeconfig={account}", *flags]
+
+
 def coild_command(
     plane: ControlPlane, *, socket: Path, flags: Sequence[str] = (), kubeconfig: Path | None = None
 ) -> list[str]:
     """How coild is started, as its service account; may be used again after its death. It wants COIL_NODE_NAME."""
+    return daemon_command(kubeconfig or plane.kubeconfig_for("coild"), socket=socket, flags=flags)
+
+
+def daemon_command(kubeconfig: Path, *, socket: Path, flags: Sequence[str] = ()) -> list[str]:
+    """The same with a kubeconfig that is there already."""
     return [
         *(sys.executable, "-m", "coild"),
-        f"--kubeconfig={kubeconfig or plane.kubeconfig_for('coild')}",
+        f"--kubeconfig={kubeconfig}",
         f"--socket={socket}",
         f"--journal={socket.with_suffix('.journal')}",
         *flags,
@@ -193,6 +234,30 @@ def controller_probe(plane: ControlPlane, *, health: int) -> Callable[[], bool]:
         except (OSError, HTTPException):
             return False
         return (status == 201 and b'"finalizers"' in body) or (status == 422 and b"admission webhook" in body)
+
+    return admitted
+
+
+def egress_controller_probe(plane: ControlPlane, *, health: int) -> Callable[[], bool]:
+    """The same for an egress-controller, with an Egress."""
+    ready = ready_probe(health)
+    egress = {
+        "apiVersion": "coil.cybozu.com/v2",
+        "kind": "Egress",
+        "metadata": {"name": "admission-probe"},
+        "spec": {"destinations": ["192.0.2.0/24"], "template": {}},
+    }
+
+    def admitted() -> bool:
+        if not ready():
+            return False
+        try:
+            if plane.request("GET", EGRESS_WEBHOOKS_PATH)[0] == 404:
+                return True
+            status, body = plane.request("POST", f"{EGRESSES_PATH}?dryRun=All", json.dumps(egress).encode())
+        except (OSError, HTTPException):
+            return False
+        return status == 201 and b'"containers"' in body
 
     return admitted
 

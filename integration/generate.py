@@ -10,6 +10,7 @@ import yaml
 
 from coil.crd.schema import definitions
 from integration.dashboard.ipam import ipam_dashboard
+from integration.pod_template_schema import pod_template_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 CRDS = ROOT / "charts" / "coil" / "crds"
@@ -17,11 +18,18 @@ DASHBOARD = ROOT / "charts" / "coil" / "dashboards" / "coil-ipam.json"
 _HEADER = "# Made from services/coil/crd/schema.py by `python -m integration.generate`: do not edit.\n"
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """Writes what is used twice twice: readers of manifests need not know YAML's anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 def render_files() -> dict[Path, str]:
     """Every generated file and its text."""
     files = {
-        CRDS / name: _HEADER + yaml.safe_dump(document, sort_keys=False, width=110)
-        for name, document in definitions().items()
+        CRDS / name: _HEADER + yaml.dump(document, Dumper=_PlainDumper, sort_keys=False, width=110)
+        for name, document in definitions(pod_template_schema()).items()
     }
     # JSON has no room for a note that the file is made, and by what.
     return files | {DASHBOARD: json.dumps(ipam_dashboard(), indent=2) + "\n"}

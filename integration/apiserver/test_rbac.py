@@ -12,7 +12,10 @@ pytestmark = pytest.mark.apiserver
 COIL = "coil.cybozu.com"
 LEASES = "coordination.k8s.io"
 ADMISSION = "admissionregistration.k8s.io"
+POLICY = "policy"
+RBAC = "rbac.authorization.k8s.io"
 LEASE = "coil-ipam-controller"
+EGRESS_CONTROLLER = "coil-egress-controller"
 WEBHOOK_SECRET = "coil-ipam-controller-webhook"  # noqa: S105 (a name)
 WEBHOOK_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
@@ -109,11 +112,15 @@ COILD_MAY = [
     *(wish(verb, COIL, "addressblocks") for verb in ("list", "watch", "patch", "delete")),
     *(wish(verb, COIL, "blockrequests") for verb in ("list", "watch", "create", "delete")),
     wish("get", COIL, "addresspools"),
+    *(wish(verb, "", kind) for verb in ("get", "list", "watch") for kind in ("pods", "services")),
+    *(wish(verb, COIL, "egresses") for verb in ("get", "list", "watch")),
     *(wish(verb, "", "events", namespace="default") for verb in ("create", "patch")),
 ]
 COILD_MAY_NOT = [
+    *(wish(verb, "", kind) for verb in ("create", "update", "patch", "delete") for kind in ("pods", "services")),
+    *(wish(verb, COIL, "egresses") for verb in ("create", "update", "patch", "delete")),
     wish("get", "", "secrets", namespace="default"),
-    *(wish(verb, "", kind) for verb in ("patch", "delete") for kind in ("nodes", "namespaces", "pods")),
+    *(wish(verb, "", kind) for verb in ("patch", "delete") for kind in ("nodes", "namespaces")),
     # Only with --route-sync, whose role is bound by nobody unasked.
     *(wish(verb, "", "nodes") for verb in ("list", "watch")),
     wish("create", COIL, "addressblocks"),
@@ -124,9 +131,60 @@ COILD_MAY_NOT = [
 ]
 
 
+EGRESS_CONTROLLER_MAY = [
+    *(wish(verb, COIL, "egresses") for verb in ("list", "watch")),
+    wish("patch", COIL, "egresses/status"),
+    wish("update", COIL, "egresses/finalizers"),
+    *(
+        wish(verb, group, resource)
+        for verb in ("get", "list", "watch", "create", "update")
+        for group, resource in (("apps", "deployments"), ("", "services"), (POLICY, "poddisruptionbudgets"))
+    ),
+    wish("delete", POLICY, "poddisruptionbudgets"),
+    *(wish(verb, "", "serviceaccounts") for verb in ("list", "watch", "create")),
+    wish("delete", "", "serviceaccounts", namespace="default", name="coil-egress"),
+    *(wish(verb, RBAC, "clusterrolebindings", name="coil-egress") for verb in ("list", "watch", "patch")),
+    wish("bind", RBAC, "clusterroles", name="coil-egress"),
+    *(wish(verb, "", "events", namespace="default") for verb in ("create", "patch")),
+    wish("get", "", "pods", namespace="kube-system"),
+    wish("create", LEASES, "leases", namespace="kube-system"),
+    *(wish(verb, LEASES, "leases", namespace="kube-system", name=EGRESS_CONTROLLER) for verb in ("get", "update")),
+    wish("create", "", "secrets", namespace="kube-system"),
+    *(
+        wish(verb, "", "secrets", namespace="kube-system", name=f"{EGRESS_CONTROLLER}-webhook")
+        for verb in ("get", "update")
+    ),
+    *(wish(verb, ADMISSION, kind, name=EGRESS_CONTROLLER) for verb in ("get", "patch") for kind in WEBHOOK_KINDS),
+]
+EGRESS_CONTROLLER_MAY_NOT = [
+    *(wish(verb, COIL, "egresses") for verb in ("create", "update", "patch", "delete")),
+    *(
+        wish(verb, group, resource)
+        for verb in ("patch", "delete")
+        for group, resource in (("apps", "deployments"), ("", "services"))
+    ),
+    *(wish(verb, "", "serviceaccounts", namespace="default", name="default") for verb in ("delete", "update", "patch")),
+    wish("create", "", "serviceaccounts/token", namespace="default", name="coil-egress"),
+    *(wish(verb, RBAC, "clusterrolebindings") for verb in ("list", "create", "patch", "delete")),
+    wish("patch", RBAC, "clusterrolebindings", name="cluster-admin"),
+    wish("bind", RBAC, "clusterroles", name="cluster-admin"),
+    *(wish(verb, RBAC, "clusterroles", name="coil-egress") for verb in ("update", "patch", "escalate")),
+    *(wish(verb, "", "pods") for verb in ("list", "watch", "create", "delete")),
+    wish("get", "", "pods", namespace="default"),
+    *(wish(verb, "", "secrets") for verb in ("get", "list", "create")),
+    wish("get", "", "secrets", namespace="kube-system", name=WEBHOOK_SECRET),
+    *(wish(verb, ADMISSION, kind, name=LEASE) for verb in ("get", "patch") for kind in WEBHOOK_KINDS),
+    wish("update", LEASES, "leases", namespace="kube-system", name=LEASE),
+]
+
+
 @pytest.mark.parametrize(
     ("account", "may", "may_not"),
-    [("coil-ipam-controller", CONTROLLER_MAY, CONTROLLER_MAY_NOT), ("coild", COILD_MAY, COILD_MAY_NOT)],
+    [
+        ("coil-ipam-controller", CONTROLLER_MAY, CONTROLLER_MAY_NOT),
+        (EGRESS_CONTROLLER, EGRESS_CONTROLLER_MAY, EGRESS_CONTROLLER_MAY_NOT),
+        ("coild", COILD_MAY, COILD_MAY_NOT),
+    ],
 )
 def test_what_an_account_may(
     plane: ControlPlane,

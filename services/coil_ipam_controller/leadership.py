@@ -16,9 +16,9 @@ from coil.crd.builtin import Node
 from coil.reconcile.controller import Controller, Reconcile
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
+from coil.reconcile.term import TermSource
 from coil_ipam_controller.pool_status_controller import SETTLE_SECONDS
 from coil_ipam_controller.team import Team
-from coil_ipam_controller.term import TermSource
 from coil_ipam_controller.workplace import Policy, Workplace
 
 REQUEST_WORKERS = 16

@@ -25,16 +25,14 @@ from coil.ipam.index_book import IndexBook
 from coil.ipam.layout import PlannedBlock
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
-from coil.kube.lease_store import KubeLeaseStore
-from coil.reconcile.claim import LeaseClaim, boot_clock, new_identity
-from coil.reconcile.dead_man import DeadManThread
 from coil.reconcile.event_metric import EventMetrics
 from coil.reconcile.event_recorder import EventRecorder, Recorder
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
-from coil.reconcile.leader import LeaderElector
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.sync_barrier import wait_synced
+from coil.reconcile.term import TermSource
+from coil.runtime.election import start_election
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_ipam_controller.cluster_view import BLOCK_INDEXERS, REQUEST_INDEXERS, ClusterView
@@ -45,7 +43,6 @@ from coil_ipam_controller.pool_admission import PoolAdmission
 from coil_ipam_controller.pool_event import tell_passed_over
 from coil_ipam_controller.pool_metric import PoolCollector, doubtful_blocks
 from coil_ipam_controller.settings import Settings
-from coil_ipam_controller.term import TermSource
 from coil_ipam_controller.workplace import Workplace
 
 T = TypeVar("T", bound=HasMetadata)
@@ -113,13 +110,9 @@ async def assemble(settings: Settings, process: Process) -> None:
         doubtful=doubtful_blocks(process.registry).set,
         metrics=metrics,
     )
-    store = KubeLeaseStore(client=kube, namespace=settings.lease_namespace, name=NAME)
-    claim = LeaseClaim(store, identity=new_identity(), timing=settings.lease_duration)
-    dead_man = DeadManThread(clock=boot_clock)
-    process.stack.callback(dead_man.close)
-    elector = LeaderElector(NAME, claim, dead_man=dead_man, metrics=metrics, log=log)
-    process.spawn("election", elector.run(leadership.lead))
-    start_cluster_inspection(settings, process, view=view, replica=claim.identity, leads=elector.holds_lease, log=log)
+    candidacy = start_election(process, settings, leadership.lead, client=kube, metrics=metrics)
+    leads = candidacy.elector.holds_lease
+    start_cluster_inspection(settings, process, view=view, replica=candidacy.identity, leads=leads, log=log)
 
 
 def _report_passed_over(

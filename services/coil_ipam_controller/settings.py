@@ -3,23 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from coil.admission.settings import AdmissionSettings, parse_open_endpoint
-from coil.reconcile.claim import LeaderTiming
+from coil.admission.settings import AdmissionSettings
 from coil.runtime.duration import parse_period
-from coil.runtime.endpoint import Endpoint, parse_optional_endpoint
-from coil.runtime.flag import flag, parse_optional_path, parse_text
+from coil.runtime.election import ElectionSettings
+from coil.runtime.endpoint import Endpoint, parse_open_endpoint, parse_optional_endpoint
+from coil.runtime.flag import flag, parse_optional_path
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 from coil_ipam_controller.workplace import Policy
-
-
-def parse_lease(text: str) -> LeaderTiming:
-    """The timing of an election whose lease has that length, in whole seconds."""
-    seconds = parse_period(text)
-    if seconds < 5 or seconds != int(seconds):
-        raise ValueError('a number of whole seconds, 5 or more, such as "15s"')
-    # In the proportions of the default. Shorter leases leave too little for one slow answer.
-    part = seconds / 15
-    return LeaderTiming(lease=int(seconds), renew=9 * part, grace=4 * part, retry=2 * part, call=4 * part)
 
 
 def parse_percentage(text: str) -> int:
@@ -31,7 +21,7 @@ def parse_percentage(text: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(AdmissionSettings, FrameSettings):
+class Settings(AdmissionSettings, ElectionSettings, FrameSettings):
     """coil-ipam-controller's settings; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9386")
@@ -60,10 +50,6 @@ class Settings(AdmissionSettings, FrameSettings):
     pool_nearly_full: int = flag(
         "90%", parse=parse_percentage, help="a pool with more of its blocks in use is reported as nearly full"
     )
-    lease_duration: LeaderTiming = flag(
-        "15s", parse=parse_lease, help="how long after a leader's death another replica takes over"
-    )
-    lease_namespace: str = flag("kube-system", parse=parse_text, help="where the lease of the leader election is kept")
 
     @property
     def policy(self) -> Policy:

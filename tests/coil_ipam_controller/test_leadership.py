@@ -15,8 +15,8 @@ from coil.crd.builtin import NODES
 from coil.crd.names import FINALIZER
 from coil.ipam.index_book import IndexBook
 from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.term import TermSource
 from coil_ipam_controller.leadership import Leadership, TermSources
-from coil_ipam_controller.term import TermSource
 from coil_ipam_controller.workplace import Policy, Workplace
 from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder

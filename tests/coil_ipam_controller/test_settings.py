@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from coil.reconcile.claim import LeaderTiming
+from coil.runtime.election import parse_lease
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
-from coil_ipam_controller.settings import Settings, parse_lease, parse_percentage
+from coil_ipam_controller.settings import Settings, parse_percentage
 from coil_ipam_controller.workplace import Policy
 
 

@@ -6,13 +6,12 @@ addresses is `coil.crd.pool_validation`'s business. Their properties are the fie
 them to.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, DEFAULT_BLOCK_SIZE_BITS, PoolConditionType
 from coil.crd.block_request import BLOCK_REQUESTS, ConditionType
-from coil.crd.names import GROUP, LABEL_NODE, LABEL_POOL, VERSION
+from coil.crd.definition import AGE, RULES, Document, column, define, object_schema
+from coil.crd.egress_schema import egress_definition
+from coil.crd.names import GROUP, LABEL_NODE, LABEL_POOL
 from coil.crd.pool_rule import (
     BLOCK_SIZE_RULES,
     IPV4_CIDR_LENGTH,
@@ -22,23 +21,13 @@ from coil.crd.pool_rule import (
     SUBNET_RULES,
     SUBNETS_RULES,
 )
-from coil.crd.resource import Resource
-
-Document = dict[str, Any]
 
 _IPV4_CIDR = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$"
 _IPV6_CIDR = r"^[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/[0-9]{1,3}$"
-_RULES = "x-kubernetes-validations"
-_AGE = {
-    "name": "Age",
-    "type": "date",
-    "jsonPath": ".metadata.creationTimestamp",
-    "description": "Time since creation",
-}
 
 
 def address_pool_definition() -> Document:
-    spec = _object(
+    spec = object_schema(
         "What the pool consists of.",
         {
             "blockSizeBits": {
@@ -49,7 +38,7 @@ def address_pool_definition() -> Document:
                 "default": DEFAULT_BLOCK_SIZE_BITS,
                 "description": "Size of the address blocks of this pool: each has 2^blockSizeBits addresses. "
                 "Immutable.",
-                _RULES: BLOCK_SIZE_RULES,
+                RULES: BLOCK_SIZE_RULES,
             },
             "subnets": {
                 "type": "array",
@@ -57,45 +46,45 @@ def address_pool_definition() -> Document:
                 "maxItems": MAX_SUBNETS,
                 "description": "Networks to carve blocks from, in this order. Existing entries are immutable; "
                 "new ones go to the end. All entries have the same address families.",
-                "items": _object(
+                "items": object_schema(
                     "A network of either family, or one of each with equally many addresses.",
                     {
                         "ipv4": _network("IPv4", _IPV4_CIDR, "10.2.0.0/16", length=IPV4_CIDR_LENGTH),
                         "ipv6": _network("IPv6", _IPV6_CIDR, "fd01:203:405:607::/112", length=IPV6_CIDR_LENGTH),
                     },
                 )
-                | {_RULES: SUBNET_RULES},
-                _RULES: SUBNETS_RULES,
+                | {RULES: SUBNET_RULES},
+                RULES: SUBNETS_RULES,
             },
         },
         required=("subnets",),
-    ) | {_RULES: SPEC_RULES}
-    return _definition(
+    ) | {RULES: SPEC_RULES}
+    return define(
         ADDRESS_POOLS,
         "A set of networks from which pods get their addresses, divided into blocks that belong to nodes.",
         {"spec": spec, "status": _address_pool_status()},
         required=("spec",),
         columns=[
-            _column(
+            column(
                 "BlockSize Bits",
                 ".spec.blockSizeBits",
                 "A block has 2^this addresses",
                 type_="integer",
             ),
-            _column("Blocks", ".status.blocks.total", "Blocks that the pool can have", type_="integer"),
-            _column("Used Blocks", ".status.blocks.used", "Blocks that nodes have", type_="integer"),
-            _column("Addresses", ".status.addresses.total", "Addresses in all blocks", type_="integer"),
-            _column("Used Addresses", ".status.addresses.used", "Addresses in those blocks", type_="integer"),
-            _column("Ready", _condition_path(PoolConditionType.READY, "status"), "Whether it may give blocks"),
-            _column("Fill", _condition_path(PoolConditionType.FULL, "reason"), "Whether there are any left"),
-            _AGE,
+            column("Blocks", ".status.blocks.total", "Blocks that the pool can have", type_="integer"),
+            column("Used Blocks", ".status.blocks.used", "Blocks that nodes have", type_="integer"),
+            column("Addresses", ".status.addresses.total", "Addresses in all blocks", type_="integer"),
+            column("Used Addresses", ".status.addresses.used", "Addresses in those blocks", type_="integer"),
+            column("Ready", _condition_path(PoolConditionType.READY, "status"), "Whether it may give blocks"),
+            column("Fill", _condition_path(PoolConditionType.FULL, "reason"), "Whether there are any left"),
+            AGE,
         ],
         subresources={"status": {}},
     )
 
 
 def _address_pool_status() -> Document:
-    condition = _object(
+    condition = object_schema(
         "One aspect of the pool.",
         {
             "type": {
@@ -118,7 +107,7 @@ def _address_pool_status() -> Document:
         },
         required=("type", "status"),
     )
-    return _object(
+    return object_schema(
         "What the controller says of the pool.",
         {
             "blocks": _usage("Blocks of the pool."),
@@ -141,7 +130,7 @@ def _address_pool_status() -> Document:
 
 def _usage(description: str) -> Document:
     count: Document = {"type": "integer", "format": "int64", "minimum": 0}
-    return _object(
+    return object_schema(
         description,
         {
             "total": count | {"description": "How many there can be, or 2^63 - 1 if there can be more."},
@@ -151,7 +140,7 @@ def _usage(description: str) -> Document:
 
 
 def address_block_definition() -> Document:
-    return _definition(
+    return define(
         ADDRESS_BLOCKS,
         "A block of addresses of a pool. Its labels name the pool, the node that it belongs to and the "
         "BlockRequest that it answers. All its addresses are routed to that node.",
@@ -167,17 +156,17 @@ def address_block_definition() -> Document:
         },
         required=("index",),
         columns=[
-            _column("Node", _label_path(LABEL_NODE), "Node that the addresses are routed to"),
-            _column("Pool", _label_path(LABEL_POOL), "Pool that the block was carved from"),
-            _column("IPv4", ".ipv4", "IPv4 addresses of the block"),
-            _column("IPv6", ".ipv6", "IPv6 addresses of the block"),
+            column("Node", _label_path(LABEL_NODE), "Node that the addresses are routed to"),
+            column("Pool", _label_path(LABEL_POOL), "Pool that the block was carved from"),
+            column("IPv4", ".ipv4", "IPv4 addresses of the block"),
+            column("IPv6", ".ipv6", "IPv6 addresses of the block"),
         ],
     )
 
 
 def block_request_definition() -> Document:
     name = {"type": "string", "minLength": 1, "maxLength": 253}
-    condition = _object(
+    condition = object_schema(
         "One aspect of the answer.",
         {
             "type": {
@@ -205,11 +194,11 @@ def block_request_definition() -> Document:
         },
         required=("type", "status"),
     )
-    return _definition(
+    return define(
         BLOCK_REQUESTS,
         "A node's request for an address block, made and deleted by coild and answered in the status.",
         {
-            "spec": _object(
+            "spec": object_schema(
                 "Who asks for a block, and of what.",
                 {
                     "nodeName": name | {"description": "Node that the block is for."},
@@ -217,7 +206,7 @@ def block_request_definition() -> Document:
                 },
                 required=("nodeName", "poolName"),
             ),
-            "status": _object(
+            "status": object_schema(
                 "The answer. Failed=True is a refusal; otherwise Complete=True is a grant.",
                 {
                     "addressBlockName": {
@@ -236,73 +225,27 @@ def block_request_definition() -> Document:
         },
         required=("spec",),
         columns=[
-            _column("Node", ".spec.nodeName", "Node that the block is for"),
-            _column("Pool", ".spec.poolName", "Pool to carve the block from"),
+            column("Node", ".spec.nodeName", "Node that the block is for"),
+            column("Pool", ".spec.poolName", "Pool to carve the block from"),
             # The controller puts Failed before Complete, and a column shows the first match.
-            _column("Status", '.status.conditions[?(@.status=="True")].type', "Empty while the request waits"),
-            _column("Reason", '.status.conditions[?(@.type=="Failed")].reason', "Why there is no block"),
-            _column("Block", ".status.addressBlockName", "Block of this request"),
-            _AGE,
+            column("Status", '.status.conditions[?(@.status=="True")].type', "Empty while the request waits"),
+            column("Reason", '.status.conditions[?(@.type=="Failed")].reason', "Why there is no block"),
+            column("Block", ".status.addressBlockName", "Block of this request"),
+            AGE,
         ],
         subresources={"status": {}},
     )
 
 
-def definitions() -> dict[str, Document]:
-    """Every CRD of the suite, by file name."""
-    documents = (address_pool_definition(), address_block_definition(), block_request_definition())
+def definitions(pod_template: Document) -> dict[str, Document]:
+    """Every CRD of the suite, by file name. `pod_template` is the schema of a PodTemplateSpec."""
+    documents = (
+        address_pool_definition(),
+        address_block_definition(),
+        block_request_definition(),
+        egress_definition(pod_template),
+    )
     return {f"{GROUP}_{document['spec']['names']['plural']}.yaml": document for document in documents}
-
-
-def _definition(
-    resource: Resource[Any],
-    description: str,
-    properties: Mapping[str, Document],
-    *,
-    required: Sequence[str],
-    columns: Sequence[Document],
-    subresources: Mapping[str, Document] | None = None,
-) -> Document:
-    own = {
-        "apiVersion": {
-            "type": "string",
-            "description": "Version of this representation, with its API group.",
-        },
-        "kind": {"type": "string", "description": "What this object represents."},
-        "metadata": {"type": "object"},
-    }
-    version: Document = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
-        "additionalPrinterColumns": list(columns),
-        "schema": {"openAPIV3Schema": _object(description, own | dict(properties), required=required)},
-    }
-    if subresources is not None:
-        version["subresources"] = dict(subresources)
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{resource.plural}.{resource.group}"},
-        "spec": {
-            "group": resource.group,
-            "names": {
-                "kind": resource.kind,
-                "listKind": f"{resource.kind}List",
-                "plural": resource.plural,
-                "singular": resource.kind.lower(),
-            },
-            "scope": "Namespaced" if resource.namespaced else "Cluster",
-            "versions": [version],
-        },
-    }
-
-
-def _object(description: str, properties: Mapping[str, Document], *, required: Sequence[str] = ()) -> Document:
-    schema: Document = {"type": "object", "description": description, "properties": dict(properties)}
-    if required:
-        schema["required"] = list(required)
-    return schema
 
 
 def _network(family: str, pattern: str, example: str, *, length: int) -> Document:
@@ -312,10 +255,6 @@ def _network(family: str, pattern: str, example: str, *, length: int) -> Documen
         "pattern": pattern,
         "description": f"{family} network in CIDR notation, such as {example}.",
     }
-
-
-def _column(name: str, path: str, description: str, *, type_: str = "string") -> Document:
-    return {"name": name, "type": type_, "jsonPath": path, "description": description}
 
 
 def _condition_path(kind: str, field: str) -> str:

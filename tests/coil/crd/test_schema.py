@@ -17,11 +17,15 @@ from coil.crd.address_pool import (
     Usage,
 )
 from coil.crd.block_request import BlockRequest, BlockRequestSpec, BlockRequestStatus
+from coil.crd.egress import Egress, EgressSpec, EgressStatus
 from coil.crd.meta import Condition
 from coil.crd.schema import definitions
 from integration.generate import CRDS, render_files
+from integration.pod_template_schema import pod_template_schema
 
-DEFINITIONS = definitions()
+POD_TEMPLATE = pod_template_schema()
+DEFINITIONS = definitions(POD_TEMPLATE)
+ANNOTATION_BYTES = 256 * 1024
 
 
 def schema_of(plural: str) -> dict[str, Any]:
@@ -47,6 +51,9 @@ def inside(schema: dict[str, Any], *path: str) -> dict[str, Any]:
         (inside(schema_of("addresspools"), "status", "addresses"), Usage),
         (inside(schema_of("addresspools"), "status", "conditions", "[]"), PoolCondition),
         (schema_of("addressblocks"), AddressBlock),
+        (schema_of("egresses"), Egress),
+        (inside(schema_of("egresses"), "spec"), EgressSpec),
+        (inside(schema_of("egresses"), "status"), EgressStatus),
         (schema_of("blockrequests"), BlockRequest),
         (inside(schema_of("blockrequests"), "spec"), BlockRequestSpec),
         (inside(schema_of("blockrequests"), "status"), BlockRequestStatus),
@@ -68,10 +75,13 @@ def walk(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any
         yield from walk(schema["items"], f"{path}[]")
 
 
-@pytest.mark.parametrize("plural", ["addresspools", "addressblocks", "blockrequests"])
+@pytest.mark.parametrize("plural", ["addresspools", "addressblocks", "blockrequests", "egresses"])
 def test_every_field_has_a_type_and_a_description(plural: str) -> None:
     for path, schema in walk(schema_of(plural), ""):
-        assert "type" in schema, path
+        assert "type" in schema or "x-kubernetes-int-or-string" in schema, path
+        if path.startswith(".spec.template."):
+            assert "description" not in schema, "the definition would outgrow client-side apply"
+            continue
         assert "description" in schema or path == ".metadata", path
 
 
@@ -80,3 +90,41 @@ def test_the_committed_files_are_the_generated_ones() -> None:
     assert {path: path.read_text() for path in rendered} == rendered
     assert set(CRDS.iterdir()) == set(rendered)
     assert [yaml.safe_load(text) for text in rendered.values()] == list(DEFINITIONS.values())
+
+
+def test_the_largest_definition_fits_client_side_apply_by_far() -> None:
+    # kubectl writes all of it, as JSON, into an annotation.
+    sizes = {name: len(msgspec.json.encode(document)) for name, document in DEFINITIONS.items()}
+    assert max(sizes.values()) < ANNOTATION_BYTES / 3, sizes
+
+
+@pytest.mark.parametrize(
+    ("path", "schema"),
+    [
+        (("containers", "[]", "resources", "limits"), {"type": "object", "additionalProperties": "quantity"}),
+        (("overhead",), {"type": "object", "additionalProperties": "quantity"}),
+        (("volumes", "[]", "emptyDir", "sizeLimit"), "quantity"),
+        (("containers", "[]", "readinessProbe", "httpGet", "port"), "int or string"),
+        (("containers", "[]", "env", "[]", "valueFrom", "resourceFieldRef", "divisor"), "quantity"),
+        (("terminationGracePeriodSeconds",), {"type": "integer", "format": "int64"}),
+        (("nodeSelector",), {"type": "object", "additionalProperties": {"type": "string"}}),
+    ],
+)
+def test_fields_of_router_pods(path: tuple[str, ...], schema: Any) -> None:
+    def name(found: dict[str, Any]) -> Any:
+        if found.get("x-kubernetes-int-or-string"):
+            return "quantity" if "pattern" in found else "int or string"
+        values = found.get("additionalProperties")
+        return found if values is None else found | {"additionalProperties": name(values)}
+
+    assert name(inside(POD_TEMPLATE, "spec", *path)) == schema
+
+
+def test_every_object_of_a_router_pod_keeps_newer_fields() -> None:
+    for path, schema in walk(POD_TEMPLATE, ""):
+        if "properties" in schema:
+            assert schema["x-kubernetes-preserve-unknown-fields"] is True, path
+
+
+def test_router_pods_need_no_containers_of_the_user() -> None:
+    assert "required" not in POD_TEMPLATE["properties"]["spec"]

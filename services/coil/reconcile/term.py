@@ -14,7 +14,7 @@ Listener: TypeAlias = Callable[[T | None, T | None], None]
 
 
 class Followed(Protocol[T]):
-    """The part of `coil.reconcile`'s informer that is used here."""
+    """The part of the informer that is used here."""
 
     def items(self) -> list[T]: ...
 

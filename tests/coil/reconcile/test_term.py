@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from coil_ipam_controller.term import TermSource
+from coil.reconcile.term import TermSource
 
 Change = tuple[str | None, str | None]
 

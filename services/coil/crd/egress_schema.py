@@ -1,0 +1,143 @@
+"""The CRD of Egress as a document: what its schema refuses before any webhook is asked.
+
+Names, defaults and bounds are those of Coil v2. The router pods' template is the API server's own vocabulary: its
+schema comes in as an argument, without descriptions, so that the definition stays small enough for client-side apply,
+whose annotation holds 256 KiB. What needs arithmetic is `coil.crd.egress_validation`'s business.
+"""
+
+from collections.abc import Mapping
+
+from coil.crd.definition import AGE, RULES, Document, column, define, object_schema
+from coil.crd.egress import DEFAULT_SESSION_AFFINITY, EGRESSES
+
+MAX_DESTINATIONS = 4096
+"""Each is a route in every client."""
+MAX_AFFINITY_SECONDS = 86400
+"""The API server's limit for a Service."""
+
+_CIDR = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/[0-9]{1,3})$"
+_CIDR_LENGTH = 49  # ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128
+_COUNT_OR_PERCENTAGE: Document = {
+    "x-kubernetes-int-or-string": True,
+    "anyOf": [{"type": "integer"}, {"type": "string"}],
+}
+_ONE_BOUND = {
+    "rule": "!(has(self.minAvailable) && has(self.maxUnavailable))",
+    "message": "must not have both minAvailable and maxUnavailable",
+}
+
+
+def egress_definition(pod_template: Document) -> Document:
+    """`pod_template` is the schema of a PodTemplateSpec."""
+    about = "What the gateway is for, and its router pods."
+    spec = object_schema(about, _spec(pod_template), required=("destinations",))
+    status = object_schema(
+        "What the scale subresource shows.",
+        {
+            "replicas": {"type": "integer", "format": "int32", "description": "Router pods that there are."},
+            "selector": {"type": "string", "description": "Label selector of the router pods."},
+        },
+    )
+    return define(
+        EGRESSES,
+        "A gateway for traffic that leaves the cluster: router pods behind a Service, which give packets their own "
+        "address, and the destinations that client pods send through them.",
+        {"spec": spec, "status": status},
+        required=("spec",),
+        columns=[
+            column("Replicas", ".spec.replicas", "Router pods that there are to be", type_="integer"),
+            column("Current", ".status.replicas", "Router pods that there are", type_="integer"),
+            column("Destinations", ".spec.destinations", "Networks that clients send through the gateway"),
+            AGE,
+        ],
+        subresources={
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+    )
+
+
+def _spec(pod_template: Document) -> Mapping[str, Document]:
+    return {
+        "destinations": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_DESTINATIONS,
+            "description": "Networks that clients send through the gateway, in CIDR notation.",
+            "items": {
+                "type": "string",
+                "maxLength": _CIDR_LENGTH,
+                "pattern": _CIDR,
+                "description": "A network of either family, such as 0.0.0.0/0 or fd01:203::/32.",
+            },
+        },
+        "replicas": {
+            "type": "integer",
+            "format": "int32",
+            "minimum": 1,
+            "default": 1,
+            "description": "How many router pods there are to be.",
+        },
+        "strategy": _strategy(),
+        "template": pod_template | {"description": "What the router pods are to have beside what they need."},
+        "sessionAffinity": {
+            "type": "string",
+            "enum": ["ClientIP", "None"],
+            "default": DEFAULT_SESSION_AFFINITY,
+            "description": "ClientIP: all of a client's traffic goes to one router pod, as TCP through NAT needs it.",
+        },
+        "sessionAffinityConfig": object_schema(
+            "How the affinity of sessions works.",
+            {
+                "clientIP": object_schema(
+                    "For the affinity ClientIP.",
+                    {
+                        "timeoutSeconds": {
+                            "type": "integer",
+                            "format": "int32",
+                            "minimum": 1,
+                            "maximum": MAX_AFFINITY_SECONDS,
+                            "description": "How long a client that sends nothing keeps its router pod; 10800 if unset.",
+                        }
+                    },
+                )
+            },
+        ),
+        "fouSourcePortAuto": {
+            "type": "boolean",
+            "default": False,
+            "description": "Whether each flow has a source port of its own in the tunnel, or all have the tunnel's.",
+        },
+        "podDisruptionBudget": object_schema(
+            "Bounds how many router pods may be evicted at once. Either of both.",
+            {
+                "minAvailable": _COUNT_OR_PERCENTAGE | {"description": "So many stay: a number or a percentage."},
+                "maxUnavailable": _COUNT_OR_PERCENTAGE | {"description": "So many may go: a number or a percentage."},
+            },
+        )
+        | {RULES: [_ONE_BOUND]},
+    }
+
+
+def _strategy() -> Document:
+    return object_schema(
+        "How router pods are replaced by new ones.",
+        {
+            "type": {
+                "type": "string",
+                "enum": ["Recreate", "RollingUpdate"],
+                "description": "Recreate: the old ones go first.",
+            },
+            "rollingUpdate": object_schema(
+                "For the type RollingUpdate.",
+                {
+                    "maxSurge": _COUNT_OR_PERCENTAGE | {"description": "So many more than wanted for a while."},
+                    "maxUnavailable": _COUNT_OR_PERCENTAGE | {"description": "So many fewer than wanted for a while."},
+                },
+            ),
+        },
+    )

@@ -1,0 +1,96 @@
+"""Judges Egresses: every rule one must keep, as a pure function from documents to lists of field errors.
+
+Used twice: admission refuses what breaks a rule, and the controller tells of those that were stored past admission. An
+empty list means valid. What the router pods' template says beyond its labels and annotations is judged by the API
+server, when the controller makes a Deployment of it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from coil.crd.cidr import parse_cidr
+from coil.crd.egress import Egress
+from coil.crd.field_error import FieldError
+from coil.crd.metadata_key import validate_annotations, validate_labels
+from coil.crd.names import LABEL_VALUE_LENGTH
+
+STRATEGIES = ("Recreate", "RollingUpdate")
+
+_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_PERCENTAGE = re.compile(r"(0|[1-9][0-9]*)%")
+_BOUNDS = ("minAvailable", "maxUnavailable")
+
+
+def validate_egress(egress: Egress) -> list[FieldError]:
+    """The rules that an Egress keeps by itself, whatever else is in the cluster."""
+    spec = egress.spec
+    return [
+        *_validate_name(egress.metadata.name),
+        *_validate_destinations(spec.destinations),
+        *_validate_strategy(spec.strategy or {}),
+        *_validate_template(spec.template or {}),
+        *_validate_budget(spec.pod_disruption_budget or {}),
+    ]
+
+
+def _validate_name(name: str) -> Iterator[FieldError]:
+    # An object that is yet to be named by the API server has no name here.
+    if name and (len(name) > LABEL_VALUE_LENGTH or not _SERVICE_NAME.fullmatch(name)):
+        rule = "lower case letters, digits and '-', beginning with a letter and not ending with '-'"
+        message = f"must have at most {LABEL_VALUE_LENGTH} characters, as the name of a Service: {rule}"
+        yield FieldError("metadata.name", message)
+
+
+def _validate_destinations(destinations: tuple[str, ...]) -> Iterator[FieldError]:
+    if not destinations:
+        yield FieldError("spec.destinations", "must have at least one entry")
+    for position, text in enumerate(destinations):
+        try:
+            parse_cidr(text)
+        except ValueError as error:
+            yield FieldError(f"spec.destinations[{position}]", str(error))
+
+
+def _validate_strategy(strategy: Mapping[str, Any]) -> Iterator[FieldError]:
+    kind = strategy.get("type", "RollingUpdate")
+    if kind not in STRATEGIES:
+        yield FieldError("spec.strategy.type", f"{kind!r} must be one of {', '.join(STRATEGIES)}")
+    rolling = strategy.get("rollingUpdate") or {}
+    path = "spec.strategy.rollingUpdate"
+    if rolling and kind == "Recreate":
+        yield FieldError(path, "must not be given for the type Recreate")
+    for name in ("maxSurge", "maxUnavailable"):
+        yield from _validate_count(rolling.get(name), f"{path}.{name}")
+
+
+def _validate_template(template: Mapping[str, Any]) -> Iterator[FieldError]:
+    metadata = template.get("metadata") or {}
+    yield from validate_labels(metadata.get("labels") or {}, path="spec.template.metadata.labels")
+    yield from validate_annotations(metadata.get("annotations") or {}, path="spec.template.metadata.annotations")
+    if (template.get("spec") or {}).get("hostNetwork"):
+        message = "must not be true: a router pod needs a network namespace of its own"
+        yield FieldError("spec.template.spec.hostNetwork", message)
+
+
+def _validate_budget(budget: Mapping[str, Any]) -> Iterator[FieldError]:
+    path = "spec.podDisruptionBudget"
+    if all(budget.get(bound) is not None for bound in _BOUNDS):
+        yield FieldError(path, f"must not have both {' and '.join(_BOUNDS)}")
+    for bound in _BOUNDS:
+        yield from _validate_count(budget.get(bound), f"{path}.{bound}", largest=100)
+
+
+def _validate_count(value: Any, path: str, *, largest: int | None = None) -> Iterator[FieldError]:
+    """A number, or a percentage of at most `largest`."""
+    if value is None:
+        return
+    if isinstance(value, int):
+        if value < 0:
+            yield FieldError(path, f"{value} must not be negative")
+        return
+    bound = "" if largest is None else f" of at most {largest}%"
+    if not _PERCENTAGE.fullmatch(str(value)):
+        yield FieldError(path, f"{value!r} must be a whole number, or a percentage{bound} such as 50%")
+    elif largest is not None and int(str(value)[:-1]) > largest:
+        yield FieldError(path, f"{value!r} must be at most {largest}%")

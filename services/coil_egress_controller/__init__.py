@@ -1,0 +1,1 @@
+"""coil-egress-controller: makes router pods of Egresses."""

@@ -1,0 +1,46 @@
+"""The image of router pods, where none is set: that of this controller's own pod, so that both have one version."""
+
+from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.resource import Resource
+from coil.kube.client import KubeClient
+
+
+class ImageUnknownError(Exception):
+    """Nothing says which image router pods are to have. The message says what to set."""
+
+
+class ContainerImage(Struct, frozen=True, kw_only=True):
+    name: str
+    image: str = ""
+
+
+class ContainerList(Struct, frozen=True, kw_only=True):
+    containers: tuple[ContainerImage, ...] = ()
+
+
+class OwnPod(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: ContainerList = ContainerList()
+
+
+OWN_PODS: Resource[OwnPod] = Resource("", "v1", "pods", "Pod", namespaced=True, type=OwnPod)
+
+
+async def find_own_image(client: KubeClient, *, namespace: str, name: str, container: str) -> str:
+    """The image of `container` in the pod of that name, or of its only container.
+
+    Raises ImageUnknownError, or ApiError.
+    """
+    if not (namespace and name):
+        raise ImageUnknownError("set --egress-image, or COIL_POD_NAMESPACE and COIL_POD_NAME from the pod's own fields")
+    pod = await client.get(OWN_PODS, name, namespace=namespace)
+    return select_image(pod, container)
+
+
+def select_image(pod: OwnPod, container: str) -> str:
+    """See `find_own_image`. Raises ImageUnknownError."""
+    containers = pod.spec.containers
+    named = [candidate for candidate in containers if candidate.name == container] or list(containers)
+    if len(named) != 1:
+        raise ImageUnknownError(f"pod {pod.metadata.name} has no container {container!r}: set --egress-image")
+    return named[0].image

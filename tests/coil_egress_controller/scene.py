@@ -1,0 +1,136 @@
+"""The egress-controller's reconcilers over an API server in memory, with caches that follow when they are told to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from coil.crd.builtin import (
+    CLUSTER_ROLE_BINDINGS,
+    DEPLOYMENTS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    disruption_budgets,
+)
+from coil.crd.egress import EGRESSES
+from coil.crd.resource import HasMetadata, Resource, object_key
+from coil.egress.router_container import RouterProgram
+from coil.reconcile.event_series import EventSubject
+from coil.reconcile.store import Indexer, Store
+from coil.reconcile.term import Listener
+from coil_egress_controller.cluster_view import EGRESS_INDEXERS, ClusterView
+from coil_egress_controller.egress_controller import EgressController
+from coil_egress_controller.role_binding_controller import RoleBindingController
+from coil_egress_controller.service_account_controller import ServiceAccountController
+from tests.coil_egress_controller.memory_api import Document, MemoryApi
+
+T = TypeVar("T", bound=HasMetadata)
+
+BUDGETS = disruption_budgets("v1")
+PROGRAM = RouterProgram(image="coil:1", port=5555)
+KEY = "internet/nat"
+
+
+class MemoryCache(Generic[T]):
+    """A `Cache` that is as late as the test wants it, and tells its listeners what has changed when it looks."""
+
+    def __init__(self, api: MemoryApi, resource: Resource[T], indexers: Mapping[str, Indexer[T]] | None = None) -> None:
+        self._api = api
+        self._resource = resource
+        self._store: Store[T] = Store(indexers or {})
+        self._listeners: list[Listener[T]] = []
+
+    def subscribe(self, listener: Listener[T], /) -> None:
+        self._listeners.append(listener)
+
+    def look(self) -> None:
+        present = {object_key(item.metadata): item for item in self._api.all(self._resource)}
+        for key in [key for key in self._store if key not in present]:
+            self._tell(self._store.remove(key), None)
+        for key, new in present.items():
+            if self._store.get(key) != new:
+                self._tell(self._store.put(key, new), new)
+
+    def _tell(self, old: T | None, new: T | None) -> None:
+        for listener in self._listeners:
+            listener(old, new)
+
+    def get(self, key: str) -> T | None:
+        return self._store.get(key)
+
+    def items(self) -> list[T]:
+        return self._store.items()
+
+    def by_index(self, index: str, value: str) -> list[T]:
+        return self._store.by_index(index, value)
+
+
+@dataclass
+class Told:
+    """A `Recorder`: messages by reason."""
+
+    messages: dict[str, str] = field(default_factory=dict)
+
+    def warn(self, subject: EventSubject, *, reason: str, message: str) -> None:
+        assert subject.kind == "Egress"
+        self.messages[reason] = message
+
+    note = warn
+
+
+class Scene:
+    """`look` lets all caches follow."""
+
+    def __init__(self) -> None:
+        self.api = MemoryApi()
+        self.told = Told()
+        self.egress_cache = MemoryCache(self.api, EGRESSES, EGRESS_INDEXERS)
+        self.deployment_cache = MemoryCache(self.api, DEPLOYMENTS)
+        self.service_cache = MemoryCache(self.api, SERVICES)
+        self.budget_cache = MemoryCache(self.api, BUDGETS)
+        self.account_cache = MemoryCache(self.api, SERVICE_ACCOUNTS)
+        self.binding_cache = MemoryCache(self.api, CLUSTER_ROLE_BINDINGS)
+        self.view = view = ClusterView(
+            egresses=self.egress_cache,
+            deployments=self.deployment_cache,
+            services=self.service_cache,
+            budgets=self.budget_cache,
+            accounts=self.account_cache,
+            bindings=self.binding_cache,
+        )
+        log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
+        self.accounts = ServiceAccountController(client=self.api, view=view, log=log)
+        self.bindings = RoleBindingController(client=self.api, view=view, log=log)
+        self.egresses = EgressController(
+            client=self.api,
+            view=view,
+            accounts=self.accounts,
+            recorder=self.told,
+            program=PROGRAM,
+            budgets=BUDGETS,
+            log=log,
+        )
+
+    def look(self) -> None:
+        caches: tuple[MemoryCache[Any], ...] = (
+            *(self.egress_cache, self.deployment_cache, self.service_cache),
+            *(self.budget_cache, self.account_cache, self.binding_cache),
+        )
+        for cache in caches:
+            cache.look()
+
+    def add_egress(self, name: str = "nat", namespace: str = "internet", **spec: Any) -> Document:
+        """Make or change one; the caches follow."""
+        before = self.api.find(EGRESSES, name, namespace)
+        metadata = before["metadata"] if before else {"name": name, "namespace": namespace}
+        document = {"metadata": metadata, "spec": {"destinations": ["0.0.0.0/0"], **spec}}
+        stored = self.api.put(EGRESSES, (before or {}) | document)
+        self.look()
+        return stored
+
+    def find(self, resource: Resource[Any], name: str = "nat") -> Document:
+        """What there must be."""
+        found = self.api.find(resource, name, "internet")
+        assert found is not None, resource.plural
+        return found

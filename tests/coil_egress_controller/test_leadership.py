@@ -1,0 +1,123 @@
+"""Terms of leadership: what is there at their beginning is worked on, what happens is, and nothing outlives them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+
+from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES
+from coil.crd.egress import EGRESSES
+from coil.crd.resource import Resource
+from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.term import TermSource
+from coil_egress_controller.leadership import Leadership, TermSources, Workplace
+from coil_egress_controller.role_binding_controller import ROUTER_BINDING
+from tests.coil_egress_controller.scene import BUDGETS, PROGRAM, Scene
+
+TURNS = 2000
+
+
+class Replica:
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        view = scene.view
+        self.sources = TermSources(
+            egresses=TermSource(scene.egress_cache),
+            deployments=TermSource(scene.deployment_cache),
+            services=TermSource(scene.service_cache),
+            budgets=TermSource(scene.budget_cache),
+            accounts=TermSource(scene.account_cache),
+            bindings=TermSource(scene.binding_cache),
+        )
+        place = Workplace(
+            client=scene.api,
+            view=view,
+            recorder=scene.told,
+            budgets=BUDGETS,
+            program=PROGRAM,
+            resync=3600.0,
+            clock=asyncio.get_running_loop().time,
+            log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
+        )
+        self.leadership = Leadership(place, sources=self.sources, metrics=ReconcileMetrics(CollectorRegistry()))
+
+    @asynccontextmanager
+    async def term(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.leadership.lead())
+        try:
+            yield
+            assert not task.done()
+        finally:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Let the controllers work, with caches that follow at once, until `reached`."""
+        for _ in range(TURNS):
+            self.scene.look()
+            if reached():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("not reached")
+
+    def subjects(self) -> list[str]:
+        found = self.scene.api.find(CLUSTER_ROLE_BINDINGS, ROUTER_BINDING) or {}
+        return [subject["namespace"] for subject in found.get("subjects") or ()]
+
+    def carried_out(self) -> bool:
+        kinds = (DEPLOYMENTS, SERVICES)
+        status = (self.scene.api.find(EGRESSES, "nat", "internet") or {}).get("status", {})
+        return all(self.scene.api.find(kind, "nat", "internet") for kind in kinds) and "selector" in status
+
+
+@pytest.fixture
+def scene() -> Scene:
+    scene = Scene()
+    scene.api.put(CLUSTER_ROLE_BINDINGS, {"metadata": {"name": ROUTER_BINDING}})
+    return scene
+
+
+async def test_what_is_there_and_what_comes_is_carried_out(scene: Scene) -> None:
+    scene.add_egress()
+    replica = Replica(scene)
+    async with replica.term():
+        await replica.until(lambda: replica.carried_out() and replica.subjects() == ["internet"])
+        scene.add_egress(namespace="domestic")
+        await replica.until(lambda: replica.subjects() == ["internet", "domestic"])
+
+
+async def test_what_goes_is_made_again(scene: Scene) -> None:
+    scene.add_egress()
+    replica = Replica(scene)
+    async with replica.term():
+        await replica.until(lambda: replica.carried_out() and replica.subjects() == ["internet"])
+        gone: list[tuple[Resource[Any], str]] = [
+            (DEPLOYMENTS, "nat"),
+            (SERVICES, "nat"),
+            (SERVICE_ACCOUNTS, "coil-egress"),
+        ]
+        for resource, name in gone:
+            scene.api.remove(resource, name, "internet")
+        await replica.until(lambda: all(scene.api.find(resource, name, "internet") for resource, name in gone))
+        scene.api.put(CLUSTER_ROLE_BINDINGS, {"metadata": {"name": ROUTER_BINDING}})
+        await replica.until(lambda: replica.subjects() == ["internet"])
+
+
+async def test_a_last_egress_that_went_while_nobody_led_takes_account_and_subject(scene: Scene) -> None:
+    scene.add_egress()
+    replica = Replica(scene)
+    async with replica.term():
+        await replica.until(lambda: replica.carried_out() and replica.subjects() == ["internet"])
+    scene.api.remove(EGRESSES, "nat", "internet")
+    scene.look()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert replica.subjects() == ["internet"], "nobody leads"
+    async with replica.term():
+        await replica.until(lambda: not replica.subjects())
+        await replica.until(lambda: scene.api.find(SERVICE_ACCOUNTS, "coil-egress", "internet") is None)
