@@ -1,0 +1,1 @@
+"""coil-egress-agent: the program in a router pod."""

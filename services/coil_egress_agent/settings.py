@@ -1,0 +1,78 @@
+"""What the Deployment of an Egress tells its router pods. The names and defaults are those of Coil v2; some are new."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from coil.crd.names import is_namespace_name, is_object_name
+from coil.egress.annotation import EgressRef
+from coil.egress.gateway import RouterSpec
+from coil.egress.policy import TunnelPolicy
+from coil.kernel.family import Family, IPAddress
+from coil.runtime.duration import parse_duration, parse_period
+from coil.runtime.endpoint import Endpoint, parse_open_endpoint
+from coil.runtime.flag import flag, parse_integer, parse_optional_path, variable
+from coil.runtime.settings import FrameSettings
+
+
+def parse_namespace(text: str) -> str:
+    """The name of a namespace."""
+    if not is_namespace_name(text):
+        raise ValueError("the name of a namespace")
+    return text
+
+
+def parse_egress_name(text: str) -> str:
+    """The name of an Egress."""
+    if not is_object_name(text):
+        raise ValueError("the name of an Egress")
+    return text
+
+
+def parse_addresses(text: str) -> tuple[IPAddress, ...]:
+    """One address, or one of each family between a comma, as a pod's `status.podIPs` is given to its containers."""
+    try:
+        addresses = tuple(ip_address(part.strip()) for part in text.split(","))
+    except ValueError:
+        addresses = ()
+    if not addresses or len({Family.of(address) for address in addresses}) < len(addresses):
+        raise ValueError('an address, or one of each family, such as "10.1.2.3,fd00::3"')
+    return addresses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(FrameSettings):
+    """coil-egress-agent's settings; times are in seconds."""
+
+    metrics_addr: Endpoint = flag(
+        ":8080", parse=parse_open_endpoint, help="address of /metrics; without a host, every address"
+    )
+    health_addr: Endpoint = flag(
+        ":8081", parse=parse_open_endpoint, help="address of /healthz and /readyz; without a host, every address"
+    )
+    namespace: str = variable("COIL_POD_NAMESPACE", parse=parse_namespace, help="the Egress's namespace")
+    name: str = variable("COIL_EGRESS_NAME", parse=parse_egress_name, help="the Egress's name")
+    addresses: tuple[IPAddress, ...] = variable(
+        "COIL_POD_ADDRESSES", parse=parse_addresses, help="the pod's own addresses, between a comma (status.podIPs)"
+    )
+    kubeconfig: Path | None = flag(
+        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
+    )
+    egress_port: int = flag("5555", parse=parse_integer(1, 65535), help="UDP port of the tunnels, at both ends")
+    resync_interval: float = flag(
+        "5m", parse=parse_period, help="how often the kernel is compared with what it should hold"
+    )
+    drain: float = flag(
+        "3s",
+        parse=parse_duration,
+        help="how long packets are forwarded after a stop was asked for, while others learn that this pod is not ready "
+        "any more; at most half of --stop-timeout",
+    )
+
+    @property
+    def egress(self) -> EgressRef:
+        return EgressRef(self.namespace, self.name)
+
+    @property
+    def router_spec(self) -> RouterSpec:
+        return RouterSpec(addresses=self.addresses, policy=TunnelPolicy(port=self.egress_port))

@@ -1,0 +1,106 @@
+"""What a scrape tells of clients and NAT."""
+
+import asyncio
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry, generate_latest
+from structlog.testing import LogCapture
+
+from coil.crd.builtin import Pod, PodIP, PodStatus
+from coil.crd.meta import ObjectMeta
+from coil_egress_agent.client_book import ClientBook
+from coil_egress_agent.nat_metric import READ_SECONDS, NatCollector, NatReading
+from coil_egress_agent.peer_metric import ClientCollector, Operation, PeerMetrics
+from tests.coil.reconcile.virtual_time import run_virtual
+from tests.coil_egress_agent.agent_scene import OWN
+from tests.coil_egress_agent.memory_router import Fault, MemoryRouter
+from tests.coil_egress_agent.pod_world import EGRESS
+
+LABELS = 'egress="nat",namespace="internet"'
+
+
+def scrape(registry: CollectorRegistry) -> set[str]:
+    return {line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")}
+
+
+def make_pod(name: str, *addresses: str) -> Pod:
+    ips = tuple(PodIP(ip=address) for address in addresses)
+    return Pod(metadata=ObjectMeta(name=name, namespace="apps", uid=name), status=PodStatus(pod_ips=ips))
+
+
+def test_clients_are_told_with_their_links() -> None:
+    registry = CollectorRegistry()
+    book = ClientBook(OWN)
+    ClientCollector(book, EGRESS, registry)
+    assert scrape(registry) == {f"coil_egress_client_pod_count{{{LABELS}}} 0.0"}
+    book.observe(None, make_pod("web", "10.20.30.40", "fd00::1"))
+    book.observe(None, make_pod("starting"))
+    told = scrape(registry)
+    assert f"coil_egress_client_pod_count{{{LABELS}}} 2.0" in told
+    infos = {line for line in told if line.startswith("coil_egress_client_pod_info")}
+    assert len(infos) == 2
+    # The name is the address in hexadecimal digits, as in the specification.
+    assert (
+        'coil_egress_client_pod_info{egress="nat",interface="fou4_0a141e28",namespace="internet",pod="web",'
+        'pod_ip="10.20.30.40",pod_namespace="apps"} 1.0'
+    ) in infos
+
+
+def test_operations_are_counted_from_zero() -> None:
+    registry = CollectorRegistry()
+    metrics = PeerMetrics(registry)
+    for operation in Operation:
+        assert f'coil_egress_kernel_failures_total{{operation="{operation.value}"}} 0.0' in scrape(registry)
+    try:
+        with metrics.measured(Operation.ADD):
+            raise OSError
+    except OSError:
+        pass
+    told = scrape(registry)
+    assert 'coil_egress_kernel_failures_total{operation="add"} 1.0' in told
+    assert 'coil_egress_kernel_seconds_count{operation="add"} 1.0' in told
+
+
+def test_connection_tracking_is_told_where_there_is_any(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    reading = NatReading(MemoryRouter(), log=structlog.wrap_logger(None, processors=[LogCapture()]))
+    NatCollector(reading, EGRESS, registry, conntrack=tmp_path)
+    assert scrape(registry) == set()
+    (tmp_path / "nf_conntrack_count").write_text("17\n")
+    (tmp_path / "nf_conntrack_max").write_text("65536\n")
+    assert scrape(registry) == {
+        f"coil_egress_nf_conntrack_entries_count{{{LABELS}}} 17.0",
+        f"coil_egress_nf_conntrack_entries_limit{{{LABELS}}} 65536.0",
+    }
+
+
+def test_counters_are_those_of_the_last_reading(tmp_path: Path) -> None:
+    async def main() -> None:
+        registry = CollectorRegistry()
+        logged = LogCapture()
+        router = MemoryRouter()
+        reading = NatReading(router, log=structlog.wrap_logger(None, processors=[logged]))
+        NatCollector(reading, EGRESS, registry, conntrack=tmp_path)
+        is_set_up = asyncio.Event()
+        task = asyncio.create_task(reading.run(is_set_up))
+        await asyncio.sleep(3 * READ_SECONDS)
+        assert router.calls == []
+        is_set_up.set()
+        await asyncio.sleep(1)
+        told = scrape(registry)
+        assert len(told) == 8
+        protocol = 'egress="nat",namespace="internet",protocol="ipv6"'
+        assert f"coil_egress_nftables_masqueraded_packets_total{{{protocol}}} 10.0" in told
+        assert f"coil_egress_nftables_invalid_bytes_total{{{protocol}}} 1000.0" in told
+        router.faults.extend([Fault.REFUSED] * 3)
+        await asyncio.sleep(3 * READ_SECONDS)
+        assert scrape(registry) == told
+        assert [entry["log_level"] for entry in logged.entries] == ["warning", "debug", "debug"]
+        for _ in range(100):
+            scrape(registry)
+        assert len(router.calls) == 4, "a scrape asks nobody"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_virtual(main)
