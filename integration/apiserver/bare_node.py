@@ -5,30 +5,25 @@ and a test plays the runtime. Everything ends with the workspace, however the te
 """
 
 import json
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
-from integration.apiserver.runtime import Runtime
-from integration.apiserver.sandbox import PodName, Sandbox
+from integration.apiserver.wired_node import WiredNode
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
-from integration.cluster.network import Namespaces, Network
-from integration.cluster.process import Process
+from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
 from integration.deployment import (
     apply,
     apply_chart,
     coild_command,
     controller_probe,
-    install_plugin,
     ipam_controller_command,
 )
-from integration.kernel_state import KernelState
 from integration.service import Service
 
 NAME = "bare-node"
@@ -42,22 +37,14 @@ LEASE = "--lease-duration=5s"
 GROUP_PATH = "/apis/coil.cybozu.com/v2"
 
 
-class BareNode:
+class BareNode(WiredNode):
     """Make one with `up`, or several, numbered from 0, in a workspace with a network and a control plane."""
 
     def __init__(
         self, workspace: Workspace, network: Network, plane: ControlPlane, *, name: str = NAME, index: int = 0
     ) -> None:
-        self.name = name
+        super().__init__(workspace, network, name=name, index=index)
         self.plane = plane
-        self.workspace = workspace
-        self.ipv4: IPv4Address
-        self.ipv6: IPv6Address
-        self.ipv4, self.ipv6 = network.node_addresses(index)
-        self.socket = workspace.make_folder(name) / "coild.sock"
-        self._sandboxes: list[Sandbox] = []
-        self.namespaces = Namespaces.hold(workspace, name)
-        network.attach(self.namespaces, port=name, index=index)
         self.namespaces.run("ip", "link", "set", UPLINK, "mtu", str(UPLINK_MTU))
         # A node that nobody has made a router yet.
         self.namespaces.set_sysctls(["net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"])
@@ -77,17 +64,6 @@ class BareNode:
             finally:
                 node.destroy_sandboxes()
 
-    @property
-    def kernel(self) -> KernelState:
-        """What the kernel holds in the node's namespace."""
-        return KernelState(str(self.namespaces.net))
-
-    def install_plugin(self) -> Runtime:
-        """Run the installer; returns the runtime that uses what it installed."""
-        folder = self.workspace.make_folder(self.name, "cni")
-        plugin = install_plugin(bin_dir=folder / "bin", etc_dir=folder / "net.d", socket=self.socket)
-        return Runtime(plugin, self.socket)
-
     def start_controller(self) -> Service:
         """One ipam-controller, beside the control plane; returns when it is ready, before it leads."""
         address = IPv4Address("127.0.0.1")
@@ -101,27 +77,9 @@ class BareNode:
 
     def start_coild(self, *flags: str, kubeconfig: Path | None = None) -> Service:
         """coild in the node's namespace, with its account's kubeconfig unless told otherwise; until it takes calls."""
-        command = coild_command(self.plane, socket=self.socket, flags=flags, kubeconfig=kubeconfig)
-        environment = {"COIL_NODE_NAME": self.name}
-        spawn = partial(self._spawn, f"coild-{self.name}", command, env=environment)
-        service = Service(spawn, ready=self.is_served)
+        service = self.start_daemon(coild_command(self.plane, socket=self.socket, flags=flags, kubeconfig=kubeconfig))
         service.wait_ready()
         return service
-
-    def is_served(self) -> bool:
-        """Whether somebody listens on the socket; a file alone is what a killed coild leaves."""
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(str(self.socket))
-            except OSError:
-                return False
-        return True
-
-    def make_sandbox(self, pod: PodName, *, container_id: str) -> Sandbox:
-        """A new sandbox, as the runtime makes one before an ADD; destroyed with the node at the latest."""
-        sandbox = Sandbox(pod, container_id=container_id, cluster=self.workspace.id)
-        self._sandboxes.append(sandbox)
-        return sandbox
 
     def make_namespace(self, name: str, *, pool: str = "") -> None:
         """A Namespace; `pool` goes into its annotation."""
@@ -147,11 +105,3 @@ class BareNode:
         addresses = [{"type": "InternalIP", "address": str(address)} for address in (self.ipv4, self.ipv6)]
         patch = json.dumps({"status": {"addresses": addresses}})
         self.plane.kubectl("patch", "node", self.name, "--subresource=status", "--type=merge", f"--patch={patch}")
-
-    def destroy_sandboxes(self) -> None:
-        """Destroy every sandbox that is left."""
-        for sandbox in self._sandboxes:
-            sandbox.destroy()
-
-    def _spawn(self, name: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Process:
-        return self.workspace.spawn(name, [*self.namespaces.entrance, *argv], env=env)

@@ -107,7 +107,7 @@ class Runtime:
                         f"K8S_POD_NAMESPACE={pod.namespace}",
                         f"K8S_POD_NAME={pod.name}",
                         f"K8S_POD_INFRA_CONTAINER_ID={sandbox.container_id}",
-                        "K8S_POD_UID=00000000-0000-0000-0000-000000000000",
+                        f"K8S_POD_UID={pod.uid}",
                     )
                 ),
             },

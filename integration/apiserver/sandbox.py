@@ -22,10 +22,11 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodName:
-    """A pod as the API server knows it."""
+    """A pod as the API server knows it; without a UID where no such object is made."""
 
     namespace: str
     name: str
+    uid: str = "00000000-0000-0000-0000-000000000000"
 
 
 class Sandbox:

@@ -173,6 +173,9 @@ MAY = {
     ("coil.cybozu.com", "addresspools"): {"get"},
     ("coil.cybozu.com", "addressblocks"): {"list", "watch", "patch", "delete"},
     ("coil.cybozu.com", "blockrequests"): {"list", "watch", "create", "delete"},
+    ("", "pods"): {"get", "list", "watch"},
+    ("", "services"): {"get", "list", "watch"},
+    ("coil.cybozu.com", "egresses"): {"get", "list", "watch"},
 }
 """The most that coild's account may do; that it may do enough, all the other tests show."""
 

@@ -16,14 +16,11 @@ from typing import Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.cnirpc.call_gate import CallLimits
-from coil.cnirpc.call_metric import CallMetrics
-from coil.cnirpc.server import serve_cni
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
 from coil.crd.names import LABEL_NODE, NodeName
-from coil.crd.resource import HasMetadata, Resource
+from coil.crd.resource import HasMetadata
 from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.host import HostNetwork
@@ -40,27 +37,26 @@ from coil.reconcile.sync_barrier import wait_synced
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coild.block_release import BlockRelease
+from coild.chained import assemble_chained
 from coild.cni_service import CniService
+from coild.egress_nat import EgressSurroundings, NodeEgress, WithoutEgress, start_egress
 from coild.flat_network import start_route_sync
 from coild.inspection import start_node_inspection
 from coild.late_release import LateRelease
 from coild.metric import NodeCollector, WaitMetrics
+from coild.plugin_socket import serve_plugin
 from coild.pod_service import PodNetworkOptions, PodService
 from coild.route_export import RouteExport
 from coild.settings import HostAddress, Settings
 from coild.supply import Surroundings, assemble_supply
 from coild.sweep import Sweep
+from coild.turns import Turns
 
 T = TypeVar("T", bound=HasMetadata)
 
 START_BACKOFF = Backoff(base=0.5, cap=15.0)
 EXPORT_BACKOFF = Backoff(base=0.5, cap=30.0)
-LIMITS = CallLimits(running=512, queued=0)
-"""An ADD that waits for the API server costs a coroutine; what works on the kernel is bounded by its threads."""
-
 RELEASE_WORKERS = 4
-GRACE = 3.0
-"""Seconds that calls have to end after a stop was asked for."""
 
 
 def main() -> int:
@@ -71,7 +67,8 @@ def main() -> int:
         program="coild",
         about="Gives addresses to the pods of a node and wires them.",
     )
-    return run(partial(assemble, settings), name="coild", settings=settings)
+    assembly = assemble if settings.enable_ipam else assemble_chained
+    return run(partial(assembly, settings), name="coild", settings=settings)
 
 
 async def assemble(settings: Settings, process: Process) -> None:
@@ -84,27 +81,13 @@ async def assemble(settings: Settings, process: Process) -> None:
     network = await stack.enter_async_context(HostNetwork())
     kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
     node = await read_node(kube, settings.node_name, rng=rng, log=log)
-    addresses = [ip_address(entry.address) for entry in node.status.addresses if entry.type == "InternalIP"]
-    options = PodNetworkOptions(
-        mtu=settings.mtu or (await network.uplink(addresses)).mtu,
-        gateways=node_addresses(addresses) if settings.host_address is HostAddress.NODE_IP else LINK_LOCAL,
-        policy=policy,
-        compat_calico=settings.compat_calico,
-    )
+    options = await pod_options(settings, node, network)
 
     informer_metrics = InformerMetrics(process.registry)
-
-    def follow(resource: Resource[T], *, labels: str = "") -> Informer[T]:
-        return Informer(kube.collection(resource, labels=labels), log=log, metrics=informer_metrics)
-
     own = f"{LABEL_NODE}={settings.node_name}"
-    blocks = follow(ADDRESS_BLOCKS, labels=own)
-    requests = follow(BLOCK_REQUESTS, labels=own)
-    namespaces = follow(NAMESPACES)
-
-    async def namespace_of(name: str) -> Namespace:
-        return namespaces.get(name) or await kube.get(NAMESPACES, name)
-
+    blocks = Informer(kube.collection(ADDRESS_BLOCKS, labels=own), log=log, metrics=informer_metrics)
+    requests = Informer(kube.collection(BLOCK_REQUESTS, labels=own), log=log, metrics=informer_metrics)
+    namespaces = Informer(kube.collection(NAMESPACES), log=log, metrics=informer_metrics)
     reconcile_metrics = ReconcileMetrics(process.registry)
     emptied = WorkQueue("block-release", metrics=reconcile_metrics)
     export = RouteExport(network, policy=policy, backoff=EXPORT_BACKOFF, rng=rng, log=log)
@@ -117,7 +100,7 @@ async def assemble(settings: Settings, process: Process) -> None:
             client=kube,
             blocks=blocks,
             requests=requests,
-            namespace_of=namespace_of,
+            namespace_of=partial(find_namespace, namespaces, kube),
             changed=export.changed,
             emptied=emptied.add,
         ),
@@ -128,21 +111,29 @@ async def assemble(settings: Settings, process: Process) -> None:
     store = supply.store
     namespaces.subscribe(supply.source.foresee)
     NodeCollector(store, export, process.registry)
+    turns = Turns(log)
+    around = EgressSurroundings(
+        kube=kube,
+        network=network,
+        turns=turns,
+        recorder=recorder,
+        informer_metrics=informer_metrics,
+        reconcile_metrics=reconcile_metrics,
+    )
+    egress: NodeEgress = (
+        await start_egress(settings, process, around, log=log) if settings.enable_egress else WithoutEgress()
+    )
     pods = PodService(
         source=supply.source,
         network=network,
+        egress=egress.clients,
+        turns=turns,
         options=options,
         acquire_timeout=settings.acquire_timeout,
         recorder=recorder,
         log=log,
     )
-    release = BlockRelease(
-        client=kube,
-        store=store,
-        withdraw=export.settled,
-        stay=supply.demand.stay,
-        log=log,
-    )
+    release = BlockRelease(client=kube, store=store, withdraw=export.settled, stay=supply.demand.stay, log=log)
     releasing = Controller(
         "block-release",
         release.reconcile,
@@ -159,9 +150,11 @@ async def assemble(settings: Settings, process: Process) -> None:
     for name, informer in informers.items():
         process.spawn(name, informer.run())
     await wait_synced(informers.values(), log=log)
+    await egress.wait_listed()
     process.spawn("events", recorder.run())
     await supply.demand.discard_stale()
     await pods.recover()
+    egress.adopt(pods.sites(lambda key: supply.journal.holder(key).pod))
 
     if settings.clear_routes_on_shutdown:
         stack.push_async_callback(export.sync, ())
@@ -172,12 +165,8 @@ async def assemble(settings: Settings, process: Process) -> None:
         )
     stack.push_async_callback(supply.close)
     process.spawn("block-release", releasing.run())
-    stack.push_async_callback(settle, pods, log=log)
-    calls = CallMetrics(process.registry)
-    await stack.enter_async_context(
-        serve_cni(CniService(pods), path=settings.socket, limits=LIMITS, grace=GRACE, metrics=calls)
-    )
-    process.add_readiness("socket", lambda: None if settings.socket.is_socket() else f"{settings.socket} is gone")
+    await serve_plugin(CniService(pods), settings, process, turns=turns, log=log)
+    egress.follow()
     process.spawn("sweep", sweep.run(settings.addressblock_gc_interval))
     start_node_inspection(settings, process, books=store, names=supply.journal, log=log)
 
@@ -194,10 +183,17 @@ async def read_node(kube: KubeClient, name: NodeName, *, rng: random.Random, log
     raise AssertionError("unreachable")
 
 
-async def settle(pods: PodService, *, log: FilteringBoundLogger) -> None:
-    """Let operations that have begun come to their end, within bounds."""
-    try:
-        async with asyncio.timeout(GRACE):
-            await pods.settle()
-    except TimeoutError:
-        log.warning("stopping with operations under way; the next start recovers from the kernel")
+async def find_namespace(namespaces: Informer[Namespace], kube: KubeClient, name: str) -> Namespace:
+    """The namespace as it was last seen; one that was never seen is asked for."""
+    return namespaces.get(name) or await kube.get(NAMESPACES, name)
+
+
+async def pod_options(settings: Settings, node: Node, network: HostNetwork) -> PodNetworkOptions:
+    """What the settings and the node say of all pods' networks."""
+    addresses = [ip_address(entry.address) for entry in node.status.addresses if entry.type == "InternalIP"]
+    return PodNetworkOptions(
+        mtu=settings.mtu or (await network.uplink(addresses)).mtu,
+        gateways=node_addresses(addresses) if settings.host_address is HostAddress.NODE_IP else LINK_LOCAL,
+        policy=settings.route_policy,
+        compat_calico=settings.compat_calico,
+    )

@@ -1,26 +1,25 @@
 """Attaches pods to the network and detaches them: the heart of coild, between the CNI service and the kernel.
 
-    ADD:  addresses from the source ─► plan ─► the kernel             all of it, or nothing of it
+    ADD:  addresses from the source ─► plan ─► the kernel ─► egress   all of it, or nothing of it
     DEL:  the kernel forgets the veth and its routes ─► the source takes the addresses back
 
 The order of a DEL is what keeps an address from being in two pods' hands. The kernel is the database: after a crash the
 attachments are read back from the aliases of the links and from the pod table.
 
-Operations on one attachment take turns, and so do the making and the deleting of links of one name: with names that are
-made from the pod's, a sandbox that is on its way out and its successor share one. Else nobody waits for anybody. An
-operation that has begun runs to its end even if the runtime no longer waits: half a pod is worse than one that the
-following DEL removes.
+Operations on one attachment take turns (`coild.turns`), and so do the making and the deleting of links of one name:
+with names that are made from the pod's, a sandbox that is on its way out and its successor share one. Else nobody waits
+for anybody. An operation that has begun runs to its end even if the runtime no longer waits: half a pod is worse than
+one that the following DEL removes.
 
 Routes to pods that others removed are put back: at start, and by the sweep, from one look at the pod table.
 """
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -37,10 +36,10 @@ from coil.podnet.plan import PodPlan, RoutePolicy, plan_pod, plan_pod_routes
 from coil.reconcile.event_recorder import EventSubject, Recorder
 from coild.address_source import AddressSource, AddressUnavailableError, PodAddresses, PodName
 from coild.lost_route import find_lost
+from coild.pod_egress import PodEgress, PodSite
 from coild.pod_network import PodNetwork
 from coild.pod_recovery import Attachment, recover_attachments
-
-T = TypeVar("T")
+from coild.turns import Turns
 
 NO_ADDRESS = "NoAddress"
 """Reason of the Event about a pod that got no address."""
@@ -81,6 +80,8 @@ class PodService:
         *,
         source: AddressSource,
         network: PodNetwork,
+        egress: PodEgress,
+        turns: Turns,
         options: PodNetworkOptions,
         acquire_timeout: float,
         recorder: Recorder,
@@ -88,12 +89,13 @@ class PodService:
     ) -> None:
         self._source = source
         self._network = network
+        self._egress = egress
+        self._turns = turns
         self._options = options
         self._acquire_timeout = acquire_timeout
         self._recorder = recorder
         self._log = log
         self._attachments: dict[AttachmentKey, Attachment] = {}
-        self._turns: dict[AttachmentKey | LinkName, asyncio.Task[object]] = {}
 
     async def recover(self) -> None:
         """Read the attachments back from the kernel (`coild.pod_recovery`), and put back the routes that they lost.
@@ -108,21 +110,21 @@ class PodService:
     async def add(self, request: AddRequest) -> PodPlan:
         """Attach the pod and return what was made. The same attachment again gives the same addresses.
 
-        Raises AddressUnavailableError, NetlinkError, ApiError, or ValueError for a name that the kernel would not take;
-        then nothing was changed.
+        Raises AddressUnavailableError, NetlinkError, EgressRefusedError, ApiError, or ValueError for a name that the
+        kernel would not take; then nothing was changed.
         """
-        return await self._in_turn(request.key, lambda: self._add(request))
+        return await self._turns.take(request.key, lambda: self._add(request))
 
     async def delete(self, key: AttachmentKey) -> None:
         """Detach; an unknown attachment is fine. On return the address is free. Raises NetlinkError."""
-        await self._in_turn(key, lambda: self._delete(key))
+        await self._turns.take(key, lambda: self._delete(key))
 
     async def check(self, key: AttachmentKey, netns: NetnsPath) -> None:
         """Return if all that the ADD made is still there.
 
         Raises UnknownAttachmentError, or NetlinkError saying what is missing.
         """
-        await self._in_turn(key, lambda: self._check(key, netns))
+        await self._turns.take(key, lambda: self._check(key, netns))
 
     async def restore_routes(self) -> None:
         """Put back what others took out of the pod table of routes to pods. Raises NetlinkError."""
@@ -137,36 +139,17 @@ class PodService:
         present = await self._present()
         for key in resting:
             if key not in present:
-                await self._in_turn(key, lambda key=key: self._release_vanished(key))  # type: ignore[misc]
+                await self._turns.take(key, lambda key=key: self._release_vanished(key))  # type: ignore[misc]
         await self._source.collect()
 
-    async def settle(self) -> None:
-        """Wait until no operation is under way. The caller bounds the wait."""
-        while self._turns:
-            await asyncio.wait(list(self._turns.values()))
+    def sites(self, pod_of: Callable[[AttachmentKey], PodName | None]) -> list[PodSite]:
+        """Where the attached pods are; `pod_of` says whose an attachment is, as far as it is known."""
+        return [
+            PodSite(key=key, pod=pod_of(key), addresses=attachment.addresses.present, alias=_alias(key, attachment))
+            for key, attachment in self._attachments.items()
+        ]
 
-    # --- one operation at a time per attachment, and per link
-
-    async def _in_turn(self, key: AttachmentKey | LinkName, work: Callable[[], Awaitable[T]]) -> T:
-        previous = self._turns.get(key)
-
-        async def turn() -> T:
-            if previous is not None:
-                await asyncio.wait([previous])
-            return await work()
-
-        task = asyncio.create_task(turn(), name=str(key))
-        self._turns[key] = task
-        task.add_done_callback(lambda done: self._end_turn(key, done))
-        return await asyncio.shield(task)
-
-    def _end_turn(self, key: AttachmentKey | LinkName, task: asyncio.Task[T]) -> None:
-        if self._turns.get(key) is task:
-            del self._turns[key]
-        # What fails in the turn of a link is heard by the attachment that took it.
-        if isinstance(key, AttachmentKey) and not task.cancelled() and (error := task.exception()) is not None:
-            # Said here because the runtime may have gone; it is the only trace then.
-            self._log.info("operation failed", container=key.container_id, why=str(error))
+    # --- one attachment
 
     async def _add(self, request: AddRequest) -> PodPlan:
         known = self._attachments.get(request.key)
@@ -174,23 +157,41 @@ class PodService:
             plan = self._plan(request.key, known)
             try:
                 await self._network.check_pod(plan, request.netns)
-                return plan
             except PodCheckError as error:  # any other says nothing about the attachment, and leaves it alone
                 self._log.info("attachment made anew", container=request.key.container_id, why=str(error))
+            else:
+                await self._connect(request, known)
+                return plan
             # The addresses stay the pod's: what is repeated gets the same answer.
-            await self._in_turn(known.host_name, lambda: self._detach(request.key))
+            await self._turns.take(known.host_name, lambda: self._detach(request.key))
         addresses = await self._acquire(request)
         try:
             attachment = Attachment(self._host_name(request), addresses)
             plan = self._plan(request.key, attachment)
-            await self._in_turn(attachment.host_name, lambda: self._attach(request, attachment, plan))
+            await self._turns.take(attachment.host_name, lambda: self._attach(request, attachment, plan))
         except BaseException:
             if known is None:
                 self._source.revoke(request.key)
             else:
                 self._source.release(request.key)
             raise
+        try:
+            await self._connect(request, attachment)
+        except Exception:
+            # The pod has been on the network, if only for a moment: its addresses rest as after any other DEL.
+            await self._delete(request.key)
+            raise
         return plan
+
+    async def _connect(self, request: AddRequest, attachment: Attachment) -> None:
+        site = PodSite(
+            key=request.key,
+            pod=request.pod,
+            addresses=attachment.addresses.present,
+            alias=_alias(request.key, attachment),
+            netns=request.netns,
+        )
+        await self._egress.connect(site, deadline=request.deadline - REPLY_SECONDS)
 
     async def _acquire(self, request: AddRequest) -> PodAddresses:
         left = request.deadline - REPLY_SECONDS - asyncio.get_running_loop().time()
@@ -207,12 +208,14 @@ class PodService:
         # There was no link of that name: whoever had it before has lost it, and must not delete this one.
         for key in [key for key, other in self._attachments.items() if other.host_name == attachment.host_name]:
             del self._attachments[key]
+            self._egress.forget(key)
         self._attachments[request.key] = attachment
 
     async def _delete(self, key: AttachmentKey) -> None:
+        self._egress.forget(key)
         attachment = self._attachments.get(key)
         if attachment is not None:
-            await self._in_turn(attachment.host_name, lambda: self._detach(key))
+            await self._turns.take(attachment.host_name, lambda: self._detach(key))
         self._source.release(key)
 
     async def _detach(self, key: AttachmentKey) -> None:
@@ -246,7 +249,7 @@ class PodService:
         restored = 0
         for key, attachment in list(attachments.items()) if missing else ():
             if routes := [route for route in wanted[key] if route in missing]:
-                additions = await self._in_turn(key, partial(self._put_back, key, attachment, routes))
+                additions = await self._turns.take(key, partial(self._put_back, key, attachment, routes))
                 restored += len(additions.added)
                 refused += additions.refused
         if restored:
@@ -264,7 +267,7 @@ class PodService:
                 self._log.warning("routes to a pod are missing", link=attachment.host_name, why=str(error))
                 return RouteAdditions()
 
-        return await self._in_turn(attachment.host_name, add)
+        return await self._turns.take(attachment.host_name, add)
 
     def _routes(self, key: AttachmentKey, attachment: Attachment) -> tuple[Route, ...]:
         """The routes that the attachment is to have: to addresses that no other has, as the books say."""
@@ -279,7 +282,7 @@ class PodService:
         return plan_pod(
             host_name=attachment.host_name,
             ifname=parse_link_name(key.ifname),
-            alias=PodAlias(addresses.pool, key.container_id, key.ifname),
+            alias=_alias(key, attachment),
             addresses=(addresses.ipv4, addresses.ipv6),
             mtu=self._options.mtu,
             gateways=self._options.gateways,
@@ -291,3 +294,7 @@ class PodService:
             return calico_link_name(namespace=request.pod.namespace, pod=request.pod.name)
         # Drawn from the attachment and not from a generator: an ADD that is repeated after a crash meets its own link.
         return random_link_name(sha256(f"{request.key.container_id}/{request.key.ifname}".encode()).digest()[:4])
+
+
+def _alias(key: AttachmentKey, attachment: Attachment) -> PodAlias:
+    return PodAlias(attachment.addresses.pool, key.container_id, key.ifname)

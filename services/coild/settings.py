@@ -56,6 +56,24 @@ class Settings(FrameSettings):
     pod_rule_prio: int = flag("2000", parse=_PRIORITIES, help="priority of the rule that looks up the pod table")
     export_table_id: int = flag("119", parse=_TABLES, help="routing table that a routing daemon announces")
     protocol_id: int = flag("30", parse=_PROTOCOLS, help="protocol of the routes that coild makes")
+    enable_ipam: bool = flag(
+        "true",
+        parse=parse_boolean,
+        help="give pods their addresses and wire them; without, this serves egress NAT only, chained after another "
+        "plugin that does so",
+    )
+    enable_egress: bool = flag(
+        "true",
+        parse=parse_boolean,
+        help="give pods that name an Egress in an annotation their tunnels; needs the kernel modules fou and fou6 on "
+        "nodes where there are such pods, which are told if they lack",
+    )
+    enable_originating_only: bool = flag(
+        "false",
+        parse=parse_boolean,
+        help="pods with an Egress answer connections from outside where these came in, not through a tunnel",
+    )
+    egress_port: int = flag("5555", parse=parse_integer(1, 65535), help="UDP port of the tunnels, the same everywhere")
     compat_calico: bool = flag("false", parse=parse_boolean, help="name host ends of veths as Calico does")
     host_address: HostAddress = flag(
         "link-local",

@@ -32,10 +32,12 @@ from coil.reconcile.queue import WorkQueue
 from coild.address_source import PodName
 from coild.block_release import BlockRelease
 from coild.late_release import LateRelease
+from coild.pod_egress import NoEgress, PodEgress
 from coild.pod_service import AddRequest, PodNetworkOptions, PodService
 from coild.pool_demand import WaitOutcome
 from coild.route_export import RouteExport
 from coild.supply import SupplyOptions, Surroundings, assemble_supply
+from coild.turns import Turns
 from tests.coil_ipam_controller.memory_api import BIRTH, Call, MemoryClient, Moment
 from tests.coild.block_granter import NODE, BlockGranter, pool
 from tests.coild.memory_network import Kernel, MemoryNetwork
@@ -147,6 +149,7 @@ class Coild:
     compat_calico: bool = False
     cooling: float = COOLING
     warm: int = 0
+    egress: PodEgress = field(default_factory=NoEgress)
     watch_delay: Callable[[], float] = lambda: 0.0
     gate: Gate = field(default_factory=Gate)
 
@@ -208,9 +211,12 @@ class Coild:
         self.controller = Controller(
             "release", self.release.reconcile, queue=self.queue, metrics=reconcile_metrics, log=LOG, workers=2
         )
+        self.turns = Turns(LOG)
         self.pods = PodService(
             source=self.source,
             network=self.network,
+            egress=self.egress,
+            turns=self.turns,
             options=PodNetworkOptions(
                 mtu=1500, gateways=LINK_LOCAL, policy=DEFAULT_POLICY, compat_calico=self.compat_calico
             ),

@@ -16,6 +16,7 @@ from coil.podnet.plan import PodPlan
 from coil.reconcile.event_recorder import EventSubject
 from coild.address_source import AddressUnavailableError
 from coild.cni_service import CniService
+from coild.pod_egress import EgressRefusedError
 from coild.pod_service import AddRequest, PodService, UnknownAttachmentError
 from tests.coild.scene import Coild, World, now
 
@@ -122,6 +123,20 @@ async def test_a_del_needs_neither_namespace_nor_pod(service: CniService) -> Non
     await service.del_(CniArgs(container_id="c1", ifname="eth0"))
 
 
+async def test_a_pod_that_another_plugin_has_wired_gets_no_second_address(coild: Coild, service: CniService) -> None:
+    cni_args = args()
+    cni_args.args["IS_CHAINED"] = "true"
+    error = await refused(service, "ADD", cni_args)
+    assert error.code is CniErrorCode.INVALID_NETWORK_CONFIG
+    assert "--enable-ipam=false" in error.details
+    assert coild.traces == []
+    # Of an own attachment the runtime hands on the result of the ADD, which makes no chain.
+    await service.add(args())
+    await service.check(cni_args)
+    await service.del_(cni_args)
+    assert coild.traces == []
+
+
 async def test_a_configuration_that_is_not_text_is_the_plugins_affair(service: CniService) -> None:
     cni_args = args()
     cni_args.stdin_data = b'{"cniVersion": "\xff"}'
@@ -161,6 +176,7 @@ async def test_bad_arguments_change_nothing(
     [
         (AddressUnavailableError("no block of pool x: out of blocks"), CniErrorCode.TRY_AGAIN_LATER),
         (BusyError("too many jobs"), CniErrorCode.TRY_AGAIN_LATER),
+        (EgressRefusedError("no FoU"), CniErrorCode.TRY_AGAIN_LATER),
         (UnavailableError("away"), CniErrorCode.TRY_AGAIN_LATER),
         (ForbiddenError("no", status=403), CniErrorCode.TRY_AGAIN_LATER),
         (NotFoundError("namespace", status=404), CniErrorCode.UNKNOWN_CONTAINER),

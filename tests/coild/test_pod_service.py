@@ -2,8 +2,8 @@
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -11,11 +11,14 @@ import pytest
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import BlockName, PoolName
+from coil.ipam.attachment import AttachmentKey
 from coil.kernel.link import LinkName
 from coil.kube.errors import NotFoundError
 from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
-from coild.address_source import AddressUnavailableError
+from coil.podnet.alias import PodAlias
+from coild.address_source import AddressUnavailableError, PodName
+from coild.pod_egress import EgressRefusedError, PodSite
 from coild.pod_service import UnknownAttachmentError
 from tests.coild.memory_network import Stage, Step, slow
 from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, addresses, key, now, settle
@@ -260,7 +263,7 @@ async def test_settle_waits_for_what_has_begun(world: World, coild: Coild) -> No
     task = coild.spawn(coild.add("c1"))
     await pass_turns()
     task.cancel()
-    await coild.pods.settle()
+    await coild.turns.settle()
     assert now() > 3
     assert world.live == set(FIRST)
 
@@ -650,3 +653,76 @@ async def test_a_route_that_the_kernel_refuses_stands_in_nobodys_way(world: Worl
     assert len(world.kernel.routes) == 2
     await coild.pods.restore_routes()
     assert len(world.kernel.routes) == 4
+
+
+# --- egress
+
+
+@dataclass
+class NotedEgress:
+    """A `PodEgress` that notes whom it has."""
+
+    sites: dict[AttachmentKey, PodSite] = field(default_factory=dict)
+    error: Exception | None = None
+
+    async def connect(self, site: PodSite, *, deadline: float) -> None:
+        self.sites[site.key] = site
+        await asyncio.sleep(0.01)
+        if self.error is not None:
+            raise self.error
+
+    def forget(self, key: AttachmentKey) -> None:
+        self.sites.pop(key, None)
+
+
+@pytest.fixture
+async def egress(world: World) -> AsyncIterator[tuple[Coild, NotedEgress]]:
+    noted = NotedEgress()
+    coild = Coild(world, egress=noted)
+    await coild.start()
+    yield coild, noted
+    await coild.kill()
+
+
+async def test_egress_hears_of_the_pod_before_the_add_returns(egress: tuple[Coild, NotedEgress]) -> None:
+    coild, noted = egress
+    request = replace(coild.request("c1"), pod=PodName("apps", "p", "uid-1"))
+    await coild.pods.add(request)
+    (site,) = noted.sites.values()
+    assert site == PodSite(
+        key=request.key,
+        pod=request.pod,
+        addresses=tuple(map(ip_address, FIRST)),
+        alias=PodAlias("default", "c1", "eth0"),
+        netns=request.netns,
+    )
+    assert coild.pods.sites(lambda key: request.pod) == [replace(site, netns=None)]
+    # An ADD that is repeated makes sure of it.
+    noted.sites.clear()
+    await coild.pods.add(request)
+    assert noted.sites == {site.key: site}
+    await coild.delete("c1")
+    assert noted.sites == {}
+
+
+async def test_a_pod_whose_egress_was_refused_is_undone(world: World, egress: tuple[Coild, NotedEgress]) -> None:
+    coild, noted = egress
+    noted.error = EgressRefusedError("no FoU")
+    with pytest.raises(EgressRefusedError):
+        await coild.add("c1")
+    assert (coild.traces, noted.sites) == ([], {})
+    noted.error = None
+    # For a moment the pod had its address: it rests as after any other DEL.
+    assert await coild.add("c1") != FIRST
+    assert world.kernel.twice == []
+
+
+async def test_an_attachment_that_lost_its_link_to_another_is_forgotten(world: World) -> None:
+    noted = NotedEgress()
+    coild = Coild(world, compat_calico=True, egress=noted)
+    await coild.start()
+    await coild.add("c1", pod="web-0")
+    world.kernel.remove_namespace(coild.request("c1").netns)
+    await coild.add("c2", pod="web-0")
+    assert [*noted.sites] == [key("c2")]
+    await coild.kill()

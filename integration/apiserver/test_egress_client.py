@@ -1,0 +1,309 @@
+"""coild and pods with an annotation, on real nodes against a real API server: what ADD answers, what people are told,
+and egress alone behind another plugin.
+
+What tunnels do is shown where the kernel has them. Here it is shown what happens where it has not, and all that does
+not depend on it.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from integration.apiserver.bare_node import NAME, BareNode
+from integration.apiserver.refusal_log import missing_rights
+from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError, Runtime
+from integration.apiserver.sandbox import PodName, Sandbox
+from integration.cluster.control_plane import ControlPlane
+from integration.cluster.network import Network
+from integration.cluster.workspace import Workspace
+from integration.deployment import apply, apply_chart
+from integration.kernel_state import EXPORT_TABLE, POD_TABLE
+from integration.patience import wait_until
+from integration.service import Service
+from integration.vm.feature import missing_features
+
+pytestmark = pytest.mark.apiserver
+
+APPS = "apps"
+NET = "internet"
+CHAINED = "chained-node"
+ROUTER = {"app.kubernetes.io/name": "coil", "app.kubernetes.io/component": "egress"}
+INVALID_NETWORK_CONFIG = 7
+PREV_RESULT: dict[str, Any] = {
+    "cniVersion": "1.0.0",
+    "interfaces": [{"name": "plug0"}, {"name": "eth0", "sandbox": "/run/netns/pod"}],
+    "ips": [{"interface": 1, "address": "10.55.0.2/24"}],
+    "routes": [{"dst": "0.0.0.0/0"}],
+}
+
+
+@dataclass
+class World:
+    """A node with addresses of ours, and one where another plugin gives them."""
+
+    node: BareNode
+    chained: BareNode
+    runtime: Runtime
+    chained_runtime: Runtime
+    coild: Service
+    chained_coild: Service
+
+    def make_pod(self, *, names: str = "", node: str = NAME, labels: dict[str, str] | None = None) -> PodName:
+        """A Pod on the node, whose annotation names Egresses of the namespace `NET`."""
+        name = f"pod-{secrets.token_hex(3)}"
+        metadata: dict[str, Any] = {"name": name, "namespace": APPS, "labels": labels or {}}
+        if names:
+            metadata["annotations"] = {f"egress.coil.cybozu.com/{NET}": names}
+        spec = {
+            "nodeName": node,
+            "containers": [{"name": "main", "image": "none"}],
+            "automountServiceAccountToken": False,
+        }
+        apply(self.node.plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        uid = self.node.plane.kubectl("get", "pod", name, f"--namespace={APPS}", "--output=jsonpath={.metadata.uid}")
+        return PodName(APPS, name, uid)
+
+    def make_egress(self, name: str, *, served: bool = True) -> None:
+        """An Egress, and unless told otherwise the Service that its controller makes."""
+        documents: list[dict[str, Any]] = [
+            {
+                "apiVersion": "coil.cybozu.com/v2",
+                "kind": "Egress",
+                "metadata": {"name": name, "namespace": NET},
+                "spec": {"destinations": ["0.0.0.0/0"]},
+            }
+        ]
+        if served:
+            labels = ROUTER | {"app.kubernetes.io/instance": name}
+            spec = {"ports": [{"port": 5555, "protocol": "UDP"}], "selector": labels}
+            metadata = {"name": name, "namespace": NET, "labels": labels}
+            documents.append({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+        apply(self.node.plane, *documents)
+
+    def told(self, pod: PodName) -> dict[str, str]:
+        """Messages of the Events on the pod, by reason."""
+        selector = f"--field-selector=involvedObject.name={pod.name}"
+        text = self.node.plane.kubectl("get", "events", f"--namespace={APPS}", selector, "--output=json")
+        return {entry["reason"]: entry["message"] for entry in json.loads(text)["items"]}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with Workspace.create() as workspace:
+        network = Network.create(workspace)
+        plane = ControlPlane.start(workspace=workspace, address=network.gateway4)
+        node = BareNode(workspace, network, plane)
+        chained = BareNode(workspace, network, plane, name=CHAINED, index=1)
+        apply_chart(plane)
+        for each in (node, chained):
+            each.register()
+        node.make_pool("default", {"ipv4": "10.86.0.0/24", "ipv6": "fd86::/120"}, bits=4)
+        for name in (APPS, NET):
+            node.make_namespace(name)
+        # No controller-manager makes it, and no pod is admitted without.
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": APPS}}
+        apply(plane, account)
+        controller = node.start_controller()
+        world = World(
+            node,
+            chained,
+            node.install_plugin(),
+            chained.install_plugin(),
+            node.start_coild("--cooling=500ms"),
+            chained.start_coild("--enable-ipam=false", "--addressblock-gc-interval=200ms"),
+        )
+        try:
+            yield world
+        finally:
+            for each in (node, chained):
+                each.destroy_sandboxes()
+        for service in (controller, world.coild, world.chained_coild):
+            assert missing_rights(service.process.log) == []
+
+
+Start = Callable[[PodName], Sandbox]
+
+
+@pytest.fixture
+def start(world: World) -> Iterator[Start]:
+    """A sandbox for a pod of the first node, gone with its network after the test."""
+    with ExitStack() as undo:
+
+        def make(pod: PodName) -> Sandbox:
+            sandbox = world.node.make_sandbox(pod, container_id=secrets.token_hex(32))
+            undo.callback(sandbox.destroy)
+            undo.callback(world.runtime.delete, sandbox)
+            return sandbox
+
+        yield make
+
+
+@pytest.fixture
+def plugged(world: World) -> Iterator[Start]:
+    """A sandbox that another plugin has wired on the second node."""
+    with ExitStack() as undo:
+
+        def make(pod: PodName) -> Sandbox:
+            sandbox = world.chained.make_sandbox(pod, container_id=secrets.token_hex(32))
+            undo.callback(sandbox.destroy)
+            holder = sandbox.netns.split("/")[2]
+            link = f"plug{secrets.token_hex(3)}"
+            world.chained.kernel.run("ip", "link", "add", link, "type", "veth", "peer", "eth0", "netns", holder)
+            sandbox.kernel.run("ip", "address", "add", "10.55.0.2/24", "dev", "eth0")
+            return sandbox
+
+        yield make
+
+
+def add_behind(world: World, sandbox: Sandbox) -> dict[str, Any]:
+    return world.chained_runtime.begin("ADD", sandbox, cached=PREV_RESULT).result()
+
+
+# --- with addresses of ours
+
+
+def test_what_an_annotation_names_wrongly_is_told_and_the_pod_starts(world: World, start: Start) -> None:
+    pod = world.make_pod(names="mars, No-Name")
+    result = world.runtime.add(start(pod))
+    assert len(result["ips"]) == 2
+    wait_until(lambda: len(world.told(pod)) == 2, what="the pod's Events")
+    assert f"{NET}/mars" in world.told(pod)["EgressNotFound"]
+    assert "No-Name" in world.told(pod)["EgressAnnotationInvalid"]
+    # It is followed: as soon as there is such an Egress, something else is missing.
+    world.make_egress("mars", served=False)
+    wait_until(lambda: "EgressNoService" in world.told(pod), what="the Egress without a Service is told")
+
+
+def test_a_pod_with_an_egress_has_its_tunnel_or_does_not_start(world: World, start: Start) -> None:
+    world.make_egress("world")
+    pod, other = world.make_pod(names="world"), world.make_pod()
+    sandbox = start(pod)
+    if missing_features():
+        with pytest.raises(CniError) as failure:
+            world.runtime.add(sandbox)
+        assert failure.value.code == TRY_AGAIN_LATER
+        assert "egress" in failure.value.message
+        wait_until(lambda: "EgressRefused" in world.told(pod), what="the refusal is told")
+        assert not [alias for alias in world.node.kernel.pod_links() if sandbox.container_id in alias]
+        assert sandbox.kernel.link("eth0") is None
+    else:
+        world.runtime.add(sandbox)
+        assert [link["mtu"] for link in sandbox.kernel.ip("link") if link["ifname"].startswith("fou4_")] == [1372]
+    # Nobody else notices.
+    unrelated = start(other)
+    world.runtime.add(unrelated)
+    assert {link["ifname"] for link in unrelated.kernel.ip("link") if "link_index" in link} == {"eth0"}
+    assert [rule["priority"] for rule in unrelated.kernel.ip("rule")] == [0, 32766, 32767]
+    assert world.told(other) == {}
+
+
+def test_a_router_pod_gets_its_sysctls(world: World, start: Start) -> None:
+    router, other = start(world.make_pod(labels=ROUTER)), start(world.make_pod())
+    for sandbox in (router, other):
+        world.runtime.add(sandbox)
+    assert router.kernel.sysctl("net/ipv4/ip_forward") == "1"
+    assert router.kernel.sysctl("net/ipv6/conf/all/forwarding") == "1"
+    assert router.kernel.sysctl("net/ipv4/conf/all/rp_filter") == "0"
+    assert other.kernel.sysctl("net/ipv6/conf/all/forwarding") == "0"
+
+
+def test_a_result_so_far_is_refused(world: World, start: Start) -> None:
+    sandbox = start(world.make_pod())
+    with pytest.raises(CniError) as failure:
+        world.runtime.begin("ADD", sandbox, cached=PREV_RESULT).finish()
+    assert failure.value.code == INVALID_NETWORK_CONFIG
+    assert "--enable-ipam=false" in failure.value.message
+    assert sandbox.kernel.link("eth0") is None
+
+
+# --- behind another plugin
+
+
+def test_behind_another_plugin_the_link_gets_an_alias_and_the_result_stays(world: World, plugged: Start) -> None:
+    pod = world.make_pod(node=CHAINED)
+    sandbox = plugged(pod)
+    assert add_behind(world, sandbox) == PREV_RESULT
+    alias = f"COIL::{pod.uid}:eth0"
+    link = world.chained.kernel.link(world.chained.kernel.pod_links()[alias])
+    assert link is not None
+    assert link["ifname"].startswith("plug")
+    world.chained_runtime.check(sandbox, cached=PREV_RESULT)
+
+    # A restart knows it again; an ADD again changes nothing.
+    world.chained_coild.crash()
+    world.chained_coild.wait_ready()
+    world.chained_runtime.check(sandbox, cached=PREV_RESULT)
+    assert add_behind(world, sandbox) == PREV_RESULT
+    world.chained_runtime.delete(sandbox, cached=PREV_RESULT)
+    world.chained_runtime.delete(sandbox)
+    assert world.chained.kernel.link(link["ifname"]) is not None, "it is the other plugin's to delete"
+    with pytest.raises(CniError) as failure:
+        world.chained_runtime.check(sandbox, cached=PREV_RESULT)
+    assert failure.value.code == 3
+
+
+def test_a_pod_that_goes_without_a_del_is_forgotten(world: World, plugged: Start) -> None:
+    sandbox = plugged(world.make_pod(node=CHAINED))
+    add_behind(world, sandbox)
+    sandbox.kernel.run("ip", "link", "delete", "eth0")
+
+    def is_forgotten() -> bool:
+        with pytest.raises(CniError) as failure:
+            world.chained_runtime.check(sandbox, cached=PREV_RESULT)
+        return failure.value.code == 3
+
+    wait_until(is_forgotten, what="the sweep has seen that the veth is gone")
+
+
+def test_behind_another_plugin_nothing_is_done_for_addresses(world: World, plugged: Start) -> None:
+    add_behind(world, plugged(world.make_pod(node=CHAINED)))
+    kernel = world.chained.kernel
+    assert [*kernel.routes(POD_TABLE), *kernel.routes(EXPORT_TABLE)] == []
+    assert [rule["priority"] for rule in kernel.ip("rule")] == [0, 32766, 32767]
+    assert kernel.sysctl("net/ipv4/ip_forward") == "0"
+    for plural in ("addressblocks", "blockrequests"):
+        assert not [entry for entry in world.node.objects(plural) if CHAINED in json.dumps(entry)]
+
+
+def test_without_a_result_so_far_it_says_what_is_wrong(world: World, plugged: Start) -> None:
+    sandbox = plugged(world.make_pod(node=CHAINED))
+    with pytest.raises(CniError) as failure:
+        world.chained_runtime.add(sandbox)
+    assert failure.value.code == INVALID_NETWORK_CONFIG
+    assert "--enable-ipam" in failure.value.message
+
+
+def test_behind_another_plugin_wrong_annotations_and_refusals_are_told(world: World, plugged: Start) -> None:
+    pod = world.make_pod(names="venus", node=CHAINED)
+    assert add_behind(world, plugged(pod)) == PREV_RESULT
+    wait_until(lambda: "EgressNotFound" in world.told(pod), what="the pod's Event")
+    world.make_egress("near")
+    client = world.make_pod(names="near", node=CHAINED)
+    sandbox = plugged(client)
+    if missing_features():
+        with pytest.raises(CniError) as failure:
+            add_behind(world, sandbox)
+        assert failure.value.code == TRY_AGAIN_LATER
+    else:
+        assert add_behind(world, sandbox) == PREV_RESULT
+        assert [link for link in sandbox.kernel.ip("link") if link["ifname"].startswith("fou4_")]
+
+
+# --- switched off
+
+
+def test_switched_off_annotations_say_nothing(world: World, start: Start) -> None:
+    world.coild.kill()
+    plain = world.node.start_coild("--cooling=500ms", "--enable-egress=false")
+    try:
+        pod = world.make_pod(names="world")
+        world.runtime.add(start(pod))
+        assert world.told(pod) == {}
+    finally:
+        plain.kill()
+        world.coild.ensure_running()

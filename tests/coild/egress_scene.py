@@ -1,0 +1,319 @@
+"""Egress NAT of one node in memory: caches that tests fill, an API server behind them, and what namespaces have.
+
+`EgressNode` wires what `coild.egress_nat` wires.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from prometheus_client import CollectorRegistry
+
+from coil.crd.builtin import Pod, PodIP, PodSpec, PodStatus, Service, ServiceSpec
+from coil.crd.egress import Egress, EgressSpec
+from coil.crd.meta import ObjectMeta
+from coil.crd.names import ANNOTATION_EGRESS_PREFIX, NodeName
+from coil.crd.resource import HasMetadata, Resource, object_key
+from coil.egress.gateway import ClientSpec
+from coil.egress.resolution import ClientOptions, resolve_client
+from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.kernel.link import Sysctl
+from coil.kube.errors import NotFoundError
+from coil.nat.client_sync import ClientChanges
+from coil.netlink.host import NetnsPath
+from coil.netlink.namespace import Namespace
+from coil.podnet.alias import PodAlias
+from coil.reconcile.backoff import Backoff
+from coil.reconcile.controller import Controller
+from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.queue import WorkQueue
+from coil.reconcile.store import Indexer, Store
+from coild.address_source import PodName
+from coild.egress_client import EgressClients
+from coild.egress_directory import SERVICE_LABELS, EgressDirectory
+from coild.egress_follow import EgressFollow, render_key
+from coild.egress_metric import EgressMetrics
+from coild.egress_report import EgressReport
+from coild.live_ask import LiveAsk
+from coild.node_pods import INDEXERS, NodePods
+from coild.pod_egress import PodSite
+from coild.pod_tunnel import PodTunnels
+from coild.turns import Turns
+from tests.coild.scene import LOG, ListRecorder, end, now
+
+T = TypeVar("T", bound=HasMetadata)
+
+NODE = NodeName("node-1")
+BACKOFF = Backoff(base=1.0, cap=8.0, jitter=0.0)
+OPTIONS = ClientOptions()
+
+
+def pod(name: str, *, names: dict[str, str] | None = None, ips: tuple[str, ...] = (), **more: Any) -> Pod:
+    """`names`: by namespace, the Egresses that the annotation of that namespace names.
+
+    `more`: uid, annotations, labels, phase, host_network.
+    """
+    annotations = {ANNOTATION_EGRESS_PREFIX + namespace: value for namespace, value in (names or {}).items()}
+    annotations |= more.get("annotations", {})
+    return Pod(
+        metadata=ObjectMeta(
+            namespace="apps",
+            name=name,
+            uid=more.get("uid", f"uid-of-{name}"),
+            annotations=annotations,
+            labels=more.get("labels", {}),
+        ),
+        spec=PodSpec(node_name=NODE, host_network=more.get("host_network", False)),
+        status=PodStatus(phase=more.get("phase", "Running"), pod_ips=tuple(PodIP(ip=ip) for ip in ips)),
+    )
+
+
+def egress(name: str, *destinations: str, auto: bool = False, replicas: int = 1) -> Egress:
+    return Egress(
+        metadata=ObjectMeta(namespace="net", name=name, uid=f"uid-of-{name}"),
+        spec=EgressSpec(destinations=destinations, fou_source_port_auto=auto, replicas=replicas),
+    )
+
+
+def service(name: str, *addresses: str, labels: dict[str, str] = SERVICE_LABELS) -> Service:
+    return Service(
+        metadata=ObjectMeta(namespace="net", name=name, uid=f"uid-of-{name}", labels=labels),
+        spec=ServiceSpec(cluster_ip=addresses[0], cluster_ips=addresses),
+    )
+
+
+class MemoryCache(Generic[T]):
+    """What an informer is to its readers."""
+
+    def __init__(self, indexers: dict[str, Indexer[T]], earlier: "MemoryCache[T] | None") -> None:
+        self._store: Store[T] = Store(indexers)
+        self._listeners: list[Callable[[T | None, T | None], None]] = []
+        for item in earlier.items() if earlier is not None else ():
+            self._store.put(object_key(item.metadata), item)
+
+    def get(self, key: str) -> T | None:
+        return self._store.get(key)
+
+    def items(self) -> list[T]:
+        return self._store.items()
+
+    def by_index(self, index: str, value: str) -> list[T]:
+        return self._store.by_index(index, value)
+
+    def subscribe(self, listener: Callable[[T | None, T | None], None]) -> None:
+        for item in self._store.items():
+            listener(None, item)
+        self._listeners.append(listener)
+
+    def put(self, item: T) -> None:
+        key = object_key(item.metadata)
+        old = self._store.get(key)
+        if old is not None and old.metadata.uid != item.metadata.uid:
+            self.remove(key)
+            old = None
+        self._store.put(key, item)
+        for listener in self._listeners:
+            listener(old, item)
+
+    def remove(self, key: str) -> None:
+        if (old := self._store.remove(key)) is not None:
+            for listener in self._listeners:
+                listener(old, None)
+
+
+@dataclass
+class MemoryServer:
+    """The API server that is asked for single objects. `fault` may fail or delay each call."""
+
+    objects: dict[tuple[str, str], Any] = field(default_factory=dict)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    fault: Callable[[], Any] | None = None
+
+    def put(self, resource: Resource[Any], item: Any) -> None:
+        self.objects[resource.plural, object_key(item.metadata)] = item
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+        key = resource.plural, f"{namespace}/{name}"
+        self.asked.append(key)
+        if self.fault is not None:
+            await self.fault()
+        if key not in self.objects:
+            raise NotFoundError(f"no {key}")
+        return cast(T, self.objects[key])
+
+
+class MemoryNamespace:
+    """An open namespace: only its name matters."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> "MemoryNamespace":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class MemoryPods:
+    """The pods' side of the kernel: `Tunnels` and `PodNamespaces`, by path of the namespace."""
+
+    veths: dict[PodAlias, Path] = field(default_factory=dict)
+    specs: dict[Path, ClientSpec] = field(default_factory=dict)
+    sysctls: dict[Path, set[Sysctl]] = field(default_factory=dict)
+    syncs: list[Path] = field(default_factory=list)
+    fault: Callable[[Path], Exception | None] = lambda path: None
+    modules: set[str] = field(default_factory=set)
+    delay: float = 0.0
+    busy: set[Path] = field(default_factory=set)
+
+    async def sync(self, spec: ClientSpec, netns: NetnsPath | Namespace) -> ClientChanges:
+        path = self._path(netns)
+        with self._alone(path):
+            if self.delay:
+                await asyncio.sleep(self.delay)
+            self.syncs.append(path)
+            if (error := self.fault(path)) is not None:
+                raise error
+            if spec.gateways:
+                self.specs[path] = spec
+            else:
+                self.specs.pop(path, None)
+        return ClientChanges()
+
+    async def ensure_modules(self, names: Sequence[str]) -> None:
+        self.modules.update(names)
+
+    async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
+        path = self.veths.get(alias)
+        return cast(Namespace, MemoryNamespace(path)) if path is not None else None
+
+    async def ensure_pod_sysctls(self, sysctls: Collection[Sysctl], netns: NetnsPath | Namespace) -> None:
+        path = self._path(netns)
+        if (error := self.fault(path)) is not None:
+            raise error
+        self.sysctls.setdefault(path, set()).update(sysctls)
+
+    @contextmanager
+    def _alone(self, path: Path) -> Iterator[None]:
+        assert path not in self.busy, "two at work in one namespace"
+        self.busy.add(path)
+        try:
+            yield
+        finally:
+            self.busy.discard(path)
+
+    def _path(self, netns: NetnsPath | Namespace) -> Path:
+        return netns if isinstance(netns, Path) else netns.path
+
+
+class EgressNode:
+    """One life of coild's egress; with an `earlier` one the next, whose informers list what that one's held."""
+
+    def __init__(self, earlier: "EgressNode | None" = None) -> None:
+        self.kernel: MemoryPods = earlier.kernel if earlier else MemoryPods()
+        self.server: MemoryServer = earlier.server if earlier else MemoryServer()
+        self.pods: MemoryCache[Pod] = MemoryCache(dict(INDEXERS), earlier.pods if earlier else None)
+        self.egresses: MemoryCache[Egress] = MemoryCache({}, earlier.egresses if earlier else None)
+        self.services: MemoryCache[Service] = MemoryCache({}, earlier.services if earlier else None)
+        self.recorder = ListRecorder()
+        self.registry = CollectorRegistry()
+        self.turns = Turns(LOG)
+        ask = LiveAsk(self.server, LOG)
+        self.node_pods = NodePods(self.pods, ask, node=NODE)
+        self.clients = EgressClients(
+            pods=self.node_pods,
+            egresses=EgressDirectory(self.egresses, self.services, ask, clock=now),
+            tunnels=PodTunnels(self.kernel, self.kernel),
+            turns=self.turns,
+            options=OPTIONS,
+            report=EgressReport(self.recorder, EgressMetrics(self.registry)),
+            log=LOG,
+        )
+        metrics = ReconcileMetrics(CollectorRegistry())
+        self.queue = WorkQueue("clients", metrics=metrics, backoff=BACKOFF, clock=now, random=lambda: 0.0)
+        self._events = EgressFollow(self.clients)
+        self._controller = Controller(
+            "clients", self._events.reconcile, queue=self.queue, metrics=metrics, log=LOG, workers=2
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def follow(self) -> None:
+        for key in self.clients.adopted():
+            self.queue.add(render_key(key))
+        self._controller.watch(self.pods, self._events.of_pod)
+        self._controller.watch(self.egresses, self._events.of_egress)
+        self._controller.watch(self.services, self._events.of_service)
+        self._tasks.append(asyncio.create_task(self._controller.run()))
+
+    async def close(self) -> None:
+        await end(self._tasks)
+
+    # --- pods and their sandboxes
+
+    def site(
+        self, container: str, name: str = "", *, uid: str | None = None, ips: tuple[str, ...] = ("10.1.0.7",)
+    ) -> PodSite:
+        """The attachment of a container that exists in the kernel; its pod has the same name unless told otherwise."""
+        name = name or container
+        key = AttachmentKey(ContainerId(container), "eth0")
+        alias = PodAlias("default", container, "eth0")
+        path = self.kernel.veths.setdefault(alias, Path("/run/netns") / container)
+        return PodSite(
+            key=key,
+            pod=PodName("apps", name, f"uid-of-{name}" if uid is None else uid),
+            addresses=tuple(map(ip_address, ips)),
+            alias=alias,
+            netns=NetnsPath(path),
+        )
+
+    async def add(self, site: PodSite, *, deadline: float = math.inf) -> None:
+        await self.turns.take(site.key, lambda: self.clients.connect(site, deadline=deadline))
+
+    async def delete(self, site: PodSite) -> None:
+        async def work() -> None:
+            self.clients.forget(site.key)
+            assert site.alias is not None
+            path = self.kernel.veths.pop(site.alias, None)
+            if path is not None:
+                self.kernel.specs.pop(path, None)
+
+        await self.turns.take(site.key, work)
+
+    def world(self, *destinations: str) -> None:
+        """An Egress "world" with its Service, known to the caches."""
+        self.egresses.put(egress("world", *(destinations or ("0.0.0.0/0",))))
+        self.services.put(service("world", "10.96.0.9"))
+
+    def routes(self, container: str) -> dict[str, list[str]]:
+        """The tunnels of the container: destinations by address of the gateway."""
+        spec = self.kernel.specs.get(Path("/run/netns") / container)
+        gateways = spec.gateways if spec is not None else ()
+        return {str(gateway.addresses[0]): list(map(str, gateway.destinations)) for gateway in gateways}
+
+    def take_syncs(self) -> list[str]:
+        """The containers whose namespaces were worked on since the last look, in order."""
+        names = [path.name for path in self.kernel.syncs]
+        self.kernel.syncs.clear()
+        return names
+
+    def wanted(self, site: PodSite) -> ClientSpec | None:
+        """What follows from the caches, by the pure resolution."""
+        assert site.pod is not None
+        found = self.pods.get(f"apps/{site.pod.name}")
+        if found is None or found.metadata.uid != site.pod.uid:
+            return None
+        view = self.clients._egresses.view
+        return resolve_client(found.metadata.annotations, site.addresses, view, OPTIONS).spec
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
