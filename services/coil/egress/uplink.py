@@ -27,7 +27,6 @@ class Uplink:
         """What fits into a tunnel of the family. Raises ValueError where the family does not work with so little."""
         mtu = self.mtu - TUNNEL_OVERHEAD[family]
         if mtu < LEAST_MTU[family]:
-            raise ValueError(
-                f"the MTU of {self.name} is {self.mtu}, too small for a tunnel of IPv{4 if family is Family.IPV4 else 6}"
-            )
+            version = 4 if family is Family.IPV4 else 6
+            raise ValueError(f"the MTU of {self.name} is {self.mtu}, too small for a tunnel of IPv{version}")
         return mtu

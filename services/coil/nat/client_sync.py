@@ -5,7 +5,7 @@ marks, the other routes, rules; then what is no longer wanted goes, the other wa
 not change meets the same tunnel before, during and after.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -61,7 +61,12 @@ def sync_client(spec: ClientSpec) -> ClientChanges:
     """
     with Connection() as connection:
         rules = read_rules(connection)
-        _refuse_router(rules, spec.policy)
+        if _is_router(rules, spec.policy):
+            if not spec.gateways:
+                return ClientChanges()
+            # Both ends of tunnels use the same table and names: a client's would take a router's for its own, and
+            # delete them.
+            raise NetlinkError("this is the namespace of a router, which cannot be a client, too")
         found = read_tunnels(connection)
         plan = _plan(spec, found, connection)
         if not plan.tunnels and not _is_client(rules, found, spec.policy):
@@ -73,13 +78,9 @@ def sync_client(spec: ClientSpec) -> ClientChanges:
     return ClientChanges(made=tuple(sync.made), problems=plan.problems)
 
 
-def _refuse_router(rules: list[Rule], policy: TunnelPolicy) -> None:
-    """Both ends of tunnels use the same table and names: a client's would take a router's for its own, and delete
-    them.
-    """
+def _is_router(rules: list[Rule], policy: TunnelPolicy) -> bool:
     peers = (PEER_PRIORITY, policy.public_table, policy.protocol)
-    if any(rule.iif is not None and (rule.priority, rule.table, rule.protocol) == peers for rule in rules):
-        raise NetlinkError("this is the namespace of a router, which cannot be a client, too")
+    return any(rule.iif is not None and (rule.priority, rule.table, rule.protocol) == peers for rule in rules)
 
 
 def _plan(spec: ClientSpec, found: TunnelTable, connection: Connection) -> ClientPlan:
@@ -110,6 +111,7 @@ class _ClientSync:
         self._found = found
         self._connection = connection
         self._own = [tunnel for tunnel in found.tunnels if tunnel.name == tunnel_name(tunnel.remote)]
+        self._ports: frozenset[FouPort] = frozenset()
         self.made: list[str] = []
         self.errors: list[NetlinkError | NftError] = []
 
@@ -119,12 +121,9 @@ class _ClientSync:
         self._make_receivers()
         self._make_bypasses()
         self._make_tunnels(changes)
-        if self._plan.nft_table is not None:
-            self._make_marks()
+        self._sync_marks()
         self._make_routes()
         self._make_rules()
-        if self._plan.nft_table is None:
-            self._remove_marks()
         self._remove_links(changes)
         self._remove_ports()
         if not self._plan.tunnels:
@@ -146,9 +145,9 @@ class _ClientSync:
 
     def _make_receivers(self) -> None:
         with self._attempt():
-            present = list_fou_ports()
+            self._ports = list_fou_ports()
             for port in self._plan.fou_ports:
-                if port not in present and ensure_fou_port(port):
+                if port not in self._ports and ensure_fou_port(port):
                     self.made.append(f"open {port}")
         with self._attempt():
             if ensure_catch_alls(self._plan.catch_alls, self._connection):
@@ -183,10 +182,18 @@ class _ClientSync:
                     open_tunnel(link.index, (), self._connection)
                     self.made.append(f"open {tunnel}")
 
-    def _make_marks(self) -> None:
+    def _sync_marks(self) -> None:
+        # The rules of replies tell that there may be a table of marks: they come before it, and go after it. So where
+        # there are none, nobody has to load a library to look.
+        ours = [rule for rule in self._rules if client_rules(self._policy).covers(rule)]
+        table = self._plan.nft_table
         with self._attempt():
-            if self._plan.nft_table is not None and sync_table(self._plan.nft_table):
-                self.made.append(f"write {self._plan.nft_table}")
+            if table is not None:
+                self._sync_rules([*ours, *(rule for rule in self._plan.rules if rule.priority == REPLY_PRIORITY)])
+                if sync_table(table):
+                    self.made.append(f"write {table}")
+            elif any(rule.priority == REPLY_PRIORITY for rule in ours) and delete_table(CLIENT_TABLE):
+                self.made.append(f"delete table {CLIENT_TABLE}")
 
     def _make_routes(self) -> None:
         wanted: dict[int, list[Route]] = {self._policy.private_table: [], self._policy.public_table: []}
@@ -209,14 +216,12 @@ class _ClientSync:
 
     def _make_rules(self) -> None:
         with self._attempt():
-            changes = sync_rules(self._plan.rules, claim=client_rules(self._policy), connection=self._connection)
-            self.made += (f"add {rule}" for rule in changes.adds)
-            self.made += (f"delete {rule}" for rule in changes.deletes)
+            self._sync_rules(self._plan.rules)
 
-    def _remove_marks(self) -> None:
-        with self._attempt():
-            if delete_table(CLIENT_TABLE):
-                self.made.append(f"delete table {CLIENT_TABLE}")
+    def _sync_rules(self, wanted: Sequence[Rule]) -> None:
+        changes = sync_rules(wanted, claim=client_rules(self._policy), connection=self._connection)
+        self.made += (f"add {rule}" for rule in changes.adds)
+        self.made += (f"delete {rule}" for rule in changes.deletes)
 
     def _remove_links(self, changes: TunnelChanges) -> None:
         names = [tunnel.name for tunnel in changes.deletes]
@@ -234,7 +239,7 @@ class _ClientSync:
         ours = {FouPort(family, self._policy.port) for family in Family}
         ours.update(FouPort(tunnel.family, tunnel.port) for tunnel in self._own)
         with self._attempt():
-            for port in sorted(list_fou_ports() & ours - set(self._plan.fou_ports), key=str):
+            for port in sorted(self._ports & ours - set(self._plan.fou_ports), key=str):
                 if remove_fou_port(port):
                     self.made.append(f"close {port}")
 
