@@ -8,7 +8,7 @@ import nox
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "none"
 nox.options.stop_on_first_error = True
-nox.options.sessions = ["lint", "types", "contracts", "unit", "kernel", "apiserver", "soak", "cluster"]
+nox.options.sessions = ["lint", "types", "contracts", "unit", "kernel", "apiserver", "soak", "egress", "cluster"]
 
 PYTHON = sys.executable
 
@@ -59,6 +59,13 @@ def apiserver(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Three nodes, two controllers and a real API server under faults; needs root."""
     run_pytest(session, "integration/soak")
+
+
+@nox.session
+def egress(session: nox.Session) -> None:
+    """Egress NAT on a kernel with Foo-over-UDP, in a virtual machine where this one has none; needs root."""
+    parts = session.posargs or ["integration/fou", "integration/egress"]
+    session.run(PYTHON, "-m", "integration.egress", *parts, env={"PYTHONUNBUFFERED": "1"})
 
 
 @nox.session

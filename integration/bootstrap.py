@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +24,7 @@ from integration.cluster.requirement import (  # noqa: E402 - found through the 
     check_namespaces,
     check_requirements,
 )
+from integration.vm.feature import missing_features  # noqa: E402 - the same
 
 VENV = ROOT / ".venv"
 STAMP = VENV / "coil-stamp"
@@ -51,6 +52,10 @@ PACKAGES = {
     "rsync": "building Kubernetes",
     "make": "building Kubernetes",
 }
+VM_PACKAGES = {
+    "kmod": "the index of the virtual machine's modules",
+    "qemu-system-x86": "the virtual machine, where this kernel lacks Foo-over-UDP",
+}
 # What Debian enables when it installs these; the project starts its own, in namespaces.
 SERVICES = {"etcd-server": "etcd", "containerd": "containerd", "bird2": "bird"}
 
@@ -60,10 +65,11 @@ def main() -> int:
     try:
         check_machine()
         check_namespaces()
-        install_packages()
+        install_packages(PACKAGES)
         check_requirements()
         make_environment()
         build_kubernetes()
+        prepare_kernel()
     except RequirementError as error:
         print(f"coil: {error}", file=sys.stderr)
         return 1
@@ -96,8 +102,8 @@ def quiet(*argv: str) -> bool:
     return done.returncode == 0
 
 
-def install_packages() -> None:
-    missing = [package for package in PACKAGES if not installed(package)]
+def install_packages(packages: Collection[str]) -> None:
+    missing = [package for package in packages if not installed(package)]
     if not missing:
         return
     if shutil.which("apt-get") is None:
@@ -174,6 +180,13 @@ def environment_stamp() -> str:
 def build_kubernetes() -> None:
     build = [str(VENV / "bin" / "python"), "-m", "integration.cluster.build"]
     step(build, "Kubernetes could not be built")
+
+
+def prepare_kernel() -> None:
+    """Where this kernel lacks Foo-over-UDP, a virtual machine whose kernel has it: unpacked, never installed."""
+    if missing_features():
+        install_packages(VM_PACKAGES)
+        step([sys.executable, "-m", "integration.vm.kernel"], "a kernel with Foo-over-UDP could not be had")
 
 
 def step(argv: Sequence[str], failure: str, *, env: dict[str, str] | None = None) -> None:

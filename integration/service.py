@@ -13,16 +13,22 @@ class ServiceError(Exception):
 
 
 class Service:
-    """`spawn` starts the program, `ready` asks whether it does its work. All its lives log into one file."""
+    """`spawn` starts the program, `ready` asks whether it does its work, which it must within `patience` seconds.
 
-    def __init__(self, spawn: Callable[[], Process], *, ready: Callable[[], bool]) -> None:
+    All its lives log into one file.
+    """
+
+    def __init__(
+        self, spawn: Callable[[], Process], *, ready: Callable[[], bool], patience: float = START_TIMEOUT
+    ) -> None:
         self._ready = ready
+        self._patience = patience
         self._spawn = spawn
         self.process = spawn()
 
     def wait_ready(self) -> None:
         """Return when it does its work. Raises ComponentError when it does not, or has ended."""
-        self.process.wait_ready(self._ready, timeout=START_TIMEOUT)
+        self.process.wait_ready(self._ready, timeout=self._patience)
 
     def kill(self) -> None:
         """kill -9. Raises ServiceError when it was not alive: nothing but the test may end it."""

@@ -212,7 +212,7 @@ class Node:
         config = self._write(
             "kube-proxy.yaml",
             render_proxy(
-                self._identity,
+                self.name,
                 kubeconfig=plane.credentials.kubeconfig("system:kube-proxy", file=f"kube-proxy-{self.name}"),
                 feature_gates=software.version.feature_gates,
             ),

@@ -128,15 +128,15 @@ def render_kubelet(node: Identity, *, client_authority: Path, serving: KeyPair, 
     )
 
 
-def render_proxy(node: Identity, *, kubeconfig: Path, feature_gates: dict[str, bool]) -> str:
-    """The KubeProxyConfiguration: iptables, and none of the settings that belong to the whole machine."""
+def render_proxy(node: str, *, kubeconfig: Path, feature_gates: dict[str, bool]) -> str:
+    """The KubeProxyConfiguration of a node: iptables, and none of the settings that belong to the whole machine."""
     return _render(
         {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "bindAddress": "0.0.0.0",
             "clientConnection": {"kubeconfig": str(kubeconfig)},
-            "hostnameOverride": node.name,
+            "hostnameOverride": node,
             "mode": "iptables",
             "oomScoreAdj": 0,
             # Read-only outside the first network namespace.

@@ -1,0 +1,35 @@
+"""`python -m integration.egress [PYTEST ARGUMENTS]`: the control plane here, the tests where Foo-over-UDP is."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from integration.cluster.build import BuildError
+from integration.cluster.process import ComponentError
+from integration.egress.description import VARIABLE
+from integration.egress.outside import start_outside
+from integration.vm.kernel import KernelError
+from integration.vm.machine import MachineError
+from integration.vm.run import Terms, run_with_fou
+
+TIMEOUT = 3600.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """pytest's exit code; 125 when it could not be run."""
+    try:
+        with start_outside() as (description, path):
+            return run_with_fou(
+                [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(arguments or ["integration/egress"])],
+                terms=Terms(timeout=TIMEOUT, payload=[description.proxy]),
+                environment={**os.environ, VARIABLE: str(path)},
+            )
+    except (BuildError, ComponentError, KernelError, MachineError) as error:
+        print(error, file=sys.stderr)
+        return 125
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,129 @@
+"""What pods and the host outside say to each other: single questions, a conversation without a pause, and transfers.
+
+Over UDP nothing is repeated, so one lost packet is a failure. The host tells whom its sockets saw.
+"""
+
+import secrets
+import socket
+import struct
+import threading
+import zlib
+from dataclasses import dataclass
+
+from integration.egress.external_host import ExternalHost, family_of
+from integration.egress.pod import SECONDS, RunningPod
+from integration.netns.netns import call_inside
+from integration.side_thread import SideThread
+
+_CHUNK = 1 << 16
+
+
+def ask(client: RunningPod, external: ExternalHost, address: str, *, patience: float = SECONDS) -> str:
+    """One question to an address of the host, and its answer; returns the address that the host saw it come from.
+
+    Raises TimeoutError when a packet was lost.
+    """
+    with _bound(external, address, socket.SOCK_DGRAM) as server, client.socket(socket.SOCK_DGRAM, address) as asking:
+        for end in (server, asking):
+            end.settimeout(patience)
+        question = secrets.token_bytes(8)
+        asking.sendto(question, (address, server.getsockname()[1]))
+        heard, peer = server.recvfrom(64)
+        assert heard == question
+        server.sendto(b"answer to " + question, peer)
+        assert asking.recv(64) == b"answer to " + question
+        return str(peer[0])
+
+
+class Conversation(SideThread):
+    """Questions and answers of one flow while the context is open, one at a time. `seen` is whom the host saw."""
+
+    def __init__(self, client: RunningPod, external: ExternalHost, address: str) -> None:
+        self.failed = threading.Event()
+        super().__init__("conversation", failed=self.failed.set)
+        self._asking = client.socket(socket.SOCK_DGRAM, address)
+        self._answering = _bound(external, address, socket.SOCK_DGRAM)
+        self.count = 0
+        self.seen: set[str] = set()
+
+    def work(self) -> None:
+        with self._asking as asking, self._answering as answering:
+            answering.settimeout(SECONDS)
+            while not self.stopped.is_set():
+                self.count += 1
+                question = struct.pack("!I", self.count)
+                asking.sendto(question, answering.getsockname())
+                heard, peer = answering.recvfrom(64)
+                assert heard == question, "a packet was lost or came twice"
+                self.seen.add(str(peer[0]))
+                answering.sendto(heard, peer)
+                assert asking.recv(64) == question
+
+
+@dataclass(slots=True)
+class _Received:
+    size: int = 0
+    checksum: int = 0
+
+    def take(self, data: bytes) -> None:
+        self.size += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+
+
+class Transfer(SideThread):
+    """One TCP connection from a pod to the host, over which `size` bytes go each way, one direction after the other."""
+
+    def __init__(self, client: RunningPod, external: ExternalHost, address: str, *, size: int) -> None:
+        super().__init__("transfer")
+        self._size = size
+        self._listener = _bound(external, address, socket.SOCK_STREAM)
+        self._listener.listen()
+        self._connection = client.socket(socket.SOCK_STREAM, address)
+        self._content = secrets.token_bytes(_CHUNK)
+        self.progress = 0
+        """Bytes that have arrived, in both directions together."""
+        self.seen = ""
+
+    def work(self) -> None:
+        with self._listener as listener, self._connection as connection:
+            connection.connect(listener.getsockname())
+            accepted, peer = listener.accept()
+            self.seen = str(peer[0])
+            with accepted:
+                accepted.settimeout(SECONDS)
+                for source, target in ((connection, accepted), (accepted, connection)):
+                    with _Sender(source, self._content, self._size) as sender:
+                        received = _Received()
+                        while received.size < self._size:
+                            data = target.recv(_CHUNK)
+                            assert data, f"the connection ended after {received.size} bytes"
+                            received.take(data)
+                            self.progress += len(data)
+                    assert received == sender.sent
+
+    def wait(self) -> None:
+        """Until it is whole. Raises what went wrong."""
+        self._thread.join()
+        self.__exit__()
+
+
+class _Sender(SideThread):
+    def __init__(self, target: socket.socket, content: bytes, size: int) -> None:
+        super().__init__("sender")
+        self._target = target
+        self._content = content
+        self._size = size
+        self.sent = _Received()
+
+    def work(self) -> None:
+        while self.sent.size < self._size:
+            piece = self._content[: self._size - self.sent.size]
+            self._target.sendall(piece)
+            self.sent.take(piece)
+
+
+def _bound(external: ExternalHost, address: str, kind: socket.SocketKind) -> socket.socket:
+    made = call_inside(external.netns, lambda: socket.socket(family_of(address), kind))
+    made.settimeout(SECONDS)
+    made.bind((address, 0))
+    return made

@@ -1,0 +1,221 @@
+"""The kubelets of all nodes of the stage, and the scheduler: the API server's pods become sandboxes, and their states.
+
+One look at a time, by `sync`, in the caller's thread: under emulation a loop that never rests would take the time of
+the programs under test. A router pod's process is the real agent, as the pod's template starts it, with what a
+container has: its service account's token, read-only sysctls, and no capability but the one that it is given.
+"""
+
+import http.client
+import logging
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+from integration.apiserver.runtime import addresses_of
+from integration.apiserver.sandbox import PodName
+from integration.cluster.command_line import SERVICES_IPV4
+from integration.cluster.process import Process
+from integration.cluster.workspace import Workspace
+from integration.egress.api import Api, Document
+from integration.egress.description import Description
+from integration.egress.outside import NAMESPACES
+from integration.egress.pod import RunningPod
+from integration.egress.station import PATIENCE, PAUSE, Station
+from integration.netns.netns import call_inside
+from integration.patience import wait_until
+
+_HEALTH_PORT = 8081
+_FINISHED = "Succeeded"
+_ACCOUNT_FOLDER = "/run/secrets/kubernetes.io/serviceaccount"
+_CONTAINER = f"""
+set -e
+mount -t tmpfs tmpfs /run
+mkdir -p {_ACCOUNT_FOLDER}
+mount --bind "$1" {_ACCOUNT_FOLDER}
+mount --bind -o ro /proc/sys /proc/sys
+shift
+exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,+net_admin -- "$@"
+"""
+
+
+_log = logging.getLogger("kubelet")
+
+
+class Kubelet:
+    """Runs the pods of the namespaces of the stage."""
+
+    def __init__(self, workspace: Workspace, description: Description, api: Api, stations: Sequence[Station]) -> None:
+        self._workspace = workspace
+        self._description = description
+        self._api = api
+        self._stations = {station.name: station for station in stations}
+        self._pods: dict[str, RunningPod] = {}
+
+    @property
+    def pods(self) -> list[RunningPod]:
+        """Those that run, oldest first."""
+        return list(self._pods.values())
+
+    def sync(self) -> None:
+        """Look at all pods once: start, report, end."""
+        found = {
+            pod["metadata"]["uid"]: pod
+            for namespace in NAMESPACES
+            for pod in self._api.items(f"/api/v1/namespaces/{namespace}/pods")
+        }
+        for uid, pod in list(self._pods.items()):
+            if uid not in found or "deletionTimestamp" in found[uid]["metadata"]:
+                self._end(pod)
+        for uid, document in found.items():
+            if "deletionTimestamp" in document["metadata"] or document["status"].get("phase") == _FINISHED:
+                continue
+            if uid not in self._pods:
+                self._start(document)
+            pod = self._pods[uid]
+            pod.document = document
+            if pod.ready != self._is_ready(pod):
+                self._report(pod)
+
+    def wait_until(self, holds: Callable[[], object], *, what: str) -> None:
+        """Do the kubelets' work until `holds` does."""
+
+        def held() -> object:
+            self.sync()
+            return holds()
+
+        wait_until(held, what=what, timeout=PATIENCE, pause=PAUSE)
+
+    def kill(self, pod: RunningPod) -> None:
+        """The node of a pod dies, as far as the pod is concerned: its process and its namespace, and nobody is told."""
+        if pod.agent is not None:
+            pod.agent.kill()
+            pod.agent.wait(PATIENCE)
+        pod.sandbox.destroy()
+
+    def finish(self, pod: RunningPod) -> None:
+        """The pod has done its work: its sandbox goes, its object stays."""
+        self._take_down(pod)
+        self._api.patch(f"{pod.path}/status", {"status": {"phase": _FINISHED}})
+
+    def end_all(self) -> None:
+        """End every pod, whatever the API server has of it."""
+        for pod in self.pods:
+            self._end(pod)
+
+    def _start(self, document: Document) -> None:
+        metadata = document["metadata"]
+        node = document["spec"].get("nodeName") or self._bind(document)
+        station = self._stations[node]
+        name = PodName(metadata["namespace"], metadata["name"], metadata["uid"])
+        sandbox = station.wired.make_sandbox(name, container_id=secrets.token_hex(32))
+        # A runtime has the plugin `loopback` do this.
+        sandbox.kernel.run("ip", "link", "set", "lo", "up")
+        given = addresses_of(station.runtime.add(sandbox))
+        addresses: dict[int, str] = {ip_address(each).version: each for each in given}
+        pod = RunningPod(document=document, station=station, sandbox=sandbox, addresses=addresses)
+        if "coil-egress-agent" in document["spec"]["containers"][0].get("command", []):
+            pod.agent = self._start_agent(pod)
+        self._pods[pod.uid] = pod
+        _log.info("%s runs on %s: %s", name.name, station.name, given)
+        self._report(pod)
+
+    def _bind(self, document: Document) -> str:
+        """To the node with the fewest pods, as a scheduler does it."""
+        count = dict.fromkeys(self._stations, 0)
+        for pod in self._pods.values():
+            count[pod.station.name] += 1
+        node = min(count, key=count.__getitem__)
+        metadata = document["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding"
+        self._api.create(path, {"metadata": {"name": metadata["name"]}, "target": {"kind": "Node", "name": node}})
+        return node
+
+    def restart_agent(self, pod: RunningPod) -> None:
+        """Kill a router's agent, start it again, and return when it is ready; the API server is not told.
+
+        It would take the router out of its Service for that time, which is what kube-proxy then acts on.
+        """
+        assert pod.agent is not None
+        pod.agent.kill()
+        pod.agent.wait(PATIENCE)
+        pod.agent = self._start_agent(pod)
+        wait_until(lambda: self._is_ready(pod), what="the agent is ready again", timeout=PATIENCE, pause=PAUSE)
+
+    def _start_agent(self, pod: RunningPod) -> Process:
+        container = pod.document["spec"]["containers"][0]
+        command = [*(sys.executable, "-m", "coil_egress_agent"), *container.get("args", [])]
+        inside = ["nsenter", f"--net={pod.sandbox.netns}", "--", "unshare", "--mount", "--propagation=private"]
+        account = self._account_folder(pod)
+        return self._workspace.spawn(
+            pod.sandbox.pod.name,
+            [*inside, "sh", "-c", _CONTAINER, "sh", str(account), *command],
+            env={
+                **{entry["name"]: self._value(entry, pod) for entry in container["env"]},
+                "KUBERNETES_SERVICE_HOST": str(SERVICES_IPV4[1]),
+                "KUBERNETES_SERVICE_PORT": "443",
+            },
+        )
+
+    @staticmethod
+    def _value(entry: Document, pod: RunningPod) -> str:
+        """A container's variable: itself, or a field of the pod."""
+        if "value" in entry:
+            return str(entry["value"])
+        field = entry["valueFrom"]["fieldRef"]["fieldPath"]
+        known = {"metadata.namespace": pod.sandbox.pod.namespace, "metadata.name": pod.sandbox.pod.name}
+        return known[field] if field in known else {"status.podIPs": ",".join(pod.addresses.values())}[field]
+
+    def _account_folder(self, pod: RunningPod) -> Path:
+        """A folder with the token of the pod's service account and the API server's authority."""
+        folder = self._workspace.make_folder("accounts", pod.uid)
+        account = pod.document["spec"]["serviceAccountName"]
+        answer = self._api.create(
+            f"/api/v1/namespaces/{pod.sandbox.pod.namespace}/serviceaccounts/{account}/token",
+            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
+        )
+        (folder / "token").write_text(answer["status"]["token"])
+        (folder / "ca.crt").write_bytes(self._description.authority.read_bytes())
+        return folder
+
+    def _is_ready(self, pod: RunningPod) -> bool:
+        if pod.agent is None:
+            return True
+        if pod.agent.poll() is not None or not pod.sandbox.netns:
+            return False
+
+        def ask() -> bool:
+            connection = http.client.HTTPConnection(pod.addresses[4], _HEALTH_PORT, timeout=10)
+            try:
+                connection.request("GET", "/readyz")
+                return connection.getresponse().status == http.client.OK
+            except (OSError, http.client.HTTPException):
+                return False
+            finally:
+                connection.close()
+
+        return call_inside(pod.netns, ask)
+
+    def _report(self, pod: RunningPod) -> None:
+        pod.ready = self._is_ready(pod)
+        _log.info("%s is %sready", pod.sandbox.pod.name, "" if pod.ready else "not ")
+        conditions = [
+            {"type": kind, "status": str(holds)}
+            for kind, holds in (("Initialized", True), ("PodScheduled", True), ("ContainersReady", pod.ready))
+        ]
+        conditions.append({"type": "Ready", "status": str(pod.ready)})
+        addresses = [{"ip": address} for address in pod.addresses.values()]
+        status = {"phase": "Running", "podIP": pod.addresses[4], "podIPs": addresses, "conditions": conditions}
+        self._api.patch(f"{pod.path}/status", {"status": status})
+
+    def _end(self, pod: RunningPod) -> None:
+        self._take_down(pod)
+        self._api.delete(pod.path, grace=0)
+
+    def _take_down(self, pod: RunningPod) -> None:
+        if pod.agent is not None:
+            pod.agent.stop(timeout=PATIENCE)
+        pod.station.runtime.delete(pod.sandbox)
+        pod.sandbox.destroy()
+        del self._pods[pod.uid]

@@ -1,0 +1,51 @@
+"""Pods of the stage: what a test asks of one that runs, whoever made it."""
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from integration.apiserver.sandbox import Sandbox
+from integration.cluster.process import Process
+from integration.egress.external_host import family_of
+from integration.egress.station import Station
+from integration.kernel_state import KernelState
+from integration.netns.netns import call_inside
+
+SECONDS = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningPod:
+    """A pod whose ADD has succeeded; `addresses` by IP version. `agent` is set in router pods."""
+
+    document: dict[str, Any]
+    station: Station
+    sandbox: Sandbox
+    addresses: dict[int, str]
+    agent: Process | None = None
+    ready: bool = field(default=False)
+
+    @property
+    def uid(self) -> str:
+        uid: str = self.document["metadata"]["uid"]
+        return uid
+
+    @property
+    def path(self) -> str:
+        """In the API."""
+        return f"/api/v1/namespaces/{self.sandbox.pod.namespace}/pods/{self.sandbox.pod.name}"
+
+    @property
+    def kernel(self) -> KernelState:
+        return self.sandbox.kernel
+
+    @property
+    def netns(self) -> Path:
+        return Path(self.sandbox.netns)
+
+    def socket(self, kind: socket.SocketKind, address: str) -> socket.socket:
+        """A socket of the pod's namespace, of that address's family."""
+        made = call_inside(self.netns, lambda: socket.socket(family_of(address), kind))
+        made.settimeout(SECONDS)
+        return made

@@ -1,0 +1,99 @@
+"""One node of the stage: coild, the plugin and kube-proxy on a wired node, and its routes beyond the cluster."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from integration.apiserver.wired_node import WiredNode
+from integration.cluster.network import Network
+from integration.cluster.node_config import render_proxy
+from integration.cluster.workspace import Workspace
+from integration.deployment import daemon_command
+from integration.egress.api import Api
+from integration.egress.description import Description
+from integration.kernel_state import EXPORT_TABLE
+from integration.patience import wait_until
+from integration.service import Service
+
+_log = logging.getLogger("station")
+
+PATIENCE = 240.0
+"""Seconds for what takes one natively."""
+
+PAUSE = 0.5
+"""Seconds between two looks that start a program or ask the API server."""
+
+
+class Station:
+    """Number `index` from 0; its programs are started together and waited for by `wait_ready`."""
+
+    def __init__(
+        self, workspace: Workspace, network: Network, description: Description, api: Api, *, index: int
+    ) -> None:
+        self.wired = WiredNode(workspace, network, name=f"node-{index}", index=index)
+        self.name = self.wired.name
+        self.kernel = self.wired.kernel
+        self._description = description
+        self._register(api)
+        self._translate_to_apiserver()
+        self.runtime = self.wired.install_plugin()
+        _log.info("%s has the plugin", self.name)
+        self._start_proxy()
+        command = daemon_command(
+            description.coild_kubeconfig, socket=self.wired.socket, flags=["--route-sync", "--cooling=1s"]
+        )
+        self.coild: Service = self.wired.start_daemon(command, patience=PATIENCE)
+
+    def wait_ready(self) -> None:
+        """Return when coild takes calls. Raises ComponentError."""
+        self.coild.wait_ready()
+        _log.info("%s has coild", self.name)
+
+    def route(self, destination: str, *, via: str) -> None:
+        """A route of the administrator's."""
+        self.wired.namespaces.run("ip", "route", "replace", destination, "via", via)
+
+    def exported(self) -> list[str]:
+        """The blocks that a routing daemon would announce."""
+        return list(self.kernel.destinations(EXPORT_TABLE))
+
+    def wait_programmed(self, address: str) -> None:
+        """Return when kube-proxy has rules for a Service's address."""
+        command = "ip6tables-save" if ":" in address else "iptables-save"
+
+        def programmed() -> bool:
+            lines = self._run([command, "-t", "nat"]).splitlines()
+            return any(f" {address}/" in line and "-j KUBE-SVC" in line for line in lines)
+
+        wait_until(programmed, what=f"kube-proxy on {self.name} has rules for {address}", timeout=PATIENCE, pause=PAUSE)
+
+    def _run(self, argv: Sequence[str]) -> str:
+        return self.kernel.run(*argv)
+
+    def _register(self, api: Api) -> None:
+        """The Node object, as a kubelet makes it."""
+        api.create("/api/v1/nodes", {"metadata": {"name": self.name}})
+        addresses = [{"type": "InternalIP", "address": str(each)} for each in (self.wired.ipv4, self.wired.ipv6)]
+        api.patch(f"/api/v1/nodes/{self.name}/status", {"status": {"addresses": addresses}})
+
+    def _translate_to_apiserver(self) -> None:
+        """The API server's machine has no routes to pods: what they say to it comes from their node."""
+        chain = "add chain ip stage out { type nat hook postrouting priority srcnat; }"
+        rule = f"add rule ip stage out ip daddr {self._description.address} masquerade"
+        for line in ("add table ip stage", chain, rule):
+            self.wired.namespaces.run("nft", line)
+
+    def _start_proxy(self) -> None:
+        folder = self.wired.workspace.make_folder(self.name)
+        config = folder / "kube-proxy.yaml"
+        config.write_text(
+            render_proxy(
+                self.name,
+                kubeconfig=self._description.proxy_kubeconfig,
+                feature_gates=self._description.proxy_feature_gates,
+            )
+        )
+        spawn = partial(
+            self.wired.spawn, f"kube-proxy-{self.name}", [str(self._description.proxy), f"--config={config}"]
+        )
+        self.proxy = Service(spawn, ready=lambda: True)

@@ -1,0 +1,86 @@
+"""The way of a packet: client pod, tunnel, router, host outside the cluster, and back."""
+
+import pytest
+
+from integration.egress.capture import Capture, Packet
+from integration.egress.conversation import Transfer, ask
+from integration.egress.external_host import ADDRESSES
+from integration.egress.pod import RunningPod
+from integration.egress.world import EgressUnderTest, World
+
+pytestmark = pytest.mark.kernel
+
+PORT = 5555
+TTL = 225
+MEGABYTES = 100
+
+versions = pytest.mark.parametrize("version", [4, 6])
+
+
+def wrapped(packet: Packet, *, source: str = "", destination: str = "") -> bool:
+    """Whether it is a packet of a tunnel with those ends."""
+    return packet.port == PORT and source in (packet.source, "") and destination in (packet.destination, "")
+
+
+def observe(world: World, client: RunningPod, version: int, *, whom: str) -> tuple[Packet, Packet]:
+    """Have the client ask; the host must see it as `whom`. The first packet of the tunnel at the client, each way."""
+    own = client.addresses[version]
+    with Capture(client.netns) as wire:
+        assert ask(client, world.external, ADDRESSES[version]) == whom
+        there = wire.wait_for(lambda packet: wrapped(packet, source=own), what="from the client")
+        back = wire.wait_for(lambda packet: wrapped(packet, destination=own), what="to the client")
+    return there, back
+
+
+@versions
+def test_the_host_outside_sees_the_router(
+    world: World, egress: EgressUnderTest, client: RunningPod, version: int
+) -> None:
+    """And the tunnel has the Service's address at the other end, both ways: kube-proxy translates it, and back."""
+    [router] = egress.routers()
+    own, service, outside = client.addresses[version], egress.addresses[version], ADDRESSES[version]
+    with Capture(router.netns) as far_wire:
+        there, back = observe(world, client, version, whom=router.addresses[version])
+        arrived = far_wire.wait_for(lambda packet: wrapped(packet, source=own), what="at the router")
+    assert (there.destination, there.source_port, there.ttl) == (service, PORT, TTL)
+    assert there.inner is not None
+    assert (there.inner.source, there.inner.destination) == (own, outside)
+    assert (back.source, back.source_port) == (service, PORT)
+    assert back.inner is not None
+    assert (back.inner.source, back.inner.destination) == (outside, own)
+    assert arrived.destination == router.addresses[version]
+
+
+@versions
+def test_much_goes_through_in_both_directions(
+    world: World, egress: EgressUnderTest, client: RunningPod, version: int
+) -> None:
+    with Transfer(client, world.external, ADDRESSES[version], size=MEGABYTES << 20) as transfer:
+        transfer.wait()
+    assert transfer.seen == egress.routers()[0].addresses[version]
+
+
+@versions
+def test_a_pod_without_annotation_has_no_tunnel(world: World, egress: EgressUnderTest, version: int) -> None:
+    with world.client() as pod:
+        kernel = pod.kernel
+        assert {link["ifname"] for link in kernel.ip("link")} - FALLBACKS == {"lo", "eth0"}
+        assert {rule["priority"] for rule in kernel.ip("rule")} == {0, 32766, 32767}
+        with Capture(pod.netns) as wire:
+            assert ask(pod, world.external, ADDRESSES[version]) == pod.addresses[version]
+        assert not wire.select(wrapped)
+
+
+FALLBACKS = {"tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
+"""What some modules put into every namespace."""
+
+
+def test_a_source_port_for_each_flow(world: World) -> None:
+    """Then replies do not match what kube-proxy has translated: they come from the router's own address, and count."""
+    with world.egress(fouSourcePortAuto=True) as egress, world.client(egress.name) as client:
+        [router] = egress.routers()
+        for version in client.addresses:
+            there, back = observe(world, client, version, whom=router.addresses[version])
+            assert there.destination == egress.addresses[version]
+            assert back.source == router.addresses[version]
+            assert PORT not in (there.source_port, back.source_port)

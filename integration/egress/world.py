@@ -1,0 +1,188 @@
+"""The stage inside: two nodes, the host outside the cluster, and what tests do with Egresses, Services and pods."""
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from os import environ
+from typing import Any
+
+from integration.cluster.network import Network, run_command
+from integration.cluster.workspace import Workspace
+from integration.egress.api import Api, ApiError, Document
+from integration.egress.description import Description
+from integration.egress.external_host import NETWORKS, ExternalHost
+from integration.egress.kubelet import Kubelet
+from integration.egress.outside import CLIENT_NAMESPACE, EGRESS_NAMESPACE
+from integration.egress.pod import RunningPod
+from integration.egress.station import Station
+from integration.vm.run import INSIDE_VARIABLE
+
+EGRESSES = f"/apis/coil.cybozu.com/v2/namespaces/{EGRESS_NAMESPACE}/egresses"
+ANNOTATION = f"egress.coil.cybozu.com/{EGRESS_NAMESPACE}"
+_LOG_LINES = 40
+EVERYTHING = tuple(NETWORKS.values())
+
+
+class World:
+    """Make it with `up`. Egresses and pods are a test's own."""
+
+    def __init__(
+        self, api: Api, *, workspace: Workspace, stations: list[Station], external: ExternalHost, kubelet: Kubelet
+    ) -> None:
+        self.api = api
+        self.stations = stations
+        self.external = external
+        self.kubelet = kubelet
+        self._workspace = workspace
+
+    @classmethod
+    @contextmanager
+    def up(cls) -> Iterator["World"]:
+        """Everything but pods. Ends with the context."""
+        description = Description.read()
+        with Workspace.create() as workspace, closing(Api(description)) as api:
+            if environ.get(INSIDE_VARIABLE):
+                _route_through_guest(description)
+            network = Network.create(workspace)
+            stations = [Station(workspace, network, description, api, index=index) for index in range(2)]
+            for station in stations:
+                station.wait_ready()
+            external = ExternalHost(workspace, network)
+            external.be_known(stations)
+            world = cls(
+                api,
+                workspace=workspace,
+                stations=stations,
+                external=external,
+                kubelet=Kubelet(workspace, description, api, stations),
+            )
+            try:
+                yield world
+            finally:
+                world.kubelet.end_all()
+                for station in stations:
+                    station.wired.destroy_sandboxes()
+                    api.delete(f"/api/v1/nodes/{station.name}")
+
+    def logs(self) -> Iterator[tuple[str, str]]:
+        """Name and last lines of what every program has logged."""
+        for path in sorted((self._workspace.folder / "logs").glob("*.log")):
+            yield path.stem, "\n".join(path.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+
+    @contextmanager
+    def egress(self, **spec: Any) -> Iterator["EgressUnderTest"]:
+        """An Egress with its routers, ready, and its Service known to kube-proxy; deleted at the end of the block."""
+        name = f"nat-{secrets.token_hex(3)}"
+        spec = {"destinations": list(EVERYTHING), "replicas": 1, **spec}
+        document = {"apiVersion": "coil.cybozu.com/v2", "kind": "Egress", "metadata": {"name": name}, "spec": spec}
+        self.api.create(EGRESSES, document)
+        egress = EgressUnderTest(self, name, replicas=spec["replicas"])
+        try:
+            egress.wait_ready()
+            yield egress
+        finally:
+            egress.delete()
+
+    @contextmanager
+    def client(self, *egresses: str, station: int = 0, namespace: str = CLIENT_NAMESPACE) -> Iterator[RunningPod]:
+        """A pod with the annotation for those Egresses, or with none; deleted at the end of the block."""
+        name = f"client-{secrets.token_hex(3)}"
+        wanted = {ANNOTATION: ",".join(egresses)} if egresses else {}
+        document = {
+            "metadata": {"name": name, "annotations": wanted},
+            "spec": {
+                "nodeName": self.stations[station].name,
+                "automountServiceAccountToken": False,
+                "containers": [{"name": "client", "image": "none"}],
+                "terminationGracePeriodSeconds": 0,
+            },
+        }
+        uid = self.api.create(f"/api/v1/namespaces/{namespace}/pods", document)["metadata"]["uid"]
+        self.kubelet.wait_until(lambda: self._pod(uid), what=f"{name} runs")
+        pod = self._pod(uid)
+        assert pod is not None
+        self.external.learn(self.stations)
+        try:
+            yield pod
+        finally:
+            self.api.delete(pod.path, grace=0)
+            self.kubelet.wait_until(lambda: self._pod(uid) is None, what=f"{name} is gone")
+
+    def forget(self, pod: RunningPod) -> None:
+        """Delete the object of a pod that is finished."""
+        self.api.delete(pod.path, grace=0)
+
+    def _pod(self, uid: str) -> RunningPod | None:
+        return next((pod for pod in self.kubelet.pods if pod.uid == uid), None)
+
+
+@dataclass(slots=True)
+class EgressUnderTest:
+    """One Egress and what has become of it."""
+
+    world: World
+    name: str
+    replicas: int
+    addresses: dict[int, str] = field(default_factory=dict)
+    """The Service's, by IP version."""
+
+    @property
+    def path(self) -> str:
+        return f"{EGRESSES}/{self.name}"
+
+    def routers(self) -> list[RunningPod]:
+        """Its pods that run."""
+        label = "app.kubernetes.io/instance"
+        return [
+            pod for pod in self.world.kubelet.pods if pod.document["metadata"].get("labels", {}).get(label) == self.name
+        ]
+
+    def service(self) -> Document | None:
+        """Its Service."""
+        return self.world.api.find(f"/api/v1/namespaces/{EGRESS_NAMESPACE}/services/{self.name}")
+
+    def wait_ready(self) -> None:
+        """Until as many routers as wanted are ready, and every node leads the Service's addresses to them."""
+        kubelet = self.world.kubelet
+        kubelet.wait_until(self.service, what=f"{self.name} has a Service")
+        service = self.service()
+        assert service is not None
+        spec = service["spec"]
+        self.addresses = {6 if ":" in each else 4: each for each in spec.get("clusterIPs") or [spec["clusterIP"]]}
+
+        def ready() -> bool:
+            routers = self.routers()
+            return len(routers) == self.replicas and all(router.ready for router in routers)
+
+        kubelet.wait_until(ready, what=f"{self.name} has {self.replicas} ready routers")
+        self.world.external.learn(self.world.stations)
+        for station in self.world.stations:
+            for address in self.addresses.values():
+                station.wait_programmed(address)
+
+    def change(self, **spec: Any) -> None:
+        """Patch its spec."""
+        self.world.api.patch(self.path, {"spec": spec})
+
+    def delete(self) -> None:
+        """Delete it and return when its routers are gone. Idempotent."""
+        with suppress(ApiError):
+            self.world.api.delete(self.path)
+        self.world.kubelet.wait_until(lambda: not self.routers(), what=f"the routers of {self.name} are gone")
+
+
+def _route_through_guest(description: Description) -> None:
+    """The nodes' way to the API server, where the machine that it is on is outside the guest."""
+    network = ip_network(f"{description.address}/24", strict=False)
+    # So that the stage's own subnet is another one.
+    run_command(["ip", "route", "replace", str(network), "via", "10.0.2.2"])
+    run_command(["busybox", "sysctl", "-q", "-w", "net.ipv4.ip_forward=1"])
+    for line in (
+        "add table ip guest",
+        "add chain ip guest out { type nat hook postrouting priority srcnat; }",
+        'add rule ip guest out oifname "eth0" masquerade',
+    ):
+        subprocess.run(["nft", line], check=True, timeout=60)

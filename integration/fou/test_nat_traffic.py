@@ -1,0 +1,248 @@
+"""What goes over the wires with egress NAT: captures are the oracle, and what sockets at both ends see."""
+
+import hashlib
+import random
+import socket
+import threading
+from collections.abc import AsyncIterator
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from coil.egress.gateway import Replies
+from coil.egress.policy import SourcePort
+from coil.kernel.family import Family, IPAddress
+from integration.fou.nat_world import SECONDS, NatWorld, ask, bound, lines, unbound
+from integration.nat_stage import SERVICE, Host, NatStage
+from integration.packet_capture import Capture, Packet
+
+pytestmark = pytest.mark.kernel
+
+PORT = 5555
+LARGE = 8 << 20
+families = pytest.mark.parametrize("family", list(Family))
+source_ports = pytest.mark.parametrize("source_port", list(SourcePort))
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[NatWorld]:
+    with NatStage() as stage:
+        async with NatWorld(stage) as world:
+            yield world
+
+
+def wrapped(packets: list[Packet], source: IPAddress) -> list[Packet]:
+    """The packets of a tunnel that `source` sent."""
+    return [packet for packet in packets if packet.inner is not None and packet.source == source]
+
+
+@families
+@source_ports
+async def test_there_and_back_through_the_tunnel(world: NatWorld, family: Family, source_port: SourcePort) -> None:
+    await world.connect(source_port)
+    stage = world.stage
+    client, router, outside = (host.addresses[family] for host in (stage.client, stage.router, stage.outside))
+    with Capture(stage.client.netns) as wire, Capture(stage.outside.netns) as uplink:
+        assert ask(stage.client, stage.outside, family) == router
+    [there], [back] = wrapped(wire.packets(), client), wrapped(wire.packets(), router)
+    assert len(wire.packets()) == 2
+    assert (there.destination, there.port, there.ttl) == (router, PORT, 225)
+    # The node forwarded the way back, which took one of its hops.
+    assert (back.destination, back.port, back.ttl) == (client, PORT, 224)
+    for packet in (there, back):
+        assert (packet.source_port == PORT) == (source_port is SourcePort.FIXED)
+        assert packet.inner is not None
+        assert packet.length - packet.inner.length == (28 if family is Family.IPV4 else 48)
+    assert there.inner is not None
+    assert (there.inner.source, there.inner.destination) == (client, outside)
+    assert [(packet.source, packet.destination) for packet in uplink.packets()] == [
+        (router, outside),
+        (outside, router),
+    ]
+
+
+@families
+@source_ports
+async def test_a_large_transfer_both_ways(world: NatWorld, family: Family, source_port: SourcePort) -> None:
+    await world.connect(source_port)
+    stage = world.stage
+    with Capture(stage.outside.netns) as uplink:
+        assert exchange(stage.client, stage.outside, family, LARGE) == str(stage.router.addresses[family])
+    assert {packet.source for packet in uplink.packets()} == {
+        stage.router.addresses[family],
+        stage.outside.addresses[family],
+    }
+    invalid = [counter for counter in await world.router.counters() if str(counter.kind) == "invalid"]
+    assert [counter.packets for counter in invalid] == [0, 0]
+
+
+def exchange(client: Host, server: Host, family: Family, size: int) -> str:
+    """Random bytes both ways at once over one TCP connection, complete and unharmed; whom the server saw."""
+    up, down = random.Random(1).randbytes(size), random.Random(2).randbytes(size)
+    seen: list[str] = []
+    received: dict[str, str] = {}
+
+    def side(connection: socket.socket, name: str, data: bytes) -> None:
+        sender = threading.Thread(target=connection.sendall, args=(data,))
+        sender.start()
+        digest, left = hashlib.sha256(), size
+        while left:
+            chunk = connection.recv(min(left, 1 << 16))
+            assert chunk, "the connection ended early"
+            digest.update(chunk)
+            left -= len(chunk)
+        sender.join()
+        received[name] = digest.hexdigest()
+
+    def serve(listener: socket.socket) -> None:
+        accepted, peer = listener.accept()
+        with accepted:
+            accepted.settimeout(SECONDS)
+            seen.append(peer[0])
+            side(accepted, "server", down)
+
+    with bound(server, family, socket.SOCK_STREAM) as listener, unbound(client, family, socket.SOCK_STREAM) as calling:
+        listener.listen()
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        calling.connect(listener.getsockname())
+        side(calling, "client", up)
+        thread.join()
+    assert received == {"server": hashlib.sha256(up).hexdigest(), "client": hashlib.sha256(down).hexdigest()}
+    return seen[0]
+
+
+@families
+async def test_what_fits_into_a_tunnel_is_sent_in_one_piece(world: NatWorld, family: Family) -> None:
+    await world.connect()
+    stage = world.stage
+    headers = 28 if family is Family.IPV4 else 48
+    largest = 1500 - headers - (20 if family is Family.IPV4 else 40) - 8
+    with Capture(stage.client.netns) as wire:
+        ask(stage.client, stage.outside, family, size=largest)
+    assert [packet.length for packet in wire.packets()] == [1500, 1500]
+    # One byte more is cut before it is wrapped, and arrives.
+    assert ask(stage.client, stage.outside, family, size=largest + 1) == stage.router.addresses[family]
+
+
+def serve_by_node(world: NatWorld) -> None:
+    """The node sends what is for the Service's addresses to the router, as kube-proxy does."""
+    lines(world.stage.node, "nft", "add table inet service")
+    hook = "type nat hook prerouting priority dstnat; policy accept;"
+    lines(world.stage.node, "nft", f"add chain inet service prerouting {{ {hook} }}")
+    for family, word in ((Family.IPV4, "ip"), (Family.IPV6, "ip6")):
+        router = world.stage.router.addresses[family]
+        target = f"{word} to {router}" if family is Family.IPV4 else f"{word} to [{router}]"
+        rule = f"{word} daddr {SERVICE[family]} udp dport {PORT} dnat {target}"
+        lines(world.stage.node, "nft", f"add rule inet service prerouting {rule}")
+
+
+@families
+async def test_a_router_answers_from_its_own_address(world: NatWorld, family: Family) -> None:
+    serve_by_node(world)
+    stage = world.stage
+    stage.client.netns.set_sysctl("net/ipv4/conf/all/rp_filter", "1")
+    stage.client.netns.set_sysctl("net/ipv4/conf/eth0/rp_filter", "1")
+    await world.router.add_peers(tuple(stage.client.addresses.values()), SourcePort.AUTO)
+    await world.sync(world.gateway(addresses=tuple(SERVICE.values()), source_port=SourcePort.AUTO))
+    with Capture(stage.client.netns) as wire:
+        assert ask(stage.client, stage.outside, family) == stage.router.addresses[family]
+    client = stage.client.addresses[family]
+    ends = [(packet.source, packet.destination) for packet in wire.packets()]
+    assert ends == [(client, SERVICE[family]), (stage.router.addresses[family], client)]
+
+
+@families
+async def test_a_fixed_port_lets_the_service_answer(world: NatWorld, family: Family) -> None:
+    serve_by_node(world)
+    stage = world.stage
+    await world.router.add_peers(tuple(stage.client.addresses.values()), SourcePort.FIXED)
+    await world.sync(world.gateway(addresses=tuple(SERVICE.values())))
+    with Capture(stage.client.netns) as wire:
+        assert ask(stage.client, stage.outside, family) == stage.router.addresses[family]
+    client = stage.client.addresses[family]
+    ends = [(packet.source, packet.destination) for packet in wire.packets()]
+    assert ends == [(client, SERVICE[family]), (SERVICE[family], client)]
+
+
+@families
+async def test_a_pod_without_tunnels_is_not_helped(world: NatWorld, family: Family) -> None:
+    await world.connect()
+    other = world.stage.add_pod(5)
+    with (
+        unbound(other, family, socket.SOCK_DGRAM) as asking,
+        bound(world.stage.outside, family, socket.SOCK_DGRAM) as answering,
+        Capture(other.netns) as wire,
+    ):
+        asking.sendto(b"question", answering.getsockname())
+        assert answering.recvfrom(64)[1][0] == str(other.addresses[family])
+    assert [packet.inner for packet in wire.packets()] == [None]
+
+
+@families
+async def test_inside_the_cluster_nothing_is_wrapped(world: NatWorld, family: Family) -> None:
+    await world.connect()
+    other = world.stage.add_pod(5)
+    with Capture(world.stage.client.netns) as wire:
+        assert ask(world.stage.client, other, family) == world.stage.client.addresses[family]
+    assert [packet.inner for packet in wire.packets()] == [None, None]
+
+
+@families
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+async def test_who_comes_in_by_the_uplink_is_answered_there(
+    world: NatWorld, family: Family, kind: socket.SocketKind
+) -> None:
+    """Originating-only: the outside host can reach the client, and is answered without a tunnel."""
+    stage = world.stage
+    await world.router.add_peers(tuple(stage.client.addresses.values()), SourcePort.FIXED)
+    await world.sync(world.gateway(), replies=Replies.WHERE_THEY_CAME_FROM)
+    version, gateway = ("-4", "169.254.1.1") if family is Family.IPV4 else ("-6", "fe80::1")
+    client = stage.client.addresses[family]
+    stage.outside.netns.ip(version, "route", "add", str(client), "via", gateway, "dev", "eth0")
+    with Capture(stage.client.netns) as wire:
+        if kind is socket.SOCK_STREAM:
+            exchange(stage.outside, stage.client, family, 1 << 16)
+        else:
+            assert ask(stage.outside, stage.client, family) == stage.outside.addresses[family]
+    assert [packet for packet in wire.packets() if packet.inner is not None] == []
+    # What the client itself begins goes through the tunnel as ever.
+    assert ask(stage.client, stage.outside, family) == stage.router.addresses[family]
+
+
+@families
+async def test_by_route_who_comes_in_is_answered_through_the_tunnel(world: NatWorld, family: Family) -> None:
+    await world.connect()
+    stage = world.stage
+    version, gateway = ("-4", "169.254.1.1") if family is Family.IPV4 else ("-6", "fe80::1")
+    client = stage.client.addresses[family]
+    stage.outside.netns.ip(version, "route", "add", str(client), "via", gateway, "dev", "eth0")
+    with (
+        unbound(stage.outside, family, socket.SOCK_DGRAM) as asking,
+        bound(stage.client, family, socket.SOCK_DGRAM) as answering,
+    ):
+        asking.sendto(b"question", answering.getsockname())
+        _, peer = answering.recvfrom(64)
+        answering.sendto(b"answer", peer)
+        assert asking.recvfrom(64)[1][0] == str(stage.router.addresses[family])
+
+
+@families
+async def test_a_router_with_a_public_address(world: NatWorld, family: Family) -> None:
+    """The default route leads into the tunnel, and so would the way to the router if nothing kept it out."""
+    stage = world.stage
+    public = ip_address("198.51.100.3") if family is Family.IPV4 else ip_address("2001:db8:2::3")
+    router = stage.add_pod_at("public", {family: public})
+    version, gateway = ("-4", "169.254.1.1") if family is Family.IPV4 else ("-6", "fe80::1")
+    stage.outside.netns.ip(version, "route", "add", str(public), "via", gateway, "dev", "eth0")
+    network = await world.open_router(router)
+    await network.add_peers(tuple(stage.client.addresses.values()), SourcePort.FIXED)
+    everything = ip_network("0.0.0.0/0" if family is Family.IPV4 else "::/0")
+    stage.client.netns.set_sysctl("net/ipv4/conf/eth0/rp_filter", "1")
+    await world.sync(world.gateway(router=router, destinations=(everything,)))
+    with Capture(stage.client.netns) as wire:
+        assert ask(stage.client, stage.outside, family) == public
+    assert [(packet.source, packet.inner is not None) for packet in wire.packets()] == [
+        (stage.client.addresses[family], True),
+        (public, True),
+    ]
