@@ -3,8 +3,8 @@ PYTHON := $(firstword $(wildcard /usr/bin/python3.11) python3)
 
 .PHONY: help demo test
 help:
-	@echo "make demo   two real Kubernetes nodes, pods with addresses, all of them talking (KEEP=1 leaves it up)"
-	@echo "make test   everything: lint, types, import contracts, unit, kernel, kube-apiserver, two-node cluster"
+	@echo "make demo   two real Kubernetes nodes, pods with addresses, all of them talking, and egress NAT (KEEP=1)"
+	@echo "make test   everything: lint, types, import contracts, unit, kernel, kube-apiserver, egress, cluster"
 
 demo:
 	@$(PYTHON) integration/bootstrap.py
