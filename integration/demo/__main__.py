@@ -1,20 +1,22 @@
-"""`make demo`: a real cluster, Coil on it, pods with addresses, all of them talking; each claim is checked.
+"""`make demo`: a real cluster, Coil on it, pods with addresses, all of them talking; then egress NAT (`egress_part`).
 
-Exit code 0 only if all of it held. KEEP=1 leaves the cluster up, whatever happened, and says how to use and end it.
+Each claim is checked; exit code 0 only if all of it held. KEEP=1 leaves the cluster up, whatever happened, and says how
+to use and end it.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
 from integration.cluster.__main__ import EXPECTED
 from integration.cluster.cluster import Cluster, Ending
 from integration.cluster.control_plane import KubectlError
-from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods, render_table
+from integration.demo.egress_part import show_egress
+from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods
+from integration.demo.narration import DemoError, print_table, step
 from integration.demo.reach import find_gaps
 from integration.demo.topology import NodeRow, render_topology
 from integration.demo.workload import (
@@ -26,36 +28,44 @@ from integration.demo.workload import (
     pool_of,
 )
 from integration.deployment import InstallError, apply, install_on_cluster
+from integration.vm.kernel import KernelError
+from integration.vm.machine import MachineError
 
 PICTURE = Path("build") / "topology.svg"
 WEB, DMZ = 6, 2
 RELEASE_SECONDS = 60.0
 
-T = TypeVar("T")
-
-
-class DemoError(Exception):
-    """Something that the demo shows did not hold; the message says what."""
+_EXPECTED = (DemoError, InstallError, KernelError, MachineError, *EXPECTED)
 
 
 def main() -> int:
     keep = os.environ.get("KEEP", "") not in {"", "0"}
     started = time.monotonic()
-    cluster: Cluster | None = None
-    try:
-        cluster = step("a Kubernetes cluster of two nodes", lambda: start_cluster(keep=keep))
-        show(cluster, keep=keep)
-    except (DemoError, InstallError, *EXPECTED) as error:
-        print(f"\nThe demo failed: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nInterrupted.", file=sys.stderr)
-        return 130
-    finally:
-        if cluster is not None:
-            finish(cluster, keep=keep)
-    print(f"\nAll of it held, in {time.monotonic() - started:.0f} s.")
+    # What is to be read last is printed last.
+    with ExitStack() as ending:
+        try:
+            show_cluster(ending, keep=keep)
+            show_egress()
+        except _EXPECTED as error:
+            print(f"\nThe demo failed: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("\nInterrupted.", file=sys.stderr)
+            return 130
+        print(f"\nAll of it held, in {time.monotonic() - started:.0f} s.")
     return 0
+
+
+def show_cluster(ending: ExitStack, *, keep: bool) -> None:
+    """The part on a real cluster, which is gone afterwards, or else `ending` tells how to use it."""
+    cluster = step("a Kubernetes cluster of two nodes", lambda: start_cluster(keep=keep))
+    try:
+        show(cluster, keep=keep)
+    finally:
+        if keep:
+            ending.callback(print_use, cluster)
+        else:
+            cluster.down()
 
 
 def start_cluster(*, keep: bool) -> Cluster:
@@ -63,7 +73,7 @@ def start_cluster(*, keep: bool) -> Cluster:
 
 
 def show(cluster: Cluster, *, keep: bool) -> None:
-    """The demo proper. Raises DemoError at the first claim that does not hold."""
+    """What is shown on the cluster. Raises DemoError at the first claim that does not hold."""
     step("Coil: kinds, roles, programs, the plugin on each node", lambda: install_on_cluster(cluster))
     step("both nodes Ready", cluster.wait_ready)
     documents = [*pool_documents(), *namespace_documents()]
@@ -86,19 +96,6 @@ def show(cluster: Cluster, *, keep: bool) -> None:
     step("the pods deleted: their blocks go back", lambda: check_release(cluster))
     if keep:
         step("the pods once more, for you to look at", lambda: run_pods(cluster))
-
-
-def step(title: str, work: Callable[[], T]) -> T:
-    """Do one part, saying what and how long it took."""
-    print(f"·  {title} … ", end="", flush=True)
-    began = time.monotonic()
-    try:
-        result = work()
-    except BaseException:
-        print("failed", flush=True)
-        raise
-    print(f"{time.monotonic() - began:.1f} s", flush=True)
-    return result
 
 
 def run_pods(cluster: Cluster) -> None:
@@ -129,10 +126,6 @@ def print_tables(blocks: list[BlockRow], pods: list[PodRow]) -> None:
     print_table(
         ("BLOCK", "NODE", "NETWORKS"), [(block.name, block.node, "  ".join(block.networks)) for block in blocks]
     )
-
-
-def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    print(render_table(header, rows), end="\n\n")
 
 
 def draw(cluster: Cluster, blocks: list[BlockRow], pods: list[PodRow]) -> None:
@@ -183,12 +176,9 @@ def check_release(cluster: Cluster) -> None:
                 raise DemoError(f"{node.name} still exports {routes}")
 
 
-def finish(cluster: Cluster, *, keep: bool) -> None:
-    if keep:
-        print(f"\nThe cluster is up: export KUBECONFIG={cluster.plane.admin_kubeconfig}")
-        print(f"End it with: .venv/bin/python -m integration.cluster down {cluster.workspace.id}")
-    else:
-        cluster.down()
+def print_use(cluster: Cluster) -> None:
+    print(f"\nThe cluster is up: export KUBECONFIG={cluster.plane.admin_kubeconfig}")
+    print(f"End it with: .venv/bin/python -m integration.cluster down {cluster.workspace.id}")
 
 
 if __name__ == "__main__":

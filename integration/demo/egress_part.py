@@ -1,0 +1,67 @@
+"""Egress NAT in the demo, seen from the machine: where it can be shown, how long that takes, and did it hold.
+
+The control plane runs here, the scene (`egress_scene`) on a kernel with Foo-over-UDP: this one, or that of a virtual
+machine. Everything ends with it, also where it fails or is interrupted.
+"""
+
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from integration.demo.narration import DemoError, step
+from integration.egress.description import VARIABLE
+from integration.egress.outside import start_outside
+from integration.vm.feature import missing_features
+from integration.vm.kernel import cached_kernel
+from integration.vm.machine import Accelerator, choose_accelerator
+from integration.vm.run import Place, Terms, run_with_fou
+
+TIMEOUT = 1800.0
+_TITLE = "Egress NAT: leave the cluster as somebody else"
+_STORY = (
+    "Hosts outside often let in only addresses that they know. Coil lets chosen pods leave the cluster through router "
+    "pods, and be seen as these; all other pods are left alone. The tunnels from pod to router are Foo-over-UDP."
+)
+_EMULATED = (
+    "Its processors are emulated, because this machine offers no hardware virtualization (KVM): most of the time "
+    "below is QEMU translating instructions, and it all takes about {minutes} minutes. The control plane stays outside."
+)
+_MINUTES = 5
+
+
+def show_egress() -> None:
+    """The whole part. Raises DemoError if something did not hold, KernelError or MachineError without a kernel."""
+    began = time.monotonic()
+    missing = missing_features()
+    accelerator = choose_accelerator()
+    kernel = cached_kernel()
+    print(render_announcement(missing, accelerator=accelerator, kernel=kernel.version if kernel else ""), flush=True)
+    with ExitStack() as stack:
+        description, path = step(
+            "the control plane: etcd, API server, controllers, Coil's own", lambda: stack.enter_context(start_outside())
+        )
+        if missing:
+            print("·  the virtual machine boots", flush=True)
+        code = run_with_fou(
+            [sys.executable, "-m", "integration.demo.egress_scene"],
+            terms=Terms(place=Place.GUEST if missing else Place.MACHINE, timeout=TIMEOUT, payload=[description.proxy]),
+            environment={**os.environ, VARIABLE: str(path)},
+        )
+    if code:
+        raise DemoError(f"egress NAT did not hold (exit code {code}); the lines above say what")
+    print(f"Egress NAT held, in {time.monotonic() - began:.0f} s.")
+
+
+def render_announcement(missing: Sequence[str], *, accelerator: Accelerator, kernel: str) -> str:
+    """What is going to be shown, and where; `missing` is what this machine's kernel lacks."""
+    paragraphs = [_STORY]
+    if missing:
+        said = "This machine's kernel has no Foo-over-UDP, so this part runs in a virtual machine with Debian's kernel"
+        paragraphs.append(f"{said} {kernel}.".replace(" .", "."))
+        if accelerator is Accelerator.EMULATION:
+            paragraphs[-1] += " " + _EMULATED.format(minutes=_MINUTES)
+    filled = (textwrap.fill(paragraph, width=110, break_on_hyphens=False) for paragraph in paragraphs)
+    return "\n\n".join([f"\n{_TITLE}\n{'─' * len(_TITLE)}", *filled]) + "\n"

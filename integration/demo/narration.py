@@ -1,0 +1,31 @@
+"""How the demo talks: a line for each part with the time that it took, tables, and the error that ends it."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from integration.demo.inventory import render_table
+
+T = TypeVar("T")
+
+
+class DemoError(Exception):
+    """Something that the demo shows did not hold; the message says what."""
+
+
+def step(title: str, work: Callable[[], T]) -> T:
+    """Do one part, saying what and how long it took."""
+    print(f"·  {title} … ", end="", flush=True)
+    began = time.monotonic()
+    try:
+        result = work()
+    except BaseException:
+        print("failed", flush=True)
+        raise
+    print(f"{time.monotonic() - began:.1f} s", flush=True)
+    return result
+
+
+def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table and an empty line."""
+    print(render_table(header, rows), end="\n\n", flush=True)
