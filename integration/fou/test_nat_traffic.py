@@ -15,6 +15,7 @@ from coil.kernel.family import Family, IPAddress
 from integration.fou.nat_world import SECONDS, NatWorld, ask, bound, lines, unbound
 from integration.nat_stage import SERVICE, Host, NatStage
 from integration.packet_capture import Capture, Packet
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.kernel
 
@@ -121,8 +122,33 @@ async def test_what_fits_into_a_tunnel_is_sent_in_one_piece(world: NatWorld, fam
     with Capture(stage.client.netns) as wire:
         ask(stage.client, stage.outside, family, size=largest)
     assert [packet.length for packet in wire.packets()] == [1500, 1500]
-    # One byte more is cut before it is wrapped, and arrives.
-    assert ask(stage.client, stage.outside, family, size=largest + 1) == stage.router.addresses[family]
+
+
+@families
+async def test_what_does_not_fit_is_cut_where_it_is_sent(world: NatWorld, family: Family) -> None:
+    """A client knows what fits. The outside host does not, and is told by the router: path MTU discovery works."""
+    await world.connect()
+    stage = world.stage
+    mtu = 1472 if family is Family.IPV4 else 1452
+    # More than the tunnel's MTU, and no more than a wire's.
+    large = b"x" * (1490 - (28 if family is Family.IPV4 else 48))
+    router = str(stage.router.addresses[family])
+    with (
+        unbound(stage.client, family, socket.SOCK_DGRAM) as one,
+        bound(stage.outside, family, socket.SOCK_DGRAM) as other,
+        Capture(stage.client.netns) as wire,
+    ):
+        one.sendto(large, other.getsockname())
+        question, peer = other.recvfrom(1 << 16)
+        assert (question, peer[0]) == (large, router)
+        other.sendto(large, peer)
+        wait_until(
+            lambda: f"mtu {mtu}" in " ".join(lines(stage.outside.netns, "ip", "route", "get", router)),
+            what="the outside host knows what fits",
+        )
+        other.sendto(large, peer)
+        assert one.recv(1 << 16) == large
+    assert max(packet.length for packet in wire.packets()) <= 1500
 
 
 def serve_by_node(world: NatWorld) -> None:
