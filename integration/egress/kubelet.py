@@ -7,7 +7,9 @@ container has: its service account's token, read-only sysctls, and no capability
 
 import http.client
 import logging
+import os
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
@@ -89,9 +91,12 @@ class Kubelet:
 
     def kill(self, pod: RunningPod) -> None:
         """The node of a pod dies, as far as the pod is concerned: its process and its namespace, and nobody is told."""
-        if pod.agent is not None:
-            pod.agent.kill()
-            pod.agent.wait(PATIENCE)
+        if pod.container is not None:
+            agent = pod.agent
+            pod.container.kill()
+            pod.container.wait(PATIENCE)
+            if agent is not None:
+                os.kill(agent, signal.SIGKILL)
         pod.sandbox.destroy()
 
     def finish(self, pod: RunningPod) -> None:
@@ -116,7 +121,7 @@ class Kubelet:
         addresses: dict[int, str] = {ip_address(each).version: each for each in given}
         pod = RunningPod(document=document, station=station, sandbox=sandbox, addresses=addresses)
         if "coil-egress-agent" in document["spec"]["containers"][0].get("command", []):
-            pod.agent = self._start_agent(pod)
+            pod.container = self._start_container(pod)
         self._pods[pod.uid] = pod
         _log.info("%s runs on %s: %s", name.name, station.name, given)
         self._report(pod)
@@ -132,20 +137,20 @@ class Kubelet:
         self._api.create(path, {"metadata": {"name": metadata["name"]}, "target": {"kind": "Node", "name": node}})
         return node
 
-    def restart_agent(self, pod: RunningPod) -> None:
-        """Kill a router's agent, start it again, and return when it is ready; the API server is not told.
+    def kill_agent(self, pod: RunningPod) -> None:
+        """Kill a router's agent, and return when the container's first process has run it again and it is ready.
 
-        It would take the router out of its Service for that time, which is what kube-proxy then acts on.
+        Meanwhile nobody asks the probe: that is shorter than the three times that a kubelet asks before it believes it.
         """
-        assert pod.agent is not None
-        pod.agent.kill()
-        pod.agent.wait(PATIENCE)
-        pod.agent = self._start_agent(pod)
+        killed = pod.agent
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: pod.agent not in (None, killed), what="the agent runs again", timeout=PATIENCE, pause=PAUSE)
         wait_until(lambda: self._is_ready(pod), what="the agent is ready again", timeout=PATIENCE, pause=PAUSE)
 
-    def _start_agent(self, pod: RunningPod) -> Process:
+    def _start_container(self, pod: RunningPod) -> Process:
         container = pod.document["spec"]["containers"][0]
-        command = [*(sys.executable, "-m", "coil_egress_agent"), *container.get("args", [])]
+        command = [*(sys.executable, "-m", "coil_egress_agent.warden"), *container.get("args", [])]
         inside = ["nsenter", f"--net={pod.sandbox.netns}", "--", "unshare", "--mount", "--propagation=private"]
         account = self._account_folder(pod)
         return self._workspace.spawn(
@@ -180,9 +185,9 @@ class Kubelet:
         return folder
 
     def _is_ready(self, pod: RunningPod) -> bool:
-        if pod.agent is None:
+        if pod.container is None:
             return True
-        if pod.agent.poll() is not None or not pod.sandbox.netns:
+        if pod.container.poll() is not None or not pod.sandbox.netns:
             return False
 
         def ask() -> bool:
@@ -214,8 +219,8 @@ class Kubelet:
         self._api.delete(pod.path, grace=0)
 
     def _take_down(self, pod: RunningPod) -> None:
-        if pod.agent is not None:
-            pod.agent.stop(timeout=PATIENCE)
+        if pod.container is not None:
+            pod.container.stop(timeout=PATIENCE)
         pod.station.runtime.delete(pod.sandbox)
         pod.sandbox.destroy()
         del self._pods[pod.uid]

@@ -17,13 +17,13 @@ SECONDS = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class RunningPod:
-    """A pod whose ADD has succeeded; `addresses` by IP version. `agent` is set in router pods."""
+    """A pod whose ADD has succeeded; `addresses` by IP version. `container` is the first process of a router pod's."""
 
     document: dict[str, Any]
     station: Station
     sandbox: Sandbox
     addresses: dict[int, str]
-    agent: Process | None = None
+    container: Process | None = None
     ready: bool = field(default=False)
 
     @property
@@ -43,6 +43,14 @@ class RunningPod:
     @property
     def netns(self) -> Path:
         return Path(self.sandbox.netns)
+
+    @property
+    def agent(self) -> int | None:
+        """The process in a router pod that the first one runs; None while there is none."""
+        assert self.container is not None
+        pid = self.container.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(children[0]) if children else None
 
     def socket(self, kind: socket.SocketKind, address: str) -> socket.socket:
         """A socket of the pod's namespace, of that address's family."""

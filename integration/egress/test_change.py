@@ -100,7 +100,7 @@ def test_coild_and_the_agent_die_and_nobody_notices(world: World, egress: Egress
             station.coild.crash()
         for station in world.stations:
             station.coild.wait_ready()
-        world.kubelet.restart_agent(router)
+        world.kubelet.kill_agent(router)
         goes_on(conversation)
     assert conversation.seen == {router.addresses[4]}
 

@@ -132,8 +132,7 @@ def test_the_routers_packet_filter(egress: EgressUnderTest) -> None:
 def test_the_agents_process(egress: EgressUnderTest) -> None:
     """One capability, and no way to another."""
     [router] = egress.routers()
-    assert router.agent is not None
-    with Path(f"/proc/{router.agent.pid}/status").open() as status:
+    with Path(f"/proc/{router.agent}/status").open() as status:
         fields = dict(line.rstrip("\n").split(":\t", 1) for line in status if ":\t" in line)
     net_admin = 1 << 12
     assert {int(fields[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {net_admin}

@@ -1,0 +1,105 @@
+"""The first process of a router's container: runs the agent, and runs it again when it dies.
+
+Were it the kubelet that does so, the pod would be unready meanwhile, its Service would lead its clients elsewhere, and
+their flows would end though the kernel still serves them. A moment without an agent harms no flow: it only makes and
+takes away tunnels. The probes ask the agent, so one that stays away, or hangs, is the kubelet's business as before.
+
+Nothing is imported here that takes memory: the agent is another process.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+PAUSES: Final = (0.1, 1.0, 3.0, 5.0)
+"""Seconds before it is run again after so many early deaths in a row; one more, and the warden ends as it did."""
+
+PROBATION: Final = 60.0
+"""Seconds after which a death is not an early one."""
+
+USAGE: Final = 2
+"""The exit code for arguments that are wrong, which they stay."""
+
+_ASKED: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = frozenset({signal.SIGCHLD, *_ASKED})
+
+
+def main() -> int:
+    """Run the agent with this process's arguments and environment; its exit code."""
+    return keep_running([sys.executable, "-m", "coil_egress_agent", *sys.argv[1:]])
+
+
+def keep_running(command: Sequence[str], *, pauses: Sequence[float] = PAUSES, probation: float = PROBATION) -> int:
+    """Run `command` until it ends well, or has been asked to, or dies too often; its last exit code, as a shell has it.
+
+    SIGTERM and SIGINT are passed on. In the main thread only, whose signals stay blocked afterwards. As process 1 of a
+    container it also takes leave of processes that nobody else waits for.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    deaths = 0
+    while True:
+        begun = time.monotonic()
+        code, asked = _attend(_start(command))
+        if asked or code in (0, USAGE):
+            return code
+        deaths = 1 if time.monotonic() - begun >= probation else deaths + 1
+        if deaths > len(pauses):
+            _say(f"the agent ended with code {code}, {deaths} times in a row: giving up")
+            return code
+        pause = pauses[deaths - 1]
+        _say(f"the agent ended with code {code}; it is run again in {pause:g} s")
+        if _asked_within(pause):
+            return code
+
+
+def _start(command: Sequence[str]) -> int:
+    # A blocked signal would stay blocked in the child.
+    return os.posix_spawn(command[0], list(command), os.environ, setsigmask=())
+
+
+def _attend(child: int) -> tuple[int, bool]:
+    """Wait for its end; its exit code, and whether an end had been asked for."""
+    asked = False
+    while True:
+        number = signal.sigwait(_SIGNALS)
+        if number in _ASKED:
+            asked = True
+            os.kill(child, number)
+        elif (code := _reap().get(child)) is not None:
+            return code, asked
+
+
+def _reap() -> dict[int, int]:
+    """The exit codes of all children that have ended."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            child, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if child == 0:
+            return ended
+        code = os.waitstatus_to_exitcode(status)
+        ended[child] = code if code >= 0 else 128 - code
+
+
+def _asked_within(seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        heard = signal.sigtimedwait(_SIGNALS, left)
+        if heard is not None and heard.si_signo in _ASKED:
+            return True
+        _reap()
+    return False
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"coil-egress-agent: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
