@@ -6,13 +6,13 @@ waits for coild and never for a block or for an address to have rested.
 """
 
 import json
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
+from integration.bench.process_state import cpu_seconds
 from integration.bench.room import UPLINK_ADDRESS
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.process import Process
@@ -93,17 +93,10 @@ class CoilSide:
         """coild's alone: the controller and the API server do nothing for a pod that needs no new block."""
         if self._coild is None:
             raise RuntimeError("the side is not entered")
-        return _cpu_seconds(self._coild.pid)
+        return cpu_seconds(self._coild.pid)
 
     @property
     def _socket(self) -> Path:
         if self._folder is None:
             raise RuntimeError("the side is not entered")
         return self._folder / "coild.sock"
-
-
-def _cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of a process (proc(5), /proc/pid/stat, fields 14 and 15)."""
-    # The name, in parentheses, may hold blanks; what follows it begins with field 3.
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from coil.crd.names import PoolName
 from integration.bench.figure import Figure, Reading
 from integration.bench.ipam_round import Round, take_our_round, take_peer_round
-from integration.bench.ipam_stage import open_stage, resident_megabytes
+from integration.bench.ipam_stage import open_stage
 from integration.bench.ipam_traffic import measure_traffic
 from integration.bench.part import Part
+from integration.bench.process_state import resident_megabytes
 from integration.bench.room import require_room
 from integration.bench.sample import median, spread
 

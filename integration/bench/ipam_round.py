@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from coil.crd.names import PoolName
 from coil_ipam_controller.leadership import REQUEST_WORKERS
-from integration.bench.ipam_stage import CONTROLLER, Stage, resident_megabytes
+from integration.bench.ipam_stage import CONTROLLER, Stage
+from integration.bench.process_state import resident_megabytes
 
 _STOP_SECONDS = 20.0
 _SETTLE_SECONDS = 1.0

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
-from pathlib import Path
 
 import msgspec
 
@@ -154,11 +153,3 @@ async def open_stage(*, nodes: int) -> AsyncIterator[Stage]:
 
 def _grants(request: BlockRequest, pool: PoolName) -> bool:
     return request.spec.pool_name == pool and isinstance(request.outcome(), Granted)
-
-
-def resident_megabytes(pid: int, field: str) -> float:
-    """`VmRSS`, what a process has in memory now, or `VmHWM`, the most it ever had (proc(5), /proc/pid/status)."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1024
-    raise LookupError(f"/proc/{pid}/status has no {field}")
