@@ -1,0 +1,115 @@
+"""The measured side of the egress figures, on a kernel that has Foo-over-UDP:
+
+    python -m integration.bench.egress_guest API ADMIN-KUBECONFIG AGENT-KUBECONFIG RESULTS SECTION…
+
+Writes RESULTS/result.json after each section (`ways`, `crowd`), and RESULTS/agent.log.
+"""
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Collection
+from ipaddress import IPv4Address
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from integration.bench.bare_client import BareClient
+from integration.bench.egress_agent import RouterAgent
+from integration.bench.egress_crowd import CrowdTrial
+from integration.bench.egress_result import CROWD, RESULT, WAYS, Result, Ways, WaySamples, encode
+from integration.bench.egress_scene import Scene, open_scene
+from integration.bench.egress_server import PIECE
+from integration.bench.egress_way import Way
+
+_ROUNDS: Final = 15
+"""Many and short: whatever else the machine does then falls on all ways alike."""
+_DATAGRAMS: Final = 100
+_TRANSFER_SECONDS: Final = 0.5
+_WARM_PIECES: Final = 8
+_LONGEST_PIECES: Final = 4096
+
+
+async def measure(arguments: list[str]) -> None:
+    api, admin, account, folder, *sections = arguments
+    results = Path(folder)
+    result = Result(place=describe_place())
+    with open_scene(IPv4Address(api)) as scene:
+        await scene.connect_client()
+        agent = RouterAgent(
+            scene.router.netns,
+            addresses=[scene.router_address],
+            kubeconfig=Path(account),
+            log=results / "agent.log",
+        )
+        with agent:
+            async with BareClient(Path(admin), connections=1) as client:
+                trial = CrowdTrial(client, agent=agent, scene=scene)
+                if WAYS in sections:
+                    await trial.join()
+                    result = msgspec.structs.replace(result, ways=measure_ways(scene))
+                    await trial.leave()
+                    _write(results, result)
+                if CROWD in sections:
+                    result = msgspec.structs.replace(result, crowd=await trial.run())
+                    _write(results, result)
+
+
+def measure_ways(scene: Scene) -> Ways:
+    """All ways in turn, several rounds; as many bytes over each as the slowest took in a warm-up, scaled to seconds."""
+    slowest = max(_warm_up(way) for way in scene.ways)
+    pieces = max(1, min(round(_TRANSFER_SECONDS / slowest), _LONGEST_PIECES))
+    gbits = pieces * PIECE * 8 / 1e9
+    taken: dict[str, list[tuple[float, float, float]]] = {way.name: [] for way in scene.ways}
+    for number in range(_ROUNDS):
+        for way in _turned(scene.ways, number):
+            trip = median(way.round_trips(_DATAGRAMS)) * 1000
+            taken[way.name].append((gbits / way.upload(pieces), gbits / way.download(pieces), trip))
+    samples = {
+        name: WaySamples(
+            upload_gbits=tuple(up for up, _, _ in rounds),
+            download_gbits=tuple(down for _, down, _ in rounds),
+            rtt_ms=tuple(trip for _, _, trip in rounds),
+        )
+        for name, rounds in taken.items()
+    }
+    return Ways(
+        tunnel=samples["tunnel"],
+        plain=samples["plain"],
+        direct=samples["direct"],
+        megabytes=pieces * PIECE >> 20,
+        datagrams=_DATAGRAMS,
+    )
+
+
+def describe_place(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The kernel, and the processor as it calls itself; an emulated one says so."""
+    model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+    name = model.group(1).strip() if model else "unknown processor"
+    emulated = ", emulated in software" if "TCG" in name else ""
+    return f"Linux {os.uname().release} on {name}{emulated}"
+
+
+def _turned(ways: Collection[Way], number: int) -> list[Way]:
+    """Who is first changes from round to round."""
+    every = list(ways)
+    first = number % len(every)
+    return every[first:] + every[:first]
+
+
+def _warm_up(way: Way) -> float:
+    """Seconds of a piece, after a transfer that is not counted."""
+    way.upload(_WARM_PIECES)
+    way.round_trips(_DATAGRAMS)
+    return max(way.upload(_WARM_PIECES), way.download(_WARM_PIECES)) / _WARM_PIECES
+
+
+def _write(folder: Path, result: Result) -> None:
+    (folder / RESULT).write_bytes(encode(result))
+
+
+if __name__ == "__main__":
+    asyncio.run(measure(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""The objects of the egress figures, as calls to the API server. Pure.
+
+A client is a pod like a service's, annotated for the Egress. It is made without an address, as the API server has it
+while its ADD is under way; a kubelet tells the address after the ADD, and from then on the pod is expected to send.
+"""
+
+import json
+from ipaddress import IPv4Address
+from typing import Any, Final
+
+from coil.crd.names import ANNOTATION_EGRESS_PREFIX
+from integration.bench.bare_client import MERGE_PATCH, Call
+
+ROUTER_NAMESPACE: Final = "internet"
+ROUTER_ACCOUNT: Final = "coil-egress"
+EGRESS_NAME: Final = "nat"
+CLIENT_NAMESPACE: Final = "apps"
+
+_PODS = f"/api/v1/namespaces/{CLIENT_NAMESPACE}/pods"
+_CROWD = IPv4Address("10.65.0.0")
+
+
+def crowd_address(number: int) -> IPv4Address:
+    """The address of the client with that number, from 1: of none of the pods that exist in the kernel."""
+    return _CROWD + number
+
+
+def create_client(name: str) -> Call:
+    """A client pod on some node, without an address."""
+    container = {
+        "name": "service",
+        "image": "images.example.com/team/service:v17",
+        "env": [{"name": "LOG_LEVEL", "value": "info"}, {"name": "SHARD", "value": "3"}],
+        "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}],
+        "resources": {"limits": {"memory": "256Mi"}, "requests": {"cpu": "100m", "memory": "256Mi"}},
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 10},
+    }
+    return _post(
+        _PODS,
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "labels": {"app.kubernetes.io/name": "service", "tier": "backend"},
+                "annotations": {
+                    ANNOTATION_EGRESS_PREFIX + ROUTER_NAMESPACE: EGRESS_NAME,
+                    "prometheus.io/scrape": "true",
+                },
+            },
+            "spec": {"nodeName": "worker-001", "automountServiceAccountToken": False, "containers": [container]},
+        },
+    )
+
+
+def tell_address(name: str, address: IPv4Address) -> Call:
+    """What a kubelet writes when the pod runs."""
+    conditions = [{"type": kind, "status": "True"} for kind in ("Initialized", "Ready", "ContainersReady")]
+    status = {
+        "phase": "Running",
+        "hostIP": "172.16.0.11",
+        "podIP": str(address),
+        "podIPs": [{"ip": str(address)}],
+        "conditions": conditions,
+    }
+    return Call("PATCH", f"{_PODS}/{name}/status", _text({"status": status}), MERGE_PATCH)
+
+
+def delete_client(name: str) -> Call:
+    """At once, as no kubelet has to be waited for."""
+    return Call("DELETE", f"{_PODS}/{name}", _text({"gracePeriodSeconds": 0}))
+
+
+def backdrop() -> list[dict[str, Any]]:
+    """What is there before: namespaces, accounts, the Egress and its router pods' right to watch."""
+    kinds = [
+        *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in _ACCOUNTS),
+        *(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": namespace}}
+            for namespace, account in _ACCOUNTS.items()
+        ),
+    ]
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "bench-router-pods"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "coil-egress"},
+        "subjects": [{"kind": "ServiceAccount", "name": ROUTER_ACCOUNT, "namespace": ROUTER_NAMESPACE}],
+    }
+    egress = {
+        "apiVersion": "coil.cybozu.com/v2",
+        "kind": "Egress",
+        "metadata": {"name": EGRESS_NAME, "namespace": ROUTER_NAMESPACE},
+        "spec": {"destinations": ["0.0.0.0/0"]},
+    }
+    return [*kinds, binding, egress]
+
+
+_ACCOUNTS = {ROUTER_NAMESPACE: ROUTER_ACCOUNT, CLIENT_NAMESPACE: "default"}
+
+
+def _post(path: str, document: dict[str, Any]) -> Call:
+    return Call("POST", path, _text(document))
+
+
+def _text(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()

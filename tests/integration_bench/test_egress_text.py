@@ -1,0 +1,70 @@
+"""The calls of the egress figures: what the agent would make of the objects that they write."""
+
+from ipaddress import ip_network
+from typing import Any
+
+import msgspec
+import pytest
+
+from coil.crd.builtin import Pod
+from coil.crd.egress import EGRESSES, Egress
+from coil.egress.annotation import EgressRef
+from coil.egress.client_pod import client_addresses, is_client
+from integration.bench.bare_client import MERGE_PATCH
+from integration.bench.egress_text import (
+    EGRESS_NAME,
+    ROUTER_NAMESPACE,
+    backdrop,
+    create_client,
+    crowd_address,
+    delete_client,
+    tell_address,
+)
+
+EGRESS = EgressRef(ROUTER_NAMESPACE, EGRESS_NAME)
+
+
+def told(name: str, number: int) -> dict[str, Any]:
+    """The pod after both calls."""
+    document: dict[str, Any] = msgspec.json.decode(create_client(name).body or b"")
+    document |= msgspec.json.decode(tell_address(name, crowd_address(number)).body or b"")
+    return document
+
+
+def test_a_client_has_no_address_until_it_is_told() -> None:
+    call = create_client("one")
+    pod = msgspec.json.decode(call.body or b"", type=Pod)
+    assert (call.method, call.path) == ("POST", "/api/v1/namespaces/apps/pods")
+    assert is_client(pod, EGRESS)
+    assert client_addresses(pod) == frozenset()
+
+
+def test_a_client_that_was_told_its_address() -> None:
+    call = tell_address("one", crowd_address(300))
+    assert (call.method, call.path) == ("PATCH", "/api/v1/namespaces/apps/pods/one/status")
+    assert call.content_type == MERGE_PATCH
+    pod = msgspec.convert(told("one", 300), Pod)
+    assert is_client(pod, EGRESS)
+    assert client_addresses(pod) == {crowd_address(300)}
+
+
+def test_a_client_goes_at_once() -> None:
+    call = delete_client("one")
+    assert (call.method, call.path) == ("DELETE", "/api/v1/namespaces/apps/pods/one")
+    assert msgspec.json.decode(call.body or b"") == {"gracePeriodSeconds": 0}
+
+
+@pytest.mark.parametrize("number", [1, 255, 256, 999])
+def test_the_crowd_has_addresses_of_its_own(number: int) -> None:
+    assert crowd_address(number) not in ip_network("10.64.0.0/24")
+    assert int(crowd_address(number)) - int(crowd_address(0)) == number
+
+
+def test_the_egress_is_the_clients() -> None:
+    documents = {document["kind"]: document for document in backdrop()}
+    egress = msgspec.convert(documents["Egress"], Egress)
+    assert documents["Egress"]["apiVersion"] == EGRESSES.api_version
+    assert (egress.metadata.namespace, egress.metadata.name) == (EGRESS.namespace, EGRESS.name)
+    (subject,) = documents["ClusterRoleBinding"]["subjects"]
+    accounts = [each["metadata"] for each in backdrop() if each["kind"] == "ServiceAccount"]
+    assert {"name": subject["name"], "namespace": subject["namespace"]} in accounts
