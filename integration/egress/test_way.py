@@ -4,7 +4,7 @@ import pytest
 
 from integration.egress.capture import Capture, Packet
 from integration.egress.conversation import Transfer, ask
-from integration.egress.external_host import ADDRESSES
+from integration.egress.external_host import ADDRESSES, NETWORKS
 from integration.egress.pod import RunningPod
 from integration.egress.world import EgressUnderTest, World
 
@@ -84,3 +84,16 @@ def test_a_source_port_for_each_flow(world: World) -> None:
             assert there.destination == egress.addresses[version]
             assert back.source == router.addresses[version]
             assert PORT not in (there.source_port, back.source_port)
+
+
+def test_two_egresses_on_one_client(world: World) -> None:
+    """Each is for destinations of its own; the host sees the router of the one that a packet was for."""
+    with (
+        world.egress(destinations=[NETWORKS[4]]) as first,
+        world.egress(destinations=[NETWORKS[6]]) as second,
+        world.client(first.name, second.name) as client,
+    ):
+        for version, egress in ((4, first), (6, second)):
+            [router] = egress.routers()
+            there, _ = observe(world, client, version, whom=router.addresses[version])
+            assert there.destination == egress.addresses[version]

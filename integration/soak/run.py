@@ -17,7 +17,7 @@ from integration.soak.holding import Holdings, Return
 from integration.soak.saboteur import Saboteur
 from integration.soak.sampler import Sampler
 from integration.soak.station import AbortedError
-from integration.soak.supply import AMPLE, NAMESPACES, TIGHT
+from integration.soak.supply import AMPLE
 from integration.soak.tally import Tally
 from integration.soak.verdict import find_lasting_faults
 from integration.soak.witness import UnreachableError
@@ -104,7 +104,7 @@ class Soak:
 
     def _serve(self) -> None:
         """Every pool that is not meant to be dry gives an address on every node."""
-        namespaces = [name for name, pool in NAMESPACES.items() if pool != TIGHT]
+        namespaces = self._world.supply.served()
         first = self._workers[::WORKERS_PER_NODE]
 
         def serve(worker: Worker) -> None:

@@ -40,6 +40,7 @@ class Supply:
         self._plane = plane
         self._lock = threading.Lock()
         self._allowed: dict[str, set[str]] = {name: {pool or "default"} for name, pool in NAMESPACES.items()}
+        self._roving = NAMESPACES[ROVING]
         self._appended = dict.fromkeys(SUBNETS, 1)
 
     def furnish(self) -> None:
@@ -64,11 +65,18 @@ class Supply:
         with self._lock:
             return frozenset(self._allowed[namespace])
 
+    def served(self) -> list[str]:
+        """The namespaces whose pods are to get addresses now, whatever others have: not those of a dry pool."""
+        with self._lock:
+            pools = {**NAMESPACES, ROVING: self._roving}
+        return [name for name, pool in pools.items() if pool != TIGHT]
+
     def switch(self, rng: Random) -> str:
         """Annotate the roving namespace with another pool, or with none; returns which."""
         pool = rng.choice(["", *SUBNETS])
         with self._lock:
             self._allowed[ROVING].add(pool or "default")
+            self._roving = pool
         change = f"{GROUP}/pool={pool}" if pool else f"{GROUP}/pool-"
         self._plane.kubectl("annotate", "--overwrite", "namespace", ROVING, change)
         return pool or "default, by no annotation"

@@ -2,15 +2,17 @@
 
 import threading
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from integration.cluster.control_plane import ControlPlane
 from integration.soak.footprint import Footprint
 from integration.soak.history import History, Violation
 from integration.soak.observation import Kernel, Objects, Veth
 from integration.soak.sampler import Sampler
 from integration.soak.station import AbortedError, Gate, Outage
-from integration.soak.supply import pool_of
+from integration.soak.supply import ROVING, Supply, pool_of
 from integration.soak.tally import Operation, Outcome, Tally
 from tests.integration_soak.scene import BLOCK, KERNEL, OBJECTS
 
@@ -31,6 +33,23 @@ from tests.integration_soak.scene import BLOCK, KERNEL, OBJECTS
 )
 def test_addresses_tell_their_pool(addresses: set[str], pool: str | None) -> None:
     assert pool_of(frozenset(addresses)) == pool
+
+
+class SilentPlane(ControlPlane):
+    """Takes every change."""
+
+    def __init__(self) -> None:
+        pass
+
+    def kubectl(self, *_: object, **__: object) -> str:
+        return ""
+
+
+def test_a_namespace_that_was_led_to_the_dry_pool_is_not_to_be_served() -> None:
+    supply, rng = Supply(SilentPlane()), Random(1)
+    for _ in range(20):
+        pool = supply.switch(rng)
+        assert ("sixes" in supply.served(), ROVING in supply.served()) == (False, pool != "six")
 
 
 def test_an_outage_excuses_what_ran_in_it() -> None:
