@@ -1,13 +1,15 @@
-"""Session-wide real components for integration tests: started on first use, gone with the session however it ends."""
+"""Real components for integration tests: started on first use, gone with the session, or the test, however it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
+from integration.netns.netns import Netns
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +24,19 @@ def cluster() -> Iterator[Cluster]:
     """Two nodes without a CNI plugin, shared by the session; to install one is the tests' part."""
     with Cluster.up(nodes=2) as running:
         yield running
+
+
+@pytest.fixture
+def new_netns() -> Iterator[Callable[[], Netns]]:
+    """Makes namespaces that are gone after the test."""
+    assert os.geteuid() == 0, "tests marked `kernel` make network namespaces, which takes root"
+    made: list[Netns] = []
+
+    def new() -> Netns:
+        netns = Netns()
+        made.append(netns)
+        return netns
+
+    yield new
+    for netns in made:
+        netns.delete()

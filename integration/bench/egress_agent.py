@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -12,6 +11,7 @@ from typing import Final, Self
 from coil.egress.router_plan import families_of, plan_router_sysctls
 from coil.kernel.family import IPAddress
 from integration.bench.egress_text import EGRESS_NAME, ROUTER_NAMESPACE
+from integration.deployment import ready_probe
 from integration.netns.netns import Netns
 from integration.patience import wait_until
 
@@ -75,7 +75,7 @@ class RouterAgent:
         if (code := self._process.poll()) is not None:
             tail = self._log.read_text(errors="replace").splitlines()[-5:]
             raise RuntimeError(f"the agent ended with code {code}: {' '.join(tail)}")
-        return self._netns.call(_ask_readiness)
+        return self._netns.call(ready_probe(_HEALTH))
 
     def _end(self) -> None:
         self._process.terminate()
@@ -84,14 +84,3 @@ class RouterAgent:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(_STOP_SECONDS)
-
-
-def _ask_readiness() -> bool:
-    connection = HTTPConnection("127.0.0.1", _HEALTH, timeout=10)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()

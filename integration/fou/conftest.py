@@ -2,7 +2,7 @@
 `python -m integration.vm` there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,21 +16,6 @@ def fou_kernel() -> None:
     """The modules are loaded, and everything works that the tests are about."""
     missing = missing_features()
     assert not missing, "\n".join(["run these tests by `python -m integration.vm`: this kernel lacks", *missing])
-
-
-@pytest.fixture
-def new_netns() -> Iterator[Callable[[], Netns]]:
-    """Makes namespaces that are gone after the test."""
-    made: list[Netns] = []
-
-    def new() -> Netns:
-        netns = Netns()
-        made.append(netns)
-        return netns
-
-    yield new
-    for netns in made:
-        netns.delete()
 
 
 @pytest.fixture

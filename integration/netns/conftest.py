@@ -1,29 +1,12 @@
 """A host's namespace and pods' namespaces for each test, and the network under test bound to the former."""
 
-import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from coil.netlink.host import HostNetwork
 from coil.podnet.plan import plan_forwarding, plan_rules
 from integration.netns.netns import Netns
-
-
-@pytest.fixture
-def new_netns() -> Iterator[Callable[[], Netns]]:
-    """Makes namespaces that are gone after the test."""
-    assert os.geteuid() == 0, "tests marked `kernel` make network namespaces, which takes root"
-    made: list[Netns] = []
-
-    def new() -> Netns:
-        netns = Netns()
-        made.append(netns)
-        return netns
-
-    yield new
-    for netns in made:
-        netns.delete()
 
 
 @pytest.fixture
