@@ -1,5 +1,6 @@
 """The warden with real processes: what it runs again, what it passes on, and when it gives up."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -92,3 +93,16 @@ def test_orphans_are_taken_leave_of() -> None:
     argv = [sys.executable, "-c", adopting, "0", "/bin/sh", "-c", script]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=BOUND, check=False)
     assert (done.returncode, done.stdout) == (0, "0\n"), "nobody is left a zombie"
+
+
+def test_an_orphan_that_lives_on_holds_nothing_up() -> None:
+    adopting = "import ctypes; ctypes.CDLL(None).prctl(36, 1)\n" + WARDEN
+    argv = [sys.executable, "-c", adopting, "0", "/bin/sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; exit 2"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        orphan = int(process.stdout.readline())
+        try:
+            assert process.wait(BOUND) == 2
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+            process.kill()
