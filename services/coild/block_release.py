@@ -2,7 +2,8 @@
 
 Driven by a work queue of block names. A block first rests, as long as its addresses do: another node might give them to
 its pods. One that is kept as a spare, or may be the very one that was asked for, stays. Then, in this order: out of the
-books (no address of it can be given), the route withdrawn, the object deleted, its finalizer removed. Each step may be
+books (no address of it can be given), the route withdrawn, the request that it answers retracted should it still stand
+(its answer may be under way), the object deleted, its finalizer removed. Each step may be
 repeated, and a crash between two of them is finished by the next process, which finds the block without a pod.
 
 The UID of the object that left the books goes with each call as a precondition, so a block of the same name made since
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import ADDRESS_BLOCKS
-from coil.crd.names import FINALIZER, BlockName
+from coil.crd.names import FINALIZER, BlockName, RequestUid
 from coil.ipam.block import Block, BlockUse
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
@@ -28,7 +29,7 @@ SHORTEST_PAUSE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class BlockRelease:
-    """`withdraw` makes the exported routes agree with the books.
+    """`withdraw` makes the exported routes agree with the books, `retract` is the requester's.
 
     `stay` says for how many seconds a block has to stay at least though no pod uses it; 0 if it may go.
     """
@@ -36,6 +37,7 @@ class BlockRelease:
     client: ApiClient
     store: BlockStore
     withdraw: Callable[[], Awaitable[None]]
+    retract: Callable[[RequestUid], Awaitable[None]]
     stay: Callable[[Block], float]
     log: FilteringBoundLogger
 
@@ -52,6 +54,7 @@ class BlockRelease:
         if departure is None:
             return DONE
         await self.withdraw()
+        await self.retract(departure.request)
         finalizers = [finalizer for finalizer in departure.finalizers if finalizer != FINALIZER]
         try:
             await self.client.delete(ADDRESS_BLOCKS, name, uid=departure.uid)

@@ -5,7 +5,7 @@ Between `coild.pool_demand`, which decides how many are asked for, and the API s
     create ─► the answer, seen by the informer of this node's requests ─► the block, seen by the informer of blocks
 
 The block may be seen before the answer, by its label: it counts at once. The request is deleted when both are here,
-while the pods already take their addresses.
+while the pods already take their addresses. It never outlives its block, see `retract`.
 
 An answer counts by the request's UID, so an older request of the same name cannot be mistaken for it; one that was
 given before anybody waited is found in the informer's cache. A refusal (the pool is dry) or an unreachable API server
@@ -16,7 +16,9 @@ absent controller makes a storm.
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -45,11 +47,11 @@ DELETED = Refused("the request was deleted", "")
 
 @dataclass(eq=False, slots=True)
 class _Quest:
-    """One request on its way to a block. `uid` is known when the API server has taken it."""
+    """One request on its way to a block. `request` is known when the API server has taken it."""
 
     pool: PoolName
     begun: float
-    uid: RequestUid | None = None
+    request: BlockRequest | None = None
     answer: asyncio.Future[Granted | Refused] = field(default_factory=asyncio.Future)
     landed: asyncio.Future[BlockName] = field(default_factory=asyncio.Future)
     """Done when the block is in the books."""
@@ -116,6 +118,17 @@ class BlockRequester:
             if request.metadata.name not in self._own:
                 await self._delete(request)
 
+    async def retract(self, uid: RequestUid) -> None:
+        """Delete the request of that UID, if it stands. Before its block goes back; raises ApiError to be retried.
+
+        A controller that died between block and answer would come back, find no block for the request and make a
+        second one.
+        """
+        asked = (quest.request for quest in self._unanswered.values() if quest.request is not None)
+        request = next((request for request in chain(asked, self.requests.items()) if request.uid == uid), None)
+        if request is not None:
+            await self._remove_object(request)
+
     async def close(self) -> None:
         """Cancel what is under way and wait for its end. A request that stays is for the next process to discard."""
         doomed = list(self._tasks)
@@ -180,7 +193,7 @@ class BlockRequester:
             # Refused, or the answer was lost and it exists: then `discard_stale` will find it.
             self._own.discard(name)
             raise
-        quest.uid = created.uid
+        quest.request = created
         quest.answer = asyncio.Future()
         self._unanswered[created.uid] = quest
         try:
@@ -240,12 +253,14 @@ class BlockRequester:
 
     async def _delete(self, request: BlockRequest) -> None:
         try:
-            await self.client.delete(BLOCK_REQUESTS, request.metadata.name, uid=request.metadata.uid)
-        except (NotFoundError, ConflictError):
-            pass  # gone, or another has its name
+            await self._remove_object(request)
         except ApiError as error:
             # Left behind it is harmless: `discard_stale`, or the Node's deletion, takes it away.
             self.log.warning("block request not deleted", request=request.metadata.name, error=str(error))
+
+    async def _remove_object(self, request: BlockRequest) -> None:
+        with suppress(NotFoundError, ConflictError):  # gone, or another has its name
+            await self.client.delete(BLOCK_REQUESTS, request.metadata.name, uid=request.uid)
 
     # --- what the informers say
 
@@ -263,9 +278,9 @@ class BlockRequester:
     def _look(self, pool: PoolName) -> None:
         """Is a block here that was asked for?"""
         for quest in list(self._quests.get(pool, ())):
-            if quest.uid is None or quest.landed.done():
+            if quest.request is None or quest.landed.done():
                 continue
-            block = self.store.answer_to(quest.uid)
+            block = self.store.answer_to(quest.request.uid)
             answer = quest.answer.result() if quest.answer.done() else None
             if block is None and isinstance(answer, Granted) and self.store.here(answer.block):
                 block = answer.block

@@ -38,10 +38,14 @@ from coild.journal import AddressJournal
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A block that left the books and is to leave the API server: which object, and the finalizers it carries."""
+    """A block that left the books and is to leave the API server.
+
+    Which object, the request that it was made for, and the finalizers it carries.
+    """
 
     name: BlockName
     uid: str
+    request: RequestUid
     finalizers: tuple[str, ...]
 
 
@@ -240,7 +244,7 @@ class BlockStore:
         self._remove(block)
         if document is None:
             return None
-        departure = Departure(name, document.metadata.uid, document.metadata.finalizers)
+        departure = Departure(name, document.metadata.uid, document.request, document.metadata.finalizers)
         self._departures[name] = departure
         return departure
 

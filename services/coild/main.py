@@ -133,7 +133,14 @@ async def assemble(settings: Settings, process: Process) -> None:
         recorder=recorder,
         log=log,
     )
-    release = BlockRelease(client=kube, store=store, withdraw=export.settled, stay=supply.demand.stay, log=log)
+    release = BlockRelease(
+        client=kube,
+        store=store,
+        withdraw=export.settled,
+        retract=supply.demand.requester.retract,
+        stay=supply.demand.stay,
+        log=log,
+    )
     releasing = Controller(
         "block-release",
         release.reconcile,

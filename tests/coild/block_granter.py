@@ -76,9 +76,18 @@ class BlockGranter:
         planned = plan_block(self._pools[name], used) if name in self._pools else None
         return add_block(self._api, planned, node=request.spec.node_name, request=request.uid) if planned else None
 
-    def block(self, name: PoolName, index: int, *, node: NodeName = NODE, reserved: bool = False) -> AddressBlock:
-        """Create the pool's block of that index outside all requests."""
-        return add_block(self._api, parse_layout(self._pools[name]).block_at(index), node=node, reserved=reserved)
+    def block(
+        self,
+        name: PoolName,
+        index: int,
+        *,
+        node: NodeName = NODE,
+        request: RequestUid | None = None,
+        reserved: bool = False,
+    ) -> AddressBlock:
+        """Create the pool's block of that index, and answer no request."""
+        planned = parse_layout(self._pools[name]).block_at(index)
+        return add_block(self._api, planned, node=node, request=request, reserved=reserved)
 
 
 def add_block(

@@ -205,6 +205,7 @@ class Coild:
             client=self.client,
             store=self.store,
             withdraw=self.export.settled,
+            retract=self.requester.retract,
             log=LOG,
             stay=self.demand.stay,
         )

@@ -3,6 +3,7 @@
 import pytest
 
 from coil.crd.address_block import ADDRESS_BLOCKS
+from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.names import FINALIZER, BlockName, PoolName
 from coil.kube.errors import ApiError, UnavailableError
 from coil.netlink.error import NetlinkError
@@ -10,6 +11,7 @@ from coil.reconcile.controller import DONE, After
 from tests.coil_ipam_controller.memory_api import Call, Moment
 from tests.coild.memory_network import Step
 from tests.coild.scene import COOLING, Coild, World, now, settle
+from tests.coild.virtual_loop import pass_turns
 
 DEFAULT, ZERO = PoolName("default"), BlockName("default-0")
 
@@ -47,6 +49,66 @@ async def test_the_order(world: World, coild: Coild) -> None:
         ("patch", False, False, (True, True)),
     ]
     assert world.blocks == []
+
+
+def carve(world: World) -> None:
+    """The controller makes the block that was asked for, and dies before it says so."""
+    (request,) = world.api.all(BLOCK_REQUESTS)
+    world.granter.block(DEFAULT, 0, request=request.uid)
+
+
+@pytest.mark.parametrize("failures", [0, 3])
+async def test_a_request_whose_answer_is_still_to_come_goes_before_its_block(
+    world: World, coild: Coild, failures: int
+) -> None:
+    """Or the next controller finds the request, no block for it, and makes a second one."""
+    world.granter.away = True
+    coild.requester.start(DEFAULT)
+    await pass_turns()
+    carve(world)
+    await coild.add("c1")
+    calls: list[tuple[str, str]] = []
+    left = failures
+
+    def fault(call: Call, moment: Moment) -> ApiError | None:
+        nonlocal left
+        if moment is Moment.BEFORE:
+            calls.append((call.plural, call.verb))
+        if (call.plural, call.verb) != ("blockrequests", "delete") or left == 0:
+            return None
+        left -= 1
+        return UnavailableError("away")
+
+    coild.gate.fault = fault
+    await coild.delete("c1")
+    await settle(COOLING + 1)
+    assert (world.requests, world.blocks) == ([], [])
+    retracted = [("blockrequests", "delete")] * (failures + 1)
+    assert calls[: failures + 3] == [*retracted, ("addressblocks", "delete"), ("addressblocks", "patch")]
+
+
+async def test_a_request_that_the_process_before_has_left_goes_before_its_block(world: World, coild: Coild) -> None:
+    world.granter.away = True
+    coild.requester.start(DEFAULT)
+    await pass_turns()
+    await coild.kill()
+    carve(world)
+    successor = Coild(world)
+    failed = False
+
+    def fault(call: Call, _moment: Moment) -> ApiError | None:
+        nonlocal failed
+        if (call.plural, call.verb) != ("blockrequests", "delete") or failed:
+            return None
+        failed = True
+        return UnavailableError("away")
+
+    successor.gate.fault = fault
+    await successor.start()
+    await settle(COOLING + 1)
+    assert failed
+    assert (world.requests, world.blocks) == ([], [])
+    await successor.kill()
 
 
 async def test_it_rests_first_and_a_pod_that_comes_soon_finds_it(world: World, coild: Coild) -> None:
