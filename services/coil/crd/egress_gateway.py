@@ -1,0 +1,121 @@
+"""EgressGateway: which nodes may carry floating egress addresses (EIPs), and which addresses these are.
+
+Strings stay strings here, so that one with nonsense in it can still be decoded, listed and reported.
+"""
+
+from enum import StrEnum
+
+from coil.crd.eip_names import EIP_GROUP, EIP_VERSION, SHARE_LIMIT
+from coil.crd.meta import Condition, ObjectMeta, Struct
+from coil.crd.resource import Resource
+from coil.crd.selector import LabelSelector
+
+
+class NodePolicy(StrEnum):
+    """How the node of a policy is chosen."""
+
+    AVERAGE = "AverageSelection"
+    AVERAGE_AS_PROPOSED = "AverageSelecton"
+    """The proposal's spelling of it."""
+    MINIMUM = "MinimumNodes"
+    LIMIT = "Limit"
+
+
+class AddressPolicy(StrEnum):
+    """How the address of a policy is chosen that asks for none in particular."""
+
+    RANDOM = "Random"
+    PREFER_UNUSED = "PreferUnused"
+    LIMIT = "Limit"
+
+
+class FailPolicy(StrEnum):
+    """What becomes of policy traffic while no node can carry it."""
+
+    CLOSED = "Closed"
+    OPEN = "Open"
+    """It leaves from its own node."""
+
+
+class Ranges(Struct, frozen=True, kw_only=True):
+    """Each text is an address, `first-last`, or a network. `limit` counts with the policy Limit."""
+
+    policy: str = AddressPolicy.RANDOM
+    limit: int = SHARE_LIMIT
+    ipv4: tuple[str, ...] = ()
+    ipv6: tuple[str, ...] = ()
+
+
+class NodeSelector(Struct, frozen=True, kw_only=True):
+    """`limit` counts with the policy Limit."""
+
+    selector: LabelSelector = LabelSelector()
+    policy: str = NodePolicy.AVERAGE
+    limit: int = SHARE_LIMIT
+
+
+class EgressGatewaySpec(Struct, frozen=True, kw_only=True):
+    """`allowed_namespaces` selects by the namespaces' labels; None allows all."""
+
+    ranges: Ranges = Ranges()
+    node_selector: NodeSelector = NodeSelector()
+    allowed_namespaces: LabelSelector | None = None
+    fail_policy: str = FailPolicy.CLOSED
+
+
+class PolicyRef(Struct, frozen=True, kw_only=True, order=True):
+    namespace: str
+    name: str
+
+
+class EipEntry(Struct, frozen=True, kw_only=True):
+    """An address, or a pair of both families, on a node. Without any it stands for the node's own (useNodeIP).
+
+    `leaving` is the revision of the status in which it was decided that the address leaves the node; 0: it stays. The
+    address is nobody else's until the node's agent has applied that revision, or lost its lease.
+    """
+
+    ipv4: str = ""
+    ipv6: str = ""
+    policies: tuple[PolicyRef, ...] = ()
+    leaving: int = 0
+
+
+class GatewayNode(Struct, frozen=True, kw_only=True):
+    """A node that the selector selects. `status` is a `TunnelPhase`.
+
+    `term` is the term of the node's lease for which `eips` were decided: an agent whose lease has another one takes
+    none of them.
+    """
+
+    name: str
+    status: str = ""
+    term: int = 0
+    eips: tuple[EipEntry, ...] = ()
+
+
+class AddressUsage(Struct, frozen=True, kw_only=True):
+    ipv4_total: int = 0
+    ipv4_free: int = 0
+    ipv6_total: int = 0
+    ipv6_free: int = 0
+
+
+class EgressGatewayStatus(Struct, frozen=True, kw_only=True):
+    """`revision` counts the changes of `node_list`. IPv6 counts end at 2^63 - 1."""
+
+    revision: int = 0
+    node_list: tuple[GatewayNode, ...] = ()
+    ip_usage: AddressUsage = AddressUsage()
+    conditions: tuple[Condition, ...] = ()
+
+
+class EgressGateway(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: EgressGatewaySpec = EgressGatewaySpec()
+    status: EgressGatewayStatus = EgressGatewayStatus()
+
+
+EGRESS_GATEWAYS: Resource[EgressGateway] = Resource(
+    EIP_GROUP, EIP_VERSION, "egressgateways", "EgressGateway", namespaced=False, type=EgressGateway
+)

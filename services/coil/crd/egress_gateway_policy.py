@@ -1,0 +1,67 @@
+"""EgressGatewayPolicy: which pods of a namespace leave the cluster through which floating address, and for where.
+
+Strings stay strings here, so that one with nonsense in it can still be decoded, listed and reported.
+"""
+
+import msgspec
+
+from coil.crd.eip_names import EIP_GROUP, EIP_VERSION
+from coil.crd.meta import Condition, ObjectMeta, Struct
+from coil.crd.resource import Resource
+from coil.crd.selector import LabelSelector
+
+
+class EgressIP(Struct, frozen=True, kw_only=True):
+    """Explicit addresses, the node's own, or (neither) any of the gateway's."""
+
+    ipv4: str = ""
+    ipv6: str = ""
+    # The API writes "useNodeIP"; the struct's camel case would ask for "useNodeIp".
+    use_node_ip: bool = msgspec.field(name="useNodeIP", default=False)
+
+
+class AppliedTo(Struct, frozen=True, kw_only=True):
+    """One of the two."""
+
+    pod_selector: LabelSelector | None = None
+    pod_subnet: tuple[str, ...] = ()
+
+
+class EgressGatewayPolicySpec(Struct, frozen=True, kw_only=True):
+    """Without `dest_subnet` it is about all that leaves the cluster.
+
+    Of policies that concern a packet, the one with the highest `priority` counts, then the first by namespace and name.
+    """
+
+    egress_gateway_name: str = ""
+    egress_ip: EgressIP = msgspec.field(name="egressIP", default=EgressIP())
+    applied_to: AppliedTo = AppliedTo()
+    dest_subnet: tuple[str, ...] = ()
+    priority: int = 0
+
+
+class PolicyEip(Struct, frozen=True, kw_only=True):
+    ipv4: str = ""
+    ipv6: str = ""
+
+
+class EgressGatewayPolicyStatus(Struct, frozen=True, kw_only=True):
+    """Which gateway, address and node serve it. The address stays the policy's while no node can carry it."""
+
+    egress_gateway_name: str = ""
+    eip: PolicyEip = PolicyEip()
+    node: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class EgressGatewayPolicy(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: EgressGatewayPolicySpec = EgressGatewayPolicySpec()
+    status: EgressGatewayPolicyStatus = EgressGatewayPolicyStatus()
+
+
+EGRESS_GATEWAY_POLICIES: Resource[EgressGatewayPolicy] = Resource(
+    *(EIP_GROUP, EIP_VERSION, "egressgatewaypolicies", "EgressGatewayPolicy"),
+    namespaced=True,
+    type=EgressGatewayPolicy,
+)

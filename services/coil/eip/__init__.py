@@ -1,0 +1,1 @@
+"""Floating egress addresses: who has which, on which node, and what the nodes hold for it. Pure."""
