@@ -1,6 +1,7 @@
-"""What hangs on a link: addresses and neighbour entries."""
+"""What hangs on a link: addresses, neighbour entries, and what it answers for."""
 
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 
 from coil.kernel.family import Family, IPAddress, IPInterface
 from coil.kernel.link import LinkName, MacAddress
@@ -39,3 +40,16 @@ class Neighbour:
 
     def __str__(self) -> str:
         return f"neighbour {self.address} at {self.mac} on {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourProxy:
+    """`device` answers neighbour solicitations for `address`, which is not its own. In IPv4 nothing of the kind is
+    needed: a node answers ARP for all its addresses on every link.
+    """
+
+    device: LinkName
+    address: IPv6Address
+
+    def __str__(self) -> str:
+        return f"neighbour proxy for {self.address} on {self.device}"

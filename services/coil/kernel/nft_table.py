@@ -1,7 +1,8 @@
-"""nftables tables of the family inet, as far as we write them: counters, base chains, and rules of a few statements.
+"""nftables tables, as far as we write them: counters, sets and maps, chains, and rules of a few statements.
 
-Place in the flow: `coil.egress` plans a table, `coil.nft` renders it for libnftables and compares it with the kernel's.
-Links are matched by name, never by index, so a table is the same in every namespace.
+Place in the flow: `coil.egress` and `coil.eip` plan a table, `coil.nft` renders it for libnftables and compares it with
+the kernel's. Links are matched by name, never by index, so a table is the same in every namespace. What is in a set is
+not part of its table: `coil.kernel.nft_element`.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,12 @@ from enum import Enum, IntEnum, StrEnum
 from typing import TypeAlias
 
 from coil.kernel.family import Family
+
+
+class TableFamily(StrEnum):
+    INET = "inet"
+    """Packets of IPv4 and IPv6."""
+    ARP = "arp"
 
 
 class ChainType(StrEnum):
@@ -20,6 +27,7 @@ class ChainType(StrEnum):
 
 
 class Hook(StrEnum):
+    PREROUTING = "prerouting"
     INPUT = "input"
     FORWARD = "forward"
     OUTPUT = "output"
@@ -30,8 +38,11 @@ class Priority(IntEnum):
     """Where a chain stands among those of its hook (linux/netfilter_ipv4.h); `nft` prints the names."""
 
     MANGLE = -150
+    AFTER_DSTNAT = -95
     FILTER = 0
+    BEFORE_SRCNAT = 95
     SRCNAT = 100
+    AFTER_SRCNAT = 110
 
 
 class Field(Enum):
@@ -40,14 +51,57 @@ class Field(Enum):
     INPUT_LINK = "meta iifname"
     OUTPUT_LINK = "meta oifname"
     FAMILY = "meta nfproto"
+    PROTOCOL = "meta l4proto"
     PACKET_MARK = "meta mark"
+    PACKET_CLASS = "meta priority"
+    """The traffic class: a number that queueing disciplines look at, and otherwise nobody."""
+    ETHER_SOURCE = "ether saddr"
     IPV4_SOURCE = "ip saddr"
     IPV6_SOURCE = "ip6 saddr"
+    IPV4_DESTINATION = "ip daddr"
+    IPV6_DESTINATION = "ip6 daddr"
+    ICMPV6_TYPE = "icmpv6 type"
+    TCP_FLAGS = "tcp flags"
+    ARP_OPERATION = "arp operation"
+    ARP_SOURCE = "arp saddr ip"
+    ARP_DESTINATION = "arp daddr ip"
     CONNECTION_STATE = "ct state"
     CONNECTION_MARK = "ct mark"
+    CONNECTION_DIRECTION = "ct direction"
+    SOURCE_KIND = "fib saddr type"
+    """What the routing tables say of the source: `local`, `unicast`, …"""
 
 
 SOURCE = {Family.IPV4: Field.IPV4_SOURCE, Family.IPV6: Field.IPV6_SOURCE}
+DESTINATION = {Family.IPV4: Field.IPV4_DESTINATION, Family.IPV6: Field.IPV6_DESTINATION}
+
+Key: TypeAlias = Field | tuple[Field, ...]
+"""What is looked up in a set or a map; several fields are looked up together."""
+
+
+class DataType(StrEnum):
+    """What the elements of sets and maps are made of."""
+
+    IPV4 = "ipv4_addr"
+    IPV6 = "ipv6_addr"
+    ETHER = "ether_addr"
+    CLASS = "classid"
+    MARK = "mark"
+    PACKET_FAMILY = "nf_proto"
+    ARP_OPERATION = "arp_op"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NftSet:
+    """A set, or (with `value`) a map. `intervals`: its addresses may be ranges, which do not overlap. `timeouts`: its
+    elements may expire.
+    """
+
+    name: str
+    key: tuple[DataType, ...]
+    value: DataType | None = None
+    intervals: bool = False
+    timeouts: bool = False
 
 
 class Comparison(Enum):
@@ -58,20 +112,70 @@ class Comparison(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """The rule goes on only with packets whose `field` compares so with `value`."""
+class LeadingBits:
+    """All numbers of 32 bits whose first `length` bits are those of `value`."""
 
-    field: Field
+    value: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The elements of the table's set of that name."""
+
+    set: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What the table's map of that name has for the key. Where it has nothing, the rule ends."""
+
+    key: Key
+    map: str
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The rule goes on only with packets whose `field` compares so with `value`; several values: with one of them."""
+
+    field: Key
     comparison: Comparison
-    value: str | int
+    value: str | int | LeadingBits | Member | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Set a mark to a number, or to another mark."""
+    """Set a field to a number, to another field, or to what a map has."""
 
     field: Field
-    value: int | Field
+    value: int | Field | Lookup
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNat:
+    """Give the connection another source address, of that family; this ends the rule, unless a map has none."""
+
+    family: Family
+    address: Field | Lookup
+
+
+@dataclass(frozen=True, slots=True)
+class ClampSegments:
+    """Lower the TCP segment size that a SYN offers to what the packet's route has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Go on in another chain of the table, and then behind this rule."""
+
+    chain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Goto:
+    """Go on in another chain of the table, and then where this one returns to."""
+
+    chain: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +188,15 @@ class Count:
 class Verdict(StrEnum):
     """What ends a rule."""
 
+    ACCEPT = "accept"
+    """Other tables, and later chains, may still drop it."""
     DROP = "drop"
+    RETURN = "return"
     MASQUERADE = "masquerade"
 
 
-Statement: TypeAlias = Match | Assign | Count | Verdict
+Statement: TypeAlias = Match | Assign | SourceNat | ClampSegments | Count | Jump | Goto | Verdict
+Rule: TypeAlias = tuple[Statement, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +207,26 @@ class NftChain:
     type: ChainType
     hook: Hook
     priority: Priority
-    rules: tuple[tuple[Statement, ...], ...]
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegularChain:
+    """A chain for packets that a rule sends there."""
+
+    name: str
+    rules: tuple[Rule, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NftTable:
-    """`table inet <name>`, with all that is to be in it."""
+    """`table <family> <name>`, with all that is to be in it but the elements of its sets."""
 
     name: str
-    chains: tuple[NftChain, ...]
+    chains: tuple[NftChain | RegularChain, ...]
     counters: tuple[str, ...] = ()
+    sets: tuple[NftSet, ...] = ()
+    family: TableFamily = TableFamily.INET
 
     def __str__(self) -> str:
-        return f"table inet {self.name}"
+        return f"table {self.family.value} {self.name}"

@@ -67,7 +67,7 @@ class Route:
     """One route. `device` is None where the kernel names no single link: a blackhole, or several next hops.
 
     `table`, `protocol` and `scope` are open number ranges; the enums above hold the well-known ones. `metric`
-    0 is the kernel's default of the family.
+    0 is the kernel's default of the family. `onlink`: the gateway is on the link, whatever the link's networks are.
     """
 
     destination: IPNetwork
@@ -78,6 +78,7 @@ class Route:
     scope: int = RouteScope.UNIVERSE
     type: RouteType = RouteType.UNICAST
     metric: int = 0
+    onlink: bool = False
 
     def __post_init__(self) -> None:
         if self.gateway is not None and self.gateway.version != self.destination.version:
@@ -172,4 +173,5 @@ def _order(route: Route) -> tuple[object, ...]:
         int(route.protocol),
         int(route.scope),
         int(route.type),
+        route.onlink,
     )

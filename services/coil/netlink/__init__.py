@@ -1,11 +1,12 @@
 """The kernel's network of this node, over netlink.
 
 Place in the flow: `coil.podnet` and `coil.egress` plan in the words of `coil.kernel`; this package, and nothing else in
-the house, speaks netlink and enters namespaces. `host.HostNetwork` is its door for pods' attachments, and for tunnels
-`coil.nat` calls what is below it, from the top:
+the house, speaks netlink and enters namespaces. `host.HostNetwork` is its door for pods' attachments,
+`overlay.OverlayNetwork` the one for the EIP gateway, and for tunnels `coil.nat` calls what is below them, from the top:
 
     host          asynchronous, what coild calls
-    link_watch    tells when a link is gone
+    overlay       the same for the agent of the EIP gateway
+    link_watch, overlay_watch    tell that a link is gone, that something of the overlay has changed
     removal       deletes links, many at once
     attachment    one pod's veth: make, undo             }
     inspection    one pod's veth against its plan        } synchronous, run in
@@ -13,14 +14,17 @@ the house, speaks netlink and enters namespaces. `host.HostNetwork` is its door 
     rule_sync     policy routing rules of a namespace    }
     tunnel_sync, tunnel_table    tunnels made and read   }
     fou           the ports that unwrap Foo-over-UDP     }
+    vxlan_sync, mark_sync        the mesh, and ways into it  }
+    eip_link, address_sync       floating addresses      }
+    announcement, parent_table   on which links to tell of them  }
     peer_address  the addresses at a pod's end           }
     host_end      the host's end of a pod's veth         }
     peer_namespace               who is behind a veth    }
     kernel_module                loads fou and fou6      }
-    link_table, link_group, namespace, sysctl            what these use
+    link_table, link_group, namespace, readiness, sysctl    what these use
     connection    one netlink socket: batches and dumps
     generic       families of generic netlink, by name
-    *_message     links, tunnels, addresses, routes and rules on the wire, both ways
+    *_message     links, tunnels, addresses, neighbours, routes and rules on the wire, both ways
     wire          headers and attributes
 
 Why not pyroute2 here: encoding one route takes it 0.24 to 0.4 ms of interpreter time, and ADD needs fifteen messages

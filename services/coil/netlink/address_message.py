@@ -1,14 +1,12 @@
-"""Addresses and neighbour entries on the wire: `struct ifaddrmsg` (linux/if_addr.h), `struct ndmsg`
-(linux/neighbour.h).
-"""
+"""Addresses on the wire: `struct ifaddrmsg` (linux/if_addr.h)."""
 
 import struct
 from collections.abc import Mapping
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_interface
 
-from coil.kernel.address import Address, Neighbour
+from coil.kernel.address import Address
 from coil.kernel.family import Family
-from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.link import LinkName
 from coil.netlink.request import Request
 from coil.netlink.wire import (
     NLM_F_CREATE,
@@ -16,27 +14,24 @@ from coil.netlink.wire import (
     NLM_F_EXCL,
     attribute,
     attribute_s32,
+    attribute_u32,
     parse_attributes,
 )
 
 RTM_NEWADDR = 20
+RTM_DELADDR = 21
 RTM_GETADDR = 22
-RTM_NEWNEIGH = 28
-RTM_GETNEIGH = 30
 
 _IFADDR = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, link index
 _IFA_ADDRESS = 1
 _IFA_LOCAL = 2
+_IFA_FLAGS = 8
 _IFA_TARGET_NETNSID = 10
 _IFA_F_NODAD = 0x02
 _IFA_F_PERMANENT = 0x80
+_IFA_F_NOPREFIXROUTE = 0x200
 _RT_SCOPE_LINK = 253
 _RT_SCOPE_UNIVERSE = 0
-
-_ND = struct.Struct("=BxHiHBB")  # family, link index, state, flags, type
-_NDA_DST = 1
-_NDA_LLADDR = 2
-_NUD_PERMANENT = 0x80
 
 
 def new_address(address: Address, index: int) -> Request:
@@ -60,6 +55,21 @@ def new_address(address: Address, index: int) -> Request:
     return Request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body + attributes, ("add", address))
 
 
+def new_host_address(address: Address, index: int) -> Request:
+    """The same for an address that is to have no other effect than that the node has it: no route to a network."""
+    request = new_address(address, index)
+    flags = _IFA_F_PERMANENT | _IFA_F_NOPREFIXROUTE | (_IFA_F_NODAD if address.family is Family.IPV6 else 0)
+    # More than eight bits, so an attribute, which the kernel prefers to the byte in the struct.
+    return Request(request.type, request.flags, request.body + attribute_u32(_IFA_FLAGS, flags), request.doing)
+
+
+def delete_address(address: Address, index: int) -> Request:
+    """Take an address of that prefix length off the link. EADDRNOTAVAIL where it is not there."""
+    interface = address.interface
+    body = _IFADDR.pack(address.family, interface.network.prefixlen, 0, 0, index)
+    return Request(RTM_DELADDR, 0, body + attribute(_IFA_LOCAL, interface.ip.packed), ("delete", address))
+
+
 def dump_addresses(family: Family) -> Request:
     """Ask for the addresses of all links."""
     return Request(RTM_GETADDR, NLM_F_DUMP, _IFADDR.pack(family, 0, 0, 0, 0), ("list addresses",))
@@ -77,6 +87,11 @@ def dump_addresses_of(family: Family, index: int, netns: int | None) -> Request:
     return Request(RTM_GETADDR, NLM_F_DUMP, body, ("list addresses of link", index, "in namespace", netns))
 
 
+def parse_address_index(body: bytes) -> int:
+    """The index of the link of an RTM_NEWADDR or RTM_DELADDR message."""
+    return int(_IFADDR.unpack_from(body)[4])
+
+
 def parse_address(body: bytes, names: Mapping[int, LinkName]) -> Address | None:
     """Read an RTM_NEWADDR message; None if its link is not in `names`, which is to say that it is gone."""
     _family, prefix_length, _flags, _scope, index = _IFADDR.unpack_from(body)
@@ -84,27 +99,3 @@ def parse_address(body: bytes, names: Mapping[int, LinkName]) -> Address | None:
     packed = attributes.get(_IFA_LOCAL) or attributes[_IFA_ADDRESS]
     name = names.get(index)
     return Address(name, ip_interface((packed, prefix_length))) if name is not None else None
-
-
-def new_neighbour(neighbour: Neighbour, index: int) -> Request:
-    """Add a permanent entry to the neighbour table of the link `index`."""
-    body = _ND.pack(neighbour.family, 0, index, _NUD_PERMANENT, 0, 0)
-    attributes = attribute(_NDA_DST, neighbour.address.packed)
-    attributes += attribute(_NDA_LLADDR, bytes.fromhex(neighbour.mac.replace(":", "")))
-    return Request(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_EXCL, body + attributes, ("add", neighbour))
-
-
-def dump_neighbours(family: Family) -> Request:
-    """Ask for the neighbour entries of all links."""
-    return Request(RTM_GETNEIGH, NLM_F_DUMP, _ND.pack(family, 0, 0, 0, 0, 0), ("list neighbours",))
-
-
-def parse_neighbour(body: bytes, names: Mapping[int, LinkName]) -> Neighbour | None:
-    """Read an RTM_NEWNEIGH message; None for entries that are not permanent and for links that are gone."""
-    _family, _pad, index, state, _flags, _type = _ND.unpack_from(body)
-    attributes = parse_attributes(body, _ND.size)
-    name = names.get(index)
-    if not state & _NUD_PERMANENT or name is None or _NDA_LLADDR not in attributes:
-        return None
-    mac = MacAddress(attributes[_NDA_LLADDR].hex(":"))
-    return Neighbour(name, ip_address(attributes[_NDA_DST]), mac)

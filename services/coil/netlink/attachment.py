@@ -8,18 +8,14 @@ carries a mark (`link_group`) by which the undo is made up for after a crash.
 """
 
 import errno
-import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
 
 from coil.kernel.link import LinkName, MacAddress
-from coil.kernel.route import RouteType
 from coil.netlink import link_group
-from coil.netlink.address_message import new_address, new_neighbour
+from coil.netlink.address_message import new_address
 from coil.netlink.connection import Connection
-from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, NetlinkError
+from coil.netlink.error import KernelError, LinkExistsError, NamespaceError
 from coil.netlink.link_message import (
     delete_link,
     get_link,
@@ -31,13 +27,12 @@ from coil.netlink.link_message import (
 )
 from coil.netlink.link_table import find_link
 from coil.netlink.namespace import Namespace
+from coil.netlink.neighbour_message import new_neighbour
+from coil.netlink.readiness import await_carrier, await_local
 from coil.netlink.request import Request
-from coil.netlink.route_message import get_route, new_route, parse_route_type
+from coil.netlink.route_message import new_route
 from coil.netlink.sysctl import apply_sysctls
 from coil.podnet.plan import LinkEnd, PodPlan
-
-_PAUSES: Final = tuple(0.0001 * 1.5**attempt for attempt in range(24))
-"""Seconds between looks at something that is about to happen: three seconds in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,26 +116,9 @@ def _configure(end: LinkEnd, index: int) -> list[Request]:
 
 
 def _await_ready(end: LinkEnd, index: int, connection: Connection) -> None:
-    """Wait for what the kernel finishes on its own after it has answered, so that no packet is lost to haste.
-
-    The end that came up first gets its carrier with the second, but its transmit queue is started by a work
-    item (net/core/link_watch.c); since Linux 6.8, asking for the link runs that item at once. An IPv6
-    address, even one without duplicate address detection, joins its multicast groups and gets its local route
-    in another work item (addrconf_dad_work). Both take microseconds, on a busy machine milliseconds.
-    """
-    pauses = iter(_PAUSES)
-    while not parse_link(connection.get(get_link(end.name))).carrier:
-        _pause(pauses, f"carrier of {end.name}")
+    await_carrier(end.name, connection)
     for address in end.addresses:
-        while parse_route_type(connection.get(get_route(address.interface.ip, index))) is not RouteType.LOCAL:
-            _pause(pauses, str(address))
-
-
-def _pause(pauses: Iterator[float], awaited: str) -> None:
-    try:
-        time.sleep(next(pauses))
-    except StopIteration:
-        raise NetlinkError(f"waited in vain for the {awaited}") from None
+        await_local(address, index, connection)
 
 
 def detach(name: LinkName, *, connection: Connection) -> None:

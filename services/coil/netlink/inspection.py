@@ -6,11 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from coil.kernel.link import LinkName, LinkState
-from coil.netlink.address_message import dump_addresses, dump_neighbours, parse_address, parse_neighbour
+from coil.netlink.address_message import dump_addresses, parse_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import PodCheckError
 from coil.netlink.link_table import find_link
 from coil.netlink.namespace import Namespace
+from coil.netlink.neighbour_message import dump_neighbours, parse_neighbour
 from coil.netlink.route_message import dump_routes, parse_route
 from coil.netlink.sysctl import missing_sysctls
 from coil.podnet.plan import LinkEnd, PodPlan

@@ -112,6 +112,18 @@ def set_up(index: int) -> Request:
     return Request(RTM_SETLINK, 0, _IFINFO.pack(0, 0, index, _IFF_UP, _IFF_UP), ("set up link", index))
 
 
+def set_mac(index: int, mac: MacAddress) -> Request:
+    """Give the link that hardware address. EBUSY where it is of a kind that has to be down for that."""
+    body = _IFINFO.pack(0, 0, index, 0, 0) + attribute(_IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))
+    return Request(RTM_SETLINK, 0, body, ("set the hardware address", mac))
+
+
+def set_mtu(index: int, mtu: int) -> Request:
+    """Set the link's MTU. EINVAL where it is more than the link can have."""
+    body = _IFINFO.pack(0, 0, index, 0, 0) + attribute_u32(_IFLA_MTU, mtu)
+    return Request(RTM_SETLINK, 0, body, ("set the MTU to", mtu))
+
+
 def rename_link(index: int, name: LinkName) -> Request:
     """Give the link another name. EBUSY where it is up (before Linux 6.3), EEXIST where the name is taken."""
     body = _IFINFO.pack(0, 0, index, 0, 0) + attribute_text(_IFLA_IFNAME, name)

@@ -25,6 +25,7 @@ RTM_GETROUTE = 26
 
 _RTMSG = struct.Struct("=BBBBBBBBI")  # family, dst and src length, tos, table, protocol, scope, type, flags
 _RTM_F_CLONED = 0x200
+_RTNH_F_ONLINK = 4
 _RTA_DST = 1
 _RTA_OIF = 4
 _RTA_GATEWAY = 5
@@ -56,7 +57,8 @@ def delete_route(route: Route, index: int) -> Request:
 
 def _route_body(route: Route, index: int, *, scope: int, type_: int) -> bytes:
     network = route.destination
-    body = _RTMSG.pack(route.family, network.prefixlen, 0, 0, 0, route.protocol, scope, type_, 0)
+    flags = _RTNH_F_ONLINK if route.onlink else 0
+    body = _RTMSG.pack(route.family, network.prefixlen, 0, 0, 0, route.protocol, scope, type_, flags)
     body += attribute(_RTA_DST, network.network_address.packed) + attribute_u32(_RTA_TABLE, route.table)
     if route.gateway is not None:
         body += attribute(_RTA_GATEWAY, route.gateway.packed)
@@ -72,6 +74,12 @@ def dump_routes(family: Family, table: int) -> Request:
     """
     body = _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0) + attribute_u32(_RTA_TABLE, table)
     return Request(RTM_GETROUTE, NLM_F_DUMP, body, ("list the routes of table", table))
+
+
+def dump_link_routes(family: Family, *, index: int, protocol: int) -> Request:
+    """Ask for the routes of a protocol over one link, in whatever table; the kernel filters."""
+    body = _RTMSG.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0) + attribute_u32(_RTA_OIF, index)
+    return Request(RTM_GETROUTE, NLM_F_DUMP, body, ("list the routes over link", index))
 
 
 def get_route(destination: IPAddress, index: int = 0) -> Request:
@@ -118,4 +126,5 @@ def parse_route(body: bytes, names: Mapping[int, LinkName]) -> Route | None:
         scope=RouteScope.UNIVERSE if ipv6 else scope,
         type=RouteType(type_),
         metric=0 if ipv6 and metric == IP6_DEFAULT_METRIC else metric,
+        onlink=bool(flags & _RTNH_F_ONLINK),
     )

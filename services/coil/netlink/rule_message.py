@@ -5,6 +5,14 @@ from ipaddress import ip_network
 
 from coil.kernel.family import Family, IPNetwork
 from coil.kernel.link import LinkName
+from coil.kernel.mark import (
+    GATE_PRIORITY,
+    LANDING_PRIORITY,
+    MARK_PROTOCOL,
+    NODE_MARK,
+    NODE_MARK_MASK,
+    MarkGate,
+)
 from coil.kernel.rule import Rule
 from coil.netlink.request import Request
 from coil.netlink.wire import (
@@ -27,9 +35,12 @@ RTM_GETRULE = 34
 
 _RULE = struct.Struct("=BBBBBxxBI")  # family, dst and src length, tos, table, action, flags
 _FR_ACT_TO_TBL = 1
+_FR_ACT_GOTO = 2
+_FR_ACT_NOP = 3
 _FIB_RULE_INVERT = 2
 _FRA_DST = 1
 _FRA_IIFNAME = 3
+_FRA_GOTO = 4
 _FRA_PRIORITY = 6
 _FRA_FWMARK = 10
 _FRA_SUPPRESS_IFGROUP = 13
@@ -90,6 +101,27 @@ def _rule_body(rule: Rule) -> bytes:
     if rule.mark is not None:
         body += attribute_u32(_FRA_FWMARK, rule.mark) + attribute_u32(_FRA_FWMASK, _WHOLE_MARK)
     return body
+
+
+def new_gate(gate: MarkGate) -> list[Request]:
+    """Add the rules of the gate, first the one that the others lead to. EEXIST where one is there already."""
+    return [Request(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, body, ("add", gate)) for body in _gate_bodies(gate)]
+
+
+def delete_gate(gate: MarkGate) -> list[Request]:
+    """Delete the rules of the gate, in the opposite order. ENOENT where one is not there."""
+    return [Request(RTM_DELRULE, 0, body, ("delete", gate)) for body in reversed(_gate_bodies(gate))]
+
+
+def _gate_bodies(gate: MarkGate) -> list[bytes]:
+    protocol = attribute_u8(_FRA_PROTOCOL, MARK_PROTOCOL)
+    landing = _RULE.pack(gate.family, 0, 0, 0, 0, _FR_ACT_NOP, 0) + attribute_u32(_FRA_PRIORITY, LANDING_PRIORITY)
+    bodies = [landing + protocol]
+    for flags, mask in ((_FIB_RULE_INVERT, NODE_MARK_MASK), (0, _WHOLE_MARK)):
+        jump = _RULE.pack(gate.family, 0, 0, 0, 0, _FR_ACT_GOTO, flags)
+        jump += attribute_u32(_FRA_PRIORITY, GATE_PRIORITY) + attribute_u32(_FRA_GOTO, LANDING_PRIORITY)
+        bodies.append(jump + attribute_u32(_FRA_FWMARK, NODE_MARK) + attribute_u32(_FRA_FWMASK, mask) + protocol)
+    return bodies
 
 
 def dump_rules(family: Family) -> Request:

@@ -29,16 +29,29 @@ def apply_sysctls(sysctls: Iterable[Sysctl]) -> None:
                 raise NetlinkError(f"cannot set {sysctl.path} to {sysctl.value}: {error.strerror}") from error
 
 
-def missing_sysctls(sysctls: Iterable[Sysctl]) -> list[Sysctl]:
-    """Those that say something else."""
-    return [sysctl for sysctl in sysctls if not _is_pointless(sysctl) and _read(sysctl) != sysctl.value]
+def ensure_sysctls(sysctls: Iterable[Sysctl]) -> None:
+    """Write those that say something else, so that a node that was prepared needs no right to write. Raises
+    NetlinkError that names the first that cannot be written and says what to do.
+    """
+    for sysctl in missing_sysctls(sysctls):
+        try:
+            apply_sysctls((sysctl,))
+        except NetlinkError as error:
+            remedy = f"on the node, run `sysctl -w {sysctl.path}={sysctl.value}`"
+            raise NetlinkError(f"{error}; {remedy}, or let this container write /proc/sys (privileged)") from error
 
 
-def _read(sysctl: Sysctl) -> str | None:
+def read_sysctl(path: str) -> str | None:
+    """What the file below /proc/sys says; None where there is no such file."""
     try:
-        return (_ROOT / sysctl.path).read_text().strip()
+        return (_ROOT / path).read_text().strip()
     except OSError:
         return None
+
+
+def missing_sysctls(sysctls: Iterable[Sysctl]) -> list[Sysctl]:
+    """Those that say something else."""
+    return [sysctl for sysctl in sysctls if not _is_pointless(sysctl) and read_sysctl(sysctl.path) != sysctl.value]
 
 
 def _is_pointless(sysctl: Sysctl) -> bool:

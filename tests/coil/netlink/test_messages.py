@@ -10,10 +10,16 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from coil.kernel.address import Address, Neighbour
-from coil.kernel.family import IPAddress, IPInterface
+from coil.kernel.family import Family, IPAddress, IPInterface
 from coil.kernel.link import LinkName, MacAddress
 from coil.kernel.route import Route, RouteScope
-from coil.netlink.address_message import new_address, new_neighbour, parse_address, parse_neighbour
+from coil.netlink.address_message import (
+    delete_address,
+    new_address,
+    new_host_address,
+    parse_address,
+    parse_address_index,
+)
 from coil.netlink.link_message import (
     delete_group,
     delete_link,
@@ -25,7 +31,15 @@ from coil.netlink.link_message import (
     set_group,
     set_up,
 )
-from coil.netlink.route_message import delete_route, get_route, new_route, parse_route, replace_route
+from coil.netlink.neighbour_message import new_neighbour, parse_neighbour
+from coil.netlink.route_message import (
+    delete_route,
+    dump_link_routes,
+    get_route,
+    new_route,
+    parse_route,
+    replace_route,
+)
 from tests.coil.netlink.oracle import read
 
 ETH0, HOST = LinkName("eth0"), LinkName("veth01234567")
@@ -84,6 +98,22 @@ def test_an_address(interface: IPInterface, family: int, flags: int, scope: int)
     assert parse_address(request.body, {}) is None
 
 
+@pytest.mark.parametrize(
+    ("interface", "flags"), [(IPv4Interface("10.1.0.99/32"), 0x280), (IPv6Interface("fd00::99/128"), 0x282)]
+)
+def test_an_address_without_a_route_to_its_network(interface: IPInterface, flags: int) -> None:
+    request = new_host_address(Address(ETH0, interface), 7)
+    message = read(ifaddrmsg, request)
+    assert (message.get("local"), message.get("flags")) == (str(interface.ip), flags)
+    assert parse_address(request.body, NAMES) == Address(ETH0, interface)
+    assert parse_address_index(request.body) == 7
+
+
+def test_an_address_is_deleted_with_its_prefix_length() -> None:
+    message = read(ifaddrmsg, delete_address(Address(ETH0, IPv4Interface("10.1.0.1/16")), 7))
+    assert (message["family"], message["prefixlen"], message["index"], message.get("local")) == (2, 16, 7, "10.1.0.1")
+
+
 @pytest.mark.parametrize("gateway", [ip_address("169.254.1.1"), ip_address("fe80::1")])
 def test_a_neighbour(gateway: IPAddress) -> None:
     neighbour = Neighbour(ETH0, gateway, MAC)
@@ -98,10 +128,13 @@ def test_a_neighbour(gateway: IPAddress) -> None:
 POD_ROUTE = Route(destination=IPv4Network("10.64.0.5/32"), device=ETH0, table=116, protocol=30, scope=RouteScope.LINK)
 BIG_TABLE = Route(destination=IPv6Network("fd02::/123"), device=ETH0, table=70_000, protocol=30)
 DEFAULT = Route(destination=IPv6Network("::/0"), gateway=IPv6Address("fe80::1"), device=ETH0)
+ONLINK = Route(
+    destination=IPv4Network("0.0.0.0/0"), gateway=ip_address("172.31.0.5"), device=ETH0, table=0x26000100, onlink=True
+)
 NO_DEVICE = Route(destination=IPv4Network("10.64.0.0/27"), device=None, table=119, protocol=30, metric=9)
 
 
-@pytest.mark.parametrize("route", [POD_ROUTE, BIG_TABLE, DEFAULT, NO_DEVICE])
+@pytest.mark.parametrize("route", [POD_ROUTE, BIG_TABLE, DEFAULT, ONLINK, NO_DEVICE])
 @pytest.mark.parametrize("verb", [new_route, replace_route, delete_route])
 def test_a_route(route: Route, verb: Any) -> None:
     request = verb(route, 7 if route.device else 0)
@@ -112,6 +145,7 @@ def test_a_route(route: Route, verb: Any) -> None:
     assert message.get("dst") == str(network.network_address)
     assert message.get("gateway") == (str(route.gateway) if route.gateway else None)
     assert message.get("oif") == (7 if route.device else None)
+    assert message["flags"] == (4 if route.onlink else 0)
     assert message.get("priority") == (1024 if network.version == 6 else route.metric or None)
     assert parse_route(request.body, NAMES) == route
 
@@ -119,6 +153,11 @@ def test_a_route(route: Route, verb: Any) -> None:
 def test_a_route_over_a_link_that_is_gone_is_gone() -> None:
     assert parse_route(new_route(POD_ROUTE, 7).body, {}) is None
     assert parse_route(new_route(NO_DEVICE, 0).body, {}) == NO_DEVICE
+
+
+def test_the_question_for_the_routes_over_a_link() -> None:
+    message = read(rtmsg, dump_link_routes(Family.IPV6, index=7, protocol=30))
+    assert (message["family"], message["proto"], message["table"], message.get("oif")) == (10, 30, 0, 7)
 
 
 def test_the_question_for_a_route() -> None:

@@ -1,0 +1,152 @@
+"""The link that floating addresses hang on, the addresses, and who answers for them. Runs in a worker's thread.
+
+    ensure_eip_link(name, connection)                                          a dummy, or a bridge without ports
+    sync_eips(name, eips, parent=..., connection=...) -> AddressChanges        exactly these, none before it may
+
+IPv4: the kernel answers ARP for an address of any link on every link (as long as arp_ignore is 0). IPv6: it answers
+solicitations for addresses of the link that asks only (ndisc_recv_ns), and the groups that solicitations are sent to
+are joined there only; so each address is a proxy entry of the links where it is looked for, which does both.
+"""
+
+import errno
+from collections.abc import Collection, Iterable
+from ipaddress import IPv6Address, ip_interface
+from typing import Final
+
+from coil.kernel.address import Address, NeighbourProxy
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.link import Link, LinkName, LinkState, Sysctl
+from coil.kernel.mark import MARK_PROTOCOL
+from coil.kernel.parent import ParentLink, select_announcers
+from coil.netlink.address_message import new_host_address
+from coil.netlink.address_sync import AddressChanges, sync_addresses
+from coil.netlink.connection import Connection
+from coil.netlink.error import KernelError, NetlinkError
+from coil.netlink.link_message import get_link, new_virtual_link, parse_link, set_up
+from coil.netlink.link_table import find_link, read_links
+from coil.netlink.neighbour_message import delete_proxy, dump_proxies, parse_proxy, put_proxy
+from coil.netlink.parent_table import read_parents
+from coil.netlink.readiness import await_local
+from coil.netlink.sysctl import ensure_sysctls
+
+EIP_KINDS: Final = ("dummy", "bridge")
+"""What the link may be, in the order of preference. Not every kernel has dummies."""
+
+
+def ensure_eip_link(name: LinkName, connection: Connection) -> None:
+    """Have the link there and up. Idempotent. Raises NetlinkError where another kind of link has the name, and where
+    the kernel has neither kind.
+    """
+    link = find_link(name, connection)
+    if link is None:
+        _create(name, connection)
+        link = parse_link(connection.get(get_link(name)))
+    if link.kind not in EIP_KINDS:
+        raise NetlinkError(
+            f"there is a link {name} already, and it is neither of {' and '.join(EIP_KINDS)}; "
+            f"if nobody needs it, run `ip link delete {name}` on the node"
+        )
+    # No address that it was not given (IN6_ADDR_GEN_MODE_NONE), and each that it was.
+    ipv6 = f"net/ipv6/conf/{name}"
+    ensure_sysctls((Sysctl(f"{ipv6}/disable_ipv6", "0"), Sysctl(f"{ipv6}/addr_gen_mode", "1")))
+    if link.state is not LinkState.UP:
+        connection.apply((set_up(link.index),))
+
+
+def _create(name: LinkName, connection: Connection) -> None:
+    for kind in EIP_KINDS:
+        try:
+            return connection.apply((new_virtual_link(name, kind, b"", mtu=0),))
+        except KernelError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+    raise NetlinkError(f"the kernel has no {' and no '.join(EIP_KINDS)}; on the node, run `modprobe {EIP_KINDS[0]}`")
+
+
+def sync_eips(
+    name: LinkName, eips: Iterable[IPAddress], *, parent: LinkName | None, connection: Connection
+) -> AddressChanges:
+    """Make `eips` all addresses of the link, and have them answered for where they are looked for. Idempotent.
+
+    An address that leaves is answered for no more before anything else is done; one that comes is answered for last.
+    Raises NetlinkError where there is no such link, or for the first step that was refused; what leaves has left
+    even then, unless that was what the kernel refused.
+    """
+    wanted = set(eips)
+    link = find_link(name, connection)
+    if link is None:
+        raise NetlinkError(f"there is no link {name}")
+    refused: NetlinkError | None = None
+    try:
+        _keep_proxies(wanted, connection)
+    except NetlinkError as error:
+        refused = error  # all the more has the address to go
+    changes = _sync_addresses(link, wanted, connection)
+    announcers = _announcers(wanted, read_parents(connection, without=(name,)), parent=parent)
+    ensure_sysctls(_sysctls(announcers))
+    _sync_proxies(announcers, connection)
+    if refused is not None:
+        raise refused
+    return changes
+
+
+def _sync_addresses(link: Link, eips: Collection[IPAddress], connection: Connection) -> AddressChanges:
+    interfaces = [ip_interface(address) for address in eips]
+    changes = sync_addresses(link, interfaces, add=new_host_address, connection=connection)
+    for interface in changes.added:
+        if interface.version == 6:
+            await_local(Address(link.name, interface), link.index, connection)
+    return changes
+
+
+def _announcers(
+    eips: Iterable[IPAddress], links: Collection[ParentLink], *, parent: LinkName | None
+) -> dict[LinkName, list[IPAddress]]:
+    found: dict[LinkName, list[IPAddress]] = {}
+    for address in eips:
+        for link in select_announcers(address, links, parent=parent):
+            found.setdefault(link.name, []).append(address)
+    return found
+
+
+def _sysctls(announcers: dict[LinkName, list[IPAddress]]) -> Iterable[Sysctl]:
+    for device, addresses in sorted(announcers.items()):
+        families = {Family.of(address) for address in addresses}
+        if Family.IPV4 in families:
+            yield Sysctl(f"net/ipv4/conf/{device}/arp_ignore", "0")
+        if Family.IPV6 in families:
+            yield Sysctl(f"net/ipv6/conf/{device}/proxy_ndp", "1")
+            # Else an answer to a multicast solicitation takes up to 0.8 s (RFC 4861, section 7.2.8: a proxy waits).
+            yield Sysctl(f"net/ipv6/neigh/{device}/proxy_delay", "0")
+
+
+def _sync_proxies(announcers: dict[LinkName, list[IPAddress]], connection: Connection) -> None:
+    wanted = {
+        NeighbourProxy(device, address)
+        for device, addresses in announcers.items()
+        for address in addresses
+        if isinstance(address, IPv6Address)
+    }
+    present, indices = _read_proxies(connection)
+    deletes = [delete_proxy(proxy, indices[proxy.device]) for proxy in present - wanted]
+    puts = [put_proxy(proxy, indices[proxy.device], protocol=MARK_PROTOCOL) for proxy in wanted - present]
+    connection.apply([*deletes, *puts], tolerate={errno.ENOENT})
+
+
+def _keep_proxies(eips: Collection[IPAddress], connection: Connection) -> None:
+    """Answer no more for what is not among these."""
+    present, indices = _read_proxies(connection)
+    deletes = [delete_proxy(proxy, indices[proxy.device]) for proxy in present if proxy.address not in eips]
+    connection.apply(deletes, tolerate={errno.ENOENT})
+
+
+def remove_proxies(connection: Connection) -> None:
+    """Answer for nothing any more. Idempotent. Raises KernelError."""
+    _keep_proxies((), connection)
+
+
+def _read_proxies(connection: Connection) -> tuple[set[NeighbourProxy], dict[LinkName, int]]:
+    """Our proxy entries, of all links, and the links' indices."""
+    names = {link.index: link.name for link in read_links(connection)}
+    proxies = (parse_proxy(body, names, protocol=MARK_PROTOCOL) for body in connection.dump(dump_proxies()))
+    return {proxy for proxy in proxies if proxy is not None}, {name: index for index, name in names.items()}

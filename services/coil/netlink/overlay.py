@@ -1,0 +1,222 @@
+"""`OverlayNetwork`: what an agent of the EIP gateway asks of the kernel, without waiting for it on the event loop.
+
+    tunnel   ensure_tunnel ─► sync_peers ─► sync_marks      the mesh: a VXLAN link, its peers, the ways into it
+    eip      ensure_eip_device ─► sync_eips ─► announce     the floating addresses of this node
+    both     parent_of, ensure_sysctls, changed, clean_up
+
+Each method compares with what the kernel says and changes the difference, so the order after a change by somebody else
+is that of the first time. The mesh has one thread and the addresses another: an address that has to go does not wait
+for a thousand peers. What is not ours is never touched; ours are two links, by name and kind, rules by protocol and
+priority, routes by protocol and link, proxy entries by protocol.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TypeVar
+
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.parent import ParentLink
+from coil.kernel.vxlan import VXLAN_KIND, OverlayPeer, PeerChanges, Vxlan
+from coil.netlink import announcement, eip_link, mark_sync, parent_table, vxlan_sync
+from coil.netlink.address_sync import AddressChanges
+from coil.netlink.connection import Connection
+from coil.netlink.error import NetlinkError
+from coil.netlink.link_table import find_link
+from coil.netlink.link_watch import open_event_socket
+from coil.netlink.mark_sync import MarkChanges
+from coil.netlink.namespace import Namespace
+from coil.netlink.overlay_watch import OverlayWatch
+from coil.netlink.removal import remove_links
+from coil.netlink.sysctl import ensure_sysctls, read_sysctl
+from coil.netlink.worker import Worker
+
+TUNNEL_LINK: Final = LinkName("egress.vxlan")
+EIP_LINK: Final = LinkName("egress.eip")
+
+_LIBERAL: Final = "net/netfilter/nf_conntrack_tcp_be_liberal"
+"""A connection whose address was elsewhere for a while and comes back is far beyond the window that conntrack remembers
+of it. Called invalid it would never be translated again. There is no such file before conntrack is in use.
+"""
+
+R = TypeVar("R")
+
+
+class OverlayNetwork:
+    """The overlay of the namespace of the process, or of the one at `netns`. An async context manager.
+
+    Leaving the context waits for running jobs and leaves the kernel's state as it is. A cancelled call may still take
+    effect. All methods raise NetlinkError where the kernel refused something, and BusyError where far too much waits.
+    """
+
+    def __init__(
+        self, netns: Path | None = None, *, tunnel: LinkName = TUNNEL_LINK, eip_device: LinkName = EIP_LINK
+    ) -> None:
+        self._netns = netns
+        self._tunnel = tunnel
+        self._eip_device = eip_device
+        self._parent: LinkName | None = None
+        self._stack = AsyncExitStack()
+        self._mesh: Worker
+        self._eips: Worker
+        self._watch: OverlayWatch
+
+    async def __aenter__(self) -> "OverlayNetwork":
+        async with AsyncExitStack() as stack:
+            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
+            self._mesh = Worker("overlay-mesh", home, threads=1)
+            stack.push_async_callback(self._mesh.aclose)
+            self._eips = Worker("overlay-eip", home, threads=1)
+            stack.push_async_callback(self._eips.aclose)
+            events = await self._mesh.run(open_event_socket)
+            self._watch = OverlayWatch(events, (self._tunnel, self._eip_device))
+            stack.callback(self._watch.close)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def parent_of(self, address: IPAddress) -> ParentLink:
+        """The link that has the node's address, from now on watched as ours are. Raises NetlinkError if none has."""
+        parent = await self._connected(
+            self._eips,
+            lambda connection: parent_table.find_parent(address, connection, without=(self._tunnel, self._eip_device)),
+        )
+        self._watch.follow(parent.name, parent.index)
+        return parent
+
+    async def ensure_sysctls(self, families: Collection[Family]) -> None:
+        """Have the node forward packets of the families, and answer ARP for its addresses on every link. Idempotent.
+
+        TCP connections that come back from another node are not called invalid from then on.
+
+        What concerns a single link of ours, or a link that answers for an EIP, is written with that link. Raises
+        NetlinkError that names the sysctl and says what to do.
+        """
+        await self._eips.run(_ensure_sysctls, families)
+
+    async def ensure_tunnel(self, vxlan: Vxlan) -> bool:
+        """Have the tunnel's link there as described, up, with exactly these addresses. Idempotent.
+
+        True if it was made, or made anew since what differed cannot be changed: then it knows no peers and has no
+        routes, and `sync_peers` and `sync_marks` have to follow. EIPs that no network of a link contains are announced
+        on its parent. Raises ValueError if it has not the name that this network was made with.
+        """
+        if vxlan.name != self._tunnel:
+            raise ValueError(f"the tunnel's link is {self._tunnel}, not {vxlan.name}")
+        self._parent = vxlan.parent
+        created = await self._connected(self._mesh, lambda connection: vxlan_sync.ensure_vxlan(vxlan, connection))
+        await self._follow(self._mesh, self._tunnel)
+        return created
+
+    async def sync_peers(self, peers: Sequence[OverlayPeer]) -> PeerChanges:
+        """Make `peers` all that the tunnel's link knows. Idempotent. Raises ValueError where two share an address."""
+        return await self._connected(
+            self._mesh, lambda connection: vxlan_sync.sync_peers(self._tunnel, peers, connection)
+        )
+
+    async def sync_marks(self, ways: Mapping[int, Collection[IPAddress]]) -> MarkChanges:
+        """For each mark, by family, the tunnel address that packets which carry it are sent to; all marks there are.
+
+        A mark that is there before and after has a way at every instant. Idempotent. Raises ValueError; see
+        `coil.kernel.mark.plan_marks`.
+        """
+        return await self._connected(
+            self._mesh, lambda connection: mark_sync.sync_marks(self._tunnel, ways, connection)
+        )
+
+    async def ensure_eip_device(self) -> None:
+        """Have the link of the EIPs there and up: a dummy, or a bridge without ports. Idempotent."""
+        await self._connected(self._eips, lambda connection: eip_link.ensure_eip_link(self._eip_device, connection))
+        await self._follow(self._eips, self._eip_device)
+
+    async def sync_eips(self, eips: Collection[IPAddress]) -> AddressChanges:
+        """Make `eips` all floating addresses of the node: what leaves goes first, what comes is answered for when this
+        returns, though nobody has been told; see `announce`. Idempotent.
+        """
+        wanted, parent = frozenset(eips), self._parent
+        return await self._connected(
+            self._eips,
+            lambda connection: eip_link.sync_eips(self._eip_device, wanted, parent=parent, connection=connection),
+        )
+
+    async def announce(
+        self, addresses: Iterable[IPAddress], *, is_held: Callable[[IPAddress], bool] = lambda _address: True
+    ) -> None:
+        """Tell hosts that the addresses are here, once: on each link with a network that contains it, or the parent.
+
+        `is_held` is called in the worker's thread right before each is sent, and must be quick; False leaves it out.
+        Raises NetlinkError for the first that could not be sent, after having tried the others.
+        """
+        wanted, parent = tuple(addresses), self._parent
+
+        def job() -> None:
+            with Connection() as connection:
+                links = parent_table.read_parents(connection, without=(self._tunnel, self._eip_device))
+            announcement.announce(wanted, links, parent=parent, is_held=is_held)
+
+        await self._eips.run(job)
+
+    async def changed(self) -> None:
+        """Wait until a link, an address or a rule of the overlay, or the parent, has changed since this returned last.
+
+        A hint: our own changes count, and whatever changed meanwhile counts once. For one task. A cancellation loses
+        nothing.
+        """
+        await self._watch.changed()
+
+    async def clean_up(self) -> None:
+        """Delete all that is ours: proxy entries, rules, both links with what hangs on them. Idempotent.
+
+        Sysctls of the node stay (forwarding, conntrack, arp_ignore, proxy_ndp): nobody can tell who counts on them.
+        Raises NetlinkError for what could not be deleted.
+        """
+        await self._connected(self._eips, self._remove_eips)
+        await self._connected(self._mesh, self._remove_mesh)
+        self._parent = None
+
+    def _remove_eips(self, connection: Connection) -> None:
+        eip_link.remove_proxies(connection)
+        _remove_link(self._eip_device, eip_link.EIP_KINDS, connection)
+
+    def _remove_mesh(self, connection: Connection) -> None:
+        mark_sync.remove_marks(connection)
+        _remove_link(self._tunnel, (VXLAN_KIND,), connection)
+
+    async def _follow(self, worker: Worker, name: LinkName) -> None:
+        """Watch the addresses of a link that an earlier process has made, too."""
+        link = await self._connected(worker, lambda connection: find_link(name, connection))
+        if link is not None:
+            self._watch.follow(link.name, link.index)
+
+    async def _connected(self, worker: Worker, function: Callable[[Connection], R]) -> R:
+        def job() -> R:
+            with Connection() as connection:
+                return function(connection)
+
+        return await worker.run(job)
+
+
+def _remove_link(name: LinkName, kinds: Collection[str], connection: Connection) -> None:
+    link = find_link(name, connection)
+    if link is not None and link.kind in kinds:
+        remove_links((name,))
+
+
+def _ensure_sysctls(families: Collection[Family]) -> None:
+    switches = {Family.IPV4: "net/ipv4/ip_forward", Family.IPV6: "net/ipv6/conf/all/forwarding"}
+    ensure_sysctls(Sysctl(switches[family], "1") for family in Family if family in families)
+    if read_sysctl(_LIBERAL) is not None:
+        ensure_sysctls((Sysctl(_LIBERAL, "1"),))
+    arp_ignore = read_sysctl("net/ipv4/conf/all/arp_ignore")
+    if Family.IPV4 in families and arp_ignore not in (None, "0"):
+        # Others have set that on purpose (kube-proxy's strictARP), so it is not for us to undo.
+        raise NetlinkError(
+            f"net.ipv4.conf.all.arp_ignore is {arp_ignore}: the node answers no ARP for addresses of other links, "
+            "and so for no EIP; run `sysctl -w net.ipv4.conf.all.arp_ignore=0` (with kube-proxy, strictARP: false)"
+        )

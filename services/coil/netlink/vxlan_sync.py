@@ -1,0 +1,163 @@
+"""The tunnel's link, and what it knows of its peers. Runs in a worker's thread, in the namespace of the link.
+
+    ensure_vxlan(vxlan, connection) -> bool               True if it was made anew, without peers and routes
+    sync_peers(name, peers, connection) -> PeerChanges
+
+Both begin with what the kernel says, so they repair whatever somebody else has changed.
+"""
+
+import errno
+from collections.abc import Iterable
+from typing import Final
+
+from coil.kernel.family import Family
+from coil.kernel.link import Link, LinkName, LinkState, Sysctl
+from coil.kernel.vxlan import (
+    VXLAN_KIND,
+    OverlayPeer,
+    PeerChanges,
+    PeerTable,
+    Vxlan,
+    VxlanChange,
+    diff_peers,
+    diff_vxlan,
+    plan_peers,
+)
+from coil.netlink.address_message import new_address
+from coil.netlink.address_sync import sync_addresses
+from coil.netlink.connection import Connection
+from coil.netlink.error import KernelError, NetlinkError
+from coil.netlink.link_message import get_link, parse_link, set_mac, set_mtu, set_up
+from coil.netlink.link_table import find_link
+from coil.netlink.neighbour_message import (
+    delete_forwarding,
+    delete_neighbour,
+    dump_forwarding,
+    dump_neighbours,
+    parse_forwarding,
+    parse_neighbour,
+    put_forwarding,
+    put_neighbour,
+)
+from coil.netlink.removal import remove_links
+from coil.netlink.sysctl import ensure_sysctls
+from coil.netlink.vxlan_message import new_vxlan, parse_vxlan, set_vxlan
+
+_ABSENT: Final = {errno.ENOENT, errno.ESRCH}
+
+
+def ensure_vxlan(vxlan: Vxlan, connection: Connection) -> bool:
+    """Have the link there, as described, up, and with exactly those addresses. Idempotent.
+
+    Changed in place, with peers and routes, wherever the kernel allows; otherwise it is deleted and made anew: then
+    this returns True, and peers and marks have to be synchronised. Raises NetlinkError where a link of another kind has
+    the name, where another VXLAN link has the identifier and port, or where the kernel lacks the module.
+    """
+    link, change = _inspect(vxlan, connection)
+    if link is not None and change is VxlanChange.RECREATE:
+        remove_links((vxlan.name,))
+        link = None
+    created = link is None
+    if link is None:
+        _create(vxlan, connection)
+        link = parse_link(connection.get(get_link(vxlan.name)))
+    elif change is VxlanChange.IN_PLACE:
+        connection.apply((set_vxlan(vxlan),))
+    ensure_sysctls(_sysctls(vxlan))
+    if link.mac != vxlan.mac:
+        connection.apply((set_mac(link.index, vxlan.mac),))
+    if link.mtu != vxlan.mtu:
+        connection.apply((set_mtu(link.index, vxlan.mtu),))
+    if link.state is not LinkState.UP:
+        connection.apply((set_up(link.index),))
+    sync_addresses(link, vxlan.addresses, add=new_address, connection=connection)
+    return created
+
+
+def _inspect(vxlan: Vxlan, connection: Connection) -> tuple[Link | None, VxlanChange]:
+    try:
+        body = connection.get(get_link(vxlan.name))
+    except KernelError as error:
+        if error.errno != errno.ENODEV:
+            raise
+        return None, VxlanChange.NONE
+    link = parse_link(body)
+    state = parse_vxlan(body, link)
+    if state is None:
+        raise NetlinkError(
+            f"there is a link {link.name} already, and it is no VXLAN ({link.kind or 'no virtual link'}); "
+            f"if nobody needs it, run `ip link delete {link.name}` on the node"
+        )
+    return link, diff_vxlan(state, vxlan)
+
+
+def _create(vxlan: Vxlan, connection: Connection) -> None:
+    try:
+        connection.apply((new_vxlan(vxlan),))
+    except KernelError as error:
+        if error.errno == errno.EEXIST:
+            raise NetlinkError(
+                f"{error}: another link has VNI {vxlan.vni} on port {vxlan.port}; give the mesh another one"
+            ) from error
+        if error.errno == errno.EADDRINUSE:
+            raise NetlinkError(f"{error}: UDP port {vxlan.port} is taken; give the mesh another one") from error
+        if error.errno == errno.EOPNOTSUPP:
+            raise NetlinkError(f"{error}; is the module there? On the node, run `modprobe {VXLAN_KIND}`") from error
+        raise
+
+
+def _sysctls(vxlan: Vxlan) -> list[Sysctl]:
+    """What has to be written before the link comes up.
+
+    Replies come back through another link than the packets left by, so the reverse path filter must be loose (RFC 3704,
+    section 2.4); the kernel takes the larger of this and what is set for all links.
+    """
+    sysctls = [Sysctl(f"net/ipv4/conf/{vxlan.name}/rp_filter", "2")]
+    if any(interface.version == 6 for interface in vxlan.addresses):
+        sysctls.append(Sysctl(f"net/ipv6/conf/{vxlan.name}/disable_ipv6", "0"))
+    # No address that it was not given (IN6_ADDR_GEN_MODE_NONE), and so no router solicitations to nobody.
+    sysctls.append(Sysctl(f"net/ipv6/conf/{vxlan.name}/addr_gen_mode", "1"))
+    return sysctls
+
+
+def sync_peers(name: LinkName, peers: Iterable[OverlayPeer], connection: Connection) -> PeerChanges:
+    """Make `peers` all that the link knows. Idempotent; one peer that changes is a few messages, whatever their number.
+
+    Raises ValueError where two peers share an address, NetlinkError where there is no such link, or for the first entry
+    that the kernel refused, after having tried the others.
+    """
+    wanted = plan_peers(name, peers)
+    link = find_link(name, connection)
+    if link is None:
+        raise NetlinkError(f"there is no link {name}")
+    changes = diff_peers(_read_peers(link, connection), wanted)
+    errors = connection.submit(
+        [
+            *(delete_neighbour(neighbour, link.index) for neighbour in changes.neighbour_deletes),
+            *(delete_forwarding(entry, link.index) for entry in changes.entry_deletes),
+        ],
+        tolerate=_ABSENT,
+    )
+    errors += connection.submit(
+        [
+            *(put_forwarding(entry, link.index) for entry in changes.entry_puts),
+            *(put_neighbour(neighbour, link.index) for neighbour in changes.neighbour_puts),
+        ]
+    )
+    for error in errors:
+        raise error
+    return changes
+
+
+def _read_peers(link: Link, connection: Connection) -> PeerTable:
+    names = {link.index: link.name}
+    entries = (parse_forwarding(body, names) for body in connection.dump(dump_forwarding(link.index)))
+    neighbours = (
+        parse_neighbour(body, names)
+        for family in Family
+        for body in connection.dump(dump_neighbours(family, link.index))
+    )
+    return PeerTable(
+        entries=frozenset(entry for entry in entries if entry is not None),
+        neighbours=frozenset(neighbour for neighbour in neighbours if neighbour is not None),
+    )
