@@ -1,12 +1,15 @@
-"""nftables through libnftables: one table as it should be, in one transaction. The only room that loads the library.
+"""nftables: tables as they should be, each change in one transaction. The only room that loads libnftables.
 
-Place in the flow: `coil.egress` says which table is wanted (`coil.kernel.nft_table`), `coil.nat` has it made. From the
-top:
+Place in the flow: `coil.egress` and `coil.eip` say which table is wanted (`coil.kernel.nft_table`) and what is in its
+sets (`coil.kernel.nft_element`), `coil.nat` and the node's agent have it made. From the top:
 
-    table_sync    makes the kernel's table the wanted one or takes it away, reads its counters
-    difference    the commands that lead from what is listed to what is wanted: pure
-    rendering     tables as the library's JSON: pure
-    library       one transaction with libnftables, in a context of its own
+    element_sync        loads, changes and reads what is in sets; keeps alive what expires
+    table_sync          makes the kernel's table the wanted one or takes it away, reads its counters
+    difference          the commands that lead from what is listed to what is wanted: pure
+    rendering           tables as the library's JSON: pure
+    element_rendering   elements as the library's JSON, and back: pure
+    library             one transaction with libnftables, in a context of its own
+    netfilter_message   the few things that are said to the kernel without the library
 
 All of it is synchronous, for a worker's thread, and is about the namespace that the thread is in.
 

@@ -1,16 +1,16 @@
 """What leads from a table as it is listed to the table that is wanted. Pure.
 
-The commands are one transaction. Counters that stay keep their figures, and a chain whose rules are right is not
-touched; one whose rules differ gets all of them anew, between one packet and the next.
+The commands are one transaction. Counters that stay keep their figures, sets their elements, and a chain whose rules
+are right is not touched; one whose rules differ gets all of them anew, between one packet and the next.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coil.kernel.nft_table import NftTable
-from coil.nft.rendering import render_chain, render_counter, render_rules, render_table
+from coil.nft.rendering import render_chain, render_counter, render_rules, render_set, render_table
 
-_INCIDENTAL = frozenset({"handle", "packets", "bytes"})
+_INCIDENTAL = frozenset({"handle", "packets", "bytes", "elem"})
 """What the kernel says about an object that nobody asked for."""
 
 
@@ -18,37 +18,70 @@ def plan_commands(listed: Sequence[dict[str, Any]], wanted: NftTable) -> list[di
     """The commands, none if the table is right. `listed` are the objects of that table, none if it does not exist."""
     commands: list[dict[str, Any]] = [] if listed else [{"add": render_table(wanted)}]
     objects = [_without_incidentals(entry) for entry in listed]
-    counters = _of_kind(objects, "counter")
-    commands += (
-        {"add": counter}
-        for counter in (render_counter(wanted, name) for name in wanted.counters)
-        if counter["counter"] not in counters
-    )
-    chains = {chain["name"]: chain for chain in _of_kind(objects, "chain")}
-    rules = _of_kind(objects, "rule")
-    # First all chains empty that are to be otherwise: a rule that stays may not name what goes.
+    # First all chains empty that are to be otherwise: a rule that stays may not name what goes. Then what goes, what
+    # comes, and last the rules, which may name all of it.
+    flushes: list[dict[str, Any]] = []
     deletes: list[dict[str, Any]] = []
     adds: list[dict[str, Any]] = []
+    new_rules: list[dict[str, Any]] = []
+    counters = _by_name(objects, "counter")
+    deletes += ({"delete": {"counter": _name(counter)}} for counter in counters.values() if not _has(wanted, counter))
+    adds += ({"add": render_counter(wanted, name)} for name in wanted.counters if name not in counters)
+    sets_differ = _change_sets(objects, wanted, deletes, adds)
+
+    chains = _by_name(objects, "chain")
+    all_anew = sets_differ or _chains_change_kind(chains, wanted)
+    rules = _of_kind(objects, "rule")
     for chain in wanted.chains:
-        rendered, new_rules = render_chain(wanted, chain), render_rules(wanted, chain)
+        rendered, rendered_rules = render_chain(wanted, chain), render_rules(wanted, chain)
         there = chains.pop(chain.name, None)
         old_rules = [rule for rule in rules if rule["chain"] == chain.name]
-        if there == rendered["chain"] and old_rules == [rule["rule"] for rule in new_rules]:
+        same = there == rendered["chain"]
+        if same and old_rules == [rule["rule"] for rule in rendered_rules] and not all_anew:
             continue
         if there is not None:
-            commands.append({"flush": {"chain": _name(there)}})
-        if there != rendered["chain"]:
+            flushes.append({"flush": {"chain": _name(there)}})
+        if not same:
             if there is not None:
-                deletes.append({"delete": {"chain": _name(there)}})
+                deletes.insert(0, {"delete": {"chain": _name(there)}})
             adds.append({"add": rendered})
-        adds += ({"add": rule} for rule in new_rules)
+        new_rules += ({"add": rule} for rule in rendered_rules)
     for stranger in chains.values():
-        commands.append({"flush": {"chain": _name(stranger)}})
-        deletes.append({"delete": {"chain": _name(stranger)}})
-    deletes += (
-        {"delete": {"counter": _name(counter)}} for counter in counters if counter["name"] not in wanted.counters
-    )
-    return [*commands, *deletes, *adds]
+        flushes.append({"flush": {"chain": _name(stranger)}})
+        deletes.insert(0, {"delete": {"chain": _name(stranger)}})
+    return [*commands, *flushes, *deletes, *adds, *new_rules]
+
+
+def _change_sets(
+    objects: Sequence[dict[str, Any]],
+    wanted: NftTable,
+    deletes: list[dict[str, Any]],
+    adds: list[dict[str, Any]],
+) -> bool:
+    """Whether one goes, which rules that are right may still name."""
+    have = {content["name"]: (kind, content) for kind in ("set", "map") for content in _of_kind(objects, kind)}
+    for described in (render_set(wanted, entry) for entry in wanted.sets):
+        [(kind, content)] = described.items()
+        if have.get(content["name"]) == (kind, content):
+            del have[content["name"]]
+        else:
+            adds.append({"add": described})
+    deletes += ({"delete": {kind: _name(content)}} for kind, content in have.values())
+    return bool(have)
+
+
+def _chains_change_kind(chains: Mapping[str, dict[str, Any]], wanted: NftTable) -> bool:
+    """Whether a chain comes to be or ceases to be one that rules send packets to."""
+    kinds = {chain.name: "hook" in render_chain(wanted, chain)["chain"] for chain in wanted.chains}
+    return any(name in kinds and kinds[name] != ("hook" in chain) for name, chain in chains.items())
+
+
+def _has(wanted: NftTable, counter: Mapping[str, Any]) -> bool:
+    return counter["name"] in wanted.counters
+
+
+def _by_name(objects: Iterable[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {content["name"]: content for content in _of_kind(objects, kind)}
 
 
 def _of_kind(objects: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

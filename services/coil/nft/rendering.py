@@ -7,28 +7,63 @@ written anew.
 from collections.abc import Callable
 from typing import Any, Final
 
-from coil.kernel.nft_table import Assign, Count, Field, Match, NftChain, NftTable, Statement, Verdict
-
-FAMILY: Final = "inet"
+from coil.kernel.family import Family
+from coil.kernel.nft_table import (
+    Assign,
+    ClampSegments,
+    Count,
+    Field,
+    Goto,
+    Jump,
+    Key,
+    LeadingBits,
+    Lookup,
+    Match,
+    Member,
+    NftChain,
+    NftSet,
+    NftTable,
+    RegularChain,
+    SourceNat,
+    Statement,
+    Verdict,
+)
 
 
 def render_table(table: NftTable) -> dict[str, Any]:
     """The object that names the table."""
-    return {"table": {"family": FAMILY, "name": table.name}}
+    return {"table": {"family": table.family.value, "name": table.name}}
 
 
 def render_counter(table: NftTable, counter: str) -> dict[str, Any]:
     """One of the table's counters."""
-    return {"counter": {"family": FAMILY, "name": counter, "table": table.name}}
+    return {"counter": {"family": table.family.value, "name": counter, "table": table.name}}
 
 
-def render_chain(table: NftTable, chain: NftChain) -> dict[str, Any]:
+def render_set(table: NftTable, wanted: NftSet) -> dict[str, Any]:
+    """One of the table's sets or maps, without its elements."""
+    types = [part.value for part in wanted.key]
+    flags = [flag for flag, is_set in (("interval", wanted.intervals), ("timeout", wanted.timeouts)) if is_set]
+    return {
+        "set" if wanted.value is None else "map": {
+            "family": table.family.value,
+            "name": wanted.name,
+            "table": table.name,
+            "type": types if len(types) > 1 else types[0],
+            **({} if wanted.value is None else {"map": wanted.value.value}),
+            **({"flags": flags} if flags else {}),
+        }
+    }
+
+
+def render_chain(table: NftTable, chain: NftChain | RegularChain) -> dict[str, Any]:
     """One of the table's chains, without its rules."""
+    named = {"family": table.family.value, "table": table.name, "name": chain.name}
+    if isinstance(chain, RegularChain):
+        return {"chain": named}
     return {
         "chain": {
-            "family": FAMILY,
-            "table": table.name,
-            "name": chain.name,
+            **named,
             "type": chain.type.value,
             "hook": chain.hook.value,
             "prio": chain.priority.value,
@@ -37,12 +72,12 @@ def render_chain(table: NftTable, chain: NftChain) -> dict[str, Any]:
     }
 
 
-def render_rules(table: NftTable, chain: NftChain) -> list[dict[str, Any]]:
+def render_rules(table: NftTable, chain: NftChain | RegularChain) -> list[dict[str, Any]]:
     """The chain's rules in their order."""
     return [
         {
             "rule": {
-                "family": FAMILY,
+                "family": table.family.value,
                 "table": table.name,
                 "chain": chain.name,
                 "expr": [_render_statement(statement) for statement in rule],
@@ -52,28 +87,69 @@ def render_rules(table: NftTable, chain: NftChain) -> list[dict[str, Any]]:
     ]
 
 
-def _render_statement(statement: Statement) -> dict[str, Any]:
+def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 (one line a statement)
     match statement:
         case Match(field, comparison, value):
-            return {"match": {"op": comparison.value, "left": _render_field(field), "right": value}}
-        case Assign(field, Field() as source):
-            return {"mangle": {"key": _render_field(field), "value": _render_field(source)}}
+            return {"match": {"op": comparison.value, "left": _render_key(field), "right": _render_operand(value)}}
+        case Assign(Field.PACKET_CLASS, 0):
+            return {"mangle": {"key": _render_field(Field.PACKET_CLASS), "value": "none"}}
         case Assign(field, value):
-            return {"mangle": {"key": _render_field(field), "value": value}}
+            return {"mangle": {"key": _render_field(field), "value": _render_value(value)}}
+        case SourceNat(family, address):
+            return {"snat": {"family": _PROTOCOLS[family], "addr": _render_value(address)}}
+        case ClampSegments():
+            return {"mangle": {"key": {"tcp option": {"name": "maxseg", "field": "size"}}, "value": _ROUTE_MTU}}
         case Count(counter):
             return {"counter": counter}
+        case Jump(chain):
+            return {"jump": {"target": chain}}
+        case Goto(chain):
+            return {"goto": {"target": chain}}
         case Verdict():
             return {statement.value: None}
 
 
+def _render_operand(value: str | int | LeadingBits | Member | tuple[str, ...]) -> Any:
+    match value:
+        case LeadingBits(number, length):
+            return {"prefix": {"addr": number, "len": length}}
+        case Member(name):
+            return f"@{name}"
+        case tuple():
+            return list(value)
+        case _:
+            return value
+
+
+def _render_value(value: int | Field | Lookup) -> Any:
+    match value:
+        case Field():
+            return _render_field(value)
+        case Lookup(key, name):
+            return {"map": {"key": _render_key(key), "data": f"@{name}"}}
+        case _:
+            return value
+
+
+def _render_key(key: Key) -> dict[str, Any]:
+    return _render_field(key) if isinstance(key, Field) else {"concat": [_render_field(field) for field in key]}
+
+
 def _render_field(field: Field) -> dict[str, Any]:
-    what, key = field.value.split()
-    return _FIELDS[what](key)
+    what, key = field.value.split(maxsplit=1)
+    render = _FIELDS.get(what)
+    return render(key) if render is not None else {"payload": {"protocol": what, "field": key}}
 
 
+def _render_fib(key: str) -> dict[str, Any]:
+    flag, result = key.split()
+    return {"fib": {"result": result, "flags": [flag]}}
+
+
+_ROUTE_MTU: Final = {"rt": {"key": "mtu"}}
+_PROTOCOLS: Final = {Family.IPV4: "ip", Family.IPV6: "ip6"}
 _FIELDS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
     "meta": lambda key: {"meta": {"key": key}},
     "ct": lambda key: {"ct": {"key": key}},
-    "ip": lambda key: {"payload": {"protocol": "ip", "field": key}},
-    "ip6": lambda key: {"payload": {"protocol": "ip6", "field": key}},
+    "fib": _render_fib,
 }

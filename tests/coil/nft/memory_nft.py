@@ -35,9 +35,19 @@ class MemoryNft:
             entry["packets"] += 1
             entry["bytes"] += 100
 
+    def put(self, name: str, key: Any, value: Any) -> None:
+        """An element of a map."""
+        [content] = self._all("map", name=name)
+        content.setdefault("elem", []).append([key, value])
+
+    def elements(self, name: str) -> list[Any]:
+        """Those of a map."""
+        [content] = self._all("map", name=name)
+        return list(content.get("elem", []))
+
     def listing(self, table: str) -> list[dict[str, Any]]:
-        """The objects of a table: itself, then counters, chains, rules; a chain's rules in their order."""
-        order = ("table", "counter", "chain", "rule")
+        """The objects of a table: itself, then counters, sets, chains, rules; a chain's rules in their order."""
+        order = ("table", "counter", "set", "map", "chain", "rule")
         mine = [
             entry
             for entry in self._objects
@@ -51,12 +61,12 @@ class MemoryNft:
             self._need("table", name=content["table"])
         if kind == "rule":
             self._need("chain", table=content["table"], name=content["chain"])
-            for statement in content["expr"]:
-                if "counter" in statement:
-                    self._need("counter", table=content["table"], name=statement["counter"])
+            for kind_, name in _mentions(content["expr"]):
+                if not any(self._all(each, table=content["table"], name=name) for each in kind_):
+                    raise RefusedError(f"there is no {kind_} {name}")
         elif there := self._all(kind, **{key: content[key] for key in ("table", "name") if key in content}):
-            if kind == "chain" and not content.items() <= there[0].items():
-                raise RefusedError("a chain of that name is there, and it is another")
+            if kind != "counter" and not content.items() <= there[0].items():
+                raise RefusedError(f"a {kind} of that name is there, and it is another")
             return
         self._handle += 1
         figures = {"packets": 0, "bytes": 0} if kind == "counter" else {}
@@ -70,16 +80,15 @@ class MemoryNft:
     def _delete(self, kind: str, content: dict[str, Any]) -> None:
         self._need(kind, **{key: content[key] for key in ("table", "name") if key in content})
         if kind == "table":
-            for part in ("rule", "chain", "counter"):
+            for part in ("rule", "chain", "counter", "set", "map"):
                 self._drop(part, table=content["name"])
             self._drop("table", name=content["name"])
             return
-        if kind == "counter" and any(
-            {"counter": content["name"]} in rule["expr"] for rule in self._all("rule", table=content["table"])
-        ):
-            raise RefusedError("busy")
         if kind == "chain":
             self._drop("rule", table=content["table"], chain=content["name"])
+        for rule in self._all("rule", table=content["table"]):
+            if any(kind in kinds and name == content["name"] for kinds, name in _mentions(rule["expr"])):
+                raise RefusedError("busy")
         self._drop(kind, table=content["table"], name=content["name"])
 
     def _need(self, kind: str, **wanted: str) -> None:
@@ -93,3 +102,16 @@ class MemoryNft:
     def _drop(self, kind: str, **wanted: str) -> None:
         going = self._all(kind, **wanted)
         self._objects = [entry for entry in self._objects if not any(entry.get(kind) is content for content in going)]
+
+
+def _mentions(part: Any) -> list[tuple[tuple[str, ...], str]]:
+    """What a rule names, of its table: for each the kinds of object that it may be, and the name."""
+    if isinstance(part, list):
+        return [found for each in part for found in _mentions(each)]
+    if isinstance(part, str):
+        return [(("set", "map"), part[1:])] if part.startswith("@") else []
+    if not isinstance(part, dict):
+        return []
+    found = [(("chain",), content["target"]) for verb, content in part.items() if verb in {"jump", "goto"}]
+    found += [(("counter",), content) for verb, content in part.items() if verb == "counter"]
+    return found + [each for content in part.values() for each in _mentions(content)]

@@ -1,14 +1,15 @@
 """From any table to any other, in one transaction that keeps what it can."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.kernel.nft_table import NftTable
+from coil.kernel.nft_table import DataType, NftSet, NftTable
 from coil.nft.difference import plan_commands
 from tests.coil.nft.memory_nft import MemoryNft
-from tests.coil.nft.tables import IPV4_ROUTER, MOVED_ROUTER, ROUTER, nft_tables
+from tests.coil.nft.tables import EIP, IPV4_ROUTER, MOVED_ROUTER, ROUTER, nft_tables
 
 
 def sync(nft: MemoryNft, wanted: NftTable) -> list[dict[str, Any]]:
@@ -16,6 +17,22 @@ def sync(nft: MemoryNft, wanted: NftTable) -> list[dict[str, Any]]:
     if commands:
         nft.run(commands)
     return commands
+
+
+def test_sets_that_stay_keep_their_elements() -> None:
+    nft = MemoryNft()
+    sync(nft, EIP)
+    nft.put("class4", "10.0.0.1", "1:1")
+    nft.put("nodes", "02:00:00:00:00:01", 7)
+    otherwise = replace(EIP, sets=tuple(of_marks(entry) if entry.name == "class4" else entry for entry in EIP.sets))
+    sync(nft, otherwise)
+    assert nft.elements("class4") == []
+    assert nft.elements("nodes") == [["02:00:00:00:00:01", 7]]
+    assert sync(nft, otherwise) == []
+
+
+def of_marks(entry: NftSet) -> NftSet:
+    return replace(entry, value=DataType.MARK)
 
 
 def figures(nft: MemoryNft, table: NftTable) -> dict[str, int]:
@@ -54,8 +71,7 @@ def test_a_new_table() -> None:
     verbs = [next(iter(command)) for command in commands]
     kinds = [next(iter(command["add"])) for command in commands]
     assert set(verbs) == {"add"}
-    assert kinds[:5] == ["table", "counter", "counter", "counter", "counter"]
-    assert kinds[5:] == ["chain", "rule", "rule", "rule", "rule", "chain", "rule", "rule"]
+    assert kinds == ["table", *["counter"] * 4, *["chain"] * 2, *["rule"] * 6]
 
 
 def test_counters_outlive_a_change_of_the_rules() -> None:

@@ -1,0 +1,96 @@
+"""Elements of sets and maps as the JSON of libnftables, and back (libnftables-json(5)). Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv6Address
+from typing import Any
+
+from coil.kernel.nft_element import ElementChanges, ElementKey, ElementValue, SetName
+from coil.kernel.nft_table import TableFamily
+
+_IN_ONE_COMMAND = 20_000
+"""Elements in one command at most: a transaction has as many commands as it needs, and the library's time for a command
+grows faster than its elements.
+"""
+
+
+def render_changes(changes: ElementChanges) -> list[dict[str, Any]]:
+    """The commands of one transaction."""
+    commands: list[dict[str, Any]] = []
+    for name, keys in changes.deletes.items():
+        commands += _commands("delete", name, [_render_key(key) for key in keys])
+    for name, elements in changes.adds.items():
+        commands += _commands("add", name, [_render_element(*element) for element in elements.items()])
+    return commands
+
+
+def parse_elements(listed: Iterable[Mapping[str, Any]]) -> dict[SetName, dict[ElementKey, ElementValue]]:
+    """The elements of all sets among the objects of a table, but of those whose elements may expire."""
+    found: dict[SetName, dict[ElementKey, ElementValue]] = {}
+    for entry in listed:
+        for kind in ("set", "map"):
+            content = entry.get(kind)
+            if content is None or "timeout" in content.get("flags", ()):
+                continue
+            name = SetName(TableFamily(content["family"]), content["table"], content["name"])
+            parse = _parse_element if kind == "map" else _parse_member
+            found[name] = dict(map(parse, content.get("elem", ())))
+    return found
+
+
+def _commands(verb: str, name: SetName, elements: Sequence[Any]) -> Iterable[dict[str, Any]]:
+    for start in range(0, len(elements), _IN_ONE_COMMAND):
+        part = list(elements[start : start + _IN_ONE_COMMAND])
+        place = {"family": name.family.value, "table": name.table, "name": name.name}
+        yield {verb: {"element": {**place, "elem": part}}}
+
+
+def _render_element(key: ElementKey, value: ElementValue) -> Any:
+    return _render_key(key) if value is None else [_render_key(key), value]
+
+
+def _render_key(key: ElementKey) -> Any:
+    if isinstance(key, str):
+        return _render_word(key)
+    *first, last = map(_render_word, key)
+    # libnftables 1.0.6 does not find an element again whose words are all single ones: it turns the bytes of a class.
+    return {"concat": [*first, {"range": [last, last]} if isinstance(last, str) else last]}
+
+
+def _render_word(word: str) -> Any:
+    address, slash, length = word.partition("/")
+    if slash:
+        return {"prefix": {"addr": address, "len": int(length)}}
+    first, dash, last = word.partition("-")
+    return {"range": [first, last]} if dash else word
+
+
+def _parse_element(listed: Any) -> tuple[ElementKey, ElementValue]:
+    key, value = listed
+    return _parse_key(key), _canonical(value) if isinstance(value, str) else value
+
+
+def _parse_member(listed: Any) -> tuple[ElementKey, ElementValue]:
+    return _parse_key(listed), None
+
+
+def _parse_key(key: Any) -> ElementKey:
+    if isinstance(key, dict) and "concat" in key:
+        return tuple(map(_parse_word, key["concat"]))
+    return _parse_word(key)
+
+
+def _parse_word(word: Any) -> str:
+    match word:
+        case str():
+            return _canonical(word)
+        case {"prefix": {"addr": address, "len": length}}:
+            return f"{_canonical(address)}/{length}"
+        case {"range": [first, last]}:
+            return f"{_canonical(first)}-{_canonical(last)}"
+        case _:
+            return str(word)
+
+
+def _canonical(word: str) -> str:
+    # The library writes the end of some IPv6 addresses as an IPv4 one (inet_ntop(3)).
+    return str(IPv6Address(word)) if "." in word and ":" in word else word

@@ -1,0 +1,85 @@
+"""What is in the sets and maps of tables. Runs in a worker's thread, in the namespace of the tables.
+
+load_elements(tables, elements) -> bool    tables and elements made what is wanted, in one transaction
+change_elements(changes)                   one transaction
+read_elements(tables) -> Elements          for a comparison
+refresh_timeouts(fuses, milliseconds)      one transaction
+
+Two tables may change in one transaction. Sets whose elements expire are `refresh_timeouts`' alone: the others leave
+what is in them as it is.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName, diff_elements
+from coil.kernel.nft_table import NftTable
+from coil.nft.difference import plan_commands
+from coil.nft.element_rendering import parse_elements, render_changes
+from coil.nft.library import run
+from coil.nft.netfilter_message import Message, add_expiring, flush_set, transact
+from coil.nft.table_sync import list_table
+
+_KEYS: Final = {"ipv4": b"\x02", "ipv6": b"\x0a", "request": b"\0\x01", "reply": b"\0\x02"}
+"""Families and ARP operations, as the kernel has them (linux/netfilter.h, linux/if_arp.h)."""
+
+
+def load_elements(tables: Sequence[NftTable], elements: Elements) -> bool:
+    """Make the tables what is wanted, with those elements and no others; returns whether they were not.
+
+    One transaction: no packet meets a table that is half of it, or one without its elements. What is right already is
+    not touched, so the same call takes over what an earlier process has left, and mends what something else has done.
+    Blocks in proportion to the elements, wanted or there. Raises NftError, and then everything is what it was.
+    """
+    commands: list[dict[str, Any]] = []
+    actual: dict[SetName, dict[ElementKey, ElementValue]] = {}
+    for table in tables:
+        listed = list_table(table.family, table.name, terse=False)
+        needed = plan_commands(listed, table)
+        commands += needed
+        # Of a set that goes, or comes anew, nothing is left.
+        going = {command["delete"][kind]["name"] for command in needed for kind in _going_sets(command)}
+        staying = {entry.name for entry in table.sets} - going
+        actual |= {name: found for name, found in parse_elements(listed).items() if name.name in staying}
+    commands += render_changes(diff_elements(actual, elements))
+    if commands:
+        run(commands, doing=f"load {' and '.join(map(str, tables))}")
+    return bool(commands)
+
+
+def change_elements(changes: ElementChanges) -> None:
+    """Carry out the changes in one transaction. Not idempotent: what is to be deleted must be there, and what is to be
+    added must not be there with another value.
+
+    Blocks for a few milliseconds. Raises NftError, and then nothing has changed; as something else may have changed the
+    sets, `load_elements` is the way on.
+    """
+    if changes:
+        run(render_changes(changes), doing=f"change {len(changes)} elements")
+
+
+def read_elements(tables: Sequence[NftTable]) -> Elements:
+    """What is in the sets of the tables now; sets that are not there are not in the answer. Raises NftError."""
+    found: dict[SetName, dict[ElementKey, ElementValue]] = {}
+    for table in tables:
+        found |= parse_elements(list_table(table.family, table.name, terse=False))
+    return found
+
+
+def refresh_timeouts(fuses: Collection[tuple[SetName, tuple[str, ...]]], milliseconds: int) -> None:
+    """Have the sets hold these elements for so long from now on, whether or not they were there; 0: not at all.
+
+    One transaction, which waits for no other call of this room. Raises NftError, and then what was there expires as it
+    would have.
+    """
+    messages: list[Message] = []
+    for name, words in fuses:
+        messages.append(flush_set(name.family, name.table, name.name))
+        if milliseconds > 0:
+            keys = [_KEYS[word] for word in words]
+            messages.append(add_expiring(name.family, name.table, name.name, keys=keys, milliseconds=milliseconds))
+    transact(messages, doing="refresh what is there for a time")
+
+
+def _going_sets(command: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(kind for kind in ("set", "map") if kind in command.get("delete", {}))

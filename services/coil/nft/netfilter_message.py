@@ -1,0 +1,167 @@
+"""What is said to nf_tables without libnftables: the refresh of elements that expire, which tables there are, and their
+counters.
+
+The library reads everything that the namespace's tables hold before most commands, a second for 100 000 elements, and
+its users take turns; a node's lease cannot wait for that. The conversations here take some tens of microseconds, in
+the namespace of the calling thread, whatever else goes on.
+
+Source: linux/netfilter/nfnetlink.h, nf_tables.h; all numbers in attributes are in network order.
+"""
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coil.kernel.nft_table import TableFamily
+from coil.nft.error import NftError
+
+_NETLINK_NETFILTER: Final = 12
+_BATCH_BEGIN, _BATCH_END = 0x10, 0x11
+_TABLES: Final = 10
+_GET_TABLE, _NEW_ELEMENTS, _DELETE_ELEMENTS, _NEW_OBJECT, _GET_OBJECT = 1, 12, 14, 18, 19
+_ERROR, _DONE = 2, 3
+_REQUEST, _ACK, _DUMP, _CREATE = 0x1, 0x4, 0x300, 0x400
+_NESTED: Final = 0x8000
+_COUNTER: Final = 1
+
+_HEADER: Final = struct.Struct("=IHHII")
+_GENERIC: Final = struct.Struct("!BBH")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_ERRNO: Final = struct.Struct("=i")
+_FAMILIES: Final = {TableFamily.INET: 1, TableFamily.ARP: 3}
+_ROOM: Final = 1 << 18
+_SECONDS: Final = 5.0
+"""The kernel answers before the call that asks returns; no answer within this is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to nf_tables about a table of the family; `kind` is one of the NFT_MSG numbers."""
+
+    kind: int
+    family: TableFamily
+    body: bytes
+    flags: int = 0
+
+
+def flush_set(family: TableFamily, table: str, name: str) -> Message:
+    """All elements of a set go."""
+    return Message(_DELETE_ELEMENTS, family, _text(1, table) + _text(2, name))
+
+
+def add_expiring(family: TableFamily, table: str, name: str, *, keys: Sequence[bytes], milliseconds: int) -> Message:
+    """Elements come, for so long; those that are there already would keep their time."""
+    elements = b"".join(
+        _nested(1, _nested(1, _attribute(1, key)) + _attribute(4, struct.pack("!Q", milliseconds))) for key in keys
+    )
+    return Message(_NEW_ELEMENTS, family, _text(1, table) + _text(2, name) + _nested(3, elements), flags=_CREATE)
+
+
+def transact(messages: Sequence[Message], *, doing: str) -> None:
+    """Carry them out as one transaction. Raises NftError, and then nothing has changed."""
+    frame = _GENERIC.pack(0, 0, _TABLES)
+    parts = [_message(_BATCH_BEGIN, _REQUEST, 0, frame)]
+    parts += (_render(message, number, _ACK) for number, message in enumerate(messages, 1))
+    parts.append(_message(_BATCH_END, _REQUEST, len(messages) + 1, frame))
+    missing = set(range(1, len(messages) + 1))
+    with _connect(doing) as connection:
+        connection.send(b"".join(parts))
+        while missing:
+            for kind, number, body in _receive(connection, doing):
+                if kind == _ERROR:
+                    _check(body, doing)
+                    missing.discard(number)
+
+
+def has_table(family: TableFamily, table: str, *, doing: str) -> bool:
+    """Whether there is such a table. Raises NftError."""
+    with _connect(doing) as connection:
+        connection.send(_render(Message(_GET_TABLE, family, _text(1, table)), 1, _ACK))
+        while True:
+            for kind, _, body in _receive(connection, doing):
+                if kind == _ERROR and _ERRNO.unpack_from(body)[0] == -errno.ENOENT:
+                    return False
+                if kind == _ERROR:
+                    _check(body, doing)
+                    return True
+
+
+def dump_counters(table: str, *, doing: str) -> Iterator[tuple[str, int, int]]:
+    """Name, packets and bytes of each counter of the inet table. Raises NftError, also where there is no such table."""
+    if not has_table(TableFamily.INET, table, doing=doing):
+        raise NftError(doing=doing, reason="there is no such table")
+    with _connect(doing) as connection:
+        wanted = _text(1, table) + _attribute(3, struct.pack("!I", _COUNTER))
+        connection.send(_render(Message(_GET_OBJECT, TableFamily.INET, wanted), 1, _DUMP))
+        while True:
+            for kind, _, body in _receive(connection, doing):
+                if kind in {_ERROR, _DONE}:
+                    _check(body, doing)
+                    return
+                if kind == _TABLES << 8 | _NEW_OBJECT:
+                    found = dict(_attributes(body[_GENERIC.size :]))
+                    data = dict(_attributes(found[4]))
+                    name = found[2].rstrip(b"\0").decode()
+                    yield name, int.from_bytes(data[2], "big"), int.from_bytes(data[1], "big")
+
+
+def _connect(doing: str) -> socket.socket:
+    try:
+        connection = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER)
+    except OSError as error:
+        raise NftError(doing=doing, reason=f"this kernel has no netfilter ({error.strerror})") from error
+    connection.settimeout(_SECONDS)
+    return connection
+
+
+def _receive(connection: socket.socket, doing: str) -> Iterator[tuple[int, int, bytes]]:
+    """Type, number and body of each message that has come."""
+    try:
+        data = connection.recv(_ROOM)
+    except OSError as error:
+        raise NftError(doing=doing, reason=f"no answer from the kernel ({error})") from error
+    offset = 0
+    while offset + _HEADER.size <= len(data):
+        length, kind, _, number, _ = _HEADER.unpack_from(data, offset)
+        yield kind, number, data[offset + _HEADER.size : offset + length]
+        offset += length + 3 & ~3
+
+
+def _check(body: bytes, doing: str) -> None:
+    [number] = _ERRNO.unpack_from(body)
+    if number:
+        raise NftError(doing=doing, reason=os.strerror(-number))
+
+
+def _render(message: Message, number: int, flags: int) -> bytes:
+    body = _GENERIC.pack(_FAMILIES[message.family], 0, 0) + message.body
+    return _message(_TABLES << 8 | message.kind, _REQUEST | message.flags | flags, number, body)
+
+
+def _message(kind: int, flags: int, number: int, body: bytes) -> bytes:
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags, number, 0) + body
+
+
+def _attribute(kind: int, payload: bytes) -> bytes:
+    padding = -len(payload) % 4
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(payload), kind) + payload + b"\0" * padding
+
+
+def _text(kind: int, text: str) -> bytes:
+    return _attribute(kind, text.encode() + b"\0")
+
+
+def _nested(kind: int, payload: bytes) -> bytes:
+    return _attribute(kind | _NESTED, payload)
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    while offset + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, offset)
+        yield kind & ~_NESTED, data[offset + _ATTRIBUTE.size : offset + length]
+        offset += length + 3 & ~3
