@@ -8,7 +8,17 @@ import pytest
 import structlog
 import yaml
 
-from coil.admission.review import AdmissionRequest, Allowed, Invalid, Operation, ReviewError, Unjudged, decode_review
+from coil.admission.review import (
+    AdmissionRequest,
+    Allowed,
+    Denied,
+    Invalid,
+    Operation,
+    ReviewError,
+    Unjudged,
+    Verdict,
+    decode_review,
+)
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.names import FINALIZER
 from coil.kube.errors import UnavailableError
@@ -57,13 +67,13 @@ class World:
         return said(await self.admission.validate(request(Operation.UPDATE, new, old)))
 
 
-def said(verdict: Allowed | Invalid | Unjudged) -> list[str]:
+def said(verdict: Verdict) -> list[str]:
     match verdict:
         case Allowed():
             return []
         case Invalid(errors):
             return [str(error) for error in errors]
-        case Unjudged(reason):
+        case Denied(reason) | Unjudged(reason):
             return [reason]
 
 

@@ -9,7 +9,7 @@ class AdmissionMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reviews = Counter(
             "coil_admission_reviews",
-            "Reviews by path and answer: allowed, invalid, unjudged, or error when there was none.",
+            "Reviews by path and answer: allowed, invalid, denied, unjudged, or error when there was none.",
             ["path", "answer"],
             registry=registry,
         )

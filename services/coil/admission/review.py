@@ -38,6 +38,15 @@ class GroupVersionKind(Struct, frozen=True, kw_only=True):
     kind: str
 
 
+class UserInfo(Struct, frozen=True, kw_only=True):
+    """Who asks, as the API server has authenticated them."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+
 class AdmissionRequest(Struct, frozen=True, kw_only=True):
     """One change that is asked for. `name` is empty while the API server is still to make one up.
 
@@ -47,7 +56,9 @@ class AdmissionRequest(Struct, frozen=True, kw_only=True):
     uid: str
     kind: GroupVersionKind
     operation: Operation
+    namespace: str = ""
     name: str = ""
+    user_info: UserInfo = UserInfo()
     object: msgspec.Raw = msgspec.Raw(b"null")
     old_object: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -73,13 +84,20 @@ class Invalid:
 
 
 @dataclass(frozen=True, slots=True)
+class Denied:
+    """403: nothing is wrong with the object, but this is not to be done to it now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unjudged:
     """503: nobody can say at the moment; the same request may succeed later."""
 
     reason: str
 
 
-Verdict: TypeAlias = Allowed | Invalid | Unjudged
+Verdict: TypeAlias = Allowed | Invalid | Denied | Unjudged
 ALLOWED = Allowed()
 
 _DECODER = msgspec.json.Decoder(_Review)
@@ -114,6 +132,8 @@ def encode_review(request: AdmissionRequest, verdict: Verdict) -> bytes:
                 response |= {"patchType": "JSONPatch", "patch": msgspec.json.encode(patch)}
         case Invalid(errors):
             response["status"] = _invalid_status(request, errors)
+        case Denied(reason):
+            response["status"] = _status(HTTPStatus.FORBIDDEN, "Forbidden", reason)
         case Unjudged(reason):
             response["status"] = _status(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", reason)
     return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})

@@ -18,6 +18,7 @@ from coil.admission.metric import AdmissionMetrics
 from coil.admission.review import (
     AdmissionRequest,
     Allowed,
+    Denied,
     Invalid,
     ReviewError,
     Unjudged,
@@ -182,9 +183,9 @@ def _name(verdict: Verdict) -> str:
     return type(verdict).__name__.lower()
 
 
-def _reason(verdict: Invalid | Unjudged) -> str:
+def _reason(verdict: Invalid | Denied | Unjudged) -> str:
     match verdict:
         case Invalid(errors):
             return "; ".join(str(error) for error in errors)
-        case Unjudged(reason):
+        case Denied(reason) | Unjudged(reason):
             return reason

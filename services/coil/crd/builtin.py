@@ -26,8 +26,16 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     conditions: tuple[NodeCondition, ...] = ()
 
 
+class NodeSpec(Struct, frozen=True, kw_only=True):
+    """`pod_cidrs` are what Kubernetes gave the node for its pods, where it does that."""
+
+    # The API writes "podCIDRs"; the struct's camel case would ask for "podCidrs".
+    pod_cidrs: tuple[str, ...] = msgspec.field(name="podCIDRs", default=())
+
+
 class Node(Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 

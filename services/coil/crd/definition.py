@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coil.crd.names import VERSION
 from coil.crd.resource import Resource
 
 Document = dict[str, Any]
@@ -35,7 +34,7 @@ def define(
         "metadata": {"type": "object"},
     }
     version: Document = {
-        "name": VERSION,
+        "name": resource.version,
         "served": True,
         "storage": True,
         "additionalPrinterColumns": list(columns),

@@ -1,7 +1,10 @@
 """What a validation finds: the field at fault and a sentence about it, in the API server's own notation."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_POSITION = re.compile(r"\[[0-9]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +21,9 @@ class FieldError:
 def render_errors(errors: Sequence[FieldError]) -> str:
     """One line for a log, a condition or an admission answer."""
     return "; ".join(str(error) for error in errors)
+
+
+def select_new(errors: Sequence[FieldError], before: Sequence[FieldError]) -> list[FieldError]:
+    """What an update breaks anew. An entry of a list that was wrong before is no news at another position."""
+    known = {(_POSITION.sub("[]", error.path), error.message) for error in before}
+    return [error for error in errors if (_POSITION.sub("[]", error.path), error.message) not in known]

@@ -11,7 +11,8 @@ from coil.crd.address_pool import ADDRESS_POOLS, DEFAULT_BLOCK_SIZE_BITS, PoolCo
 from coil.crd.block_request import BLOCK_REQUESTS, ConditionType
 from coil.crd.definition import AGE, RULES, Document, column, define, object_schema
 from coil.crd.egress_schema import egress_definition
-from coil.crd.names import GROUP, LABEL_NODE, LABEL_POOL
+from coil.crd.eip_schema import eip_definitions
+from coil.crd.names import LABEL_NODE, LABEL_POOL
 from coil.crd.pool_rule import (
     BLOCK_SIZE_RULES,
     IPV4_CIDR_LENGTH,
@@ -244,8 +245,13 @@ def definitions(pod_template: Document) -> dict[str, Document]:
         address_block_definition(),
         block_request_definition(),
         egress_definition(pod_template),
+        *eip_definitions(),
     )
-    return {f"{GROUP}_{document['spec']['names']['plural']}.yaml": document for document in documents}
+    return {f"{_group_and_plural(document)}.yaml": document for document in documents}
+
+
+def _group_and_plural(document: Document) -> str:
+    return f"{document['spec']['group']}_{document['spec']['names']['plural']}"
 
 
 def _network(family: str, pattern: str, example: str, *, length: int) -> Document:

@@ -11,11 +11,13 @@ from coil.admission.review import (
     ALLOWED,
     AdmissionRequest,
     Allowed,
+    Denied,
     GroupVersionKind,
     Invalid,
     Operation,
     ReviewError,
     Unjudged,
+    UserInfo,
     Verdict,
     decode_object,
     decode_review,
@@ -111,6 +113,20 @@ def test_invalid_is_a_422_that_names_the_fields() -> None:
         {"reason": "FieldValueInvalid", "field": "spec.subnets[1]", "message": "must go"},
     ]
     assert (status["details"]["kind"], status["details"]["name"]) == ("AddressPool", "pool")
+
+
+def test_who_asks_and_where() -> None:
+    user = {"username": "jane", "uid": "7", "groups": ["dev"], "extra": {"scopes": ["a", "b"]}}
+    request = decode_review(json.dumps(document(userInfo=user, namespace="shop")).encode())
+    assert request.namespace == "shop"
+    assert request.user_info == UserInfo(username="jane", uid="7", groups=("dev",), extra={"scopes": ("a", "b")})
+
+
+def test_denied_is_a_403_with_the_reason() -> None:
+    response = answer(Denied("it is in use"))
+    assert response["allowed"] is False
+    status = response["status"]
+    assert (status["code"], status["reason"], status["message"]) == (403, "Forbidden", "it is in use")
 
 
 def test_unjudged_is_a_503_worth_repeating() -> None:

@@ -1,0 +1,226 @@
+"""Elements in the kernel's sets: loaded whole, changed one by one, compared and mended. The oracle is `nft -j`, and a
+table that was loaded from nothing.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from coil.eip.claim import Eip
+from coil.eip.data_plane import DataPlaneBook
+from coil.eip.eip_set import ALIVE, ARP_EIPS, FUSES, NODES, SETS
+from coil.eip.eip_table import EipTableOptions, plan_eip_tables
+from coil.kernel.family import Family
+from coil.kernel.nft_element import ElementChanges, Elements, diff_elements
+from coil.kernel.nft_table import TableFamily
+from coil.nft.element_sync import change_elements, load_elements, read_elements, refresh_timeouts
+from coil.nft.error import NftError
+from coil.nft.table_sync import delete_table, sync_table
+from integration.netns.eip_world import GATEWAY_NODE, MARKS, REF, TABLES, nft, view
+from integration.netns.netns import Netns
+from tests.coil.eip.packet_oracle import World
+from tests.coil.eip.worlds import tell, worlds
+
+pytestmark = pytest.mark.kernel
+
+_SECONDS = 20.0
+
+
+def load(netns: Netns, elements: Elements) -> bool:
+    return netns.call(lambda: load_elements(TABLES, elements))
+
+
+def ruleset(netns: Netns) -> list[dict[str, Any]]:
+    """Everything, without what no two namespaces have in common; the order counts among rules only."""
+    command = ["ip", "netns", "exec", netns.name, "nft", "-j", "list", "ruleset"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SECONDS).stdout
+    entries = [
+        {kind: {key: value for key, value in content.items() if key not in {"handle", "packets", "bytes"}}}
+        for entry in json.loads(listed)["nftables"]
+        for kind, content in entry.items()
+    ]
+    for entry in entries:
+        for content in entry.values():
+            if "elem" in content:
+                content["elem"] = sorted(map(json.dumps, content["elem"]))
+    return sorted(
+        entries, key=lambda entry: json.dumps({kind: body.get("chain", body) for kind, body in entry.items()})
+    )
+
+
+def not_empty(elements: Elements) -> Elements:
+    return {name: words for name, words in elements.items() if words}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(worlds(), min_size=1, max_size=4))
+def test_the_kernel_has_what_the_book_has(host: Netns, new_netns: Callable[[], Netns], steps: list[World]) -> None:
+    """After a load over whatever was there, and after each change."""
+    book = DataPlaneBook()
+    book.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
+    tell(book, steps[0])
+    book.take_changes()
+    load(host, book.elements())
+    assert not load(host, book.elements())
+    for world in steps[1:]:
+        tell(book, world)
+        changes = book.take_changes()
+        host.call(lambda changes=changes: change_elements(changes))  # type: ignore[misc]
+        assert not_empty(host.call(lambda: read_elements(TABLES))) == book.elements()
+        assert not load(host, book.elements())
+    fresh = new_netns()
+    load(fresh, book.elements())
+    assert ruleset(host) == ruleset(fresh)
+
+
+SOME: Elements = {
+    SETS[Family.IPV4].classes: {"10.0.0.1": "1:1"},
+    SETS[Family.IPV4].ways: {("1:1", "203.0.113.9"): 0x26000100, ("1:1", "198.51.100.0/24"): 0x26000000},
+    SETS[Family.IPV4].cluster: {"10.0.0.0/8": None},
+    NODES: {"02:00:00:00:00:01": 0x26000100},
+    ARP_EIPS: {"203.0.113.50": None},
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "flush map inet coil-eip class4",
+        "add element inet coil-eip class4 { 10.0.0.2 : 1:1 }",
+        "delete element inet coil-eip cluster4 { 10.0.0.0/8 }",
+        "add element inet coil-eip way4 { 1:2 . 10.0.0.0/8 : 7 }",
+        "flush set arp coil-eip eips",
+        "flush chain inet coil-eip prerouting",
+        "insert rule inet coil-eip decided accept",
+        "add set inet coil-eip more { type ipv4_addr; }",
+        "add chain inet coil-eip more",
+        "flush table inet coil-eip",
+        "delete table inet coil-eip",
+        "delete table arp coil-eip",
+        "flush ruleset",
+    ],
+)
+def test_what_somebody_else_did_is_mended(host: Netns, command: str) -> None:
+    load(host, SOME)
+    before = ruleset(host)
+    nft(host, command)
+    assert ruleset(host) != before
+    assert load(host, SOME)
+    assert ruleset(host) == before
+    assert not load(host, SOME)
+
+
+def test_rules_alone_leave_elements_as_they_are(host: Netns) -> None:
+    load(host, SOME)
+    before = ruleset(host)
+    nft(host, "flush chain inet coil-eip prerouting")
+    assert [host.call(lambda table=table: sync_table(table)) for table in TABLES] == [True, False]  # type: ignore[misc]
+    assert ruleset(host) == before
+
+
+def test_an_earlier_version_is_replaced(host: Netns) -> None:
+    """Its sets are of other types, so nothing of them stays."""
+    nft(host, "add table inet coil-eip\nadd map inet coil-eip class4 { type ipv4_addr : mark; }")
+    nft(host, "add element inet coil-eip class4 { 10.0.0.1 : 7 }\nadd chain inet coil-eip old")
+    nft(host, "add rule inet coil-eip old meta mark set ip saddr map @class4")
+    load(host, SOME)
+    assert not_empty(host.call(lambda: read_elements(TABLES))) == SOME
+    assert not load(host, SOME)
+
+
+def test_one_transaction(host: Netns) -> None:
+    """Where the second table cannot be, there is no first, nor any element."""
+    nft(host, "add table arp coil-eip\nadd table ip other")
+    impossible = replace(TABLES[1], chains=(replace(TABLES[1].chains[0], rules=TABLES[0].chains[-1].rules),))
+    with pytest.raises(NftError, match="load table inet coil-eip and table arp coil-eip: "):
+        host.call(lambda: load_elements((TABLES[0], impossible), SOME))
+    assert "coil-eip" not in nft(host, "list tables inet")
+
+
+def test_a_pod_more_is_one_element(host: Netns) -> None:
+    book = book_of_one()
+    load(host, book.elements())
+    book.take_changes()
+    book.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE, ip_address("10.1.0.3"): GATEWAY_NODE})
+    changes = book.take_changes()
+    assert len(changes) == 1
+    host.call(lambda: change_elements(changes))
+    assert not load(host, book.elements())
+
+
+def test_a_refused_change_changes_nothing(host: Netns) -> None:
+    load(host, SOME)
+    before = ruleset(host)
+    classes = SETS[Family.IPV4].classes
+    changes = ElementChanges(deletes={classes: ("10.0.0.1", "10.0.0.9")}, adds={NODES: {"02:00:00:00:00:02": 5}})
+    with pytest.raises(NftError, match="change 3 elements"):
+        host.call(lambda: change_elements(changes))
+    assert ruleset(host) == before
+
+
+def book_of_one() -> DataPlaneBook:
+    book = DataPlaneBook()
+    book.set_own(GATEWAY_NODE)
+    book.set_policies([view(eip=Eip(ipv4=ip_address("203.0.113.50")), destinations=(ip_network("0.0.0.0/1"),))])  # type: ignore[arg-type]
+    book.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE})
+    return book
+
+
+def test_no_more_rules_whatever_there_is(host: Netns) -> None:
+    load(host, {})
+    rules = sum("rule" in entry for entry in ruleset(host))
+    load(host, {**SOME, NODES: {f"02:00:00:00:00:{last:02x}": mark for last, mark in enumerate(MARKS.values())}})
+    assert sum("rule" in entry for entry in ruleset(host)) == rules
+
+
+def alive(netns: Netns) -> str:
+    return "".join(nft(netns, f"list set {family} coil-eip alive") for family in ("inet", "arp"))
+
+
+def test_fuses(host: Netns) -> None:
+    load(host, SOME)
+    before = ruleset(host)
+    for _ in range(2):
+        host.call(lambda: refresh_timeouts(FUSES, 599_900))
+        text = alive(host)
+        assert all(f"{word} timeout 9m59s900ms" in text for word in ("ipv4", "ipv6", "request", "reply"))
+        assert not load(host, SOME)
+        assert "timeout 9m59s900ms" in alive(host)
+    host.call(lambda: refresh_timeouts(FUSES, 0))
+    assert ruleset(host) == before
+
+
+def test_a_fuse_without_a_table(host: Netns) -> None:
+    with pytest.raises(NftError, match="refresh"):
+        host.call(lambda: refresh_timeouts(((ALIVE, ("ipv4",)),), 600))
+
+
+def test_nothing_is_left(host: Netns) -> None:
+    before = ruleset(host)
+    load(host, SOME)
+    assert host.call(lambda: delete_table("coil-eip"))
+    assert host.call(lambda: delete_table("coil-eip", TableFamily.ARP))
+    assert not host.call(lambda: delete_table("coil-eip", TableFamily.ARP))
+    assert ruleset(host) == before
+
+
+def test_options(host: Netns) -> None:
+    for keep_source in (True, False):
+        tables = plan_eip_tables(EipTableOptions(keep_source=keep_source))
+        assert host.call(lambda tables=tables: load_elements(tables, {}))  # type: ignore[misc]
+        assert ("snat ip to ip saddr" in nft(host, "list table inet coil-eip")) is keep_source
+
+
+def test_differences() -> None:
+    assert diff_elements(SOME, SOME) == ElementChanges()
+    assert not diff_elements(SOME, SOME)
+    assert diff_elements({NODES: {"a": 1, "b": 2}}, {NODES: {"a": 3}}) == ElementChanges(
+        deletes={NODES: ("a", "b")}, adds={NODES: {"a": 3}}
+    )

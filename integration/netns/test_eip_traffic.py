@@ -1,0 +1,381 @@
+"""Real packets through the tables of the EIP data plane: what a server beyond the gateway sees of pods, and what nobody
+is to see. The oracle is what sockets see, and counters of a table of the test's own.
+"""
+
+import socket
+import subprocess
+from collections.abc import Callable
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from coil.eip.eip_table import EipTableOptions, forward_shim, plan_eip_tables
+from coil.nft.element_sync import load_elements
+from integration.netns.eip_world import (
+    EIPS,
+    GATEWAY,
+    GATEWAY_NODE,
+    LOCAL_POD,
+    OTHER_EIPS,
+    OTHER_SERVER,
+    POD,
+    SERVER,
+    SOURCE_NODE,
+    TABLES,
+    EipWorld,
+    eip,
+    nft,
+    packets,
+    view,
+    wait_for,
+)
+from integration.netns.netns import Netns, exchange
+
+pytestmark = pytest.mark.kernel
+
+_SECONDS = 20.0
+both_families = pytest.mark.parametrize("version", [4, 6])
+
+
+@pytest.fixture
+def world(new_netns: Callable[[], Netns]) -> EipWorld:
+    world = EipWorld(new_netns)
+    world.hold(*EIPS.values(), *OTHER_EIPS.values())
+    return world
+
+
+def seen(world: EipWorld, address: str, pod: Netns | None = None) -> str:
+    """The source that the server sees of a pod's connection, which works both ways without a packet lost."""
+    return exchange(pod or world.pod, world.server, ip_address(address))
+
+
+@both_families
+def test_the_server_sees_the_eip(world: EipWorld, version: int) -> None:
+    world.tell([view()])
+    world.load()
+    assert seen(world, SERVER[version]) == EIPS[version]
+    assert seen(world, SERVER[version], world.local_pod) == EIPS[version]
+
+
+@both_families
+def test_without_a_policy_nothing_changes(world: EipWorld, version: int) -> None:
+    world.tell([view(destinations=(ip_network("198.51.100.0/24"),))])
+    world.load()
+    assert seen(world, SERVER[version]) == POD[version]
+    assert seen(world, SERVER[version], world.local_pod) == LOCAL_POD[version]
+
+
+@both_families
+def test_each_destination_has_its_own(world: EipWorld, version: int) -> None:
+    narrow = view("a", destinations=(ip_network(SERVER[4]), ip_network(SERVER[6])), eip=eip(OTHER_EIPS), priority=1)
+    world.tell([view("b"), narrow])
+    world.load()
+    assert seen(world, SERVER[version]) == OTHER_EIPS[version]
+    assert seen(world, OTHER_SERVER[version]) == EIPS[version]
+    world.tell([view("b", priority=2), narrow])
+    world.change()
+    assert seen(world, SERVER[version]) == EIPS[version]
+
+
+@both_families
+@pytest.mark.parametrize("explicit", [True, False])
+def test_the_nodes_own_address(world: EipWorld, version: int, explicit: bool) -> None:
+    networks = (ip_network(SERVER[4]), ip_network(SERVER[6])) if explicit else ()
+    world.tell([view("a", eip=None, destinations=networks, priority=1), view("b")])
+    world.load()
+    assert seen(world, SERVER[version]) == GATEWAY[version]
+    assert seen(world, SERVER[version], world.local_pod) == GATEWAY[version]
+
+
+@both_families
+def test_ranges_of_sources(world: EipWorld, version: int) -> None:
+    world.tell([view(pod_subnets=(ip_network("10.1.0.0/30"), ip_network("fd01::/126")))])
+    world.load()
+    assert seen(world, SERVER[version]) == EIPS[version]
+    assert seen(world, SERVER[version], world.local_pod) == LOCAL_POD[version]
+
+
+@both_families
+def test_the_clusters_own_addresses_are_left_alone(world: EipWorld, version: int) -> None:
+    world.tell([view()], cluster=(*CLUSTER_AND_SERVERS,))
+    world.load()
+    assert seen(world, SERVER[version]) == POD[version]
+
+
+CLUSTER_AND_SERVERS = ("10.0.0.0/8", "172.16.0.0/12", "fd00::/8", "203.0.113.0/24", "2001:db8::/64")
+
+
+@both_families
+def test_marks_on_the_way(world: EipWorld, version: int) -> None:
+    """The gateway's mark leads there, the source node's mark on the connection leads back."""
+    probe = """
+      table inet probe {
+        counter marked { }
+        counter saved { }
+        counter restored { }
+        chain pre {
+          type filter hook prerouting priority -94;
+          iifname pod0 meta mark 0x26000200 counter name marked
+          iifname egress.vxlan ct direction original ct mark 0x26000100 meta mark 0x26000000 counter name saved
+          iifname eth1 ct direction reply meta mark 0x26000100 counter name restored
+        }
+      }"""
+    for netns in (world.source, world.gateway):
+        nft(netns, probe)
+    world.tell([view()])
+    world.load()
+    assert seen(world, SERVER[version]) == EIPS[version]
+    there, here = packets(world.source, "probe"), packets(world.gateway, "probe")
+    assert there["marked"] > 2
+    assert there["marked"] == here["saved"]
+    assert here["restored"] > 2
+
+
+@both_families
+def test_a_masquerade_of_somebody_else_loses(world: EipWorld, version: int) -> None:
+    for netns in (world.source, world.gateway):
+        nft(
+            netns,
+            "add table inet cni\n"
+            "add chain inet cni post { type nat hook postrouting priority 100; }\n"
+            "add rule inet cni post oifname != pod0 masquerade",
+        )
+    world.tell([view()])
+    world.load()
+    assert seen(world, SERVER[version]) == EIPS[version]
+    assert seen(world, SERVER[version], world.local_pod) == EIPS[version]
+
+
+@both_families
+def test_a_service_is_what_stands_behind_it(world: EipWorld, version: int) -> None:
+    """What is beyond the cluster has an EIP whatever the pod called it; kube-proxy's bits disturb no mark of ours."""
+    virtual = {4: "10.96.0.1", 6: "fd96::1"}
+    for version_, family in ((4, "ip"), (6, "ip6")):
+        nft(
+            world.source,
+            f"""
+            table {family} proxy {{
+              chain pre {{
+                type nat hook prerouting priority -100;
+                {family} daddr {virtual[version_]} meta mark set meta mark or 0x4000 dnat to {SERVER[version_]}
+              }}
+            }}""",
+        )
+    world.tell([view()])
+    world.load()
+    with (
+        world.server.socket(ip_address(SERVER[version])) as listener,
+        world.pod.socket(ip_address(POD[version])) as pod,
+    ):
+        listener.bind((SERVER[version], 7))
+        listener.listen()
+        pod.connect((virtual[version], 7))
+        accepted, peer = listener.accept()
+        accepted.close()
+    assert peer[0] == EIPS[version]
+
+
+def datagram(netns: Netns, version: int) -> socket.socket:
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    made = netns.call(lambda: socket.socket(family, socket.SOCK_DGRAM))
+    made.settimeout(_SECONDS)
+    return made
+
+
+def lost(world: EipWorld, version: int, counter: str, *, at: Netns, pod: Netns | None = None) -> None:
+    """A datagram to the server gets lost, is counted there, and never arrives."""
+    with datagram(pod or world.pod, version) as asking, datagram(world.server, version) as answering:
+        answering.bind((SERVER[version], 7))
+        before = packets(at, "coil-eip")[counter]
+        asking.sendto(b"lost", (SERVER[version], 7))
+        wait_for(lambda: packets(at, "coil-eip")[counter] == before + 1)
+        answering.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            answering.recv(64)
+
+
+@both_families
+def test_nobody_can_carry_it(world: EipWorld, version: int) -> None:
+    world.tell([view(node=None)])
+    world.load()
+    lost(world, version, "dropped_closed", at=world.source)
+    world.tell([view(node=None, fail_open=True)])
+    world.change()
+    assert seen(world, SERVER[version]) == POD[version]
+
+
+@both_families
+def test_no_way_to_the_gateway(world: EipWorld, version: int) -> None:
+    world.tell([view()])
+    world.load()
+    world.source.ip("-4" if version == 4 else "-6", "rule", "delete", "fwmark", "0x26000200")
+    lost(world, version, "dropped_closed", at=world.source)
+
+
+@both_families
+def test_a_gateway_without_a_lease_carries_nothing(world: EipWorld, version: int) -> None:
+    world.tell([view()])
+    world.load()
+    world.refresh(GATEWAY_NODE, 0)
+    lost(world, version, "dropped_fenced", at=world.gateway)
+    lost(world, version, "dropped_fenced", at=world.gateway, pod=world.local_pod)
+    world.refresh(GATEWAY_NODE, 600_000)
+    assert seen(world, SERVER[version]) == EIPS[version]
+
+
+@both_families
+def test_a_fuse_burns_down_by_itself(world: EipWorld, version: int) -> None:
+    world.tell([view()])
+    world.load()
+    world.refresh(GATEWAY_NODE, 1)
+    wait_for(lambda: "expires" not in nft(world.gateway, "list set inet coil-eip alive"))
+    lost(world, version, "dropped_fenced", at=world.gateway)
+
+
+@both_families
+def test_what_the_gateway_does_not_carry_goes_no_further(world: EipWorld, version: int) -> None:
+    """Nodes that disagree for a moment: nothing goes round in circles, nothing leaves as somebody else."""
+    world.tell([view()])
+    world.load()
+    book = world.books[GATEWAY_NODE]
+    for policy in (view(node=SOURCE_NODE), view(node=None), view(node=None, fail_open=True)):
+        book.set_policy(policy)
+        world.change()
+        lost(world, version, "dropped_stray", at=world.gateway)
+    book.set_policy(view(node=None, pod_subnets=(ip_network("10.1.0.0/24"), ip_network("fd01::/64"))))
+    world.change()
+    lost(world, version, "dropped_closed", at=world.gateway)
+    book.remove_policy(view().ref)
+    world.change()
+    lost(world, version, "dropped_stray", at=world.gateway)
+
+
+@both_families
+def test_a_stranger_in_the_tunnel(world: EipWorld, version: int) -> None:
+    world.tell([view()])
+    world.load()
+    world.books[GATEWAY_NODE].set_peers([])
+    world.change()
+    lost(world, version, "dropped_stray", at=world.gateway)
+
+
+@both_families
+def test_a_connection_does_not_outlive_its_eip_here(world: EipWorld, version: int) -> None:
+    world.tell([view()])
+    world.load()
+    with datagram(world.pod, version) as asking, datagram(world.server, version) as answering:
+        answering.bind((SERVER[version], 7))
+        asking.sendto(b"question", (SERVER[version], 7))
+        assert answering.recvfrom(64)[1][0] == EIPS[version]
+        world.hold(*OTHER_EIPS.values())
+        world.tell([view(eip=eip(OTHER_EIPS))])
+        world.change()
+        asking.sendto(b"lost", (SERVER[version], 7))
+        wait_for(lambda: packets(world.gateway, "coil-eip")["dropped_untranslated"] == 1)
+        answering.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            answering.recv(64)
+    assert seen(world, SERVER[version]) == OTHER_EIPS[version]
+
+
+@both_families
+def test_a_connection_does_not_notice_a_new_agent(world: EipWorld, version: int) -> None:
+    world.tell([view()])
+    world.load()
+    address = ip_address(SERVER[version])
+    with world.server.socket(address) as listener, world.pod.socket(address) as connection:
+        listener.bind((str(address), 0))
+        listener.listen()
+        connection.connect((str(address), listener.getsockname()[1]))
+        accepted, _ = listener.accept()
+        with accepted:
+            for tables in (TABLES, plan_eip_tables(EipTableOptions(keep_source=False)), TABLES):
+                for node, netns in world.nodes.items():
+                    elements = world.books[node].elements()
+                    netns.call(lambda tables=tables, elements=elements: load_elements(tables, elements))  # type: ignore[misc]
+                connection.sendall(b"on we go")
+                assert accepted.recv(64) == b"on we go"
+                accepted.sendall(b"so do I")
+                assert connection.recv(64) == b"so do I"
+
+
+@both_families
+def test_nobody_is_at_home_at_an_eip(world: EipWorld, version: int) -> None:
+    """A segment of a connection that the gateway has not seen yet gets no reset, which would end it at the server."""
+    world.tell([view()])
+    world.load()
+    probe = """
+      table inet probe {
+        counter answers { }
+        chain inbound {
+          type filter hook input priority 0;
+          meta l4proto { tcp, udp } counter name answers
+          icmp type destination-unreachable counter name answers
+          icmpv6 type destination-unreachable counter name answers
+        }
+      }"""
+    with datagram(world.server, version) as asking:
+        asking.sendto(b"arp first", (EIPS[version], 9))
+        wait_for(lambda: neighbour(world.server, EIPS[version]))
+        nft(world.server, probe)
+        asking.sendto(b"anybody", (EIPS[version], 9))
+        ping(world.server, EIPS[version])  # behind what was sent
+    assert packets(world.server, "probe")["answers"] == 0
+
+
+def ping(netns: Netns, address: str, *, seconds: float = _SECONDS) -> None:
+    """An echo (ping sockets need no program, but a group). Raises TimeoutError."""
+    version = ip_address(address).version
+    family, protocol = (
+        (socket.AF_INET, socket.IPPROTO_ICMP) if version == 4 else (socket.AF_INET6, socket.IPPROTO_ICMPV6)
+    )
+    netns.set_sysctl("net/ipv4/ping_group_range", "0 65535")
+    with netns.call(lambda: socket.socket(family, socket.SOCK_DGRAM, protocol)) as asking:
+        asking.settimeout(seconds)
+        asking.sendto(bytes((8 if version == 4 else 128, 0, 0, 0, 0, 0, 0, 1)), (address, 0))
+        asking.recv(64)
+
+
+def neighbour(netns: Netns, address: str) -> bool:
+    return any(entry.get("lladdr") for entry in netns.read("neighbour", "show", address))
+
+
+@both_families
+def test_nobody_hears_where_an_eip_is_without_a_lease(world: EipWorld, version: int) -> None:
+    world.tell([view()])
+    world.load()
+    world.refresh(GATEWAY_NODE, 0)
+    with pytest.raises(TimeoutError):
+        ping(world.server, EIPS[version], seconds=0.5)
+    assert not neighbour(world.server, EIPS[version])
+    world.refresh(GATEWAY_NODE, 600_000)
+    world.server.ip("neighbour", "flush", "all")
+    ping(world.server, EIPS[version])
+
+
+@both_families
+def test_a_forward_policy_of_drop(world: EipWorld, version: int) -> None:
+    program = "iptables" if version == 4 else "ip6tables"
+    world.tell([view()])
+    world.load()
+    for netns in (world.source, world.gateway):
+        inside = ["ip", "netns", "exec", netns.name, program]
+        subprocess.run([*inside, "-P", "FORWARD", "DROP"], check=True, timeout=_SECONDS)
+        for rule in forward_shim(EipTableOptions()):
+            subprocess.run([*inside, "-I", "FORWARD", *rule], check=True, timeout=_SECONDS)
+    assert seen(world, SERVER[version]) == EIPS[version]
+
+
+@both_families
+def test_segments_fit_into_the_tunnel(world: EipWorld, version: int) -> None:
+    world.tell([view()])
+    world.load()
+    address = ip_address(SERVER[version])
+    with world.server.socket(address) as listener, world.pod.socket(address) as connection:
+        listener.bind((str(address), 0))
+        listener.listen()
+        connection.connect((str(address), listener.getsockname()[1]))
+        accepted, _ = listener.accept()
+        with accepted:
+            for end in (connection, accepted):
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= 1400 - (40 if version == 4 else 60)

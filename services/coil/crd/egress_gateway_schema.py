@@ -1,0 +1,178 @@
+"""The CRD of EgressGateway as a document: floating addresses, and the nodes that may carry them."""
+
+from coil.crd.definition import AGE, RULES, Document, column, define, object_schema
+from coil.crd.egress_gateway import EGRESS_GATEWAYS, AddressPolicy, FailPolicy, NodePolicy
+from coil.crd.eip_names import SHARE_LIMIT
+from coil.crd.eip_rule import NODE_SELECTOR_RULES
+from coil.crd.field_schema import (
+    IPV4,
+    IPV4_LENGTH,
+    IPV6,
+    IPV6_LENGTH,
+    address_schema,
+    condition_path,
+    conditions_schema,
+    count_schema,
+    phase_schema,
+    selector_schema,
+)
+
+MAX_RANGES = 1024
+
+
+def egress_gateway_definition() -> Document:
+    ranges = object_schema(
+        "The floating addresses (EIPs). Without any, the gateway serves policies with useNodeIP only.",
+        {
+            "policy": {
+                "type": "string",
+                "enum": [str(policy) for policy in AddressPolicy],
+                "default": str(AddressPolicy.RANDOM),
+                "description": "How a policy's address is chosen. Random: any. PreferUnused: one that nobody has. "
+                "Limit: the same until so many policies have it.",
+            },
+            "limit": _limit("Policies that share an address under the policy Limit."),
+            "ipv4": _ranges(4, "IPv4 addresses. Where there are both families, they have equally many."),
+            "ipv6": _ranges(6, "IPv6 addresses. Where there are both families, they have equally many."),
+        },
+    )
+    nodes = object_schema(
+        "The nodes that may carry the addresses.",
+        {
+            "selector": selector_schema("Selects nodes by their labels; not empty.") | {RULES: NODE_SELECTOR_RULES},
+            "policy": {
+                "type": "string",
+                "enum": [str(policy) for policy in NodePolicy],
+                "default": str(NodePolicy.AVERAGE),
+                "description": "How a policy's node is chosen. AverageSelection (also AverageSelecton): the one that "
+                "carries the fewest. MinimumNodes: the same as long as possible. Limit: the same for so many.",
+            },
+            "limit": _limit("Policies that a node serves under the policy Limit."),
+        },
+        required=("selector",),
+    )
+    spec = object_schema(
+        "What the gateway consists of, and who may use it.",
+        {
+            "ranges": ranges,
+            "nodeSelector": nodes,
+            "allowedNamespaces": selector_schema(
+                "Namespaces, by their labels, whose policies may use the gateway. All if absent."
+            ),
+            "failPolicy": {
+                "type": "string",
+                "enum": [str(policy) for policy in FailPolicy],
+                "default": str(FailPolicy.CLOSED),
+                "description": "What becomes of a policy's traffic while no node can carry it. Closed: it is dropped. "
+                "Open: it leaves from its own node, with that node's address.",
+            },
+        },
+        required=("nodeSelector",),
+    )
+    return define(
+        EGRESS_GATEWAYS,
+        "Floating egress addresses (EIPs), and the nodes that may carry them.",
+        {"spec": spec, "status": _gateway_status()},
+        required=("spec",),
+        columns=[
+            column("Nodes", ".spec.nodeSelector.policy", "How nodes are chosen"),
+            column("IPv4 Total", ".status.ipUsage.ipv4Total", "IPv4 addresses of the ranges", type_="integer"),
+            column("IPv4 Free", ".status.ipUsage.ipv4Free", "Those that no policy has", type_="integer"),
+            column("IPv6 Total", ".status.ipUsage.ipv6Total", "IPv6 addresses of the ranges", type_="integer"),
+            column("IPv6 Free", ".status.ipUsage.ipv6Free", "Those that no policy has", type_="integer"),
+            column("Ready", condition_path("Ready", "status"), "Whether a node can carry addresses"),
+            AGE,
+            column("Reason", condition_path("Ready", "reason"), "Why it is ready or not") | {"priority": 1},
+            column("Fail Policy", ".spec.failPolicy", "What becomes of traffic without a node") | {"priority": 1},
+        ],
+        subresources={"status": {}},
+    )
+
+
+def _gateway_status() -> Document:
+    eip = object_schema(
+        "An address, or a pair of both families. Without any, the node's own address (useNodeIP).",
+        {
+            "ipv4": address_schema(4, "The IPv4 address."),
+            "ipv6": address_schema(6, "The IPv6 address."),
+            "policies": {
+                "type": "array",
+                "description": "Policies whose traffic leaves with it.",
+                "items": object_schema(
+                    "An EgressGatewayPolicy.",
+                    {
+                        "namespace": {"type": "string", "description": "Its namespace."},
+                        "name": {"type": "string", "description": "Its name."},
+                    },
+                    required=("namespace", "name"),
+                ),
+            },
+            "leaving": count_schema(
+                "Revision of this status in which it was decided that it leaves the node; 0: none."
+            ),
+        },
+    )
+    node = object_schema(
+        "A node that the selector selects.",
+        {
+            "name": {"type": "string", "minLength": 1, "description": "Name of the Node."},
+            "status": phase_schema("Phase of the node's EgressTunnel."),
+            "term": count_schema("Term of the node's lease for which the addresses were decided."),
+            "eips": {"type": "array", "description": "Addresses on the node.", "items": eip},
+        },
+        required=("name",),
+    )
+    usage = object_schema(
+        "How many addresses there are. Counts end at 2^63 - 1.",
+        {
+            "ipv4Total": count_schema("IPv4 addresses of the ranges."),
+            "ipv4Free": count_schema("Those that no policy has."),
+            "ipv6Total": count_schema("IPv6 addresses of the ranges."),
+            "ipv6Free": count_schema("Those that no policy has."),
+        },
+    )
+    return object_schema(
+        "Which node carries which address, for whom.",
+        {
+            "revision": count_schema("Counts the changes of nodeList."),
+            "nodeList": {
+                "type": "array",
+                "description": "The nodes that the selector selects, and those that still carry an address.",
+                "items": node,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+            "ipUsage": usage,
+            "conditions": conditions_schema(
+                "State of the gateway.",
+                "Ready: some node can carry addresses. Exhausted: a policy asks for an address, and none is left.",
+            ),
+        },
+    )
+
+
+def _limit(description: str) -> Document:
+    return {
+        "type": "integer",
+        "format": "int32",
+        "minimum": 1,
+        "default": SHARE_LIMIT,
+        "description": description,
+    }
+
+
+def _ranges(family: int, description: str) -> Document:
+    address, length, bits = (IPV4, IPV4_LENGTH, 2) if family == 4 else (IPV6, IPV6_LENGTH, 3)
+    example = "10.6.0.1, 10.6.0.1-10.6.0.10 or 10.6.0.0/26" if family == 4 else "fd00::1, fd00::1-fd00::a or fd00::/122"
+    return {
+        "type": "array",
+        "maxItems": MAX_RANGES,
+        "description": description,
+        "items": {
+            "type": "string",
+            "maxLength": 2 * length + len("-"),
+            "pattern": rf"^({address}(-{address}|/[0-9]{{1,{bits}}})?)?$",
+            "description": f"An address, the first and the last of several, or a network: {example}.",
+        },
+        "x-kubernetes-list-type": "set",
+    }

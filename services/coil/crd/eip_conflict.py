@@ -1,0 +1,174 @@
+"""Judges gateways and policies beside each other: what one may not take, or give up, because of others. Pure.
+
+Addresses that two gateways had would be announced by two nodes, and one that leaves a gateway while a policy has it
+would cut the policy's traffic. A tenant may not ask for an address by which another tenant is known outside.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+from coil.crd.address_span import Span, Version, merge_spans, parse_address, parse_span
+from coil.crd.egress_gateway import EgressGateway, Ranges
+from coil.crd.egress_gateway_policy import EgressGatewayPolicy
+from coil.crd.eip_validation import VERSIONS, texts_of
+from coil.crd.field_error import FieldError
+from coil.crd.resource import object_key
+
+_SHOWN_RANGES = 3
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Entry:
+    """One text of a gateway's ranges."""
+
+    first: int
+    last: int
+    text: str
+    gateway: str
+
+
+def validate_disjoint_ranges(gateway: EgressGateway, others: Iterable[EgressGateway]) -> list[FieldError]:
+    """Each entry of `gateway` that shares addresses with another gateway, with one of those it does so with.
+
+    A gateway of the same name is skipped. O(n log n) in the entries of all.
+    """
+    others = [other for other in others if other.metadata.name != gateway.metadata.name]
+    errors: list[FieldError] = []
+    for version in VERSIONS:
+        theirs = sorted(entry for other in others for entry in _entries(other, version))
+        # Of all that begin before an entry ends, the one that ends last is the one to meet it, if any does.
+        longest = list(accumulate(theirs, _longer))
+        for position, text in enumerate(texts_of(gateway.spec.ranges, version)):
+            span = _try_span(text, version)
+            before = 0 if span is None else bisect_right(theirs, span[1], key=lambda entry: entry.first)
+            if span is not None and before and (other := longest[before - 1]).last >= span[0]:
+                message = f"{text!r} overlaps {other.text!r} of the gateway {other.gateway!r}"
+                errors.append(FieldError(f"spec.ranges.ipv{version}[{position}]", message))
+    return errors
+
+
+def validate_kept(old: EgressGateway, new: EgressGateway, policies: Iterable[EgressGatewayPolicy]) -> list[FieldError]:
+    """The addresses that a policy has and that the change takes out of the gateway."""
+    errors: list[FieldError] = []
+    for (version, number), (text, user) in sorted(_allocated(old, policies).items()):
+        if _inside(old.spec.ranges, version, number) and not _inside(new.spec.ranges, version, number):
+            message = f"must keep {text}, which the policy {user} has: delete the policy first"
+            errors.append(FieldError(f"spec.ranges.ipv{version}", message))
+    return errors
+
+
+def validate_offered(policy: EgressGatewayPolicy, gateway: EgressGateway) -> list[FieldError]:
+    """The addresses that a policy asks for and its gateway does not have."""
+    errors: list[FieldError] = []
+    for version, number in _asked(policy).items():
+        if _inside(gateway.spec.ranges, version, number):
+            continue
+        texts = [text for text in texts_of(gateway.spec.ranges, version) if text]
+        more = ", …" if len(texts) > _SHOWN_RANGES else ""
+        have = ", ".join(texts[:_SHOWN_RANGES]) + more if texts else f"no IPv{version} addresses"
+        message = f"is not an address of the gateway {gateway.metadata.name!r}, which has {have}"
+        errors.append(FieldError(f"spec.egressIP.ipv{version}", message))
+    return errors
+
+
+def validate_untaken(policy: EgressGatewayPolicy, others: Iterable[EgressGatewayPolicy]) -> list[FieldError]:
+    """The addresses that a policy asks for, and may not have because of other policies.
+
+    One that only policies of other namespaces have is not to be asked for; their names stay untold. Inside a namespace
+    an address may be shared, but not one of a pair with another partner. `policy` itself is skipped. Ranges of gateways
+    are disjoint, so an address tells the gateway.
+    """
+    asked = _asked(policy)
+    key, namespace = object_key(policy.metadata), policy.metadata.namespace
+    holders = [(other, _held(other)) for other in others if asked and object_key(other.metadata) != key]
+    errors: list[FieldError] = []
+    for version, number in asked.items():
+        path = f"spec.egressIP.ipv{version}"
+        sharing = [(other, held) for other, held in holders if held.get(version) == number]
+        own = [(other, held) for other, held in sharing if other.metadata.namespace == namespace]
+        if sharing and not own:
+            errors.append(FieldError(path, "is the address of a policy in another namespace; ask for another"))
+        for other, held in own:
+            if any(held.get(family, wanted) != wanted for family, wanted in asked.items()):
+                message = f"belongs to a pair with another address, which the policy {object_key(other.metadata)} has"
+                errors.append(FieldError(path, message))
+                break
+    return errors
+
+
+def _entries(gateway: EgressGateway, version: Version) -> Iterator[_Entry]:
+    for text in texts_of(gateway.spec.ranges, version):
+        if (span := _try_span(text, version)) is not None:
+            yield _Entry(*span, text, gateway.metadata.name)
+
+
+def _longer(one: _Entry, other: _Entry) -> _Entry:
+    return one if one.last >= other.last else other
+
+
+def _try_span(text: str, version: Version) -> Span | None:
+    """None for a text that means nothing; what is wrong with it is `validate_gateway`'s to say."""
+    try:
+        return parse_span(text, version)
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def _spans(texts: tuple[str, ...], version: Version) -> Sequence[Span]:
+    return merge_spans(span for text in texts if (span := _try_span(text, version)) is not None)
+
+
+def _inside(ranges: Ranges, version: Version, number: int) -> bool:
+    spans = _spans(texts_of(ranges, version), version)
+    before = bisect_right(spans, number, key=lambda span: span[0])
+    return before > 0 and spans[before - 1][1] >= number
+
+
+def _numbers(ipv4: str, ipv6: str) -> dict[Version, int]:
+    """The addresses of a pair that are there and can be read."""
+    numbers: dict[Version, int] = {}
+    pair: tuple[tuple[Version, str], ...] = ((4, ipv4), (6, ipv6))
+    for version, text in pair:
+        try:
+            numbers[version] = int(parse_address(text, version))
+        except ValueError:
+            continue
+    return numbers
+
+
+def _asked(policy: EgressGatewayPolicy) -> dict[Version, int]:
+    return _numbers(policy.spec.egress_ip.ipv4, policy.spec.egress_ip.ipv6)
+
+
+def _held(policy: EgressGatewayPolicy) -> dict[Version, int]:
+    """What a policy has; or asks for, until the controller has said whether it gets it."""
+    status = policy.status
+    held = _numbers(status.eip.ipv4, status.eip.ipv6)
+    return held if held or status.conditions else _asked(policy)
+
+
+def _allocated(
+    gateway: EgressGateway, policies: Iterable[EgressGatewayPolicy]
+) -> dict[tuple[Version, int], tuple[str, str]]:
+    """Address and one policy that has it, by family and number: as gateway and policies tell."""
+    name = gateway.metadata.name
+    pairs = [
+        (eip.ipv4, eip.ipv6, f"{user.namespace}/{user.name}")
+        for node in gateway.status.node_list
+        for eip in node.eips
+        for user in eip.policies[:1]
+    ]
+    pairs += [
+        (policy.status.eip.ipv4, policy.status.eip.ipv6, object_key(policy.metadata))
+        for policy in policies
+        if policy.status.egress_gateway_name == name
+    ]
+    return {
+        (version, number): (ipv4 if version == 4 else ipv6, user)
+        for ipv4, ipv6, user in pairs
+        for version, number in _numbers(ipv4, ipv6).items()
+    }

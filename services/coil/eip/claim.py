@@ -1,0 +1,150 @@
+"""What placement is about: floating addresses (EIPs), the policies that want one, the nodes that may carry it.
+
+Bottom of the room. An EIP is one address, or a pair of both families that goes everywhere together.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import TypeVar
+
+from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, NodePolicy, PolicyRef
+from coil.crd.egress_gateway_policy import EgressGatewayPolicy
+from coil.crd.names import NodeName
+from coil.eip.address_range import AddressRanges, RangeError, parse_ranges
+from coil.kernel.family import Family
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class Eip:
+    """At least one of the two; as a request, the parts that matter to whoever asks."""
+
+    ipv4: IPv4Address | None = None
+    ipv6: IPv6Address | None = None
+
+    def __post_init__(self) -> None:
+        if self.ipv4 is None and self.ipv6 is None:
+            raise ValueError("an EIP has at least one address")
+
+    def __str__(self) -> str:
+        return " and ".join(str(part) for part in (self.ipv4, self.ipv6) if part is not None)
+
+    def agrees(self, other: "Eip") -> bool:
+        """Whether all that `other` has is here, too: then it can be served by this one."""
+        return other.ipv4 in {None, self.ipv4} and other.ipv6 in {None, self.ipv6}
+
+
+class RefusalReason(StrEnum):
+    """One CamelCase word each: the reason of a condition of the policy."""
+
+    INVALID = "EgressIPInvalid"
+    OUT_OF_RANGE = "EgressIPOutOfRange"
+    PAIR = "EgressIPPairConflict"
+    """One of the two addresses that were asked for is bound to another partner."""
+    TAKEN = "EgressIPTaken"
+    """The address that was asked for is bound to policies of other namespaces only."""
+    NO_ADDRESS = "NoAddress"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a policy gets no address. `message` is a sentence for whoever wrote the policy."""
+
+    reason: RefusalReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A policy's wish. `asked` is None with `use_node_ip`, and for any address of the gateway. `since` is the creation
+    time as the API server writes it: the older of two is served first.
+    """
+
+    policy: PolicyRef
+    asked: Eip | None = None
+    use_node_ip: bool = False
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A node that the gateway selects. `ready`: it can carry addresses now."""
+
+    node: NodeName
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """`eip` None: the node's own addresses. `node` None: nobody can carry it now."""
+
+    policy: PolicyRef
+    eip: Eip | None
+    node: NodeName | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayRules:
+    """A gateway's spec, parsed. A family without ranges has an empty `AddressRanges`; two families are of one size."""
+
+    ipv4: AddressRanges
+    ipv6: AddressRanges
+    address_policy: AddressPolicy = AddressPolicy.RANDOM
+    address_limit: int = 5
+    node_policy: NodePolicy = NodePolicy.AVERAGE
+    node_limit: int = 5
+
+
+def parse_rules(spec: EgressGatewaySpec) -> GatewayRules:
+    """Raises RangeError, with a sentence for whoever wrote the gateway. The spelling `AverageSelecton` becomes the
+    right one here; an unknown policy counts as the default, and a limit as at least 1.
+    """
+    ranges = spec.ranges
+    ipv4, ipv6 = parse_ranges(ranges.ipv4, Family.IPV4), parse_ranges(ranges.ipv6, Family.IPV6)
+    if ipv4.size and ipv6.size and ipv4.size != ipv6.size:
+        text = f"the ranges have {ipv4.size} IPv4 addresses but {ipv6.size} IPv6 addresses"
+        raise RangeError(f"{text}: give both families equally many, or one of them none")
+    node_policy = _member(NodePolicy, spec.node_selector.policy, NodePolicy.AVERAGE)
+    return GatewayRules(
+        ipv4=ipv4,
+        ipv6=ipv6,
+        address_policy=_member(AddressPolicy, ranges.policy, AddressPolicy.RANDOM),
+        address_limit=max(1, ranges.limit),
+        node_policy=NodePolicy.AVERAGE if node_policy is NodePolicy.AVERAGE_AS_PROPOSED else node_policy,
+        node_limit=max(1, spec.node_selector.limit),
+    )
+
+
+def parse_claim(policy: EgressGatewayPolicy) -> Claim | Refusal:
+    """The wish of a policy, or what is wrong with it."""
+    wish, metadata = policy.spec.egress_ip, policy.metadata
+    try:
+        asked = parse_eip(wish.ipv4, wish.ipv6)
+    except AddressValueError as error:
+        return Refusal(RefusalReason.INVALID, f"spec.egressIP: {error}")
+    if wish.use_node_ip and asked is not None:
+        return Refusal(RefusalReason.INVALID, "spec.egressIP: useNodeIP and an address exclude each other")
+    since = metadata.creation_timestamp
+    return Claim(
+        policy=policy_ref(policy),
+        asked=asked,
+        use_node_ip=wish.use_node_ip,
+        since="" if since is None else since.isoformat(),
+    )
+
+
+def parse_eip(ipv4: str, ipv6: str) -> Eip | None:
+    """The EIP of these texts, None of empty ones. Raises AddressValueError."""
+    if not ipv4 and not ipv6:
+        return None
+    return Eip(IPv4Address(ipv4) if ipv4 else None, IPv6Address(ipv6) if ipv6 else None)
+
+
+def policy_ref(policy: EgressGatewayPolicy) -> PolicyRef:
+    return PolicyRef(namespace=policy.metadata.namespace, name=policy.metadata.name)
+
+
+def _member(kind: type[_Choice], text: str, default: _Choice) -> _Choice:
+    return next((member for member in kind if member == text), default)

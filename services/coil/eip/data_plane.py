@@ -1,0 +1,303 @@
+"""What a node's nftables sets hold for all policies, kept up to date by what changes.
+
+Place in the flow: the node's agent tells this book what it sees of policies, pods and peers, and carries out what
+`take_changes` returns with `coil.nft`; `coil.eip.eip_table` has the rules that look it up.
+
+A *class* is the set of policies that concern a source address. It has a number for as long as anything is in it, and
+numbers are not used again. Only sources that this node has anything to do with are in the sets: those on it, and those
+that a policy of theirs brings here; ranges of sources are on every node.
+
+Invariant: what the book has at any time follows from what it was told last, in whatever order and steps; only the
+numbers of the classes tell the way.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+
+from coil.crd.egress_gateway import PolicyRef
+from coil.crd.names import NodeName
+from coil.eip.classification import PolicyView, classify, cluster_spans, needs_cluster
+from coil.eip.eip_set import ARP_EIPS, CLOSED, HERE, NODES, OPEN, SETS, SOLICITED
+from coil.eip.element_ledger import ElementLedger
+from coil.eip.interval import Span, span_word
+from coil.eip.source_book import SourceBook, SourceNumber, source_family, source_word
+from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.link import MacAddress
+from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName, class_word
+
+_SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
+
+__all__ = ["DataPlaneBook", "Peer", "PolicyView"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another node: the mark that leads to it, and how it is reached. `tunnel` are its addresses in the tunnel network,
+    `parent` those that carry the tunnel.
+    """
+
+    node: NodeName
+    mark: int
+    mac: MacAddress
+    tunnel: tuple[IPAddress, ...] = ()
+    parent: tuple[IPAddress, ...] = ()
+
+
+@dataclass(slots=True)
+class _Class:
+    """One class in use: its number, and how many sources and ranges are of it."""
+
+    number: int
+    users: int = 0
+
+
+_ClassKey = tuple[Family, frozenset[PolicyRef]]
+
+
+class DataPlaneBook:
+    """See the module. Setters cost O(what differs), `take_changes` O(elements that differ) but for ranges of sources,
+    of which a change costs O(all ranges).
+    """
+
+    def __init__(self) -> None:
+        self._own: NodeName | None = None
+        self._policies: dict[PolicyRef, PolicyView] = {}
+        self._sources = SourceBook()
+        self._marks: dict[NodeName, int] = {}
+        self._cluster: dict[Family, list[Span]] = {family: cluster_spans((), family) for family in Family}
+        self._classes: dict[_ClassKey, _Class] = {}
+        self._classes_of: dict[PolicyRef, set[_ClassKey]] = {}
+        self._class_of: dict[SourceNumber, _ClassKey] = {}
+        self._range_class: dict[Family, dict[Span, _ClassKey]] = {family: {} for family in Family}
+        self._last_number = 0
+        self._stale_classes: set[_ClassKey] = set()
+        """Those whose elements may not say what their policies say now, and those that nothing may be left of."""
+        self._stale_pods: set[SourceNumber] = set()
+        self._stale_ranges = False
+        self._ledger = ElementLedger()
+        for family in Family:
+            self._write_cluster(family)
+
+    def set_own(self, node: NodeName) -> None:
+        """The node whose book this is; nothing is carried `HERE` before."""
+        if node == self._own:
+            return
+        self._own = node
+        self._stale_pods |= self._sources.pods()
+        self._spoil_classes(self._classes)
+
+    def set_policies(self, policies: Iterable[PolicyView]) -> None:
+        """These policies, and no others."""
+        wanted = {policy.ref: policy for policy in policies}
+        for ref in self._policies.keys() - wanted.keys():
+            self.remove_policy(ref)
+        for policy in wanted.values():
+            self.set_policy(policy)
+
+    def set_policy(self, policy: PolicyView) -> None:
+        """This policy is new, or as it is now."""
+        former = self._policies.get(policy.ref)
+        if former == policy:
+            return
+        self._policies[policy.ref] = policy
+        self._spoil_classes(self._classes_of.get(policy.ref, ()))
+        if former is None or _reach(former, self._own) != _reach(policy, self._own):
+            # Which sources it concerns, or which of them matter here, is another question now.
+            self._set_ranges(policy.ref, policy.pod_subnets)
+            self._stale_pods |= self._sources.of_policy(policy.ref)
+
+    def remove_policy(self, ref: PolicyRef) -> None:
+        """This policy is no more. Its sources stay, for a policy of that name that may come again."""
+        if self._policies.pop(ref, None) is not None:
+            self._stale_pods |= self._sources.of_policy(ref)
+            self._set_ranges(ref, ())
+
+    def set_sources(self, policy: PolicyRef, sources: Mapping[IPAddress, NodeName]) -> None:
+        """The addresses of the pods that the policy selects, all of them, with the nodes of the pods. The policy need
+        not be there yet.
+        """
+        self._stale_pods |= self._sources.set_pods(policy, sources)
+
+    def set_cluster(self, networks: Iterable[IPNetwork]) -> None:
+        """The cluster's own addresses: those of pods, nodes and Services, of the tunnel network, and extras. What never
+        leaves a link is added to them.
+        """
+        kept = tuple(networks)
+        for family in Family:
+            spans = cluster_spans(kept, family)
+            if spans == self._cluster[family]:
+                continue
+            self._cluster[family] = spans
+            self._write_cluster(family)
+            self._spoil_classes(key for key in self._classes if key[0] is family and needs_cluster(self._views(key[1])))
+
+    def set_peers(self, peers: Sequence[Peer]) -> None:
+        """The other nodes that can be reached, all of them."""
+        marks = {peer.node: peer.mark for peer in peers}
+        changed = {node for node in marks.keys() | self._marks.keys() if marks.get(node) != self._marks.get(node)}
+        self._marks = marks
+        self._ledger.write("peers", {NODES: {str(peer.mac): peer.mark for peer in peers}})
+        if changed:
+            for ref, policy in self._policies.items():
+                if policy.node in changed:
+                    self._spoil_classes(self._classes_of.get(ref, ()))
+
+    def set_held(self, addresses: Iterable[IPAddress]) -> None:
+        """The floating addresses on this node. Answers for them are fenced, so one has to be here before it is on a
+        link, and until it is off.
+        """
+        words: dict[Family, dict[ElementKey, ElementValue]] = {family: {} for family in Family}
+        for address in addresses:
+            words[Family.of(address)][str(address)] = None
+        held = {SETS[family].held: words[family] for family in Family}
+        groups: dict[ElementKey, ElementValue] = {solicited_node(str(word)): None for word in words[Family.IPV6]}
+        self._ledger.write("held", {**held, ARP_EIPS: words[Family.IPV4], SOLICITED: groups})
+
+    def take_changes(self) -> ElementChanges:
+        """What leads from the elements at the last call, none at first, to those of now."""
+        self._settle()
+        return self._ledger.take_changes()
+
+    def elements(self) -> Elements:
+        """All elements of now. Sets that expire are not among them. Does not count as `take_changes`."""
+        self._settle()
+        return self._ledger.elements()
+
+    def _write_cluster(self, family: Family) -> None:
+        words: dict[ElementKey, ElementValue] = {span_word(span, family): None for span in self._cluster[family]}
+        self._ledger.write(("cluster", family), {SETS[family].cluster: words})
+
+    def _views(self, refs: Iterable[PolicyRef]) -> list[PolicyView]:
+        return [self._policies[ref] for ref in refs if ref in self._policies]
+
+    def _spoil_classes(self, keys: Iterable[_ClassKey]) -> None:
+        self._stale_classes.update(keys)
+
+    def _set_ranges(self, ref: PolicyRef, subnets: tuple[IPNetwork, ...]) -> None:
+        if subnets or self._sources.has_subnets(ref):
+            self._stale_pods |= self._sources.set_subnets(ref, subnets)
+            self._stale_ranges = True
+
+    def _settle(self) -> None:
+        """First the sources, which bring classes to be and to an end, then the classes that are left."""
+        known_keys: dict[_ClassKey, _ClassKey | None] = {}
+        for source in self._stale_pods:
+            self._settle_pod(source, known_keys)
+        self._stale_pods.clear()
+        if self._stale_ranges:
+            for family in Family:
+                self._settle_ranges(family)
+            self._stale_ranges = False
+        for key in self._stale_classes:
+            if self._classes[key].users:
+                self._ledger.write(key, self._class_elements(key, class_word(self._classes[key].number)))
+            else:
+                self._forget(key)
+        self._stale_classes.clear()
+
+    def _settle_pod(self, source: SourceNumber, known_keys: dict[_ClassKey, _ClassKey | None]) -> None:
+        """`known_keys` is this settlement's: many sources have the same policies."""
+        family = source_family(source)
+        told = (family, self._sources.policies_of(source))
+        if told not in known_keys:
+            known_keys[told] = self._key(told[1], family)
+        key = known_keys[told]
+        if key is not None and not self._matters(source, key):
+            key = None
+        former = self._class_of.get(source)
+        if key == former:
+            return
+        if former is not None:
+            del self._class_of[source]
+            self._leave(former)
+        if key is None:
+            self._ledger.remove(SETS[family].classes, source_word(source))
+            return
+        self._class_of[source] = key
+        self._ledger.put(SETS[family].classes, source_word(source), class_word(self._join(key).number))
+
+    def _matters(self, source: SourceNumber, key: _ClassKey) -> bool:
+        """Whether a pod is this node's business. What a range says here of others is what it would say without them."""
+        return any(self._policies[ref].node == self._own for ref in key[1]) or self._sources.is_on(source, self._own)
+
+    def _key(self, refs: Iterable[PolicyRef], family: Family) -> _ClassKey | None:
+        concerning = frozenset(ref for ref in refs if ref in self._policies and self._policies[ref].concerns(family))
+        return (family, concerning) if concerning else None
+
+    def _settle_ranges(self, family: Family) -> None:
+        former, self._range_class[family] = self._range_class[family], {}
+        words: dict[ElementKey, ElementValue] = {}
+        for span, refs in self._sources.ranges(family):
+            key = self._key(refs, family)
+            if key is not None:
+                self._range_class[family][span] = key
+                words[span_word(span, family)] = class_word(self._join(key).number)
+        for key in former.values():
+            self._leave(key)
+        self._ledger.write(("ranges", family), {SETS[family].subnet_classes: words})
+
+    def _join(self, key: _ClassKey) -> _Class:
+        known = self._classes.get(key)
+        if known is None:
+            self._last_number += 1
+            known = self._classes[key] = _Class(self._last_number)
+            self._stale_classes.add(key)
+            for ref in key[1]:
+                self._classes_of.setdefault(ref, set()).add(key)
+        known.users += 1
+        return known
+
+    def _leave(self, key: _ClassKey) -> None:
+        self._classes[key].users -= 1
+        if not self._classes[key].users:
+            self._stale_classes.add(key)
+
+    def _forget(self, key: _ClassKey) -> None:
+        del self._classes[key]
+        self._ledger.write(key, {})
+        for ref in key[1]:
+            self._classes_of[ref].discard(key)
+            if not self._classes_of[ref]:
+                del self._classes_of[ref]
+
+    def _class_elements(self, key: _ClassKey, word: str) -> dict[SetName, dict[ElementKey, ElementValue]]:
+        family, refs = key
+        names = SETS[family]
+        decided = classify(self._views(refs), family=family, cluster=self._cluster[family])
+        found: dict[SetName, dict[ElementKey, ElementValue]] = {}
+        for span, policy in decided.explicit:
+            place = (word, span_word(span, family))
+            way = self._way(policy)
+            found.setdefault(names.ways, {})[place] = way
+            if way == HERE and (eip := policy.address(family)) is not None:
+                found.setdefault(names.eips, {})[place] = str(eip)
+            elif way == HERE:
+                found.setdefault(names.node_ips, {})[place] = None
+        if decided.default is not None:
+            way = self._way(decided.default)
+            if way != OPEN:
+                found[names.default_ways] = {word: way}
+            if way == HERE and (eip := decided.default.address(family)) is not None:
+                found[names.default_eips] = {word: str(eip)}
+            elif way == HERE:
+                found[names.default_node_ips] = {word: None}
+        return found
+
+    def _way(self, policy: PolicyView) -> int:
+        if policy.node is not None:
+            if policy.node == self._own:
+                return HERE
+            if policy.node in self._marks:
+                return self._marks[policy.node]
+        return OPEN if policy.fail_open else CLOSED
+
+
+def solicited_node(address: str) -> str:
+    """The multicast group where neighbours ask for an IPv6 address (RFC 4291, 2.7.1)."""
+    return str(IPv6Address(_SOLICITED_NODE | int(IPv6Address(address)) & 0xFFFFFF))
+
+
+def _reach(policy: PolicyView, own: NodeName | None) -> tuple[object, ...]:
+    """What decides which sources a policy concerns, and which of them matter on this node."""
+    return policy.pod_subnets, policy.node == own, *(policy.concerns(family) for family in Family)

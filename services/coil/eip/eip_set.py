@@ -1,0 +1,124 @@
+"""The sets and maps of the EIP data plane, by name and type, and the marks that are in them.
+
+Place in the flow: `coil.eip.data_plane` fills them, the rules of `coil.eip.eip_table` look them up.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from coil.kernel.family import Family
+from coil.kernel.nft_element import SetName
+from coil.kernel.nft_table import DataType, LeadingBits, NftSet, TableFamily
+
+TABLE: Final = "coil-eip"
+
+HERE: Final = 0x26000000
+"""This node carries it."""
+OPEN: Final = 0
+"""Nobody carries it, and it may leave from its own node."""
+CLOSED: Final = 0x260000FF
+"""Nobody carries it."""
+FORWARDED: Final = 0x12000000
+"""On its way into the tunnel: no node's mark, as what it is wrapped in keeps the mark, and is routed in its turn."""
+ANY_NODE: Final = LeadingBits(HERE, 8)
+
+BITS: Final = {Family.IPV4: 4, Family.IPV6: 6}
+"""The digit that ends the names of what there is for each family."""
+
+_ADDRESS: Final = {Family.IPV4: DataType.IPV4, Family.IPV6: DataType.IPV6}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilySets:
+    """The sets and maps of one family, by their names in `TABLE`."""
+
+    classes: SetName
+    """map: address of a pod -> class"""
+    subnet_classes: SetName
+    """map: range of sources -> class, for sources that are not in `classes`"""
+    ways: SetName
+    """map: class, range of destinations -> mark"""
+    default_ways: SetName
+    """map: class -> mark"""
+    eips: SetName
+    """map: class, range of destinations -> address"""
+    default_eips: SetName
+    """map: class -> address"""
+    node_ips: SetName
+    """class, range of destinations: the node's own address"""
+    default_node_ips: SetName
+    """class: the node's own address"""
+    cluster: SetName
+    """ranges: the cluster's own addresses"""
+    held: SetName
+    """addresses: the floating addresses that are on this node"""
+
+
+def _name(name: str) -> SetName:
+    return SetName(TableFamily.INET, TABLE, name)
+
+
+def _family_sets(family: Family) -> FamilySets:
+    number = BITS[family]
+    return FamilySets(
+        classes=_name(f"class{number}"),
+        subnet_classes=_name(f"subnet_class{number}"),
+        ways=_name(f"way{number}"),
+        default_ways=_name(f"default_way{number}"),
+        eips=_name(f"eip{number}"),
+        default_eips=_name(f"default_eip{number}"),
+        node_ips=_name(f"node_ip{number}"),
+        default_node_ips=_name(f"default_node_ip{number}"),
+        cluster=_name(f"cluster{number}"),
+        held=_name(f"eips{number}"),
+    )
+
+
+SETS: Final = {family: _family_sets(family) for family in Family}
+NODES: Final = _name("nodes")
+"""map: hardware address of a peer's tunnel -> its mark"""
+SOLICITED: Final = _name("solicited6")
+"""multicast groups: where neighbours ask for the floating IPv6 addresses that are on this node (RFC 4291, 2.7.1)"""
+ALIVE: Final = _name("alive")
+"""`ipv4` and `ipv6`, for as long as the node may hold floating addresses."""
+ARP_EIPS: Final = SetName(TableFamily.ARP, TABLE, "eips")
+"""addresses: the floating addresses that are on this node"""
+ARP_ALIVE: Final = SetName(TableFamily.ARP, TABLE, "alive")
+"""`request` and `reply`, for as long as the node may hold floating addresses."""
+FUSES: Final = ((ALIVE, ("ipv4", "ipv6")), (ARP_ALIVE, ("request", "reply")))
+"""What is to be refreshed with every acknowledged renewal."""
+
+
+def packet_sets() -> tuple[NftSet, ...]:
+    """Those of the table of packets."""
+    return (
+        *(entry for family in Family for entry in _sets_of(family)),
+        NftSet(name=NODES.name, key=(DataType.ETHER,), value=DataType.MARK),
+        NftSet(name=SOLICITED.name, key=(DataType.IPV6,)),
+        NftSet(name=ALIVE.name, key=(DataType.PACKET_FAMILY,), timeouts=True),
+    )
+
+
+def arp_sets() -> tuple[NftSet, ...]:
+    """Those of the table of ARP."""
+    return (
+        NftSet(name=ARP_EIPS.name, key=(DataType.IPV4,)),
+        NftSet(name=ARP_ALIVE.name, key=(DataType.ARP_OPERATION,), timeouts=True),
+    )
+
+
+def _sets_of(family: Family) -> tuple[NftSet, ...]:
+    names, address = SETS[family], _ADDRESS[family]
+    by_destination, by_class = (DataType.CLASS, address), (DataType.CLASS,)
+    return (
+        NftSet(name=names.classes.name, key=(address,), value=DataType.CLASS),
+        NftSet(name=names.subnet_classes.name, key=(address,), value=DataType.CLASS, intervals=True),
+        NftSet(name=names.ways.name, key=by_destination, value=DataType.MARK, intervals=True),
+        NftSet(name=names.default_ways.name, key=by_class, value=DataType.MARK),
+        NftSet(name=names.eips.name, key=by_destination, value=address, intervals=True),
+        NftSet(name=names.default_eips.name, key=by_class, value=address),
+        NftSet(name=names.node_ips.name, key=by_destination, intervals=True),
+        NftSet(name=names.default_node_ips.name, key=by_class),
+        NftSet(name=names.cluster.name, key=(address,), intervals=True),
+        NftSet(name=names.held.name, key=(address,)),
+    )

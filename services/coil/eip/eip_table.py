@@ -1,0 +1,337 @@
+"""The nftables tables of the data plane: rules that are the same whatever policies, pods and nodes there are.
+
+Place in the flow: `coil.eip.data_plane` says what is in the sets and maps of these tables.
+
+A packet of a pod, on its way out, at prerouting: its source gives its class (`class`, else `subnet_class`), class and
+destination give its way (`way`, else `default_way` beyond `cluster`), a mark: a node's, which leads into the tunnel;
+`HERE`; `OPEN`, as if there were no policy; or `CLOSED`, the end. What comes out of the tunnel goes through the same
+lookups, and may have no other way than `HERE`. Out of a gateway, `HERE` gets its source address from `eip`, `node_ip`
+and their defaults, looked up in the same manner. Back: a connection that came through the tunnel bears the mark of the
+node that it came from, which leads the replies there.
+
+The class is a number that has to be held between two lookups. The packet's traffic class holds it: forwarding sets that
+anew (IPv4), and nobody else asks for it before; it is zero again after the lookups.
+
+Looked at after DNAT, so that both nodes see one destination: a Service is what stands behind it, and kube-proxy's marks
+are not written into ours. Fails closed, everywhere: what has a node's mark leaves by the tunnel or not at all, and what
+is `HERE` leaves with an address of this node or not at all, whatever happened to a connection's translation.
+
+While no renewal of the node's lease was acknowledged (`alive` has run out), nothing goes out with a floating address,
+and nobody is told where it is: neither ARP nor neighbour discovery answer for `eips`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from coil.eip.eip_set import (
+    ALIVE,
+    ANY_NODE,
+    ARP_ALIVE,
+    ARP_EIPS,
+    BITS,
+    CLOSED,
+    FORWARDED,
+    FUSES,
+    HERE,
+    NODES,
+    SETS,
+    SOLICITED,
+    TABLE,
+    arp_sets,
+    packet_sets,
+)
+from coil.kernel.family import Family
+from coil.kernel.link import LinkName
+from coil.kernel.nft_table import (
+    DESTINATION,
+    SOURCE,
+    Assign,
+    ChainType,
+    ClampSegments,
+    Comparison,
+    Count,
+    Field,
+    Goto,
+    Hook,
+    Jump,
+    LeadingBits,
+    Lookup,
+    Match,
+    Member,
+    NftChain,
+    NftTable,
+    Priority,
+    RegularChain,
+    Rule,
+    SourceNat,
+    TableFamily,
+    Verdict,
+)
+
+__all__ = ["CLOSED", "FUSES", "HERE", "SETS", "TABLE", "EipTableOptions", "forward_shim", "plan_eip_tables"]
+
+DROPPED_CLOSED: Final = "dropped_closed"
+"""No node could carry it, or there was no way to the node."""
+DROPPED_FENCED: Final = "dropped_fenced"
+"""The node's lease was not renewed."""
+DROPPED_STRAY: Final = "dropped_stray"
+"""Came through the tunnel, and this node does not carry it (any more)."""
+DROPPED_UNTRANSLATED: Final = "dropped_untranslated"
+"""Would have left this node with a source that is not the node's."""
+
+
+_TUNNEL: Final = LinkName("egress.vxlan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EipTableOptions:
+    """`keep_source`: what goes into the tunnel is not masqueraded by other tables (Weave and the like would)."""
+
+    tunnel: LinkName = _TUNNEL
+    keep_source: bool = True
+
+
+def plan_eip_tables(options: EipTableOptions) -> tuple[NftTable, NftTable]:
+    """The table of packets, and the one of ARP."""
+    return _packet_table(options), _arp_table()
+
+
+def forward_shim(options: EipTableOptions) -> tuple[tuple[str, ...], ...]:
+    """The rules for `iptables -I FORWARD` and `ip6tables -I FORWARD` where the policy of that chain is DROP (Docker,
+    some CNIs), which an nftables table cannot overrule: for what goes into the tunnel, and for what comes out of it.
+    """
+    tunnel = str(options.tunnel)
+    return ("-o", tunnel, "-j", "ACCEPT"), ("-i", tunnel, "-j", "ACCEPT")
+
+
+def _is(field: Field, value: str | int | LeadingBits | Member) -> Match:
+    return Match(field, Comparison.IS, value)
+
+
+def _is_not(field: Field, value: str | int) -> Match:
+    return Match(field, Comparison.IS_NOT, value)
+
+
+def _drop(counter: str, *matches: Match) -> Rule:
+    return *matches, Count(counter), Verdict.DROP
+
+
+_CLEAR: Final = Assign(Field.PACKET_CLASS, 0)
+
+
+def _packet_table(options: EipTableOptions) -> NftTable:
+    into_tunnel = _is(Field.OUTPUT_LINK, options.tunnel)
+    out_of_tunnel = _is(Field.INPUT_LINK, options.tunnel)
+    here = _is(Field.PACKET_MARK, HERE)
+    keep_source: tuple[Rule, ...] = tuple(
+        (into_tunnel, _is(Field.PACKET_MARK, FORWARDED), SourceNat(family, SOURCE[family])) for family in Family
+    )
+    prerouting = NftChain(
+        name="prerouting",
+        type=ChainType.FILTER,
+        hook=Hook.PREROUTING,
+        priority=Priority.AFTER_DSTNAT,
+        rules=(
+            (
+                _is(Field.CONNECTION_DIRECTION, "reply"),
+                _is(Field.CONNECTION_MARK, ANY_NODE),
+                Assign(Field.PACKET_MARK, Field.CONNECTION_MARK),
+            ),
+            (_is(Field.CONNECTION_DIRECTION, "reply"), Verdict.ACCEPT),
+            (out_of_tunnel, Jump("arrival")),
+            *_class_rules("way"),
+            _drop(DROPPED_STRAY, out_of_tunnel),
+        ),
+    )
+    forward = NftChain(
+        name="onward",
+        type=ChainType.FILTER,
+        hook=Hook.FORWARD,
+        priority=Priority.MANGLE,
+        rules=(
+            (into_tunnel, _is(Field.PACKET_MARK, ANY_NODE), Assign(Field.PACKET_MARK, FORWARDED), Verdict.ACCEPT),
+            _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, ANY_NODE), _is_not(Field.PACKET_MARK, HERE)),
+        ),
+    )
+    postrouting = NftChain(
+        name="postrouting",
+        type=ChainType.NAT,
+        hook=Hook.POSTROUTING,
+        priority=Priority.BEFORE_SRCNAT,
+        rules=(
+            *(keep_source if options.keep_source else ()),
+            (_is_not(Field.PACKET_MARK, HERE), Verdict.ACCEPT),
+            *_class_rules("source"),
+            _drop(DROPPED_UNTRANSLATED),
+        ),
+    )
+    guard = NftChain(
+        name="guard",
+        type=ChainType.FILTER,
+        hook=Hook.POSTROUTING,
+        priority=Priority.AFTER_SRCNAT,
+        rules=(
+            (here, Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"), _CLEAR),
+            _drop(DROPPED_UNTRANSLATED, here, _is_not(Field.SOURCE_KIND, "local")),
+            (into_tunnel, Match(Field.TCP_FLAGS, Comparison.AMONG, "syn"), ClampSegments()),
+        ),
+    )
+    return NftTable(
+        name=TABLE,
+        counters=(DROPPED_CLOSED, DROPPED_FENCED, DROPPED_STRAY, DROPPED_UNTRANSLATED),
+        sets=packet_sets(),
+        chains=(
+            *_judgement(out_of_tunnel),
+            *(_way_chain(family) for family in Family),
+            *(_source_chain(family) for family in Family),
+            *(prerouting, forward, postrouting, guard, _input_chain(), _output_chain()),
+        ),
+    )
+
+
+def _class_rules(chain: str) -> tuple[Rule, ...]:
+    """To the chain of that name and family, with the class of the source, if it has one."""
+    return tuple(
+        (Assign(Field.PACKET_CLASS, Lookup(SOURCE[family], classes.name)), Goto(f"{chain}{BITS[family]}"))
+        for family in Family
+        for classes in (SETS[family].classes, SETS[family].subnet_classes)
+    )
+
+
+def _judgement(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
+    arrival = RegularChain(
+        name="arrival",
+        rules=(
+            (Assign(Field.CONNECTION_MARK, Lookup(Field.ETHER_SOURCE, NODES.name)), Verdict.RETURN),
+            _drop(DROPPED_STRAY),
+        ),
+    )
+    decided = RegularChain(
+        name="decided",
+        rules=(
+            (_CLEAR,),
+            _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, CLOSED)),
+            (_is(Field.PACKET_MARK, HERE), Goto("here")),
+            _drop(DROPPED_STRAY, out_of_tunnel),
+        ),
+    )
+    undecided = RegularChain(name="undecided", rules=((_CLEAR,), _drop(DROPPED_STRAY, out_of_tunnel)))
+    here = RegularChain(
+        name="here",
+        rules=(
+            # What belongs to no connection is never translated.
+            _drop(DROPPED_UNTRANSLATED, Match(Field.CONNECTION_STATE, Comparison.AMONG, ("invalid", "untracked"))),
+            (_is(Field.FAMILY, Member(ALIVE.name)), Verdict.ACCEPT),
+            _drop(DROPPED_FENCED),
+        ),
+    )
+    return arrival, here, decided, undecided
+
+
+def _way_chain(family: Family) -> RegularChain:
+    names, destination = SETS[family], DESTINATION[family]
+    return RegularChain(
+        name=f"way{BITS[family]}",
+        rules=(
+            (
+                Assign(Field.PACKET_MARK, Lookup((Field.PACKET_CLASS, destination), names.ways.name)),
+                Goto("decided"),
+            ),
+            (_is(destination, Member(names.cluster.name)), Goto("undecided")),
+            (Assign(Field.PACKET_MARK, Lookup(Field.PACKET_CLASS, names.default_ways.name)), Goto("decided")),
+            (Goto("undecided"),),
+        ),
+    )
+
+
+def _source_chain(family: Family) -> RegularChain:
+    names, explicit = SETS[family], (Field.PACKET_CLASS, DESTINATION[family])
+    return RegularChain(
+        name=f"source{BITS[family]}",
+        rules=(
+            (SourceNat(family, Lookup(explicit, names.eips.name)),),
+            (Match(explicit, Comparison.IS, Member(names.node_ips.name)), Verdict.MASQUERADE),
+            (SourceNat(family, Lookup(Field.PACKET_CLASS, names.default_eips.name)),),
+            (_is(Field.PACKET_CLASS, Member(names.default_node_ips.name)), Verdict.MASQUERADE),
+            _drop(DROPPED_UNTRANSLATED),
+        ),
+    )
+
+
+def _input_chain() -> NftChain:
+    """Nobody listens on a floating address. Above all, the node must not answer for a connection that it has taken over
+    and whose pod has not spoken yet: a reset would end it.
+
+    Who asks where a floating IPv6 address is, is heard only while alive. The question is what is dropped, as the answer
+    of a proxy comes from the node's own address, and nftables 1.0.6 has no word for what it is about. Meanwhile an own
+    address that shares the group of a floating one is not found by new neighbours either.
+    """
+    return NftChain(
+        name="local",
+        type=ChainType.FILTER,
+        hook=Hook.INPUT,
+        priority=Priority.FILTER,
+        rules=(
+            (
+                _is(Field.IPV4_DESTINATION, Member(SETS[Family.IPV4].held.name)),
+                _is_not(Field.PROTOCOL, "icmp"),
+                Verdict.DROP,
+            ),
+            (
+                _is(Field.IPV6_DESTINATION, Member(SETS[Family.IPV6].held.name)),
+                _is_not(Field.PROTOCOL, "ipv6-icmp"),
+                Verdict.DROP,
+            ),
+            (_is(Field.FAMILY, Member(ALIVE.name)), Verdict.ACCEPT),
+            *(
+                (
+                    _is(Field.ICMPV6_TYPE, "nd-neighbor-solicit"),
+                    _is(Field.IPV6_DESTINATION, Member(name.name)),
+                    Verdict.DROP,
+                )
+                for name in (SETS[Family.IPV6].held, SOLICITED)
+            ),
+        ),
+    )
+
+
+def _output_chain() -> NftChain:
+    """What is said or asked from a floating address tells where it is."""
+    return NftChain(
+        name="discovery",
+        type=ChainType.FILTER,
+        hook=Hook.OUTPUT,
+        priority=Priority.FILTER,
+        rules=(
+            (_is(Field.FAMILY, Member(ALIVE.name)), Verdict.ACCEPT),
+            *(
+                (
+                    _is(Field.ICMPV6_TYPE, kind),
+                    _is(Field.IPV6_SOURCE, Member(SETS[Family.IPV6].held.name)),
+                    Verdict.DROP,
+                )
+                for kind in ("nd-neighbor-solicit", "nd-neighbor-advert")
+            ),
+        ),
+    )
+
+
+def _arp_table() -> NftTable:
+    """While not alive: no answer for a floating address, no question from one, and none is heard."""
+    alive: Rule = (_is(Field.ARP_OPERATION, Member(ARP_ALIVE.name)), Verdict.ACCEPT)
+    chains = (("asking", Hook.OUTPUT, Field.ARP_SOURCE), ("asked", Hook.INPUT, Field.ARP_DESTINATION))
+    return NftTable(
+        family=TableFamily.ARP,
+        name=TABLE,
+        sets=arp_sets(),
+        chains=tuple(
+            NftChain(
+                name=name,
+                type=ChainType.FILTER,
+                hook=hook,
+                priority=Priority.FILTER,
+                rules=(alive, (_is(field, Member(ARP_EIPS.name)), Verdict.DROP)),
+            )
+            for name, hook, field in chains
+        ),
+    )

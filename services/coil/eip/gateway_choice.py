@@ -1,0 +1,58 @@
+"""Which gateway a policy means, and whether that gateway lets the policy's namespace in.
+
+Asked at admission and again whenever a policy is placed, as labels and gateways change. A policy that names a gateway
+means that one. One that names none means the gateway that its namespace's label names, otherwise the one called
+`default`, each only if it allows the namespace.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coil.crd.egress_gateway import EgressGateway
+from coil.crd.egress_gateway_policy import EgressGatewayPolicySpec
+from coil.crd.eip_names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
+
+
+class ChoiceReason(StrEnum):
+    """One CamelCase word each: the reason of a condition of the policy."""
+
+    NOT_FOUND = "GatewayNotFound"
+    NOT_ALLOWED = "GatewayNotAllowed"
+    NO_DEFAULT = "NoDefaultGateway"
+
+
+@dataclass(frozen=True, slots=True)
+class NoGateway:
+    """`message` is a sentence for whoever wrote the policy."""
+
+    reason: ChoiceReason
+    message: str
+
+
+def allows(gateway: EgressGateway, namespace_labels: Mapping[str, str]) -> bool:
+    """Whether policies of a namespace with these labels may use the gateway."""
+    allowed = gateway.spec.allowed_namespaces
+    return allowed is None or allowed.selects(namespace_labels)
+
+
+def choose_gateway(
+    spec: EgressGatewayPolicySpec,
+    *,
+    namespace_labels: Mapping[str, str],
+    gateway: Callable[[str], EgressGateway | None],
+) -> EgressGateway | NoGateway:
+    """`gateway` gives the EgressGateway of a name. A gateway that is being deleted is still there for its policies."""
+    if name := spec.egress_gateway_name:
+        found = gateway(name)
+        if found is None:
+            return NoGateway(ChoiceReason.NOT_FOUND, f"there is no EgressGateway {name!r}")
+        if not allows(found, namespace_labels):
+            return NoGateway(ChoiceReason.NOT_ALLOWED, f"the EgressGateway {name!r} does not allow this namespace")
+        return found
+    for name in (namespace_labels.get(LABEL_DEFAULT_GATEWAY, ""), DEFAULT_GATEWAY):
+        found = gateway(name) if name else None
+        if found is not None and allows(found, namespace_labels):
+            return found
+    message = f"no egressGatewayName, and neither the namespace's label {LABEL_DEFAULT_GATEWAY} nor the name"
+    return NoGateway(ChoiceReason.NO_DEFAULT, f"{message} {DEFAULT_GATEWAY!r} leads to a gateway that allows it")

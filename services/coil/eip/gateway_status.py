@@ -1,0 +1,243 @@
+"""A placement as the status of its gateway: what each node is told to hold, and when an address may change hands.
+
+    placement ──┐
+    old status ─┼─► plan_status ─► new status ─► agents
+    leases ─────┘                      └─► as_listed ─► plan_policy_status
+
+The status is the one place in which it is decided who holds what, so it is written as a whole, guarded by the resource
+version of the gateway that it was planned from. Invariants, however late the news of the leases are:
+
+* An address that a node may still hold is listed at that node, and at no other. It is over for the node when its lease
+  is revoked, or has a later term than the one that the status names, or when the agent has applied the revision from
+  which on the address leaves. A lease of an *earlier* term than the status names is old news, and says nothing.
+* So an address whose policies were placed elsewhere first stays where it is, as one that leaves, and its policies have
+  no node, though the entry names them. It is listed at the new node when the old one is done with it.
+* `revision` grows by one with every change of the list, and with nothing else.
+
+A gateway must not go, nor an address leave its ranges, as long as the list has an entry for it: what another gateway
+makes of that address is not seen from here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import AddressValueError
+
+import msgspec
+
+from coil.crd.egress_gateway import AddressUsage, EgressGateway, EgressGatewayStatus, EipEntry, GatewayNode, PolicyRef
+from coil.crd.egress_gateway_policy import EgressGatewayPolicy, EgressGatewayPolicyStatus, PolicyEip
+from coil.crd.egress_tunnel import TunnelPhase
+from coil.crd.names import NodeName
+from coil.eip.address_range import AddressRanges
+from coil.eip.claim import Eip, Placed, Refusal, parse_eip, parse_rules, policy_ref
+from coil.eip.condition import gateway_conditions, keep_times, policy_condition
+from coil.eip.gateway_choice import NoGateway
+from coil.eip.placement import Placement
+from coil.kernel.family import IPAddress
+
+_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What is known of a node. Wanted for every node that the gateway selects, and every one that its status lists.
+
+    `phase` is the tunnel's. `term` and `held` are the lease's as it was last seen; of a node that never had one, 0 and
+    False. `applied` is the revision of this gateway that its agent has applied.
+    """
+
+    name: NodeName
+    phase: str
+    term: int
+    applied: int | None
+    held: bool
+    selected: bool = True
+
+
+@dataclass(slots=True)
+class _Stay:
+    """Addresses of the old status that their node may still hold, as far as they are not listed there again."""
+
+    node: str
+    ipv4: str
+    ipv6: str
+    leaving: int
+
+
+def plan_status(
+    gateway: EgressGateway, placement: Placement, nodes: Sequence[NodeFacts], *, now: datetime
+) -> EgressGatewayStatus:
+    """The status that follows on `gateway.status`; equal to it when there is nothing to write.
+
+    `placement` is `place`'s, from `former_of` this gateway. `now` is for the conditions. A node that the status lists
+    and `nodes` does not have may still hold what is listed there. Raises RangeError.
+    """
+    old = gateway.status
+    facts = {fact.name: fact for fact in nodes}
+    stays = [stay for listed in old.node_list for stay in _stays(listed, facts.get(NodeName(listed.name)))]
+    entries = _settled(placement, facts, stays)
+    waiting = _waiting(placement, entries)
+    for stay in stays:
+        if stay.ipv4 or stay.ipv6:
+            entry = EipEntry(
+                ipv4=stay.ipv4,
+                ipv6=stay.ipv6,
+                policies=tuple(sorted(waiting.get(stay.ipv4, set()) | waiting.get(stay.ipv6, set()))),
+                leaving=stay.leaving or old.revision + 1,
+            )
+            entries.setdefault(stay.node, []).append(entry)
+    before = {listed.name: listed for listed in old.node_list}
+    node_list = tuple(
+        _listed(before.get(name, GatewayNode(name=name)), facts.get(NodeName(name)), entries.get(name, []))
+        for name in sorted(entries.keys() | {fact.name for fact in nodes if fact.selected})
+    )
+    usage = _usage(gateway, placement, stays)
+    ready = sum(fact.selected and fact.held and fact.phase == TunnelPhase.READY for fact in nodes)
+    return EgressGatewayStatus(
+        revision=old.revision + (node_list != old.node_list),
+        node_list=node_list,
+        ip_usage=usage,
+        conditions=keep_times(gateway_conditions(ready, usage), old.conditions, now),
+    )
+
+
+def as_listed(status: EgressGatewayStatus, placement: Placement) -> tuple[Placed, ...]:
+    """The placement as far as `status` lists it: without a node where an address is still waited for."""
+    listed = {
+        (policy, listed.name)
+        for listed in status.node_list
+        for entry in listed.eips
+        if not entry.leaving
+        for policy in entry.policies
+    }
+    return tuple(
+        placed if (placed.policy, placed.node) in listed else Placed(policy=placed.policy, eip=placed.eip, node=None)
+        for placed in placement.placed
+    )
+
+
+def plan_policy_status(
+    policy: EgressGatewayPolicy, gateway_name: str, outcome: Placed | Refusal | NoGateway, *, now: datetime
+) -> EgressGatewayPolicyStatus:
+    """The status that follows on `policy.status`; equal to it when there is nothing to write.
+
+    `outcome` is one of `as_listed`. It is written after the gateway's status. The address stays in it while there is
+    no node; a policy that is refused has none.
+    """
+    eip = outcome.eip if isinstance(outcome, Placed) else None
+    node = outcome.node if isinstance(outcome, Placed) else None
+    ipv4, ipv6 = _texts(eip)
+    return EgressGatewayPolicyStatus(
+        egress_gateway_name=gateway_name,
+        eip=PolicyEip(ipv4=ipv4, ipv6=ipv6),
+        node=node or "",
+        conditions=keep_times([policy_condition(outcome)], policy.status.conditions, now),
+    )
+
+
+def former_of(gateway: EgressGateway, policies: Iterable[EgressGatewayPolicy]) -> tuple[Placed, ...]:
+    """What the policies of a gateway had before: by its status, and by their own where no node has their address.
+
+    A text that is no address, which only somebody else can have written, is nothing that anybody had.
+    """
+    found: dict[PolicyRef, Placed] = {}
+    for policy in policies:
+        status, ref = policy.status, policy_ref(policy)
+        eip = _eip(status.eip.ipv4, status.eip.ipv6)
+        if status.egress_gateway_name == gateway.metadata.name and eip is not None:
+            found[ref] = Placed(policy=ref, eip=eip, node=None)
+    for listed in gateway.status.node_list:
+        for entry in listed.eips:
+            eip = _eip(entry.ipv4, entry.ipv6)
+            if not entry.leaving and (eip is not None or not (entry.ipv4 or entry.ipv6)):
+                for ref in entry.policies:
+                    found[ref] = Placed(policy=ref, eip=eip, node=NodeName(listed.name))
+    return tuple(found.values())
+
+
+def _stays(listed: GatewayNode, fact: NodeFacts | None) -> Iterable[_Stay]:
+    if fact is not None and (fact.term > listed.term or (fact.term == listed.term and not fact.held)):
+        return
+    for entry in listed.eips:
+        done = entry.leaving and fact is not None and fact.applied is not None and fact.applied >= entry.leaving
+        if not done and (entry.ipv4 or entry.ipv6):
+            yield _Stay(listed.name, entry.ipv4, entry.ipv6, entry.leaving)
+
+
+def _settled(
+    placement: Placement, facts: Mapping[NodeName, NodeFacts], stays: Iterable[_Stay]
+) -> dict[str, list[EipEntry]]:
+    """The entries that hold by node; what they have of `stays` is taken from there."""
+    at: dict[str, list[_Stay]] = {}
+    for stay in stays:
+        for text in filter(None, (stay.ipv4, stay.ipv6)):
+            at.setdefault(text, []).append(stay)
+    groups: dict[tuple[NodeName, Eip | None], list[PolicyRef]] = {}
+    for placed in placement.placed:
+        if placed.node is not None and (fact := facts.get(placed.node)) and fact.held and fact.selected:
+            groups.setdefault((placed.node, placed.eip), []).append(placed.policy)
+    entries: dict[str, list[EipEntry]] = {}
+    for (node, eip), policies in groups.items():
+        ipv4, ipv6 = _texts(eip)
+        here = [stay for text in (ipv4, ipv6) for stay in at.get(text, ())]
+        if any(stay.node != node for stay in here):
+            continue
+        for stay in here:
+            stay.ipv4 = "" if stay.ipv4 == ipv4 else stay.ipv4
+            stay.ipv6 = "" if stay.ipv6 == ipv6 else stay.ipv6
+        entries.setdefault(node, []).append(EipEntry(ipv4=ipv4, ipv6=ipv6, policies=tuple(sorted(policies))))
+    return entries
+
+
+def _waiting(placement: Placement, entries: Mapping[str, Sequence[EipEntry]]) -> dict[str, set[PolicyRef]]:
+    """The policies that no entry has, by each of their addresses."""
+    served = {policy for listed in entries.values() for entry in listed for policy in entry.policies}
+    waiting: dict[str, set[PolicyRef]] = {}
+    for placed in placement.placed:
+        if placed.policy not in served:
+            for text in filter(None, _texts(placed.eip)):
+                waiting.setdefault(text, set()).add(placed.policy)
+    return waiting
+
+
+def _listed(before: GatewayNode, fact: NodeFacts | None, entries: list[EipEntry]) -> GatewayNode:
+    """With the term that the entries are for: old news take none back."""
+    eips = tuple(sorted(entries, key=_order))
+    if fact is None:
+        return msgspec.structs.replace(before, eips=eips)
+    return GatewayNode(name=before.name, status=fact.phase, term=max(fact.term, before.term), eips=eips)
+
+
+def _usage(gateway: EgressGateway, placement: Placement, stays: Iterable[_Stay]) -> AddressUsage:
+    rules = parse_rules(gateway.spec)
+    eips = {placed.eip for placed in placement.placed} | {_eip(stay.ipv4, stay.ipv6) for stay in stays}
+    used = [eip for eip in eips if eip is not None]
+    return AddressUsage(
+        ipv4_total=min(rules.ipv4.size, _MOST),
+        ipv4_free=_free(rules.ipv4, {eip.ipv4 for eip in used}),
+        ipv6_total=min(rules.ipv6.size, _MOST),
+        ipv6_free=_free(rules.ipv6, {eip.ipv6 for eip in used}),
+    )
+
+
+def _free(ranges: AddressRanges, used: Iterable[IPAddress | None]) -> int:
+    return min(ranges.size - sum(address is not None and address in ranges for address in used), _MOST)
+
+
+def _texts(eip: Eip | None) -> tuple[str, str]:
+    if eip is None:
+        return "", ""
+    return "" if eip.ipv4 is None else str(eip.ipv4), "" if eip.ipv6 is None else str(eip.ipv6)
+
+
+def _eip(ipv4: str, ipv6: str) -> Eip | None:
+    try:
+        return parse_eip(ipv4, ipv6)
+    except AddressValueError:
+        return None
+
+
+def _order(entry: EipEntry) -> tuple[int, str, str]:
+    """Stable from one status to the next."""
+    return entry.leaving, entry.ipv4, entry.ipv6

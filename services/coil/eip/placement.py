@@ -1,0 +1,198 @@
+"""Which policy gets which floating address on which node: one gateway as a whole, from what was before.
+
+    spec ─► GatewayRules ┐
+    nodes ─► Candidates  ├─► place ─► Placement ─► coil.eip.gateway_status
+    policies ─► Claims   │
+    status ─► former     ┘
+
+In this order, the older policy first: addresses that are held already stay where they are; those whose node is lost are
+spread over the ready ones; then come the policies that ask for an address, and at last those that take any.
+
+Invariants: an EIP is on one node, with all its policies. An address has one partner. A policy whose address still lies
+in the ranges keeps it, and a ready node keeps all that it has: nothing moves to make room or to even things out, and
+nothing moves back to a node that returns. Placing again, with the result as what was before, changes nothing. Without
+a ready node the addresses stay with their policies.
+
+For a policy that takes any address the node comes first, as proposed, and the address is one that is on that node
+already, or on none. So neither limit is passed while a node and an address with room are left: where all addresses are
+in use, only nodes that have some are asked.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coil.crd.egress_gateway import AddressPolicy, PolicyRef
+from coil.crd.names import NodeName
+from coil.eip.claim import Candidate, Claim, Eip, GatewayRules, Placed, Refusal, RefusalReason, parse_rules
+from coil.eip.eip_book import Binding, EipBook
+from coil.eip.node_choice import NodeChoice, draw
+
+__all__ = [
+    "Candidate",
+    "Claim",
+    "Eip",
+    "GatewayRules",
+    "Placed",
+    "Placement",
+    "Refusal",
+    "RefusalReason",
+    "parse_rules",
+    "place",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Sorted by policy; every claim is either placed or refused."""
+
+    placed: tuple[Placed, ...] = ()
+    refused: Mapping[PolicyRef, Refusal] = field(default_factory=dict)
+
+
+def place(
+    rules: GatewayRules,
+    *,
+    candidates: Sequence[Candidate],
+    claims: Sequence[Claim],
+    former: Sequence[Placed],
+    random: Callable[[], float],
+) -> Placement:
+    """The placement of `claims`, each of another policy. `random` gives [0, 1); nothing else is left to chance.
+
+    `former` may be of policies that are gone, and of nodes and addresses that are not the gateway's any more.
+    """
+    work = _Work(rules, candidates, random)
+    before = {placed.policy: placed for placed in former}
+    newcomers = work.keep(sorted(claims, key=lambda claim: (claim.since, claim.policy)), before)
+    work.settle()
+    for claim in newcomers:
+        if claim.asked is not None:
+            work.grant(claim, claim.asked)
+    for claim in newcomers:
+        if claim.asked is None:
+            work.allot(claim)
+    return work.result()
+
+
+class _Work:
+    """One placement under way. `own` are the policies that leave by their node's own addresses."""
+
+    def __init__(self, rules: GatewayRules, candidates: Sequence[Candidate], random: Callable[[], float]) -> None:
+        self._policy = rules.address_policy
+        self._random = random
+        self._nodes = NodeChoice(rules, (one.node for one in candidates if one.ready), random)
+        self._book = EipBook(rules)
+        self._own: dict[PolicyRef, NodeName | None] = {}
+        self._refused: dict[PolicyRef, Refusal] = {}
+
+    def keep(self, claims: Sequence[Claim], before: Mapping[PolicyRef, Placed]) -> list[Claim]:
+        """Take over what still holds; the claims that are left get something new. Both in the order of `claims`."""
+        newcomers: set[PolicyRef] = set()
+        kept: list[tuple[PolicyRef, Eip, NodeName | None]] = []
+        for claim in claims:
+            placed = before.get(claim.policy)
+            if claim.use_node_ip:
+                self._own[claim.policy] = None if placed is None or placed.eip is not None else self._ready(placed.node)
+                self._nodes.add(self._own[claim.policy], 1)
+            elif (eip := self._still(claim, placed)) is not None and placed is not None:
+                kept.append((claim.policy, eip, self._ready(placed.node)))
+            else:
+                newcomers.add(claim.policy)
+        # Whole pairs before lone addresses, which look for a partner that is free.
+        kept.sort(key=lambda item: item[1].ipv4 is None or item[1].ipv6 is None)
+        home: dict[int, NodeName] = {}
+        for policy, eip, node in kept:
+            binding = self._book.adopt(eip)
+            if binding is None:
+                newcomers.add(policy)
+                continue
+            self._book.join(binding, policy)
+            if node is not None:
+                home.setdefault(id(binding), node)
+        for binding in self._book.bindings:
+            if (node := home.get(id(binding))) is not None:
+                self._settle(binding, node)
+        return [claim for claim in claims if claim.policy in newcomers]
+
+    def settle(self) -> None:
+        """Give a node to what has lost its own, the heaviest first, as then the loads come out most alike."""
+        homeless = [binding for binding in self._book.bindings if not binding.settled]
+        for binding in sorted(homeless, key=lambda binding: -len(binding.policies)):
+            self._settle(binding, self._nodes.choose(len(binding.policies)))
+        for policy, node in self._own.items():
+            if node is None:
+                self._own[policy] = self._nodes.choose(1)
+                self._nodes.add(self._own[policy], 1)
+
+    def grant(self, claim: Claim, asked: Eip) -> None:
+        """The address that was asked for, or the refusal."""
+        if self._book.pool.trim(asked) != asked:
+            message = f"{asked} does not lie in the ranges of the gateway"
+            self._refused[claim.policy] = Refusal(RefusalReason.OUT_OF_RANGE, message)
+            return
+        binding = self._book.adopt(asked)
+        if binding is None:
+            message = f"{asked} cannot go together: {self._book.partners(asked)}"
+            self._refused[claim.policy] = Refusal(RefusalReason.PAIR, message)
+        elif any(policy.namespace != claim.policy.namespace for policy in binding.policies):
+            message = f"{asked} is bound to a policy of another namespace"
+            self._refused[claim.policy] = Refusal(RefusalReason.TAKEN, message)
+        elif binding.settled:
+            self._share(binding, claim.policy)
+        else:
+            self._begin(binding, claim.policy, self._nodes.choose(1))
+
+    def allot(self, claim: Claim) -> None:
+        """Any address, by the address policy, on the node that the node policy says."""
+        book, free = self._book, self._book.pool.free
+        if not free and not book.bindings:
+            self._refused[claim.policy] = Refusal(RefusalReason.NO_ADDRESS, "the gateway has no addresses")
+            return
+        node = self._nodes.choose(1) if free else self._node_with_addresses()
+        used, unfilled = book.on(node), book.unfilled(node)
+        if self._policy is AddressPolicy.LIMIT and unfilled:
+            self._share(next(iter(unfilled.values())), claim.policy)
+            return
+        if free and self._policy is not AddressPolicy.RANDOM:
+            used = []
+        number = draw(free + len(used), self._random)
+        if number < len(used):
+            self._share(used[number], claim.policy)
+        else:
+            self._begin(book.bind(book.pool.unused(number - len(used))), claim.policy, node)
+
+    def result(self) -> Placement:
+        placed = [Placed(policy=policy, eip=None, node=node) for policy, node in self._own.items()]
+        for binding in self._book.bindings:
+            placed += [Placed(policy=policy, eip=binding.eip, node=binding.node) for policy in binding.policies]
+        placed.sort(key=lambda one: (one.policy.namespace, one.policy.name))
+        return Placement(placed=tuple(placed), refused=dict(sorted(self._refused.items())))
+
+    def _still(self, claim: Claim, placed: Placed | None) -> Eip | None:
+        """What the policy may keep of the address that it had."""
+        eip = None if placed is None or placed.eip is None else self._book.pool.trim(placed.eip)
+        return eip if eip is not None and (claim.asked is None or eip.agrees(claim.asked)) else None
+
+    def _ready(self, node: NodeName | None) -> NodeName | None:
+        return node if node in self._nodes.counts else None
+
+    def _node_with_addresses(self) -> NodeName | None:
+        """Where all addresses are in use: a node that has some, with room in them if it can be had."""
+        on, nodes = self._book.on, self._nodes
+        if self._policy is AddressPolicy.LIMIT:
+            unfilled = nodes.choose(1, [node for node in nodes.counts if self._book.unfilled(node)])
+            if unfilled is not None:
+                return unfilled
+        return nodes.choose(1, [node for node in nodes.counts if on(node)])
+
+    def _settle(self, binding: Binding, node: NodeName | None) -> None:
+        self._book.settle(binding, node)
+        self._nodes.add(node, len(binding.policies))
+
+    def _begin(self, binding: Binding, policy: PolicyRef, node: NodeName | None) -> None:
+        self._book.join(binding, policy)
+        self._settle(binding, node)
+
+    def _share(self, binding: Binding, policy: PolicyRef) -> None:
+        self._book.join(binding, policy)
+        self._nodes.add(binding.node, 1)

@@ -1,0 +1,230 @@
+"""Placement by cases: the modes of the proposal, requests, refusals, what is kept."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+
+from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, NodePolicy, NodeSelector, PolicyRef, Ranges
+from coil.crd.names import NodeName
+from coil.eip.address_range import RangeError
+from coil.eip.claim import Candidate, Claim, Eip, GatewayRules, Placed, RefusalReason, parse_rules
+from coil.eip.placement import Placement, place
+
+DUAL = Ranges(ipv4=("10.6.0.1-10.6.0.4",), ipv6=("fd00::1-fd00::4",))
+
+
+def eip(last: int, other: int | None = None) -> Eip:
+    return Eip(IPv4Address(f"10.6.0.{last}"), IPv6Address(f"fd00::{last if other is None else other}"))
+
+
+def rules(ranges: Ranges = DUAL, node_policy: str = NodePolicy.AVERAGE, node_limit: int = 5) -> GatewayRules:
+    return parse_rules(
+        EgressGatewaySpec(ranges=ranges, node_selector=NodeSelector(policy=node_policy, limit=node_limit))
+    )
+
+
+def ref(name: str, namespace: str = "ns") -> PolicyRef:
+    return PolicyRef(namespace=namespace, name=name)
+
+
+def claims(count: int, begin: int = 0) -> list[Claim]:
+    return [Claim(policy=ref(f"p{number:04}"), since=f"{number:04}") for number in range(begin, begin + count)]
+
+
+def nodes(names: str, down: str = "") -> list[Candidate]:
+    return [Candidate(node=NodeName(name), ready=name not in down) for name in names]
+
+
+def run(
+    given_rules: GatewayRules,
+    wanted: Sequence[Claim],
+    *,
+    on: Iterable[Candidate] = nodes("abc"),
+    former: Sequence[Placed] = (),
+    seed: int = 1,
+) -> Placement:
+    return place(given_rules, candidates=list(on), claims=wanted, former=former, random=random.Random(seed).random)
+
+
+def per_node(placement: Placement) -> Counter[str]:
+    return Counter(placed.node or "" for placed in placement.placed)
+
+
+def per_eip(placement: Placement) -> Counter[Eip]:
+    return Counter(placed.eip for placed in placement.placed if placed.eip is not None)
+
+
+def unused() -> Ranges:
+    return Ranges(policy=AddressPolicy.PREFER_UNUSED, ipv4=("10.6.0.0/24",), ipv6=("fd00::/120",))
+
+
+def test_average_selection_spreads() -> None:
+    assert sorted(per_node(run(rules(unused()), claims(10))).values()) == [3, 3, 4]
+
+
+def test_the_proposals_spelling_of_it_is_the_same() -> None:
+    proposed = rules(unused(), NodePolicy.AVERAGE_AS_PROPOSED)
+    assert run(proposed, claims(10)) == run(rules(unused()), claims(10))
+
+
+def test_minimum_nodes_stays_on_one() -> None:
+    first = run(rules(unused(), NodePolicy.MINIMUM), claims(10))
+    assert len(per_node(first)) == 1
+    again = run(rules(unused(), NodePolicy.MINIMUM), claims(20), former=first.placed)
+    assert per_node(again).keys() == per_node(first).keys()
+
+
+def test_the_node_limit_fills_one_after_the_other_and_then_any() -> None:
+    limited = rules(unused(), NodePolicy.LIMIT, 4)
+    assert sorted(per_node(run(limited, claims(9))).values()) == [1, 4, 4]
+    full = run(limited, claims(30))
+    assert sum(per_node(full).values()) == 30
+    assert min(per_node(full).values()) >= 4
+
+
+def test_unused_addresses_come_first_and_then_used_ones() -> None:
+    ranges = Ranges(policy=AddressPolicy.PREFER_UNUSED, ipv4=DUAL.ipv4, ipv6=DUAL.ipv6)
+    assert set(per_eip(run(rules(ranges), claims(4))).values()) == {1}
+    assert sum(per_eip(run(rules(ranges), claims(9))).values()) == 9
+
+
+def test_the_address_limit_fills_one_before_the_next() -> None:
+    ranges = Ranges(policy=AddressPolicy.LIMIT, limit=3, ipv4=DUAL.ipv4)
+    assert sorted(per_eip(run(rules(ranges), claims(8), on=nodes("a"))).values()) == [2, 3, 3]
+    assert sorted(per_eip(run(rules(ranges), claims(12))).values()) == [3, 3, 3, 3]
+    assert sum(per_eip(run(rules(ranges), claims(20))).values()) == 20
+
+
+def test_random_takes_used_ones_too() -> None:
+    counts = [len(per_eip(run(rules(), claims(4), on=nodes("a"), seed=seed))) for seed in range(40)]
+    assert min(counts) < 4 == max(counts)
+
+
+def test_pairs_go_by_index() -> None:
+    for placed in run(rules(), claims(12)).placed:
+        assert placed.eip is not None
+        assert int(placed.eip.ipv4 or 0) & 0xFF == int(placed.eip.ipv6 or 0) & 0xFF
+
+
+def test_a_request_for_one_half_brings_its_partner() -> None:
+    for asked in (Eip(IPv4Address("10.6.0.2")), Eip(None, IPv6Address("fd00::2"))):
+        (placed,) = run(rules(), [Claim(policy=ref("p"), asked=asked)]).placed
+        assert placed.eip == eip(2)
+
+
+def test_a_pair_across_leaves_two_halves_that_are_joined() -> None:
+    crossed = Claim(policy=ref("p"), asked=eip(2, 3), since="0")
+    ranges = Ranges(policy=AddressPolicy.PREFER_UNUSED, ipv4=DUAL.ipv4, ipv6=DUAL.ipv6)
+    placement = run(rules(ranges), [crossed, *claims(3, 1)])
+    assert set(per_eip(placement)) == {eip(2, 3), eip(3, 2), eip(1), eip(4)}
+
+
+def test_another_partner_of_a_bound_address_is_refused() -> None:
+    first = run(rules(), [Claim(policy=ref("p1"), asked=eip(1), since="1")])
+    both = [Claim(policy=ref("p1"), asked=eip(1), since="2"), Claim(policy=ref("p0"), asked=eip(1, 2), since="1")]
+    placement = run(rules(), both, former=first.placed)
+    assert placement.placed == first.placed
+    assert placement.refused[ref("p0")].reason is RefusalReason.PAIR
+    assert "10.6.0.1 and fd00::1" in placement.refused[ref("p0")].message
+
+
+def test_two_halves_of_different_pairs_are_refused() -> None:
+    wanted = [
+        Claim(policy=ref("p1"), asked=eip(1), since="1"),
+        Claim(policy=ref("p2"), asked=eip(2), since="2"),
+        Claim(policy=ref("p3"), asked=eip(1, 2), since="3"),
+    ]
+    assert run(rules(), wanted).refused[ref("p3")].reason is RefusalReason.PAIR
+
+
+def test_another_tenants_address_is_refused_and_ones_own_is_shared() -> None:
+    wanted = [
+        Claim(policy=ref("p1", "shop"), asked=eip(1), since="1"),
+        Claim(policy=ref("p2", "bank"), asked=eip(1), since="2"),
+        Claim(policy=ref("p3", "shop"), asked=eip(1), since="3"),
+    ]
+    placement = run(rules(), wanted)
+    assert {placed.policy for placed in placement.placed} == {ref("p1", "shop"), ref("p3", "shop")}
+    assert placement.refused[ref("p2", "bank")].reason is RefusalReason.TAKEN
+
+
+@pytest.mark.parametrize("asked", [Eip(IPv4Address("10.6.0.5")), Eip(IPv4Address("10.6.0.1"), IPv6Address("fd00::5"))])
+def test_what_is_not_in_the_ranges_is_refused(asked: Eip) -> None:
+    placement = run(rules(), [Claim(policy=ref("p"), asked=asked)])
+    assert placement.refused[ref("p")].reason is RefusalReason.OUT_OF_RANGE
+
+
+def test_without_ranges_there_are_only_the_nodes_own_addresses() -> None:
+    wanted = [Claim(policy=ref("p")), Claim(policy=ref("own"), use_node_ip=True)]
+    placement = run(rules(Ranges()), wanted)
+    assert placement.refused[ref("p")].reason is RefusalReason.NO_ADDRESS
+    (own,) = placement.placed
+    assert own.eip is None
+    assert own.node in {"a", "b", "c"}
+
+
+def test_a_lost_nodes_addresses_are_spread_and_nobody_else_moves() -> None:
+    before = run(rules(unused()), claims(30))
+    after = run(rules(unused()), claims(30), former=before.placed, on=nodes("abc", down="a"))
+    assert per_node(after) == {"b": 15, "c": 15}
+    for old, new in zip(before.placed, after.placed, strict=True):
+        assert old.eip == new.eip
+        assert old.node in {new.node, "a"}
+    # It comes back, and gets only what is new.
+    back = run(rules(unused()), claims(30), former=after.placed)
+    assert back == after
+    assert per_node(run(rules(unused()), claims(40), former=after.placed))["a"] == 10
+
+
+def test_without_a_ready_node_addresses_stay() -> None:
+    before = run(rules(unused()), claims(10))
+    none = run(rules(unused()), claims(11), former=before.placed, on=nodes("abc", down="abc"))
+    assert {placed.node for placed in none.placed} == {None}
+    assert [placed.eip for placed in none.placed][:10] == [placed.eip for placed in before.placed]
+    later = run(rules(unused()), claims(11), former=none.placed, on=nodes("b"))
+    assert [placed.eip for placed in later.placed] == [placed.eip for placed in none.placed]
+    assert per_node(later) == {"b": 11}
+
+
+def test_the_last_policy_takes_its_address_with_it() -> None:
+    before = run(rules(), [Claim(policy=ref("p"), asked=eip(1))])
+    after = run(rules(), [Claim(policy=ref("q", "other"), asked=eip(1, 2))], former=before.placed)
+    assert [placed.eip for placed in after.placed] == [eip(1, 2)]
+
+
+def test_an_address_that_the_ranges_have_lost_is_given_up() -> None:
+    before = run(rules(), [Claim(policy=ref("p"))], on=nodes("a"))
+    moved = rules(Ranges(ipv4=("10.7.0.1",), ipv6=("fd00:7::1",)))
+    (placed,) = run(moved, [Claim(policy=ref("p"))], former=before.placed).placed
+    assert placed.eip == Eip(IPv4Address("10.7.0.1"), IPv6Address("fd00:7::1"))
+
+
+def test_a_second_family_is_added_to_what_is_there() -> None:
+    single = rules(Ranges(ipv4=DUAL.ipv4))
+    before = run(single, claims(3))
+    after = run(rules(), claims(3), former=before.placed)
+    assert [p.eip and p.eip.ipv4 for p in after.placed] == [p.eip and p.eip.ipv4 for p in before.placed]
+    assert all(placed.eip is not None and placed.eip.ipv6 is not None for placed in after.placed)
+    assert [p.eip for p in run(single, claims(3), former=after.placed).placed] == [p.eip for p in before.placed]
+
+
+def test_own_addresses_move_only_from_a_lost_node() -> None:
+    own = [Claim(policy=ref(f"own{number}"), use_node_ip=True) for number in range(6)]
+    before = run(rules(Ranges()), own)
+    assert per_node(before) == {"a": 2, "b": 2, "c": 2}
+    after = run(rules(Ranges()), own, former=before.placed, on=nodes("abc", down="b"))
+    assert per_node(after) == {"a": 3, "c": 3}
+    assert run(rules(Ranges()), own, former=after.placed) == after
+
+
+def test_families_of_different_size_are_told() -> None:
+    with pytest.raises(RangeError, match="4 IPv4 addresses but 1 IPv6"):
+        rules(Ranges(ipv4=DUAL.ipv4, ipv6=("fd00::1",)))
+
+
+def test_a_thousand_policies_in_a_huge_range_use_a_thousand_addresses() -> None:
+    huge = rules(Ranges(policy=AddressPolicy.PREFER_UNUSED, ipv6=("2001:db8::/64",)))
+    assert len(per_eip(run(huge, claims(1000)))) == 1000
