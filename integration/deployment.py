@@ -30,6 +30,7 @@ WEBHOOKS = CHART / "templates" / "webhook-ipam.yaml"
 EGRESS_WEBHOOKS = CHART / "templates" / "webhook-egress.yaml"
 WEBHOOK_KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
 KINDS = ("addresspools", "addressblocks", "blockrequests", "egresses")
+EIP_KINDS = ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-ipam-controller"
 EGRESS_WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-egress-controller"
 POOLS_PATH = "/apis/coil.cybozu.com/v2/addresspools"
@@ -63,6 +64,7 @@ def apply_chart(plane: ControlPlane) -> None:
     remove_webhooks(plane)
     remove_webhooks(plane, of="coil-egress-controller")
     names = [f"crd/{kind}.coil.cybozu.com" for kind in KINDS]
+    names += [f"crd/{kind}.egressgateway.spidernet.io" for kind in EIP_KINDS]
     plane.kubectl("wait", "--for=condition=Established", f"--timeout={START_SECONDS:.0f}s", *names)
 
 

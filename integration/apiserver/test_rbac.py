@@ -10,6 +10,7 @@ from integration.cluster.control_plane import ControlPlane
 pytestmark = pytest.mark.apiserver
 
 COIL = "coil.cybozu.com"
+EIP = "egressgateway.spidernet.io"
 LEASES = "coordination.k8s.io"
 ADMISSION = "admissionregistration.k8s.io"
 POLICY = "policy"
@@ -131,6 +132,9 @@ COILD_MAY_NOT = [
 ]
 
 
+EIP_KINDS = ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
+PEOPLES_EIP_KINDS = ("egressgateways", "egressgatewaypolicies")
+
 EGRESS_CONTROLLER_MAY = [
     *(wish(verb, COIL, "egresses") for verb in ("list", "watch")),
     wish("patch", COIL, "egresses/status"),
@@ -155,6 +159,16 @@ EGRESS_CONTROLLER_MAY = [
         for verb in ("get", "update")
     ),
     *(wish(verb, ADMISSION, kind, name=EGRESS_CONTROLLER) for verb in ("get", "patch") for kind in WEBHOOK_KINDS),
+    *(wish(verb, "", kind) for verb in ("get", "list", "watch") for kind in ("nodes", "namespaces")),
+    *(wish(verb, "", "pods") for verb in ("list", "watch")),
+    *(wish(verb, EIP, kind) for verb in ("get", "list", "watch") for kind in EIP_KINDS),
+    *(wish(verb, EIP, kind) for verb in ("create", "delete") for kind in ("egresstunnels", "egressendpointslices")),
+    wish("update", EIP, "egressendpointslices"),
+    *(wish("update", EIP, f"{kind}/status") for kind in PEOPLES_EIP_KINDS),
+    wish("patch", EIP, "egresstunnels/status"),
+    wish("update", EIP, "egressgatewaypolicies/finalizers"),
+    *(wish(verb, LEASES, "leases", namespace="kube-system") for verb in ("get", "list", "watch", "update")),
+    wish("create", "authorization.k8s.io", "subjectaccessreviews"),
 ]
 EGRESS_CONTROLLER_MAY_NOT = [
     *(wish(verb, COIL, "egresses") for verb in ("create", "update", "patch", "delete")),
@@ -169,12 +183,34 @@ EGRESS_CONTROLLER_MAY_NOT = [
     wish("patch", RBAC, "clusterrolebindings", name="cluster-admin"),
     wish("bind", RBAC, "clusterroles", name="cluster-admin"),
     *(wish(verb, RBAC, "clusterroles", name="coil-egress") for verb in ("update", "patch", "escalate")),
-    *(wish(verb, "", "pods") for verb in ("list", "watch", "create", "delete")),
+    *(wish(verb, "", "pods") for verb in ("create", "update", "patch", "delete")),
     wish("get", "", "pods", namespace="default"),
+    *(wish(verb, "", kind) for verb in ("update", "patch", "delete") for kind in ("nodes", "namespaces")),
+    *(wish(verb, EIP, kind) for verb in ("create", "update", "patch", "delete") for kind in PEOPLES_EIP_KINDS),
     *(wish(verb, "", "secrets") for verb in ("get", "list", "create")),
     wish("get", "", "secrets", namespace="kube-system", name=WEBHOOK_SECRET),
     *(wish(verb, ADMISSION, kind, name=LEASE) for verb in ("get", "patch") for kind in WEBHOOK_KINDS),
-    wish("update", LEASES, "leases", namespace="kube-system", name=LEASE),
+    *(wish(verb, LEASES, "leases", namespace="default") for verb in ("get", "list", "create", "update")),
+]
+
+EGRESS_NODE_MAY = [
+    *(wish(verb, EIP, kind) for verb in ("list", "watch") for kind in EIP_KINDS),
+    wish("patch", EIP, "egresstunnels/status"),
+    *(wish(verb, "", "nodes") for verb in ("list", "watch")),
+    *(wish(verb, COIL, "addresspools") for verb in ("list", "watch")),
+    *(wish(verb, LEASES, "leases", namespace="kube-system") for verb in ("get", "create", "update")),
+]
+EGRESS_NODE_MAY_NOT = [
+    *(wish(verb, EIP, kind) for verb in ("create", "update", "patch", "delete") for kind in EIP_KINDS),
+    *(wish(verb, EIP, f"{kind}/status") for verb in ("update", "patch") for kind in PEOPLES_EIP_KINDS),
+    *(wish(verb, "", "nodes") for verb in ("create", "update", "patch", "delete")),
+    wish("patch", "", "nodes/status"),
+    *(wish(verb, "", kind) for verb in ("get", "list", "watch") for kind in ("pods", "services", "secrets")),
+    *(wish(verb, "", "namespaces") for verb in ("list", "watch")),
+    *(wish(verb, LEASES, "leases", namespace="kube-system") for verb in ("list", "watch", "patch", "delete")),
+    *(wish(verb, LEASES, "leases", namespace="default") for verb in ("get", "create", "update")),
+    *(wish(verb, COIL, "addresspools") for verb in ("create", "patch", "delete")),
+    wish("create", "authorization.k8s.io", "subjectaccessreviews"),
 ]
 
 
@@ -183,6 +219,7 @@ EGRESS_CONTROLLER_MAY_NOT = [
     [
         ("coil-ipam-controller", CONTROLLER_MAY, CONTROLLER_MAY_NOT),
         (EGRESS_CONTROLLER, EGRESS_CONTROLLER_MAY, EGRESS_CONTROLLER_MAY_NOT),
+        ("coil-egress-node", EGRESS_NODE_MAY, EGRESS_NODE_MAY_NOT),
         ("coild", COILD_MAY, COILD_MAY_NOT),
     ],
 )

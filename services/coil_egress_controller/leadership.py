@@ -5,9 +5,10 @@ the leader. A term begins with everything that is there, told as new, and its en
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from structlog.typing import FilteringBoundLogger
 
@@ -34,6 +35,9 @@ from coil_egress_controller.service_account_controller import ServiceAccountCont
 
 EGRESS_WORKERS = 4
 WORKERS = 2
+
+Lead: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+"""Work for a term of leadership: until cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +147,13 @@ class Leadership:
             controller.objects.forget()
             for key in keys:
                 egresses.add(key)
+
+
+async def lead_all(leads: Sequence[Lead]) -> None:
+    """Do all of that at once: one leader does everything. One that fails ends the others."""
+    async with asyncio.TaskGroup() as group:
+        for number, lead in enumerate(leads):
+            group.create_task(lead(), name=f"lead-{number}")
 
 
 def _key(old: HasMetadata | None, new: HasMetadata | None) -> Iterable[str]:

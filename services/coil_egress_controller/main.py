@@ -1,4 +1,4 @@
-"""coil-egress-controller: has router pods run for each Egress, behind a Service.
+"""coil-egress-controller: has router pods run for each Egress, behind a Service, and moves floating egress addresses.
 
 Run by `python -m coil_egress_controller`, any number of replicas. Wires the parts together and nothing else: all
 replicas keep their caches up to date, answer admission reviews and are ready; one of them, elected, works.
@@ -31,8 +31,12 @@ from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.cluster_view import EGRESS_INDEXERS, ClusterView
 from coil_egress_controller.egress_admission import EgressAdmission
-from coil_egress_controller.leadership import Leadership, TermSources, Workplace
+from coil_egress_controller.eip_assembly import start_eip
+from coil_egress_controller.eip_sight import EipSight
+from coil_egress_controller.gateway_admission import GatewayAdmission
+from coil_egress_controller.leadership import Lead, Leadership, TermSources, Workplace, lead_all
 from coil_egress_controller.own_image import find_own_image
+from coil_egress_controller.policy_admission import PolicyAdmission
 from coil_egress_controller.policy_version import choose_version, watch_version
 from coil_egress_controller.role_binding_controller import ROUTER_BINDING
 from coil_egress_controller.settings import Settings
@@ -55,7 +59,9 @@ async def assemble(settings: Settings, process: Process) -> None:
     kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
     # Before anything is asked for: while it is not answered, no Egress can be changed.
     place = AdmissionPlace(NAME, settings.lease_namespace)
-    await start_admission(process, settings, EgressAdmission().judges, client=kube, at=place)
+    sight = EipSight(kube, log=log)
+    judges = {**EgressAdmission().judges, **GatewayAdmission(sight).judges, **PolicyAdmission(sight).judges}
+    await start_admission(process, settings, judges, client=kube, at=place)
     version = await choose_version(kube, log=log, random=random.random)
     budget_kind = disruption_budgets(version)
     process.spawn("policy version", watch_version(kube, version))
@@ -111,9 +117,21 @@ async def assemble(settings: Settings, process: Process) -> None:
     for name, informer in informers.items():
         process.add_readiness(name, partial(_listed, informer))
         process.spawn(name, informer.run())
+    metrics = ReconcileMetrics(process.registry)
+    leads: list[Lead] = []
+    if settings.enable_eip:
+        eip = start_eip(
+            process,
+            settings,
+            client=kube,
+            informer_metrics=informer_metrics,
+            metrics=metrics,
+            recorder=recorder,
+            show=sight.show,
+        )
+        leads.append(eip.lead)
     await wait_synced(informers.values(), log=log)
 
-    metrics = ReconcileMetrics(process.registry)
     workplace = Workplace(
         client=kube,
         view=view,
@@ -124,8 +142,8 @@ async def assemble(settings: Settings, process: Process) -> None:
         clock=time.monotonic,
         log=log,
     )
-    leadership = Leadership(workplace, sources=sources, metrics=metrics)
-    start_election(process, settings, leadership.lead, client=kube, metrics=metrics)
+    leads.append(Leadership(workplace, sources=sources, metrics=metrics).lead)
+    start_election(process, settings, partial(lead_all, leads), client=kube, metrics=metrics)
 
 
 def _listed(informer: Informer[Any]) -> str | None:

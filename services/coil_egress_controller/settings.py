@@ -1,19 +1,43 @@
 """What an admin may set. The names and defaults are those of Coil v2; election, image and resync are new."""
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from coil.admission.settings import AdmissionSettings
+from coil.crd.eip_names import SLICE_ENDPOINTS
 from coil.runtime.duration import parse_period
 from coil.runtime.election import ElectionSettings
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint
-from coil.runtime.flag import flag, parse_integer, parse_optional_path, variable
+from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path, variable
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 
 
 def parse_optional_text(text: str) -> str:
     """Any text; empty means none."""
     return text
+
+
+def parse_ipv4_network(text: str) -> IPv4Network:
+    """For the tunnels: room for two nodes at least."""
+    try:
+        network = IPv4Network(text)
+    except ValueError:
+        network = None
+    if network is None or network.prefixlen > 30:
+        raise ValueError('an IPv4 network, such as "172.31.0.0/16"')
+    return network
+
+
+def parse_ipv6_network(text: str) -> IPv6Network:
+    """For the tunnels, likewise."""
+    try:
+        network = IPv6Network(text)
+    except ValueError:
+        network = None
+    if network is None or network.prefixlen > 126:
+        raise ValueError('an IPv6 network, such as "fd11::/112"')
+    return network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +60,20 @@ class Settings(AdmissionSettings, ElectionSettings, FrameSettings):
     )
     resync_interval: float = flag(
         "1h", parse=parse_period, help="how often everything is compared with the API server, whatever has happened"
+    )
+    enable_eip: bool = flag(
+        "true", parse=parse_boolean, help="serve EgressGateways and EgressGatewayPolicies: floating egress addresses"
+    )
+    tunnel_ipv4_subnet: IPv4Network = flag(
+        "172.31.0.0/16", parse=parse_ipv4_network, help="where the addresses of nodes' tunnels are taken from"
+    )
+    tunnel_ipv6_subnet: IPv6Network = flag(
+        "fd11::/112", parse=parse_ipv6_network, help="where the IPv6 addresses of nodes' tunnels are taken from"
+    )
+    slice_endpoints: int = flag(
+        str(SLICE_ENDPOINTS),
+        parse=parse_integer(1, 1000),
+        help="how many pods an EgressEndpointSlice has at most",
     )
     pod_namespace: str = variable(
         "COIL_POD_NAMESPACE", parse=parse_optional_text, default="", help="where this controller's own pod is"

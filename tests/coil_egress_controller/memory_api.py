@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from coil.crd.meta import Struct
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 
@@ -54,6 +55,10 @@ class MemoryApi:
         """Verb and plural of each write so far that was asked for."""
         return [(verb, plural) for verb, plural, _ in self.calls if verb not in {"get", "list"}]
 
+    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
+        self._enter("get", resource, name)
+        return msgspec.convert(self._existing(resource, name, namespace), resource.type)
+
     async def get_document(self, resource: Resource[Any], name: str, *, namespace: str = "") -> Document:
         self._enter("get", resource, name)
         return deepcopy(self._existing(resource, name, namespace))
@@ -62,7 +67,7 @@ class MemoryApi:
         self._enter("list", resource, namespace)
         return [item for item in self.all(resource) if namespace in {"", item.metadata.namespace}]
 
-    async def create(self, resource: Resource[T], body: Mapping[str, Any], *, namespace: str = "") -> T:
+    async def create(self, resource: Resource[T], body: Mapping[str, Any] | Struct, *, namespace: str = "") -> T:
         document = msgspec.to_builtins(body)
         name = document["metadata"]["name"]
         self._enter("create", resource, name)
@@ -70,11 +75,21 @@ class MemoryApi:
             raise AlreadyExistsError(f"{name} exists", status=409)
         return msgspec.convert(self.put(resource, document), resource.type)
 
-    async def replace(self, resource: Resource[T], body: Mapping[str, Any], *, name: str, namespace: str = "") -> T:
-        self._enter("replace", resource, name)
-        live = self._existing(resource, name, namespace)
-        self._check(live, body)
-        stored = live if live == body else self.put(resource, body)
+    async def replace(
+        self,
+        resource: Resource[T],
+        body: Mapping[str, Any] | Struct,
+        *,
+        name: str,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> T:
+        self._enter(f"replace {subresource}".strip(), resource, name)
+        live, document = self._existing(resource, name, namespace), msgspec.to_builtins(body)
+        self._check(live, document)
+        if subresource:
+            document = live | {subresource: document.get(subresource, {})}
+        stored = live if live == document else self.put(resource, document)
         return msgspec.convert(stored, resource.type)
 
     async def patch(
@@ -90,7 +105,7 @@ class MemoryApi:
         live = self._existing(resource, name, namespace)
         self._check(live, patch)
         changes = {field: value for field, value in msgspec.to_builtins(patch).items() if field != "metadata"}
-        return msgspec.convert(self.put(resource, live | changes), resource.type)
+        return msgspec.convert(self.put(resource, _merge(live, changes)), resource.type)
 
     async def delete(self, resource: Resource[Any], name: str, *, namespace: str = "", uid: str = "") -> None:
         self._enter("delete", resource, name)
@@ -118,3 +133,16 @@ class MemoryApi:
 
 def _place(resource: Resource[Any], metadata: Mapping[str, Any]) -> Place:
     return resource.plural, metadata.get("namespace", ""), metadata["name"]
+
+
+def _merge(document: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge(merged.get(key), value)
+    return merged

@@ -45,12 +45,18 @@ class MemoryCache(Generic[T]):
         self._listeners.append(listener)
 
     def look(self) -> None:
-        present = {object_key(item.metadata): item for item in self._api.all(self._resource)}
+        present = {object_key(item.metadata): item for item in self._present()}
         for key in [key for key in self._store if key not in present]:
             self._tell(self._store.remove(key), None)
         for key, new in present.items():
-            if self._store.get(key) != new:
+            old = self._store.get(key)
+            if old is not None and old.metadata.uid != new.metadata.uid:
+                self._tell(self._store.remove(key), None)
+            if old != new:
                 self._tell(self._store.put(key, new), new)
+
+    def _present(self) -> list[T]:
+        return self._api.all(self._resource)
 
     def _tell(self, old: T | None, new: T | None) -> None:
         for listener in self._listeners:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from coil.admission.review import AdmissionRequest, Allowed, Invalid, Operation, Unjudged, decode_review
+from coil.admission.review import AdmissionRequest, Allowed, Invalid, Operation, Verdict, decode_review
 from coil_egress_controller.egress_admission import MUTATE_PATH, VALIDATE_PATH, EgressAdmission
+from coil_egress_controller.gateway_admission import GATEWAY_PATH
+from coil_egress_controller.policy_admission import POLICY_PATH
 from integration.deployment import EGRESS_WEBHOOKS
 
 ADMISSION = EgressAdmission()
@@ -30,8 +32,8 @@ def request(operation: Operation, new: Any, old: Any = None) -> AdmissionRequest
     return decode_review(json.dumps(review).encode())
 
 
-def said(verdict: Allowed | Invalid | Unjudged) -> list[str]:
-    assert not isinstance(verdict, Unjudged)
+def said(verdict: Verdict) -> list[str]:
+    assert isinstance(verdict, Allowed | Invalid)
     return [] if isinstance(verdict, Allowed) else [error.path for error in verdict.errors]
 
 
@@ -94,6 +96,7 @@ async def test_what_cannot_be_read_is_refused_unless_it_goes() -> None:
 def test_the_chart_names_the_paths_that_are_served() -> None:
     documents = [document for document in yaml.safe_load_all(EGRESS_WEBHOOKS.read_text()) if "webhooks" in document]
     paths = {webhook["clientConfig"]["service"]["path"] for document in documents for webhook in document["webhooks"]}
-    assert paths == {MUTATE_PATH, VALIDATE_PATH} == set(ADMISSION.judges)
+    assert {MUTATE_PATH, VALIDATE_PATH} == set(ADMISSION.judges)
+    assert paths == {MUTATE_PATH, VALIDATE_PATH, GATEWAY_PATH, POLICY_PATH}
     for webhook in (webhook for document in documents for webhook in document["webhooks"]):
         assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "None")

@@ -34,6 +34,27 @@ def test_defaults() -> None:
     assert (settings.lease_duration, settings.lease_namespace) == (LeaderTiming(), "kube-system")
 
 
+def test_settings_of_floating_addresses() -> None:
+    settings = parse()
+    assert settings.enable_eip
+    assert (str(settings.tunnel_ipv4_subnet), str(settings.tunnel_ipv6_subnet)) == ("172.31.0.0/16", "fd11::/112")
+    assert settings.slice_endpoints == 100
+    assert not parse("--enable-eip=false").enable_eip
+    assert parse("--tunnel-ipv4-subnet=10.1.0.0/24").tunnel_ipv4_subnet.num_addresses == 256
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--tunnel-ipv4-subnet=fd11::/112", "--tunnel-ipv4-subnet=10.1.0.1/24", "--tunnel-ipv4-subnet=10.0.0.0/31"),
+        *("--tunnel-ipv6-subnet=10.0.0.0/8", "--tunnel-ipv6-subnet=fd11::/127", "--slice-endpoints=0"),
+    ],
+)
+def test_settings_of_floating_addresses_that_cannot_be(flag: str) -> None:
+    with pytest.raises(SystemExit):
+        parse(flag)
+
+
 def test_given_values() -> None:
     assert parse("--egress-port=1234").egress_port == 1234
     assert parse("--egress-image=a:b").egress_image == "a:b"

@@ -1,0 +1,429 @@
+"""A cluster with gateway nodes in virtual time: an API server in memory, a leader of the controller, and agents.
+
+Calls take `CALL` seconds and caches are late by `LATE`. An agent does what `coil.eip.tenure` asks of one: it renews its
+lease, holds what `coil.eip.holding` grants for as long as its last renewal is good, and no longer.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Network, IPv6Network
+from random import Random
+from typing import Any
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry
+
+from coil.crd.builtin import NAMESPACES, NODES
+from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES
+from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
+from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.egress_tunnel import EGRESS_TUNNELS
+from coil.crd.names import NodeName
+from coil.crd.resource import Resource
+from coil.eip.holding import holding, known_term
+from coil.eip.tenure import (
+    FENCE,
+    LEASE_LABELS,
+    Renewal,
+    Tenure,
+    claim_term,
+    lease_name,
+    merge_applied,
+    read_tenure,
+    render_annotations,
+)
+from coil.eip.tunnel_plan import TunnelNets
+from coil.kube.errors import ApiError, ConflictError, NotFoundError, UnavailableError
+from coil.kube.lease_store import LEASES, Lease
+from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.term import TermSource
+from coil_egress_controller.eip_leadership import EipLeadership, EipSources
+from coil_egress_controller.eip_pod import EIP_PODS, EipPod, is_endpoint
+from coil_egress_controller.eip_view import POD_INDEXERS, POLICY_INDEXERS, SLICE_INDEXERS, EipView
+from coil_egress_controller.eip_workplace import EipPolicy, EipWorkplace
+from tests.coil.reconcile.virtual_time import run_virtual
+from tests.coil_egress_controller.memory_api import Document, MemoryApi
+from tests.coil_egress_controller.scene import MemoryCache
+from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+SYSTEM = "kube-system"
+CALL = 0.004
+LATE = 0.003
+RESYNC = 20.0
+STEP = 0.002
+"""How often a condition is looked at."""
+ADDRESSES = ("203.0.113.1-203.0.113.9",)
+_WITH_STATUS = frozenset(
+    {resource.plural for resource in (EGRESS_TUNNELS, EGRESS_GATEWAYS, EGRESS_GATEWAY_POLICIES, NODES)}
+)
+
+
+class EipApi(MemoryApi):
+    """Takes time, keeps statuses apart, dates what is made, and can be away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delay = CALL
+        self.away = False
+        self.changed = asyncio.Event()
+
+    def put(self, resource: Resource[Any], document: Mapping[str, Any]) -> Document:
+        stored = super().put(resource, document)
+        stored["metadata"].setdefault("creationTimestamp", (NOON + self._age()).isoformat())
+        self.changed.set()
+        return stored
+
+    def remove(self, resource: Resource[Any], name: str, namespace: str = "") -> None:
+        super().remove(resource, name, namespace)
+        self.changed.set()
+
+    async def get(self, resource: Resource[Any], name: str, *, namespace: str = "") -> Any:
+        await self._travel()
+        return await super().get(resource, name, namespace=namespace)
+
+    async def create(self, resource: Resource[Any], body: Any, *, namespace: str = "") -> Any:
+        await self._travel()
+        document = msgspec.to_builtins(body)
+        if resource.plural in _WITH_STATUS:
+            document.pop("status", None)
+        return await super().create(resource, document, namespace=namespace)
+
+    async def replace(
+        self, resource: Resource[Any], body: Any, *, name: str, namespace: str = "", subresource: str = ""
+    ) -> Any:
+        await self._travel()
+        return await super().replace(resource, body, name=name, namespace=namespace, subresource=subresource)
+
+    async def patch(
+        self,
+        resource: Resource[Any],
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> Any:
+        await self._travel()
+        return await super().patch(resource, name, patch, namespace=namespace, subresource=subresource)
+
+    async def delete(self, resource: Resource[Any], name: str, *, namespace: str = "", uid: str = "") -> None:
+        await self._travel()
+        await super().delete(resource, name, namespace=namespace, uid=uid)
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self.delay)
+        if self.away:
+            raise UnavailableError("away")
+
+    def _age(self) -> timedelta:
+        return timedelta(seconds=asyncio.get_running_loop().time())
+
+
+class Agent:
+    """The agent of one node. `cut` keeps it from the API server, `kill` ends it without a goodbye."""
+
+    def __init__(self, world: "World", node: str) -> None:
+        self._world = world
+        self.node = NodeName(node)
+        self.cut = False
+        self.renewal: Renewal | None = None
+        self._lease: Lease | None = None
+        self._applied: Mapping[str, int] = {}
+        self._task = asyncio.create_task(self._run())
+
+    def holds(self) -> set[str]:
+        """The addresses that answer on the node at this moment."""
+        now = self._world.clock()
+        if self.renewal is None or not self.renewal.left(now):
+            return set()
+        return self._granted(self.renewal.term)
+
+    async def kill(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    def _granted(self, term: int) -> set[str]:
+        entries = [
+            entry
+            for gateway in self._world.gateways.items()
+            for entry in holding(gateway, self.node, term=term, applied=self._applied)
+        ]
+        return {text for entry in entries for text in (entry.ipv4, entry.ipv6) if text}
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(FENCE / 2):
+                    await self._renew()
+            except (ApiError, TimeoutError):
+                self._lease = None
+            await asyncio.sleep(FENCE / 3)
+
+    async def _renew(self) -> None:
+        if self.cut:
+            raise UnavailableError("cut off")
+        api, name = self._world.api, lease_name(self.node)
+        if self._lease is None:
+            with suppress(NotFoundError):
+                self._lease = await api.get(LEASES, name, namespace=SYSTEM)
+        tenure = None if self._lease is None else tenure_of(self._lease)
+        gateways = self._world.gateways.items()
+        term = claim_term(tenure, self.node, known=known_term(gateways, self.node))
+        own = {gateway.metadata.uid: gateway.status.revision for gateway in gateways}
+        self._applied = merge_applied(tenure, own)
+        sent = self._world.clock()
+        document = {
+            "metadata": {
+                **(msgspec.to_builtins(self._lease.metadata) if self._lease is not None else {}),
+                "name": name,
+                "namespace": SYSTEM,
+                "labels": LEASE_LABELS,
+                "annotations": render_annotations(fence=FENCE, applied=self._applied),
+            },
+            "spec": {"holderIdentity": self.node, "leaseTransitions": term, "renewTime": f"{sent:.6f}"},
+        }
+        before, self._lease = self._lease, None
+        if before is None:
+            self._lease = await api.create(LEASES, document, namespace=SYSTEM)
+        else:
+            self._lease = await api.replace(LEASES, document, name=name, namespace=SYSTEM)
+        self.renewal = Renewal(term=term, sent=sent)
+        await self._report()
+
+    async def _report(self) -> None:
+        tunnel = self._world.api.find(EGRESS_TUNNELS, self.node)
+        if tunnel is not None and tunnel.get("status", {}).get("phase") in {"Init", "HeartbeatTimeout"}:
+            body = {"metadata": tunnel["metadata"], "status": {"phase": "Ready"}}
+            with suppress(ConflictError):
+                await self._world.api.patch(EGRESS_TUNNELS, self.node, body, subresource="status")
+
+
+class World:
+    """Caches follow, and no address may be at two nodes, until `stop`. `lead` begins a leader's term."""
+
+    def __init__(self) -> None:
+        self.api = api = EipApi()
+        self.recorder = MemoryRecorder()
+        self.agents: dict[str, Agent] = {}
+        self.pods: MemoryCache[EipPod] = KeptCache(api, EIP_PODS, POD_INDEXERS)
+        self.gateways: MemoryCache[EgressGateway] = MemoryCache(api, EGRESS_GATEWAYS)
+        self.policies: MemoryCache[EgressGatewayPolicy] = MemoryCache(api, EGRESS_GATEWAY_POLICIES, POLICY_INDEXERS)
+        self.view = EipView(
+            nodes=MemoryCache(api, NODES),
+            namespaces=MemoryCache(api, NAMESPACES),
+            pods=self.pods,
+            tunnels=MemoryCache(api, EGRESS_TUNNELS),
+            gateways=self.gateways,
+            policies=self.policies,
+            slices=MemoryCache(api, EGRESS_ENDPOINT_SLICES, SLICE_INDEXERS),
+            leases=MemoryCache(api, LEASES),
+        )
+        self.sources = EipSources(
+            **{name: TermSource(getattr(self.view, name)) for name in EipView.__dataclass_fields__}
+        )
+        self.place = EipWorkplace(
+            client=api,
+            view=self.view,
+            recorder=self.recorder,
+            policy=EipPolicy(
+                lease_namespace=SYSTEM,
+                tunnel_nets=TunnelNets(ipv4=IPv4Network("172.31.0.0/16"), ipv6=IPv6Network("fd11::/112")),
+                slice_endpoints=100,
+                resync=RESYNC,
+            ),
+            now=lambda: NOON + timedelta(seconds=self.clock()),
+            clock=self.clock,
+            random=Random(1).random,
+            log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
+        )
+        self.metrics = ReconcileMetrics(CollectorRegistry())
+        self.following = asyncio.Event()
+        """While it is not set, the caches stand still."""
+        self.following.set()
+        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch())]
+        self._term: asyncio.Task[None] | None = None
+
+    @staticmethod
+    def clock() -> float:
+        return asyncio.get_running_loop().time()
+
+    def look(self) -> None:
+        for name in EipView.__dataclass_fields__:
+            getattr(self.view, name).look()
+
+    def lead(self) -> None:
+        """A leader begins its term."""
+        leadership = EipLeadership(self.place, sources=self.sources, synced=_at_once, metrics=self.metrics)
+        self._term = asyncio.create_task(leadership.lead())
+
+    async def depose(self) -> None:
+        """The leader's term ends; nothing of it must be left."""
+        assert self._term is not None
+        assert not self._term.done(), self._term
+        self._term.cancel()
+        await asyncio.wait({self._term})
+        self._term = None
+
+    async def stop(self) -> None:
+        if self._term is not None:
+            await self.depose()
+        for agent in self.agents.values():
+            await agent.kill()
+        for task in self._tasks:
+            if task.done():
+                task.result()
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    async def until(self, reached: Callable[[], bool], *, within: float = 20.0) -> float:
+        """The seconds it took."""
+        began = self.clock()
+        while not reached():
+            assert self.clock() - began < within, "not reached"
+            await asyncio.sleep(STEP)
+        return self.clock() - began
+
+    async def rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def add_node(self, name: str, *, agent: bool = True, gateway: bool = True, **status: Any) -> None:
+        addresses = [{"type": "InternalIP", "address": f"192.0.2.{len(self.view.nodes.items()) + 1}"}]
+        ready = [{"type": "Ready", "status": "True"}]
+        labels = {"egress": "true"} if gateway else {}
+        self.api.put(
+            NODES,
+            {
+                "metadata": {"name": name, "labels": labels},
+                "status": {"addresses": addresses, "conditions": ready, **status},
+            },
+        )
+        self.look()
+        if agent:
+            self.agents[name] = Agent(self, name)
+
+    def change(self, resource: Resource[Any], name: str, namespace: str = "", **fields: Any) -> None:
+        """Replace top-level fields, or labels."""
+        live = self.document(resource, name, namespace)
+        labels = fields.pop("labels", None)
+        metadata = live["metadata"] | ({"labels": labels} if labels is not None else {})
+        self.api.put(resource, live | {"metadata": dict(metadata)} | fields)
+
+    def add_gateway(self, name: str = "eg", *, ipv4: tuple[str, ...] = ADDRESSES, **spec: Any) -> None:
+        selector = {"selector": {"matchLabels": {"egress": "true"}}}
+        body = {"ranges": {"ipv4": list(ipv4), "policy": "PreferUnused"}, "nodeSelector": selector, **spec}
+        self.api.put(EGRESS_GATEWAYS, {"metadata": {"name": name}, "spec": body})
+
+    def add_namespace(self, name: str, **labels: str) -> None:
+        self.api.put(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+
+    def add_policy(self, name: str, namespace: str = "shop", *, gateway: str = "eg", **spec: Any) -> None:
+        body = {
+            "egressGatewayName": gateway,
+            "appliedTo": {"podSelector": {"matchLabels": {"app": name}}},
+            **spec,
+        }
+        self.api.put(EGRESS_GATEWAY_POLICIES, {"metadata": {"name": name, "namespace": namespace}, "spec": body})
+
+    def add_pod(self, name: str, namespace: str = "shop", *, app: str, ip: str, **status: Any) -> None:
+        self.api.put(
+            EIP_PODS,
+            {
+                "metadata": {"name": name, "namespace": namespace, "labels": {"app": app}},
+                "spec": {"nodeName": "worker"},
+                "status": {"phase": "Running", "podIPs": [{"ip": ip}], **status},
+            },
+        )
+
+    def document(self, resource: Resource[Any], name: str, namespace: str = "") -> Document:
+        found = self.api.find(resource, name, namespace)
+        assert found is not None, name
+        return found
+
+    def gateway(self, name: str = "eg") -> EgressGateway:
+        return msgspec.convert(self.document(EGRESS_GATEWAYS, name), EgressGateway)
+
+    def policy(self, name: str, namespace: str = "shop") -> EgressGatewayPolicy:
+        return msgspec.convert(self.document(EGRESS_GATEWAY_POLICIES, name, namespace), EgressGatewayPolicy)
+
+    def listed(self, gateway: str = "eg") -> dict[str, str]:
+        """By policy, the node that the gateway's status lists it at."""
+        return {
+            policy.name: node.name
+            for node in self.gateway(gateway).status.node_list
+            for entry in node.eips
+            for policy in entry.policies
+        }
+
+    def settled(self, *policies: str) -> bool:
+        """Whether each policy's own status says that a node carries it."""
+        return all(self.policy(policy).status.node for policy in policies)
+
+    def holders(self) -> dict[str, str]:
+        """By address, the node at which it answers. Two are an error."""
+        found: dict[str, str] = {}
+        for name, agent in self.agents.items():
+            for address in agent.holds():
+                assert address not in found, f"{address} is at {found[address]} and {name}"
+                found[address] = name
+        return found
+
+    def writes(self, plural: str) -> int:
+        return sum(written == plural for _, written in self.api.writes())
+
+    @contextmanager
+    def no_writes(self, plural: str) -> Iterator[None]:
+        before = self.writes(plural)
+        yield
+        assert self.writes(plural) == before
+
+    async def _follow(self) -> None:
+        while True:
+            await self.api.changed.wait()
+            self.api.changed.clear()
+            await asyncio.sleep(LATE)
+            await self.following.wait()
+            self.look()
+
+    async def _watch(self) -> None:
+        """No address is ever at two nodes."""
+        while True:
+            self.holders()
+            await asyncio.sleep(STEP)
+
+
+class KeptCache(MemoryCache[EipPod]):
+    """As an informer whose collection has `keep`."""
+
+    def _present(self) -> list[EipPod]:
+        return [pod for pod in super()._present() if is_endpoint(pod)]
+
+
+def tenure_of(lease: Lease) -> Tenure | None:
+    return read_tenure(
+        name=lease.metadata.name,
+        version=lease.metadata.resource_version,
+        holder=lease.spec.holder_identity,
+        transitions=lease.spec.lease_transitions,
+        annotations=lease.metadata.annotations,
+    )
+
+
+async def _at_once() -> None:
+    pass
+
+
+def play(script: Callable[[World], Awaitable[None]]) -> None:
+    """Run `script` in a world of its own, in virtual time."""
+
+    async def main() -> None:
+        world = World()
+        try:
+            await script(world)
+        finally:
+            await world.stop()
+
+    run_virtual(main)
