@@ -21,6 +21,7 @@ from coil.eip.classification import PolicyView, classify, cluster_spans, needs_c
 from coil.eip.eip_set import ARP_EIPS, CLOSED, HERE, NODES, OPEN, SETS, SOLICITED
 from coil.eip.element_ledger import ElementLedger
 from coil.eip.interval import Span, span_word
+from coil.eip.moved_way import ClassWays, MovedWays, WayLog
 from coil.eip.source_book import SourceBook, SourceNumber, source_family, source_word
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
@@ -76,6 +77,7 @@ class DataPlaneBook:
         self._stale_pods: set[SourceNumber] = set()
         self._stale_ranges = False
         self._ledger = ElementLedger()
+        self._way_log: WayLog[_ClassKey] = WayLog()
         for family in Family:
             self._write_cluster(family)
 
@@ -159,6 +161,13 @@ class DataPlaneBook:
         self._settle()
         return self._ledger.take_changes()
 
+    def take_moves(self) -> MovedWays:
+        """Whose ways are other ones than at the last call; sources that had none before are not among them. O(sources)
+        if there are any.
+        """
+        self._settle()
+        return self._way_log.take(self._class_of, self._range_class, self._cluster)
+
     def elements(self) -> Elements:
         """All elements of now. Sets that expire are not among them. Does not count as `take_changes`."""
         self._settle()
@@ -209,6 +218,7 @@ class DataPlaneBook:
         if key == former:
             return
         if former is not None:
+            self._way_log.leave(source, former)
             del self._class_of[source]
             self._leave(former)
         if key is None:
@@ -256,6 +266,7 @@ class DataPlaneBook:
     def _forget(self, key: _ClassKey) -> None:
         del self._classes[key]
         self._ledger.write(key, {})
+        self._way_log.forget(key)
         for ref in key[1]:
             self._classes_of[ref].discard(key)
             if not self._classes_of[ref]:
@@ -266,9 +277,11 @@ class DataPlaneBook:
         names = SETS[family]
         decided = classify(self._views(refs), family=family, cluster=self._cluster[family])
         found: dict[SetName, dict[ElementKey, ElementValue]] = {}
+        explicit: list[tuple[Span, int]] = []
         for span, policy in decided.explicit:
             place = (word, span_word(span, family))
             way = self._way(policy)
+            explicit.append((span, way))
             found.setdefault(names.ways, {})[place] = way
             if way == HERE and (eip := policy.address(family)) is not None:
                 found.setdefault(names.eips, {})[place] = str(eip)
@@ -282,6 +295,8 @@ class DataPlaneBook:
                 found[names.default_eips] = {word: str(eip)}
             elif way == HERE:
                 found[names.default_node_ips] = {word: None}
+        default = self._way(decided.default) if decided.default is not None else None
+        self._way_log.write(key, ClassWays(tuple(sorted(explicit)), default))
         return found
 
     def _way(self, policy: PolicyView) -> int:

@@ -34,6 +34,7 @@ from coil.eip.eip_set import (
     FUSES,
     HERE,
     NODES,
+    NUDGE,
     SETS,
     SOLICITED,
     TABLE,
@@ -60,6 +61,7 @@ from coil.kernel.nft_table import (
     Member,
     NftChain,
     NftTable,
+    NoTrack,
     Priority,
     RegularChain,
     Rule,
@@ -184,7 +186,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
             *_judgement(out_of_tunnel),
             *(_way_chain(family) for family in Family),
             *(_source_chain(family) for family in Family),
-            *(prerouting, forward, postrouting, guard, _input_chain(), _output_chain()),
+            *(prerouting, forward, postrouting, guard, _nudge_chain(), _input_chain(), _output_chain()),
         ),
     )
 
@@ -313,6 +315,19 @@ def _output_chain() -> NftChain:
                 for kind in ("nd-neighbor-solicit", "nd-neighbor-advert")
             ),
         ),
+    )
+
+
+def _nudge_chain() -> NftChain:
+    """What the node says to a pod in the name of a server. Conntrack would take it for the server's, or, where it is to
+    learn of the connection from the pod's answer, for the beginning of one the other way round.
+    """
+    return NftChain(
+        name="nudges",
+        type=ChainType.FILTER,
+        hook=Hook.OUTPUT,
+        priority=Priority.RAW,
+        rules=((_is(Field.PACKET_MARK, NUDGE), NoTrack()),),
     )
 
 

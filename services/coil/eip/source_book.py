@@ -28,7 +28,7 @@ def source_word(source: SourceNumber) -> str:
     return str(address_at(source & (_IPV6 - 1), source_family(source)))
 
 
-def _number(address: IPAddress) -> SourceNumber:
+def source_number(address: IPAddress) -> SourceNumber:
     return int(address) if address.version == 4 else int(address) + _IPV6
 
 
@@ -46,7 +46,7 @@ class SourceBook:
     def set_pods(self, policy: PolicyRef, pods: Mapping[IPAddress, NodeName]) -> set[SourceNumber]:
         """All pods that the policy selects; returns those of which something has changed."""
         former = self._pods.pop(policy, {})
-        wanted = {_number(address): node for address, node in pods.items()}
+        wanted = {source_number(address): node for address, node in pods.items()}
         changed = former.keys() ^ wanted.keys()
         if former:
             changed |= {source for source, node in wanted.items() if former.get(source, node) != node}

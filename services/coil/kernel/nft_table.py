@@ -37,6 +37,8 @@ class Hook(StrEnum):
 class Priority(IntEnum):
     """Where a chain stands among those of its hook (linux/netfilter_ipv4.h); `nft` prints the names."""
 
+    RAW = -300
+    """Before conntrack."""
     MANGLE = -150
     AFTER_DSTNAT = -95
     FILTER = 0
@@ -165,6 +167,11 @@ class ClampSegments:
 
 
 @dataclass(frozen=True, slots=True)
+class NoTrack:
+    """Conntrack does not look at the packet: it belongs to no connection, and is not translated."""
+
+
+@dataclass(frozen=True, slots=True)
 class Jump:
     """Go on in another chain of the table, and then behind this rule."""
 
@@ -195,7 +202,7 @@ class Verdict(StrEnum):
     MASQUERADE = "masquerade"
 
 
-Statement: TypeAlias = Match | Assign | SourceNat | ClampSegments | Count | Jump | Goto | Verdict
+Statement: TypeAlias = Match | Assign | SourceNat | ClampSegments | NoTrack | Count | Jump | Goto | Verdict
 Rule: TypeAlias = tuple[Statement, ...]
 
 

@@ -56,8 +56,9 @@ class ItemStream(Generic[T]):
 
     def close(self) -> bytearray:
         """Decode the last object; returns the text of the list without the objects in `items`."""
-        end = 0
-        while self._envelope and (place := self._rest.find(b"}]", end)) >= 0:
+        # From the end: an object with a thousand lists of objects inside ends a thousand times, and then for good.
+        end = len(self._rest)
+        while self._envelope and (place := self._rest.rfind(b"}]", 0, end)) >= 0:
             end = place + 1
             if self._take(self._rest[:end]):
                 return bytearray(self._envelope) + self._rest[end:]

@@ -7,6 +7,8 @@ the house, speaks netlink and enters namespaces. `host.HostNetwork` is its door 
     host          asynchronous, what coild calls
     overlay       the same for the agent of the EIP gateway
     link_watch, overlay_watch    tell that a link is gone, that something of the overlay has changed
+    table_watch   tells that somebody else has changed nftables tables
+    conntrack     a node's connections: read, forgotten, and made to speak
     removal       deletes links, many at once
     attachment    one pod's veth: make, undo             }
     inspection    one pod's veth against its plan        } synchronous, run in

@@ -8,7 +8,7 @@ answers are there when it returns.
 import errno
 import socket
 import struct
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -126,19 +126,20 @@ class Connection:
                 if error := _refusal(kind, body, flags, request):
                     raise error
 
-    def dump(self, request: Request) -> list[bytes]:
+    def dump(self, request: Request, *, keep: Callable[[bytes], bool] = lambda _body: True) -> list[bytes]:
         """All the messages that answer a dump request, from one consistent pass over the kernel's table.
 
         A table that does not exist is empty, and so is a family that the kernel was started without. Raises
-        KernelError; after a few passes that were all disturbed by changes, EINTR.
+        KernelError; after a few passes that were all disturbed by changes, EINTR. `keep` says of each message whether
+        it is to be returned, where there are too many to hold them all.
         """
         for _ in range(_DUMP_ATTEMPTS):
-            bodies = self._dump_once(request)
+            bodies = self._dump_once(request, keep)
             if bodies is not None:
                 return bodies
         raise KernelError(doing=_words(request), errno=errno.EINTR, reason="the table would not hold still")
 
-    def _dump_once(self, request: Request) -> list[bytes] | None:
+    def _dump_once(self, request: Request, keep: Callable[[bytes], bool]) -> list[bytes] | None:
         """One pass, read to its end in any case; None if the table changed meanwhile."""
         self._sequence += 1
         self._send(_message(request, request.flags | NLM_F_REQUEST, self._sequence))
@@ -154,7 +155,8 @@ class Connection:
                     if error is not None and error.errno not in _ABSENT:
                         raise error
                     return bodies if consistent else None
-                bodies.append(body)
+                if keep(body):
+                    bodies.append(body)
 
     def _send(self, datagram: bytes | bytearray) -> None:
         try:

@@ -27,12 +27,12 @@ _RECEIVE_BUFFER: Final = 4 << 20
 _DATAGRAM: Final = 1 << 16
 
 
-def open_event_socket() -> socket.socket:
-    """A socket for link events of the calling thread's namespace, subscribed to nothing yet."""
+def open_event_socket(protocol: int = socket.NETLINK_ROUTE) -> socket.socket:
+    """A socket for events of the calling thread's namespace, subscribed to nothing yet."""
     events = socket.socket(
         socket.AF_NETLINK,
         socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
-        socket.NETLINK_ROUTE,
+        protocol,
     )
     try:
         # A batch of deletions sends hundreds of events of 2 KB at once. Forced: beyond net.core.rmem_max.

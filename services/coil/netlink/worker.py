@@ -3,6 +3,7 @@ namespace or waits.
 """
 
 import asyncio
+import ctypes
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -10,19 +11,25 @@ from typing import ParamSpec, TypeVar
 from coil.netlink.error import BusyError
 from coil.netlink.namespace import Namespace
 
+_PR_SET_NAME = 15  # linux/prctl.h
+_libc = ctypes.CDLL(None)
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Worker:
-    """`threads` jobs run at a time, `waiting` more may wait; what comes then is refused with BusyError.
+    """`threads` jobs run at a time, `waiting` more may wait; what comes then is refused with BusyError. The kernel
+    knows the threads by the first 15 characters of `name`, too.
 
     Every job begins in the namespace `home`, even if one before it failed to find its way back.
     """
 
     def __init__(self, name: str, home: Namespace, *, threads: int, waiting: int = 1024) -> None:
         self._home = home
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._executor = ThreadPoolExecutor(
+            threads, thread_name_prefix=name, initializer=_name_thread, initargs=(name.encode(),)
+        )
         self._room = threads + waiting
         self._jobs: set[Future[object]] = set()
 
@@ -47,3 +54,7 @@ class Worker:
     async def aclose(self) -> None:
         """Wait for the jobs that run, drop those that wait, end the threads."""
         await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
+
+
+def _name_thread(name: bytes) -> None:
+    _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)

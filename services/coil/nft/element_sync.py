@@ -9,7 +9,8 @@ Two tables may change in one transaction. Sets whose elements expire are `refres
 what is in them as it is.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, Final
 
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName, diff_elements
@@ -17,18 +18,25 @@ from coil.kernel.nft_table import NftTable
 from coil.nft.difference import plan_commands
 from coil.nft.element_rendering import parse_elements, render_changes
 from coil.nft.library import run
-from coil.nft.netfilter_message import Message, add_expiring, flush_set, transact
+from coil.nft.netfilter_message import Line, Message, add_expiring, flush_set
 from coil.nft.table_sync import list_table
 
 _KEYS: Final = {"ipv4": b"\x02", "ipv6": b"\x0a", "request": b"\0\x01", "reply": b"\0\x02"}
 """Families and ARP operations, as the kernel has them (linux/netfilter.h, linux/if_arp.h)."""
 
 
-def load_elements(tables: Sequence[NftTable], elements: Elements) -> bool:
+def load_elements(
+    tables: Sequence[NftTable],
+    elements: Elements,
+    *,
+    transaction: Callable[[int], AbstractContextManager[None]] = lambda _changes: nullcontext(),
+) -> bool:
     """Make the tables what is wanted, with those elements and no others; returns whether they were not.
 
     One transaction: no packet meets a table that is half of it, or one without its elements. What is right already is
     not touched, so the same call takes over what an earlier process has left, and mends what something else has done.
+    The transaction, if there is any, is carried out within `transaction`, which is told how many elements change.
+
     Blocks in proportion to the elements, wanted or there. Raises NftError, and then everything is what it was.
     """
     commands: list[dict[str, Any]] = []
@@ -38,12 +46,13 @@ def load_elements(tables: Sequence[NftTable], elements: Elements) -> bool:
         needed = plan_commands(listed, table)
         commands += needed
         # Of a set that goes, or comes anew, nothing is left.
-        going = {command["delete"][kind]["name"] for command in needed for kind in _going_sets(command)}
-        staying = {entry.name for entry in table.sets} - going
+        staying = {entry.name for entry in table.sets} - going_sets(needed)
         actual |= {name: found for name, found in parse_elements(listed).items() if name.name in staying}
-    commands += render_changes(diff_elements(actual, elements))
+    changes = diff_elements(actual, elements)
+    commands += render_changes(changes)
     if commands:
-        run(commands, doing=f"load {' and '.join(map(str, tables))}")
+        with transaction(len(changes)):
+            run(commands, doing=f"load {' and '.join(map(str, tables))}")
     return bool(commands)
 
 
@@ -66,11 +75,13 @@ def read_elements(tables: Sequence[NftTable]) -> Elements:
     return found
 
 
-def refresh_timeouts(fuses: Collection[tuple[SetName, tuple[str, ...]]], milliseconds: int) -> None:
+def refresh_timeouts(
+    fuses: Collection[tuple[SetName, tuple[str, ...]]], milliseconds: int, line: Line | None = None
+) -> None:
     """Have the sets hold these elements for so long from now on, whether or not they were there; 0: not at all.
 
-    One transaction, which waits for no other call of this room. Raises NftError, and then what was there expires as it
-    would have.
+    One transaction, which waits for no other call of this room, over `line` if the caller keeps one. Raises NftError,
+    and then what was there expires as it would have.
     """
     messages: list[Message] = []
     for name, words in fuses:
@@ -78,8 +89,16 @@ def refresh_timeouts(fuses: Collection[tuple[SetName, tuple[str, ...]]], millise
         if milliseconds > 0:
             keys = [_KEYS[word] for word in words]
             messages.append(add_expiring(name.family, name.table, name.name, keys=keys, milliseconds=milliseconds))
-    transact(messages, doing="refresh what is there for a time")
+    tables = " and ".join(sorted({f"table {name.family.value} {name.table}" for name, _ in fuses}, reverse=True))
+    with closing(Line()) if line is None else nullcontext(line) as used:
+        used.transact(messages, doing=f"refresh what expires in {tables}")
 
 
-def _going_sets(command: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(kind for kind in ("set", "map") if kind in command.get("delete", {}))
+def going_sets(commands: Iterable[dict[str, Any]]) -> set[str]:
+    """The names of sets and maps that the commands delete."""
+    return {
+        command["delete"][kind]["name"]
+        for command in commands
+        for kind in ("set", "map")
+        if kind in command.get("delete", {})
+    }

@@ -25,6 +25,8 @@ _TABLES: Final = 10
 _GET_TABLE, _NEW_ELEMENTS, _DELETE_ELEMENTS, _NEW_OBJECT, _GET_OBJECT = 1, 12, 14, 18, 19
 _ERROR, _DONE = 2, 3
 _REQUEST, _ACK, _DUMP, _CREATE = 0x1, 0x4, 0x300, 0x400
+_INTERRUPTED: Final = 0x10
+"""Something has changed between two parts of an answer."""
 _NESTED: Final = 0x8000
 _COUNTER: Final = 1
 
@@ -50,7 +52,7 @@ class Message:
 
 def flush_set(family: TableFamily, table: str, name: str) -> Message:
     """All elements of a set go."""
-    return Message(_DELETE_ELEMENTS, family, _text(1, table) + _text(2, name))
+    return Message(_DELETE_ELEMENTS, family, text(1, table) + text(2, name))
 
 
 def add_expiring(family: TableFamily, table: str, name: str, *, keys: Sequence[bytes], milliseconds: int) -> Message:
@@ -58,29 +60,54 @@ def add_expiring(family: TableFamily, table: str, name: str, *, keys: Sequence[b
     elements = b"".join(
         _nested(1, _nested(1, _attribute(1, key)) + _attribute(4, struct.pack("!Q", milliseconds))) for key in keys
     )
-    return Message(_NEW_ELEMENTS, family, _text(1, table) + _text(2, name) + _nested(3, elements), flags=_CREATE)
+    return Message(_NEW_ELEMENTS, family, text(1, table) + text(2, name) + _nested(3, elements), flags=_CREATE)
 
 
-def transact(messages: Sequence[Message], *, doing: str) -> None:
-    """Carry them out as one transaction. Raises NftError, and then nothing has changed."""
+class Line:
+    """A socket for many transactions, in the namespace of the thread that makes the first; for one thread at a time.
+
+    Kept, since to close one takes the kernel until what the last transaction has removed is gone, 10 ms and more.
+    """
+
+    def __init__(self) -> None:
+        self._connection: socket.socket | None = None
+
+    def close(self) -> None:
+        """Idempotent; another transaction opens it again."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def transact(self, messages: Sequence[Message], *, doing: str) -> None:
+        """Carry them out as one transaction. Raises NftError, and then nothing has changed."""
+        if self._connection is None:
+            self._connection = _connect(doing)
+        try:
+            _transact(self._connection, messages, doing)
+        except BaseException:
+            # Answers to what has failed may still be in it.
+            self.close()
+            raise
+
+
+def _transact(connection: socket.socket, messages: Sequence[Message], doing: str) -> None:
     frame = _GENERIC.pack(0, 0, _TABLES)
     parts = [_message(_BATCH_BEGIN, _REQUEST, 0, frame)]
     parts += (_render(message, number, _ACK) for number, message in enumerate(messages, 1))
     parts.append(_message(_BATCH_END, _REQUEST, len(messages) + 1, frame))
     missing = set(range(1, len(messages) + 1))
-    with _connect(doing) as connection:
-        connection.send(b"".join(parts))
-        while missing:
-            for kind, number, body in _receive(connection, doing):
-                if kind == _ERROR:
-                    _check(body, doing)
-                    missing.discard(number)
+    connection.send(b"".join(parts))
+    while missing:
+        for kind, number, body in _receive(connection, doing):
+            if kind == _ERROR:
+                _check(body, doing)
+                missing.discard(number)
 
 
 def has_table(family: TableFamily, table: str, *, doing: str) -> bool:
     """Whether there is such a table. Raises NftError."""
     with _connect(doing) as connection:
-        connection.send(_render(Message(_GET_TABLE, family, _text(1, table)), 1, _ACK))
+        connection.send(_render(Message(_GET_TABLE, family, text(1, table)), 1, _ACK))
         while True:
             for kind, _, body in _receive(connection, doing):
                 if kind == _ERROR and _ERRNO.unpack_from(body)[0] == -errno.ENOENT:
@@ -95,7 +122,7 @@ def dump_counters(table: str, *, doing: str) -> Iterator[tuple[str, int, int]]:
     if not has_table(TableFamily.INET, table, doing=doing):
         raise NftError(doing=doing, reason="there is no such table")
     with _connect(doing) as connection:
-        wanted = _text(1, table) + _attribute(3, struct.pack("!I", _COUNTER))
+        wanted = text(1, table) + _attribute(3, struct.pack("!I", _COUNTER))
         connection.send(_render(Message(_GET_OBJECT, TableFamily.INET, wanted), 1, _DUMP))
         while True:
             for kind, _, body in _receive(connection, doing):
@@ -103,10 +130,29 @@ def dump_counters(table: str, *, doing: str) -> Iterator[tuple[str, int, int]]:
                     _check(body, doing)
                     return
                 if kind == _TABLES << 8 | _NEW_OBJECT:
-                    found = dict(_attributes(body[_GENERIC.size :]))
-                    data = dict(_attributes(found[4]))
+                    found = dict(attributes(body[_GENERIC.size :]))
+                    data = dict(attributes(found[4]))
                     name = found[2].rstrip(b"\0").decode()
                     yield name, int.from_bytes(data[2], "big"), int.from_bytes(data[1], "big")
+
+
+def converse(
+    kind: int, family: TableFamily | None, body: bytes, *, doing: str, dump: bool = True
+) -> Iterator[tuple[int, bytes, bool]]:
+    """Ask for one thing, or (`dump`) for all there are: the NFT_MSG number and the attributes of each message of the
+    answer, and whether nothing has changed since it began. Raises NftError.
+    """
+    with _connect(doing) as connection:
+        frame = _GENERIC.pack(0 if family is None else _FAMILIES[family], 0, 0)
+        connection.send(_message(_TABLES << 8 | kind, _REQUEST | (_DUMP if dump else _ACK), 1, frame + body))
+        while True:
+            for answer, flags, content in _receive_flagged(connection, doing):
+                if answer in {_ERROR, _DONE}:
+                    _check(content, doing)
+                    if flags & _INTERRUPTED:
+                        yield answer, b"", False
+                    return
+                yield answer & 0xFF, content[_GENERIC.size :], not flags & _INTERRUPTED
 
 
 def _connect(doing: str) -> socket.socket:
@@ -120,14 +166,23 @@ def _connect(doing: str) -> socket.socket:
 
 def _receive(connection: socket.socket, doing: str) -> Iterator[tuple[int, int, bytes]]:
     """Type, number and body of each message that has come."""
+    return ((kind, number, body) for kind, _, number, body in _messages(connection, doing))
+
+
+def _receive_flagged(connection: socket.socket, doing: str) -> Iterator[tuple[int, int, bytes]]:
+    """Type, flags and body of each message that has come."""
+    return ((kind, flags, body) for kind, flags, _, body in _messages(connection, doing))
+
+
+def _messages(connection: socket.socket, doing: str) -> Iterator[tuple[int, int, int, bytes]]:
     try:
         data = connection.recv(_ROOM)
     except OSError as error:
         raise NftError(doing=doing, reason=f"no answer from the kernel ({error})") from error
     offset = 0
     while offset + _HEADER.size <= len(data):
-        length, kind, _, number, _ = _HEADER.unpack_from(data, offset)
-        yield kind, number, data[offset + _HEADER.size : offset + length]
+        length, kind, flags, number, _ = _HEADER.unpack_from(data, offset)
+        yield kind, flags, number, data[offset + _HEADER.size : offset + length]
         offset += length + 3 & ~3
 
 
@@ -151,7 +206,7 @@ def _attribute(kind: int, payload: bytes) -> bytes:
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(payload), kind) + payload + b"\0" * padding
 
 
-def _text(kind: int, text: str) -> bytes:
+def text(kind: int, text: str) -> bytes:
     return _attribute(kind, text.encode() + b"\0")
 
 
@@ -159,7 +214,7 @@ def _nested(kind: int, payload: bytes) -> bytes:
     return _attribute(kind | _NESTED, payload)
 
 
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     offset = 0
     while offset + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, offset)

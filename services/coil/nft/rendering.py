@@ -23,6 +23,7 @@ from coil.kernel.nft_table import (
     NftChain,
     NftSet,
     NftTable,
+    NoTrack,
     RegularChain,
     SourceNat,
     Statement,
@@ -99,6 +100,8 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 
             return {"snat": {"family": _PROTOCOLS[family], "addr": _render_value(address)}}
         case ClampSegments():
             return {"mangle": {"key": {"tcp option": {"name": "maxseg", "field": "size"}}, "value": _ROUTE_MTU}}
+        case NoTrack():
+            return {"notrack": None}
         case Count(counter):
             return {"counter": counter}
         case Jump(chain):

@@ -101,3 +101,10 @@ def test_what_is_no_json_ends_soon() -> None:
 def test_a_list_that_breaks_off_has_no_envelope() -> None:
     with pytest.raises(msgspec.DecodeError):
         read(b'{"items":[{"metadata":{"name":"a"},"x":1},{"metadata":{"name":"b"},"x":1}', [])
+
+
+def test_an_object_may_end_in_itself_more_than_a_thousand_times() -> None:
+    notes = [{"kind": "Thing", "notes": "}]"}] * 2000
+    body = {"items": [{"metadata": {"name": "many"}, "notes": notes}], "metadata": {"resourceVersion": "7"}}
+    found, _ = read(json.dumps(body, separators=(",", ":")).encode(), [5000])
+    assert [len(thing.notes) for thing in found] == [2000]

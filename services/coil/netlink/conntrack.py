@@ -1,0 +1,145 @@
+"""The connections that conntrack knows in this namespace, and words in the name of a connection's other end.
+
+read_flows(wanted, limit)       those that certain sources have begun
+forget_flows(flows)             conntrack meets them anew with their next packet
+nudge(flows, random, mark)      has their sources speak
+
+Runs in a worker's thread, in the namespace. `FlowTable` is the asynchronous door.
+
+A nudge: a segment that cannot be right is answered by an ACK with the right numbers (RFC 9293, section 3.10.7.4). Linux
+answers one in half a second per connection (net.ipv4.tcp_invalid_ratelimit). The segment has no data, and numbers by
+chance; the one in some thousands that lies in the window by chance is an old acknowledgement, and changes nothing.
+It takes the kernel's way to the pod as if the node itself had said it: no filter for what is forwarded sees it, and no
+reverse path is looked at. `mark` is for a rule that keeps conntrack off it.
+"""
+
+import errno
+import socket
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from types import TracebackType
+from typing import Final
+
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.flow import Flow, bare_acknowledgement
+from coil.netlink.connection import Connection
+from coil.netlink.conntrack_message import delete_flow, dump_flows, parse_flow, parse_source
+from coil.netlink.error import NetlinkError
+from coil.netlink.namespace import Namespace
+from coil.netlink.worker import Worker
+
+_NETLINK_NETFILTER: Final = 12  # linux/netlink.h; the socket module has it from Python 3.12 on
+_SO_MARK: Final = 36  # asm-generic/socket.h
+
+
+def read_flows(wanted: Callable[[IPAddress], bool], limit: int) -> tuple[tuple[Flow, ...], bool]:
+    """The connections that wanted sources have begun, at most so many; and whether there are more.
+
+    Reads the whole table: a second for some hundred thousand connections. Raises NetlinkError.
+    """
+    flows: list[Flow] = []
+    more = False
+    with Connection(_NETLINK_NETFILTER) as connection:
+        for family in Family:
+            sieve = _Sieve(family, wanted, limit - len(flows))
+            flows += (parse_flow(body, family) for body in connection.dump(dump_flows(family), keep=sieve.keep))
+            more = more or sieve.more
+    return tuple(flows), more
+
+
+class _Sieve:
+    """Takes at most `room` messages about wanted sources."""
+
+    def __init__(self, family: Family, wanted: Callable[[IPAddress], bool], room: int) -> None:
+        self._family = family
+        self._wanted = wanted
+        self._room = room
+        self.more = False
+
+    def keep(self, body: bytes) -> bool:
+        source = parse_source(body, self._family)
+        if source is None or not self._wanted(source):
+            return False
+        self.more = self._room == 0
+        self._room = max(self._room - 1, 0)
+        return not self.more
+
+
+def forget_flows(flows: Sequence[Flow]) -> None:
+    """Idempotent. Raises NetlinkError for the first that could not be forgotten, after having tried the others."""
+    if flows:
+        with Connection(_NETLINK_NETFILTER) as connection:
+            connection.apply([delete_flow(flow) for flow in flows], tolerate={errno.ENOENT})
+
+
+def nudge(flows: Collection[Flow], *, random: Callable[[], int], mark: int) -> int:
+    """Say one thing to each source in the name of its destination; returns to how many.
+
+    `random` gives numbers of 32 bits. What cannot be sent to one (its pod is gone, a queue is full) is left out. Raises
+    NetlinkError where nothing can be sent at all.
+    """
+    said = 0
+    with ExitStack() as stack:
+        speakers: dict[Family, socket.socket] = {}
+        for flow in flows:
+            family = Family.of(flow.source.address)
+            if family not in speakers:
+                speakers[family] = stack.enter_context(_open_speaker(family, mark))
+            packet = bare_acknowledgement(flow.destination, flow.source, sequence=random(), acknowledged=random())
+            try:
+                speakers[family].sendto(packet, (str(flow.source.address), 0))
+            except OSError:
+                continue
+            said += 1
+    return said
+
+
+def _open_speaker(family: Family, mark: int) -> socket.socket:
+    try:
+        # The headers are ours, in both families (raw(7); Linux' net/ipv6/af_inet6.c), and nothing is ever heard.
+        speaker = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW)
+    except OSError as error:
+        raise NetlinkError(f"cannot speak to pods: {error.strerror}; this process needs CAP_NET_RAW") from error
+    try:
+        speaker.setblocking(False)
+        speaker.setsockopt(socket.SOL_SOCKET, _SO_MARK, mark)
+    except OSError as error:
+        speaker.close()
+        raise NetlinkError(f"cannot mark packets: {error.strerror}; this process needs CAP_NET_ADMIN") from error
+    return speaker
+
+
+class FlowTable:
+    """The same without waiting on the event loop, in the namespace of the process: one call at a time, on a thread that
+    nothing else waits for. An async context manager; leaving it waits for the running call. All methods raise
+    NetlinkError.
+    """
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._worker: Worker
+
+    async def __aenter__(self) -> "FlowTable":
+        async with AsyncExitStack() as stack:
+            home = stack.enter_context(Namespace.current())
+            self._worker = Worker("flows", home, threads=1)
+            stack.push_async_callback(self._worker.aclose)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def read(self, wanted: Callable[[IPAddress], bool], limit: int) -> tuple[tuple[Flow, ...], bool]:
+        """See `read_flows`; `wanted` is called in another thread."""
+        return await self._worker.run(read_flows, wanted, limit)
+
+    async def forget(self, flows: Sequence[Flow]) -> None:
+        """See `forget_flows`."""
+        await self._worker.run(forget_flows, flows)
+
+    async def nudge(self, flows: Sequence[Flow], *, random: Callable[[], int], mark: int) -> int:
+        """See `nudge`; `random` is called in another thread."""
+        return await self._worker.run(nudge, flows, random=random, mark=mark)

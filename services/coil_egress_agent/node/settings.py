@@ -1,0 +1,86 @@
+"""What the DaemonSet tells the agent of a node."""
+
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final
+
+from coil.crd.names import is_namespace_name, is_object_name
+from coil.kernel.family import IPNetwork
+from coil.runtime.duration import parse_duration, parse_period
+from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path
+from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+
+SHORTEST_FENCE: Final = 0.3
+"""Below it a renewal would have less than a tenth of a second for its way to the API server's store and back."""
+LONGEST_FENCE: Final = 60.0
+
+
+def parse_node_name(text: str) -> str:
+    """The name of a Node."""
+    if not is_object_name(text):
+        raise ValueError("the name of a Node")
+    return text
+
+
+def parse_namespace(text: str) -> str:
+    """The name of a namespace."""
+    if not is_namespace_name(text):
+        raise ValueError("the name of a namespace")
+    return text
+
+
+def parse_fence(text: str) -> float:
+    """How long a renewal is good for."""
+    seconds = parse_duration(text)
+    if not SHORTEST_FENCE <= seconds <= LONGEST_FENCE:
+        raise ValueError(f'a length of time from "{SHORTEST_FENCE * 1000:g}ms" to "{LONGEST_FENCE:g}s"')
+    return seconds
+
+
+def parse_networks(text: str) -> tuple[IPNetwork, ...]:
+    """Networks between commas; empty means none. An address within a network stands for the network."""
+    try:
+        return tuple(ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError('networks between commas, such as "10.96.0.0/12,fd00:96::/112"') from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(FrameSettings):
+    """The settings of coil-egress-agent on a node; times are in seconds."""
+
+    metrics_addr: Endpoint = metrics_flag(":9398")
+    health_addr: Endpoint = health_flag(":9399")
+    node_name: str = flag(None, parse=parse_node_name, env="COIL_NODE_NAME", help="the Node that this runs on")
+    system_namespace: str = flag(
+        None, parse=parse_namespace, env="COIL_POD_NAMESPACE", help="the namespace of the gateways' Leases"
+    )
+    kubeconfig: Path | None = flag(
+        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
+    )
+    eip_lease: float = flag(
+        "600ms",
+        parse=parse_fence,
+        help="how long a gateway carries its addresses after the last renewal of its Lease that was acknowledged; it "
+        "is renewed three times as often",
+    )
+    tunnel_port: int = flag("7789", parse=parse_integer(1, 65535), help="UDP port of the mesh; the same on all nodes")
+    tunnel_vni: int = flag("100", parse=parse_integer(1, 2**24 - 1), help="VNI of the mesh; the same on all nodes")
+    cluster_cidr: tuple[IPNetwork, ...] = flag(
+        "",
+        parse=parse_networks,
+        help="networks of the cluster beside its nodes and pods, between commas: the Services', and others that "
+        "policies without destinations are not about",
+    )
+    keep_source: bool = flag(
+        "true", parse=parse_boolean, help="keep what enters the mesh from being masqueraded by the CNI plugin"
+    )
+    forward_shim: bool = flag(
+        "false", parse=parse_boolean, help="have iptables' chain FORWARD accept policy traffic where its policy is DROP"
+    )
+    resync_interval: float = flag(
+        "5m", parse=parse_period, help="how often the kernel is compared with what it should hold"
+    )
+    cleanup: bool = flag("false", parse=parse_boolean, help="undo all that the agent has made on this node, and exit")
