@@ -8,7 +8,7 @@ import nox
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "none"
 nox.options.stop_on_first_error = True
-nox.options.sessions = ["lint", "types", "contracts", "unit", "kernel", "apiserver", "soak", "egress", "cluster"]
+nox.options.sessions = ["lint", "types", "contracts", "unit", "kernel", "apiserver", "soak", "eip", "egress", "cluster"]
 
 PYTHON = sys.executable
 
@@ -40,7 +40,7 @@ def contracts(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """Pure code and shells with fakes; no root needed."""
-    run_pytest(session, "tests")
+    run_pytest(session, "--numprocesses=auto", "tests")
 
 
 @nox.session
@@ -59,6 +59,12 @@ def apiserver(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Three nodes, two controllers and a real API server under faults; needs root."""
     run_pytest(session, "integration/soak")
+
+
+@nox.session
+def eip(session: nox.Session) -> None:
+    """Floating addresses on three nodes in network namespaces, against a real API server; needs root."""
+    run_pytest(session, "integration/eip")
 
 
 @nox.session

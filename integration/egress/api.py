@@ -6,14 +6,28 @@ Knows no kinds: paths and documents are the API's own.
 import http.client
 import json
 import ssl
-from typing import Any
-
-from integration.egress.description import Description
+from pathlib import Path
+from typing import Any, Protocol
 
 _SECONDS = 30.0
 _MERGE_PATCH = "application/merge-patch+json"
 
 Document = dict[str, Any]
+
+
+class Access(Protocol):
+    """Where the API server is, and the administrator's identity."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def authority(self) -> Path: ...
+    @property
+    def admin_certificate(self) -> Path: ...
+    @property
+    def admin_key(self) -> Path: ...
 
 
 class ApiError(Exception):
@@ -27,12 +41,10 @@ class ApiError(Exception):
 class Api:
     """Not for several threads at once."""
 
-    def __init__(self, description: Description) -> None:
-        context = ssl.create_default_context(cafile=str(description.authority))
-        context.load_cert_chain(description.admin_certificate, description.admin_key)
-        self._connection = http.client.HTTPSConnection(
-            description.address, description.port, timeout=_SECONDS, context=context
-        )
+    def __init__(self, access: Access) -> None:
+        context = ssl.create_default_context(cafile=str(access.authority))
+        context.load_cert_chain(access.admin_certificate, access.admin_key)
+        self._connection = http.client.HTTPSConnection(access.address, access.port, timeout=_SECONDS, context=context)
 
     def get(self, path: str) -> Document:
         """An object or a list. Raises ApiError."""
@@ -78,7 +90,6 @@ class Api:
             answer = self._exchange(method, path, body, kind)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
             # The server closes what was idle for long; nothing was done then.
-            self._connection.close()
             answer = self._exchange(method, path, body, kind)
         status, text = answer
         if status >= http.client.BAD_REQUEST:
@@ -87,6 +98,11 @@ class Api:
         return parsed
 
     def _exchange(self, method: str, path: str, body: str | None, kind: str) -> tuple[int, str]:
-        self._connection.request(method, path, body, {"Content-Type": kind or "application/json"})
-        response = self._connection.getresponse()
-        return response.status, response.read().decode()
+        try:
+            self._connection.request(method, path, body, {"Content-Type": kind or "application/json"})
+            response = self._connection.getresponse()
+            return response.status, response.read().decode()
+        except BaseException:
+            # Whoever cleans up after an interruption does not get the other half of this answer.
+            self._connection.close()
+            raise

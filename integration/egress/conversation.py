@@ -9,16 +9,33 @@ import struct
 import threading
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
-from integration.egress.external_host import ExternalHost, family_of
-from integration.egress.pod import SECONDS, RunningPod
+from integration.egress.external_host import family_of
+from integration.egress.pod import SECONDS
 from integration.netns.netns import call_inside
 from integration.side_thread import SideThread
 
 _CHUNK = 1 << 16
 
 
-def ask(client: RunningPod, external: ExternalHost, address: str, *, patience: float = SECONDS) -> str:
+class Asker(Protocol):
+    """A pod, whoever made it."""
+
+    def socket(self, kind: socket.SocketKind, address: str) -> socket.socket:
+        """A socket of the pod's namespace, of that address's family."""
+        ...
+
+
+class Answerer(Protocol):
+    """A host that has the addresses which are asked."""
+
+    @property
+    def netns(self) -> Path: ...
+
+
+def ask(client: Asker, external: Answerer, address: str, *, patience: float = SECONDS) -> str:
     """One question to an address of the host, and its answer; returns the address that the host saw it come from.
 
     Raises TimeoutError when a packet was lost.
@@ -38,7 +55,7 @@ def ask(client: RunningPod, external: ExternalHost, address: str, *, patience: f
 class Conversation(SideThread):
     """Questions and answers of one flow while the context is open, one at a time. `seen` is whom the host saw."""
 
-    def __init__(self, client: RunningPod, external: ExternalHost, address: str) -> None:
+    def __init__(self, client: Asker, external: Answerer, address: str) -> None:
         self.failed = threading.Event()
         super().__init__("conversation", failed=self.failed.set)
         self._asking = client.socket(socket.SOCK_DGRAM, address)
@@ -73,7 +90,7 @@ class _Received:
 class Transfer(SideThread):
     """One TCP connection from a pod to the host, over which `size` bytes go each way, one direction after the other."""
 
-    def __init__(self, client: RunningPod, external: ExternalHost, address: str, *, size: int) -> None:
+    def __init__(self, client: Asker, external: Answerer, address: str, *, size: int) -> None:
         super().__init__("transfer")
         self._size = size
         self._listener = _bound(external, address, socket.SOCK_STREAM)
@@ -122,7 +139,7 @@ class _Sender(SideThread):
             self.sent.take(piece)
 
 
-def _bound(external: ExternalHost, address: str, kind: socket.SocketKind) -> socket.socket:
+def _bound(external: Answerer, address: str, kind: socket.SocketKind) -> socket.socket:
     made = call_inside(external.netns, lambda: socket.socket(family_of(address), kind))
     made.settimeout(SECONDS)
     made.bind((address, 0))

@@ -1,15 +1,12 @@
 """The stage inside: two nodes, the host outside the cluster, and what tests do with Egresses, Services and pods."""
 
 import secrets
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from ipaddress import ip_network
-from os import environ
 from typing import Any
 
-from integration.cluster.network import Network, run_command
+from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
 from integration.egress.api import Api, ApiError, Document
 from integration.egress.description import Description
@@ -18,7 +15,7 @@ from integration.egress.kubelet import Kubelet
 from integration.egress.outside import CLIENT_NAMESPACE, EGRESS_NAMESPACE
 from integration.egress.pod import RunningPod
 from integration.egress.station import Station
-from integration.vm.run import INSIDE_VARIABLE
+from integration.vm.passage import ensure_passage
 
 EGRESSES = f"/apis/coil.cybozu.com/v2/namespaces/{EGRESS_NAMESPACE}/egresses"
 ANNOTATION = f"egress.coil.cybozu.com/{EGRESS_NAMESPACE}"
@@ -44,8 +41,7 @@ class World:
         """Everything but pods. Ends with the context."""
         description = Description.read()
         with Workspace.create() as workspace, closing(Api(description)) as api:
-            if environ.get(INSIDE_VARIABLE):
-                _route_through_guest(description)
+            ensure_passage(description.address)
             network = Network.create(workspace)
             stations = [Station(workspace, network, description, api, index=index) for index in range(2)]
             for station in stations:
@@ -172,17 +168,3 @@ class EgressUnderTest:
         with suppress(ApiError):
             self.world.api.delete(self.path)
         self.world.kubelet.wait_until(lambda: not self.routers(), what=f"the routers of {self.name} are gone")
-
-
-def _route_through_guest(description: Description) -> None:
-    """The nodes' way to the API server, where the machine that it is on is outside the guest."""
-    network = ip_network(f"{description.address}/24", strict=False)
-    # So that the stage's own subnet is another one.
-    run_command(["ip", "route", "replace", str(network), "via", "10.0.2.2"])
-    run_command(["busybox", "sysctl", "-q", "-w", "net.ipv4.ip_forward=1"])
-    for line in (
-        "add table ip guest",
-        "add chain ip guest out { type nat hook postrouting priority srcnat; }",
-        'add rule ip guest out oifname "eth0" masquerade',
-    ):
-        subprocess.run(["nft", line], check=True, timeout=60)

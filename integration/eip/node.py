@@ -1,0 +1,296 @@
+"""A node of the stage: namespaces on the common link, a plain CNI, the Node object, and the real agent.
+
+The CNI is as unfriendly as they come: it masquerades whatever leaves the pods' networks, at the priority that everybody
+uses, and the reverse path filter is strict on every link.
+"""
+
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
+from typing import Any
+
+from integration.apiserver.sandbox import PodName, Sandbox
+from integration.cluster.network import Namespaces, Network, run_command
+from integration.cluster.workspace import Workspace
+from integration.deployment import ready_probe
+from integration.egress.api import Api
+from integration.eip.description import Description
+from integration.eip.pod import GATEWAYS, Pod, pod_commands
+from integration.kernel_state import KernelState
+from integration.netns.netns import call_inside
+from integration.service import Service
+from integration.vm.run import INSIDE_VARIABLE
+
+PODS4, PODS6 = IPv4Network("10.244.0.0/16"), IPv6Network("fd44::/48")
+SERVICES = ("198.19.0.0/16", "fd5f:c011::/112")
+EIP_DEVICE = "egress.eip"
+TUNNEL_DEVICE = "egress.vxlan"
+TABLE = "coil-eip"
+HEALTH_PORT = 9399
+RESYNC = "--resync-interval=3s"
+"""What others have changed is to be found while a test waits."""
+PATIENT = ("--eip-lease=20s",)
+"""An emulated machine is too slow for the default."""
+START_SECONDS = 300.0
+TERM_SECONDS = 20.0
+_TRANSIENT = {"alive"}
+"""Sets whose elements come and go by themselves."""
+_VANISHING = {"handle", "expires", "packets", "bytes", "expires_in"}
+_SYSCTLS = """
+    cd /proc/sys/net
+    grep -s . ipv4/ip_forward ipv[46]/conf/{all,eth0}/* ipv6/neigh/eth0/proxy_delay netfilter/nf_conntrack_tcp*
+    true
+"""
+_CNI = """
+table inet cni {{
+    chain out {{
+        type nat hook postrouting priority srcnat; policy accept;
+        ip saddr {0} ip daddr != {0} masquerade
+        ip6 saddr {1} ip6 daddr != {1} masquerade
+    }}
+}}
+"""
+
+
+class StageNode:
+    """Number `index` from 0. Its agent is started, and waited for, by others."""
+
+    def __init__(
+        self, workspace: Workspace, network: Network, description: Description, api: Api, *, name: str, index: int
+    ) -> None:
+        self.name = name
+        self.index = index
+        self.ipv4: IPv4Address
+        self.ipv6: IPv6Address
+        self.ipv4, self.ipv6 = network.node_addresses(index)
+        self.pod_network4 = IPv4Network((int(PODS4[0]) + (index << 8), 24))
+        self.pod_network6 = IPv6Network((int(PODS6[0]) + (index << 64), 64))
+        self._workspace = workspace
+        self._network = network
+        self._description = description
+        self._api = api
+        self._pods = 0
+        self.namespaces = Namespaces.hold(workspace, name)
+        network.attach(self.namespaces, port=name, index=index)
+        self._set_up()
+        self.found: dict[str, list[str]] = {}
+        """The footprint before the first agent."""
+        self.agent: Service
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """Its own, by IP version."""
+        return {4: str(self.ipv4), 6: str(self.ipv6)}
+
+    @property
+    def netns(self) -> Path:
+        return self.namespaces.net
+
+    @property
+    def kernel(self) -> KernelState:
+        """What the kernel holds in its namespace."""
+        return KernelState(str(self.namespaces.net))
+
+    def be_known(self, others: Sequence["StageNode"]) -> None:
+        """Routes to the pods of other nodes, by their own addresses."""
+        for other in others:
+            if other is not self:
+                self.kernel.run("ip", "route", "add", str(other.pod_network4), "via", str(other.ipv4))
+                self.kernel.run("ip", "-6", "route", "add", str(other.pod_network6), "via", str(other.ipv6))
+
+    def register(self) -> None:
+        """The Node object, as a kubelet makes it."""
+        networks = [str(self.pod_network4), str(self.pod_network6)]
+        metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name}}
+        spec = {"podCIDR": networks[0], "podCIDRs": networks}
+        self._api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
+        addresses = [{"type": "InternalIP", "address": address} for address in self.addresses.values()]
+        conditions = [{"type": "Ready", "status": "True", "reason": "Stage", "message": ""}]
+        status = {"addresses": addresses, "conditions": conditions}
+        self._api.patch(f"/api/v1/nodes/{self.name}/status", {"status": status})
+
+    def unregister(self) -> None:
+        """Delete the Node object."""
+        self._api.delete(f"/api/v1/nodes/{self.name}")
+
+    # --- its agent
+
+    def start_agent(self, *flags: str) -> None:
+        """Run the agent in the node's namespaces, without waiting for it."""
+        self.found = self.found or self.footprint()
+        command = [*self._command, *flags]
+        env = {"COIL_NODE_NAME": self.name, "COIL_POD_NAMESPACE": "kube-system"}
+        spawn = partial(self._workspace.spawn, f"agent-{self.name}", [*self.namespaces.entrance, *command], env=env)
+        ready = partial(call_inside, self.namespaces.net, ready_probe(HEALTH_PORT))
+        self.agent = Service(spawn, ready=ready, patience=START_SECONDS)
+
+    @property
+    def _command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "coil_egress_agent.node"),
+            f"--kubeconfig={self._description.agent_kubeconfig}",
+            f"--node-name={self.name}",
+            f"--cluster-cidr={','.join(SERVICES)}",
+            RESYNC,
+            *(PATIENT if os.environ.get(INSIDE_VARIABLE) else ()),
+        ]
+
+    def stop_agent(self) -> None:
+        """SIGTERM; returns at its end."""
+        self.agent.process.send_signal(signal.SIGTERM)
+        self.agent.process.wait(TERM_SECONDS)
+
+    def die(self) -> None:
+        """The machine loses its power: its link goes down, its programs are killed, nobody says goodbye."""
+        self._network.fabric.run("ip", "link", "set", self.name, "down")
+        self.agent.kill()
+
+    def revive(self) -> None:
+        """Its link comes up and its agent starts; that is not waited for. Idempotent."""
+        self._network.fabric.run("ip", "link", "set", self.name, "up")
+        if self.agent.process.poll() is not None:
+            self.agent.start()
+
+    def cut_off(self) -> None:
+        """From the API server and from nothing else: ports that are isolated reach only ports that are not."""
+        self._isolate("on")
+
+    def rejoin(self) -> None:
+        """Undo `cut_off`. Idempotent."""
+        self._isolate("off")
+
+    # --- its pods
+
+    def make_pod(self, namespace: str, labels: Mapping[str, str]) -> Pod:
+        """Wire a pod and write its object, running."""
+        self._pods += 1
+        ipv4, ipv6 = self.pod_network4[1 + self._pods], self.pod_network6[1 + self._pods]
+        addresses = {4: str(ipv4), 6: str(ipv6)}
+        name = f"pod-{secrets.token_hex(3)}"
+        sandbox = Sandbox(PodName(namespace, name), container_id=name, cluster=self._workspace.id)
+        link = f"pod{self._pods}"
+        self._batch(
+            f"link add {link} type veth peer name eth0 netns {sandbox.netns}",
+            f"address add {GATEWAYS[4]}/32 dev {link}",
+            f"address add {GATEWAYS[6]}/64 dev {link} nodad",
+            f"link set {link} up",
+            f"route add {ipv4}/32 dev {link}",
+            f"route add {ipv6}/128 dev {link}",
+        )
+        _batch(sandbox.netns, pod_commands(ipv4, ipv6))
+        pod = Pod(sandbox=sandbox, node=self.name, addresses=addresses, link=link)
+        self._write(pod, labels)
+        return pod
+
+    def delete_pod(self, pod: Pod) -> None:
+        """Its object and its namespace. Idempotent."""
+        self._api.delete(pod.path, grace=0)
+        pod.sandbox.destroy()
+
+    def _write(self, pod: Pod, labels: Mapping[str, str]) -> None:
+        folder, _, name = pod.path.rpartition("/")
+        spec = {
+            "nodeName": self.name,
+            "containers": [{"name": "main", "image": "none"}],
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+        }
+        self._api.create(folder, {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec})
+        ips = [{"ip": address} for address in pod.addresses.values()]
+        status = {"phase": "Running", "hostIP": str(self.ipv4), "podIP": ips[0]["ip"], "podIPs": ips}
+        self._api.patch(f"{pod.path}/status", {"status": status})
+
+    # --- what its kernel holds
+
+    def eips(self) -> set[str]:
+        """Addresses on the EIP device."""
+        entries = self.kernel.ip("address", "show")
+        found = [entry for entry in entries if entry["ifname"] == EIP_DEVICE]
+        return {info["local"] for entry in found for info in entry["addr_info"] if info["scope"] == "global"}
+
+    def elements(self, family: str = "inet") -> dict[str, list[str]]:
+        """The elements of every set and map of the agent's table, as text; empty ones left out."""
+        found = {}
+        for entry in self._table(family):
+            body = entry.get("set") or entry.get("map")
+            if body and body["name"] not in _TRANSIENT and (elements := body.get("elem")):
+                found[body["name"]] = sorted(json.dumps(_steady(each), sort_keys=True) for each in elements)
+        return found
+
+    def rule_count(self) -> int:
+        """Rules in the agent's tables."""
+        return sum("rule" in entry for family in ("inet", "arp") for entry in self._table(family))
+
+    def state(self) -> dict[str, object]:
+        """All that policies and gateways could leave behind, to be compared with a state before them."""
+        return {
+            "inet": self.elements(),
+            "arp": self.elements("arp"),
+            "rules": self.rule_count(),
+            "eips": sorted(self.eips()),
+            "ip rule": [self.kernel.ip(family, "rule", "show") for family in ("-4", "-6")],
+            "links": sorted(link["ifname"] for link in self.kernel.ip("link", "show") if not _is_pods(link["ifname"])),
+        }
+
+    def footprint(self) -> dict[str, list[str]]:
+        """Whatever of a node an agent may change, but for what is of pods."""
+        routes = [route for family in ("-4", "-6") for route in self.kernel.ip(family, "route", "show", "table", "all")]
+        neighbours = [line for what in ("proxy", "nud permanent") for line in self._neighbours(what)]
+        return {
+            "links": sorted(link["ifname"] for link in self.kernel.ip("link", "show") if not _is_pods(link["ifname"])),
+            "rules": self.kernel.run("sh", "-c", "ip rule show; ip -6 rule show").splitlines(),
+            "routes": sorted(json.dumps(route, sort_keys=True) for route in routes if not _is_others(route)),
+            "neighbours": neighbours,
+            "tables": self.kernel.run("nft", "list", "tables").splitlines(),
+            "sysctls": self.kernel.run("bash", "-c", _SYSCTLS).splitlines(),
+        }
+
+    def clean_up(self) -> None:
+        """Run the agent's own clean-up to its end."""
+        run_command([*self.namespaces.entrance, "env", "COIL_POD_NAMESPACE=kube-system", *self._command, "--cleanup"])
+
+    def _neighbours(self, what: str) -> list[str]:
+        return self.kernel.run("sh", "-c", f"ip neighbour show {what}; ip -6 neighbour show {what}").splitlines()
+
+    def _table(self, family: str) -> list[dict[str, Any]]:
+        text = self.kernel.run("nft", "-j", "list", "table", family, TABLE, check=False)
+        entries: list[dict[str, Any]] = json.loads(text)["nftables"] if text else []
+        return entries
+
+    def _set_up(self) -> None:
+        strict = [f"net.ipv4.conf.{link}.rp_filter=1" for link in ("all", "default", "eth0")]
+        self.namespaces.set_sysctls(strict)
+        self.kernel.run("nft", _CNI.format(PODS4, PODS6))
+
+    def _batch(self, *commands: str) -> None:
+        _batch(str(self.namespaces.net), commands)
+
+    def _isolate(self, value: str) -> None:
+        self._network.fabric.run("bridge", "link", "set", "dev", self.name, "isolated", value)
+
+
+def _batch(netns: str, commands: Sequence[str]) -> None:
+    text = "\n".join(commands)
+    KernelState(netns).run("sh", "-c", f"ip -batch - <<END\n{text}\nEND")
+
+
+def _is_others(route: dict[str, Any]) -> bool:
+    """A pod's, or what the kernel adds for link-local addresses in its own time."""
+    return _is_pods(route.get("dev", "")) or str(route["dst"]).startswith("fe80:")
+
+
+def _is_pods(link: str) -> bool:
+    return link.startswith("pod")
+
+
+def _steady(element: Any) -> Any:
+    """An element of a set without what changes by itself."""
+    if isinstance(element, dict):
+        return {key: _steady(value) for key, value in element.items() if key not in _VANISHING}
+    return [_steady(each) for each in element] if isinstance(element, list) else element

@@ -1,0 +1,39 @@
+"""The host outside the cluster: on the same link as the nodes, without a route to any pod.
+
+So an answer of its own proves the address that it saw: it reaches EIPs and nodes, and nobody else.
+"""
+
+from ipaddress import ip_address
+from pathlib import Path
+
+from integration.cluster.network import Namespaces, Network
+from integration.cluster.workspace import Workspace
+from integration.kernel_state import KernelState
+
+PORT = "server"
+_INDEX = 80
+
+
+class Server:
+    """`addresses` by IP version, and `others`: more of its own, for narrowed destinations."""
+
+    def __init__(self, workspace: Workspace, network: Network) -> None:
+        self._namespaces = Namespaces.hold(workspace, PORT)
+        network.attach(self._namespaces, port=PORT, index=_INDEX)
+        self.addresses, self.others, self.third = (
+            dict(zip((4, 6), map(str, network.node_addresses(_INDEX + offset)), strict=True)) for offset in range(3)
+        )
+        for address in (*self.others.values(), *self.third.values()):
+            extra = ["nodad"] if ip_address(address).version == 6 else []
+            self._namespaces.run("ip", "address", "add", address, "dev", "eth0", *extra)
+        for family in ("-4", "-6"):
+            self._namespaces.run("ip", family, "route", "del", "default")
+        self._namespaces.set_sysctls(["net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"])
+
+    @property
+    def netns(self) -> Path:
+        return self._namespaces.net
+
+    @property
+    def kernel(self) -> KernelState:
+        return KernelState(str(self.netns))

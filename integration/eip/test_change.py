@@ -1,0 +1,172 @@
+"""Pods, policies and gateways come, change and go; what the kernels hold afterwards is what they held before."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from integration.eip.node import TABLE
+from integration.eip.solicitor import Solicitor
+from integration.eip.world import Gateway, World
+from integration.patience import settle, wait_until
+
+SWITCHES = {"proxy_ndp", "proxy_delay", "nf_conntrack_tcp_be_liberal"}
+
+pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
+
+
+@contextmanager
+def nothing_stays(world: World) -> Iterator[None]:
+    """After the block the kernels of all nodes come back to what they held before it."""
+    before = world.states()
+    yield
+
+    def strangers() -> list[str]:
+        return [
+            f"{node}, {what}: {state[what]} instead of {before[node][what]}"
+            for node, state in world.states().items()
+            for what in state
+            if state[what] != before[node][what]
+        ]
+
+    settle(strangers, after="deleted", timeout=20.0)
+
+
+def test_pods_come_and_go(world: World, gateway: Gateway) -> None:
+    with nothing_stays(world), world.policy(gateway, labels={"app": "churn"}) as policy:
+        eip = policy.eip()
+        with ExitStack() as stack:
+            pods = [stack.enter_context(world.pod(node, app="churn")) for node in ("n1", "n2", "n3") * 2]
+            for pod in pods:
+                world.await_seen(pod, eip)
+        gone = {address for pod in pods for address in pod.addresses.values()}
+        settle(lambda: _mentions(world, gone), after="the pods are gone", timeout=20.0)
+        with world.pod("n3", app="churn") as pod:
+            world.await_seen(pod, eip)
+
+
+def test_a_pod_that_loses_its_label_is_no_longer_meant(world: World, gateway: Gateway) -> None:
+    with world.policy(gateway, labels={"app": "label"}) as policy, world.pod("n3", app="label") as pod:
+        world.await_seen(pod, policy.eip())
+        world.api.patch(pod.path, {"metadata": {"labels": {"app": "no-more"}}})
+        world.await_seen(pod, world.node("n3").addresses[4])
+        world.api.patch(pod.path, {"metadata": {"labels": {"app": "label"}}})
+        world.await_seen(pod, policy.eip())
+
+
+def test_a_policys_destinations_change(world: World, gateway: Gateway) -> None:
+    labels = {"app": "moving"}
+    others = [f"{world.server.others[4]}/32", f"{world.server.others[6]}/128"]
+    with ExitStack() as stack:
+        stack.enter_context(nothing_stays(world))
+        pod = stack.enter_context(world.pod("n3", **labels))
+        policy = stack.enter_context(world.policy(gateway, labels=labels))
+        own = world.node("n3").addresses
+        for family in (4, 6):
+            world.await_seen(pod, policy.eip(family), at=world.server.addresses)
+        policy.change(destSubnet=others)
+        for family in (4, 6):
+            world.await_seen(pod, own[family], at=world.server.addresses)
+            world.await_seen(pod, policy.eip(family), at=world.server.others)
+        policy.change(destSubnet=[])
+        for family in (4, 6):
+            world.await_seen(pod, policy.eip(family), at=world.server.addresses)
+
+
+def test_a_policy_takes_everything_of_its_own_along(world: World, gateway: Gateway) -> None:
+    with nothing_stays(world), ExitStack() as stack:
+        pod = stack.enter_context(world.pod("n3", app="whole"))
+        for spec in ({}, {"egressIP": {"useNodeIP": True}}, {"destSubnet": ["0.0.0.0/0", "::/0"], "priority": 3}):
+            with world.policy(gateway, labels={"app": "whole"}, **spec) as policy:
+                node = world.node(policy.wait_placed())
+                expected = node.addresses[4] if "egressIP" in spec else policy.eip()
+                world.await_seen(pod, expected)
+        world.await_seen(pod, world.node("n3").addresses[4])
+
+
+def test_a_gateway_takes_everything_of_its_own_along(world: World) -> None:
+    # Whether a node is a gateway shows in the lease alone; the kernel of one without addresses is any node's.
+    with (
+        nothing_stays(world),
+        world.gateway("n1", "n2") as gateway,
+        world.pod("n3", app="brief") as pod,
+        world.policy(gateway, labels={"app": "brief"}) as policy,
+    ):
+        world.await_seen(pod, policy.eip())
+
+
+def test_a_planned_move_has_one_holder_at_a_time(world: World) -> None:
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway("n1", number=1))
+        pod = stack.enter_context(world.pod("n3", app="planned"))
+        policy = stack.enter_context(world.policy(gateway, labels={"app": "planned"}))
+        eips = [policy.eip(4), policy.eip(6)]
+        for eip in eips:
+            world.await_seen(pod, eip)
+        heard = stack.enter_context(world.announcements())
+        stack.enter_context(Solicitor(world.server.netns, world.server.addresses, *eips))
+        for eip in eips:
+            heard.await_last(eip, "n1")
+        gateway.select("n2")
+        for eip in eips:
+            heard.await_last(eip, "n2")
+        for eip in eips:
+            world.await_seen(pod, eip)
+            assert heard.ports(eip) == ["n1", "n2"]
+        assert world.node("n1").eips() == set()
+        assert policy.wait_placed() == "n2"
+
+
+def test_the_own_address_follows_the_gateway(world: World) -> None:
+    with (
+        world.gateway("n1") as gateway,
+        world.pod("n3", app="follow") as pod,
+        world.policy(gateway, labels={"app": "follow"}, egressIP={"useNodeIP": True}),
+    ):
+        world.await_seen(pod, world.node("n1").addresses[4])
+        gateway.select("n2")
+        for address in world.node("n2").addresses.values():
+            world.await_seen(pod, address)
+
+
+def test_what_others_have_removed_comes_back(world: World, gateway: Gateway) -> None:
+    with world.policy(gateway, labels={"app": "repair"}) as policy, world.pod("n3", app="repair") as pod:
+        world.await_seen(pod, policy.eip())
+        carrier = world.node(policy.wait_placed())
+        wanted = world.states()
+        world.node("n3").kernel.run("nft", "flush", "table", "inet", TABLE)
+        carrier.kernel.run("nft", "delete", "table", "inet", TABLE)
+        carrier.kernel.run("ip", "address", "del", f"{policy.eip()}/32", "dev", "egress.eip")
+        world.node("n3").kernel.run("ip", "link", "del", "egress.vxlan")
+        wait_until(lambda: world.states() == wanted, what="all is as before", timeout=60.0)
+        world.await_seen(pod, policy.eip())
+
+
+def test_a_clean_up_leaves_the_node_as_it_was_found(world: World, gateway: Gateway) -> None:
+    with world.policy(gateway, labels={"app": "leave"}) as policy, world.pod("n3", app="leave") as pod:
+        world.await_seen(pod, policy.eip())
+        node = world.node(policy.wait_placed())
+        assert node.footprint() != node.found
+        node.stop_agent()
+        node.clean_up()
+        left = node.footprint()
+        stays = {what: sorted(set(left[what]) - set(node.found[what])) for what in left}
+        # Switches of the node stay: nobody knows who else counts on them by now.
+        assert {line.partition(":")[0].rpartition("/")[2] for line in stays.pop("sysctls")} <= SWITCHES
+        assert stays == {what: [] for what in stays}
+        # Nobody is the worse for it.
+        world.await_seen(pod, policy.eip())
+        world.restore()
+        world.await_seen(pod, policy.eip())
+
+
+def _mentions(world: World, addresses: set[str]) -> list[str]:
+    """The elements of any node that have one of those addresses."""
+    quoted = {f'"{address}"' for address in addresses}
+    return [
+        f"{node.name}, {name}: {element}"
+        for node in world.nodes
+        for name, elements in node.elements().items()
+        for element in elements
+        if any(address in element for address in quoted)
+    ]

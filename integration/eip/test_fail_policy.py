@@ -1,0 +1,79 @@
+"""No node can carry the address: nothing of the pods leaves, or it leaves from their own node, as the gateway says."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from integration.egress.capture import Capture
+from integration.eip.flow import Flow
+from integration.eip.world import World
+from integration.patience import wait_until
+
+pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
+
+MANY = 100
+
+
+def test_closed_lets_nothing_out(world: World) -> None:
+    labels = {"app": "closed"}
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway("n1"))
+        pods = [stack.enter_context(world.pod(node, **labels)) for node in ("n2", "n3")]
+        policy = stack.enter_context(world.policy(gateway, labels=labels))
+        eips = {policy.eip(4), policy.eip(6)}
+        for pod in pods:
+            for eip in eips:
+                world.await_seen(pod, eip)
+        capture = stack.enter_context(Capture(world.server.netns))
+        servers = world.server.addresses.values()
+        flows = [stack.enter_context(Flow(pod, world.server, address)) for pod in pods for address in servers]
+        wait_until(lambda: all(flow.answers for flow in flows), what="the flows are answered")
+        world.node("n1").die()
+        wait_until(lambda: not policy.node, what="no node carries the policy")
+        asked = [flow.asked for flow in flows]
+        wait_until(
+            lambda: all(flow.asked > before + MANY for flow, before in zip(flows, asked, strict=True)),
+            what="many more questions are asked",
+        )
+        assert policy.eip() in eips
+        ports = {flow.port for flow in flows}
+        leaked = capture.select(lambda packet: packet.port in ports and packet.source not in eips)
+        assert leaked == []
+        # A pod of that policy that starts now is no better off.
+        late = stack.enter_context(world.pod("n3", **labels))
+        world.await_seen(late, None)
+        world.restore()
+        for pod in (*pods, late):
+            for eip in eips:
+                world.await_seen(pod, eip)
+        assert capture.select(lambda packet: packet.port in ports and packet.source not in eips) == []
+
+
+def test_open_lets_it_out_from_its_own_node(world: World) -> None:
+    labels = {"app": "open"}
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway("n1", failPolicy="Open"))
+        pods = [stack.enter_context(world.pod(node, **labels)) for node in ("n2", "n3")]
+        policy = stack.enter_context(world.policy(gateway, labels=labels))
+        for pod in pods:
+            world.await_seen(pod, policy.eip())
+        world.node("n1").die()
+        for pod in pods:
+            for address in world.node(pod.node).addresses.values():
+                world.await_seen(pod, address)
+        world.restore()
+        for pod in pods:
+            world.await_seen(pod, policy.eip())
+
+
+def test_a_gateway_without_nodes_serves_once_it_has_one(world: World) -> None:
+    labels = {"app": "early"}
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway("nowhere"))
+        pod = stack.enter_context(world.pod("n3", **labels))
+        policy = stack.enter_context(world.policy(gateway, labels=labels))
+        eip = policy.eip()
+        world.await_seen(pod, None)
+        gateway.select("n2")
+        world.await_seen(pod, eip)
+        assert policy.wait_placed() == "n2"

@@ -1,0 +1,91 @@
+"""As whom the server sees a pod, and whether what it answers arrives: single questions, conversations, transfers."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from integration.egress.conversation import Conversation, Transfer, ask
+from integration.eip.flow import Dialogue
+from integration.eip.world import Gateway, World
+from integration.patience import wait_until
+
+pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
+
+SIZE = 10 << 20
+NODES = ("n1", "n2", "n3")
+
+
+def test_a_pod_on_any_node_is_seen_as_the_address_of_its_policy(world: World, gateway: Gateway) -> None:
+    with ExitStack() as stack:
+        pods = [stack.enter_context(world.pod(node, app="any")) for node in NODES]
+        policy = stack.enter_context(world.policy(gateway, labels={"app": "any"}))
+        for pod in pods:
+            for family in (4, 6):
+                world.await_seen(pod, policy.eip(family))
+        assert {policy.eip(4), policy.eip(6)} <= world.node(policy.wait_placed()).eips()
+
+
+def test_a_pod_without_a_policy_is_seen_as_its_node(world: World, gateway: Gateway) -> None:
+    with ExitStack() as stack:
+        chosen = stack.enter_context(world.pod("n3", app="chosen"))
+        stack.enter_context(world.pod("n1", app="chosen"))
+        other = stack.enter_context(world.pod("n3", app="other"))
+        policy = stack.enter_context(world.policy(gateway, labels={"app": "chosen"}))
+        world.await_seen(chosen, policy.eip())
+        for family, address in world.node("n3").addresses.items():
+            assert ask(other, world.server, world.server.addresses[family]) == address
+
+
+def test_pods_and_nodes_are_reached_without_the_gateway(world: World, gateway: Gateway) -> None:
+    with ExitStack() as stack:
+        pod = stack.enter_context(world.pod("n3", app="inward"))
+        peer = stack.enter_context(world.pod("n1", app="peer"))
+        policy = stack.enter_context(world.policy(gateway, labels={"app": "inward"}))
+        node = world.node("n1")
+        for family in (4, 6):
+            world.await_seen(pod, policy.eip(family))
+            assert ask(pod, peer, peer.addresses[family]) == pod.addresses[family]
+            assert ask(pod, node, node.addresses[family]) == world.node("n3").addresses[family]
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_transfer_arrives_whole_in_both_directions(world: World, gateway: Gateway, family: int) -> None:
+    with ExitStack() as stack:
+        pod = stack.enter_context(world.pod("n3", app="transfer"))
+        policy = stack.enter_context(world.policy(gateway, labels={"app": "transfer"}))
+        world.await_seen(pod, policy.eip(family))
+        with Transfer(pod, world.server, world.server.addresses[family], size=SIZE) as transfer:
+            transfer.wait()
+        assert transfer.seen == policy.eip(family)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_no_datagram_of_a_conversation_is_lost(world: World, gateway: Gateway, family: int) -> None:
+    with ExitStack() as stack:
+        pod = stack.enter_context(world.pod("n3", app="talk"))
+        policy = stack.enter_context(world.policy(gateway, labels={"app": "talk"}))
+        world.await_seen(pod, policy.eip(family))
+        with Conversation(pod, world.server, world.server.addresses[family]) as talk:
+            wait_until(lambda: talk.count > 300 or talk.failed.is_set(), what="300 questions")
+        assert talk.seen == {policy.eip(family)}
+
+
+def test_a_gateway_of_one_family_leaves_the_other_to_the_node(world: World) -> None:
+    with (
+        world.gateway("n1", families=[4]) as single,
+        world.pod("n3", app="single") as pod,
+        world.policy(single, labels={"app": "single"}) as policy,
+    ):
+        world.await_seen(pod, policy.eip(4))
+        world.await_seen(pod, world.node("n3").addresses[6])
+        assert not policy.status()["eip"].get("ipv6")
+
+
+def test_a_connection_from_before_the_policy_goes_on(world: World, gateway: Gateway) -> None:
+    with world.pod("n3", app="before") as pod, Dialogue(pod, world.server, world.server.addresses[4]) as dialogue:
+        dialogue.await_rounds(3)
+        # Another's policy, so that every set of the tables is in use.
+        with world.policy(gateway, labels={"app": "another"}) as policy, world.pod("n3", app="another") as another:
+            world.await_seen(another, policy.eip())
+            dialogue.await_rounds(10, after=dialogue.rounds)
+        assert dialogue.seen == world.node("n3").addresses[4]
