@@ -1,4 +1,5 @@
-"""`make demo`: a real cluster, Coil on it, pods with addresses, all of them talking; then egress NAT (`egress_part`).
+"""`make demo`: a real cluster, Coil on it, pods with addresses, all of them talking; then an address that outlives its
+node (`eip_part`), and egress NAT (`egress_part`).
 
 Each claim is checked; exit code 0 only if all of it held. KEEP=1 leaves the cluster up, whatever happened, and says how
 to use and end it.
@@ -15,6 +16,7 @@ from integration.cluster.__main__ import EXPECTED
 from integration.cluster.cluster import Cluster, Ending
 from integration.cluster.control_plane import KubectlError
 from integration.demo.egress_part import show_egress
+from integration.demo.eip_part import show_eip
 from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods
 from integration.demo.narration import DemoError, print_table, step
 from integration.demo.reach import find_gaps
@@ -45,6 +47,7 @@ def main() -> int:
     with ExitStack() as ending:
         try:
             show_cluster(ending, keep=keep)
+            show_eip()
             show_egress()
         except _EXPECTED as error:
             print(f"\nThe demo failed: {error}", file=sys.stderr)

@@ -29,7 +29,7 @@ _EMULATED = (
     "Its processors are emulated, because this machine offers no hardware virtualization (KVM): most of the time "
     "below is QEMU translating instructions, and it all takes about {minutes} minutes. The control plane stays outside."
 )
-_MINUTES = 5
+_MINUTES = 6
 
 
 def show_egress() -> None:

@@ -7,12 +7,12 @@ checked; the first that does not hold ends it with exit code 1 and what the prog
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from integration.cluster.network import NetworkError
 from integration.cluster.process import ComponentError
-from integration.demo.narration import DemoError, print_table, step
+from integration.demo.narration import DemoError, logs_if_it_fails, print_table, step
 from integration.demo.sighting import Sighting, find_mistakes
 from integration.demo.tunnel_line import TunnelLine, read_tunnel_lines
 from integration.egress.api import ApiError, Document
@@ -39,23 +39,12 @@ def main() -> int:
                 "two nodes with coild and kube-proxy; a host on the internet",
                 lambda: stage.enter_context(World.up()),
             )
-            stage.enter_context(logs_if_it_fails(world))
+            stage.enter_context(logs_if_it_fails(world.logs))
             show(world)
     except _EXPECTED as error:
         print(f"\n{str(error) or repr(error)}", file=sys.stderr)
         return 1
     return 0
-
-
-@contextmanager
-def logs_if_it_fails(world: World) -> Iterator[None]:
-    """Print the end of every program's log when the block raises: they go with the guest."""
-    try:
-        yield
-    except BaseException:
-        for name, text in world.logs():
-            print(f"\n── {name} ──\n{text}", file=sys.stderr)
-        raise
 
 
 def show(world: World) -> None:

@@ -1,7 +1,9 @@
 """How the demo talks: a line for each part with the time that it took, tables, and the error that ends it."""
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from integration.demo.inventory import render_table
@@ -24,6 +26,17 @@ def step(title: str, work: Callable[[], T]) -> T:
         raise
     print(f"{time.monotonic() - began:.1f} s", flush=True)
     return result
+
+
+@contextmanager
+def logs_if_it_fails(logs: Callable[[], Iterable[tuple[str, str]]]) -> Iterator[None]:
+    """Print the end of every program's log when the block fails, but not when it is interrupted."""
+    try:
+        yield
+    except Exception:
+        for name, text in logs():
+            print(f"\n── {name} ──\n{text}", file=sys.stderr)
+        raise
 
 
 def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
