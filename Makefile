@@ -3,7 +3,7 @@ PYTHON := $(firstword $(wildcard /usr/bin/python3.11) python3)
 
 .PHONY: help demo test
 help:
-	@echo "make demo   two real Kubernetes nodes, pods with addresses, all of them talking, and egress NAT (KEEP=1)"
+	@echo "make demo   two real Kubernetes nodes, pods with addresses, all of them talking, an EIP that moves, and egress NAT (KEEP=1)"
 	@echo "make test   everything: lint, types, import contracts, unit, kernel, kube-apiserver, egress, cluster"
 
 demo:

@@ -66,9 +66,8 @@ def show_move(cast: Cast) -> None:
 def under_way(cast: Cast, holder: StageNode) -> Iterator[Traffic]:
     """Transfers, a question every 10 ms over UDP in each family, and the server asking who has the EIPs.
 
-    Both ends of a transfer have something to say, and that matters: the new node learns of a connection from a packet
-    of the pod, and drops the server's until then. A pod that only receives has nothing to acknowledge meanwhile, so
-    that a mere download stands still after the move until the pod's keepalive speaks, and without one for good.
+    Both ends of a transfer have something to say here. A pod that only listens is made to speak by its node, so that
+    the new node learns of its connection: `integration/eip/test_download.py`.
     """
     world, eips = cast.world, cast.eips.values()
     with ExitStack() as stack:

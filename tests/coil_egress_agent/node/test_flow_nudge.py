@@ -18,10 +18,12 @@ from coil_egress_agent.node import flow_nudge
 from coil_egress_agent.node.flow_nudge import MOMENTS, FlowNudger
 from coil_egress_agent.node.metric import NudgeMetrics
 from tests.coil_egress_agent.node.memory_node import Journal, MemoryFlows
+from tests.coil_egress_agent.node.node_scene import Scene, eip, endpoints, gateway, listed, policy, until
+from tests.coil_egress_agent.node.node_scene import running as running_agent
 
 WAY = 0x26000100
 PODS = ("10.1.0.2", "10.1.0.3")
-SERVER = Endpoint(ip_address("203.0.113.9"), 443)
+SERVER = Endpoint(ip_address("8.8.8.8"), 443)
 
 
 def flow(pod: str, *, port: int = 1000, translated: bool = False) -> Flow:
@@ -167,3 +169,26 @@ async def test_what_is_refused_is_told(call: str) -> None:
         stage.move(moved(PODS[0]))
         await asyncio.sleep(0.1)
         assert stage.nudged()
+
+
+@pytest.mark.parametrize("refused", [set(), {"change"}, {"marks"}])
+async def test_an_agent_nudges_when_the_kernel_has_another_way(refused: set[str]) -> None:
+    """Also where the first attempt fails."""
+    scene = Scene()
+    scene.agent.flows.flows = [flow("10.244.1.5"), flow("10.244.2.5")]
+    scene.cluster.policies.put(policy())
+    scene.cluster.slices.put(endpoints(("10.244.1.5", "n1"), ("10.244.2.5", "n2")))
+    scene.cluster.gateways.put(gateway(listed("n2", eip())))
+    async with running_agent(scene):
+        await until(lambda: not scene.agent.applier.missing())
+        await asyncio.sleep(10)
+        scene.journal.clear()
+        scene.journal.refuse = refused
+        scene.cluster.gateways.put(gateway(listed("n3", eip()), revision=2))
+        await asyncio.sleep(0.05)
+        scene.journal.refuse = set()
+        await until(lambda: "nudge" in scene.journal.calls())
+        calls = scene.journal.calls()
+        loaded = "sync" if refused else "change"
+        assert calls.index(loaded) < calls.index("flows") < calls.index("nudge")
+        assert scene.journal.entries[calls.index("nudge")][2] == [flow("10.244.1.5")]

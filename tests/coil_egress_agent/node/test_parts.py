@@ -110,7 +110,7 @@ def test_ways() -> None:
     assert way(listed("n2", eip(""))) == Way("n2")  # type: ignore[arg-type]
     assert way(listed("n1", eip())) == Way(NODE, address)
     gone = Way(None, address, moving=True)
-    assert way(listed("n1", eip()), term=2) == gone
+    assert way(listed("n1", eip()), term=2) == Way(None, address, moving=True, given=NODE)
     assert way(listed("n1", eip(leaving=3))) == gone
     assert way(listed("n2", eip(leaving=3))) == gone
     # The new place counts, on whichever side it stands.
