@@ -1,5 +1,5 @@
-"""What is said to nf_tables without libnftables: the refresh of elements that expire, which tables there are, and their
-counters.
+"""What is said to nf_tables without libnftables: the refresh of elements that expire, which tables there are, their
+counters, and the frame of every other question (`coil.nft.netfilter_dump`).
 
 The library reads everything that the namespace's tables hold before most commands, a second for 100 000 elements, and
 its users take turns; a node's lease cannot wait for that. The conversations here take some tens of microseconds, in
@@ -206,8 +206,9 @@ def _attribute(kind: int, payload: bytes) -> bytes:
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(payload), kind) + payload + b"\0" * padding
 
 
-def text(kind: int, text: str) -> bytes:
-    return _attribute(kind, text.encode() + b"\0")
+def text(kind: int, word: str) -> bytes:
+    """An attribute that holds a name."""
+    return _attribute(kind, word.encode() + b"\0")
 
 
 def _nested(kind: int, payload: bytes) -> bytes:
@@ -215,6 +216,7 @@ def _nested(kind: int, payload: bytes) -> bytes:
 
 
 def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kind and content of each attribute."""
     offset = 0
     while offset + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, offset)

@@ -1,0 +1,239 @@
+"""Tables compared with what is wanted, again and again, without libnftables' reading them. The oracle is `nft -j`, and
+what the library reads.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from coil.eip.claim import Eip
+from coil.eip.data_plane import DataPlaneBook
+from coil.eip.eip_set import ARP_EIPS, FUSES, NODES, SETS
+from coil.kernel.family import Family
+from coil.kernel.nft_element import ElementChanges, Elements
+from coil.nft import element_sync
+from coil.nft.element_sync import change_elements, load_elements, read_elements, refresh_timeouts
+from coil.nft.kept_tables import KeptTables
+from coil.nft.netfilter_message import Line
+from coil_egress_agent.node.nft_store import STEP, split_changes
+from integration.netns.eip_world import GATEWAY_NODE, REF, TABLES, nft, view
+from integration.netns.netns import Netns
+from integration.netns.test_eip_elements import alive, not_empty, ruleset
+from tests.coil.eip.packet_oracle import World
+from tests.coil.eip.worlds import tell, worlds
+
+pytestmark = pytest.mark.kernel
+
+MANY = 100_000
+FIVE_TIMES_A_SECOND = 0.2
+LOOKS, ENOUGH = 100, 5
+
+SOME: Elements = {
+    SETS[Family.IPV4].classes: {"10.0.0.1": "1:1", "10.0.0.2": "2:ffff"},
+    SETS[Family.IPV6].classes: {"fd01::1": "1:2", "::ffff:a00:1": "1:2"},
+    SETS[Family.IPV4].subnet_classes: {"0.0.0.0/8": "1:3", "1.0.0.0-1.0.0.4": "1:4", "1.0.0.5": "1:5"},
+    SETS[Family.IPV6].subnet_classes: {"fd02::/16": "1:6", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff": "1:7"},
+    SETS[Family.IPV4].ways: {("1:2", "203.0.113.9"): 0x26000100, ("2:ffff", "198.51.100.0/24"): 0x26000000},
+    SETS[Family.IPV6].ways: {("1:2", "::/0"): 0x26000100, ("1:3", "fd00::1-fd00::3"): 0x26000000},
+    SETS[Family.IPV4].eips: {("1:2", "198.51.100.0/24"): "203.0.113.50"},
+    SETS[Family.IPV6].default_eips: {"1:2": "2001:db8::50"},
+    SETS[Family.IPV4].node_ips: {("1:2", "198.51.100.3-198.51.100.9"): None},
+    SETS[Family.IPV4].cluster: {"10.0.0.0/8": None, "255.255.255.255": None},
+    SETS[Family.IPV6].cluster: {"::/0": None},
+    NODES: {"02:00:00:00:00:01": 0x26000100},
+    ARP_EIPS: {"203.0.113.50": None},
+}
+
+
+class Kept:
+    """Of the namespace; counts transactions."""
+
+    def __init__(self, netns: Netns) -> None:
+        self._netns = netns
+        self.transactions: list[int] = []
+        self.tables = KeptTables(
+            TABLES, transaction=self._note, split=lambda changes: split_changes(changes, limit=STEP)
+        )
+
+    def _note(self, elements: int) -> nullcontext[None]:
+        self.transactions.append(elements)
+        return nullcontext()
+
+    def load(self, elements: Elements) -> bool:
+        self.transactions.clear()
+        return self._netns.call(lambda: self.tables.load(elements))
+
+
+@contextmanager
+def library_unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whoever lists a table fails."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("listed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(element_sync, "list_table", fail)
+        yield
+
+
+@contextmanager
+def burning_fuse(netns: Netns) -> Iterator[Callable[[], int]]:
+    """Five times a second; how often until now."""
+    over = threading.Event()
+    done: list[None] = []
+
+    def burn() -> None:
+        line = Line()
+        while not over.wait(FIVE_TIMES_A_SECOND):
+            refresh_timeouts(FUSES, 600, line)
+            done.append(None)
+        line.close()
+
+    thread = threading.Thread(target=lambda: netns.call(burn))
+    thread.start()
+    try:
+        yield lambda: len(done)
+    finally:
+        over.set()
+        thread.join()
+
+
+COMMANDS = [
+    "flush map inet coil-eip class4",
+    "add element inet coil-eip class4 { 10.0.0.3 : 1:1 }",
+    "delete element inet coil-eip class4 { 10.0.0.1 }\nadd element inet coil-eip class4 { 10.0.0.1 : 1:9 }",
+    "delete element inet coil-eip cluster4 { 10.0.0.0/8 }",
+    "add element inet coil-eip cluster4 { 11.0.0.0-11.0.0.7 }",
+    "add element inet coil-eip way4 { 1:2 . 10.0.0.0/8 : 7 }",
+    "add element inet coil-eip way4 { 1:2 . 10.0.0.1 : 7 }",
+    "add element inet coil-eip nodes { 02:00:00:00:00:02 : 7 }",
+    "flush map inet coil-eip way6",
+    "flush set arp coil-eip eips",
+    "flush chain inet coil-eip prerouting",
+    "insert rule inet coil-eip decided accept",
+    "insert rule inet coil-eip prerouting counter drop",
+    "add set inet coil-eip more { type ipv4_addr; }",
+    "add map inet coil-eip more { type ipv4_addr : mark; }",
+    "add counter inet coil-eip more",
+    "add chain inet coil-eip more",
+    "add chain inet coil-eip more { type filter hook input priority 0; policy drop; }",
+    "add chain inet coil-eip more\nadd rule inet coil-eip onward jump more",
+    "add chain inet coil-eip onward { policy drop; }",
+    "flush table inet coil-eip",
+    "delete table inet coil-eip",
+    "delete table arp coil-eip",
+    "flush ruleset",
+    "delete table inet coil-eip\nadd table inet coil-eip\nadd map inet coil-eip class4 { type ipv4_addr : mark; }",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_somebody_else_did_is_mended(host: Netns, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    kept = Kept(host)
+    assert kept.load(SOME)
+    before = ruleset(host)
+    with library_unread(monkeypatch):
+        assert not kept.load(SOME)
+        nft(host, command)
+        assert ruleset(host) != before
+        assert kept.load(SOME)
+        assert len(kept.transactions) == 1
+        assert not kept.load(SOME)
+        assert not kept.transactions
+    assert ruleset(host) == before
+    assert not host.call(lambda: load_elements(TABLES, SOME))
+
+
+def test_what_an_earlier_process_left(host: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.call(lambda: load_elements(TABLES, SOME))
+    kept = Kept(host)
+    assert not kept.load(SOME)
+    nft(host, "flush chain inet coil-eip prerouting")
+    with library_unread(monkeypatch):
+        assert kept.load(SOME)
+    assert not host.call(lambda: load_elements(TABLES, SOME))
+
+
+def test_what_changes_by_itself_is_no_difference(host: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor what others have in tables of their own, even of that name."""
+    kept = Kept(host)
+    kept.load(SOME)
+    host.call(lambda: refresh_timeouts(FUSES, 599_900))
+    nft(
+        host, "add table ip coil-eip\nadd chain ip coil-eip prerouting\nadd table inet other\nadd chain inet other more"
+    )
+    with library_unread(monkeypatch):
+        assert not kept.load(SOME)
+        assert "timeout 9m59s900ms" in alive(host)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(worlds(), min_size=2, max_size=4))
+def test_the_kernel_has_what_the_book_has(host: Netns, steps: list[World]) -> None:
+    """As the library reads it, and as it is read here: after what is changed as elements, and what is only compared."""
+    book = DataPlaneBook()
+    book.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
+    kept = Kept(host)
+    for place, world in enumerate(steps):
+        tell(book, world)
+        changes = book.take_changes()
+        if place % 2:
+            host.call(lambda changes=changes: change_elements(changes))  # type: ignore[misc]
+        else:
+            kept.load(book.elements())
+        assert not kept.load(book.elements())
+        assert not_empty(host.call(lambda: read_elements(TABLES))) == book.elements()
+
+
+def test_a_hundred_thousand_while_a_fuse_burns(host: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = DataPlaneBook()
+    book.set_own(GATEWAY_NODE)
+    book.set_policies([view(eip=Eip(ipv4=IPv4Address("203.0.113.50"), ipv6=IPv6Address("2001:db8::50")))])
+    first = {Family.IPV4: int(IPv4Address("10.0.0.0")), Family.IPV6: int(IPv6Address("fd01::"))}
+    sources = [IPv4Address(first[Family.IPV4] + number) for number in range(MANY // 2)]
+    more = [IPv6Address(first[Family.IPV6] + number) for number in range(MANY // 2)]
+    book.set_sources(REF, dict.fromkeys([*sources, *more], GATEWAY_NODE))
+    elements = book.elements()
+    kept = Kept(host)
+    assert kept.load(elements)
+    with burning_fuse(host) as burnt, library_unread(monkeypatch):
+        for _ in range(LOOKS):
+            assert not kept.load(elements)
+            if burnt() > ENOUGH:
+                break
+        assert burnt() > ENOUGH, "it has burnt meanwhile, or this is no proof"
+
+        nft(host, "delete element inet coil-eip class4 { 10.0.0.7 }")
+        nft(host, "add element inet coil-eip class6 { fd03::1 : 1:9 }")
+        assert kept.load(elements)
+        assert kept.transactions == [2]
+
+        nft(host, "insert rule inet coil-eip prerouting accept")
+        assert kept.load(elements)
+        assert kept.transactions == [0]
+
+        nft(host, "flush map inet coil-eip class4")
+        assert kept.load(elements)
+        assert sum(kept.transactions) == MANY // 2
+        assert max(kept.transactions) == STEP
+        assert not kept.load(elements)
+    nft(host, "flush ruleset")
+    with library_unread(monkeypatch):
+        assert kept.load(elements)
+    assert not_empty(host.call(lambda: read_elements(TABLES))) == elements
+
+
+def test_a_change_that_is_refused_is_made_again(host: Netns) -> None:
+    """What a change has not found is what the comparison finds."""
+    kept = Kept(host)
+    kept.load(SOME)
+    nft(host, "delete element inet coil-eip class4 { 10.0.0.1 }")
+    kept.load({})
+    assert host.call(lambda: read_elements(TABLES))[SETS[Family.IPV4].classes] == {}
+    host.call(lambda: change_elements(ElementChanges(adds=SOME)))
+    assert not kept.load(SOME)
