@@ -36,6 +36,7 @@ PACKAGES = {
     "libnftables1": "nftables' library",
     "nftables": "the oracle of the nftables tests",
     "iptables": "kube-proxy",
+    "ipset": "what to compare the EIP gateway's tables with",
     "conntrack": "kube-proxy",
     "etcd-server": "the API server's store",
     "containerd": "the container runtime",

@@ -29,7 +29,8 @@ UNROUTED: Final[tuple[IPNetwork, ...]] = tuple(
 class PolicyView:
     """A policy as the nodes need it. `destinations`: none means all but the cluster's own. `pod_subnets` are sources
     beside the pods that it selects. `eip` None: the address of the node that carries it; `node` None: nobody can carry
-    it now, and its packets are dropped unless `fail_open`.
+    it now, and its packets are dropped unless `fail_open`; `given` is then the node that is meant to, which keeps the
+    sources, so that little changes when its lease lapses and comes again.
     """
 
     ref: PolicyRef
@@ -38,6 +39,7 @@ class PolicyView:
     pod_subnets: tuple[IPNetwork, ...] = ()
     eip: Eip | None = None
     node: NodeName | None = None
+    given: NodeName | None = None
     fail_open: bool = False
 
     @property

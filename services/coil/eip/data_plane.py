@@ -229,7 +229,9 @@ class DataPlaneBook:
 
     def _matters(self, source: SourceNumber, key: _ClassKey) -> bool:
         """Whether a pod is this node's business. What a range says here of others is what it would say without them."""
-        return any(self._policies[ref].node == self._own for ref in key[1]) or self._sources.is_on(source, self._own)
+        return any(_meant_for(self._policies[ref], self._own) for ref in key[1]) or self._sources.is_on(
+            source, self._own
+        )
 
     def _key(self, refs: Iterable[PolicyRef], family: Family) -> _ClassKey | None:
         concerning = frozenset(ref for ref in refs if ref in self._policies and self._policies[ref].concerns(family))
@@ -315,4 +317,8 @@ def solicited_node(address: str) -> str:
 
 def _reach(policy: PolicyView, own: NodeName | None) -> tuple[object, ...]:
     """What decides which sources a policy concerns, and which of them matter on this node."""
-    return policy.pod_subnets, policy.node == own, *(policy.concerns(family) for family in Family)
+    return policy.pod_subnets, _meant_for(policy, own), *(policy.concerns(family) for family in Family)
+
+
+def _meant_for(policy: PolicyView, own: NodeName | None) -> bool:
+    return policy.node == own or (own is not None and policy.given == own)

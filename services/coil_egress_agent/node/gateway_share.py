@@ -17,13 +17,15 @@ from coil.kernel.family import IPAddress
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a policy's traffic leaves the cluster. `node` None: not at all at the moment, `moving` says that this is
-    because its address is between two nodes. An entry without addresses (useNodeIP) has none here.
+    because its address is between two nodes, or not yet with the one that it is `given` to. An entry without addresses
+    (useNodeIP) has none here.
     """
 
     node: NodeName | None
     ipv4: IPv4Address | None = None
     ipv6: IPv6Address | None = None
     moving: bool = False
+    given: NodeName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,9 @@ def plan_ways(gateways: Iterable[EgressGateway], tenancy: Tenancy) -> dict[Polic
             for eip in listed.eips:
                 stays = counts and not eip.leaving
                 ipv4, ipv6 = _pair(eip)
-                way = Way(NodeName(listed.name) if stays else None, ipv4, ipv6, moving=not stays)
+                node = NodeName(listed.name)
+                given = None if stays or eip.leaving else node
+                way = Way(node if stays else None, ipv4, ipv6, moving=not stays, given=given)
                 for policy in eip.policies:
                     if stays or policy not in ways:
                         ways[policy] = way

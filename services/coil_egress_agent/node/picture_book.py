@@ -117,6 +117,7 @@ class PictureBook:
                     pod_subnets=statement.pod_subnets,
                     eip=_eip(way) if way is not None else wished_eip(policy, gateway),
                     node=way.node if way is not None else None,
+                    given=way.given if way is not None else None,
                     # Between two nodes nothing leaks: connections that once left otherwise would stay that way.
                     fail_open=way is None and gateway is not None and gateway.spec.fail_policy == FailPolicy.OPEN,
                 )
