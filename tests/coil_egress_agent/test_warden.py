@@ -12,9 +12,11 @@ import pytest
 
 BOUND = 30.0
 
+# Who started the tests in the background may have left SIGINT ignored, which a shell then cannot trap.
 WARDEN = """
-import sys
+import signal, sys
 from coil_egress_agent.warden import keep_running
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(keep_running(sys.argv[2:], pauses=(0.0, 0.0, float(sys.argv[1])), probation=1000.0))
 """
 
