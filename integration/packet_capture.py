@@ -60,11 +60,7 @@ class Capture(SideThread):
 
     def packets(self) -> list[Packet]:
         """What was seen until now, but for what hosts say among themselves on a link."""
-        return [
-            packet
-            for packet in list(self._packets)
-            if (packet.protocol, packet.ttl) != (_ICMPV6, _ND_TTL) and not packet.source.is_link_local
-        ]
+        return [packet for packet in list(self._packets) if not is_of_the_link(packet)]
 
     def work(self) -> None:
         while True:
@@ -77,6 +73,15 @@ class Capture(SideThread):
                 continue
             if struct.unpack_from("!H", frame, 12)[0] in _ETHER_TYPES:
                 self._packets.append(parse_packet(frame[14:]))
+
+
+def is_of_the_link(packet: Packet) -> bool:
+    """Whether no router would have forwarded it: neighbour discovery, and what comes from a link's own address, or
+    from none yet, as the reports of who listens to which group do while a link is new (RFC 3810).
+    """
+    if (packet.protocol, packet.ttl) == (_ICMPV6, _ND_TTL):
+        return True
+    return packet.source.is_link_local or packet.source.is_unspecified
 
 
 def parse_packet(data: bytes) -> Packet:
