@@ -79,7 +79,7 @@ class OurSide:
         self._book.set_sources(policy_ref(number), sources)
         changes = self._book.take_changes()
         computed = time.perf_counter()
-        change_elements(changes)
+        change_elements(self._tables, changes)
         ended = time.perf_counter()
         self.kernel_seconds = ended - computed
         return ended - began

@@ -143,7 +143,7 @@ class EipWorld:
         """As when something has changed."""
         for node, netns in self.nodes.items():
             changes = self.books[node].take_changes()
-            netns.call(lambda changes=changes: change_elements(changes))  # type: ignore[misc]
+            netns.call(lambda changes=changes: change_elements(TABLES, changes))  # type: ignore[misc]
 
     def refresh(self, node: NodeName, milliseconds: int) -> None:
         self.nodes[node].call(lambda: refresh_timeouts(FUSES, milliseconds))

@@ -6,16 +6,18 @@ import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coil.crd.egress_gateway import PolicyRef
 from coil.eip.claim import Eip
+from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneBook
-from coil.eip.eip_set import ALIVE, ARP_EIPS, FUSES, NODES, SETS
+from coil.eip.eip_set import ALIVE, ARP_EIPS, FUSES, NODES, SETS, WAYS
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements, diff_elements
@@ -72,7 +74,7 @@ def test_the_kernel_has_what_the_book_has(host: Netns, new_netns: Callable[[], N
     for world in steps[1:]:
         tell(book, world)
         changes = book.take_changes()
-        host.call(lambda changes=changes: change_elements(changes))  # type: ignore[misc]
+        host.call(lambda changes=changes: change_elements(TABLES, changes))  # type: ignore[misc]
         assert not_empty(host.call(lambda: read_elements(TABLES))) == book.elements()
         assert not load(host, book.elements())
     fresh = new_netns()
@@ -82,7 +84,8 @@ def test_the_kernel_has_what_the_book_has(host: Netns, new_netns: Callable[[], N
 
 SOME: Elements = {
     SETS[Family.IPV4].classes: {"10.0.0.1": "1:1"},
-    SETS[Family.IPV4].ways: {("1:1", "203.0.113.9"): 0x26000100, ("1:1", "198.51.100.0/24"): 0x26000000},
+    SETS[Family.IPV4].choices: {("1:1", "203.0.113.9"): "3:1", ("1:1", "198.51.100.0/24"): "3:2"},
+    WAYS: {"3:1": 0x26000100, "3:2": 0x26000000},
     SETS[Family.IPV4].cluster: {"10.0.0.0/8": None},
     NODES: {"02:00:00:00:00:01": 0x26000100},
     ARP_EIPS: {"203.0.113.50": None},
@@ -95,7 +98,7 @@ SOME: Elements = {
         "flush map inet coil-eip class4",
         "add element inet coil-eip class4 { 10.0.0.2 : 1:1 }",
         "delete element inet coil-eip cluster4 { 10.0.0.0/8 }",
-        "add element inet coil-eip way4 { 1:2 . 10.0.0.0/8 : 7 }",
+        "add element inet coil-eip choice4 { 1:2 . 10.0.0.0/8 : 7:7 }",
         "flush set arp coil-eip eips",
         "flush chain inet coil-eip prerouting",
         "insert rule inet coil-eip decided accept",
@@ -151,7 +154,7 @@ def test_a_pod_more_is_one_element(host: Netns) -> None:
     book.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE, ip_address("10.1.0.3"): GATEWAY_NODE})
     changes = book.take_changes()
     assert len(changes) == 1
-    host.call(lambda: change_elements(changes))
+    host.call(lambda: change_elements(TABLES, changes))
     assert not load(host, book.elements())
 
 
@@ -161,7 +164,7 @@ def test_a_refused_change_changes_nothing(host: Netns) -> None:
     classes = SETS[Family.IPV4].classes
     changes = ElementChanges(deletes={classes: ("10.0.0.1", "10.0.0.9")}, adds={NODES: {"02:00:00:00:00:02": 5}})
     with pytest.raises(NftError, match="change 3 elements"):
-        host.call(lambda: change_elements(changes))
+        host.call(lambda: change_elements(TABLES, changes))
     assert ruleset(host) == before
 
 
@@ -171,6 +174,47 @@ def book_of_one() -> DataPlaneBook:
     book.set_policies([view(eip=Eip(ipv4=ip_address("203.0.113.50")), destinations=(ip_network("0.0.0.0/1"),))])  # type: ignore[arg-type]
     book.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE})
     return book
+
+
+def crowded_book(policies: range) -> DataPlaneBook:
+    """Each with two destinations of each family, and a pod."""
+    book = DataPlaneBook()
+    book.set_own(GATEWAY_NODE)
+    everything = []
+    for number in policies:
+        nets = (ip_network((0xC6120000 + 8 * number, 30)), ip_network((0xC6120000 + 8 * number + 5, 32)))
+        nets6 = tuple(ip_network(((0xFD06 << 112) + (number << 16) + last, 126)) for last in (0, 8))
+        eip = Eip(ipv4=IPv4Address(0xCB007100 + number), ipv6=IPv6Address((0xFD07 << 112) + number))
+        ref = PolicyRef(namespace="default", name=f"p{number}")
+        everything.append(PolicyView(ref=ref, destinations=(*nets, *nets6), eip=eip, node=GATEWAY_NODE))
+        pods = (IPv4Address(0x0A010000 + number), IPv6Address((0xFD01 << 112) + number))
+        book.set_sources(ref, dict.fromkeys(pods, GATEWAY_NODE))
+    book.set_policies(everything)
+    return book
+
+
+def test_many_ranges_go_at_once(host: Netns, new_netns: Callable[[], Netns]) -> None:
+    """By a change, by the comparison after a start, and by both where others have changed the rules meanwhile."""
+    book = crowded_book(range(700))
+    load(host, book.elements())
+    assert not_empty(host.call(lambda: read_elements(TABLES))) == book.elements()
+    book.take_changes()
+    for number in range(600):
+        book.remove_policy(PolicyRef(namespace="default", name=f"p{number}"))
+    changes = book.take_changes()
+    assert changes.anew
+    host.call(lambda: change_elements(TABLES, changes))
+    assert not load(host, book.elements())
+    fresh = new_netns()
+    load(fresh, book.elements())
+    assert ruleset(host) == ruleset(fresh)
+
+    other = crowded_book(range(650, 1300)).elements()
+    assert load(host, other)
+    assert not_empty(host.call(lambda: read_elements(TABLES))) == other
+    nft(host, "insert rule inet coil-eip decided accept\nflush chain inet coil-eip prerouting")
+    assert load(host, book.elements())
+    assert ruleset(host) == ruleset(fresh)
 
 
 def test_no_more_rules_whatever_there_is(host: Netns) -> None:

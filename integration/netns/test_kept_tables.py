@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coil.eip.claim import Eip
 from coil.eip.data_plane import DataPlaneBook
-from coil.eip.eip_set import ARP_EIPS, FUSES, NODES, SETS
+from coil.eip.eip_set import ARP_EIPS, FUSES, NODE_IPS, NODES, SETS, WAYS
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.nft import element_sync
@@ -23,7 +23,7 @@ from coil.nft.netfilter_message import Line
 from coil_egress_agent.node.nft_store import STEP, split_changes
 from integration.netns.eip_world import GATEWAY_NODE, REF, TABLES, nft, view
 from integration.netns.netns import Netns
-from integration.netns.test_eip_elements import alive, not_empty, ruleset
+from integration.netns.test_eip_elements import alive, crowded_book, not_empty, ruleset
 from tests.coil.eip.packet_oracle import World
 from tests.coil.eip.worlds import tell, worlds
 
@@ -38,11 +38,13 @@ SOME: Elements = {
     SETS[Family.IPV6].classes: {"fd01::1": "1:2", "::ffff:a00:1": "1:2"},
     SETS[Family.IPV4].subnet_classes: {"0.0.0.0/8": "1:3", "1.0.0.0-1.0.0.4": "1:4", "1.0.0.5": "1:5"},
     SETS[Family.IPV6].subnet_classes: {"fd02::/16": "1:6", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff": "1:7"},
-    SETS[Family.IPV4].ways: {("1:2", "203.0.113.9"): 0x26000100, ("2:ffff", "198.51.100.0/24"): 0x26000000},
-    SETS[Family.IPV6].ways: {("1:2", "::/0"): 0x26000100, ("1:3", "fd00::1-fd00::3"): 0x26000000},
-    SETS[Family.IPV4].eips: {("1:2", "198.51.100.0/24"): "203.0.113.50"},
-    SETS[Family.IPV6].default_eips: {"1:2": "2001:db8::50"},
-    SETS[Family.IPV4].node_ips: {("1:2", "198.51.100.3-198.51.100.9"): None},
+    SETS[Family.IPV4].choices: {("1:2", "203.0.113.9"): "3:1", ("2:ffff", "198.51.100.3-198.51.100.9"): "3:2"},
+    SETS[Family.IPV6].choices: {("1:2", "::/0"): "3:1", ("1:3", "fd00::1-fd00::3"): "3:2"},
+    SETS[Family.IPV6].default_choices: {"1:2": "3:2"},
+    SETS[Family.IPV4].eips: {"3:2": "203.0.113.50"},
+    SETS[Family.IPV6].eips: {"3:2": "2001:db8::50"},
+    WAYS: {"3:1": 0x26000100, "3:2": 0x26000000},
+    NODE_IPS: {"3:3": None},
     SETS[Family.IPV4].cluster: {"10.0.0.0/8": None, "255.255.255.255": None},
     SETS[Family.IPV6].cluster: {"::/0": None},
     NODES: {"02:00:00:00:00:01": 0x26000100},
@@ -109,10 +111,10 @@ COMMANDS = [
     "delete element inet coil-eip class4 { 10.0.0.1 }\nadd element inet coil-eip class4 { 10.0.0.1 : 1:9 }",
     "delete element inet coil-eip cluster4 { 10.0.0.0/8 }",
     "add element inet coil-eip cluster4 { 11.0.0.0-11.0.0.7 }",
-    "add element inet coil-eip way4 { 1:2 . 10.0.0.0/8 : 7 }",
-    "add element inet coil-eip way4 { 1:2 . 10.0.0.1 : 7 }",
+    "add element inet coil-eip choice4 { 1:2 . 10.0.0.0/8 : 7:7 }",
+    "add element inet coil-eip choice4 { 1:2 . 10.0.0.1 : 7:7 }",
     "add element inet coil-eip nodes { 02:00:00:00:00:02 : 7 }",
-    "flush map inet coil-eip way6",
+    "flush map inet coil-eip choice6",
     "flush set arp coil-eip eips",
     "flush chain inet coil-eip prerouting",
     "insert rule inet coil-eip decided accept",
@@ -183,7 +185,7 @@ def test_the_kernel_has_what_the_book_has(host: Netns, steps: list[World]) -> No
         tell(book, world)
         changes = book.take_changes()
         if place % 2:
-            host.call(lambda changes=changes: change_elements(changes))  # type: ignore[misc]
+            host.call(lambda changes=changes: change_elements(TABLES, changes))  # type: ignore[misc]
         else:
             kept.load(book.elements())
         assert not kept.load(book.elements())
@@ -228,6 +230,18 @@ def test_a_hundred_thousand_while_a_fuse_burns(host: Netns, monkeypatch: pytest.
     assert not_empty(host.call(lambda: read_elements(TABLES))) == elements
 
 
+def test_many_ranges_go_at_once(host: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(host)
+    first, second = crowded_book(range(700)).elements(), crowded_book(range(650, 1300)).elements()
+    kept.load(first)
+    with library_unread(monkeypatch):
+        assert kept.load(second)
+        nft(host, "flush chain inet coil-eip prerouting")
+        assert kept.load(first)
+        assert not kept.load(first)
+    assert not_empty(host.call(lambda: read_elements(TABLES))) == first
+
+
 def test_a_change_that_is_refused_is_made_again(host: Netns) -> None:
     """What a change has not found is what the comparison finds."""
     kept = Kept(host)
@@ -235,5 +249,5 @@ def test_a_change_that_is_refused_is_made_again(host: Netns) -> None:
     nft(host, "delete element inet coil-eip class4 { 10.0.0.1 }")
     kept.load({})
     assert host.call(lambda: read_elements(TABLES))[SETS[Family.IPV4].classes] == {}
-    host.call(lambda: change_elements(ElementChanges(adds=SOME)))
+    host.call(lambda: change_elements(TABLES, ElementChanges(adds=SOME)))
     assert not kept.load(SOME)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from coil.eip.eip_set import HERE, SETS
+from coil.eip.eip_set import HERE, SETS, WAYS
 from coil.kernel.family import Family
 from integration.bench import eip_rule_text
 from integration.bench.eip_crowd import (
@@ -28,8 +28,9 @@ def test_the_book_has_what_concerns_the_node(policies: int) -> None:
     elements = Crowd(policies=policies).book().elements()
     # All pods of its own policies, and one pod of each of the other gateway's.
     assert len(elements[NAMES.classes]) == policies * (PODS + 1)
-    marks = Counter(elements[NAMES.ways].values())
-    assert marks == {HERE: policies * DESTINATIONS, MARK_THERE: policies * DESTINATIONS}
+    marks = elements[WAYS]
+    chosen = Counter(marks[str(policy)] for policy in elements[NAMES.choices].values())
+    assert chosen == {HERE: policies * DESTINATIONS, MARK_THERE: policies * DESTINATIONS}
     assert set(elements[NAMES.eips].values()) == {str(eip_address(number)) for number in range(policies)}
 
 

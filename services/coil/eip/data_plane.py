@@ -3,12 +3,12 @@
 Place in the flow: the node's agent tells this book what it sees of policies, pods and peers, and carries out what
 `take_changes` returns with `coil.nft`; `coil.eip.eip_table` has the rules that look it up.
 
-A *class* is the set of policies that concern a source address. It has a number for as long as anything is in it, and
-numbers are not used again. Only sources that this node has anything to do with are in the sets: those on it, and those
-that a policy of theirs brings here; ranges of sources are on every node.
+A *class* is the set of policies that concern a source address. Classes and policies have numbers for as long as
+anything is of that class, or of one with that policy. Only sources that this node has anything to do with are in the
+sets: those on it, and those that a policy of theirs brings here; ranges of sources are on every node.
 
-Invariant: what the book has at any time follows from what it was told last, in whatever order and steps; only the
-numbers of the classes tell the way.
+Invariant: what the book has at any time follows from what it was told last, in whatever order and steps, and so do the
+numbers, but for two names that `Numbering` keeps apart.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +18,15 @@ from ipaddress import IPv6Address
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.classification import PolicyView, classify, cluster_spans, needs_cluster
-from coil.eip.eip_set import ARP_EIPS, CLOSED, HERE, NODES, OPEN, SETS, SOLICITED
+from coil.eip.eip_set import ARP_EIPS, CLOSED, HERE, NODE_IPS, NODES, OPEN, RANGED, SETS, SOLICITED, WAYS
 from coil.eip.element_ledger import ElementLedger
 from coil.eip.interval import Span, span_word
 from coil.eip.moved_way import ClassWays, MovedWays, WayLog
+from coil.eip.numbering import Numbering
 from coil.eip.source_book import SourceBook, SourceNumber, source_family, source_word
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
-from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName, class_word
+from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 _SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
 
@@ -47,9 +48,9 @@ class Peer:
 
 @dataclass(slots=True)
 class _Class:
-    """One class in use: its number, and how many sources and ranges are of it."""
+    """One class in use: the word of its number, and how many sources and ranges are of it."""
 
-    number: int
+    word: str
     users: int = 0
 
 
@@ -71,12 +72,16 @@ class DataPlaneBook:
         self._classes_of: dict[PolicyRef, set[_ClassKey]] = {}
         self._class_of: dict[SourceNumber, _ClassKey] = {}
         self._range_class: dict[Family, dict[Span, _ClassKey]] = {family: {} for family in Family}
-        self._last_number = 0
+        self._numbering = Numbering()
+        self._words: dict[PolicyRef, str] = {}
+        """Of the policies that are in any class."""
         self._stale_classes: set[_ClassKey] = set()
         """Those whose elements may not say what their policies say now, and those that nothing may be left of."""
+        self._stale_policies: set[PolicyRef] = set()
+        """The same of policies, as far as they are in classes."""
         self._stale_pods: set[SourceNumber] = set()
         self._stale_ranges = False
-        self._ledger = ElementLedger()
+        self._ledger = ElementLedger(ranged=RANGED)
         self._way_log: WayLog[_ClassKey] = WayLog()
         for family in Family:
             self._write_cluster(family)
@@ -87,7 +92,8 @@ class DataPlaneBook:
             return
         self._own = node
         self._stale_pods |= self._sources.pods()
-        self._spoil_classes(self._classes)
+        self._stale_classes.update(self._classes)
+        self._stale_policies.update(self._words)
 
     def set_policies(self, policies: Iterable[PolicyView]) -> None:
         """These policies, and no others."""
@@ -103,7 +109,7 @@ class DataPlaneBook:
         if former == policy:
             return
         self._policies[policy.ref] = policy
-        self._spoil_classes(self._classes_of.get(policy.ref, ()))
+        self._spoil(policy.ref)
         if former is None or _reach(former, self._own) != _reach(policy, self._own):
             # Which sources it concerns, or which of them matter here, is another question now.
             self._set_ranges(policy.ref, policy.pod_subnets)
@@ -132,7 +138,9 @@ class DataPlaneBook:
                 continue
             self._cluster[family] = spans
             self._write_cluster(family)
-            self._spoil_classes(key for key in self._classes if key[0] is family and needs_cluster(self._views(key[1])))
+            self._stale_classes.update(
+                key for key in self._classes if key[0] is family and needs_cluster(self._views(key[1]))
+            )
 
     def set_peers(self, peers: Sequence[Peer]) -> None:
         """The other nodes that can be reached, all of them."""
@@ -143,7 +151,7 @@ class DataPlaneBook:
         if changed:
             for ref, policy in self._policies.items():
                 if policy.node in changed:
-                    self._spoil_classes(self._classes_of.get(ref, ()))
+                    self._spoil(ref)
 
     def set_held(self, addresses: Iterable[IPAddress]) -> None:
         """The floating addresses on this node. Answers for them are fenced, so one has to be here before it is on a
@@ -180,8 +188,10 @@ class DataPlaneBook:
     def _views(self, refs: Iterable[PolicyRef]) -> list[PolicyView]:
         return [self._policies[ref] for ref in refs if ref in self._policies]
 
-    def _spoil_classes(self, keys: Iterable[_ClassKey]) -> None:
-        self._stale_classes.update(keys)
+    def _spoil(self, ref: PolicyRef) -> None:
+        self._stale_classes.update(self._classes_of.get(ref, ()))
+        if ref in self._words:
+            self._stale_policies.add(ref)
 
     def _set_ranges(self, ref: PolicyRef, subnets: tuple[IPNetwork, ...]) -> None:
         if subnets or self._sources.has_subnets(ref):
@@ -189,7 +199,9 @@ class DataPlaneBook:
             self._stale_ranges = True
 
     def _settle(self) -> None:
-        """First the sources, which bring classes to be and to an end, then the classes that are left."""
+        """First the sources, which bring classes to be and to an end; then the classes that are left, which do the same
+        with policies.
+        """
         known_keys: dict[_ClassKey, _ClassKey | None] = {}
         for source in self._stale_pods:
             self._settle_pod(source, known_keys)
@@ -200,10 +212,17 @@ class DataPlaneBook:
             self._stale_ranges = False
         for key in self._stale_classes:
             if self._classes[key].users:
-                self._ledger.write(key, self._class_elements(key, class_word(self._classes[key].number)))
+                self._ledger.write(key, self._class_elements(key, self._classes[key].word))
             else:
                 self._forget(key)
         self._stale_classes.clear()
+        for ref in self._stale_policies:
+            if ref in self._classes_of:
+                self._ledger.write(ref, self._policy_elements(self._policies[ref], self._words[ref]))
+            else:
+                self._ledger.write(ref, {})
+                self._numbering.give_back(self._words.pop(ref))
+        self._stale_policies.clear()
 
     def _settle_pod(self, source: SourceNumber, known_keys: dict[_ClassKey, _ClassKey | None]) -> None:
         """`known_keys` is this settlement's: many sources have the same policies."""
@@ -225,7 +244,7 @@ class DataPlaneBook:
             self._ledger.remove(SETS[family].classes, source_word(source))
             return
         self._class_of[source] = key
-        self._ledger.put(SETS[family].classes, source_word(source), class_word(self._join(key).number))
+        self._ledger.put(SETS[family].classes, source_word(source), self._join(key).word)
 
     def _matters(self, source: SourceNumber, key: _ClassKey) -> bool:
         """Whether a pod is this node's business. What a range says here of others is what it would say without them."""
@@ -244,7 +263,7 @@ class DataPlaneBook:
             key = self._key(refs, family)
             if key is not None:
                 self._range_class[family][span] = key
-                words[span_word(span, family)] = class_word(self._join(key).number)
+                words[span_word(span, family)] = self._join(key).word
         for key in former.values():
             self._leave(key)
         self._ledger.write(("ranges", family), {SETS[family].subnet_classes: words})
@@ -252,11 +271,13 @@ class DataPlaneBook:
     def _join(self, key: _ClassKey) -> _Class:
         known = self._classes.get(key)
         if known is None:
-            self._last_number += 1
-            known = self._classes[key] = _Class(self._last_number)
+            known = self._classes[key] = _Class(self._numbering.take(_class_name(key)))
             self._stale_classes.add(key)
             for ref in key[1]:
                 self._classes_of.setdefault(ref, set()).add(key)
+                if ref not in self._words:
+                    self._words[ref] = self._numbering.take(f"{ref.namespace}/{ref.name}")
+                    self._stale_policies.add(ref)
         known.users += 1
         return known
 
@@ -266,39 +287,39 @@ class DataPlaneBook:
             self._stale_classes.add(key)
 
     def _forget(self, key: _ClassKey) -> None:
-        del self._classes[key]
+        self._numbering.give_back(self._classes.pop(key).word)
         self._ledger.write(key, {})
         self._way_log.forget(key)
         for ref in key[1]:
             self._classes_of[ref].discard(key)
             if not self._classes_of[ref]:
                 del self._classes_of[ref]
+                self._stale_policies.add(ref)
 
     def _class_elements(self, key: _ClassKey, word: str) -> dict[SetName, dict[ElementKey, ElementValue]]:
         family, refs = key
         names = SETS[family]
         decided = classify(self._views(refs), family=family, cluster=self._cluster[family])
-        found: dict[SetName, dict[ElementKey, ElementValue]] = {}
-        explicit: list[tuple[Span, int]] = []
-        for span, policy in decided.explicit:
-            place = (word, span_word(span, family))
-            way = self._way(policy)
-            explicit.append((span, way))
-            found.setdefault(names.ways, {})[place] = way
-            if way == HERE and (eip := policy.address(family)) is not None:
-                found.setdefault(names.eips, {})[place] = str(eip)
-            elif way == HERE:
-                found.setdefault(names.node_ips, {})[place] = None
-        if decided.default is not None:
-            way = self._way(decided.default)
-            if way != OPEN:
-                found[names.default_ways] = {word: way}
-            if way == HERE and (eip := decided.default.address(family)) is not None:
-                found[names.default_eips] = {word: str(eip)}
-            elif way == HERE:
-                found[names.default_node_ips] = {word: None}
-        default = self._way(decided.default) if decided.default is not None else None
-        self._way_log.write(key, ClassWays(tuple(sorted(explicit)), default))
+        choices: dict[ElementKey, ElementValue] = {
+            (word, span_word(span, family)): self._words[policy.ref] for span, policy in decided.explicit
+        }
+        ways = tuple(sorted((span, self._way(policy)) for span, policy in decided.explicit))
+        if decided.default is None:
+            self._way_log.write(key, ClassWays(ways))
+            return {names.choices: choices}
+        self._way_log.write(key, ClassWays(ways, self._way(decided.default)))
+        return {names.choices: choices, names.default_choices: {word: self._words[decided.default.ref]}}
+
+    def _policy_elements(self, policy: PolicyView, word: str) -> dict[SetName, dict[ElementKey, ElementValue]]:
+        way = self._way(policy)
+        found: dict[SetName, dict[ElementKey, ElementValue]] = {WAYS: {word: way}} if way != OPEN else {}
+        if way == HERE and policy.eip is None:
+            found[NODE_IPS] = {word: None}
+        elif way == HERE:
+            addresses = {family: policy.address(family) for family in Family}
+            found |= {
+                SETS[family].eips: {word: str(address)} for family, address in addresses.items() if address is not None
+            }
         return found
 
     def _way(self, policy: PolicyView) -> int:
@@ -313,6 +334,11 @@ class DataPlaneBook:
 def solicited_node(address: str) -> str:
     """The multicast group where neighbours ask for an IPv6 address (RFC 4291, 2.7.1)."""
     return str(IPv6Address(_SOLICITED_NODE | int(IPv6Address(address)) & 0xFFFFFF))
+
+
+def _class_name(key: _ClassKey) -> str:
+    family, refs = key
+    return " ".join([family.name, *sorted(f"{ref.namespace}/{ref.name}" for ref in refs)])
 
 
 def _reach(policy: PolicyView, own: NodeName | None) -> tuple[object, ...]:

@@ -1,6 +1,10 @@
 """The sets and maps of the EIP data plane, by name and type, and the marks that are in them.
 
 Place in the flow: `coil.eip.data_plane` fills them, the rules of `coil.eip.eip_table` look them up.
+
+Classes and policies are numbers of nftables' type `classid`. What changes often hangs on a policy's number, in sets
+that the kernel looks up by a hash: where a gateway is lost, the sets of ranges stay as they are, which the kernel
+changes slowly.
 """
 
 from dataclasses import dataclass
@@ -15,7 +19,7 @@ TABLE: Final = "coil-eip"
 HERE: Final = 0x26000000
 """This node carries it."""
 OPEN: Final = 0
-"""Nobody carries it, and it may leave from its own node."""
+"""Nobody carries it, and it may leave from its own node. In no set: its packets are left alone."""
 CLOSED: Final = 0x260000FF
 """Nobody carries it."""
 FORWARDED: Final = 0x12000000
@@ -38,18 +42,12 @@ class FamilySets:
     """map: address of a pod -> class"""
     subnet_classes: SetName
     """map: range of sources -> class, for sources that are not in `classes`"""
-    ways: SetName
-    """map: class, range of destinations -> mark"""
-    default_ways: SetName
-    """map: class -> mark"""
+    choices: SetName
+    """map: class, range of destinations -> policy"""
+    default_choices: SetName
+    """map: class -> policy"""
     eips: SetName
-    """map: class, range of destinations -> address"""
-    default_eips: SetName
-    """map: class -> address"""
-    node_ips: SetName
-    """class, range of destinations: the node's own address"""
-    default_node_ips: SetName
-    """class: the node's own address"""
+    """map: policy -> address, of those that this node carries"""
     cluster: SetName
     """ranges: the cluster's own addresses"""
     held: SetName
@@ -65,18 +63,19 @@ def _family_sets(family: Family) -> FamilySets:
     return FamilySets(
         classes=_name(f"class{number}"),
         subnet_classes=_name(f"subnet_class{number}"),
-        ways=_name(f"way{number}"),
-        default_ways=_name(f"default_way{number}"),
+        choices=_name(f"choice{number}"),
+        default_choices=_name(f"default_choice{number}"),
         eips=_name(f"eip{number}"),
-        default_eips=_name(f"default_eip{number}"),
-        node_ips=_name(f"node_ip{number}"),
-        default_node_ips=_name(f"default_node_ip{number}"),
         cluster=_name(f"cluster{number}"),
         held=_name(f"eips{number}"),
     )
 
 
 SETS: Final = {family: _family_sets(family) for family in Family}
+WAYS: Final = _name("way")
+"""map: policy -> mark; nothing where its packets are left alone"""
+NODE_IPS: Final = _name("node_ip")
+"""policies: those whose packets leave this node with its own address"""
 NODES: Final = _name("nodes")
 """map: hardware address of a peer's tunnel -> its mark"""
 SOLICITED: Final = _name("solicited6")
@@ -87,6 +86,10 @@ ARP_EIPS: Final = SetName(TableFamily.ARP, TABLE, "eips")
 """addresses: the floating addresses that are on this node"""
 ARP_ALIVE: Final = SetName(TableFamily.ARP, TABLE, "alive")
 """`request` and `reply`, for as long as the node may hold floating addresses."""
+RANGED: Final = frozenset(
+    name for names in SETS.values() for name in (names.subnet_classes, names.choices, names.cluster)
+)
+"""Those with ranges."""
 FUSES: Final = ((ALIVE, ("ipv4", "ipv6")), (ARP_ALIVE, ("request", "reply")))
 """What is to be refreshed with every acknowledged renewal."""
 
@@ -95,6 +98,8 @@ def packet_sets() -> tuple[NftSet, ...]:
     """Those of the table of packets."""
     return (
         *(entry for family in Family for entry in _sets_of(family)),
+        NftSet(name=WAYS.name, key=(DataType.CLASS,), value=DataType.MARK),
+        NftSet(name=NODE_IPS.name, key=(DataType.CLASS,)),
         NftSet(name=NODES.name, key=(DataType.ETHER,), value=DataType.MARK),
         NftSet(name=SOLICITED.name, key=(DataType.IPV6,)),
         NftSet(name=ALIVE.name, key=(DataType.PACKET_FAMILY,), timeouts=True),
@@ -111,16 +116,13 @@ def arp_sets() -> tuple[NftSet, ...]:
 
 def _sets_of(family: Family) -> tuple[NftSet, ...]:
     names, address = SETS[family], _ADDRESS[family]
-    by_destination, by_class = (DataType.CLASS, address), (DataType.CLASS,)
+    by_destination, by_number = (DataType.CLASS, address), (DataType.CLASS,)
     return (
         NftSet(name=names.classes.name, key=(address,), value=DataType.CLASS),
         NftSet(name=names.subnet_classes.name, key=(address,), value=DataType.CLASS, intervals=True),
-        NftSet(name=names.ways.name, key=by_destination, value=DataType.MARK, intervals=True),
-        NftSet(name=names.default_ways.name, key=by_class, value=DataType.MARK),
-        NftSet(name=names.eips.name, key=by_destination, value=address, intervals=True),
-        NftSet(name=names.default_eips.name, key=by_class, value=address),
-        NftSet(name=names.node_ips.name, key=by_destination, intervals=True),
-        NftSet(name=names.default_node_ips.name, key=by_class),
+        NftSet(name=names.choices.name, key=by_destination, value=DataType.CLASS, intervals=True),
+        NftSet(name=names.default_choices.name, key=by_number, value=DataType.CLASS),
+        NftSet(name=names.eips.name, key=by_number, value=address),
         NftSet(name=names.cluster.name, key=(address,), intervals=True),
         NftSet(name=names.held.name, key=(address,)),
     )

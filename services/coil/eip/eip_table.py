@@ -3,14 +3,15 @@
 Place in the flow: `coil.eip.data_plane` says what is in the sets and maps of these tables.
 
 A packet of a pod, on its way out, at prerouting: its source gives its class (`class`, else `subnet_class`), class and
-destination give its way (`way`, else `default_way` beyond `cluster`), a mark: a node's, which leads into the tunnel;
-`HERE`; `OPEN`, as if there were no policy; or `CLOSED`, the end. What comes out of the tunnel goes through the same
-lookups, and may have no other way than `HERE`. Out of a gateway, `HERE` gets its source address from `eip`, `node_ip`
-and their defaults, looked up in the same manner. Back: a connection that came through the tunnel bears the mark of the
-node that it came from, which leads the replies there.
+destination give the policy that decides (`choice`, else `default_choice` beyond `cluster`), and that gives its way
+(`way`), a mark: a node's, which leads into the tunnel; `HERE`; or `CLOSED`, the end. Without one it goes on as if there
+were no policy. What comes out of the tunnel goes through the same lookups, and may have no other way than `HERE`. Out
+of a gateway, the policy of what is `HERE`, looked up in the same manner, gives its source address (`eip`, `node_ip`).
+Back: a connection that came through the tunnel bears the mark of the node that it came from, which leads the replies
+there.
 
-The class is a number that has to be held between two lookups. The packet's traffic class holds it: forwarding sets that
-anew (IPv4), and nobody else asks for it before; it is zero again after the lookups.
+Class and policy are numbers that have to be held between two lookups. The packet's traffic class holds them: forwarding
+sets that anew (IPv4), and nobody else asks for it before; it is zero again after the lookups.
 
 Looked at after DNAT, so that both nodes see one destination: a Service is what stands behind it, and kube-proxy's marks
 are not written into ours. Fails closed, everywhere: what has a node's mark leaves by the tunnel or not at all, and what
@@ -33,16 +34,19 @@ from coil.eip.eip_set import (
     FORWARDED,
     FUSES,
     HERE,
+    NODE_IPS,
     NODES,
     NUDGE,
     SETS,
     SOLICITED,
     TABLE,
+    WAYS,
     arp_sets,
     packet_sets,
 )
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName
+from coil.kernel.nft_element import SetName
 from coil.kernel.nft_table import (
     DESTINATION,
     SOURCE,
@@ -55,6 +59,7 @@ from coil.kernel.nft_table import (
     Goto,
     Hook,
     Jump,
+    Key,
     LeadingBits,
     Lookup,
     Match,
@@ -141,7 +146,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
             ),
             (_is(Field.CONNECTION_DIRECTION, "reply"), Verdict.ACCEPT),
             (out_of_tunnel, Jump("arrival")),
-            *_class_rules("way"),
+            *_class_rules("to"),
             _drop(DROPPED_STRAY, out_of_tunnel),
         ),
     )
@@ -163,7 +168,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         rules=(
             *(keep_source if options.keep_source else ()),
             (_is_not(Field.PACKET_MARK, HERE), Verdict.ACCEPT),
-            *_class_rules("source"),
+            *_class_rules("from"),
             _drop(DROPPED_UNTRANSLATED),
         ),
     )
@@ -184,8 +189,9 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         sets=packet_sets(),
         chains=(
             *_judgement(out_of_tunnel),
-            *(_way_chain(family) for family in Family),
-            *(_source_chain(family) for family in Family),
+            _way_chain(),
+            *(_destination_chain(family) for family in Family),
+            *(chain for family in Family for chain in _source_chains(family)),
             *(prerouting, forward, postrouting, guard, _nudge_chain(), _input_chain(), _output_chain()),
         ),
     )
@@ -230,34 +236,56 @@ def _judgement(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
     return arrival, here, decided, undecided
 
 
-def _way_chain(family: Family) -> RegularChain:
-    names, destination = SETS[family], DESTINATION[family]
+def _way_chain() -> RegularChain:
+    """By the policy."""
     return RegularChain(
-        name=f"way{BITS[family]}",
+        name="way",
         rules=(
-            (
-                Assign(Field.PACKET_MARK, Lookup((Field.PACKET_CLASS, destination), names.ways.name)),
-                Goto("decided"),
-            ),
-            (_is(destination, Member(names.cluster.name)), Goto("undecided")),
-            (Assign(Field.PACKET_MARK, Lookup(Field.PACKET_CLASS, names.default_ways.name)), Goto("decided")),
+            (Assign(Field.PACKET_MARK, Lookup(Field.PACKET_CLASS, WAYS.name)), Goto("decided")),
             (Goto("undecided"),),
         ),
     )
 
 
-def _source_chain(family: Family) -> RegularChain:
-    names, explicit = SETS[family], (Field.PACKET_CLASS, DESTINATION[family])
+def _destination_chain(family: Family) -> RegularChain:
+    """By the class."""
+    names, destination = SETS[family], DESTINATION[family]
     return RegularChain(
-        name=f"source{BITS[family]}",
+        name=f"to{BITS[family]}",
         rules=(
-            (SourceNat(family, Lookup(explicit, names.eips.name)),),
-            (Match(explicit, Comparison.IS, Member(names.node_ips.name)), Verdict.MASQUERADE),
-            (SourceNat(family, Lookup(Field.PACKET_CLASS, names.default_eips.name)),),
-            (_is(Field.PACKET_CLASS, Member(names.default_node_ips.name)), Verdict.MASQUERADE),
+            (_choose((Field.PACKET_CLASS, destination), names.choices), Goto("way")),
+            (_is(destination, Member(names.cluster.name)), Goto("undecided")),
+            (_choose(Field.PACKET_CLASS, names.default_choices), Goto("way")),
+            (Goto("undecided"),),
+        ),
+    )
+
+
+def _source_chains(family: Family) -> tuple[RegularChain, ...]:
+    """By the policy, and by the class."""
+    names, number = SETS[family], BITS[family]
+    translation = RegularChain(
+        name=f"source{number}",
+        rules=(
+            (SourceNat(family, Lookup(Field.PACKET_CLASS, names.eips.name)),),
+            (_is(Field.PACKET_CLASS, Member(NODE_IPS.name)), Verdict.MASQUERADE),
             _drop(DROPPED_UNTRANSLATED),
         ),
     )
+    choice = RegularChain(
+        name=f"from{number}",
+        rules=(
+            (_choose((Field.PACKET_CLASS, DESTINATION[family]), names.choices), Goto(translation.name)),
+            (_choose(Field.PACKET_CLASS, names.default_choices), Goto(translation.name)),
+            _drop(DROPPED_UNTRANSLATED),
+        ),
+    )
+    return translation, choice
+
+
+def _choose(key: Key, choices: SetName) -> Assign:
+    """The policy, in the place of the class."""
+    return Assign(Field.PACKET_CLASS, Lookup(key, choices.name))
 
 
 def _input_chain() -> NftChain:

@@ -1,10 +1,10 @@
 """Elements as they are to be, who wants them, and what has changed since somebody asked."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from enum import Enum
 from typing import Final
 
-from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
+from coil.kernel.nft_element import MOST_RANGES, ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 _Words = dict[ElementKey, ElementValue]
 
@@ -17,9 +17,12 @@ _ABSENT: Final = _Absence.ABSENT
 
 
 class ElementLedger:
-    """Every element has one owner, or is written by itself. All of it costs O(elements that differ)."""
+    """Every element has one owner, or is written by itself. All of it costs O(elements that differ), or, where more
+    than a few of a set of ranges (`ranged`) go, O(its elements).
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ranged: Collection[SetName] = ()) -> None:
+        self._ranged = ranged
         self._now: dict[SetName, _Words] = {}
         self._owned: dict[Hashable, dict[SetName, _Words]] = {}
         self._former: dict[SetName, dict[ElementKey, ElementValue | _Absence]] = {}
@@ -56,15 +59,20 @@ class ElementLedger:
         """What leads from the elements at the last call, none at first, to those of now."""
         deletes: dict[SetName, tuple[ElementKey, ...]] = {}
         adds: dict[SetName, _Words] = {}
+        anew: dict[SetName, _Words] = {}
         for name, touched in self._former.items():
             elements = self._now.get(name, {})
             differing = {key: old for key, old in touched.items() if elements.get(key, _ABSENT) != old}
-            if gone := tuple(key for key, old in differing.items() if old is not _ABSENT):
+            gone = tuple(key for key, old in differing.items() if old is not _ABSENT)
+            if len(gone) > MOST_RANGES and name in self._ranged:
+                anew[name] = dict(elements)
+                continue
+            if gone:
                 deletes[name] = gone
             if new := {key: elements[key] for key in differing if key in elements}:
                 adds[name] = new
         self._former = {}
-        return ElementChanges(deletes=deletes, adds=adds)
+        return ElementChanges(deletes=deletes, adds=adds, anew=anew)
 
     def elements(self) -> Elements:
         """All elements of now."""

@@ -4,7 +4,7 @@ The commands are one transaction. Counters that stay keep their figures, sets th
 are right is not touched; one whose rules differ gets all of them anew, between one packet and the next.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from coil.kernel.nft_table import NftTable
@@ -14,8 +14,12 @@ _INCIDENTAL = frozenset({"handle", "packets", "bytes", "elem"})
 """What the kernel says about an object that nobody asked for."""
 
 
-def plan_commands(listed: Sequence[dict[str, Any]], wanted: NftTable) -> list[dict[str, Any]]:
-    """The commands, none if the table is right. `listed` are the objects of that table, none if it does not exist."""
+def plan_commands(
+    listed: Sequence[dict[str, Any]], wanted: NftTable, *, renew: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """The commands, none if the table is right. `listed` are the objects of that table, none if it does not exist. The
+    sets `renew` are made anew in any case, empty.
+    """
     commands: list[dict[str, Any]] = [] if listed else [{"add": render_table(wanted)}]
     objects = [_without_incidentals(entry) for entry in listed]
     # First all chains empty that are to be otherwise: a rule that stays may not name what goes. Then what goes, what
@@ -27,7 +31,7 @@ def plan_commands(listed: Sequence[dict[str, Any]], wanted: NftTable) -> list[di
     counters = _by_name(objects, "counter")
     deletes += ({"delete": {"counter": _name(counter)}} for counter in counters.values() if not _has(wanted, counter))
     adds += ({"add": render_counter(wanted, name)} for name in wanted.counters if name not in counters)
-    sets_differ = _change_sets(objects, wanted, deletes, adds)
+    sets_differ = _change_sets(objects, wanted, renew, deletes, adds)
 
     chains = _by_name(objects, "chain")
     all_anew = sets_differ or _chains_change_kind(chains, wanted)
@@ -55,6 +59,7 @@ def plan_commands(listed: Sequence[dict[str, Any]], wanted: NftTable) -> list[di
 def _change_sets(
     objects: Sequence[dict[str, Any]],
     wanted: NftTable,
+    renew: Collection[str],
     deletes: list[dict[str, Any]],
     adds: list[dict[str, Any]],
 ) -> bool:
@@ -62,7 +67,7 @@ def _change_sets(
     have = {content["name"]: (kind, content) for kind in ("set", "map") for content in _of_kind(objects, kind)}
     for described in (render_set(wanted, entry) for entry in wanted.sets):
         [(kind, content)] = described.items()
-        if have.get(content["name"]) == (kind, content):
+        if have.get(content["name"]) == (kind, content) and content["name"] not in renew:
             del have[content["name"]]
         else:
             adds.append({"add": described})

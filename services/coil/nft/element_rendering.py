@@ -7,18 +7,19 @@ from typing import Any
 from coil.kernel.nft_element import ElementChanges, ElementKey, ElementValue, SetName
 from coil.kernel.nft_table import TableFamily
 
-_IN_ONE_COMMAND = 20_000
-"""Elements in one command at most: a transaction has as many commands as it needs, and the library's time for a command
-grows faster than its elements.
+_IN_ONE_COMMAND = 500
+"""Elements in one command at most: a transaction has as many commands as it needs. In an element at which a message to
+the kernel is full (64 KB, some 700 of IPv6), libnftables 1.0.6 turns the bytes of a class twice, so that another class
+has it. And its time for a command grows faster than its elements.
 """
 
 
 def render_changes(changes: ElementChanges) -> list[dict[str, Any]]:
-    """The commands of one transaction."""
+    """The commands of one transaction. What is to be `anew` is there and empty by then."""
     commands: list[dict[str, Any]] = []
     for name, keys in changes.deletes.items():
         commands += _commands("delete", name, [_render_key(key) for key in keys])
-    for name, elements in changes.adds.items():
+    for name, elements in (*changes.anew.items(), *changes.adds.items()):
         commands += _commands("add", name, [_render_element(*element) for element in elements.items()])
     return commands
 

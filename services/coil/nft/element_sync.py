@@ -1,7 +1,7 @@
 """What is in the sets and maps of tables. Runs in a worker's thread, in the namespace of the tables.
 
 load_elements(tables, elements) -> bool    tables and elements made what is wanted, in one transaction
-change_elements(changes)                   one transaction
+change_elements(tables, changes)           one transaction
 read_elements(tables) -> Elements          for a comparison
 refresh_timeouts(fuses, milliseconds)      one transaction
 
@@ -19,6 +19,7 @@ from coil.nft.difference import plan_commands
 from coil.nft.element_rendering import parse_elements, render_changes
 from coil.nft.library import run
 from coil.nft.netfilter_message import Line, Message, add_expiring, flush_set
+from coil.nft.rendering import render_whole
 from coil.nft.table_sync import list_table
 
 _KEYS: Final = {"ipv4": b"\x02", "ipv6": b"\x0a", "request": b"\0\x01", "reply": b"\0\x02"}
@@ -39,32 +40,65 @@ def load_elements(
 
     Blocks in proportion to the elements, wanted or there. Raises NftError, and then everything is what it was.
     """
-    commands: list[dict[str, Any]] = []
+    listings = [list_table(table.family, table.name, terse=False) for table in tables]
     actual: dict[SetName, dict[ElementKey, ElementValue]] = {}
-    for table in tables:
-        listed = list_table(table.family, table.name, terse=False)
-        needed = plan_commands(listed, table)
-        commands += needed
-        # Of a set that goes, or comes anew, nothing is left.
-        staying = {entry.name for entry in table.sets} - going_sets(needed)
-        actual |= {name: found for name, found in parse_elements(listed).items() if name.name in staying}
-    changes = diff_elements(actual, elements)
-    commands += render_changes(changes)
+    for table, listed in zip(tables, listings, strict=True):
+        staying = staying_sets(table, plan_commands(listed, table))
+        actual |= {name: found for name, found in parse_elements(listed).items() if name in staying}
+    changes = diff_elements(actual, elements, ranged=ranged_sets(tables))
+    commands = plan_changes(tables, listings, changes)
     if commands:
         with transaction(len(changes)):
             run(commands, doing=f"load {' and '.join(map(str, tables))}")
     return bool(commands)
 
 
-def change_elements(changes: ElementChanges) -> None:
-    """Carry out the changes in one transaction. Not idempotent: what is to be deleted must be there, and what is to be
-    added must not be there with another value.
+def change_elements(tables: Sequence[NftTable], changes: ElementChanges) -> None:
+    """Carry out the changes in one transaction, in tables that are what they should be. Not idempotent: what is to be
+    deleted must be there, and what is to be added must not be there with another value.
 
     Blocks for a few milliseconds. Raises NftError, and then nothing has changed; as something else may have changed the
-    sets, `load_elements` is the way on.
+    tables, `load_elements` is the way on.
     """
     if changes:
-        run(render_changes(changes), doing=f"change {len(changes)} elements")
+        touched = [table for table in tables if any(is_of(name, table) for name in changes.anew)]
+        commands = plan_changes(touched, [render_whole(table) for table in touched], changes)
+        run(commands, doing=f"change {len(changes)} elements")
+
+
+def plan_changes(
+    tables: Sequence[NftTable], listings: Sequence[Sequence[dict[str, Any]]], changes: ElementChanges
+) -> list[dict[str, Any]]:
+    """The commands of one transaction that makes the tables what is wanted, and changes the elements of all. To make a
+    set anew, all rules of its table are written again, as the kernel keeps a set for as long as one names it.
+    """
+    commands: list[dict[str, Any]] = []
+    for table, listed in zip(tables, listings, strict=True):
+        commands += plan_commands(listed, table, renew={name.name for name in changes.anew if is_of(name, table)})
+    return [*commands, *render_changes(changes)]
+
+
+def staying_sets(table: NftTable, commands: Iterable[dict[str, Any]]) -> set[SetName]:
+    """The sets of the table but those that the commands delete: of one that goes, or comes anew, nothing is left."""
+    going = {
+        command["delete"][kind]["name"]
+        for command in commands
+        for kind in ("set", "map")
+        if kind in command.get("delete", {})
+    }
+    return {SetName(table.family, table.name, entry.name) for entry in table.sets if entry.name not in going}
+
+
+def ranged_sets(tables: Iterable[NftTable]) -> frozenset[SetName]:
+    """Those with ranges."""
+    return frozenset(
+        SetName(table.family, table.name, entry.name) for table in tables for entry in table.sets if entry.intervals
+    )
+
+
+def is_of(name: SetName, table: NftTable) -> bool:
+    """Whether the set is one of the table's."""
+    return (name.family, name.table) == (table.family, table.name)
 
 
 def read_elements(tables: Sequence[NftTable]) -> Elements:
@@ -92,13 +126,3 @@ def refresh_timeouts(
     tables = " and ".join(sorted({f"table {name.family.value} {name.table}" for name, _ in fuses}, reverse=True))
     with closing(Line()) if line is None else nullcontext(line) as used:
         used.transact(messages, doing=f"refresh what expires in {tables}")
-
-
-def going_sets(commands: Iterable[dict[str, Any]]) -> set[str]:
-    """The names of sets and maps that the commands delete."""
-    return {
-        command["delete"][kind]["name"]
-        for command in commands
-        for kind in ("set", "map")
-        if kind in command.get("delete", {})
-    }

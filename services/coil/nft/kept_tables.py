@@ -14,8 +14,7 @@ from typing import Any, Final
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName, diff_elements
 from coil.kernel.nft_table import NftTable
 from coil.nft.difference import plan_commands
-from coil.nft.element_rendering import render_changes
-from coil.nft.element_sync import going_sets, load_elements
+from coil.nft.element_sync import load_elements, plan_changes, ranged_sets, staying_sets
 from coil.nft.element_wire import decode_elements
 from coil.nft.library import run
 from coil.nft.netfilter_dump import dump_elements, read_generation
@@ -42,6 +41,7 @@ class KeptTables:
         self._transaction = transaction
         self._split = split
         self._models: list[TableImage] | None = None
+        self._ranged = ranged_sets(tables)
         self._sets = {SetName(table.family, table.name, entry.name): entry for table in tables for entry in table.sets}
 
     def load(self, elements: Elements) -> bool:
@@ -52,21 +52,20 @@ class KeptTables:
         """
         if self._models is None:
             return self._load_first(elements)
-        images = [read_image(table) for table in self._tables]
-        commands: list[dict[str, Any]] = []
+        listings: list[list[dict[str, Any]]] = []
         staying: list[SetName] = []
-        for table, image, model in zip(self._tables, images, self._models, strict=True):
-            needed = plan_commands(describe_image(image, model, table), table)
-            commands += needed
-            there = set(image.sets) - going_sets(needed) if image is not None else set()
-            staying += (name for name in self._sets if _is_of(name, table) and name.name in there)
+        right = True
+        for table, model in zip(self._tables, self._models, strict=True):
+            image = read_image(table)
+            listings.append(describe_image(image, model, table))
+            needed = plan_commands(listings[-1], table)
+            right &= not needed
+            if image is not None:
+                staying += (name for name in staying_sets(table, needed) if name.name in image.sets)
         changes = self._differences(staying, elements)
-        if not commands:
-            for step in self._split(changes):
-                self._run(render_changes(step), len(step))
-            return bool(changes)
-        self._run([*commands, *render_changes(changes)], len(changes))
-        return True
+        for step in self._split(changes) if right else [changes]:
+            self._run(plan_changes(self._tables, listings, step), len(step))
+        return bool(changes) or not right
 
     def _load_first(self, elements: Elements) -> bool:
         different = False
@@ -89,10 +88,12 @@ class KeptTables:
     def _differences(self, names: Iterable[SetName], wanted: Elements) -> ElementChanges:
         """From what is in those sets, and nothing in the others, to what is wanted."""
         actual = self._read(names)
-        changes = diff_elements(actual, wanted)
+        changes = diff_elements(actual, wanted, ranged=self._ranged)
         # A set that has just grown is believed only the second time.
-        doubtful = [name for name in actual if name in changes.deletes or name in changes.adds]
-        return diff_elements(actual | self._read(doubtful), wanted) if doubtful else changes
+        doubtful = [
+            name for name in actual if any(name in part for part in (changes.deletes, changes.adds, changes.anew))
+        ]
+        return diff_elements(actual | self._read(doubtful), wanted, ranged=self._ranged) if doubtful else changes
 
     def _read(self, names: Iterable[SetName]) -> _Contents:
         return {
@@ -107,7 +108,3 @@ class KeptTables:
 
 def _pieces(name: SetName) -> Iterator[bytes]:
     return dump_elements(name.family, name.table, name.name, doing=f"read {name}")
-
-
-def _is_of(name: SetName, table: NftTable) -> bool:
-    return (name.family, name.table) == (table.family, table.name)

@@ -31,6 +31,17 @@ from coil.kernel.nft_table import (
 )
 
 
+def render_whole(table: NftTable) -> list[dict[str, Any]]:
+    """All objects of the table, as if it were listed."""
+    return [
+        render_table(table),
+        *(render_counter(table, counter) for counter in table.counters),
+        *(render_set(table, entry) for entry in table.sets),
+        *(render_chain(table, chain) for chain in table.chains),
+        *(rule for chain in table.chains for rule in render_rules(table, chain)),
+    ]
+
+
 def render_table(table: NftTable) -> dict[str, Any]:
     """The object that names the table."""
     return {"table": {"family": table.family.value, "name": table.name}}

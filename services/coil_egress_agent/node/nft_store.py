@@ -1,8 +1,8 @@
 """The node's nftables tables, without waiting for them on the event loop.
 
 Two threads: what keeps the EIPs alive never stands in line behind the elements of a hundred thousand pods. Within the
-kernel it still waits for the transaction that runs, so many changes are carried out in steps where that can be: a
-source's class comes after all that is looked up with it, and goes before.
+kernel it still waits for the transaction that runs, so many changes are carried out in steps where that can be: what is
+looked up by something comes before that, and goes after it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,6 +30,7 @@ STEP: Final = 4096
 """Elements in one transaction, where there may be several: some 50 ms."""
 
 _CLASSES: Final = frozenset(name for sets in SETS.values() for name in (sets.classes, sets.subnet_classes))
+_CHOICES: Final = frozenset(name for sets in SETS.values() for name in (sets.choices, sets.default_choices))
 
 
 class NftStore:
@@ -89,7 +90,7 @@ class NftStore:
 
     def _change(self, changes: ElementChanges) -> None:
         with self._watch.unheard(len(changes)):
-            change_elements(changes)
+            change_elements(self._tables, changes)
 
     async def changed(self) -> None:
         """Wait until somebody else has, or may have, changed the tables since this returned last. For one task."""
@@ -111,7 +112,7 @@ class NftStore:
 
 def split_changes(changes: ElementChanges, *, limit: int) -> Iterator[ElementChanges]:
     """The changes as one, or, where there are more than `limit`, in steps of so many, as far as that can be: what only
-    adds, with classes last.
+    adds, with policies first and classes last.
 
     Sources that go altogether go before all else, in steps. With other deletes among them the rest stays one: between
     two steps an element would be missing that is there before and after.
@@ -130,12 +131,12 @@ def split_changes(changes: ElementChanges, *, limit: int) -> Iterator[ElementCha
         yield _deletes(going[start : start + limit])
     gone = set(going)
     left = [(name, key) for name, keys in changes.deletes.items() for key in keys if (name, key) not in gone]
-    changes = ElementChanges(deletes=_deletes(left).deletes, adds=changes.adds)
-    if left or len(changes) <= limit:
+    changes = ElementChanges(deletes=_deletes(left).deletes, adds=changes.adds, anew=changes.anew)
+    if left or changes.anew or len(changes) <= limit:
         if changes:
             yield changes
         return
-    ordered = sorted(changes.adds.items(), key=lambda entry: entry[0] in _CLASSES)
+    ordered = sorted(changes.adds.items(), key=lambda entry: (entry[0] in _CLASSES, entry[0] in _CHOICES))
     elements = ((name, key, value) for name, added in ordered for key, value in added.items())
     while step := list(islice(elements, limit)):
         adds: dict[SetName, dict[ElementKey, ElementValue]] = {}

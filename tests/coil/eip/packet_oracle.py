@@ -9,7 +9,7 @@ from ipaddress import ip_address, ip_network
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.classification import PolicyView
-from coil.eip.eip_set import CLOSED, HERE, OPEN, SETS
+from coil.eip.eip_set import CLOSED, HERE, NODE_IPS, SETS, WAYS
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.nft_element import Elements, SetName
 
@@ -54,30 +54,24 @@ def fate_by_sets(elements: Elements, source: IPAddress, destination: IPAddress) 
     if not classes:
         return UNTOUCHED
     number = str(classes[0])
-    ways = look_up(elements, names.ways, destination, number)
-    if not ways:
-        if look_up(elements, names.cluster, destination):
+    choices = look_up(elements, names.choices, destination, number)
+    if not choices:
+        default_choices = elements.get(names.default_choices, {})
+        if look_up(elements, names.cluster, destination) or number not in default_choices:
             return UNTOUCHED
-        default_ways = elements.get(names.default_ways, {})
-        if number not in default_ways:
-            return UNTOUCHED
-        ways = [default_ways[number]]
-    [mark] = ways
-    assert isinstance(mark, int)
-    if mark == OPEN:
+        choices = [default_choices[number]]
+    policy = str(choices[0])
+    mark = elements.get(WAYS, {}).get(policy)
+    if mark is None:
         return UNTOUCHED
-    return Fate(mark, _translation(elements, number, destination) if mark == HERE else None)
+    assert isinstance(mark, int)
+    return Fate(mark, _translation(elements, policy, names.eips) if mark == HERE else None)
 
 
-def _translation(elements: Elements, number: str, destination: IPAddress) -> str | None:
-    names = SETS[Family.of(destination)]
-    if explicit := look_up(elements, names.eips, destination, number):
-        return str(explicit[0])
-    if look_up(elements, names.node_ips, destination, number):
-        return "node"
-    if number in elements.get(names.default_eips, {}):
-        return str(elements[names.default_eips][number])
-    return "node" if number in elements.get(names.default_node_ips, {}) else None
+def _translation(elements: Elements, policy: str, eips: SetName) -> str | None:
+    if policy in elements.get(eips, {}):
+        return str(elements[eips][policy])
+    return "node" if policy in elements.get(NODE_IPS, {}) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,18 @@
 """The book against the rule by the letter, packet by packet; and its changes against its elements."""
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coil.crd.egress_gateway import PolicyRef
+from coil.eip.claim import Eip
+from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneBook
-from coil.eip.eip_set import SETS
+from coil.eip.eip_set import RANGED, SETS, WAYS
+from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 from tests.coil.eip.packet_oracle import UNTOUCHED, World, fate_by_sets, within
 from tests.coil.eip.worlds import DESTINATIONS, OWN, REFS, SOURCES, clusters, peers, pods, policies, tell, worlds
@@ -58,32 +61,14 @@ class Mirror:
             there = self.sets.setdefault(name, {})
             assert not there.keys() & added.keys()
             there.update(added)
+        for name, words in changes.anew.items():
+            assert name in RANGED
+            assert name not in changes.deletes
+            assert name not in changes.adds
+            self.sets[name] = dict(words)
 
     def elements(self) -> Elements:
         return {name: elements for name, elements in self.sets.items() if elements}
-
-
-def essence(elements: Elements) -> Mapping[str, Counter[object]]:
-    """The elements with each class's number replaced by what is known of the class, numbers being free."""
-    by_class = {SETS[family].classes.name for family in SETS} | {SETS[family].subnet_classes.name for family in SETS}
-    facts: dict[str, list[object]] = {}
-    for name, words in elements.items():
-        for key, value in words.items():
-            if name.name in by_class:
-                facts.setdefault(str(value), []).append((name.name, key))
-            elif name.name.startswith(("way", "default", "eip4", "eip6", "node_ip")) and "eips" not in name.name:
-                number, *rest = key if isinstance(key, tuple) else (key,)
-                facts.setdefault(number, []).append((name.name, *rest, value))
-    others = [
-        (name.name, key, value)
-        for name, words in elements.items()
-        if name.name.startswith(("cluster", "eips", "nodes"))
-        for key, value in words.items()
-    ]
-    return {
-        "classes": Counter(frozenset(map(repr, known)) for known in facts.values()),
-        "others": Counter(map(repr, others)),
-    }
 
 
 edits = st.one_of(
@@ -103,7 +88,7 @@ def test_changes_lead_from_elements_to_elements(world: World, steps: list[tuple[
     tell(book, world)
     mirror.apply(book.take_changes())
     assert mirror.elements() == book.elements()
-    former = essence(book.elements())
+    former = book.elements()
     for (kind, ref, value), look in steps:
         kept = [policy for policy in world.policies if policy.ref != ref]
         if kind == "policy":
@@ -125,7 +110,54 @@ def test_changes_lead_from_elements_to_elements(world: World, steps: list[tuple[
     check_fates(mirror.elements(), world)
     fresh = DataPlaneBook()
     tell(fresh, world)
-    assert essence(mirror.elements()) == essence(fresh.elements())
+    assert mirror.elements() == fresh.elements(), "numbers depend on names alone"
     tell(book, first)
     mirror.apply(book.take_changes())
-    assert essence(mirror.elements()) == former
+    assert mirror.elements() == former
+
+
+def test_a_lost_gateway_leaves_ranges_as_they_are() -> None:
+    book = crowd(200)
+    for policy in crowd_policies(200):
+        book.set_policy(replace(policy, node=None))
+    changes = book.take_changes()
+    assert {name for part in (changes.deletes, changes.adds, changes.anew) for name in part} == {
+        WAYS,
+        SETS[Family.IPV4].eips,
+    }
+    assert len(changes) == 3 * 200
+
+
+def test_where_many_ranges_go_their_set_comes_anew() -> None:
+    book = crowd(200)
+    policies = crowd_policies(200)
+    book.remove_policy(policies[0].ref)
+    one = book.take_changes()
+    assert not one.anew
+    for policy in policies[1:100]:
+        book.remove_policy(policy.ref)
+    many = book.take_changes()
+    assert list(many.anew) == [SETS[Family.IPV4].choices]
+    assert len(many.anew[SETS[Family.IPV4].choices]) == 100
+
+
+def crowd_policies(count: int) -> list[PolicyView]:
+    return [
+        PolicyView(
+            ref=PolicyRef(namespace="default", name=f"p{number}"),
+            destinations=(ip_network((int(ip_address("198.18.0.0")) + 4 * number, 31)),),
+            eip=Eip(IPv4Address("203.0.113.0") + number, None),
+            node=OWN,
+        )
+        for number in range(count)
+    ]
+
+
+def crowd(count: int) -> DataPlaneBook:
+    book = DataPlaneBook()
+    book.set_own(OWN)
+    book.set_policies(crowd_policies(count))
+    for number, policy in enumerate(crowd_policies(count)):
+        book.set_sources(policy.ref, {IPv4Address("10.1.0.0") + number: OWN})
+    book.take_changes()
+    return book

@@ -9,7 +9,7 @@ from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneBook
-from coil.eip.eip_set import CLOSED, HERE, SETS
+from coil.eip.eip_set import CLOSED, HERE, SETS, WAYS
 from coil.kernel.family import Family, IPAddress
 
 OWN, OTHER = NodeName("n1"), NodeName("n2")
@@ -33,13 +33,13 @@ def book_with(policy: PolicyView) -> DataPlaneBook:
 
 def test_a_lapse_changes_only_the_way() -> None:
     book = book_with(view(OWN, None))
-    [(word, way)] = book.elements()[NAMES.default_ways].items()
+    [(word, way)] = book.elements()[WAYS].items()
     assert way == HERE
     book.set_policy(view(None, OWN))
-    assert book.elements()[NAMES.default_ways] == {word: CLOSED}
+    assert book.elements()[WAYS] == {word: CLOSED}
     assert len(book.take_changes()) <= 3
     book.set_policy(view(OWN, None))
-    assert book.elements()[NAMES.default_ways] == {word: HERE}
+    assert book.elements()[WAYS] == {word: HERE}
     assert len(book.take_changes()) <= 3
 
 

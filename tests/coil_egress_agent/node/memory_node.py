@@ -168,6 +168,8 @@ class MemoryTables:
                 if key not in self.elements.get(name, {}):
                     raise NftError(doing="change", reason=f"{key} is not there")
                 del self.elements[name][key]
+        for name, words in changes.anew.items():
+            self.elements[name] = dict(words)
         for name, added in changes.adds.items():
             self.elements.setdefault(name, {}).update(added)
         self.elements = {name: found for name, found in self.elements.items() if found}

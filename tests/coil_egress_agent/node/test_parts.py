@@ -39,7 +39,7 @@ from tests.coil_egress_agent.node.memory_node import PARENT, Journal, MemoryOver
 from tests.coil_egress_agent.node.node_scene import LABELS, NODE, eip, gateway, listed, policy, ref, tunnel
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-ENVIRONMENT = {"COIL_NODE_NAME": "n1", "COIL_POD_NAMESPACE": "kube-system"}
+ENVIRONMENT = {"COIL_NODE_NAME": "n1"}
 
 
 def tenancy(term: int | None = 1, **applied: int) -> Tenancy:
@@ -53,6 +53,7 @@ def read_settings(*arguments: str) -> Settings:
 def test_settings() -> None:
     settings = read_settings("--cluster-cidr=10.96.0.0/12, fd00:96::1/112", "--eip-lease", "1s")
     assert settings.node_name == "n1"
+    assert settings.eip_lease_namespace == "coil-eip-leases"
     assert (settings.eip_lease, settings.tunnel_port, settings.tunnel_vni) == (1.0, 7789, 100)
     assert settings.cluster_cidr == (ip_network("10.96.0.0/12"), ip_network("fd00:96::/112"))
     assert str(settings.metrics_addr) == "127.0.0.1:9398"
@@ -189,9 +190,21 @@ def test_networks() -> None:
     assert parse_networks(["10.1.2.3/8", "x", "", "fd00::1"]) == (ip_network("10.0.0.0/8"), ip_network("fd00::1"))
 
 
+def test_what_is_looked_up_comes_before_what_leads_to_it() -> None:
+    names = [SetName(TableFamily.INET, "coil-eip", name) for name in ("class4", "choice4", "way")]
+    steps = list(split_changes(ElementChanges(adds={name: {"x": "y"} for name in names}), limit=1))
+    assert [list(step.adds) for step in steps] == [[name] for name in reversed(names)]
+
+
+def test_what_comes_anew_comes_with_all_else() -> None:
+    choices, ways = (SetName(TableFamily.INET, "coil-eip", name) for name in ("choice4", "way"))
+    changes = ElementChanges(anew={choices: {"x": "y"}}, adds={ways: {str(n): n for n in range(9)}})
+    assert list(split_changes(changes, limit=4)) == [changes]
+
+
 def test_large_additions_come_in_steps_with_classes_last() -> None:
     classes = SetName(TableFamily.INET, "coil-eip", "class4")
-    ways = SetName(TableFamily.INET, "coil-eip", "default_way4")
+    ways = SetName(TableFamily.INET, "coil-eip", "way")
     adds = {classes: {str(n): "1:1" for n in range(7)}, ways: {str(n): n for n in range(4)}}
     steps = list(split_changes(ElementChanges(adds=adds), limit=4))  # type: ignore[arg-type]
     assert [len(step) for step in steps] == [4, 4, 3]
@@ -268,7 +281,7 @@ async def test_what_was_withheld_is_not_announced_any_more() -> None:
 
 def test_sources_go_in_steps_before_all_else() -> None:
     classes = SetName(TableFamily.INET, "coil-eip", "class4")
-    ways = SetName(TableFamily.INET, "coil-eip", "default_way4")
+    ways = SetName(TableFamily.INET, "coil-eip", "way")
     goes = tuple(str(n) for n in range(7))
     alone = ElementChanges(deletes={classes: goes})
     assert [step.deletes[classes] for step in split_changes(alone, limit=4)] == [goes[:4], goes[4:]]

@@ -1,0 +1,30 @@
+"""Numbers of names."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coil.eip import numbering
+from coil.eip.numbering import Numbering
+
+
+@given(st.sets(st.text(), max_size=50))
+def test_a_name_has_the_same_number_everywhere(names: set[str]) -> None:
+    words = {name: Numbering().take(name) for name in names}
+    assert all(re.fullmatch(r"[1-9a-f][0-9a-f]{0,3}:[1-9a-f][0-9a-f]{0,3}", word) for word in words.values())
+    together = Numbering()
+    assert {name: together.take(name) for name in names} == words
+
+
+def test_two_names_never_share_one(monkeypatch: object) -> None:
+    few = numbering._COUNT
+    try:
+        numbering._COUNT = 3
+        book = Numbering()
+        words = [book.take(name) for name in "abc"]
+        assert sorted(words) == ["1:1", "1:2", "1:3"]
+        book.give_back(words[1])
+        assert book.take("d") == words[1]
+    finally:
+        numbering._COUNT = few
