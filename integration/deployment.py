@@ -6,6 +6,7 @@ Used by the demo, the two-node tests, the API server tests and the bench. Whatev
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,7 @@ COILD_SOCKET = Path("/run/coild.sock")
 COILD_HEALTH_PORT = 9385
 START_SECONDS = 30.0
 INSTALL_SECONDS = 60.0
+_LEADING = re.compile(rb"^leader_election_master_status\{.*\} 1(\.0)?$", re.MULTILINE)
 
 
 class InstallError(Exception):
@@ -210,6 +212,22 @@ def ready_probe(port: int) -> Callable[[], bool]:
             connection.close()
 
     return ready
+
+
+def leader_probe(port: int) -> Callable[[], bool]:
+    """Asks a controller's metrics whether it leads; one that does not answer does not."""
+
+    def leads() -> bool:
+        connection = HTTPConnection("127.0.0.1", port, timeout=1)
+        try:
+            connection.request("GET", "/metrics")
+            return _LEADING.search(connection.getresponse().read()) is not None
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    return leads
 
 
 def controller_probe(plane: ControlPlane, *, health: int) -> Callable[[], bool]:

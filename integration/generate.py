@@ -1,6 +1,6 @@
 """Writes the files of the repository that are made from code: `python -m integration.generate`.
 
-The chart's CRDs, from `coil.crd.schema`, and its dashboard. Unit tests compare what is committed with what this makes.
+The chart's CRDs, from `coil.crd.schema`, and its dashboards. Unit tests compare what is committed with what this makes.
 """
 
 import json
@@ -9,12 +9,13 @@ from pathlib import Path
 import yaml
 
 from coil.crd.schema import definitions
+from integration.dashboard.egress import egress_dashboard
 from integration.dashboard.ipam import ipam_dashboard
 from integration.pod_template_schema import pod_template_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 CRDS = ROOT / "charts" / "coil" / "crds"
-DASHBOARD = ROOT / "charts" / "coil" / "dashboards" / "coil-ipam.json"
+DASHBOARDS = ROOT / "charts" / "coil" / "dashboards"
 _HEADER = "# Made from services/coil/crd/schema.py by `python -m integration.generate`: do not edit.\n"
 
 
@@ -32,7 +33,10 @@ def render_files() -> dict[Path, str]:
         for name, document in definitions(pod_template_schema()).items()
     }
     # JSON has no room for a note that the file is made, and by what.
-    return files | {DASHBOARD: json.dumps(ipam_dashboard(), indent=2) + "\n"}
+    dashboards = (ipam_dashboard(), egress_dashboard())
+    return files | {
+        DASHBOARDS / f"{dashboard['uid']}.json": json.dumps(dashboard, indent=2) + "\n" for dashboard in dashboards
+    }
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from integration.deployment import (
     apply_webhooks,
     egress_controller_command,
     egress_controller_probe,
+    leader_probe,
     remove_webhooks,
 )
 from integration.patience import wait_until
@@ -43,7 +44,7 @@ _PATHS = {
 
 
 class EgressReplica:
-    """One egress-controller. Its lives share a log and ports."""
+    """One egress-controller. Its lives share a log and ports. `leads` tells whether it says so."""
 
     def __init__(self, plane: ControlPlane, name: str, *flags: str) -> None:
         metrics = free_port(LOCALHOST, 9396)
@@ -55,6 +56,7 @@ class EgressReplica:
         self.service = Service(
             lambda: plane.workspace.spawn(name, command), ready=egress_controller_probe(plane, health=health)
         )
+        self.leads = leader_probe(metrics)
 
     def restore(self) -> None:
         """Have the API server call this one, alive."""

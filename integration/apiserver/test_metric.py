@@ -15,7 +15,7 @@ from integration.apiserver.runtime import CniError
 from integration.dashboard.exposition import ExportedMetric, find_unknown, parse_document, parse_exposition
 from integration.dashboard.panel import expressions
 from integration.deployment import CHART
-from integration.generate import DASHBOARD, ROOT
+from integration.generate import DASHBOARDS, ROOT
 from integration.patience import wait_until
 from integration.service import Service
 
@@ -24,6 +24,9 @@ pytestmark = pytest.mark.apiserver
 BINDING = CHART / "optional" / "coild-route-sync.yaml"
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
 COMMON = "Every process"
+CONTROLLERS = "Both controllers"
+ELSEWHERE = ("coil-egress-agent", "coil-egress-agent-node", "coil-egress-controller")
+"""Sections that other tests hold to what is exported: `test_egress_agent`, and `integration/eip/test_metric.py`."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +94,10 @@ def test_coild_exports_what_is_documented(world: Neighbours, room: Room) -> None
 
 
 def test_the_ipam_controller_exports_what_is_documented(world: Neighbours, room: Room) -> None:
-    assert differences(parse_exposition(controller_page(world.controller)), COMMON, "coil-ipam-controller") == []
+    assert (
+        differences(parse_exposition(controller_page(world.controller)), COMMON, CONTROLLERS, "coil-ipam-controller")
+        == []
+    )
 
 
 def test_dashboard_and_alerts_use_only_what_is_exported(world: Neighbours, room: Room) -> None:
@@ -99,10 +105,10 @@ def test_dashboard_and_alerts_use_only_what_is_exported(world: Neighbours, room:
     exported = [metric for page in pages for metric in parse_exposition(page).values()]
     # Not all that can be has happened yet: the other two tests hold the labels that are documented to the exported.
     documented = [metric for section in parse_document(DOCUMENT).values() for metric in section.values()]
-    # A router pod's are held to the document in `test_egress_agent`.
-    names = {metric.name for metric in exported} | parse_document(DOCUMENT)["coil-egress-agent"].keys()
+    names = {metric.name for metric in exported}
+    names.update(*(parse_document(DOCUMENT)[section] for section in ELSEWHERE))
     [block] = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
-    queries = expressions(json.loads(DASHBOARD.read_text()))
+    queries = [text for path in DASHBOARDS.iterdir() for text in expressions(json.loads(path.read_text()))]
     queries += [rule["expr"] for group in yaml.safe_load(block)["groups"] for rule in group["rules"]]
     assert find_unknown(queries, [metric for metric in documented if metric.name in names]) == []
     assert find_unknown(["sum(coil_node_made_up)"], documented) != []

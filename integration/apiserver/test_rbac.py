@@ -16,6 +16,7 @@ ADMISSION = "admissionregistration.k8s.io"
 POLICY = "policy"
 RBAC = "rbac.authorization.k8s.io"
 LEASE = "coil-ipam-controller"
+EIP_LEASES = "coil-eip-leases"
 EGRESS_CONTROLLER = "coil-egress-controller"
 WEBHOOK_SECRET = "coil-ipam-controller-webhook"  # noqa: S105 (a name)
 WEBHOOK_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -167,7 +168,10 @@ EGRESS_CONTROLLER_MAY = [
     *(wish("update", EIP, f"{kind}/status") for kind in PEOPLES_EIP_KINDS),
     wish("patch", EIP, "egresstunnels/status"),
     wish("update", EIP, "egressgatewaypolicies/finalizers"),
-    *(wish(verb, LEASES, "leases", namespace="kube-system") for verb in ("get", "list", "watch", "update")),
+    *(
+        wish(verb, LEASES, "leases", namespace=EIP_LEASES, name="coil-eip-n1")
+        for verb in ("get", "list", "watch", "create", "update")
+    ),
     wish("create", "authorization.k8s.io", "subjectaccessreviews"),
 ]
 EGRESS_CONTROLLER_MAY_NOT = [
@@ -191,6 +195,11 @@ EGRESS_CONTROLLER_MAY_NOT = [
     wish("get", "", "secrets", namespace="kube-system", name=WEBHOOK_SECRET),
     *(wish(verb, ADMISSION, kind, name=LEASE) for verb in ("get", "patch") for kind in WEBHOOK_KINDS),
     *(wish(verb, LEASES, "leases", namespace="default") for verb in ("get", "list", "create", "update")),
+    *(
+        wish(verb, LEASES, "leases", namespace="kube-system", name="kube-scheduler")
+        for verb in ("get", "list", "watch", "update", "patch", "delete")
+    ),
+    *(wish(verb, LEASES, "leases", namespace=EIP_LEASES, name="coil-eip-n1") for verb in ("patch", "delete")),
 ]
 
 EGRESS_NODE_MAY = [
@@ -198,7 +207,7 @@ EGRESS_NODE_MAY = [
     wish("patch", EIP, "egresstunnels/status"),
     *(wish(verb, "", "nodes") for verb in ("list", "watch")),
     *(wish(verb, COIL, "addresspools") for verb in ("list", "watch")),
-    *(wish(verb, LEASES, "leases", namespace="kube-system") for verb in ("get", "create", "update")),
+    *(wish(verb, LEASES, "leases", namespace=EIP_LEASES, name="coil-eip-n1") for verb in ("get", "create", "update")),
 ]
 EGRESS_NODE_MAY_NOT = [
     *(wish(verb, EIP, kind) for verb in ("create", "update", "patch", "delete") for kind in EIP_KINDS),
@@ -207,8 +216,16 @@ EGRESS_NODE_MAY_NOT = [
     wish("patch", "", "nodes/status"),
     *(wish(verb, "", kind) for verb in ("get", "list", "watch") for kind in ("pods", "services", "secrets")),
     *(wish(verb, "", "namespaces") for verb in ("list", "watch")),
-    *(wish(verb, LEASES, "leases", namespace="kube-system") for verb in ("list", "watch", "patch", "delete")),
-    *(wish(verb, LEASES, "leases", namespace="default") for verb in ("get", "create", "update")),
+    *(wish(verb, LEASES, "leases", namespace=EIP_LEASES) for verb in ("list", "watch", "patch", "delete")),
+    # Neither the election of Coil's own controllers nor anybody else's is its business.
+    *(
+        wish(verb, LEASES, "leases", namespace=namespace, name=name)
+        for verb in ("get", "list", "watch", "create", "update", "patch", "delete")
+        for namespace, name in (
+            *(("kube-system", name) for name in ("kube-scheduler", EGRESS_CONTROLLER, "coil-eip-n1")),
+            *(("kube-node-lease", "n1"), ("default", "coil-eip-n1")),
+        )
+    ),
     *(wish(verb, COIL, "addresspools") for verb in ("create", "patch", "delete")),
     wish("create", "authorization.k8s.io", "subjectaccessreviews"),
 ]

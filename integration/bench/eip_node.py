@@ -108,6 +108,7 @@ class Stage:
         self._filler = filler
         self._policies = policies
         self._lives = 0
+        self._extras = 0
 
     async def fill(self) -> None:
         every = range(self._policies)
@@ -148,8 +149,9 @@ class Stage:
         idle_cpu = (agent.cpu - busy) / _IDLE_SECONDS * 100
         changes = []
         for policy in range(5):
-            # A policy that has a pod here, whichever node this is.
-            extra = IPv4Address("198.51.100.1") + policy
+            # A policy that has a pod here, whichever node this is; and a destination that none has had yet.
+            self._extras += 1
+            extra = IPv4Address("198.51.100.0") + self._extras
             calls = [change_policy(policy, [f"{extra}/32"])]
             changes.append(await self._take_effect(agent, calls, {extra}, idle=idle))
         rolled = await self._replace(agent, range(10), 100, idle=idle)
@@ -273,9 +275,7 @@ class _Agent:
             *(sys.executable, "-m", "coil_egress_agent.node"),
             *(f"--kubeconfig={self._kubeconfig}", f"--node-name={name}", "--cluster-cidr=10.96.0.0/12"),
         ]
-        return self._plane.workspace.spawn(
-            f"agent-{name}", [*self._namespaces.entrance, *command], env={"COIL_POD_NAMESPACE": "kube-system"}
-        )
+        return self._plane.workspace.spawn(f"agent-{name}", [*self._namespaces.entrance, *command])
 
     def _write_kubeconfig(self) -> Path:
         self._plane.kubeconfig_for(ACCOUNT)

@@ -72,7 +72,7 @@ def create_lease(node: int, *, term: int) -> Call:
         "metadata": {"name": f"coil-eip-{name}", "labels": {"coil.cybozu.com/component": "eip-gateway"}},
         "spec": {"holderIdentity": name, "leaseTransitions": term, "leaseDurationSeconds": 1},
     }
-    return Call("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", msgspec.json.encode(document))
+    return Call("POST", "/apis/coordination.k8s.io/v1/namespaces/coil-eip-leases/leases", msgspec.json.encode(document))
 
 
 def create_policy(number: int, *, node: int | None = None, narrow: bool = True) -> list[Call]:

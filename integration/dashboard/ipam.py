@@ -2,18 +2,11 @@
 
 from typing import Any
 
-from integration.dashboard.panel import Curve, Panel, Row, Style, Unit, Variable, render_dashboard
+from integration.dashboard.panel import RATE, Curve, Panel, Row, Style, Unit, Variable, quantile, render_dashboard
 
 _POOL = 'pool=~"$pool"'
 _NODE = 'instance=~"$instance"'
-_RATE = "[$__rate_interval]"
 _ELECTION = 'name="coil-ipam-controller"'
-
-
-def _quantile(share: float, histogram: str, selector: str, *, by: str = "") -> str:
-    labels = ", ".join(filter(None, ("le", by)))
-    selected = f"{histogram}_bucket{{{selector}}}" if selector else f"{histogram}_bucket"
-    return f"histogram_quantile({share}, sum by ({labels}) (rate({selected}{_RATE})))"
 
 
 def _operation(operation: str) -> Panel:
@@ -21,7 +14,7 @@ def _operation(operation: str) -> Panel:
     return Panel(
         title=f"{operation}: how long",
         curves=tuple(
-            Curve(_quantile(share, metric, f'{selector}, outcome="ok"'), name)
+            Curve(quantile(share, metric, f'{selector}, outcome="ok"'), name)
             for share, name in ((0.5, "p50"), (0.99, "p99"))
         ),
         unit=Unit.SECONDS,
@@ -79,9 +72,7 @@ POOLS = Row(
         ),
         Panel(
             title="Pool reviews by the webhook",
-            curves=(
-                Curve(f"sum by (path, answer) (rate(coil_admission_reviews_total{_RATE}))", "{{path}} {{answer}}"),
-            ),
+            curves=(Curve(f"sum by (path, answer) (rate(coil_admission_reviews_total{RATE}))", "{{path}} {{answer}}"),),
             unit=Unit.PER_SECOND,
             width=4,
         ),
@@ -125,7 +116,7 @@ NODES = Row(
         Panel(
             title="Export failures",
             curves=(
-                Curve(f"sum by (instance) (rate(coil_node_export_failures_total{{{_NODE}}}{_RATE}))", "{{instance}}"),
+                Curve(f"sum by (instance) (rate(coil_node_export_failures_total{{{_NODE}}}{RATE}))", "{{instance}}"),
             ),
             unit=Unit.PER_SECOND,
         ),
@@ -156,7 +147,7 @@ OPERATIONS = Row(
             title="Operations by outcome",
             curves=(
                 Curve(
-                    f"sum by (operation, outcome) (rate(coil_cni_operation_duration_seconds_count{{{_NODE}}}{_RATE}))",
+                    f"sum by (operation, outcome) (rate(coil_cni_operation_duration_seconds_count{{{_NODE}}}{RATE}))",
                     "{{operation}} {{outcome}}",
                 ),
             ),
@@ -169,17 +160,15 @@ OPERATIONS = Row(
         Panel(
             title="Sent away",
             curves=(
-                Curve(f"sum by (reason) (rate(coil_cni_refused_operations_total{{{_NODE}}}{_RATE}))", "{{reason}}"),
+                Curve(f"sum by (reason) (rate(coil_cni_refused_operations_total{{{_NODE}}}{RATE}))", "{{reason}}"),
             ),
             unit=Unit.PER_SECOND,
         ),
         Panel(
             title="Waiting for an address",
             curves=(
-                Curve(_quantile(0.5, "coil_node_address_wait_seconds", f"{_POOL}, {_NODE}", by="pool"), "{{pool}} p50"),
-                Curve(
-                    _quantile(0.99, "coil_node_address_wait_seconds", f"{_POOL}, {_NODE}", by="pool"), "{{pool}} p99"
-                ),
+                Curve(quantile(0.5, "coil_node_address_wait_seconds", f"{_POOL}, {_NODE}", by="pool"), "{{pool}} p50"),
+                Curve(quantile(0.99, "coil_node_address_wait_seconds", f"{_POOL}, {_NODE}", by="pool"), "{{pool}} p99"),
             ),
             unit=Unit.SECONDS,
             about="Only pods that found no rested address on their node.",
@@ -188,7 +177,7 @@ OPERATIONS = Row(
             title="Waits by outcome",
             curves=(
                 Curve(
-                    f"sum by (pool, outcome) (rate(coil_node_address_wait_seconds_count{{{_POOL}, {_NODE}}}{_RATE}))",
+                    f"sum by (pool, outcome) (rate(coil_node_address_wait_seconds_count{{{_POOL}, {_NODE}}}{RATE}))",
                     "{{pool}} {{outcome}}",
                 ),
             ),
@@ -218,7 +207,7 @@ WORK = Row(
         ),
         Panel(
             title="Time in queues, p99",
-            curves=(Curve(_quantile(0.99, "workqueue_queue_duration_seconds", "", by="name"), "{{name}}"),),
+            curves=(Curve(quantile(0.99, "workqueue_queue_duration_seconds", "", by="name"), "{{name}}"),),
             unit=Unit.SECONDS,
         ),
         Panel(
@@ -226,7 +215,7 @@ WORK = Row(
             curves=(
                 Curve(
                     "sum by (controller, result)"
-                    f' (rate(controller_runtime_reconcile_total{{result=~"error|timeout"}}{_RATE}))',
+                    f' (rate(controller_runtime_reconcile_total{{result=~"error|timeout"}}{RATE}))',
                     "{{controller}} {{result}}",
                 ),
             ),
@@ -236,14 +225,14 @@ WORK = Row(
             title="Length of reconciles, p99",
             curves=(
                 Curve(
-                    _quantile(0.99, "controller_runtime_reconcile_time_seconds", "", by="controller"), "{{controller}}"
+                    quantile(0.99, "controller_runtime_reconcile_time_seconds", "", by="controller"), "{{controller}}"
                 ),
             ),
             unit=Unit.SECONDS,
         ),
         Panel(
             title="Events that were not written",
-            curves=(Curve(f"sum by (reason) (rate(event_recorder_drops_total{_RATE}))", "{{reason}}"),),
+            curves=(Curve(f"sum by (reason) (rate(event_recorder_drops_total{RATE}))", "{{reason}}"),),
             unit=Unit.PER_SECOND,
         ),
     ),
@@ -256,7 +245,7 @@ SIGHT = Row(
             title="Lists and watches that failed",
             curves=(
                 Curve(
-                    f"sum by (job, resource, error) (rate(informer_failures_total{_RATE}))",
+                    f"sum by (job, resource, error) (rate(informer_failures_total{RATE}))",
                     "{{job}} {{resource}} {{error}}",
                 ),
             ),
@@ -268,12 +257,12 @@ SIGHT = Row(
         ),
         Panel(
             title="Watch events",
-            curves=(Curve(f"sum by (job, resource) (rate(informer_events_total{_RATE}))", "{{job}} {{resource}}"),),
+            curves=(Curve(f"sum by (job, resource) (rate(informer_events_total{RATE}))", "{{job}} {{resource}}"),),
             unit=Unit.PER_SECOND,
         ),
         Panel(
             title="New lists",
-            curves=(Curve(f"sum by (job, resource) (increase(informer_lists_total{_RATE}))", "{{job}} {{resource}}"),),
+            curves=(Curve(f"sum by (job, resource) (increase(informer_lists_total{RATE}))", "{{job}} {{resource}}"),),
             about="One at each start, and one whenever a watch has lost its place.",
         ),
         Panel(
@@ -290,7 +279,7 @@ SIGHT = Row(
             title="Processor",
             curves=(
                 Curve(
-                    f"max by (job) (rate(process_cpu_seconds_total{_RATE}) and on (job, instance) informer_objects)",
+                    f"max by (job) (rate(process_cpu_seconds_total{RATE}) and on (job, instance) informer_objects)",
                     "{{job}}, the busiest",
                 ),
             ),

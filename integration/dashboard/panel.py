@@ -22,6 +22,7 @@ class Unit(StrEnum):
     SHARE = "percentunit"
     PER_SECOND = "ops"
     BYTES = "bytes"
+    BYTES_PER_SECOND = "binBps"
     SINCE_1970 = "dateTimeFromNow"
 
 
@@ -70,6 +71,17 @@ class Variable:
     name: str
     label: str
     metric: str
+
+
+RATE = "[$__rate_interval]"
+"""The range of a rate, as Grafana chooses it."""
+
+
+def quantile(share: float, histogram: str, selector: str, *, by: str = "") -> str:
+    """The query for a quantile of a histogram, over all series that have the same label `by`."""
+    labels = ", ".join(filter(None, ("le", by)))
+    selected = f"{histogram}_bucket{{{selector}}}" if selector else f"{histogram}_bucket"
+    return f"histogram_quantile({share}, sum by ({labels}) (rate({selected}{RATE})))"
 
 
 _PANEL_HEIGHT = 8

@@ -1,21 +1,38 @@
 """One stage for the session; a failure shows what the programs have logged."""
 
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from integration.eip.control_plane import start_control_plane
+from integration.eip.control_plane import start_with_controllers
+from integration.eip.controllers import Controllers
 from integration.eip.description import Description
 from integration.eip.world import Gateway, World
 
 
 @pytest.fixture(scope="session")
-def stage() -> Iterator[World]:
+def control() -> Iterator[tuple[Description, Controllers | None]]:
+    """The control plane; its controllers are out of reach in a guest."""
+    if (description := Description.read()) is not None:
+        yield description, None
+        return
+    with start_with_controllers() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def stage(control: tuple[Description, Controllers | None]) -> Iterator[World]:
     """Three nodes with agents, and the server."""
-    with ExitStack() as stack:
-        description = Description.read() or stack.enter_context(start_control_plane())
-        yield stack.enter_context(World.up(description))
+    with World.up(control[0]) as stage:
+        yield stage
+
+
+@pytest.fixture
+def controllers(control: tuple[Description, Controllers | None]) -> Iterator[Controllers]:
+    """Two of them, of which one leads."""
+    assert control[1] is not None, "the controllers run on another machine"
+    with control[1].pair() as pair:
+        yield pair
 
 
 @pytest.fixture
@@ -42,4 +59,6 @@ def pytest_runtest_makereport(
     stage = arguments.get("stage") or arguments.get("world")
     if report.failed and isinstance(stage, World):
         report.sections.extend(stage.logs())
+        if isinstance(control := arguments.get("control"), tuple) and control[1] is not None:
+            report.sections.extend(control[1].logs())
     return report

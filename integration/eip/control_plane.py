@@ -1,17 +1,14 @@
-"""The control plane of the stage: etcd, API server with the chart, and one egress-controller as its service account."""
+"""The control plane of the stage: etcd, API server with the chart, and egress-controllers as their service account."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from ipaddress import IPv4Address
 
-from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
-from integration.deployment import apply, apply_chart, egress_controller_command, egress_controller_probe
+from integration.deployment import apply, apply_chart
+from integration.eip.controllers import Controllers
 from integration.eip.description import Description
-from integration.service import Service
 
 NAMESPACES = ("shop", "bank")
 KINDS = tuple(
@@ -19,13 +16,18 @@ KINDS = tuple(
     for kind in ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
 )
 AGENT_ACCOUNT = "coil-egress-node"
-_FLAGS = ("--lease-duration=5s", "--cert-check-interval=500ms")
-_LOCALHOST = IPv4Address("127.0.0.1")
 
 
 @contextmanager
 def start_control_plane() -> Iterator[Description]:
     """Everything, ready. Ends with the context."""
+    with start_with_controllers() as (description, _):
+        yield description
+
+
+@contextmanager
+def start_with_controllers() -> Iterator[tuple[Description, Controllers]]:
+    """The same for somebody who has something to do with the controllers."""
     with Workspace.create() as workspace:
         # The machine's end of its link is an address that nodes reach, in namespaces and in a guest.
         network = Network.create(workspace)
@@ -34,8 +36,8 @@ def start_control_plane() -> Iterator[Description]:
         plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *KINDS)
         for name in NAMESPACES:
             _make_namespace(plane, name)
-        _start_controller(plane)
-        yield Description(
+        controllers = Controllers(plane)
+        description = Description(
             address=str(plane.address),
             port=plane.port,
             authority=plane.credentials.authority.certificate,
@@ -43,6 +45,7 @@ def start_control_plane() -> Iterator[Description]:
             admin_key=plane.credentials.admin.key,
             agent_kubeconfig=plane.kubeconfig_for(AGENT_ACCOUNT),
         )
+        yield description, controllers
 
 
 def _make_namespace(plane: ControlPlane, name: str) -> None:
@@ -50,11 +53,3 @@ def _make_namespace(plane: ControlPlane, name: str) -> None:
     # No controller-manager makes it, and no pod is admitted without.
     account = {"kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
     apply(plane, {"apiVersion": "v1", **account})
-
-
-def _start_controller(plane: ControlPlane) -> None:
-    metrics = free_port(_LOCALHOST, 19396)
-    health = free_port(_LOCALHOST, metrics + 1)
-    command = egress_controller_command(plane, ports=(metrics, health), image="coil", flags=_FLAGS)
-    spawn = partial(plane.workspace.spawn, "coil-egress-controller", command)
-    Service(spawn, ready=egress_controller_probe(plane, health=health)).wait_ready()

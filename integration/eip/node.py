@@ -125,7 +125,7 @@ class StageNode:
         """Run the agent in the node's namespaces, without waiting for it."""
         self.found = self.found or self.footprint()
         command = [*self._command, *flags]
-        env = {"COIL_NODE_NAME": self.name, "COIL_POD_NAMESPACE": "kube-system"}
+        env = {"COIL_NODE_NAME": self.name}
         spawn = partial(self._workspace.spawn, f"agent-{self.name}", [*self.namespaces.entrance, *command], env=env)
         ready = partial(call_inside, self.namespaces.net, ready_probe(HEALTH_PORT))
         self.agent = Service(spawn, ready=ready, patience=START_SECONDS)
@@ -253,7 +253,7 @@ class StageNode:
 
     def clean_up(self) -> None:
         """Run the agent's own clean-up to its end."""
-        run_command([*self.namespaces.entrance, "env", "COIL_POD_NAMESPACE=kube-system", *self._command, "--cleanup"])
+        run_command([*self.namespaces.entrance, *self._command, "--cleanup"])
 
     def _neighbours(self, what: str) -> list[str]:
         return self.kernel.run("sh", "-c", f"ip neighbour show {what}; ip -6 neighbour show {what}").splitlines()

@@ -1,12 +1,16 @@
-"""What the agent of a node exports is what docs/metrics.md lists, and its figures are right."""
+"""What the agent of a node and the controller export is what docs/metrics.md lists, and their figures are right."""
 
+import re
 import sys
+from functools import partial
 
-from integration.apiserver.test_metric import COMMON, DOCUMENT, differences
+from integration.apiserver.test_metric import COMMON, CONTROLLERS, DOCUMENT, controller_page, differences
 from integration.dashboard.exposition import parse_document, parse_exposition
+from integration.eip.controllers import Controllers
 from integration.eip.node import StageNode
 from integration.eip.world import Gateway, World
 from integration.patience import wait_until
+from integration.service import Service
 
 PORT = 9398
 _FETCH = """
@@ -27,6 +31,13 @@ def figure(node: StageNode, name: str) -> float:
     return float(value)
 
 
+def figures_of(gateway: Gateway, controller: Service) -> dict[tuple[str, str, str], float]:
+    """What a controller says of it, by metric, family if there is one, and state."""
+    pattern = rf'^coil_egress_gateway_(\w+)\{{(?:family="(\w+)",)?gateway="{gateway.name}",state="(\w+)"\}} (\S+)$'
+    found = re.findall(pattern, controller_page(controller), re.MULTILINE)
+    return {(name, family, state): float(value) for name, family, state, value in found}
+
+
 def test_a_gateway_exports_what_is_documented(world: World, gateway: Gateway) -> None:
     exported = parse_exposition(page(world.node("n1")))
     common = parse_document(DOCUMENT)[COMMON]
@@ -45,3 +56,26 @@ def test_a_gateway_counts_what_it_carries(world: World, gateway: Gateway) -> Non
         )
         assert figure(holder, "coil_egress_eip_lease_held") == 1
         assert figure(holder, "coil_egress_eip_peers") == len(world.states()) - 1
+
+
+def test_the_controller_exports_what_is_documented(world: World, gateway: Gateway, controllers: Controllers) -> None:
+    leader = controllers.leader().service
+    with world.policy(gateway, labels={"app": "told"}) as policy, world.pod("n3", app="told"):
+        policy.wait_placed()
+        wait_until(policy.slices, what="the policy has a slice")
+        exported = parse_exposition(controller_page(leader))
+    assert differences(exported, COMMON, CONTROLLERS, "coil-egress-controller") == []
+
+
+def test_every_replica_tells_what_a_gateway_has(world: World, gateway: Gateway, controllers: Controllers) -> None:
+    expected = {
+        **{("addresses", family, "assigned"): 1.0 for family in ("ipv4", "ipv6")},
+        **{("addresses", family, "free"): 3.0 for family in ("ipv4", "ipv6")},
+        **{("nodes", "", "carrying"): 1, ("nodes", "", "idle"): 1, ("nodes", "", "unready"): 0},
+        **{("policies", "", "placed"): 1, ("policies", "", "unplaced"): 0},
+    }
+    with world.policy(gateway, labels={"app": "told"}) as policy:
+        policy.wait_placed()
+        for replica in (controllers.leader(), controllers.standby()):
+            told = partial(figures_of, gateway, replica.service)
+            wait_until(lambda told=told: told() == expected, what="a replica tells it")  # type: ignore[misc]

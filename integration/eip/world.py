@@ -23,7 +23,7 @@ from integration.vm.run import INSIDE_VARIABLE
 
 GROUP = "/apis/egressgateway.spidernet.io/v1beta1"
 GATEWAYS = f"{GROUP}/egressgateways"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/coil-eip-leases/leases"
 SHOP = "shop"
 _NODES = ("n1", "n2", "n3")
 _FIRST_EIP = 120

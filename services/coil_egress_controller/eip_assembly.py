@@ -31,6 +31,7 @@ from coil.reconcile.sync_barrier import wait_synced
 from coil.reconcile.term import TermSource
 from coil.runtime.process import Process
 from coil_egress_controller.eip_leadership import EipLeadership, EipSources
+from coil_egress_controller.eip_metric import EipCollector, EipMetrics
 from coil_egress_controller.eip_pod import EIP_PODS, is_endpoint
 from coil_egress_controller.eip_view import POD_INDEXERS, POLICY_INDEXERS, SLICE_INDEXERS, EipView
 from coil_egress_controller.eip_workplace import EipPolicy, EipWorkplace
@@ -56,7 +57,7 @@ def start_eip(
     nodes = follow(client.collection(NODES, freshness=cached))
     namespaces = follow(client.collection(NAMESPACES, freshness=cached))
     pods = follow(client.collection(EIP_PODS, freshness=cached, keep=is_endpoint), indexers=POD_INDEXERS)
-    leases = follow(client.collection(LEASES, namespace=settings.lease_namespace, labels=labels))
+    leases = follow(client.collection(LEASES, namespace=settings.eip_lease_namespace, labels=labels))
     tunnels = follow(client.collection(EGRESS_TUNNELS))
     gateways = follow(client.collection(EGRESS_GATEWAYS))
     policies = follow(client.collection(EGRESS_GATEWAY_POLICIES), indexers=POLICY_INDEXERS)
@@ -102,16 +103,18 @@ def start_eip(
         await asyncio.get_running_loop().create_future()  # a task lives as long as its process
 
     process.spawn("eip view", show_synced())
+    EipCollector(view, process.registry)
     place = EipWorkplace(
         client=client,
         view=view,
         recorder=recorder,
         policy=EipPolicy(
-            lease_namespace=settings.lease_namespace,
+            lease_namespace=settings.eip_lease_namespace,
             tunnel_nets=TunnelNets(ipv4=settings.tunnel_ipv4_subnet, ipv6=settings.tunnel_ipv6_subnet),
             slice_endpoints=settings.slice_endpoints,
             resync=settings.resync_interval,
         ),
+        metrics=EipMetrics(process.registry),
         now=partial(datetime.now, UTC),
         clock=time.monotonic,
         random=random.random,

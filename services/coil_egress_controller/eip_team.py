@@ -74,6 +74,7 @@ class EipTeam:
             namespace=place.policy.lease_namespace,
             queue=queues.tenures,
             listed_term=selections.listed_term,
+            metrics=place.metrics,
             clock=place.clock,
             log=log,
         )
@@ -109,6 +110,7 @@ class EipTeam:
                 book=endpoints,
                 written=written.slices,
                 limit=place.policy.slice_endpoints,
+                metrics=place.metrics,
                 random=place.random,
             ),
             tunnels=TunnelController(

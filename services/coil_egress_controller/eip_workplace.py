@@ -9,6 +9,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.eip.tunnel_plan import TunnelNets
 from coil.reconcile.event_recorder import Recorder
 from coil_egress_controller.api_client import ApiClient
+from coil_egress_controller.eip_metric import EipMetrics
 from coil_egress_controller.eip_view import EipView
 
 
@@ -34,6 +35,7 @@ class EipWorkplace:
     view: EipView
     recorder: Recorder
     policy: EipPolicy
+    metrics: EipMetrics
     now: Callable[[], datetime]
     clock: Callable[[], float]
     random: Callable[[], float]

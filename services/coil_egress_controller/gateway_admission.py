@@ -9,7 +9,6 @@ may a deletion beside a policy that comes: the controller looks again before it 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from coil.admission.review import (
     ALLOWED,
@@ -29,21 +28,15 @@ from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.eip_conflict import validate_disjoint_ranges, validate_kept
 from coil.crd.eip_validation import validate_gateway
 from coil.crd.field_error import FieldError, select_new
-from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.meta import ObjectMeta
 from coil.crd.resource import object_key
 from coil.eip.gateway_choice import choose_gateway
+from coil_egress_controller.eip_change import changes_spec, try_decode
 from coil_egress_controller.eip_sight import EipSight, UnseenError
 
 GATEWAY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgateway"
 
 _SHOWN_USERS = 5
-
-
-class _AnyGateway(Struct, frozen=True, kw_only=True):
-    """A gateway whose spec nobody has looked at yet; it may be anything."""
-
-    metadata: ObjectMeta
-    spec: Any = None
 
 
 class GatewayAdmission:
@@ -60,8 +53,8 @@ class GatewayAdmission:
             match request.operation:
                 case Operation.CREATE:
                     return await self._judge(request, None)
-                case Operation.UPDATE if _changes_spec(request):
-                    return await self._judge(request, _try_decode(request.old_object))
+                case Operation.UPDATE if changes_spec(request):
+                    return await self._judge(request, try_decode(request.old_object, EgressGateway))
                 case Operation.DELETE:
                     return await self._judge_deletion(request)
         except UnseenError as error:
@@ -87,7 +80,8 @@ class GatewayAdmission:
         return Invalid(faults) if faults else ALLOWED
 
     async def _judge_deletion(self, request: AdmissionRequest) -> Verdict:
-        gateway = _try_decode(request.old_object) or EgressGateway(metadata=ObjectMeta(name=request.name))
+        before = try_decode(request.old_object, EgressGateway)
+        gateway = before or EgressGateway(metadata=ObjectMeta(name=request.name))
         policies = await self._sight.policies()
         if not policies:
             return ALLOWED
@@ -123,15 +117,3 @@ def find_users(
         return chosen is gateway
 
     return sorted(object_key(policy.metadata) for policy in policies if not policy.metadata.deleting and uses(policy))
-
-
-def _changes_spec(request: AdmissionRequest) -> bool:
-    new, old = decode_object(request.object, _AnyGateway), decode_object(request.old_object, _AnyGateway)
-    return bool(new.spec != old.spec)
-
-
-def _try_decode(raw: Any) -> EgressGateway | None:
-    try:
-        return decode_object(raw, EgressGateway)
-    except ReviewError:
-        return None

@@ -7,7 +7,6 @@ only what it breaks anew is refused. The controller looks again whenever it acts
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -28,8 +27,8 @@ from coil.crd.eip_conflict import validate_offered, validate_untaken
 from coil.crd.eip_names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
 from coil.crd.eip_validation import validate_policy, validate_policy_update
 from coil.crd.field_error import FieldError, select_new
-from coil.crd.meta import ObjectMeta, Struct
 from coil.eip.gateway_choice import NoGateway, choose_gateway
+from coil_egress_controller.eip_change import changes_spec, try_decode
 from coil_egress_controller.eip_sight import EipSight, UnseenError
 
 POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgatewaypolicy"
@@ -37,13 +36,6 @@ POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgatewaypolicy"
 USE = "use"
 POD_SUBNET = "podsubnet"
 """The right to select pods by address: the verb, and the resource under `egressgatewaypolicies`."""
-
-
-class _AnyPolicy(Struct, frozen=True, kw_only=True):
-    """A policy whose spec nobody has looked at yet; it may be anything."""
-
-    metadata: ObjectMeta
-    spec: Any = None
 
 
 class PolicyAdmission:
@@ -58,13 +50,13 @@ class PolicyAdmission:
         """Refuse what breaks a rule, naming the fields. Raises ReviewError."""
         if request.operation not in {Operation.CREATE, Operation.UPDATE}:
             return ALLOWED
-        if request.operation is Operation.UPDATE and not _changes_spec(request):
+        if request.operation is Operation.UPDATE and not changes_spec(request):
             return ALLOWED
         try:
             new = decode_object(request.object, EgressGatewayPolicy)
         except ReviewError as error:
             return Invalid([FieldError("spec", str(error))])
-        old = None if request.operation is Operation.CREATE else _try_decode(request)
+        old = None if request.operation is Operation.CREATE else try_decode(request.old_object, EgressGatewayPolicy)
         if faults := judge_change(old, new):
             return Invalid(faults)
         try:
@@ -127,16 +119,3 @@ def _names(spec: EgressGatewayPolicySpec, labels: Mapping[str, str]) -> list[str
         return [spec.egress_gateway_name]
     labelled = labels.get(LABEL_DEFAULT_GATEWAY, "")
     return [name for name in (labelled, DEFAULT_GATEWAY) if name]
-
-
-def _changes_spec(request: AdmissionRequest) -> bool:
-    new, old = decode_object(request.object, _AnyPolicy), decode_object(request.old_object, _AnyPolicy)
-    return bool(new.spec != old.spec)
-
-
-def _try_decode(request: AdmissionRequest) -> EgressGatewayPolicy | None:
-    """The policy before an update. One that cannot be decoded has nothing worth keeping: its successor is a new one."""
-    try:
-        return decode_object(request.old_object, EgressGatewayPolicy)
-    except ReviewError:
-        return None

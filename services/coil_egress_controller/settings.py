@@ -1,16 +1,21 @@
 """What an admin may set. The names and defaults are those of Coil v2; election, image and resync are new."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from typing import TypeVar
 
 from coil.admission.settings import AdmissionSettings
 from coil.crd.eip_names import SLICE_ENDPOINTS
 from coil.runtime.duration import parse_period
+from coil.runtime.eip_lease import EipLeaseSettings
 from coil.runtime.election import ElectionSettings
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint
 from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path, variable
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+
+Network = TypeVar("Network", IPv4Network, IPv6Network)
 
 
 def parse_optional_text(text: str) -> str:
@@ -20,28 +25,26 @@ def parse_optional_text(text: str) -> str:
 
 def parse_ipv4_network(text: str) -> IPv4Network:
     """For the tunnels: room for two nodes at least."""
-    try:
-        network = IPv4Network(text)
-    except ValueError:
-        network = None
-    if network is None or network.prefixlen > 30:
-        raise ValueError('an IPv4 network, such as "172.31.0.0/16"')
-    return network
+    return _parse_network(text, IPv4Network, longest=30, expected='an IPv4 network, such as "172.31.0.0/16"')
 
 
 def parse_ipv6_network(text: str) -> IPv6Network:
     """For the tunnels, likewise."""
+    return _parse_network(text, IPv6Network, longest=126, expected='an IPv6 network, such as "fd11::/112"')
+
+
+def _parse_network(text: str, kind: Callable[[str], Network], *, longest: int, expected: str) -> Network:
     try:
-        network = IPv6Network(text)
+        network = kind(text)
     except ValueError:
-        network = None
-    if network is None or network.prefixlen > 126:
-        raise ValueError('an IPv6 network, such as "fd11::/112"')
+        raise ValueError(expected) from None
+    if network.prefixlen > longest:
+        raise ValueError(expected)
     return network
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(AdmissionSettings, ElectionSettings, FrameSettings):
+class Settings(AdmissionSettings, ElectionSettings, EipLeaseSettings, FrameSettings):
     """coil-egress-controller's settings; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9396")

@@ -16,6 +16,7 @@ from coil.kube.errors import ApiError, NotFoundError
 from coil.reconcile.controller import DONE, Result
 from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.bounded_work import work_through
+from coil_egress_controller.eip_metric import EipMetrics, SliceWrite
 from coil_egress_controller.eip_pod import EipPod
 from coil_egress_controller.eip_view import BY_POLICY, EipView, policies_of
 from coil_egress_controller.endpoint_book import EndpointBook
@@ -40,6 +41,7 @@ class SliceController:
         book: EndpointBook,
         written: OwnWrites[EgressEndpointSlice],
         limit: int,
+        metrics: EipMetrics,
         random: Callable[[], float],
     ) -> None:
         self._client = client
@@ -47,6 +49,7 @@ class SliceController:
         self._book = book
         self._written = written
         self._limit = limit
+        self._metrics = metrics
         self._random = random
 
     async def reconcile(self, key: str) -> Result:
@@ -95,6 +98,7 @@ class SliceController:
 
     async def _create(self, body: EgressEndpointSlice) -> None:
         created = await self._client.create(EGRESS_ENDPOINT_SLICES, body, namespace=body.metadata.namespace)
+        self._metrics.count_write(SliceWrite.CREATE)
         self._written.note(None, created, cached=self._cached(created))
 
     async def _replace(self, body: EgressEndpointSlice) -> None:
@@ -104,6 +108,7 @@ class SliceController:
         except ApiError:
             self._written.forget(object_key(body.metadata))
             raise
+        self._metrics.count_write(SliceWrite.UPDATE)
         self._written.note(body, stored, cached=self._cached(stored))
 
     async def _delete(self, slice_: EgressEndpointSlice) -> None:
@@ -115,6 +120,7 @@ class SliceController:
             )
         except NotFoundError:
             return
+        self._metrics.count_write(SliceWrite.DELETE)
 
     def _cached(self, slice_: EgressEndpointSlice) -> EgressEndpointSlice | None:
         return self._view.slices.get(object_key(slice_.metadata))

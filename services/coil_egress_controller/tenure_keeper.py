@@ -26,6 +26,7 @@ from coil.reconcile.backoff import Backoff
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.queue import WorkQueue
 from coil_egress_controller.api_client import ApiClient
+from coil_egress_controller.eip_metric import EipMetrics
 
 REVOCATION_BACKOFF: Final = Backoff(base=0.05, cap=1.0)
 """For the queue: an address is nowhere until its node's lease is revoked."""
@@ -49,6 +50,7 @@ class TenureKeeper:
         namespace: str,
         queue: WorkQueue,
         listed_term: Callable[[str], int | None],
+        metrics: EipMetrics,
         clock: Callable[[], float],
         log: FilteringBoundLogger,
     ) -> None:
@@ -56,10 +58,12 @@ class TenureKeeper:
         self._namespace = namespace
         self._queue = queue
         self._listed_term = listed_term
+        self._metrics = metrics
         self._clock = clock
         self._log = log
         self._sight = LeaseSight()
-        self._nodes: set[NodeName] = set()
+        self._heard: dict[NodeName, float] = {}
+        """The nodes, and when something was last heard of the lease of each: for the metrics, as the sight decides."""
         self._at_work: set[NodeName] = set()
         self._unanswered: set[NodeName] = set()
         self._earlier = asyncio.Event()
@@ -85,8 +89,10 @@ class TenureKeeper:
         """There is no lease of `node`, which had `term`: its addresses count as held until they cannot be any more."""
         name = NodeName(node)
         known = self._sight.tenure(name)
-        self._nodes.add(name)
-        self._sight.miss(name, term=term, now=self._clock())
+        now = self._clock()
+        if known is not None or name not in self._heard:
+            self._heard[name] = now
+        self._sight.miss(name, term=term, now=now)
         self._earlier.set()
         if known is not None:
             self._tell(name)
@@ -150,6 +156,8 @@ class TenureKeeper:
     async def _revoke(self, lapse: Lapse, live: Lease | None) -> None:
         """Raises ConflictError or AlreadyExistsError when the node has been heard of meanwhile."""
         name = lease_name(lapse.node)
+        # The watch may tell of the revocation before its answer comes.
+        heard = self._heard[lapse.node]
         async with asyncio.timeout(CALL_SECONDS):
             if live is None:
                 metadata = ObjectMeta(name=name, namespace=self._namespace, labels=dict(LEASE_LABELS))
@@ -159,9 +167,16 @@ class TenureKeeper:
                 spec = msgspec.structs.replace(live.spec, holder_identity="")
                 body = msgspec.structs.replace(live, spec=spec)
                 revoked = await self._client.replace(LEASES, body, name=name, namespace=self._namespace)
-        self._log.warning("a gateway node is silent, its lease is revoked", node=lapse.node, term=lapse.term)
+        silence = self._clock() - heard
+        self._log.warning(
+            "a gateway node is silent, its lease is revoked",
+            node=lapse.node,
+            term=lapse.term,
+            silent_for=round(silence, 3),
+        )
         if (tenure := _read(revoked)) is not None:
             self._observe(tenure)
+        self._metrics.count_revocation(silence)
 
     async def _read_live(self, node: NodeName) -> Lease | None:
         try:
@@ -172,16 +187,18 @@ class TenureKeeper:
 
     def _observe(self, tenure: Tenure) -> None:
         before = self._sight.tenure(tenure.node)
-        self._nodes.add(tenure.node)
+        self._heard.setdefault(tenure.node, self._clock())
         self._sight.observe(tenure, self._clock())
         self._told_if_changed(tenure.node, before)
 
     def _forget(self, node: NodeName) -> None:
-        self._nodes.discard(node)
-        self._sight.retain(self._nodes)
+        self._heard.pop(node, None)
+        self._sight.retain(self._heard)
 
     def _told_if_changed(self, node: NodeName, before: Tenure | None) -> None:
         after = self._sight.tenure(node)
+        if after is not before:
+            self._heard[node] = self._clock()
         if before is None or after is None or not (before.held and after.held):
             self._earlier.set()
         if _facts(before) != _facts(after):

@@ -41,6 +41,7 @@ from coil.kube.lease_store import LEASES, Lease
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.term import TermSource
 from coil_egress_controller.eip_leadership import EipLeadership, EipSources
+from coil_egress_controller.eip_metric import EipCollector, EipMetrics
 from coil_egress_controller.eip_pod import EIP_PODS, EipPod, is_endpoint
 from coil_egress_controller.eip_view import POD_INDEXERS, POLICY_INDEXERS, SLICE_INDEXERS, EipView
 from coil_egress_controller.eip_workplace import EipPolicy, EipWorkplace
@@ -50,7 +51,7 @@ from tests.coil_egress_controller.scene import MemoryCache
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
-SYSTEM = "kube-system"
+LEASE_NAMESPACE = "coil-eip-leases"
 CALL = 0.004
 LATE = 0.003
 RESYNC = 20.0
@@ -169,7 +170,7 @@ class Agent:
         api, name = self._world.api, lease_name(self.node)
         if self._lease is None:
             with suppress(NotFoundError):
-                self._lease = await api.get(LEASES, name, namespace=SYSTEM)
+                self._lease = await api.get(LEASES, name, namespace=LEASE_NAMESPACE)
         tenure = None if self._lease is None else tenure_of(self._lease)
         gateways = self._world.gateways.items()
         term = claim_term(tenure, self.node, known=known_term(gateways, self.node))
@@ -180,7 +181,7 @@ class Agent:
             "metadata": {
                 **(msgspec.to_builtins(self._lease.metadata) if self._lease is not None else {}),
                 "name": name,
-                "namespace": SYSTEM,
+                "namespace": LEASE_NAMESPACE,
                 "labels": LEASE_LABELS,
                 "annotations": render_annotations(fence=FENCE, applied=self._applied),
             },
@@ -188,9 +189,9 @@ class Agent:
         }
         before, self._lease = self._lease, None
         if before is None:
-            self._lease = await api.create(LEASES, document, namespace=SYSTEM)
+            self._lease = await api.create(LEASES, document, namespace=LEASE_NAMESPACE)
         else:
-            self._lease = await api.replace(LEASES, document, name=name, namespace=SYSTEM)
+            self._lease = await api.replace(LEASES, document, name=name, namespace=LEASE_NAMESPACE)
         self.renewal = Renewal(term=term, sent=sent)
         await self._report()
 
@@ -225,22 +226,25 @@ class World:
         self.sources = EipSources(
             **{name: TermSource(getattr(self.view, name)) for name in EipView.__dataclass_fields__}
         )
+        self.registry = CollectorRegistry()
+        EipCollector(self.view, self.registry)
         self.place = EipWorkplace(
             client=api,
             view=self.view,
             recorder=self.recorder,
             policy=EipPolicy(
-                lease_namespace=SYSTEM,
+                lease_namespace=LEASE_NAMESPACE,
                 tunnel_nets=TunnelNets(ipv4=IPv4Network("172.31.0.0/16"), ipv6=IPv6Network("fd11::/112")),
                 slice_endpoints=100,
                 resync=RESYNC,
             ),
+            metrics=EipMetrics(self.registry),
             now=lambda: NOON + timedelta(seconds=self.clock()),
             clock=self.clock,
             random=Random(1).random,
             log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
         )
-        self.metrics = ReconcileMetrics(CollectorRegistry())
+        self.metrics = ReconcileMetrics(self.registry)
         self.following = asyncio.Event()
         """While it is not set, the caches stand still."""
         self.following.set()

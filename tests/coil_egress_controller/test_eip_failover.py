@@ -5,7 +5,7 @@ from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.eip.tenure import FENCE, MARGIN, lease_name
 from coil.kube.lease_store import LEASES
-from tests.coil_egress_controller.eip_world import SYSTEM, Agent, World, play
+from tests.coil_egress_controller.eip_world import LEASE_NAMESPACE, Agent, World, play
 
 POLICIES = tuple(f"p{number}" for number in range(6))
 
@@ -163,7 +163,7 @@ def test_a_lease_that_is_deleted_by_hand_moves_nothing_while_its_agent_lives() -
     async def script(world: World) -> None:
         await build(world)
         before = world.listed()
-        world.api.remove(LEASES, lease_name(world.agents["n1"].node), SYSTEM)
+        world.api.remove(LEASES, lease_name(world.agents["n1"].node), LEASE_NAMESPACE)
         await world.rest(15)
         assert world.listed() == before
         await world.until(lambda: len(world.holders()) == 6)
@@ -175,7 +175,7 @@ def test_a_lease_that_is_deleted_under_a_dead_agent_is_revoked_all_the_same() ->
     async def script(world: World) -> None:
         await build(world)
         await world.agents["n1"].kill()
-        world.api.remove(LEASES, lease_name(world.agents["n1"].node), SYSTEM)
+        world.api.remove(LEASES, lease_name(world.agents["n1"].node), LEASE_NAMESPACE)
         await world.until(lambda: "n1" not in world.listed().values() and len(world.holders()) == 6)
 
     play(script)
@@ -186,7 +186,7 @@ def test_a_leader_that_finds_no_lease_where_addresses_are_listed_waits_long_and_
         await build(world)
         await world.depose()
         await world.agents["n1"].kill()
-        world.api.remove(LEASES, lease_name(world.agents["n1"].node), SYSTEM)
+        world.api.remove(LEASES, lease_name(world.agents["n1"].node), LEASE_NAMESPACE)
         world.look()
         world.lead()
         took = await world.until(lambda: "n1" not in world.listed().values() and len(world.holders()) == 6)

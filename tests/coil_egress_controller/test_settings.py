@@ -39,6 +39,8 @@ def test_settings_of_floating_addresses() -> None:
     assert settings.enable_eip
     assert (str(settings.tunnel_ipv4_subnet), str(settings.tunnel_ipv6_subnet)) == ("172.31.0.0/16", "fd11::/112")
     assert settings.slice_endpoints == 100
+    assert settings.eip_lease_namespace == "coil-eip-leases"
+    assert parse("--eip-lease-namespace=leases").eip_lease_namespace == "leases"
     assert not parse("--enable-eip=false").enable_eip
     assert parse("--tunnel-ipv4-subnet=10.1.0.0/24").tunnel_ipv4_subnet.num_addresses == 256
 
@@ -48,6 +50,7 @@ def test_settings_of_floating_addresses() -> None:
     [
         *("--tunnel-ipv4-subnet=fd11::/112", "--tunnel-ipv4-subnet=10.1.0.1/24", "--tunnel-ipv4-subnet=10.0.0.0/31"),
         *("--tunnel-ipv6-subnet=10.0.0.0/8", "--tunnel-ipv6-subnet=fd11::/127", "--slice-endpoints=0"),
+        *("--eip-lease-namespace=", "--eip-lease-namespace=Leases"),
     ],
 )
 def test_settings_of_floating_addresses_that_cannot_be(flag: str) -> None:

@@ -4,10 +4,13 @@ tested with real ones, by `integration/apiserver/test_metric.py`.
 
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from integration.dashboard.egress import egress_dashboard
 from integration.dashboard.exposition import (
     ExportedMetric,
     MetricType,
@@ -17,19 +20,23 @@ from integration.dashboard.exposition import (
 )
 from integration.dashboard.ipam import ipam_dashboard
 from integration.dashboard.panel import WIDTH, expressions
-from integration.generate import DASHBOARD, ROOT, render_files
+from integration.generate import DASHBOARDS, ROOT, render_files
 
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
 METRICS = [metric for metrics in parse_document(DOCUMENT).values() for metric in metrics.values()]
 
-
-def test_the_committed_dashboard_is_the_one_that_is_generated() -> None:
-    assert DASHBOARD.read_text() == render_files()[DASHBOARD], "python -m integration.generate"
+committed = pytest.mark.parametrize("path", sorted(DASHBOARDS.iterdir()), ids=lambda path: path.stem)
 
 
-def test_the_dashboard_uses_only_metrics_and_labels_that_are_documented() -> None:
-    found = expressions(json.loads(DASHBOARD.read_text()))
-    assert len(found) > 30
+@committed
+def test_a_committed_dashboard_is_the_one_that_is_generated(path: Path) -> None:
+    assert path.read_text() == render_files()[path], "python -m integration.generate"
+
+
+@committed
+def test_a_dashboard_uses_only_metrics_and_labels_that_are_documented(path: Path) -> None:
+    found = expressions(json.loads(path.read_text()))
+    assert len(found) > 20
     assert find_unknown(found, METRICS) == []
 
 
@@ -87,9 +94,10 @@ def test_a_row_that_cannot_be_read_is_an_error(row: str) -> None:
         parse_document(f"## X\n\n{row}\n")
 
 
-def test_panels_neither_overlap_nor_leave_the_dashboard() -> None:
+@pytest.mark.parametrize("dashboard", [ipam_dashboard(), egress_dashboard()], ids=lambda dashboard: dashboard["uid"])
+def test_panels_neither_overlap_nor_leave_the_dashboard(dashboard: dict[str, Any]) -> None:
     taken: set[tuple[int, int]] = set()
-    panels = ipam_dashboard()["panels"]
+    panels = dashboard["panels"]
     for panel in panels:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}

@@ -105,7 +105,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     )
 
     keeper = LeaseKeeper(
-        KubeNodeLeaseStore(client=lease_kube, namespace=settings.system_namespace, node=node),
+        KubeNodeLeaseStore(client=lease_kube, namespace=settings.eip_lease_namespace, node=node),
         node=node,
         timing=FenceTiming(settings.eip_lease),
         metrics=LeaseMetrics(process.registry),

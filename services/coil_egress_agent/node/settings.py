@@ -5,9 +5,10 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
-from coil.crd.names import is_namespace_name, is_object_name
+from coil.crd.names import is_object_name
 from coil.kernel.family import IPNetwork
 from coil.runtime.duration import parse_duration, parse_period
+from coil.runtime.eip_lease import EipLeaseSettings
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
@@ -21,13 +22,6 @@ def parse_node_name(text: str) -> str:
     """The name of a Node."""
     if not is_object_name(text):
         raise ValueError("the name of a Node")
-    return text
-
-
-def parse_namespace(text: str) -> str:
-    """The name of a namespace."""
-    if not is_namespace_name(text):
-        raise ValueError("the name of a namespace")
     return text
 
 
@@ -48,15 +42,12 @@ def parse_networks(text: str) -> tuple[IPNetwork, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(FrameSettings):
+class Settings(EipLeaseSettings, FrameSettings):
     """The settings of coil-egress-agent on a node; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9398")
     health_addr: Endpoint = health_flag(":9399")
     node_name: str = flag(None, parse=parse_node_name, env="COIL_NODE_NAME", help="the Node that this runs on")
-    system_namespace: str = flag(
-        None, parse=parse_namespace, env="COIL_POD_NAMESPACE", help="the namespace of the gateways' Leases"
-    )
     kubeconfig: Path | None = flag(
         "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
     )

@@ -1,0 +1,79 @@
+"""Traffic by a policy that never pauses, and what is said about its addresses meanwhile: the oracle of a failover."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from integration.eip.announcement import Announcements
+from integration.eip.flow import Dialogue, Flow
+from integration.eip.node import StageNode
+from integration.eip.solicitor import Solicitor
+from integration.eip.world import Gateway, Policy, World
+from integration.patience import wait_until
+
+PATIENCE: Final = 30.0
+"""Seconds until another node must serve; it takes about one."""
+LABELS: Final = {"app": "failover"}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A policy with traffic that never pauses, and everything that is said about its addresses on the link."""
+
+    world: World
+    gateway: Gateway
+    policy: Policy
+    heard: Announcements
+    asking: Solicitor
+    flows: list[Flow]
+    dialogues: list[Dialogue]
+    eips: list[str]
+
+    @property
+    def holder(self) -> StageNode:
+        return self.world.node(self.policy.wait_placed())
+
+    def lose(self, how: Callable[[StageNode], None]) -> tuple[StageNode, list[float]]:
+        """Have something happen to the holder, and wait until all works again; who it was, and the flows' outages."""
+        lost = self.holder
+        rounds = [dialogue.rounds for dialogue in self.dialogues]
+        begin = time.monotonic()
+        how(lost)
+        others = [node.name for node in self.world.nodes if node is not lost]
+        for eip in self.eips:
+            self.heard.await_last(eip, *others, timeout=PATIENCE)
+        for flow in self.flows:
+            flow.await_answer(timeout=PATIENCE)
+        for dialogue, before in zip(self.dialogues, rounds, strict=True):
+            dialogue.await_rounds(10, after=before, timeout=PATIENCE)
+        return lost, [flow.outage(since=begin) for flow in self.flows]
+
+    def assert_turns(self, *nodes: str) -> None:
+        """These have spoken for the addresses, one after the other, and none between another one's words."""
+        for eip in self.eips:
+            assert self.heard.ports(eip) == list(nodes), eip
+
+
+@contextmanager
+def watched(world: World, *nodes: str) -> Iterator[Watched]:
+    """A gateway on those nodes, its policy, a pod on n3 that talks over UDP and TCP in both families."""
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway(*nodes, number=1))
+        pod = stack.enter_context(world.pod("n3", **LABELS))
+        policy = stack.enter_context(world.policy(gateway, labels=LABELS))
+        eips = [policy.eip(4), policy.eip(6)]
+        for eip in eips:
+            world.await_seen(pod, eip)
+        heard = stack.enter_context(world.announcements())
+        asking = stack.enter_context(Solicitor(world.server.netns, world.server.addresses, *eips))
+        servers = world.server.addresses.values()
+        flows = [stack.enter_context(Flow(pod, world.server, address)) for address in servers]
+        dialogues = [stack.enter_context(Dialogue(pod, world.server, address)) for address in servers]
+        wait_until(lambda: all(flow.answers for flow in flows), what="the flows are answered")
+        for dialogue in dialogues:
+            dialogue.await_rounds(3)
+        for eip in eips:
+            heard.await_last(eip, *nodes)
+        yield Watched(world, gateway, policy, heard, asking, flows, dialogues, eips)
