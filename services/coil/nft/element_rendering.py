@@ -1,11 +1,9 @@
-"""Elements of sets and maps as the JSON of libnftables, and back (libnftables-json(5)). Pure."""
+"""Elements of sets and maps as the JSON of libnftables (libnftables-json(5)). Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv6Address
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from coil.kernel.nft_element import ElementChanges, ElementKey, ElementValue, SetName
-from coil.kernel.nft_table import TableFamily
 
 _IN_ONE_COMMAND = 500
 """Elements in one command at most: a transaction has as many commands as it needs. In an element at which a message to
@@ -22,20 +20,6 @@ def render_changes(changes: ElementChanges) -> list[dict[str, Any]]:
     for name, elements in (*changes.anew.items(), *changes.adds.items()):
         commands += _commands("add", name, [_render_element(*element) for element in elements.items()])
     return commands
-
-
-def parse_elements(listed: Iterable[Mapping[str, Any]]) -> dict[SetName, dict[ElementKey, ElementValue]]:
-    """The elements of all sets among the objects of a table, but of those whose elements may expire."""
-    found: dict[SetName, dict[ElementKey, ElementValue]] = {}
-    for entry in listed:
-        for kind in ("set", "map"):
-            content = entry.get(kind)
-            if content is None or "timeout" in content.get("flags", ()):
-                continue
-            name = SetName(TableFamily(content["family"]), content["table"], content["name"])
-            parse = _parse_element if kind == "map" else _parse_member
-            found[name] = dict(map(parse, content.get("elem", ())))
-    return found
 
 
 def _commands(verb: str, name: SetName, elements: Sequence[Any]) -> Iterable[dict[str, Any]]:
@@ -63,35 +47,3 @@ def _render_word(word: str) -> Any:
         return {"prefix": {"addr": address, "len": int(length)}}
     first, dash, last = word.partition("-")
     return {"range": [first, last]} if dash else word
-
-
-def _parse_element(listed: Any) -> tuple[ElementKey, ElementValue]:
-    key, value = listed
-    return _parse_key(key), _canonical(value) if isinstance(value, str) else value
-
-
-def _parse_member(listed: Any) -> tuple[ElementKey, ElementValue]:
-    return _parse_key(listed), None
-
-
-def _parse_key(key: Any) -> ElementKey:
-    if isinstance(key, dict) and "concat" in key:
-        return tuple(map(_parse_word, key["concat"]))
-    return _parse_word(key)
-
-
-def _parse_word(word: Any) -> str:
-    match word:
-        case str():
-            return _canonical(word)
-        case {"prefix": {"addr": address, "len": length}}:
-            return f"{_canonical(address)}/{length}"
-        case {"range": [first, last]}:
-            return f"{_canonical(first)}-{_canonical(last)}"
-        case _:
-            return str(word)
-
-
-def _canonical(word: str) -> str:
-    # The library writes the end of some IPv6 addresses as an IPv4 one (inet_ntop(3)).
-    return str(IPv6Address(word)) if "." in word and ":" in word else word

@@ -1,112 +1,123 @@
 """What is in the sets and maps of tables. Runs in a worker's thread, in the namespace of the tables.
 
-load_elements(tables, elements) -> bool    tables and elements made what is wanted, in one transaction
+load_elements(tables, elements) -> bool    tables and elements made what is wanted
 change_elements(tables, changes)           one transaction
-read_elements(tables) -> Elements          for a comparison
 refresh_timeouts(fuses, milliseconds)      one transaction
 
 Two tables may change in one transaction. Sets whose elements expire are `refresh_timeouts`' alone: the others leave
 what is in them as it is.
+
+Elements are read and written without libnftables, which takes twenty times as long for them and reads whole sets before
+it changes one element. It is left the tables themselves, and what `is_writable` leaves it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName, diff_elements
-from coil.kernel.nft_table import NftTable
+from coil.kernel.nft_table import NftSet, NftTable
 from coil.nft.difference import plan_commands
-from coil.nft.element_rendering import parse_elements, render_changes
+from coil.nft.element_rendering import render_changes
+from coil.nft.element_wire import decode_elements, encode_elements, is_writable
 from coil.nft.library import run
-from coil.nft.netfilter_message import Line, Message, add_expiring, flush_set
+from coil.nft.netfilter_dump import dump_elements
+from coil.nft.netfilter_message import Line, Message, add_elements, add_expiring, delete_elements, flush_set
 from coil.nft.rendering import render_whole
 from coil.nft.table_sync import list_table
 
+Transaction: TypeAlias = Callable[[int], AbstractContextManager[None]]
+"""What a transaction is carried out within; told how many elements change."""
+Split: TypeAlias = Callable[[ElementChanges], Iterable[ElementChanges]]
+"""Makes several transactions of one that changes elements only."""
+Listing: TypeAlias = Sequence[dict[str, Any]]
+"""The objects of a table, as libnftables lists them; none if it is not there."""
+
 _KEYS: Final = {"ipv4": b"\x02", "ipv6": b"\x0a", "request": b"\0\x01", "reply": b"\0\x02"}
 """Families and ARP operations, as the kernel has them (linux/netfilter.h, linux/if_arp.h)."""
+
+
+def _alone(_changes: int) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _whole(changes: ElementChanges) -> Iterable[ElementChanges]:
+    return [changes]
 
 
 def load_elements(
     tables: Sequence[NftTable],
     elements: Elements,
     *,
-    transaction: Callable[[int], AbstractContextManager[None]] = lambda _changes: nullcontext(),
+    transaction: Transaction = _alone,
+    split: Split = _whole,
+    line: Line | None = None,
 ) -> bool:
-    """Make the tables what is wanted, with those elements and no others; returns whether they were not.
+    """Make the tables what is wanted, with those elements and no others; returns whether they were not. Idempotent:
+    what is right is not touched, so the same call takes over what an earlier process has left, and mends what something
+    else has done.
 
-    One transaction: no packet meets a table that is half of it, or one without its elements. What is right already is
-    not touched, so the same call takes over what an earlier process has left, and mends what something else has done.
-    The transaction, if there is any, is carried out within `transaction`, which is told how many elements change.
+    Where a table is there and not right, all of it is one transaction: no packet meets a table that is half of it, or
+    one without its elements. Where none is there, what is looked up comes before what leads to it, if `split` is so.
 
-    Blocks in proportion to the elements, wanted or there. Raises NftError, and then everything is what it was.
+    Blocks in proportion to the elements, wanted or there. Raises NftError, and then a part of the steps may have been
+    carried out.
     """
-    listings = [list_table(table.family, table.name, terse=False) for table in tables]
-    actual: dict[SetName, dict[ElementKey, ElementValue]] = {}
-    for table, listed in zip(tables, listings, strict=True):
-        staying = staying_sets(table, plan_commands(listed, table))
-        actual |= {name: found for name, found in parse_elements(listed).items() if name in staying}
-    changes = diff_elements(actual, elements, ranged=ranged_sets(tables))
-    commands = plan_changes(tables, listings, changes)
-    if commands:
-        with transaction(len(changes)):
-            run(commands, doing=f"load {' and '.join(map(str, tables))}")
-    return bool(commands)
+    listings = [list_table(table.family, table.name, terse=True) for table in tables]
+    return write_tables(tables, listings, elements, transaction=transaction, split=split, line=line)
 
 
-def change_elements(tables: Sequence[NftTable], changes: ElementChanges) -> None:
-    """Carry out the changes in one transaction, in tables that are what they should be. Not idempotent: what is to be
-    deleted must be there, and what is to be added must not be there with another value.
-
-    Blocks for a few milliseconds. Raises NftError, and then nothing has changed; as something else may have changed the
-    tables, `load_elements` is the way on.
-    """
-    if changes:
-        touched = [table for table in tables if any(is_of(name, table) for name in changes.anew)]
-        commands = plan_changes(touched, [render_whole(table) for table in touched], changes)
-        run(commands, doing=f"change {len(changes)} elements")
-
-
-def plan_changes(
-    tables: Sequence[NftTable], listings: Sequence[Sequence[dict[str, Any]]], changes: ElementChanges
-) -> list[dict[str, Any]]:
-    """The commands of one transaction that makes the tables what is wanted, and changes the elements of all. To make a
-    set anew, all rules of its table are written again, as the kernel keeps a set for as long as one names it.
-    """
+def write_tables(
+    tables: Sequence[NftTable],
+    listings: Sequence[Listing],
+    elements: Elements,
+    *,
+    transaction: Transaction,
+    split: Split,
+    line: Line | None,
+) -> bool:
+    """As `load_elements`, of tables that have just been listed, without elements."""
     commands: list[dict[str, Any]] = []
+    staying: list[NftSet] = []
+    names: list[SetName] = []
     for table, listed in zip(tables, listings, strict=True):
-        commands += plan_commands(listed, table, renew={name.name for name in changes.anew if is_of(name, table)})
-    return [*commands, *render_changes(changes)]
+        needed = plan_commands(listed, table)
+        commands += needed
+        kept = _staying_sets(table, listed, needed)
+        staying += kept
+        names += (SetName(table.family, table.name, entry.name) for entry in kept)
+    changes = _differences(dict(zip(names, staying, strict=True)), elements, ranged=_ranged_sets(tables))
+    if commands and any(listings):
+        with transaction(len(changes)):
+            run(_plan_changes(tables, listings, changes), doing=f"load {' and '.join(map(str, tables))}")
+        return True
+    if commands:
+        with transaction(0):
+            run(commands, doing=f"load {' and '.join(map(str, tables))}")
+    for step in split(changes) if changes else ():
+        with transaction(len(step)):
+            change_elements(tables, step, line)
+    return bool(commands or changes)
 
 
-def staying_sets(table: NftTable, commands: Iterable[dict[str, Any]]) -> set[SetName]:
-    """The sets of the table but those that the commands delete: of one that goes, or comes anew, nothing is left."""
-    going = {
-        command["delete"][kind]["name"]
-        for command in commands
-        for kind in ("set", "map")
-        if kind in command.get("delete", {})
-    }
-    return {SetName(table.family, table.name, entry.name) for entry in table.sets if entry.name not in going}
+def change_elements(tables: Sequence[NftTable], changes: ElementChanges, line: Line | None = None) -> None:
+    """Carry out the changes in one transaction, in tables that are what they should be; over `line` if the caller keeps
+    one. Not idempotent: what is to be deleted must be there, and what is to be added must not be there with another
+    value.
 
-
-def ranged_sets(tables: Iterable[NftTable]) -> frozenset[SetName]:
-    """Those with ranges."""
-    return frozenset(
-        SetName(table.family, table.name, entry.name) for table in tables for entry in table.sets if entry.intervals
-    )
-
-
-def is_of(name: SetName, table: NftTable) -> bool:
-    """Whether the set is one of the table's."""
-    return (name.family, name.table) == (table.family, table.name)
-
-
-def read_elements(tables: Sequence[NftTable]) -> Elements:
-    """What is in the sets of the tables now; sets that are not there are not in the answer. Raises NftError."""
-    found: dict[SetName, dict[ElementKey, ElementValue]] = {}
-    for table in tables:
-        found |= parse_elements(list_table(table.family, table.name, terse=False))
-    return found
+    Blocks for some milliseconds per thousand elements. Raises NftError, and then nothing has changed; as something else
+    may have changed the tables, `load_elements` is the way on.
+    """
+    if not changes:
+        return
+    doing = f"change {len(changes)} elements"
+    sets = {SetName(table.family, table.name, entry.name): entry for table in tables for entry in table.sets}
+    if not changes.anew and all(is_writable(sets[name]) for name in (*changes.deletes, *changes.adds)):
+        with closing(Line()) if line is None else nullcontext(line) as used:
+            used.transact(list(_messages(sets, changes)), doing=doing)
+        return
+    touched = [table for table in tables if any(_is_of(name, table) for name in changes.anew)]
+    run(_plan_changes(touched, [render_whole(table) for table in touched], changes), doing=doing)
 
 
 def refresh_timeouts(
@@ -126,3 +137,66 @@ def refresh_timeouts(
     tables = " and ".join(sorted({f"table {name.family.value} {name.table}" for name, _ in fuses}, reverse=True))
     with closing(Line()) if line is None else nullcontext(line) as used:
         used.transact(messages, doing=f"refresh what expires in {tables}")
+
+
+def _messages(sets: dict[SetName, NftSet], changes: ElementChanges) -> Iterator[Message]:
+    for name, keys in changes.deletes.items():
+        elements = encode_elements(sets[name], ((key, None) for key in keys))
+        yield from delete_elements(name.family, name.table, name.name, elements)
+    for name, words in changes.adds.items():
+        elements = encode_elements(sets[name], words.items())
+        yield from add_elements(name.family, name.table, name.name, elements)
+
+
+def _plan_changes(
+    tables: Sequence[NftTable], listings: Sequence[Listing], changes: ElementChanges
+) -> list[dict[str, Any]]:
+    """The commands of one transaction that makes the tables what is wanted, and changes the elements of all. To make a
+    set anew, all rules of its table are written again, as the kernel keeps a set for as long as one names it.
+    """
+    commands: list[dict[str, Any]] = []
+    for table, listed in zip(tables, listings, strict=True):
+        commands += plan_commands(listed, table, renew={name.name for name in changes.anew if _is_of(name, table)})
+    return [*commands, *render_changes(changes)]
+
+
+def _differences(sets: dict[SetName, NftSet], wanted: Elements, *, ranged: Collection[SetName]) -> ElementChanges:
+    """From what is in those sets, and nothing in the others, to what is wanted."""
+    actual = _read(sets)
+    changes = diff_elements(actual, wanted, ranged=ranged)
+    # A set that has just grown is believed only the second time.
+    different = {*changes.deletes, *changes.adds, *changes.anew}
+    doubtful = {name: entry for name, entry in sets.items() if name in different}
+    return diff_elements(actual | _read(doubtful), wanted, ranged=ranged) if doubtful else changes
+
+
+def _read(sets: dict[SetName, NftSet]) -> dict[SetName, dict[ElementKey, ElementValue]]:
+    return {
+        name: decode_elements(entry, dump_elements(name.family, name.table, name.name, doing=f"read {name}"))
+        for name, entry in sets.items()
+        if not entry.timeouts
+    }
+
+
+def _staying_sets(table: NftTable, listed: Listing, commands: Iterable[dict[str, Any]]) -> list[NftSet]:
+    """The sets of the table that are there and that the commands do not delete: of one that goes, or comes anew,
+    nothing is left.
+    """
+    there = {entry[kind]["name"] for entry in listed for kind in ("set", "map") if kind in entry}
+    there -= {
+        command["delete"][kind]["name"]
+        for command in commands
+        for kind in ("set", "map")
+        if kind in command.get("delete", {})
+    }
+    return [entry for entry in table.sets if entry.name in there]
+
+
+def _ranged_sets(tables: Iterable[NftTable]) -> frozenset[SetName]:
+    return frozenset(
+        SetName(table.family, table.name, entry.name) for table in tables for entry in table.sets if entry.intervals
+    )
+
+
+def _is_of(name: SetName, table: NftTable) -> bool:
+    return (name.family, name.table) == (table.family, table.name)

@@ -1,4 +1,4 @@
-"""Elements of sets and maps as the kernel has them, made the words of `coil.kernel.nft_element`. Pure.
+"""Elements of sets and maps as the kernel has them, made the words of `coil.kernel.nft_element`, and back. Pure.
 
 A range of a set with a key of one type is two elements, where it begins and what is behind it; the last may lack the
 second. With a key of several types it is one, with two keys, of which each part has room for whole words of 32 bits;
@@ -6,16 +6,22 @@ and the library turns numbers in the machine's order round there, in elements as
 """
 
 import socket
+import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv6Address
-from typing import Final
+from typing import Final, cast
 
 from coil.kernel.nft_element import ElementKey, ElementValue
 from coil.kernel.nft_table import DataType, NftSet
 from coil.nft.netfilter_dump import cut_elements
 
 _INTERVAL_END, _CATCH_ALL = 0x1, 0x2
+_LIST_ELEMENT, _VALUE = 1, 1  # NFTA_LIST_ELEM, NFTA_DATA_VALUE
+_KEY, _DATA, _KEY_END = 1, 2, 10  # NFTA_SET_ELEM_*
+_NESTED: Final = 0x8000
 _SIZES: Final = {DataType.IPV4: 4, DataType.IPV6: 16, DataType.ETHER: 6, DataType.CLASS: 4, DataType.MARK: 4}
 
 
@@ -30,6 +36,94 @@ def decode_elements(wanted: NftSet, pieces: Iterable[bytes]) -> dict[ElementKey,
         return {_range(kind, first, last): decode_value(value) for first, last, value in _spans(kind, elements)}
     decode = _WORDS[kind]
     return {"*" if flags & _CATCH_ALL else decode(key): decode_value(value) for key, _, value, flags in elements}
+
+
+def is_writable(wanted: NftSet) -> bool:
+    """Whether `encode_elements` knows how elements of such a set are written: ranges of a single type are a matter of
+    what is beside them, which is left to libnftables.
+    """
+    return not wanted.timeouts and (len(wanted.key) > 1 or not wanted.intervals)
+
+
+def encode_elements(wanted: NftSet, elements: Iterable[tuple[ElementKey, ElementValue]]) -> Iterator[bytes]:
+    """An attribute NFTA_LIST_ELEM for each element of a set that `is_writable`, with its value if it has one."""
+    key_size = sum(_SIZES[kind] + 3 & ~3 for kind in wanted.key) if len(wanted.key) > 1 else _SIZES[wanted.key[0]]
+    encode_key = partial(_encode_parts, wanted.key) if len(wanted.key) > 1 else partial(_encode_single, wanted.key[0])
+    heads: dict[int, _Heads] = {}
+    values: dict[ElementValue, bytes] = {None: b""}  # many keys have the same
+    for key, value in elements:
+        packed = values.get(value)
+        if packed is None:
+            packed = values[value] = _BYTES[cast("DataType", wanted.value)](str(value))
+        found = heads.get(len(packed))
+        if found is None:
+            found = heads[len(packed)] = _Heads.of(key_size, len(packed), ends=len(wanted.key) > 1)
+        first, last = encode_key(key)
+        yield found.element(first, last, packed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """What is around the variable parts of elements that are alike."""
+
+    key: bytes
+    end: bytes
+    value: bytes
+    tail: bytes
+
+    @classmethod
+    def of(cls, key: int, value: int, *, ends: bool) -> "_Heads":
+        """Of keys and values of so many bytes; a value of none is left out. `ends`: the key is the start of a range."""
+        keys = _around(_KEY, key), _around(_KEY_END, key) if ends else (b"", b""), _around(_DATA, value)
+        (key_head, key_tail), (end_head, end_tail), (value_head, value_tail) = keys
+        if not value:
+            value_head = value_tail = b""
+        sizes = (key + len(key_head + key_tail), (key + len(end_head + end_tail)) * ends, value)
+        whole = 4 + sum(sizes) + len(value_head + value_tail)
+        return cls(
+            struct.pack("=HH", whole, _LIST_ELEMENT | _NESTED) + key_head,
+            key_tail + end_head,
+            end_tail + value_head,
+            value_tail,
+        )
+
+    def element(self, first: bytes, last: bytes, value: bytes) -> bytes:
+        return b"".join((self.key, first, self.end, last, self.value, value, self.tail))
+
+
+def _around(kind: int, size: int) -> tuple[bytes, bytes]:
+    """What is before and behind data of that size, in an attribute that holds an NFTA_DATA_VALUE."""
+    padding = -size % 4
+    return struct.pack("=HHHH", 8 + size + padding, kind | _NESTED, 4 + size, _VALUE), b"\0" * padding
+
+
+def _encode_single(kind: DataType, key: ElementKey) -> tuple[bytes, bytes]:
+    return _BYTES[kind](cast("str", key)), b""
+
+
+def _encode_parts(kinds: Sequence[DataType], key: ElementKey) -> tuple[bytes, bytes]:
+    first, last = b"", b""
+    for kind, word in zip(kinds, key, strict=True):
+        start, end = _encode_range(kind, word)
+        if kind in _HOST_ORDER and sys.byteorder == "little":
+            start, end = start[::-1], end[::-1]
+        padding = b"\0" * (-len(start) % 4)
+        first, last = first + start + padding, last + end + padding
+    return first, last
+
+
+def _encode_range(kind: DataType, word: str) -> tuple[bytes, bytes]:
+    encode = _BYTES[kind]
+    start, dash, end = word.partition("-")
+    if dash:
+        return encode(start), encode(end)
+    address, slash, length = word.partition("/")
+    first = encode(address)
+    if not slash:
+        return first, first
+    bits = len(first) * 8
+    hosts = (1 << bits - int(length)) - 1
+    return first, (int.from_bytes(first, "big") | hosts).to_bytes(len(first), "big")
 
 
 def _value_decoder(wanted: NftSet) -> Callable[[bytes], ElementValue]:
@@ -104,6 +198,11 @@ def _hex(number: int) -> str:
     return f"{number:x}" if number else ""
 
 
+def _class_bytes(word: str) -> bytes:
+    major, _, minor = word.partition(":")
+    return (int(major or "0", 16) << 16 | int(minor or "0", 16)).to_bytes(4, sys.byteorder)
+
+
 _HOST_ORDER: Final = (DataType.CLASS, DataType.MARK)
 _ADDRESSES: Final = (DataType.IPV4, DataType.IPV6)
 _WORDS: Final[dict[DataType, Callable[[bytes], str]]] = {
@@ -113,3 +212,11 @@ _WORDS: Final[dict[DataType, Callable[[bytes], str]]] = {
     DataType.CLASS: _class,
     DataType.MARK: lambda data: str(int.from_bytes(data, sys.byteorder)),
 }
+_BYTES: Final[dict[DataType, Callable[[str], bytes]]] = {
+    DataType.IPV4: socket.inet_aton,
+    DataType.IPV6: lambda word: socket.inet_pton(socket.AF_INET6, word),
+    DataType.ETHER: lambda word: bytes.fromhex(word.replace(":", "")),
+    DataType.CLASS: _class_bytes,
+    DataType.MARK: lambda word: int(word).to_bytes(4, sys.byteorder),
+}
+"""The inverse of `_WORDS`."""

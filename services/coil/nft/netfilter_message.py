@@ -12,7 +12,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +36,10 @@ _ATTRIBUTE: Final = struct.Struct("=HH")
 _ERRNO: Final = struct.Struct("=i")
 _FAMILIES: Final = {TableFamily.INET: 1, TableFamily.ARP: 3}
 _ROOM: Final = 1 << 18
+_MOST: Final = 60_000
+"""Bytes of elements in one message; an attribute's length has 16 bits."""
+_SOL_NETLINK, _NETLINK_CAP_ACK = 270, 10  # linux/netlink.h
+_SO_SNDBUFFORCE: Final = 32
 _SECONDS: Final = 5.0
 """The kernel answers before the call that asks returns; no answer within this is an error."""
 
@@ -61,6 +65,31 @@ def add_expiring(family: TableFamily, table: str, name: str, *, keys: Sequence[b
         _nested(1, _nested(1, _attribute(1, key)) + _attribute(4, struct.pack("!Q", milliseconds))) for key in keys
     )
     return Message(_NEW_ELEMENTS, family, text(1, table) + text(2, name) + _nested(3, elements), flags=_CREATE)
+
+
+def add_elements(family: TableFamily, table: str, name: str, elements: Iterable[bytes]) -> Iterator[Message]:
+    """Elements come, each an attribute NFTA_LIST_ELEM; it is an error if one is there with another value."""
+    return _element_messages(_NEW_ELEMENTS, text(1, table) + text(2, name), family, elements)
+
+
+def delete_elements(family: TableFamily, table: str, name: str, elements: Iterable[bytes]) -> Iterator[Message]:
+    """Elements go; it is an error if one is not there."""
+    return _element_messages(_DELETE_ELEMENTS, text(1, table) + text(2, name), family, elements)
+
+
+def _element_messages(kind: int, place: bytes, family: TableFamily, elements: Iterable[bytes]) -> Iterator[Message]:
+    flags = _CREATE if kind == _NEW_ELEMENTS else 0
+    waiting: list[bytes] = []
+    size = 0
+    for element in elements:
+        if size + len(element) > _MOST:
+            yield Message(kind, family, place + _nested(3, b"".join(waiting)), flags)
+            waiting.clear()
+            size = 0
+        waiting.append(element)
+        size += len(element)
+    if waiting:
+        yield Message(kind, family, place + _nested(3, b"".join(waiting)), flags)
 
 
 class Line:
@@ -96,7 +125,13 @@ def _transact(connection: socket.socket, messages: Sequence[Message], doing: str
     parts += (_render(message, number, _ACK) for number, message in enumerate(messages, 1))
     parts.append(_message(_BATCH_END, _REQUEST, len(messages) + 1, frame))
     missing = set(range(1, len(messages) + 1))
-    connection.send(b"".join(parts))
+    batch = b"".join(parts)
+    # A transaction is one message to the kernel, and room for it is counted twice.
+    connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, max(2 * len(batch), _ROOM))
+    try:
+        connection.send(batch)
+    except OSError as error:
+        raise NftError(doing=doing, reason=f"the kernel does not take it ({error.strerror})") from error
     while missing:
         for kind, number, body in _receive(connection, doing):
             if kind == _ERROR:
@@ -161,6 +196,8 @@ def _connect(doing: str) -> socket.socket:
     except OSError as error:
         raise NftError(doing=doing, reason=f"this kernel has no netfilter ({error.strerror})") from error
     connection.settimeout(_SECONDS)
+    # An answer does not repeat the question.
+    connection.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
     return connection
 
 

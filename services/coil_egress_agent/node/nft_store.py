@@ -21,7 +21,7 @@ from coil.netlink.link_watch import open_event_socket
 from coil.netlink.namespace import Namespace
 from coil.netlink.table_watch import NETLINK_NETFILTER, TableWatch, unique_thread_name
 from coil.netlink.worker import Worker
-from coil.nft.element_sync import change_elements, refresh_timeouts
+from coil.nft.element_sync import refresh_timeouts
 from coil.nft.kept_tables import KeptTables
 from coil.nft.netfilter_message import Line
 from coil.nft.table_sync import delete_table
@@ -62,6 +62,7 @@ class NftStore:
             self._kept = KeptTables(
                 self._tables, transaction=self._watch.unheard, split=partial(split_changes, limit=STEP)
             )
+            stack.callback(self._kept.close)
             self._worker = Worker(threads, home, threads=1)
             stack.push_async_callback(self._worker.aclose)
             self._stack = stack.pop_all()
@@ -89,8 +90,7 @@ class NftStore:
             await self._worker.run(self._change, step)
 
     def _change(self, changes: ElementChanges) -> None:
-        with self._watch.unheard(len(changes)):
-            change_elements(self._tables, changes)
+        self._kept.change(changes)
 
     async def changed(self) -> None:
         """Wait until somebody else has, or may have, changed the tables since this returned last. For one task."""

@@ -6,7 +6,8 @@ import pytest
 
 from coil.kernel.nft_element import ElementChanges, ElementKey, SetName
 from coil.kernel.nft_table import TableFamily
-from coil.nft.element_rendering import parse_elements, render_changes
+from coil.nft.element_rendering import render_changes
+from integration.netns.listed_elements import parse_elements
 
 NAME = SetName(TableFamily.INET, "t", "m")
 PLACE = {"family": "inet", "table": "t", "name": "m"}

@@ -3,14 +3,17 @@
 import struct
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.kernel.nft_element import ElementKey, ElementValue
+from coil.eip.interval import span_word
+from coil.kernel.family import Family
+from coil.kernel.nft_element import ElementKey, ElementValue, class_word
 from coil.kernel.nft_table import DataType, NftSet
-from coil.nft.element_wire import decode_elements
+from coil.nft.element_wire import decode_elements, encode_elements, is_writable
 from coil.nft.netfilter_dump import cut_elements
 
 Element = tuple[bytes, bytes, bytes, int]
@@ -18,6 +21,8 @@ ADDRESSES = NftSet(name="s", key=(DataType.IPV4,))
 RANGES = NftSet(name="s", key=(DataType.IPV4,), intervals=True)
 CLASSES = NftSet(name="m", key=(DataType.IPV6,), value=DataType.CLASS)
 WAYS = NftSet(name="m", key=(DataType.CLASS, DataType.IPV4), value=DataType.MARK, intervals=True)
+CHOICES = NftSet(name="m", key=(DataType.CLASS, DataType.IPV6), value=DataType.CLASS, intervals=True)
+EIPS = NftSet(name="m", key=(DataType.CLASS,), value=DataType.IPV6)
 NODES = NftSet(name="m", key=(DataType.ETHER,), value=DataType.MARK)
 
 
@@ -96,3 +101,43 @@ def test_ranges(bounds: list[tuple[int, bool]], words: list[str]) -> None:
     elements = [(number.to_bytes(4, "big"), b"", b"", int(is_end)) for number, is_end in bounds]
     assert list(decode_elements(RANGES, [piece(elements)])) == words
     assert set(decode_elements(RANGES, [piece([element]) for element in elements[::-1]])) == set(words)
+
+
+ipv4 = st.ip_addresses(v=4).map(str)
+ipv6 = st.ip_addresses(v=6).map(str)
+classes = st.integers(1, 0xFFFF * 0xFFFF).map(class_word)
+marks = st.integers(0, 2**32 - 1)
+ethers = st.binary(min_size=6, max_size=6).map(lambda data: data.hex(":"))
+
+
+def ranges(version: int) -> st.SearchStrategy[str]:
+    family = Family.IPV4 if version == 4 else Family.IPV6
+    numbers = st.integers(0, 2 ** (32 if version == 4 else 128) - 1)
+    return st.tuples(numbers, numbers).map(lambda ends: span_word((min(ends), max(ends)), family))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "keys", "values"),
+    [
+        (ADDRESSES, ipv4, st.none()),
+        (CLASSES, ipv6, classes),
+        (NODES, ethers, marks),
+        (WAYS, st.tuples(classes, ranges(4)), marks),
+        (CHOICES, st.tuples(classes, ranges(6)), classes),
+        (EIPS, classes, ipv6),
+    ],
+)
+@given(data=st.data())
+def test_there_and_back(wanted: NftSet, keys: st.SearchStrategy[ElementKey], values: Any, data: st.DataObject) -> None:
+    assert is_writable(wanted)
+    elements = data.draw(st.dictionaries(keys, values, max_size=9))
+    written = list(encode_elements(wanted, elements.items()))
+    assert all(int.from_bytes(element[:2], sys.byteorder) == len(element) for element in written)
+    # With the marks of nested attributes, which the kernel does not give back.
+    plain = b"".join(element[:3] + bytes([element[3] & 0x7F]) + element[4:] for element in written)
+    assert decode_elements(wanted, [plain]) == elements
+
+
+def test_what_is_left_to_the_library() -> None:
+    assert not is_writable(RANGES)
+    assert not is_writable(NftSet(name="s", key=(DataType.PACKET_FAMILY,), timeouts=True))
