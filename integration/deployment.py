@@ -24,6 +24,7 @@ from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.node import Node, NodeCommandError
 from integration.cluster.process import Process
+from integration.plugin.executable import plugin_executable
 from integration.service import Service
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "coil"
@@ -188,6 +189,7 @@ def install_plugin(*, bin_dir: Path, etc_dir: Path, socket: Path) -> Path:
         "CNI_BIN_DIR": str(bin_dir),
         "CNI_ETC_DIR": str(etc_dir),
         "CNI_NETCONF": json.dumps(conflist),
+        "COIL_PATH": str(plugin_executable()),
     }
     command = [sys.executable, "-m", "coil_installer.main"]
     done = subprocess.run(

@@ -6,6 +6,7 @@ IO_FAILURE = 5
 DECODING_FAILURE = 6
 INVALID_NETWORK_CONFIG = 7
 TRY_AGAIN_LATER = 11
+NOT_AVAILABLE = 50
 INTERNAL = 999
 
 
@@ -21,3 +22,7 @@ class CniError(Exception):
     def document(self, version: str) -> dict[str, object]:
         """What goes to standard output, as an object of the given cniVersion."""
         return {"cniVersion": version, "code": self.code, "msg": self.msg, "details": self.details}
+
+
+class UnimplementedError(CniError):
+    """The server lacks the method, being of another release than the plugin."""

@@ -8,7 +8,7 @@ import time
 from _socket import AF_UNIX, SO_SNDTIMEO, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET
 from _socket import socket as Socket  # noqa: N812
 
-from coil_cni.error import INTERNAL, IO_FAILURE, TRY_AGAIN_LATER, CniError
+from coil_cni.error import INTERNAL, IO_FAILURE, TRY_AGAIN_LATER, CniError, UnimplementedError
 from coil_cni.hpack import literal
 from coil_cni.http2 import Exchange, Http2Error, NotProcessedError
 from coil_cni.message import decode_status
@@ -26,8 +26,12 @@ if TYPE_CHECKING:
         def recv(self, size: int, /) -> bytes: ...
         def close(self) -> None: ...
 
+    Connect = Callable[[str, float], Connection]
+
 
 _RECEIVE_SIZE = 65536
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_UNIMPLEMENTED = b"12"
 _TRANSIENT = (b"4", b"8", b"14")  # DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE
 
 # Static table: 3 is :method POST, 6 is :scheme http; then literals with static names 1 :authority, 4 :path,
@@ -56,9 +60,7 @@ def connect(path: str, seconds: float) -> Socket:
     return connection
 
 
-def call(
-    connect: "Callable[[str, float], Connection]", *, path: str, method: str, message: bytes, deadline: float
-) -> bytes:
+def call(connect: "Connect", *, path: str, method: str, message: bytes, deadline: float) -> bytes:
     """The answer to `message` from `method` ("/package.Service/Method") at the socket `path`.
 
     `deadline` is on time.monotonic. Raises CniError, and nothing else for whatever the peer may do.
@@ -141,13 +143,22 @@ def _failure(status: bytes, headers: dict[bytes, bytes]) -> CniError:
         return error
     code = TRY_AGAIN_LATER if status in _TRANSIENT else INTERNAL
     text = _percent_decode(headers.get(b"grpc-message", b"")) or "coild failed"
-    return CniError(code, text, f"gRPC status {status.decode(errors='replace')}")
+    kind = UnimplementedError if status == _UNIMPLEMENTED else CniError
+    return kind(code, text, f"gRPC status {status.decode(errors='replace')}")
 
 
 def _base64(text: bytes) -> bytes:
-    from binascii import a2b_base64  # only errors need it, and it is a shared object on some systems
-
-    return a2b_base64(text + b"=" * (-len(text) % 4))
+    """RFC 4648, section 4, with or without padding. Only errors need it, and `binascii` would bring zlib along."""
+    decoded = bytearray()
+    text = text.rstrip(b"=")
+    for start in range(0, len(text), 4):
+        group = text[start : start + 4]
+        bits = 0
+        for octet in group:
+            bits = bits << 6 | _BASE64.index(octet)
+        size = len(group) * 6 // 8
+        decoded += (bits >> len(group) * 6 % 8).to_bytes(size, "big")
+    return bytes(decoded)
 
 
 def _percent_decode(text: bytes) -> str:

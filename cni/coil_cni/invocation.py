@@ -16,8 +16,12 @@ _REQUIRED = {
     "CHECK": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
     # The namespace may be gone by then.
     "DEL": ("CNI_CONTAINERID", "CNI_IFNAME"),
+    "GC": (),
+    "STATUS": (),
     "VERSION": (),
 }
+"""Command → what it cannot be without. CNI_PATH is coild's business."""
+_OF_A_POD = ("ADD", "CHECK", "DEL")
 NAMESPACE = "K8S_POD_NAMESPACE"
 NAME = "K8S_POD_NAME"
 _POD_ARGS = (NAMESPACE, NAME, "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID")
@@ -60,7 +64,7 @@ def parse_invocation(environ: "Mapping[bytes, bytes]") -> Invocation:
         msg = f"required environment variables are missing: {', '.join(missing)}"
         raise CniError(INVALID_ENVIRONMENT, msg)
     pod_args = dict.fromkeys(_POD_ARGS, "")
-    if command != "VERSION":
+    if command in _OF_A_POD:
         _check_container_id(variables["CNI_CONTAINERID"])
         _check_ifname(variables["CNI_IFNAME"])
         pod_args = _parse_args(_variable(environ, "CNI_ARGS"))

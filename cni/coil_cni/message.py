@@ -1,4 +1,6 @@
-"""The four messages of protos/cni.proto that the plugin handles, and google.rpc.Status, in protobuf's wire format.
+"""The messages of protos/cni.proto that the plugin handles, and those around them, in protobuf's wire format.
+
+Around them are google.rpc.Status and the answer of the standard health service.
 
 Only what these messages use: varints and length-delimited fields. Unknown fields are skipped, as protobuf wants.
 Source: the encoding chapter of the protobuf documentation.
@@ -43,6 +45,11 @@ def decode_add_response(data: bytes) -> bytes:
         if number == 1 and isinstance(value, bytes):
             result = value
     return result
+
+
+def decode_serving(data: bytes) -> bool:
+    """Whether a grpc.health.v1.HealthCheckResponse says SERVING; ValueError when `data` is not a message."""
+    return dict(_fields(data)).get(1) == 1
 
 
 def decode_status(data: bytes) -> CniError | None:

@@ -10,6 +10,7 @@ from coil_cni.json_text import decode
 from coil_cni.version import NEWEST, SINCE, SUPPORTED, allows
 
 DEFAULT_SOCKET = "/run/coild.sock"
+_ATTACHMENTS = "cni.dev/valid-attachments"
 _SOCKET_MAX = 107  # sun_path without the NUL, linux/un.h
 
 
@@ -52,7 +53,21 @@ def parse_netconf(data: bytes, command: str) -> NetConf:
     prev_result = conf.get("prevResult")
     if prev_result is not None and not isinstance(prev_result, dict):
         raise CniError(DECODING_FAILURE, "prevResult is not an object")
+    if command == "GC":
+        _check_attachments(conf)
     return NetConf(version, socket, prev_result)
+
+
+def _check_attachments(conf: dict[str, object]) -> None:
+    """Without the list of what is to stay, a GC would have to take everything away: it is refused."""
+    attachments = conf.get(_ATTACHMENTS)
+    if attachments is None:
+        raise CniError(INVALID_NETWORK_CONFIG, f"a GC needs {_ATTACHMENTS}")
+    if not isinstance(attachments, list) or not all(
+        isinstance(entry, dict) and _string(entry, "containerID", "") and _string(entry, "ifname", "")
+        for entry in attachments
+    ):
+        raise CniError(DECODING_FAILURE, f"{_ATTACHMENTS} is not a list of objects with containerID and ifname")
 
 
 def _decode_object(data: bytes) -> dict[str, object]:

@@ -6,25 +6,20 @@ the exit status says whether there was one.
 
 import time
 
-from coil_cni.error import DECODING_FAILURE, INTERNAL, IO_FAILURE, CniError
-from coil_cni.grpc import call
+from coil_cni.error import INTERNAL, IO_FAILURE, CniError
 from coil_cni.invocation import parse_invocation
 from coil_cni.json_text import encode
-from coil_cni.message import decode_add_response, encode_cni_args
 from coil_cni.netconf import parse_netconf, read_version
-from coil_cni.result import convert_result
 from coil_cni.version import NEWEST, SUPPORTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coil_cni.grpc import Connection
+    from coil_cni.grpc import Connect
 
 TIMEOUT = 60.0
 """Seconds for everything: reading the configuration, connecting, the call."""
-
-_METHODS = {"ADD": "/pkg.cnirpc.CNI/Add", "DEL": "/pkg.cnirpc.CNI/Del", "CHECK": "/pkg.cnirpc.CNI/Check"}
 
 
 class Edges:
@@ -42,7 +37,7 @@ class Edges:
         *,
         read_input: "Callable[[float], bytes]",
         write_output: "Callable[[bytes], None]",
-        connect: "Callable[[str, float], Connection]",
+        connect: "Connect",
     ) -> None:
         self.environ = environ
         self.read_input = read_input
@@ -87,23 +82,10 @@ def _execute(edges: Edges, read_input: "Callable[[], bytes]", deadline: float) -
     if invocation.command == "VERSION":
         return encode({"cniVersion": read_version(data), "supportedVersions": SUPPORTED})
     conf = parse_netconf(data, invocation.command)
-    response = call(
-        edges.connect,
-        path=conf.socket,
-        method=_METHODS[invocation.command],
-        message=encode_cni_args(invocation, conf, data),
-        deadline=deadline,
-    )
-    if invocation.command != "ADD":
-        return b""
-    if conf.prev_result is not None:
-        # In a chain the result so far is handed on; coild has only added to what the pod's namespace holds.
-        return encode(conf.prev_result | {"cniVersion": conf.version})
-    try:
-        result = decode_add_response(response)
-    except ValueError as error:
-        raise CniError(DECODING_FAILURE, "coild's answer is not an AddResponse", str(error)) from None
-    return encode(convert_result(result, conf.version))
+    # Late, because VERSION and refusals do without the network's half of the program.
+    from coil_cni.service import ask
+
+    return ask(edges.connect, invocation, conf, data, deadline)
 
 
 def _error_version(data: bytes) -> str:

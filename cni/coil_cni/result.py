@@ -1,27 +1,69 @@
 """The result of an ADD, from the format that coild answers in to the version that the runtime asked for.
 
-Between 0.3.1 and 1.0.0 the formats differ in one thing: 1.0.0 dropped `version` ("4" or "6") from the entries of
-`ips` (SPEC.md of 1.0.0, "Changes"). coild answers in 1.0.0, see protos/cni.proto.
+coild answers in 1.0.0, see protos/cni.proto; 1.1.0 only added keys that may be absent. From 0.3.0 until then the
+entries of `ips` had a `version`, "4" or "6" (SPEC.md of 1.0.0, "Changes"). Before 0.3.0 a result held one address of
+each family and no interfaces (SPEC.md of 0.2.0, "Result").
 """
 
 from coil_cni.error import DECODING_FAILURE, CniError
-from coil_cni.json_text import decode
+from coil_cni.json_text import decode, encode
+
+_CURRENT = ("1.0.0", "1.1.0")
+_ONE_PER_FAMILY = ("0.1.0", "0.2.0")
 
 
-def convert_result(data: bytes, version: str) -> dict[str, object]:
-    """Raises CniError(6) when coild's answer is no result."""
+def convert_result(data: bytes, version: str) -> bytes:
+    """JSON for JSON. Raises CniError(6) when coild's answer is no result."""
     try:
         result = decode(data)
     except ValueError as error:
         raise CniError(DECODING_FAILURE, "coild's result is not JSON", str(error)) from None
-    ips = result.get("ips", []) if isinstance(result, dict) else None
-    if not isinstance(result, dict) or not isinstance(ips, list):
+    if not isinstance(result, dict):
         raise CniError(DECODING_FAILURE, "coild's answer is not a CNI result")
-    result["cniVersion"] = version
+    ips = _entries(result, "ips", "address")
+    routes = _entries(result, "routes", "dst")
+    if version in _CURRENT and result.get("cniVersion") == version and not any("version" in ip for ip in ips):
+        return data  # in that format already
+    if version in _ONE_PER_FAMILY:
+        return encode(_one_per_family(result, ips, routes) | {"cniVersion": version})
     for ip in ips:
-        if not isinstance(ip, dict) or not isinstance(ip.get("address"), str):
-            raise CniError(DECODING_FAILURE, "coild's result has an entry in ips without address")
         ip.pop("version", None)
-        if version.startswith("0."):
-            ip["version"] = "6" if ":" in ip["address"] else "4"
-    return result
+        if version not in _CURRENT:
+            ip["version"] = _family(ip["address"])
+    return encode(result | {"cniVersion": version})
+
+
+def _entries(result: dict[str, object], key: str, address: str) -> list[dict[str, object]]:
+    entries = result.get(key) or []
+    if not isinstance(entries, list):
+        raise CniError(DECODING_FAILURE, f"coild's result has {key} that are no list")
+    if not all(isinstance(entry, dict) and isinstance(entry.get(address), str) for entry in entries):
+        raise CniError(DECODING_FAILURE, f"coild's result has an entry in {key} without {address}")
+    return entries
+
+
+def _family(address: object) -> str:
+    return "6" if ":" in str(address) else "4"
+
+
+def _one_per_family(
+    result: dict[str, object], ips: list[dict[str, object]], routes: list[dict[str, object]]
+) -> dict[str, object]:
+    """The first address of each family, with the routes of that family."""
+    old: dict[str, object] = {}
+    for ip in ips:
+        family = _family(ip["address"])
+        if f"ip{family}" in old:
+            continue
+        old[f"ip{family}"] = (
+            {"ip": ip["address"]}
+            | ({"gateway": ip["gateway"]} if "gateway" in ip else {})
+            | {"routes": [_destination(route) for route in routes if _family(route["dst"]) == family]}
+        )
+    if "dns" in result:
+        old["dns"] = result["dns"]
+    return old
+
+
+def _destination(route: dict[str, object]) -> dict[str, object]:
+    return {key: route[key] for key in ("dst", "gw") if key in route}

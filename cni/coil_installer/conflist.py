@@ -8,7 +8,7 @@ import re
 
 from coil_installer.error import InstallError
 
-_VERSIONS = ("0.3.1", "0.4.0", "1.0.0")
+_VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 
 

@@ -2,38 +2,35 @@
 
 import json
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
-from coil_installer.bundle import build_bundle
 from coil_installer.durable_file import remove_file, staged_file, write_file
 from coil_installer.error import InstallError
-from coil_installer.launcher import HIDDEN, render_launcher
+from coil_installer.executable import check_self_contained
 from coil_installer.settings import Place, Settings
 
+PLUGIN = "coil"
+"""The executable's name on a node: the `type` in a network configuration."""
+_MODE = 0o755
 _TRIAL_SECONDS = 10
 
 
 def install(settings: Settings) -> None:
-    """Bundle, launcher, configuration, in this order; what is there already stays untouched.
+    """The plugin, then the configuration; what is there already stays untouched.
 
-    The launcher is tried out before it takes its place. A plugin that started before that finds its own bundle:
-    the replaced one is kept until the next replacement. Raises InstallError or OSError; then the node still has
-    what it had, apart from files that nothing refers to.
+    The plugin is tried out beside its place before it takes it, by one rename: a call finds the old one or the new
+    one, whole, and a call under way ends with the file that it began with. Raises InstallError or OSError; then the
+    node still has what it had.
     """
     place = settings.place
-    bundle = build_bundle(settings.plugin_source)
-    launcher = render_launcher(settings.interpreter, bundle.digest).encode()
-    hidden = place.bin_dir / HIDDEN
-    hidden.mkdir(mode=0o755, parents=True, exist_ok=True)
-    write_file(hidden / bundle.digest, bundle.data, mode=0o644)
-    path = place.bin_dir / "coil"
-    replaced = path.read_bytes() if path.is_file() else b""
-    if replaced != launcher or path.stat().st_mode & 0o777 != 0o755:
-        with staged_file(path, launcher, mode=0o755) as staged:
+    data = settings.plugin.read_bytes()
+    check_self_contained(data)
+    place.bin_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path = place.bin_dir / PLUGIN
+    if not _holds(path, data):
+        with staged_file(path, data, mode=_MODE) as staged:
             _try_out(staged)
-        for old in hidden.iterdir():
-            if old.name != bundle.digest and old.name.encode() not in replaced:
-                remove_file(old)
     place.conf_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     write_file(place.conf_dir / place.conf_name, settings.netconf.encode(), mode=0o644)
 
@@ -41,19 +38,20 @@ def install(settings: Settings) -> None:
 def uninstall(place: Place) -> None:
     """Everything that `install` puts on a node, in the opposite order. What is absent is passed over."""
     remove_file(place.conf_dir / place.conf_name)
-    remove_file(place.bin_dir / "coil")
-    hidden = place.bin_dir / HIDDEN
-    if hidden.is_dir():
-        for bundle in hidden.iterdir():
-            remove_file(bundle)
-        hidden.rmdir()
+    remove_file(place.bin_dir / PLUGIN)
 
 
-def _try_out(launcher: Path) -> None:
-    """VERSION needs no daemon, and touches every part that an installation can get wrong."""
+def _holds(path: Path, data: bytes) -> bool:
+    with suppress(FileNotFoundError):
+        return path.read_bytes() == data and path.stat().st_mode & 0o7777 == _MODE
+    return False
+
+
+def _try_out(plugin: Path) -> None:
+    """VERSION needs no daemon, and answers only if the whole program could be loaded."""
     try:
         answer = subprocess.run(
-            [launcher],
+            [plugin],
             env={"CNI_COMMAND": "VERSION"},
             input=b"",
             capture_output=True,
@@ -61,11 +59,11 @@ def _try_out(launcher: Path) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InstallError(f"the plugin cannot be run with the given COIL_PYTHON: {error}") from error
+        raise InstallError(f"the plugin at COIL_PATH cannot be run: {error}") from error
     try:
         ok = answer.returncode == 0 and json.loads(answer.stdout)["supportedVersions"]
     except (ValueError, KeyError, TypeError):
         ok = False
     if not ok:
         said = (answer.stderr or answer.stdout).decode(errors="replace").strip()
-        raise InstallError(f"the plugin does not answer with the given COIL_PYTHON: {said}")
+        raise InstallError(f"the plugin at COIL_PATH does not answer: {said}")

@@ -1,15 +1,11 @@
 """What the installer is told, all of it by environment variables; the names are those of Coil v2."""
 
-import importlib.util
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from coil_installer.conflist import check_conflist
 from coil_installer.error import InstallError
-
-_SHEBANG_MAX = 127  # octets that kernels before 5.1 read of a first line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +20,8 @@ class Place:
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     place: Place
-    plugin_source: Path
-    """The directory of the package coil_cni."""
-    interpreter: Path
-    """The Python of the node that runs the plugin; of the same minor version as the installer's own."""
+    plugin: Path
+    """The plugin's executable, as coil-freezer builds it."""
     netconf: str
     """The network configuration list, valid JSON."""
 
@@ -45,11 +39,10 @@ def parse_place(environ: Mapping[str, str]) -> Place:
 
 
 def parse_settings(environ: Mapping[str, str]) -> Settings:
-    """Also COIL_PATH, COIL_PYTHON and one of CNI_NETCONF and CNI_NETCONF_FILE. Raises InstallError."""
+    """Also COIL_PATH and one of CNI_NETCONF and CNI_NETCONF_FILE. Raises InstallError."""
     return Settings(
         place=parse_place(environ),
-        plugin_source=_plugin_source(environ.get("COIL_PATH", "")),
-        interpreter=_interpreter(environ.get("COIL_PYTHON", "")),
+        plugin=_plugin(environ.get("COIL_PATH") or "/coil"),
         netconf=_netconf(environ.get("CNI_NETCONF", ""), environ.get("CNI_NETCONF_FILE", "")),
     )
 
@@ -61,27 +54,10 @@ def _directory(environ: Mapping[str, str], name: str, default: str) -> Path:
     return path
 
 
-def _plugin_source(given: str) -> Path:
-    if given:
-        path = Path(given)
-    else:
-        spec = importlib.util.find_spec("coil_cni")
-        if spec is None or spec.origin is None:
-            raise InstallError("the package coil_cni is not installed; set COIL_PATH to its directory")
-        path = Path(spec.origin).parent
-    if not (path / "main.py").is_file():
-        raise InstallError(f"COIL_PATH is not the directory of the package coil_cni: {path}")
-    return path
-
-
-def _interpreter(given: str) -> Path:
-    # A virtual environment's interpreter is a link to the real one, and the environment is not on the node.
-    path = Path(given or sys.executable)
-    path = path if given else path.resolve()
-    if not path.is_absolute() or len(str(path).split()) != 1:
-        raise InstallError(f"COIL_PYTHON must be an absolute path without blanks, not {str(path)!r}")
-    if len(f"#!{path} -IS\n".encode()) > _SHEBANG_MAX:
-        raise InstallError(f"COIL_PYTHON is too long for the first line of a script: {path}")
+def _plugin(given: str) -> Path:
+    path = Path(given)
+    if not path.is_file():
+        raise InstallError(f"COIL_PATH has no file {given}; build it with: python -m coil_freezer {given}")
     return path
 
 

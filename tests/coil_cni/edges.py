@@ -6,6 +6,7 @@ from typing import Any
 
 from coil_cni.grpc import connect
 from coil_cni.plugin import Edges, run
+from coil_cni.version import SUPPORTED
 
 POD_ARGS = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0;K8S_POD_INFRA_CONTAINER_ID=c0ffee;K8S_POD_UID=1"
 ENVIRON = {
@@ -38,7 +39,7 @@ class Outcome:
         document = self.document
         assert self.status == 1
         assert set(document) == {"cniVersion", "code", "msg", "details"}
-        assert document["cniVersion"] in ("0.3.1", "0.4.0", "1.0.0")
+        assert document["cniVersion"] in SUPPORTED
         assert isinstance(document["msg"], str)
         assert document["msg"]
         assert isinstance(document["details"], str)

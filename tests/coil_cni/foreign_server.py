@@ -15,8 +15,8 @@ Handler = Callable[[Any, grpc.ServicerContext], Any]
 
 
 @contextmanager
-def foreign_server(path: Path, handlers: dict[str, Handler]) -> Iterator[None]:
-    """Serve the methods ("Add", …) at the Unix socket `path`."""
+def foreign_server(path: Path, handlers: dict[str, Handler], *, service: str = "pkg.cnirpc.CNI") -> Iterator[None]:
+    """Serve the methods ("Add", …) of the service at the Unix socket `path`."""
 
     def method(handler: Handler) -> grpc.RpcMethodHandler:
         def parse(data: bytes) -> Any:
@@ -29,7 +29,7 @@ def foreign_server(path: Path, handlers: dict[str, Handler]) -> Iterator[None]:
     with ThreadPoolExecutor(4) as threads:
         server = grpc.server(threads)
         methods = {name: method(handler) for name, handler in handlers.items()}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pkg.cnirpc.CNI", methods),))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
         server.add_insecure_port(f"unix:{path}")
         server.start()
         try:

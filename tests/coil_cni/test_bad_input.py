@@ -12,8 +12,10 @@ from coil_cni.error import (
     INVALID_ENVIRONMENT,
     INVALID_NETWORK_CONFIG,
     IO_FAILURE,
+    NOT_AVAILABLE,
     TRY_AGAIN_LATER,
 )
+from coil_cni.version import SUPPORTED
 from tests.coil_cni.edges import ENVIRON, NETCONF, POD_ARGS, run_plugin
 
 CONF = json.dumps(NETCONF).encode()
@@ -34,8 +36,8 @@ def conf(**changed: object) -> bytes:
         without("CNI_COMMAND"),
         ENVIRON | {"CNI_COMMAND": ""},
         ENVIRON | {"CNI_COMMAND": "add"},
-        ENVIRON | {"CNI_COMMAND": "GC"},
-        ENVIRON | {"CNI_COMMAND": "STATUS"},
+        ENVIRON | {"CNI_COMMAND": "gc"},
+        ENVIRON | {"CNI_COMMAND": "STATUS "},
         without("CNI_CONTAINERID"),
         without("CNI_NETNS"),
         without("CNI_IFNAME"),
@@ -99,12 +101,9 @@ def test_environment_that_is_not_text(name: str) -> None:
         (CONF.replace(b"coil", b"\xff"), DECODING_FAILURE),
         (b"[" * 100_000, DECODING_FAILURE),
         (conf(cniVersion=1), DECODING_FAILURE),
-        (conf(cniVersion=None), INCOMPATIBLE_CNI_VERSION),
-        (conf(cniVersion=""), INCOMPATIBLE_CNI_VERSION),
-        (conf(cniVersion="0.2.0"), INCOMPATIBLE_CNI_VERSION),
-        (conf(cniVersion="1.1.0"), INCOMPATIBLE_CNI_VERSION),
+        (conf(cniVersion="0.5.0"), INCOMPATIBLE_CNI_VERSION),
+        (conf(cniVersion="1.2.0"), INCOMPATIBLE_CNI_VERSION),
         (conf(cniVersion="new"), INCOMPATIBLE_CNI_VERSION),
-        (b'{"name":"a","type":"coil"}', INCOMPATIBLE_CNI_VERSION),
         (conf(name=""), INVALID_NETWORK_CONFIG),
         (conf(name=None), INVALID_NETWORK_CONFIG),
         (conf(name="a b"), INVALID_NETWORK_CONFIG),
@@ -134,10 +133,39 @@ def test_standard_input(stdin: bytes | OSError, code: int) -> None:
         assert (outcome.code, outcome.connected) == (code, 0)
 
 
-def test_check_came_with_version_0_4_0() -> None:
-    outcome = run_plugin(ENVIRON | {"CNI_COMMAND": "CHECK"}, conf(cniVersion="0.3.1"))
+@pytest.mark.parametrize(
+    ("command", "version"), [("CHECK", "0.3.1"), ("CHECK", "0.1.0"), ("GC", "1.0.0"), ("STATUS", "1.0.0")]
+)
+def test_a_command_that_came_later_than_the_version(command: str, version: str) -> None:
+    outcome = run_plugin(ENVIRON | {"CNI_COMMAND": command}, conf(cniVersion=version))
     assert (outcome.code, outcome.connected) == (INCOMPATIBLE_CNI_VERSION, 0)
-    assert outcome.document["cniVersion"] == "0.3.1"
+    assert outcome.document["cniVersion"] == version
+
+
+@pytest.mark.parametrize("text", [conf(cniVersion=None), conf(cniVersion=""), b'{"name":"a","type":"coil"}'])
+def test_a_configuration_without_a_version_is_of_the_first(text: bytes) -> None:
+    assert run_plugin(ENVIRON | {"CNI_COMMAND": "CHECK"}, text).code == INCOMPATIBLE_CNI_VERSION
+
+
+@pytest.mark.parametrize(
+    ("attachments", "code"),
+    [
+        (None, INVALID_NETWORK_CONFIG),
+        ({}, DECODING_FAILURE),
+        (["a"], DECODING_FAILURE),
+        ([{"containerID": "a"}], DECODING_FAILURE),
+        ([{"containerID": "a", "ifname": 5}], DECODING_FAILURE),
+    ],
+)
+def test_a_gc_that_does_not_say_what_stays(attachments: object, code: int) -> None:
+    stdin = conf(cniVersion="1.1.0", **{"cni.dev/valid-attachments": attachments})
+    outcome = run_plugin({"CNI_COMMAND": "GC"}, stdin)
+    assert (outcome.code, outcome.connected) == (code, 0)
+
+
+def test_status_while_coild_is_away() -> None:
+    stdin = conf(cniVersion="1.1.0", socket="/nowhere/coild.sock")
+    assert run_plugin({"CNI_COMMAND": "STATUS"}, stdin).code == NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("path", ["/nowhere/coild.sock", __file__])
@@ -153,19 +181,28 @@ def test_a_socket_path_that_cannot_be_is_an_input_output_failure() -> None:
 
 
 words = st.sampled_from(
-    ["", "ADD", "DEL", "CHECK", "VERSION", "a", "eth0", "/run/netns/a", POD_ARGS, "K8S_POD_NAME=x", ";="]
+    [
+        "",
+        "ADD",
+        "DEL",
+        "CHECK",
+        "GC",
+        "STATUS",
+        "VERSION",
+        "a",
+        "eth0",
+        "/run/netns/a",
+        POD_ARGS,
+        "K8S_POD_NAME=x",
+        ";=",
+    ]
 )
 variables = st.dictionaries(
     st.sampled_from([name.encode() for name in ENVIRON]),
     words.map(str.encode) | st.binary(max_size=20).filter(lambda value: b"\0" not in value),
 )
 json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=8)
-    | st.sampled_from(["1.0.0", "0.3.1", "/x"]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from([*SUPPORTED, "/x"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
@@ -174,7 +211,9 @@ json_values = st.recursive(
     ),
     max_leaves=8,
 )
-configurations = st.dictionaries(st.sampled_from(["cniVersion", "name", "socket", "prevResult", "type"]), json_values)
+configurations = st.dictionaries(
+    st.sampled_from(["cniVersion", "name", "socket", "prevResult", "type", "cni.dev/valid-attachments"]), json_values
+)
 nowhere = st.just({"socket": "/nowhere/coild.sock"})
 
 
@@ -183,10 +222,10 @@ def test_any_input_gives_a_cni_document(environ: dict[bytes, bytes], stdin: byte
     outcome = run_plugin(environ, stdin)
     if outcome.status == 0:
         assert environ[b"CNI_COMMAND"] == b"VERSION"
-        assert outcome.document["supportedVersions"] == ["0.3.1", "0.4.0", "1.0.0"]
+        assert outcome.document["supportedVersions"] == [*SUPPORTED]
     else:
-        assert outcome.code in (1, 4, 6, 7, TRY_AGAIN_LATER)
-        assert outcome.connected == (outcome.code == TRY_AGAIN_LATER)
+        assert outcome.code in (1, 4, 6, 7, TRY_AGAIN_LATER, NOT_AVAILABLE)
+        assert outcome.connected == (outcome.code in (TRY_AGAIN_LATER, NOT_AVAILABLE))
 
 
 @given(configurations)

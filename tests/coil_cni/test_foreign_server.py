@@ -10,7 +10,7 @@ import pytest
 from tests.coil_cni.edges import ENVIRON, NETCONF, Outcome, run_plugin
 from tests.coil_cni.foreign_server import Handler, abort, foreign_server
 from tests.coil_cni.protobuf import protobuf_message
-from tests.coil_cni.test_result import OLD, RESULT
+from tests.coil_cni.test_result import OLD, OLDEST, RESULT
 
 
 def call(tmp_path: Path, command: str, handler: Handler, **conf: Any) -> Outcome:
@@ -30,7 +30,7 @@ def answer(result: bytes) -> Handler:
     return lambda _, __: protobuf_message("pkg.cnirpc.AddResponse", result=result)
 
 
-@pytest.mark.parametrize(("version", "expected"), [("1.0.0", RESULT), ("0.4.0", OLD)])
+@pytest.mark.parametrize(("version", "expected"), [("1.0.0", RESULT), ("0.4.0", OLD), ("0.2.0", OLDEST)])
 def test_add(tmp_path: Path, version: str, expected: dict[str, Any]) -> None:
     outcome = call(tmp_path, "ADD", answer(json.dumps(RESULT).encode()), cniVersion=version)
     assert (outcome.status, outcome.document) == (0, expected)
@@ -136,3 +136,62 @@ def test_a_method_that_the_server_lacks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("result", [b"", b"no JSON", b"[]"])
 def test_a_result_that_is_none(tmp_path: Path, result: bytes) -> None:
     assert call(tmp_path, "ADD", answer(result)).code == 6
+
+
+GC_CONF = {"cniVersion": "1.1.0", "cni.dev/valid-attachments": [{"containerID": "c0ffee", "ifname": "eth0"}]}
+
+
+def collect(tmp_path: Path, methods: dict[str, Handler]) -> Outcome:
+    """A GC, in the environment that a runtime gives it."""
+    path = tmp_path / "coild.sock"
+    with foreign_server(path, methods):
+        stdin = json.dumps(NETCONF | {"socket": str(path)} | GC_CONF).encode()
+        return run_plugin({"CNI_COMMAND": "GC", "CNI_PATH": "/opt/cni/bin"}, stdin)
+
+
+def test_gc_hands_on_what_stays(tmp_path: Path) -> None:
+    seen = []
+
+    def handler(request: Any, context: grpc.ServicerContext) -> Any:
+        seen.append(json.loads(request.stdin_data)["cni.dev/valid-attachments"])
+        return empty(request, context)
+
+    outcome = collect(tmp_path, {"GC": handler})
+    assert (outcome.status, outcome.output) == (0, b"")
+    assert seen == [GC_CONF["cni.dev/valid-attachments"]]
+
+
+def test_gc_where_the_server_has_none(tmp_path: Path) -> None:
+    outcome = collect(tmp_path, {"Add": empty})
+    assert (outcome.status, outcome.output) == (0, b"")
+
+
+def test_gc_that_fails(tmp_path: Path) -> None:
+    outcome = collect(tmp_path, {"GC": lambda _, context: context.abort(grpc.StatusCode.UNAVAILABLE, "no")})
+    assert outcome.code == 11
+
+
+def status(tmp_path: Path, handlers: dict[str, Handler], *, service: str = "grpc.health.v1.Health") -> Outcome:
+    path = tmp_path / "coild.sock"
+    with foreign_server(path, handlers, service=service):
+        stdin = json.dumps(NETCONF | {"socket": str(path), "cniVersion": "1.1.0"}).encode()
+        return run_plugin({"CNI_COMMAND": "STATUS", "CNI_PATH": "/opt/cni/bin"}, stdin)
+
+
+@pytest.mark.parametrize(("answered", "code"), [("UNKNOWN", 50), ("SERVING", 0), ("NOT_SERVING", 50)])
+def test_status_is_the_servers_health(tmp_path: Path, answered: str, code: int) -> None:
+    from grpclib.health.v1.health_pb2 import HealthCheckResponse
+
+    response = HealthCheckResponse(status=HealthCheckResponse.ServingStatus.Value(answered))
+    outcome = status(tmp_path, {"Check": lambda _, __: response})
+    assert (outcome.code if outcome.output else outcome.status) == code
+
+
+def test_status_of_a_server_without_a_health_service(tmp_path: Path) -> None:
+    outcome = status(tmp_path, {"Add": empty}, service="pkg.cnirpc.CNI")
+    assert (outcome.status, outcome.output) == (0, b"")
+
+
+def test_status_of_a_server_that_stops(tmp_path: Path) -> None:
+    stopping: Handler = lambda _, context: context.abort(grpc.StatusCode.UNAVAILABLE, "stopping")  # noqa: E731
+    assert status(tmp_path, {"Check": stopping}).code == 50

@@ -1,4 +1,4 @@
-"""The accelerator alone against the package `json`."""
+"""The plugin's own reader and writer against the package `json`."""
 
 import json
 

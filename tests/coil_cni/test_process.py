@@ -1,6 +1,7 @@
-"""The plugin as a process of its own, in the bare interpreter that nodes give it: what it imports, and its edges.
+"""The plugin's sources in a bare interpreter of their own: what they import, and the edges of a process.
 
-In the tests' own process everything is imported already; what the plugin lacks on a node shows only here.
+In the tests' own process everything is imported already. The executable that nodes get has tests of its own, see
+integration/plugin.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import coil_cni
+from coil_cni.version import NEWEST
 from tests.coil_cni.edges import ENVIRON, NETCONF
 
 SOURCES = str(Path(coil_cni.__file__).parent.parent)
@@ -30,10 +32,18 @@ def bare(code: str, *, stdin: bytes = b"", **environ: str) -> subprocess.Complet
 MAIN = "from coil_cni.main import main; main()"
 
 
-def test_no_module_is_imported_that_the_start_cannot_afford() -> None:
-    answer = bare("before = set(sys.modules); import coil_cni.main; print(*sorted(set(sys.modules) - before))")
+@pytest.mark.parametrize(
+    ("module", "expected"), [("coil_cni.main", {"select"}), ("coil_cni.service, coil_cni.result", {"_socket"})]
+)
+def test_no_module_is_imported_that_the_start_cannot_afford(module: str, expected: set[str]) -> None:
+    answer = bare(f"before = set(sys.modules); import {module}; print(*sorted(set(sys.modules) - before))")
     imported = {name for name in answer.stdout.decode().split() if not name.startswith("coil_cni")}
-    assert imported == {"_json", "_socket", "select"}, answer.stderr
+    assert imported == expected, answer.stderr
+
+
+def test_what_needs_no_network_imports_none_of_it() -> None:
+    answer = bare("import coil_cni.main; print(*sys.modules)")
+    assert not {"coil_cni.grpc", "coil_cni.http2", "coil_cni.message"} & set(answer.stdout.decode().split())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +105,7 @@ def test_standard_input_that_cannot_be_read() -> None:
 
 def test_standard_input_in_pieces_and_an_interruption_between_them() -> None:
     program = f"import sys; sys.path.insert(0, {SOURCES!r}); {MAIN}"
-    stdin = json.dumps(NETCONF | {"cniVersion": "0.2.0"}).encode()
+    stdin = json.dumps(NETCONF | {"cniVersion": "0.5.0"}).encode()
     with subprocess.Popen(
         [INTERPRETER, "-ISB", "-c", program], env=ENVIRON, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -136,4 +146,4 @@ def test_as_a_module() -> None:
         timeout=60,
         check=True,
     )
-    assert json.loads(answer.stdout)["cniVersion"] == "1.0.0"
+    assert json.loads(answer.stdout)["cniVersion"] == NEWEST

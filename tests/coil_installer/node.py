@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coil_installer.settings import Settings, parse_settings
+from integration.plugin.executable import plugin_executable
 
 CONFLIST: dict[str, Any] = {"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [{"type": "coil"}]}
 
@@ -15,6 +16,7 @@ def environ_of(root: Path, **more: str) -> dict[str, str]:
         "CNI_ETC_DIR": str(root / "etc/cni/net.d"),
         "CNI_BIN_DIR": str(root / "opt/cni/bin"),
         "CNI_NETCONF": json.dumps(CONFLIST),
+        "COIL_PATH": str(plugin_executable()),
     } | more
 
 
@@ -22,7 +24,7 @@ def settings_of(root: Path, **more: str) -> Settings:
     return parse_settings(environ_of(root, **more))
 
 
-def launcher_of(root: Path) -> Path:
+def plugin_of(root: Path) -> Path:
     return root / "opt/cni/bin/coil"
 
 
@@ -30,8 +32,8 @@ def conflist_of(root: Path) -> Path:
     return root / "etc/cni/net.d/10-coil.conflist"
 
 
-def run_launcher(launcher: Path, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([launcher], env=environ, input=stdin, capture_output=True, timeout=60, check=False)
+def run_plugin_at(plugin: Path, stdin: bytes = b"", /, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([plugin], env=environ, input=stdin, capture_output=True, timeout=60, check=False)
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, int, bytes]]:

@@ -15,6 +15,7 @@ from tests.coil_installer.node import CONFLIST
     [
         {},
         {"cniVersion": "0.3.1"},
+        {"cniVersion": "1.1.0"},
         {"disableCheck": True},
         {"plugins": [{"type": "ptp"}, {"type": "coil", "socket": "/run/coild.sock", "capabilities": {}}]},
     ],

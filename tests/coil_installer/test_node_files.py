@@ -1,19 +1,19 @@
 """Installing, installing again, upgrading, failing, removing; the plugin is really run."""
 
 import json
-import shutil
 import subprocess
 import sys
-from importlib.util import MAGIC_NUMBER
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import coil_cni
+from coil_cni.version import SUPPORTED
 from coil_installer import node_files
 from coil_installer.durable_file import write_file
 from coil_installer.error import InstallError
 from coil_installer.node_files import install, uninstall
+from integration.plugin.executable import plugin_executable
 from tests.coil_cni.edges import ENVIRON, NETCONF
 from tests.coil_cni.foreign_server import foreign_server
 from tests.coil_cni.protobuf import protobuf_message
@@ -21,20 +21,18 @@ from tests.coil_installer.node import (
     CONFLIST,
     conflist_of,
     environ_of,
-    launcher_of,
-    run_launcher,
+    plugin_of,
+    run_plugin_at,
     settings_of,
     snapshot,
 )
 
 
-def source_with(tmp_path: Path, addition: str) -> str:
-    """Another version of the plugin."""
-    source = tmp_path / f"version-{len(list(tmp_path.iterdir()))}" / "coil_cni"
-    shutil.copytree(Path(coil_cni.__file__).parent, source, ignore=shutil.ignore_patterns("__pycache__"))
-    with (source / "version.py").open("a") as file:
-        file.write(addition)
-    return str(source)
+def version_of(tmp_path: Path, addition: bytes) -> str:
+    """Another version of the plugin: what stands behind the end of an ELF file is not looked at."""
+    plugin = tmp_path / f"version-{len(list(tmp_path.iterdir()))}"
+    plugin.write_bytes(plugin_executable().read_bytes() + addition)
+    return str(plugin)
 
 
 @pytest.fixture
@@ -45,20 +43,20 @@ def node(tmp_path: Path) -> Path:
 def test_installed_it_answers(node: Path) -> None:
     install(settings_of(node))
     assert json.loads(conflist_of(node).read_text()) == CONFLIST
-    answer = run_launcher(launcher_of(node), CNI_COMMAND="VERSION")
+    answer = run_plugin_at(plugin_of(node), CNI_COMMAND="VERSION")
     assert (answer.returncode, answer.stderr) == (0, b"")
-    assert json.loads(answer.stdout)["supportedVersions"] == ["0.3.1", "0.4.0", "1.0.0"]
+    assert json.loads(answer.stdout)["supportedVersions"] == [*SUPPORTED]
 
 
 def test_installed_it_adds_a_pod(node: Path, tmp_path: Path) -> None:
     install(settings_of(node))
     socket = tmp_path / "coild.sock"
     stdin = json.dumps(NETCONF | {"socket": str(socket)}).encode()
-    away = run_launcher(launcher_of(node), stdin, **ENVIRON)
+    away = run_plugin_at(plugin_of(node), stdin, **ENVIRON)
     assert (away.returncode, json.loads(away.stdout)["code"], away.stderr) == (1, 11, b"")
     response = protobuf_message("pkg.cnirpc.AddResponse", result=b'{"cniVersion":"1.0.0","ips":[]}')
     with foreign_server(socket, {"Add": lambda _, __: response}):
-        answer = run_launcher(launcher_of(node), stdin, **ENVIRON)
+        answer = run_plugin_at(plugin_of(node), stdin, **ENVIRON)
     assert (answer.returncode, answer.stderr) == (0, b"")
     assert json.loads(answer.stdout) == {"cniVersion": "1.0.0", "ips": []}
 
@@ -66,7 +64,7 @@ def test_installed_it_adds_a_pod(node: Path, tmp_path: Path) -> None:
 def test_bad_input_to_the_process_is_a_cni_error_without_a_traceback(node: Path) -> None:
     install(settings_of(node))
     for stdin, environ, code in [(b"", {}, 4), (b"{", ENVIRON, 6), (b"x" * (2 << 20), ENVIRON, 5)]:
-        answer = run_launcher(launcher_of(node), stdin, **environ)
+        answer = run_plugin_at(plugin_of(node), stdin, **environ)
         assert (answer.returncode, json.loads(answer.stdout)["code"], answer.stderr) == (1, code, b"")
 
 
@@ -75,24 +73,18 @@ def test_the_plugin_writes_nothing_and_needs_nothing_of_the_environment(node: Pa
     before = snapshot(node)
     (tmp_path / "coil_cni").mkdir()
     (tmp_path / "coil_cni" / "__init__.py").write_text("raise SystemExit('the wrong one')")
-    for _ in range(2):
-        answer = run_launcher(
-            launcher_of(node),
-            CNI_COMMAND="VERSION",
-            PYTHONPATH=str(tmp_path),
-            PYTHONHOME="/nowhere",
-            PYTHONSTARTUP="/nowhere",
-            LC_ALL="C",
-        )
-        assert answer.returncode == 0
+    misleading = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere", "PYTHONSTARTUP": "/nowhere", "LC_ALL": "C"}
+    for more in ({}, misleading):
+        answer = run_plugin_at(plugin_of(node), **{"CNI_COMMAND": "VERSION"} | more)
+        assert (answer.returncode, answer.stderr) == (0, b"")
     assert snapshot(node) == before
 
 
 def test_it_runs_through_a_link_and_without_a_current_directory(node: Path, tmp_path: Path) -> None:
     install(settings_of(node))
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.symlink_to(launcher_of(node).parent)
-    answer = run_launcher(elsewhere / "coil", CNI_COMMAND="VERSION")
+    elsewhere.symlink_to(plugin_of(node).parent)
+    answer = run_plugin_at(elsewhere / "coil", CNI_COMMAND="VERSION")
     assert answer.returncode == 0
 
 
@@ -115,36 +107,25 @@ def test_damage_is_repaired(node: Path) -> None:
     assert {oct(mode & 0o777) for _, mode, _ in after.values()} == {"0o755", "0o644"}
 
 
-def test_an_upgrade_leaves_the_replaced_bundle_for_plugins_that_have_just_started(node: Path, tmp_path: Path) -> None:
-    hidden = launcher_of(node).parent / ".coil"
-    kept: list[set[str]] = []
-    for addition in ("A = 1\n", "A = 2\n", "A = 3\n"):
-        old_launcher = launcher_of(node).read_bytes() if launcher_of(node).exists() else None
-        install(settings_of(node, COIL_PATH=source_with(tmp_path, addition)))
-        kept.append({path.name for path in hidden.iterdir()})
-        if old_launcher is not None:
-            # What a runtime that had the old file open goes on to do.
-            stale = launcher_of(node).parent / "stale"
-            stale.write_bytes(old_launcher)
-            stale.chmod(0o755)
-            assert run_launcher(stale, CNI_COMMAND="VERSION").returncode == 0
-            stale.unlink()
-    first, second, third = kept
-    assert (len(first), len(second), len(third)) == (1, 2, 2)
-    assert not first & third
+def test_an_upgrade_is_a_new_file_in_the_old_ones_place(node: Path, tmp_path: Path) -> None:
+    install(settings_of(node))
+    before = snapshot(node)
+    with plugin_of(node).open("rb") as running:
+        install(settings_of(node, COIL_PATH=version_of(tmp_path, b"newer")))
+        assert running.read() == plugin_executable().read_bytes()
+    after = snapshot(node)
+    assert after.keys() == before.keys()
+    assert {path for path in after if after[path] != before[path]} == {"opt/cni/bin/coil"}
+    assert after["opt/cni/bin/coil"][2].endswith(b"newer")
+    assert run_plugin_at(plugin_of(node), CNI_COMMAND="VERSION").returncode == 0
 
 
 def test_what_a_crash_left_is_overwritten_and_removed(node: Path) -> None:
     install(settings_of(node))
-    hidden = launcher_of(node).parent / ".coil"
-    left = [
-        launcher_of(node).with_name(".coil.new"),
-        conflist_of(node).with_name(".10-coil.conflist.new"),
-        hidden / ".0123456789abcdef.new",
-    ]
+    left = [plugin_of(node).with_name(".coil.new"), conflist_of(node).with_name(".10-coil.conflist.new")]
     for path in left:
         path.write_text("half of it")
-    launcher_of(node).unlink()
+    plugin_of(node).unlink()
     conflist_of(node).unlink()
     install(settings_of(node))
     assert not any(path.exists() for path in left)
@@ -155,63 +136,40 @@ def test_what_a_crash_left_is_overwritten_and_removed(node: Path) -> None:
 
 
 def test_foreign_files_are_left_alone(node: Path) -> None:
-    launcher_of(node).parent.mkdir(parents=True)
+    plugin_of(node).parent.mkdir(parents=True)
     conflist_of(node).parent.mkdir(parents=True)
-    (launcher_of(node).parent / "bridge").write_text("another plugin")
+    (plugin_of(node).parent / "bridge").write_text("another plugin")
     (conflist_of(node).parent / "99-other.conflist").write_text("another network")
     before = snapshot(node)
     install(settings_of(node))
     assert snapshot(node).items() >= before.items()
     uninstall(settings_of(node).place)
     assert snapshot(node) == before
-    assert not (launcher_of(node).parent / ".coil").exists()
     uninstall(settings_of(node).place)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("make", "message"),
     [
-        ("", "lacks the module"),
-        ("import no_such_module\ndef main(): ...\n", "does not answer"),
-        ("def main(): print('hello')\n", "does not answer"),
-        ("def main(): print('{}')\n", "does not answer"),
-        ("def main(): raise SystemExit(3)\n", "does not answer"),
+        (lambda: b"", "not an executable of 64 bits"),
+        (lambda: b"#!/bin/sh\necho '{}'\n", "not an executable of 64 bits"),
+        (lambda: plugin_executable().read_bytes()[:100], "not an executable of 64 bits"),
+        (lambda: Path(sys.executable).read_bytes(), "needs shared libraries"),
+        (lambda: plugin_executable().read_bytes()[:50_000], "does not answer|cannot be run"),
+        (lambda: Path("/bin/busybox").read_bytes(), "does not answer"),
     ],
+    ids=["empty", "script", "beginning", "shared", "half", "another"],
 )
-def test_a_plugin_that_does_not_work_never_takes_the_place(node: Path, tmp_path: Path, text: str, message: str) -> None:
+def test_a_plugin_that_does_not_work_never_takes_the_place(
+    node: Path, tmp_path: Path, make: Callable[[], bytes], message: str
+) -> None:
     install(settings_of(node))
     before = snapshot(node)
-    source = Path(source_with(tmp_path, ""))
-    if text:
-        (source / "main.py").write_text(text)
-    else:
-        (source / "error.py").unlink()
+    wrong = tmp_path / "wrong"
+    wrong.write_bytes(make())
     with pytest.raises(InstallError, match=message):
-        install(settings_of(node, COIL_PATH=str(source)))
-    after = snapshot(node)
-    assert after.items() >= before.items()
-    assert {Path(path).parent.name for path in after.keys() - before.keys()} <= {".coil"}
-    install(settings_of(node))
-
-
-def test_an_interpreter_that_is_none(node: Path, tmp_path: Path) -> None:
-    with pytest.raises(InstallError, match="cannot be run"):
-        install(settings_of(node, COIL_PYTHON=str(tmp_path / "absent")))
-    assert not launcher_of(node).exists()
-    assert not conflist_of(node).exists()
-    with pytest.raises(InstallError, match="does not answer"):
-        install(settings_of(node, COIL_PYTHON="/bin/true"))
-
-
-def test_another_python_is_told_apart_from_ours(node: Path) -> None:
-    install(settings_of(node))
-    text = launcher_of(node).read_bytes()
-    other = text.replace(repr(MAGIC_NUMBER).encode(), b"b'other'")
-    assert other != text
-    launcher_of(node).write_bytes(other)
-    answer = run_launcher(launcher_of(node), CNI_COMMAND="VERSION")
-    assert (answer.returncode, answer.stderr) == (1, b"")
-    assert json.loads(answer.stdout)["code"] == 999
+        install(settings_of(node, COIL_PATH=str(wrong)))
+    assert snapshot(node) == before
 
 
 def test_the_configuration_appears_last(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +177,7 @@ def test_the_configuration_appears_last(node: Path, monkeypatch: pytest.MonkeyPa
 
     def observed(path: Path, data: bytes, *, mode: int) -> None:
         if path == conflist_of(node):
-            answer = run_launcher(launcher_of(node), CNI_COMMAND="VERSION")
+            answer = run_plugin_at(plugin_of(node), CNI_COMMAND="VERSION")
             seen.append(answer.returncode == 0)
         write_file(path, data, mode=mode)
 
@@ -237,7 +195,7 @@ def test_a_full_disk_leaves_what_was_there(node: Path, tmp_path: Path, monkeypat
 
     monkeypatch.setattr("os.fsync", no_space)
     with pytest.raises(OSError, match="No space left"):
-        install(settings_of(node, COIL_PATH=source_with(tmp_path, "A = 1\n")))
+        install(settings_of(node, COIL_PATH=version_of(tmp_path, b"newer")))
     assert snapshot(node) == before
 
 
@@ -259,6 +217,6 @@ def test_the_command(node: Path, arguments: list[str]) -> None:
     assert bad.stderr.count("\n") == 1
     assert not node.exists()
     assert run(*arguments).returncode == 0
-    assert launcher_of(node).exists()
+    assert plugin_of(node).exists()
     assert run("uninstall").returncode == 0
     assert snapshot(node) == {}

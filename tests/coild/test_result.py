@@ -58,7 +58,7 @@ def test_what_coild_answers(
 @pytest.mark.parametrize("version", ["0.3.0", "0.3.1", "0.4.0", "1.0.0"])
 def test_what_the_runtime_reads(version: str) -> None:
     answer = render_result(plan(V4, V6), netns="/run/netns/c1")
-    result: dict[str, Any] = convert_result(answer, version)
+    result: dict[str, Any] = json.loads(convert_result(answer, version))
     assert result["cniVersion"] == version
     families = [ip.get("version") for ip in result["ips"]]
     assert families == (["4", "6"] if version.startswith("0.") else [None, None])

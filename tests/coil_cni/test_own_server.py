@@ -1,0 +1,29 @@
+"""GC and STATUS against coild's own server, whose releases may or may not know them."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from coil.cnirpc.server import serve_cni
+from tests.coil.cnirpc.scripted_service import ScriptedService
+from tests.coil_cni.edges import NETCONF, Outcome, run_plugin
+
+
+async def ask(path: Path, command: str) -> Outcome:
+    conf = NETCONF | {"cniVersion": "1.1.0", "socket": str(path), "cni.dev/valid-attachments": []}
+    return await asyncio.to_thread(run_plugin, {"CNI_COMMAND": command}, json.dumps(conf).encode())
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+async def test_status_is_what_coild_says_of_its_health(tmp_path: Path, healthy: bool) -> None:
+    async with serve_cni(ScriptedService(), path=tmp_path / "sock", healthy=lambda: healthy):
+        outcome = await ask(tmp_path / "sock", "STATUS")
+    assert (outcome.code if outcome.output else outcome.status) == (0 if healthy else 50)
+
+
+async def test_a_gc_does_no_harm(tmp_path: Path) -> None:
+    async with serve_cni(ScriptedService(), path=tmp_path / "sock"):
+        outcome = await ask(tmp_path / "sock", "GC")
+    assert (outcome.status, outcome.output) == (0, b"")
