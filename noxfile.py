@@ -13,9 +13,16 @@ nox.options.sessions = ["lint", "types", "contracts", "unit", "kernel", "apiserv
 PYTHON = sys.executable
 
 
+ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",
+    # Programs are started hundreds of times: their modules are compiled once, even where somebody has asked for this.
+    "PYTHONDONTWRITEBYTECODE": "",
+}
+
+
 def run_pytest(session: nox.Session, *args: str) -> None:
     """Run pytest in a fresh interpreter; `nox -s PART -- ARGS` narrows it down."""
-    session.run(PYTHON, "-m", "pytest", *args, *session.posargs, env={"PYTHONUNBUFFERED": "1"})
+    session.run(PYTHON, "-m", "pytest", *args, *session.posargs, env=ENVIRONMENT)
 
 
 @nox.session
@@ -45,8 +52,8 @@ def unit(session: nox.Session) -> None:
 
 @nox.session
 def kernel(session: nox.Session) -> None:
-    """The data plane in network namespaces of this machine's kernel; needs root."""
-    run_pytest(session, "integration/netns")
+    """The data plane in network namespaces of this machine's kernel, the plugin in a root of its own; needs root."""
+    run_pytest(session, "integration/netns", "integration/plugin")
 
 
 @nox.session
@@ -71,7 +78,7 @@ def eip(session: nox.Session) -> None:
 def egress(session: nox.Session) -> None:
     """Egress NAT on a kernel with Foo-over-UDP, in a virtual machine where this one has none; needs root."""
     parts = session.posargs or ["integration/fou", "integration/egress"]
-    session.run(PYTHON, "-m", "integration.egress", *parts, env={"PYTHONUNBUFFERED": "1"})
+    session.run(PYTHON, "-m", "integration.egress", *parts, env=ENVIRONMENT)
 
 
 @nox.session

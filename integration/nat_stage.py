@@ -11,12 +11,15 @@ nothing else: what it receives from a pod it cannot answer, so an answer proves 
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from integration.netns.netns import Netns
+from integration.patience import wait_until
 
 GATEWAYS: Final = {Family.IPV4: "169.254.1.1", Family.IPV6: "fe80::1"}
 """The node's end of every link."""
@@ -74,6 +77,8 @@ class NatStage:
         """One more namespace that goes with the stage."""
         netns = Netns()
         self._stack.callback(netns.delete)
+        # A link's own address would be one thing in its first second and another one later.
+        netns.set_sysctl("net/ipv6/conf/default/accept_dad", "0")
         return netns
 
     def add_pod(self, number: int) -> Host:
@@ -86,32 +91,48 @@ class NatStage:
 
     def add_pod_at(self, link: str, addresses: dict[Family, IPAddress]) -> Host:
         """A pod with a default route in each of its families, behind that link of the node."""
-        pod = self._add_host(link, addresses)
-        for family in addresses:
-            pod.netns.ip(*_route(family, "default"))
-        return pod
+        return self._add_host(link, addresses, routes=dict.fromkeys(addresses, "default"))
 
     def _add_outside(self) -> Host:
-        host = self._add_host("outside", {family: OUTSIDE[family][9] for family in self.families})
-        for family in self.families:
-            host.netns.ip(*_route(family, str(self.router.addresses[family])))
-        return host
+        routes = {family: str(self.router.addresses[family]) for family in self.families}
+        return self._add_host("outside", {family: OUTSIDE[family][9] for family in self.families}, routes=routes)
 
-    def _add_host(self, link: str, addresses: dict[Family, IPAddress]) -> Host:
+    def _add_host(self, link: str, addresses: dict[Family, IPAddress], *, routes: dict[Family, str]) -> Host:
+        """`routes` are the destinations that are behind the node."""
         netns = self.new_netns()
-        self.node.ip("link", "add", link, "mtu", "1500", "type", "veth", "peer", "name", "eth0", "netns", netns.name)
+        self.node.ip_batch(
+            [
+                f"link add {link} mtu 1500 type veth peer name eth0 netns {netns.name}",
+                f"link set {link} up",
+                f"address add {GATEWAYS[Family.IPV4]}/32 dev {link}",
+                f"address add {GATEWAYS[Family.IPV6]}/64 dev {link} nodad",
+                *(f"route add {address} dev {link}" for address in addresses.values()),
+            ]
+        )
+        gateway = [f"route add {GATEWAYS[Family.IPV4]} dev eth0"] if Family.IPV4 in addresses else []
+        netns.ip_batch(
+            [
+                "link set eth0 up",
+                *(f"address add {address} dev eth0{_NODAD[family]}" for family, address in addresses.items()),
+                *gateway,
+                *(f"route add {target} via {GATEWAYS[family]} dev eth0" for family, target in routes.items()),
+            ]
+        )
         for end, name in ((self.node, link), (netns, "eth0")):
-            end.ip("link", "set", name, "up")
-        self.node.ip("address", "add", f"{GATEWAYS[Family.IPV4]}/32", "dev", link)
-        self.node.ip("address", "add", f"{GATEWAYS[Family.IPV6]}/64", "dev", link, "nodad")
-        for family, address in addresses.items():
-            netns.ip("address", "add", str(address), "dev", "eth0", *(("nodad",) if family is Family.IPV6 else ()))
-            self.node.ip("route", "add", str(address), "dev", link)
-        if Family.IPV4 in addresses:
-            netns.ip("route", "add", GATEWAYS[Family.IPV4], "dev", "eth0")
+            wait_until(partial(_has_own_address, end, name), what=f"{name} has its link-local address")
         return Host(netns=netns, addresses=addresses, link=link)
 
 
-def _route(family: Family, destination: str) -> tuple[str, ...]:
-    version = "-4" if family is Family.IPV4 else "-6"
-    return version, "route", "add", destination, "via", GATEWAYS[family], "dev", "eth0"
+def _has_own_address(netns: Netns, link: str) -> bool:
+    """Whether the kernel has given it, which it does a moment after the other end is up; of /proc/net/if_inet6."""
+    lines = netns.call(Path("/proc/thread-self/net/if_inet6").read_text).splitlines()
+    # Address, index, prefix length, scope (20 for a link's), flags (40 for one that is being tried), link.
+    fields = [line.split() for line in lines]
+    return any(
+        name == link and scope == "20" and address != _GATEWAY6 and not int(flags, 16) & 0x40
+        for address, _, _, scope, flags, name in fields
+    )
+
+
+_GATEWAY6: Final = IPv6Address(GATEWAYS[Family.IPV6]).packed.hex()
+_NODAD: Final = {Family.IPV4: "", Family.IPV6: " nodad"}

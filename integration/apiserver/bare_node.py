@@ -69,7 +69,9 @@ class BareNode(WiredNode):
         address = IPv4Address("127.0.0.1")
         metrics = free_port(address, 19386)
         health = free_port(address, metrics + 1)
-        command = ipam_controller_command(self.plane, ports=(metrics, health), flags=[LEASE])
+        # Nobody looks at its page, which is on any free port.
+        flags = [LEASE, "--inspect-addr=:0"]
+        command = ipam_controller_command(self.plane, ports=(metrics, health), flags=flags)
         spawn = partial(self.workspace.spawn, "coil-ipam-controller", command)
         service = Service(spawn, ready=controller_probe(self.plane, health=health))
         service.wait_ready()

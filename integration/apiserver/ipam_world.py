@@ -32,9 +32,9 @@ from integration.service import Service
 TIMEOUT = 60.0  # seconds; only a failure takes so long
 STOP_TIMEOUT = 20.0  # seconds; it gives itself ten
 LOCALHOST = IPv4Address("127.0.0.1")
-# As short as an election allows: a killed leader's lease has to expire before anybody else works. And nodes that are
-# deleted here do not come back.
-FLAGS = ("--lease-duration=5s", "--node-grace=1s")
+# As short as an election allows: a killed leader's lease has to expire before anybody else works. Nodes that are
+# deleted here do not come back. And the page that nobody looks at takes no port that others count on.
+FLAGS = ("--lease-duration=5s", "--node-grace=1s", "--inspect-addr=:0")
 
 
 class Replica:

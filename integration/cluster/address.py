@@ -1,7 +1,9 @@
 """Addresses and ports that concurrent clusters do not fight over.
 
 A control plane alone listens on a random address of 127.0.0.0/8, a cluster on its own subnet's: an address that nobody
-else uses, so a port that is free there once stays free over restarts.
+else uses, so a port that is free there once stays free over restarts. On 127.0.0.1, where controllers have their
+metrics and health, a port belongs to the process that was given it first, until that ends: what it starts there may
+die and come back, and nobody else is given the port between.
 """
 
 from __future__ import annotations
@@ -28,8 +30,25 @@ def is_free(address: IPv4Address, port: int) -> bool:
 
 
 def free_port(address: IPv4Address, preferred: int) -> int:
-    """``preferred`` or the next port above it that is free on ``address``."""
+    """``preferred`` or the next port above it that is free on ``address``, and no other living process' by this."""
     for port in range(preferred, preferred + 100):
-        if is_free(address, port):
+        if is_free(address, port) and _is_ours(address, port):
             return port
     raise OSError(f"no free port on {address} from {preferred} on")
+
+
+_claims: dict[tuple[IPv4Address, int], socket.socket] = {}
+
+
+def _is_ours(address: IPv4Address, port: int) -> bool:
+    """Whether this process has the port, by a claim that ends with it: an abstract name (unix(7)) has one owner."""
+    if (address, port) in _claims:
+        return True
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0coil-port-{address}-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims[address, port] = claim
+    return True

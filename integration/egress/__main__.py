@@ -4,10 +4,12 @@ import os
 import sys
 from collections.abc import Sequence
 
+from coil_freezer.error import FreezeError
 from integration.cluster.build import BuildError
 from integration.cluster.process import ComponentError
 from integration.egress.description import VARIABLE
 from integration.egress.outside import start_outside
+from integration.plugin.executable import plugin_executable
 from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
 from integration.vm.run import Terms, run_with_fou
@@ -21,10 +23,11 @@ def main(arguments: Sequence[str]) -> int:
         with start_outside() as (description, path):
             return run_with_fou(
                 [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(arguments or ["integration/egress"])],
-                terms=Terms(timeout=TIMEOUT, payload=[description.proxy]),
+                # Built here and carried along: under emulation the compiler would take minutes.
+                terms=Terms(timeout=TIMEOUT, payload=[description.proxy, plugin_executable()]),
                 environment={**os.environ, VARIABLE: str(path)},
             )
-    except (BuildError, ComponentError, KernelError, MachineError) as error:
+    except (BuildError, FreezeError, ComponentError, KernelError, MachineError) as error:
         print(error, file=sys.stderr)
         return 125
     except KeyboardInterrupt:

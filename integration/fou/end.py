@@ -36,8 +36,9 @@ class End:
             Family.IPV4: IPv4Address("198.51.100.0") + number,
             Family.IPV6: IPv6Address("2001:db8::") + number,
         }
-        for family in Family:
-            netns.ip("address", "add", str(self.inner[family]), "dev", "lo")
+        # A link's own address would be one thing in its first second and another one later.
+        netns.set_sysctl("net/ipv6/conf/default/accept_dad", "0")
+        netns.ip_batch([f"address add {self.inner[family]} dev lo" for family in Family])
         for which in ("all", "default"):
             netns.set_sysctl(f"net/ipv4/conf/{which}/rp_filter", "0")
 
@@ -114,6 +115,10 @@ def connect(one: End, other: End) -> None:
     """A wire between two ends; IPv6 addresses are good at once."""
     one.netns.ip("link", "add", ETH0, "mtu", "1500", "type", "veth", "peer", "name", ETH0, "netns", other.netns.name)
     for end in (one, other):
-        end.netns.ip("link", "set", ETH0, "up")
-        end.netns.ip("address", "add", f"{end.outer[Family.IPV4]}/24", "dev", ETH0)
-        end.netns.ip("address", "add", f"{end.outer[Family.IPV6]}/64", "dev", ETH0, "nodad")
+        end.netns.ip_batch(
+            [
+                f"link set {ETH0} up",
+                f"address add {end.outer[Family.IPV4]}/24 dev {ETH0}",
+                f"address add {end.outer[Family.IPV6]}/64 dev {ETH0} nodad",
+            ]
+        )

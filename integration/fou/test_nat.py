@@ -342,6 +342,8 @@ async def test_counters_outlive_a_set_up(world: NatWorld) -> None:
 
 async def test_a_sysctl_that_cannot_be_written_is_named_with_what_to_do(world: NatWorld) -> None:
     host = world.stage.add_pod(8)
+    # A namespace begins with what the machine's own has.
+    host.netns.set_sysctl("net/ipv4/ip_forward", "0")
     script = (
         "import asyncio, sys\n"
         "from ipaddress import ip_address\n"

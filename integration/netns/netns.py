@@ -7,7 +7,7 @@ import secrets
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,13 @@ class Netns:
         """Change something."""
         _run("ip", "-n", self.name, *arguments)
 
+    def ip_batch(self, commands: Sequence[str]) -> None:
+        """Change several things, in this order, by one start of the program: emulated, most of its time is its start.
+
+        A line has no options before the object; the family is that of its addresses.
+        """
+        _run("ip", "-n", self.name, "-batch", "-", text="\n".join([*commands, ""]))
+
     def read(self, *arguments: str) -> list[dict[str, Any]]:
         """What `ip -details -json` says. A table that does not exist is empty."""
         result = subprocess.run(
@@ -65,18 +72,21 @@ class Netns:
 
     def state(self) -> dict[str, Any]:
         """Everything that an attachment could leave behind, to be compared with a state before it."""
-        return {
-            " ".join(what): self.read(*what)
-            for what in (
-                ("address",),
-                ("rule",),
-                ("-6", "rule"),
-                ("route", "show", "table", "all"),
-                ("-6", "route", "show", "table", "all"),
-                ("neighbour", "show", "nud", "permanent"),
-                ("-6", "neighbour", "show", "nud", "permanent"),
-            )
-        }
+        both = ["rule", "route show table all", "neighbour show nud permanent"]
+        version6 = {f"-6 {command}": found for command, found in self._read_batch("-6", both).items()}
+        return self._read_batch("", ["address", *both]) | version6
+
+    def _read_batch(self, version: str, commands: Sequence[str]) -> dict[str, list[Any]]:
+        """What `ip -details -json` says to each command, by one start of it: an array after the other."""
+        options = ["-details", "-json", *version.split(), "-batch", "-"]
+        rest = _run("ip", "-n", self.name, *options, text="\n".join([*commands, ""]))
+        found = {}
+        for command in commands:
+            entries, end = json.JSONDecoder().raw_decode(rest := rest.lstrip())
+            found[command] = [entry for entry in entries if entry]
+            rest = rest[end:]
+        assert not rest.strip(), rest
+        return found
 
     def sysctl(self, path: str) -> str:
         """The text of a file below /proc/sys."""
@@ -149,6 +159,7 @@ def _retransmissions(connection: socket.socket) -> int:
     return int.from_bytes(info[_TCPI_TOTAL_RETRANS : _TCPI_TOTAL_RETRANS + 4], "little")
 
 
-def _run(*argv: str) -> None:
-    result = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+def _run(*argv: str, text: str = "") -> str:
+    result = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     assert result.returncode == 0, f"{' '.join(argv)}: {result.stderr}"
+    return result.stdout

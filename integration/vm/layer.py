@@ -23,7 +23,10 @@ PROGRAMS = (
 """What the tests and kube-proxy start; those that the machine does not have are left out."""
 
 _STANDARD_LIBRARY_UNUSED = {"test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data"}
-_CHECKOUT_UNUSED = {".git", ".venv", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build"}
+_CHECKOUT_UNUSED = {
+    *(".git", ".venv", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache"),
+    *("build", "docs", "tests"),
+}
 _PACKAGES_UNUSED = {
     *("playwright", "mypy", "mypyc", "pip", "setuptools", "virtualenv", "black", "blib2to3", "isort", "grimp"),
     *("grpc", "grpc_tools", "hatchling", "importlinter", "tzdata", "pendulum", "celpy", "lark"),

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from integration.vm.archive import Archive
 from integration.vm.boot import Errand, render_boot, render_errand
+from integration.vm.bytecode import missing_bytecode
 from integration.vm.feature import MODULES, missing_features
 from integration.vm.kernel import Kernel, KernelError, cached_kernel
 from integration.vm.layer import select_files
@@ -101,8 +102,12 @@ def _run_in_guest(argv: Sequence[str], environment: Mapping[str, str], terms: Te
 
 
 def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without proxies, none of which leads anywhere from inside."""
-    return {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
+    """Without proxies, none of which leads anywhere from inside, and without the machine's certificate authorities.
+
+    An HTTP library reads all of these on its import, for seconds under emulation. Nobody inside is told to trust them.
+    """
+    kept = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
+    return {**kept, "SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 
 def _write_initial(
@@ -122,6 +127,10 @@ def _write_initial(
     for path in [*_INDEXES, *tree.paths([*tree.below(FOLDERS), *MODULES, *OTHERS])]:
         if (source := kernel.modules / path).exists():
             archive.add_path(modules / path, source)
-    for source in select_files(payload):
+    sources = list(dict.fromkeys(select_files(payload)))
+    # Before the others: the first of a name wins, and theirs may be old.
+    for cache, content in missing_bytecode(sources):
+        archive.add_bytes(layer / str(cache).removeprefix("/"), content)
+    for source in sources:
         archive.add_path(layer / str(source).removeprefix("/"), source)
     archive.close()
