@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
 
 @contextmanager
 def nothing_stays(world: World) -> Iterator[None]:
-    """After the block the kernels of all nodes come back to what they held before it."""
+    """After the block the kernels of all nodes come back to what they held before it, when there was no policy."""
+    settle(lambda: _traces(world), after="the test before", timeout=20.0)
     before = world.states()
     yield
 
@@ -30,6 +31,15 @@ def nothing_stays(world: World) -> Iterator[None]:
         ]
 
     settle(strangers, after="deleted", timeout=20.0)
+
+
+def _traces(world: World) -> list[str]:
+    """Of policies that an agent has not heard the end of yet."""
+    return [
+        f"{node} still holds {state}"
+        for node, state in world.states().items()
+        if state["eips"] or "way" in str(state["inet"]) or "fwmark" in str(state["ip rule"])
+    ]
 
 
 def test_pods_come_and_go(world: World, gateway: Gateway) -> None:
