@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.ipam.attachment import AttachmentKey, ContainerId
@@ -53,6 +55,42 @@ def read_pod(args: CniArgs) -> PodName:
         read_argument(args, "K8S_POD_NAMESPACE"),
         read_argument(args, "K8S_POD_NAME"),
         args.args.get("K8S_POD_UID", ""),
+    )
+
+
+class _ValidAttachment(msgspec.Struct, frozen=True):
+    container_id: str = msgspec.field(name="containerID")
+    ifname: str
+
+
+class _Network(msgspec.Struct, frozen=True):
+    name: str
+    valid_attachments: tuple[_ValidAttachment, ...] | None = msgspec.field(
+        name="cni.dev/valid-attachments", default=None
+    )
+
+
+def read_network(args: CniArgs) -> str:
+    """The network's name; "" in a configuration that cannot be read, which is the plugin's affair."""
+    try:
+        return msgspec.json.decode(args.stdin_data, type=_Network).name
+    except msgspec.MsgspecError:
+        return ""
+
+
+def read_valid_attachments(args: CniArgs) -> tuple[str, frozenset[AttachmentKey]]:
+    """The network's name, and all attachments to it that the runtime knows of (CNI 1.1.0, GC)."""
+    try:
+        conf = msgspec.json.decode(args.stdin_data, type=_Network)
+    except msgspec.MsgspecError as error:
+        raise CniError(CniErrorCode.DECODING_FAILURE, "the network configuration cannot be read", str(error)) from None
+    if not conf.name or conf.valid_attachments is None:
+        # Nothing said is not nothing valid.
+        raise CniError(
+            CniErrorCode.INVALID_NETWORK_CONFIG, "a GC needs the network's name and its cni.dev/valid-attachments"
+        )
+    return conf.name, frozenset(
+        AttachmentKey(ContainerId(entry.container_id), entry.ifname) for entry in conf.valid_attachments
     )
 
 

@@ -10,7 +10,15 @@ from betterproto.lib.google.protobuf import Empty
 from coil.cnirpc.deadline import call_deadline
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import AddResponse, CniArgs, CniBase
-from coild.cni_call import as_cni_error, is_chained, read_key, read_netns, read_pod
+from coild.cni_call import (
+    as_cni_error,
+    is_chained,
+    read_key,
+    read_netns,
+    read_network,
+    read_pod,
+    read_valid_attachments,
+)
 from coild.pod_service import AddRequest, PodService
 from coild.result import render_result
 
@@ -33,7 +41,9 @@ class CniService(CniBase):
                     "another plugin has wired the pod already, and coild gives addresses itself",
                     "put coil first in the chain, or run coild with --enable-ipam=false",
                 )
-            plan = await self._pods.add(AddRequest(key=key, netns=netns, pod=pod, deadline=call_deadline()))
+            plan = await self._pods.add(
+                AddRequest(key=key, netns=netns, pod=pod, deadline=call_deadline(), network=read_network(cni_args))
+            )
         return AddResponse(result=render_result(plan, netns=cni_args.netns))
 
     async def del_(self, cni_args: CniArgs) -> Empty:
@@ -46,4 +56,11 @@ class CniService(CniBase):
         """CHECK."""
         with as_cni_error():
             await self._pods.check(read_key(cni_args), read_netns(cni_args))
+        return Empty()
+
+    async def gc(self, cni_args: CniArgs) -> Empty:
+        """GC. Idempotent; goes on after an error."""
+        with as_cni_error():
+            network, valid = read_valid_attachments(cni_args)
+            await self._pods.collect_garbage(network, valid)
         return Empty()

@@ -28,10 +28,13 @@ from coild.pod_network import PodNetwork
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A veth that exists, and the addresses of its pod."""
+    """A veth that exists, and the addresses of its pod. `network` is the name in the configuration that it was added
+    with, "" where an earlier process did that.
+    """
 
     host_name: LinkName
     addresses: PodAddresses
+    network: str = ""
 
 
 async def recover_attachments(

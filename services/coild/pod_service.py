@@ -17,7 +17,7 @@ Routes to pods that others removed are put back: at start, and by the sweep, fro
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 
@@ -64,12 +64,15 @@ class PodNetworkOptions:
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """An ADD as the runtime asks for it. `deadline` is when it stops listening, by the event loop's clock."""
+    """An ADD as the runtime asks for it. `deadline` is when it stops listening, by the event loop's clock; `network` is
+    the name of the network, by which a GC tells what is its.
+    """
 
     key: AttachmentKey
     netns: NetnsPath
     pod: PodName
     deadline: float = math.inf
+    network: str = ""
 
 
 class PodService:
@@ -126,6 +129,24 @@ class PodService:
         """
         await self._turns.take(key, lambda: self._check(key, netns))
 
+    async def collect_garbage(self, network: str, valid: frozenset[AttachmentKey]) -> None:
+        """Detach what was added to the network and is not among `valid`, all that the runtime knows of.
+
+        What an earlier process has added is left alone, as nobody knows which network's it is; so is what an operation
+        is under way for. Goes on after an error. Raises NetlinkError, the last there was.
+        """
+        failure: NetlinkError | None = None
+        for key, attachment in list(self._attachments.items()):
+            if attachment.network != network or key in valid or key in self._turns:
+                continue
+            self._log.info("the runtime does not know an attachment any more", container=key.container_id)
+            try:
+                await self._turns.take(key, partial(self._discard, key, attachment))
+            except NetlinkError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
     async def restore_routes(self) -> None:
         """Put back what others took out of the pod table of routes to pods. Raises NetlinkError."""
         # Only attachments that rested before the kernel was asked can be judged by its answer.
@@ -160,13 +181,15 @@ class PodService:
             except PodCheckError as error:  # any other says nothing about the attachment, and leaves it alone
                 self._log.info("attachment made anew", container=request.key.container_id, why=str(error))
             else:
+                if known.network != request.network:
+                    self._attachments[request.key] = replace(known, network=request.network)
                 await self._connect(request, known)
                 return plan
             # The addresses stay the pod's: what is repeated gets the same answer.
             await self._turns.take(known.host_name, lambda: self._detach(request.key))
         addresses = await self._acquire(request)
         try:
-            attachment = Attachment(self._host_name(request), addresses)
+            attachment = Attachment(self._host_name(request), addresses, request.network)
             plan = self._plan(request.key, attachment)
             await self._turns.take(attachment.host_name, lambda: self._attach(request, attachment, plan))
         except BaseException:
@@ -217,6 +240,10 @@ class PodService:
         if attachment is not None:
             await self._turns.take(attachment.host_name, lambda: self._detach(key))
         self._source.release(key)
+
+    async def _discard(self, key: AttachmentKey, attachment: Attachment) -> None:
+        if self._attachments.get(key) is attachment:
+            await self._delete(key)
 
     async def _detach(self, key: AttachmentKey) -> None:
         # Asked again, as the link may have become another attachment's while this one waited for its turn.

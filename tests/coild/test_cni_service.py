@@ -44,13 +44,14 @@ def args(
     ifname: str = "eth0",
     namespace: str = "apps",
     pod: str = "p",
+    network: str = "k8s",
 ) -> CniArgs:
     return CniArgs(
         container_id=container,
         netns=netns,
         ifname=ifname,
         args={"K8S_POD_NAMESPACE": namespace, "K8S_POD_NAME": pod, "IS_CHAINED": "false"},
-        stdin_data=b'{"cniVersion": "0.4.0", "name": "k8s", "type": "coil"}',
+        stdin_data=json.dumps({"cniVersion": "0.4.0", "name": network, "type": "coil"}).encode(),
     )
 
 
@@ -81,6 +82,60 @@ async def test_the_life_of_a_pod(world: World, service: CniService) -> None:
     assert world.kernel.veths == {}
     error = await refused(service, "CHECK", args())
     assert error.code is CniErrorCode.UNKNOWN_CONTAINER
+
+
+def garbage(network: str, *valid: str) -> CniArgs:
+    """A GC: all containers that the runtime knows of in that network."""
+    known = [{"containerID": container, "ifname": "eth0"} for container in valid]
+    conf = {"cniVersion": "1.1.0", "name": network, "type": "coil", "cni.dev/valid-attachments": known}
+    return CniArgs(path="/opt/cni/bin", stdin_data=json.dumps(conf).encode())
+
+
+async def test_a_gc_detaches_what_the_runtime_has_forgotten(world: World, service: CniService) -> None:
+    for container in ("c1", "c2", "c3"):
+        world.kernel.namespace(container)
+        await service.add(
+            args(container, netns=f"/run/netns/{container}", network="other" if container == "c3" else "k8s")
+        )
+    await service.gc(garbage("k8s", "c1"))
+    await service.check(args())
+    await service.check(args("c3", netns="/run/netns/c3"))
+    assert len(world.kernel.veths) == 2
+    await service.gc(garbage("k8s", "c1", "c9"))
+    assert len(world.kernel.veths) == 2
+    await service.gc(garbage("other"))
+    assert len(world.kernel.veths) == 1
+
+
+async def test_a_gc_leaves_what_an_earlier_process_has_added(world: World, coild: Coild, service: CniService) -> None:
+    await service.add(args())
+    again = CniService((await coild.start_again()).pods)
+    await again.gc(garbage("k8s"))
+    await again.gc(garbage("other"))
+    assert len(world.kernel.veths) == 1
+    await again.add(args())
+    await again.gc(garbage("k8s"))
+    assert not world.kernel.veths
+
+
+@pytest.mark.parametrize(
+    ("stdin", "code"),
+    [
+        (b"{", CniErrorCode.DECODING_FAILURE),
+        (b"{}", CniErrorCode.DECODING_FAILURE),
+        (b'{"name": "k8s"}', CniErrorCode.INVALID_NETWORK_CONFIG),
+        (b'{"name": "", "cni.dev/valid-attachments": []}', CniErrorCode.INVALID_NETWORK_CONFIG),
+        (b'{"name": "k8s", "cni.dev/valid-attachments": [{"ifname": "eth0"}]}', CniErrorCode.DECODING_FAILURE),
+    ],
+)
+async def test_a_gc_that_does_not_say_what_is_valid(
+    world: World, service: CniService, stdin: bytes, code: CniErrorCode
+) -> None:
+    await service.add(args())
+    with pytest.raises(CniError) as caught:
+        await service.gc(CniArgs(stdin_data=stdin))
+    assert caught.value.code is code
+    assert len(world.kernel.veths) == 1
 
 
 async def test_a_namespace_without_addresses_is_named(service: CniService) -> None:

@@ -150,6 +150,23 @@ class CniStub(betterproto.ServiceStub):
             metadata=metadata,
         )
 
+    async def gc(
+        self,
+        cni_args: "CniArgs",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "betterproto_lib_google_protobuf.Empty":
+        return await self._unary_unary(
+            "/pkg.cnirpc.CNI/GC",
+            cni_args,
+            betterproto_lib_google_protobuf.Empty,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class CniBase(ServiceBase):
 
@@ -164,6 +181,9 @@ class CniBase(ServiceBase):
     async def check(
         self, cni_args: "CniArgs"
     ) -> "betterproto_lib_google_protobuf.Empty":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def gc(self, cni_args: "CniArgs") -> "betterproto_lib_google_protobuf.Empty":
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
     async def __rpc_add(
@@ -189,6 +209,14 @@ class CniBase(ServiceBase):
         response = await self.check(request)
         await stream.send_message(response)
 
+    async def __rpc_gc(
+        self,
+        stream: "grpclib.server.Stream[CniArgs, betterproto_lib_google_protobuf.Empty]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.gc(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
         return {
             "/pkg.cnirpc.CNI/Add": grpclib.const.Handler(
@@ -205,6 +233,12 @@ class CniBase(ServiceBase):
             ),
             "/pkg.cnirpc.CNI/Check": grpclib.const.Handler(
                 self.__rpc_check,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                CniArgs,
+                betterproto_lib_google_protobuf.Empty,
+            ),
+            "/pkg.cnirpc.CNI/GC": grpclib.const.Handler(
+                self.__rpc_gc,
                 grpclib.const.Cardinality.UNARY_UNARY,
                 CniArgs,
                 betterproto_lib_google_protobuf.Empty,
