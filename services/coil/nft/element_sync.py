@@ -78,15 +78,13 @@ def write_tables(
 ) -> bool:
     """As `load_elements`, of tables that have just been listed, without elements."""
     commands: list[dict[str, Any]] = []
-    staying: list[NftSet] = []
-    names: list[SetName] = []
+    staying: dict[SetName, NftSet] = {}
     for table, listed in zip(tables, listings, strict=True):
         needed = plan_commands(listed, table)
         commands += needed
-        kept = _staying_sets(table, listed, needed)
-        staying += kept
-        names += (SetName(table.family, table.name, entry.name) for entry in kept)
-    changes = _differences(dict(zip(names, staying, strict=True)), elements, ranged=_ranged_sets(tables))
+        staying |= _staying_sets(table, listed, needed)
+    ranged = frozenset(name for name, entry in _sets(tables).items() if entry.intervals)
+    changes = _differences(staying, elements, ranged=ranged)
     if commands and any(listings):
         with transaction(len(changes)):
             run(_plan_changes(tables, listings, changes), doing=f"load {' and '.join(map(str, tables))}")
@@ -111,7 +109,7 @@ def change_elements(tables: Sequence[NftTable], changes: ElementChanges, line: L
     if not changes:
         return
     doing = f"change {len(changes)} elements"
-    sets = {SetName(table.family, table.name, entry.name): entry for table in tables for entry in table.sets}
+    sets = _sets(tables)
     if not changes.anew and all(is_writable(sets[name]) for name in (*changes.deletes, *changes.adds)):
         with closing(Line()) if line is None else nullcontext(line) as used:
             used.transact(list(_messages(sets, changes)), doing=doing)
@@ -178,7 +176,7 @@ def _read(sets: dict[SetName, NftSet]) -> dict[SetName, dict[ElementKey, Element
     }
 
 
-def _staying_sets(table: NftTable, listed: Listing, commands: Iterable[dict[str, Any]]) -> list[NftSet]:
+def _staying_sets(table: NftTable, listed: Listing, commands: Iterable[dict[str, Any]]) -> dict[SetName, NftSet]:
     """The sets of the table that are there and that the commands do not delete: of one that goes, or comes anew,
     nothing is left.
     """
@@ -189,13 +187,11 @@ def _staying_sets(table: NftTable, listed: Listing, commands: Iterable[dict[str,
         for kind in ("set", "map")
         if kind in command.get("delete", {})
     }
-    return [entry for entry in table.sets if entry.name in there]
+    return {name: entry for name, entry in _sets([table]).items() if name.name in there}
 
 
-def _ranged_sets(tables: Iterable[NftTable]) -> frozenset[SetName]:
-    return frozenset(
-        SetName(table.family, table.name, entry.name) for table in tables for entry in table.sets if entry.intervals
-    )
+def _sets(tables: Iterable[NftTable]) -> dict[SetName, NftSet]:
+    return {SetName(table.family, table.name, entry.name): entry for table in tables for entry in table.sets}
 
 
 def _is_of(name: SetName, table: NftTable) -> bool:
