@@ -1,4 +1,4 @@
-"""`python -m coil_cni`: the plugin from a source tree. On a node the installer's launcher does this."""
+"""`python -m coil_cni`: the plugin from a source tree. On a node it is one file (`coil_freezer`)."""
 
 from coil_cni.main import main
 

@@ -88,7 +88,7 @@ def measure_tables(_wanted: Collection[Figure]) -> Iterator[Reading]:
         FULL,
         loads[ours],
         loads[theirs],
-        note=f"{shape}; from the filled book, {median(kernel):.0f} ms of it in library and kernel, one transaction, "
+        note=f"{shape}; from the filled book, {median(kernel):.0f} ms of it in library and kernel, "
         "against two programs that are given ready texts",
     )
     yield _compared(

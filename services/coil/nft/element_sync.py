@@ -7,8 +7,8 @@ refresh_timeouts(fuses, milliseconds)      one transaction
 Two tables may change in one transaction. Sets whose elements expire are `refresh_timeouts`' alone: the others leave
 what is in them as it is.
 
-Elements are read and written without libnftables, which takes twenty times as long for them and reads whole sets before
-it changes one element. It is left the tables themselves, and what `is_writable` leaves it.
+Elements are read and written without libnftables, which takes several times as long for them and reads whole sets
+before it changes one element. It is left the tables themselves, and what `is_writable` leaves it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -1,8 +1,8 @@
 """Tables that this process keeps what they should be. Runs in a worker's thread, in the namespace of the tables.
 
-The first time the library lists what is there, but for the elements. From then on it is told what to write, and reads
-nothing: where something changes the namespace's tables often, a long listing would not come to an end
-(`coil.nft.netfilter_dump`). So load for the first time before anything does.
+The first time the library lists what is there. From then on it is told what to write, and lists nothing: where
+something changes the namespace's tables often, a long listing would not come to an end (`coil.nft.netfilter_dump`). So
+load for the first time before anything does.
 
 Invariant: the models are of tables that were right when they were read.
 """
@@ -62,9 +62,9 @@ class KeptTables:
             different |= wrote
             after = self._images()
             # Otherwise somebody else may have changed them, between what made them right and the look at them.
-            alone = not wrote and read_generation(doing="look at the tables") == generation
+            alone = read_generation(doing="look at the tables") == generation
             models = [image for image in after if image is not None]
-            if len(models) == len(self._tables) and (alone or (not wrote and before == after)):
+            if not wrote and len(models) == len(self._tables) and (alone or before == after):
                 self._models = models
                 break
         return different

@@ -127,8 +127,8 @@ def _transact(connection: socket.socket, messages: Sequence[Message], doing: str
     missing = set(range(1, len(messages) + 1))
     batch = b"".join(parts)
     # A transaction is one message to the kernel, and room for it is counted twice.
-    connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, max(2 * len(batch), _ROOM))
     try:
+        connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, max(2 * len(batch), _ROOM))
         connection.send(batch)
     except OSError as error:
         raise NftError(doing=doing, reason=f"the kernel does not take it ({error.strerror})") from error

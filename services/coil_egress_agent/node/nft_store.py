@@ -27,7 +27,7 @@ from coil.nft.netfilter_message import Line
 from coil.nft.table_sync import delete_table
 
 STEP: Final = 4096
-"""Elements in one transaction, where there may be several: some 50 ms."""
+"""Elements in one transaction, where there may be several: what the fuse may have to wait for."""
 
 _CLASSES: Final = frozenset(name for sets in SETS.values() for name in (sets.classes, sets.subnet_classes))
 _CHOICES: Final = frozenset(name for sets in SETS.values() for name in (sets.choices, sets.default_choices))

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,14 +18,10 @@ def test_a_name_has_the_same_number_everywhere(names: set[str]) -> None:
     assert {name: together.take(name) for name in names} == words
 
 
-def test_two_names_never_share_one(monkeypatch: object) -> None:
-    few = numbering._COUNT
-    try:
-        numbering._COUNT = 3
-        book = Numbering()
-        words = [book.take(name) for name in "abc"]
-        assert sorted(words) == ["1:1", "1:2", "1:3"]
-        book.give_back(words[1])
-        assert book.take("d") == words[1]
-    finally:
-        numbering._COUNT = few
+def test_two_names_never_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbering, "_COUNT", 3)
+    book = Numbering()
+    words = [book.take(name) for name in "abc"]
+    assert sorted(words) == ["1:1", "1:2", "1:3"]
+    book.give_back(words[1])
+    assert book.take("d") == words[1]
