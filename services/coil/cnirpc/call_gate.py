@@ -15,11 +15,16 @@ from coil.cnirpc.error import CniError, CniErrorCode
 
 @dataclass(frozen=True, kw_only=True)
 class CallLimits:
-    """`seconds` bounds a call that came without a deadline, or with a longer one; it includes the queue."""
+    """`seconds` bounds a call that came without a deadline, or with a longer one; it includes the queue.
+
+    Beyond `connections`, the oldest are closed on which nothing is asked: a client that forgets its own would take all
+    the files that the process may open.
+    """
 
     running: int = 64
     queued: int = 256
     seconds: float = 60.0
+    connections: int = 640
 
 
 class CallRefusedError(CniError):

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 from grpclib.events import RecvRequest, listen
 from grpclib.exceptions import GRPCError, StreamTerminatedError
@@ -28,11 +28,14 @@ from prometheus_client import CollectorRegistry
 
 from coil.cnirpc.call_gate import CallGate, CallLimits, CallRefusedError
 from coil.cnirpc.call_metric import CallMetrics
+from coil.cnirpc.codec import CniCodec
 from coil.cnirpc.deadline import answered_within
 from coil.cnirpc.error import CniError, CniErrorCode
+from coil.cnirpc.gathered_transport import GatheredTransport
 from coil.cnirpc.listener import BACKLOG, Listener
 from coil.cnirpc.messages import CniBase
 from coil.cnirpc.reflection import with_reflection
+from coil.cnirpc.request import BoundedStream
 from coil.cnirpc.status import CniStatusCodec, grpc_error
 
 if TYPE_CHECKING:
@@ -70,7 +73,7 @@ async def serve_cni(
         return not gate.closed and healthy()
 
     health = Health({service: [ServiceCheck(check, check_ttl=_HEALTH_SECONDS)]})
-    server = _Server(with_reflection([service, health]), status_details_codec=CniStatusCodec())
+    server = _Server(with_reflection([service, health]), connections=limits.connections)
     _admit_through(
         gate, server, methods=service.__mapping__().keys(), metrics=metrics or CallMetrics(CollectorRegistry())
     )
@@ -96,20 +99,47 @@ class _Server(Server):
     listen at the same path by then.
     """
 
-    def __init__(self, handlers: Collection["IServable"], *, status_details_codec: CniStatusCodec) -> None:
-        super().__init__(handlers, status_details_codec=status_details_codec)
-        self._protocols: WeakSet[H2Protocol] = WeakSet()
+    def __init__(self, handlers: Collection["IServable"], *, connections: int) -> None:
+        super().__init__(handlers, codec=CniCodec(), status_details_codec=CniStatusCodec())
+        self._protocols: WeakKeyDictionary[H2Protocol, None] = WeakKeyDictionary()  # the oldest first
+        self._connections = connections
 
     def _protocol_factory(self) -> H2Protocol:
-        protocol = super()._protocol_factory()
-        self._protocols.add(protocol)
+        self._make_room()
+        plain = super()._protocol_factory()
+        protocol = _Protocol(plain.handler, plain.config, plain.h2_config)
+        self._protocols[protocol] = None
         return protocol
 
     def hang_up(self) -> None:
         """Close every connection. What has been written is still sent."""
-        for protocol in list(self._protocols):
-            if hasattr(protocol, "processor"):  # set once the connection is made
-                protocol.processor.close("coild is stopping")
+        for protocol in self._connected():
+            protocol.processor.close("coild is stopping")
+
+    def _make_room(self) -> None:
+        """Close as many connections as are too many, of those on which nothing is asked the oldest.
+
+        Calls are bounded by the gate, in number and in time, and so are connections with calls.
+        """
+        if len(self._protocols) < self._connections:
+            return
+        connected = self._connected()
+        excess = max(0, len(connected) + 1 - self._connections)
+        doomed = [protocol for protocol in connected if not protocol.processor.streams][:excess]
+        if doomed:
+            log.warning("of %d connections, %d on which nothing is asked are closed", len(connected), len(doomed))
+        for protocol in doomed:
+            protocol.processor.close("too many connections")
+
+    def _connected(self) -> list[H2Protocol]:
+        # The processor is there once the connection is made; an object outlives its connection by a while.
+        made = [protocol for protocol in self._protocols if hasattr(protocol, "processor")]
+        return [protocol for protocol in made if not protocol.connection.is_closing()]
+
+
+class _Protocol(H2Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(GatheredTransport(cast(asyncio.Transport, transport)))
 
 
 async def _close(server: _Server, gate: CallGate) -> None:
@@ -147,7 +177,7 @@ async def _answer(
     with metrics.measure(operation) as call:
         try:
             with answered_within(left):
-                await gate.run(partial(handler, stream))
+                await gate.run(partial(handler, cast(Any, BoundedStream(stream))))
         except CniError as error:
             call.outcome = error.code.name
             if isinstance(error, CallRefusedError):

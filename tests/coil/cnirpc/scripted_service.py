@@ -36,7 +36,13 @@ class ScriptedService(CniBase):
         return Empty()
 
 
-def foreign_call(path: Path, method: str, *, seconds: float = 30, **fields: Any) -> bytes:
+def scripted(script: Callable[[CniArgs], Awaitable[None]]) -> ScriptedService:
+    service = ScriptedService()
+    service.script = script
+    return service
+
+
+def foreign_call(path: Path, method: str, /, *, seconds: float = 30, **fields: Any) -> bytes:
     """Blocks; the serialized response. Raises grpc.RpcError."""
     request = protobuf_message("pkg.cnirpc.CNIArgs", **fields).SerializeToString()
     with grpc.insecure_channel(f"unix:{path}") as channel:
