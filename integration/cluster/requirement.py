@@ -24,6 +24,7 @@ COMMANDS = {
     "mount": "mount",
     "nsenter": "util-linux",
     "runc": "runc",
+    "tc": "iproute2",
     "unshare": "util-linux",
 }
 """Programs that run in a cluster, and the Debian package of each."""

@@ -1,0 +1,217 @@
+"""Plugins after Coil in one conflist, under a real kubelet and containerd: Debian's portmap and bandwidth take Coil's
+result for what it is, and a pod that goes leaves nothing of theirs.
+
+Both act at the host's end of the pod's veth: portmap by the pod's addresses, bandwidth by the interface in the result.
+"""
+
+import json
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from coil_installer.node_files import install
+from coil_installer.settings import Place, Settings
+from integration.cluster.node import Node, NodeCommandError
+from integration.cluster.requirement import CNI_PLUGINS
+from integration.demo.workload import PORT, server_container
+from integration.deployment import COILD_SOCKET, install_plugin
+from integration.kernel_state import POD_TABLE, KernelState
+from integration.nodes.coil_cluster import CoilCluster, Room
+from integration.patience import settle, wait_until
+from integration.plugin.executable import plugin_executable
+
+pytestmark = pytest.mark.cluster
+
+HOST_PORT = 18080
+INGRESS, EGRESS = 1_000_000, 2_000_000
+"""Bytes in a second. The annotations say it in bits."""
+PLUGINS = ("portmap", "bandwidth")
+CONFLIST = {
+    "cniVersion": "1.0.0",
+    "name": "k8s-pod-network",
+    "plugins": [
+        {"type": "coil", "socket": str(COILD_SOCKET)},
+        {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}},
+        {"type": "bandwidth", "capabilities": {"bandwidth": True}},
+    ],
+}
+ADDRESSES = {4: "ipv4", 6: "ipv6"}
+FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
+IPTABLES = ("iptables", "ip6tables")
+
+
+@pytest.fixture(scope="module")
+def chain(coil_cluster: CoilCluster) -> Iterator[CoilCluster]:
+    """The cluster, with the chain on its first node."""
+    coil_cluster.installation.ensure_running()
+    node = coil_cluster.nodes[0]
+    with chained(node):
+        yield coil_cluster
+    # portmap's own chains, which every host port goes through, are there to stay.
+    for command in IPTABLES:
+        forget_portmap(coil_cluster.kernel(node), command)
+
+
+@pytest.fixture(scope="module")
+def room(chain: CoilCluster) -> Iterator[Room]:
+    """The pod in question, another one on its node, and one on the other node."""
+    here, there = chain.nodes
+    with chain.room() as opened:
+        opened.run(published(opened, "published", here), opened.pod("near", here), opened.pod("far", there))
+        yield opened
+
+
+@contextmanager
+def chained(node: Node) -> Iterator[None]:
+    """Have the node's containerd run the chain; afterwards what it ran before."""
+    copies = [Path(shutil.copy2(CNI_PLUGINS / name, node.cni_bin_dir)) for name in PLUGINS]
+    place = Place(conf_dir=node.cni_conf_dir, conf_name="10-coil.conflist", bin_dir=node.cni_bin_dir)
+    install(Settings(place=place, plugin=plugin_executable(), netconf=json.dumps(CONFLIST)))
+    wait_until(lambda: runtime_knows(node, "portmap"), what="containerd has read the chain")
+    try:
+        yield
+    finally:
+        install_plugin(bin_dir=node.cni_bin_dir, etc_dir=node.cni_conf_dir, socket=COILD_SOCKET)
+        wait_until(lambda: not runtime_knows(node, "portmap"), what="containerd has read Coil's configuration again")
+        for copy in copies:
+            copy.unlink()
+
+
+def runtime_knows(node: Node, plugin: str) -> bool:
+    """Whether the configuration that containerd has read names the plugin.
+
+    RuntimeService.Status of the CRI, asked with `verbose`: the answer has the configuration's text in it.
+    """
+    with grpc.insecure_channel(f"unix:{node.containerd_socket}") as channel:
+        status = channel.unary_unary("/runtime.v1.RuntimeService/Status")
+        answer: bytes = status(b"\x08\x01", timeout=10)
+    assert b"k8s-pod-network" in answer
+    return plugin.encode() in answer
+
+
+def published(room: Room, name: str, node: Node) -> dict[str, Any]:
+    """A server with a host port and a limit in each direction."""
+    container = {**server_container(), "ports": [{"containerPort": PORT, "hostPort": HOST_PORT}]}
+    pod = room.pod(name, node, containers=[container])
+    pod["metadata"]["annotations"] = {
+        "kubernetes.io/ingress-bandwidth": str(8 * INGRESS),
+        "kubernetes.io/egress-bandwidth": str(8 * EGRESS),
+    }
+    return pod
+
+
+def node_url(node: Node, version: int) -> str:
+    """The host port at the node's address."""
+    return f"http://{node.ipv4 if version == 4 else f'[{node.ipv6}]'}:{HOST_PORT}/name"
+
+
+@pytest.mark.parametrize("version", ADDRESSES)
+def test_the_host_port_leads_to_the_pod_from_both_nodes(chain: CoilCluster, room: Room, version: int) -> None:
+    here, there = chain.nodes
+    for asking in (there, here):
+        assert asking.run([*FETCH, node_url(here, version)]) == "published\n"
+    with pytest.raises(NodeCommandError):
+        here.run([*FETCH, node_url(there, version)])
+
+
+def test_the_host_port_is_on_the_nodes_loopback_too(chain: CoilCluster, room: Room) -> None:
+    # portmap does that for IPv4 only: of ::1 the kernel lets nothing out.
+    assert chain.nodes[0].run([*FETCH, f"http://127.0.0.1:{HOST_PORT}/name"]) == "published\n"
+
+
+@pytest.mark.parametrize("version", ADDRESSES)
+@pytest.mark.parametrize("pod", ["near", "far", "published"])
+def test_the_host_port_leads_to_the_pod_from_pods_itself_included(
+    chain: CoilCluster, room: Room, pod: str, version: int
+) -> None:
+    assert room.kubectl("exec", pod, "--", *FETCH, node_url(chain.nodes[0], version)) == "published\n"
+
+
+def test_every_pod_is_reached_by_its_addresses_as_without_the_chain(room: Room) -> None:
+    assert room.find_gaps() == []
+
+
+def test_the_limits_stand_where_the_pods_traffic_passes(chain: CoilCluster, room: Room) -> None:
+    kernel = chain.kernel(chain.nodes[0])
+    veth = host_link(kernel, room, "published")
+    [ifb] = limiters(kernel)
+    before = {link: shaped(kernel, link)["bytes"] for link in (veth, ifb)}
+    assert chain.nodes[1].run([*FETCH, node_url(chain.nodes[0], 4)]) == "published\n"
+    for link, rate in ((veth, INGRESS), (ifb, EGRESS)):
+        qdisc = shaped(kernel, link)
+        assert qdisc["options"]["rate"] == rate
+        assert qdisc["bytes"] > before[link]
+    assert qdiscs(kernel, host_link(kernel, room, "near"), "tbf") == []
+
+
+def test_nothing_is_left_of_a_pod_that_is_deleted(chain: CoilCluster) -> None:
+    node = chain.nodes[1]
+    kernel = chain.kernel(node)
+    with chained(node), chain.room() as room:
+        room.run(published(room, "gone", node))
+        [pod] = room.pods()
+        addresses = [address for address in pod.addresses if address]
+        link = host_link(kernel, room, "gone")
+        assert len(leftovers(kernel, addresses, link)) > 4
+        room.kubectl("delete", "pod", "gone", "--timeout=60s")
+        settle(lambda: leftovers(kernel, addresses, link), after="the pod was deleted")
+        # The port is free for the next one.
+        room.run(published(room, "next", node))
+        for version in ADDRESSES:
+            assert chain.nodes[0].run([*FETCH, node_url(node, version)]) == "next\n"
+    settle(lambda: leftovers(kernel, addresses, link), after="the last one was deleted")
+    for command in IPTABLES:
+        forget_portmap(kernel, command)
+
+
+def host_link(kernel: KernelState, room: Room, pod: str) -> str:
+    """The host's end of a pod's veth."""
+    [address] = [row.ipv4 for row in room.pods() if row.name == pod]
+    return kernel.destinations(POD_TABLE)[f"{address}/32"]
+
+
+def limiters(kernel: KernelState) -> list[str]:
+    """The links that bandwidth made, one for each pod with a limit on what it sends."""
+    return [link["ifname"] for link in kernel.ip("link", "show", "type", "ifb")]
+
+
+def qdiscs(kernel: KernelState, link: str, kind: str) -> list[dict[str, Any]]:
+    found = json.loads(kernel.run("tc", "-statistics", "-json", "qdisc", "show", "dev", link))
+    return [qdisc for qdisc in found if qdisc["kind"] == kind]
+
+
+def shaped(kernel: KernelState, link: str) -> dict[str, Any]:
+    """The token bucket of a link."""
+    [qdisc] = qdiscs(kernel, link, "tbf")
+    return qdisc
+
+
+def leftovers(kernel: KernelState, addresses: list[str], link: str) -> list[str]:
+    """A line for each thing in the kernel that is this pod's, or that portmap or bandwidth made for any."""
+    marks = ("CNI-DN-", f"dport {HOST_PORT}", f"dports {HOST_PORT}", *addresses)
+    found = [f"the limiter {name}" for name in limiters(kernel)]
+    if kernel.link(link) is not None:
+        found.append(f"the link {link}")
+    for command in IPTABLES:
+        rules = kernel.run(f"{command}-save").splitlines()
+        found += [f"{command}: {rule}" for rule in rules if any(mark in rule for mark in marks)]
+    for version in ("-4", "-6"):
+        routes = kernel.ip(version, "route", "show", "table", "all")
+        found += [f"a route to {route['dst']}" for route in routes if route["dst"] in addresses]
+    found += [f"the address {address} on the node" for address in kernel.global_addresses() & {*addresses}]
+    return found
+
+
+def forget_portmap(kernel: KernelState, command: str) -> None:
+    """Remove the chains that portmap makes for all pods together."""
+    rules = [line for line in kernel.run(command, "-t", "nat", "-S").splitlines() if "CNI-HOSTPORT" in line]
+    for rule in [line for line in rules if line.startswith("-A ")]:
+        kernel.run(command, "-t", "nat", "-D", *shlex.split(rule)[1:])
+    for chain in [line for line in rules if line.startswith("-N ")]:
+        kernel.run(command, "-t", "nat", "-X", chain.split()[1])
