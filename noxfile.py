@@ -8,7 +8,19 @@ import nox
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "none"
 nox.options.stop_on_first_error = True
-nox.options.sessions = ["lint", "types", "contracts", "unit", "kernel", "apiserver", "soak", "eip", "egress", "cluster"]
+nox.options.sessions = [
+    "lint",
+    "types",
+    "contracts",
+    "unit",
+    "kernel",
+    "image",
+    "apiserver",
+    "soak",
+    "eip",
+    "egress",
+    "cluster",
+]
 
 PYTHON = sys.executable
 
@@ -60,6 +72,12 @@ def kernel(session: nox.Session) -> None:
 def apiserver(session: nox.Session) -> None:
     """The services against a real etcd and kube-apiserver; needs root."""
     run_pytest(session, "integration/apiserver")
+
+
+@nox.session
+def image(session: nox.Session) -> None:
+    """The container image: built without a registry, twice, and started with a read-only root; needs root."""
+    run_pytest(session, "integration/image")
 
 
 @nox.session

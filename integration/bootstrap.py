@@ -51,6 +51,7 @@ PACKAGES = {
     "gcc": "building the plugin",
     "libc6-dev": "building the plugin",
     "libpython3.11-dev": "building the plugin",
+    "debootstrap": "the root file system that the image is built in",
     "golang-go": "building Kubernetes",
     "dpkg-dev": "fetching Kubernetes' source package",
     "rsync": "building Kubernetes",

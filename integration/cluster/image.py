@@ -1,6 +1,7 @@
 """Container images made on the spot, as an OCI image layout in a tar (OCI image specification 1.0), without a registry.
 
-Both images hold Debian's static busybox; they differ in what they run. Pods use them with ``imagePullPolicy: Never``.
+The two images that are made here hold Debian's static busybox; they differ in what they run. Pods use them with
+``imagePullPolicy: Never``. ``write_archive`` takes others as well.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 BUSYBOX_IMAGE = "coil.test/busybox:1"
@@ -29,11 +30,14 @@ class ImageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image of one layer (a tar) under a name."""
+    """An image of one layer (a tar) under a name. `command` is empty where whoever starts it names the program."""
 
     name: str
     layer: bytes
-    command: Sequence[str]
+    command: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": "/bin"})
+    labels: Mapping[str, str] = field(default_factory=dict)
+    user: str = ""
 
 
 def busybox_images() -> list[Image]:
@@ -63,7 +67,12 @@ def _add_image(archive: tarfile.TarFile, image: Image) -> Mapping[str, object]:
     config = {
         "architecture": _ARCHITECTURES[platform.machine()],
         "os": "linux",
-        "config": {"Env": ["PATH=/bin"], "Cmd": list(image.command)},
+        "config": {
+            "Env": [f"{name}={value}" for name, value in image.environment.items()],
+            "Cmd": list(image.command),
+            "Labels": dict(image.labels),
+            "User": image.user,
+        },
         "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
     }
     manifest = {

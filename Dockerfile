@@ -1,0 +1,91 @@
+# The image with all programs of Coil and the plugin: Debian's Python, the libraries that the programs load, the pinned
+# Python packages, and nothing else: no shell, no package manager, no compiler.
+#
+#     docker build --tag coil .
+#
+# `python -m integration.image` carries out this same file without Docker and without a registry. It knows ARG, FROM,
+# RUN, COPY, ENV, LABEL and USER, each in its plain form, and a last stage that copies one folder of another stage.
+
+# Debian 12 from wherever it is to be had: a mirror, or an image of your own with your package sources and certificates.
+ARG BASE=debian:12-slim
+
+FROM ${BASE} AS build
+ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+RUN apt-get update -q \
+ && apt-get install -q -y --no-install-recommends \
+      gcc libc6-dev libpython3.11-dev python3.11 python3-pip
+
+# What runs in the image. Unpacked and not installed: no maintainer's script does anything that is needed here.
+# dpkg's description of each package stays, for programs that look an image over for known defects.
+RUN set -eu; umask 022; \
+    mkdir -p /packages /image/usr/bin /image/usr/sbin /image/usr/lib /image/usr/lib64 /image/var/lib/dpkg/status.d; \
+    for folder in bin sbin lib lib64; do ln -s usr/$folder /image/$folder; done; \
+    cd /packages; \
+    apt-get -q -o APT::Sandbox::User=root download \
+      libc6 gcc-12-base libgcc-s1 libstdc++6 zlib1g \
+      python3.11-minimal libpython3.11-minimal libpython3.11-stdlib \
+      libbz2-1.0 libexpat1 libffi8 liblzma5 libssl3 libuuid1 \
+      libnftables1 libgmp10 libjansson4 libmnl0 libnftnl11 libxtables12 \
+      libkmod2 libzstd1 \
+      iptables libip4tc2 libip6tc2 libnetfilter-conntrack3 libnfnetlink0; \
+    for package in *.deb; do \
+      dpkg-deb --fsys-tarfile "$package" | tar -x --no-same-owner --keep-directory-symlink -C /image; \
+      dpkg-deb --field "$package" > "/image/var/lib/dpkg/status.d/${package%%_*}"; \
+    done; \
+    # dpkg's alternatives would make these two.
+    for name in iptables ip6tables; do ln -s $name-nft /image/usr/sbin/$name; done; \
+    # Of the documentation the licences stay.
+    find /image/usr/share -mindepth 1 -maxdepth 1 ! -name doc -exec rm -r '{}' +; \
+    find /image/usr/share/doc -mindepth 2 ! -type d ! -name copyright -delete; \
+    find /image -depth -type d -empty ! -path /image/usr/lib64 -delete; \
+    # Conversions of character sets (Python has its own), and modules whose libraries are not here.
+    rm -r /image/usr/lib/*-linux-gnu/gconv; \
+    cd /image/usr/lib/python3.11/lib-dynload; \
+    rm -f _curses* _crypt* _dbm* nis* ossaudiodev* readline* _sqlite3*; \
+    cd /image; \
+    mkdir -p dev etc proc run sys usr/libexec/coil usr/local/bin; \
+    mkdir -m 1777 tmp; \
+    ln -s ../run var/run; \
+    echo 'include /etc/ld.so.conf.d/*.conf' > etc/ld.so.conf; \
+    printf '%s\n' root:x:0:0:root:/:/sbin/nologin coil:x:65532:65532:coil:/:/sbin/nologin > etc/passwd; \
+    printf '%s\n' root:x:0: coil:x:65532: > etc/group; \
+    # Without the time of each library, which is kept for the next run.
+    ldconfig -r /image; rm -rf var/cache
+
+# The packages that pyproject.toml names, at the versions of constraints.txt, and the tool that builds our own.
+COPY constraints.txt pyproject.toml /source/
+RUN set -eu; umask 022; cd /source; \
+    packages=/image/usr/local/lib/python3.11/dist-packages; \
+    python3.11 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+      > requirements.txt; \
+    python3.11 -m pip install -q -c constraints.txt --target /tools hatchling; \
+    python3.11 -m pip install -q -c constraints.txt --no-compile --target "$packages" -r requirements.txt; \
+    rm -rf "$packages/bin"; \
+    # The generated clients, which coil.kube.library goes around.
+    rm -r "$packages/kubernetes_asyncio/client/api" "$packages/kubernetes_asyncio/client/models"; \
+    # Bytecode that is taken as it is: the root may be read-only, and times of files mean nothing in an image.
+    python3.11 -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/python3.11 "$packages"
+
+# The plugin: one static executable, which the installer puts on each node.
+COPY cni/ /source/cni/
+RUN set -eu; umask 022; \
+    cd /source/cni && python3.11 -B -m coil_freezer /image/usr/libexec/coil/coil
+
+# The programs.
+COPY LICENSE README.md /source/
+COPY services/ /source/services/
+ARG SOURCE_DATE_EPOCH=0
+RUN set -eu; umask 022; \
+    packages=/image/usr/local/lib/python3.11/dist-packages; \
+    PYTHONPATH=/tools python3.11 -m pip install -q --no-build-isolation --no-deps --no-compile --target "$packages" /source; \
+    mv "$packages"/bin/* /image/usr/local/bin/; rmdir "$packages/bin"; \
+    python3.11 -m compileall -q -s /image --invalidation-mode unchecked-hash \
+      "$packages"/coil "$packages"/coil_* "$packages"/coild; \
+    find /image -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" '{}' +
+
+FROM scratch
+COPY --from=build /image/ /
+ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin COIL_PATH=/usr/libexec/coil/coil PYTHONDONTWRITEBYTECODE=1
+LABEL org.opencontainers.image.title=coil org.opencontainers.image.licenses=Apache-2.0
+# Numeric, so that the kubelet can tell that it is not root. What needs root is told so by the chart.
+USER 65532:65532

@@ -1,0 +1,27 @@
+"""`python -m integration.image`: have the image's archive at hand, and say where it is. `--help` tells the rest."""
+
+import argparse
+import sys
+import time
+
+from integration.image.build import IMAGE, build_image
+from integration.image.context import ContextError
+from integration.image.dockerfile import DockerfileError
+from integration.image.error import ImageBuildError
+
+
+def main() -> int:
+    """Exit status 0 when the archive is there; otherwise 1 and the reason on standard error."""
+    argparse.ArgumentParser(prog="python -m integration.image", description=__doc__).parse_args()
+    begun = time.monotonic()
+    try:
+        archive = build_image()
+    except (ImageBuildError, DockerfileError, ContextError) as error:
+        print(f"image: {error}", file=sys.stderr)
+        return 1
+    print(f"{IMAGE} ({archive.stat().st_size >> 20} MB, {time.monotonic() - begun:.1f} s): {archive}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The image as it is handed to a runtime: its configuration, what is in it, and what is not."""
+
+import json
+import re
+import tarfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+from coil_installer.executable import check_self_contained
+from integration.cluster.image import BUSYBOX_IMAGE
+from integration.image.build import IMAGE, REPOSITORY, build_image
+from integration.image.rootfs import Rootfs
+
+LARGEST = 125 << 20  # bytes of the unpacked layer
+TABLES = {"iptables", "ip6tables", "xtables", "arptables", "ebtables", "nfnl_osf"}
+"""What the names of the package iptables' programs begin with."""
+
+
+def pins() -> dict[str, str]:
+    """Package → version of constraints.txt, with the names as pip compares them."""
+    lines = (line.partition("==") for line in (REPOSITORY / "constraints.txt").read_text().splitlines())
+    return {normal(name): version for name, _, version in lines}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def distributions(image: Rootfs) -> dict[str, str]:
+    found = {}
+    for path in image.root.glob("**/*.dist-info/METADATA"):
+        fields = HeaderParser().parsestr(path.read_text())
+        found[normal(fields["Name"])] = fields["Version"]
+    return found
+
+
+def test_the_name_is_one_that_no_registry_has(image: Rootfs) -> None:
+    assert IMAGE.partition("/")[0] == BUSYBOX_IMAGE.partition("/")[0]
+    index = json.loads((image.layer.parents[2] / "index.json").read_text())
+    [name] = [descriptor["annotations"]["io.containerd.image.name"] for descriptor in index["manifests"]]
+    assert name == IMAGE
+
+
+def test_the_user_is_a_number_that_is_not_roots(image: Rootfs) -> None:
+    assert image.user == "65532:65532"
+    assert "65532:65532:" in (image.root / "etc/passwd").read_text()
+
+
+def test_the_variables_that_programs_count_on(image: Rootfs) -> None:
+    assert image.environment["PATH"].split(":")[0] == "/usr/local/bin"
+    assert (image.root / image.environment["COIL_PATH"].lstrip("/")).is_file()
+
+
+def test_the_plugin_needs_nothing_of_a_node(image: Rootfs) -> None:
+    check_self_contained((image.root / image.environment["COIL_PATH"].lstrip("/")).read_bytes())
+
+
+def test_exactly_the_pinned_packages(image: Rootfs) -> None:
+    found = distributions(image)
+    own = found.pop("coil")
+    assert f"coil.test/coil:{own}" == IMAGE
+    assert found == {name: pins().get(name) for name in found}
+    assert not found.keys() & {"pip", "setuptools", "wheel", "hatchling", "pytest", "mypy", "ruff"}
+
+
+def test_no_program_but_ours_the_interpreter_and_iptables(image: Rootfs, scripts: set[str]) -> None:
+    names = set()
+    for folder in ("usr/bin", "usr/sbin", "usr/local/bin", "usr/local/sbin"):
+        names |= {path.name for path in (image.root / folder).glob("*")}
+    assert {name for name in names if name.partition("-")[0] not in TABLES} == {"python3.11", *scripts}
+    elsewhere = {
+        path.relative_to(image.root)
+        for path in image.root.glob("**/*")
+        if path.is_file()
+        and path.stat().st_mode & 0o111
+        and path.parent.name not in ("bin", "sbin")
+        and (path.read_bytes()[:4] == b"\x7fELF" and ".so" not in path.name)
+    }
+    assert elsewhere == {Path(image.environment["COIL_PATH"]).relative_to("/")}
+
+
+def test_everything_is_roots_and_of_no_time(image: Rootfs) -> None:
+    with tarfile.open(image.layer) as layer:
+        members = layer.getmembers()
+    assert [member.name for member in members if (member.uid, member.gid, member.mtime) != (0, 0, 0)] == []
+    assert [member.name for member in members if member.mode & 0o6000] == []
+    writable = [member.name for member in members if member.mode & 0o022 and not member.issym()]
+    assert writable == ["./tmp"]
+    assert [member.name for member in members if member.isdev()] == []
+
+
+def test_every_module_has_bytecode_that_no_time_makes_stale(image: Rootfs) -> None:
+    """Where it were missing, each start would compile it again: nothing can be written beside it."""
+    without = []
+    for path in image.root.glob("usr/**/*.py"):
+        cache = path.parent / "__pycache__" / f"{path.stem}.cpython-311.pyc"
+        # The second word of the header: a hash of the source, which is not compared (PEP 552).
+        if not cache.is_file() or cache.read_bytes()[4:8] != b"\1\0\0\0":
+            without.append(str(path.relative_to(image.root)))
+    assert without == []
+
+
+def test_the_licences_are_there(image: Rootfs) -> None:
+    packages = {path.name for path in (image.root / "var/lib/dpkg/status.d").iterdir()}
+    assert len(packages) > 20
+    without = {name for name in packages if not (image.root / "usr/share/doc" / name / "copyright").is_file()}
+    assert without == set()
+
+
+def test_it_is_small(image: Rootfs) -> None:
+    assert image.layer.stat().st_size < LARGEST
+
+
+@pytest.mark.usefixtures("archive")
+def test_a_second_call_builds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    first = build_image()
+    file = first.stat().st_ino
+    capsys.readouterr()
+    assert build_image() == first
+    assert first.stat().st_ino == file
+    assert capsys.readouterr().out == ""
+
+
+@pytest.fixture
+def scripts() -> set[str]:
+    """The programs that the project file names."""
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    section = text.partition("[project.scripts]")[2].partition("[tool")[0]
+    return set(re.findall(r"^([\w-]+) = ", section, re.MULTILINE))

@@ -1,0 +1,111 @@
+"""Programs of the image, started as a runtime would: read-only root, nothing writable, not as root where they can."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from coil_cni.version import NEWEST
+from integration.image.build import REPOSITORY
+from integration.image.rootfs import Container, Rootfs
+
+PROGRAMS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+ROOT = "0:0"
+CONFLIST = {"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [{"type": "coil"}]}
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+print("done")
+"""
+LOAD_ALL = """
+import ctypes, pathlib
+for pattern in ("cpython-311*", "abi3"):
+    for path in pathlib.Path("/usr").glob(f"**/*.{pattern}.so"):
+        ctypes.CDLL(str(path))
+for name in ("libnftables.so.1", "libkmod.so.2"):
+    ctypes.CDLL(name)
+from google.protobuf.internal import api_implementation
+print(api_implementation.Type())
+"""
+WRITE = """
+import errno, pathlib, sys
+for folder in sys.argv[1:]:
+    try:
+        pathlib.Path(folder, "file").touch()
+    except OSError as error:
+        print(folder, errno.errorcode[error.errno])
+    else:
+        print(folder, "written")
+"""
+
+
+def python(image: Rootfs, script: str, *arguments: str, user: str = "") -> str:
+    done = image.run("python3.11", "-c", script, *arguments, container=Container(user=user))
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_program_starts_without_root(image: Rootfs, program: str) -> None:
+    done = image.run(program, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {program} ")
+
+
+def test_the_root_is_read_only_even_for_root(image: Rootfs) -> None:
+    folders = sorted(f"/{path.name}" for path in image.root.iterdir() if path.is_dir())
+    folders = [folder for folder in folders if folder not in ("/dev", "/proc")]
+    said = python(image, WRITE, *folders, user=ROOT).splitlines()
+    assert said == [f"{folder} EROFS" for folder in folders]
+
+
+def test_every_module_of_ours_finds_what_it_imports(image: Rootfs) -> None:
+    packages = {target.partition(".")[0] for target in PROGRAMS.values()}
+    assert python(image, IMPORT_ALL, "coil", *sorted(packages)) == "done\n"
+
+
+def test_every_extension_finds_its_libraries(image: Rootfs) -> None:
+    """Some packages go on without theirs, only slower."""
+    assert python(image, LOAD_ALL) == "upb\n"
+
+
+def test_nftables_answers(image: Rootfs) -> None:
+    script = "import nftables; print(nftables.Nftables().cmd('list tables')[0])"
+    assert python(image, script, user=ROOT) == "0\n"
+
+
+@pytest.mark.parametrize("program", ["iptables", "ip6tables"])
+def test_the_rule_in_forward_has_its_program(image: Rootfs, program: str) -> None:
+    done = image.run(program, "-t", "filter", "-S", "FORWARD", container=Container(user=ROOT))
+    assert (done.returncode, done.stdout.split()[:2]) == (0, ["-P", "FORWARD"])
+
+
+def test_the_plugin_answers(image: Rootfs) -> None:
+    plugin = image.environment["COIL_PATH"]
+    done = image.run(plugin, container=Container(environment={"CNI_COMMAND": "VERSION"}))
+    assert (done.returncode, json.loads(done.stdout)["cniVersion"]) == (0, NEWEST)
+
+
+def test_the_installer_needs_two_folders_and_no_flag(image: Rootfs, tmp_path: Path) -> None:
+    programs, configurations = tmp_path / "bin", tmp_path / "net.d"
+    for folder in (programs, configurations):
+        folder.mkdir()
+    container = Container(
+        user=ROOT,
+        environment={"CNI_NETCONF": json.dumps(CONFLIST)},
+        mounts={programs: "/host/opt/cni/bin", configurations: "/host/etc/cni/net.d"},
+    )
+    done = image.run("coil-installer", container=container)
+    assert (done.returncode, done.stderr) == (0, "")
+    inside = image.root / image.environment["COIL_PATH"].lstrip("/")
+    assert (programs / "coil").read_bytes() == inside.read_bytes()
+    assert json.loads((configurations / "10-coil.conflist").read_text()) == CONFLIST
+
+    assert image.run("coil-installer", "uninstall", container=container).returncode == 0
+    assert [*programs.iterdir(), *configurations.iterdir()] == []

@@ -1,0 +1,38 @@
+"""What an archive says about an image besides its files."""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from integration.cluster.image import Image, write_archive
+
+
+def read(path: Path) -> tuple[str, dict[str, Any]]:
+    """The image's name and its configuration, followed from the index by digests."""
+    with tarfile.open(path) as archive:
+
+        def document(name: str) -> Any:
+            member = archive.extractfile(name)
+            assert member is not None
+            return json.load(member)
+
+        [descriptor] = document("index.json")["manifests"]
+        manifest = document(f"blobs/sha256/{descriptor['digest'].removeprefix('sha256:')}")
+        configuration = document(f"blobs/sha256/{manifest['config']['digest'].removeprefix('sha256:')}")
+        assert configuration["rootfs"]["diff_ids"] == [layer["digest"] for layer in manifest["layers"]]
+        return descriptor["annotations"]["io.containerd.image.name"], configuration["config"]
+
+
+def test_the_configuration_says_how_to_start_it(tmp_path: Path) -> None:
+    image = Image(name="a.test/b:1", layer=b"", environment={"PATH": "/x", "A": "b=c"}, labels={"k": "v"}, user="1:2")
+    assert read(write_archive(tmp_path / "archive", [image])) == (
+        "a.test/b:1",
+        {"Env": ["PATH=/x", "A=b=c"], "Cmd": [], "Labels": {"k": "v"}, "User": "1:2"},
+    )
+
+
+def test_the_same_image_gives_the_same_bytes(tmp_path: Path) -> None:
+    image = Image(name="a.test/b:1", layer=b"layer", command=["/bin/sh"])
+    first, second = (write_archive(tmp_path / name, [image]).read_bytes() for name in ("first", "second"))
+    assert first == second
