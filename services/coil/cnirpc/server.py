@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
+from grpclib.config import Configuration
 from grpclib.events import RecvRequest, listen
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.health.check import ServiceCheck
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 _HEALTH_SECONDS = 1.0  # how old an answer of the health service may be
 _UNWIND_SECONDS = 1.0  # for cancelled handlers to unwind, twice
+# Those that HTTP/2 begins with (RFC 9113, 6.9.2): a plugin's request fits, and no other has to be announced.
+_WINDOWS = Configuration(http2_connection_window_size=0xFFFF, http2_stream_window_size=0xFFFF)
 
 
 @asynccontextmanager
@@ -100,7 +103,7 @@ class _Server(Server):
     """
 
     def __init__(self, handlers: Collection["IServable"], *, connections: int) -> None:
-        super().__init__(handlers, codec=CniCodec(), status_details_codec=CniStatusCodec())
+        super().__init__(handlers, codec=CniCodec(), status_details_codec=CniStatusCodec(), config=_WINDOWS)
         self._protocols: WeakKeyDictionary[H2Protocol, None] = WeakKeyDictionary()  # the oldest first
         self._connections = connections
 
