@@ -26,7 +26,7 @@ RUN set -eu; umask 022; \
       python3.11-minimal libpython3.11-minimal libpython3.11-stdlib \
       libbz2-1.0 libexpat1 libffi8 liblzma5 libssl3 libuuid1 \
       libnftables1 libgmp10 libjansson4 libmnl0 libnftnl11 libxtables12 \
-      libkmod2 libzstd1 \
+      libkmod2 libzstd1 netbase \
       iptables libip4tc2 libip6tc2 libnetfilter-conntrack3 libnfnetlink0; \
     for package in *.deb; do \
       dpkg-deb --fsys-tarfile "$package" | tar -x --no-same-owner --keep-directory-symlink -C /image; \

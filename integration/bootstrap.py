@@ -73,6 +73,7 @@ def main() -> int:
         install_packages(PACKAGES)
         check_requirements()
         make_environment()
+        fetch_helm()
         build_kubernetes()
         prepare_kernel()
     except RequirementError as error:
@@ -180,6 +181,11 @@ def environment_stamp() -> str:
     for name in ("constraints.txt", "pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
+
+
+def fetch_helm() -> None:
+    """Helm, into the cache: once."""
+    step([str(VENV / "bin" / "python"), "-m", "integration.helm.program"], "Helm could not be fetched")
 
 
 def build_kubernetes() -> None:

@@ -15,22 +15,23 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any, Protocol
-
-import yaml
+from typing import Protocol
 
 from integration.cluster.address import free_port
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.node import Node, NodeCommandError
 from integration.cluster.process import Process
+from integration.helm.chart import CHART, Document, render
+from integration.patience import wait_until
 from integration.plugin.executable import plugin_executable
 from integration.service import Service
 
-CHART = Path(__file__).resolve().parent.parent / "charts" / "coil"
-WEBHOOKS = CHART / "templates" / "webhook-ipam.yaml"
-EGRESS_WEBHOOKS = CHART / "templates" / "webhook-egress.yaml"
+IPAM_CONTROLLER = "coil-ipam-controller"
+EGRESS_CONTROLLER = "coil-egress-controller"
 WEBHOOK_KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
+ACCESS_KINDS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+ROUTE_SYNC = "coild-route-sync"
 KINDS = ("addresspools", "addressblocks", "blockrequests", "egresses")
 EIP_KINDS = ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-ipam-controller"
@@ -59,26 +60,81 @@ def apply_chart(plane: ControlPlane) -> None:
 
     Nobody judges pools or Egresses from then on: webhooks come with a controller that answers them (`apply_webhooks`).
     """
-    # An API server from before 1.23 has no word for the CRDs' rules; kubectl would refuse them in its place, "warn" has
-    # servers judge that know how to, and these drop what they do not know.
-    plane.kubectl("apply", "--validate=warn", f"--filename={CHART / 'crds'}")
-    templates = sorted(set((CHART / "templates").glob("*.yaml")) - {WEBHOOKS, EGRESS_WEBHOOKS})
-    plane.kubectl("apply", *(f"--filename={template}" for template in templates))
+    apply_kinds(plane)
+    access = access_documents()
+    apply(plane, *access)
+    wait_until(lambda: _has_access(plane, access), what="the API server has taken in the programs' roles")
     remove_webhooks(plane)
-    remove_webhooks(plane, of="coil-egress-controller")
+    remove_webhooks(plane, of=EGRESS_CONTROLLER)
     names = [f"crd/{kind}.coil.cybozu.com" for kind in KINDS]
     names += [f"crd/{kind}.egressgateway.spidernet.io" for kind in EIP_KINDS]
     plane.kubectl("wait", "--for=condition=Established", f"--timeout={START_SECONDS:.0f}s", *names)
 
 
-def apply_webhooks(plane: ControlPlane, *, port: int, chart: Path = WEBHOOKS) -> None:
-    """The webhook configurations of a file of the chart, for a controller at that port of the control plane's address.
+def _has_access(plane: ControlPlane, documents: Sequence[Document]) -> bool:
+    """Whether each account that has roles in all namespaces may do what the first rule of each says.
+
+    The API server learns of roles and of bindings by watches of its own, some time after it has accepted them.
+    """
+    rules = {each["metadata"]["name"]: each["rules"] for each in documents if each["kind"] == "ClusterRole"}
+    bindings = [each for each in documents if each["kind"] == "ClusterRoleBinding" and each.get("subjects")]
+    return all(
+        _may(plane, subject, rules[binding["roleRef"]["name"]][0])
+        for binding in bindings
+        for subject in binding["subjects"]
+    )
+
+
+def _may(plane: ControlPlane, account: Mapping[str, str], rule: Mapping[str, Sequence[str]]) -> bool:
+    attributes = {"verb": rule["verbs"][0], "group": rule["apiGroups"][0], "resource": rule["resources"][0]}
+    if names := rule.get("resourceNames"):
+        attributes["name"] = names[0]
+    user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    _, answer = plane.request("POST", path, json.dumps(review).encode())
+    return bool(json.loads(answer).get("status", {}).get("allowed"))
+
+
+def apply_kinds(plane: ControlPlane) -> None:
+    """The chart's custom resource definitions. Returns before they are served. Idempotent."""
+    # An API server from before 1.23 has no word for the CRDs' rules; kubectl would refuse them in its place, "warn" has
+    # servers judge that know how to, and these drop what they do not know.
+    plane.kubectl("apply", "--validate=warn", f"--filename={CHART / 'crds'}")
+
+
+def access_documents() -> list[Document]:
+    """Accounts and roles of all programs: the chart without workloads, which are processes of the tests here."""
+    return [document for document in render({"eip": {"enabled": True}}) if document["kind"] in ACCESS_KINDS]
+
+
+def webhook_documents(of: str = IPAM_CONTROLLER) -> list[Document]:
+    """The webhook configurations of a controller, as the chart has them."""
+    documents = render({"eip": {"enabled": True}})
+    return [document for document in documents if "webhooks" in document and document["metadata"]["name"] == of]
+
+
+def apply_route_sync(plane: ControlPlane) -> None:
+    """What the chart has in addition with routeSync.enabled: each coild may read all nodes. Idempotent."""
+    documents = render({"routeSync": {"enabled": True}})
+    apply(plane, *(document for document in documents if document["metadata"]["name"] == ROUTE_SYNC))
+
+
+def remove_route_sync(plane: ControlPlane) -> None:
+    """The opposite of `apply_route_sync`. Idempotent."""
+    plane.kubectl("delete", "clusterrolebinding,clusterrole", ROUTE_SYNC, "--ignore-not-found")
+
+
+def apply_webhooks(plane: ControlPlane, *, port: int, of: str = IPAM_CONTROLLER) -> None:
+    """The chart's webhook configurations of a controller that is at that port of the control plane's address.
 
     The chart calls a Service; but the API server under test is no member of a cluster whose Services it could reach.
     """
-    documents: list[dict[str, Any]] = [
-        document for document in yaml.safe_load_all(chart.read_text()) if "webhooks" in document
-    ]
+    documents = webhook_documents(of)
     for document in documents:
         for webhook in document["webhooks"]:
             path = webhook["clientConfig"]["service"]["path"]
@@ -86,7 +142,7 @@ def apply_webhooks(plane: ControlPlane, *, port: int, chart: Path = WEBHOOKS) ->
     apply(plane, *documents)
 
 
-def remove_webhooks(plane: ControlPlane, *, of: str = "coil-ipam-controller") -> None:
+def remove_webhooks(plane: ControlPlane, *, of: str = IPAM_CONTROLLER) -> None:
     """Let every object of that controller's kind pass again that the schema accepts. Idempotent."""
     plane.kubectl("delete", ",".join(WEBHOOK_KINDS), of, "--ignore-not-found")
 
@@ -127,7 +183,7 @@ def egress_controller_command(
     """
     metrics, health = ports
     webhook = free_port(plane.address, 9444 + abs(health - 9397))
-    apply_webhooks(plane, port=webhook, chart=EGRESS_WEBHOOKS)
+    apply_webhooks(plane, port=webhook, of=EGRESS_CONTROLLER)
     return [
         *(sys.executable, "-m", "coil_egress_controller"),
         f"--kubeconfig={plane.kubeconfig_for('coil-egress-controller')}",

@@ -14,7 +14,7 @@ from integration.cluster.address import free_port
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.deployment import (
-    EGRESS_WEBHOOKS,
+    EGRESS_CONTROLLER,
     apply,
     apply_webhooks,
     egress_controller_command,
@@ -60,7 +60,7 @@ class EgressReplica:
 
     def restore(self) -> None:
         """Have the API server call this one, alive."""
-        apply_webhooks(self._plane, port=self._webhook_port, chart=EGRESS_WEBHOOKS)
+        apply_webhooks(self._plane, port=self._webhook_port, of=EGRESS_CONTROLLER)
         self.service.ensure_running()
 
     def lines(self) -> list[Document]:

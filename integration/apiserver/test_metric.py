@@ -14,14 +14,13 @@ from integration.apiserver.neighbours import Neighbours, Room, Station
 from integration.apiserver.runtime import CniError
 from integration.dashboard.exposition import ExportedMetric, find_unknown, parse_document, parse_exposition
 from integration.dashboard.panel import expressions
-from integration.deployment import CHART
+from integration.deployment import apply_route_sync, remove_route_sync
 from integration.generate import DASHBOARDS, ROOT
 from integration.patience import wait_until
 from integration.service import Service
 
 pytestmark = pytest.mark.apiserver
 
-BINDING = CHART / "optional" / "coild-route-sync.yaml"
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
 COMMON = "Every process"
 CONTROLLERS = "Both controllers"
@@ -32,12 +31,12 @@ ELSEWHERE = ("coil-egress-agent", "coil-egress-agent-node", "coil-egress-control
 @pytest.fixture(scope="module")
 def world(neighbours: Neighbours) -> Iterator[Neighbours]:
     """With everything on, so that everything is exported."""
-    neighbours.plane.kubectl("apply", f"--filename={BINDING}")
+    apply_route_sync(neighbours.plane)
     with neighbours.coild("--route-sync", "--cooling=1h"):
         for station in neighbours.stations:
             await_ready(station)
         yield neighbours
-    neighbours.plane.kubectl("delete", f"--filename={BINDING}")
+    remove_route_sync(neighbours.plane)
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,13 @@ import pytest
 
 from integration.apiserver.conversation import converse
 from integration.apiserver.neighbours import LivePod, Neighbours, Room, Station
-from integration.deployment import CHART
+from integration.deployment import apply_route_sync, remove_route_sync
 from integration.kernel_state import EXPORT_TABLE
 from integration.patience import wait_until
 from integration.route_monitor import RouteMonitor, watch_routes
 
 pytestmark = pytest.mark.apiserver
 
-BINDING = CHART / "optional" / "coild-route-sync.yaml"
 FLAGS = ("--route-sync", "--route-sync-interval=2s", "--cooling=500ms")
 PROTOCOL = "31"
 GHOSTS = ("ghost-1", "ghost-2")
@@ -28,12 +27,12 @@ TROUBLED = 'coil_router_troubled_networks{{trouble="{}"}}'
 
 @pytest.fixture(scope="module")
 def flat(neighbours: Neighbours) -> Iterator[Neighbours]:
-    neighbours.plane.kubectl("apply", f"--filename={BINDING}")
+    apply_route_sync(neighbours.plane)
     with neighbours.coild(*FLAGS):
         for station in neighbours.stations:
             await_ready(station)
         yield neighbours
-    neighbours.plane.kubectl("delete", f"--filename={BINDING}")
+    remove_route_sync(neighbours.plane)
 
 
 @pytest.fixture
@@ -275,11 +274,11 @@ def test_a_stop_leaves_the_routes_unless_told_otherwise(
 
 def test_without_the_right_to_read_nodes_pods_are_served_and_readiness_says_what_is_missing(world: Neighbours) -> None:
     here = world.stations[0]
-    world.plane.kubectl("delete", f"--filename={BINDING}")
+    remove_route_sync(world.plane)
     here.coild.crash()
     here.coild.wait_ready()
     with world.room(bits=1) as room:
         room.start(here)
         wait_until(lambda: "forbidden" in here.unready().get("route-sync", ""), what="readiness says why")
-        world.plane.kubectl("apply", f"--filename={BINDING}")
+        apply_route_sync(world.plane)
         await_ready(here)

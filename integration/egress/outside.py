@@ -17,9 +17,9 @@ from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
 from integration.deployment import (
-    CHART,
     apply,
     apply_chart,
+    apply_route_sync,
     controller_probe,
     egress_controller_command,
     ipam_controller_command,
@@ -53,7 +53,7 @@ def start_outside() -> Iterator[tuple[Description, Path]]:
         plane = ControlPlane.start(workspace=workspace, address=network.gateway4)
         _start_controller_manager(plane)
         apply_chart(plane)
-        plane.kubectl("apply", f"--filename={CHART / 'optional' / 'coild-route-sync.yaml'}")
+        apply_route_sync(plane)
         start_ipam_controller(plane)
         start_egress_controller(plane)
         _fill(plane)

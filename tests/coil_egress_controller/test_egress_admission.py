@@ -4,13 +4,12 @@ import json
 from typing import Any
 
 import pytest
-import yaml
 
 from coil.admission.review import AdmissionRequest, Allowed, Invalid, Operation, Verdict, decode_review
 from coil_egress_controller.egress_admission import MUTATE_PATH, VALIDATE_PATH, EgressAdmission
 from coil_egress_controller.gateway_admission import GATEWAY_PATH
 from coil_egress_controller.policy_admission import POLICY_PATH
-from integration.deployment import EGRESS_WEBHOOKS
+from integration.deployment import EGRESS_CONTROLLER, webhook_documents
 
 ADMISSION = EgressAdmission()
 
@@ -94,7 +93,7 @@ async def test_what_cannot_be_read_is_refused_unless_it_goes() -> None:
 
 
 def test_the_chart_names_the_paths_that_are_served() -> None:
-    documents = [document for document in yaml.safe_load_all(EGRESS_WEBHOOKS.read_text()) if "webhooks" in document]
+    documents = webhook_documents(EGRESS_CONTROLLER)
     paths = {webhook["clientConfig"]["service"]["path"] for document in documents for webhook in document["webhooks"]}
     assert {MUTATE_PATH, VALIDATE_PATH} == set(ADMISSION.judges)
     assert paths == {MUTATE_PATH, VALIDATE_PATH, GATEWAY_PATH, POLICY_PATH}

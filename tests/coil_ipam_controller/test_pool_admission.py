@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import structlog
-import yaml
 
 from coil.admission.review import (
     AdmissionRequest,
@@ -23,7 +22,7 @@ from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.names import FINALIZER
 from coil.kube.errors import UnavailableError
 from coil_ipam_controller.pool_admission import LIST_SECONDS, MUTATE_PATH, VALIDATE_PATH, PoolAdmission
-from integration.deployment import WEBHOOKS
+from integration.deployment import webhook_documents
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
 
@@ -253,7 +252,7 @@ def test_a_slow_list_is_not_waited_for() -> None:
 
 
 def test_the_chart_calls_the_paths_that_are_served_and_lets_nothing_past() -> None:
-    documents = [document for document in yaml.safe_load_all(WEBHOOKS.read_text()) if "webhooks" in document]
+    documents = webhook_documents()
     webhooks = {document["kind"]: document["webhooks"] for document in documents}
     paths = {
         kind: [webhook["clientConfig"]["service"]["path"] for webhook in found] for kind, found in webhooks.items()

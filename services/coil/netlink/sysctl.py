@@ -1,5 +1,11 @@
-"""Sysctls of the namespace that the calling thread is in."""
+"""Sysctls of the namespace that the calling thread is in.
 
+In a container /proc/sys is mounted read-only, unless it is privileged. One that has the node's /proc/sys/net at
+/host/proc/sys/net as well may write there: it is the same tree, and what it shows is the calling thread's likewise
+(Linux' fs/proc/proc_sysctl.c, net/sysctl_net.c).
+"""
+
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +14,8 @@ from coil.kernel.link import Sysctl
 from coil.netlink.error import NetlinkError
 
 _ROOT = Path("/proc/sys")
+_WRITABLE = Path("/host/proc/sys")
+"""Where the chart mounts it, for a container whose own is read-only."""
 _IPV6 = "net/ipv6"
 
 
@@ -19,7 +27,7 @@ def apply_sysctls(sysctls: Iterable[Sysctl]) -> None:
     """
     for sysctl in sysctls:
         try:
-            file = os.open(_ROOT / sysctl.path, os.O_WRONLY | os.O_CLOEXEC)
+            file = _open(sysctl.path)
             try:
                 os.write(file, sysctl.value.encode())
             finally:
@@ -38,7 +46,7 @@ def ensure_sysctls(sysctls: Iterable[Sysctl]) -> None:
             apply_sysctls((sysctl,))
         except NetlinkError as error:
             remedy = f"on the node, run `sysctl -w {sysctl.path}={sysctl.value}`"
-            raise NetlinkError(f"{error}; {remedy}, or let this container write /proc/sys (privileged)") from error
+            raise NetlinkError(f"{error}; {remedy}, or mount its /proc/sys/net at {_WRITABLE}/net") from error
 
 
 def read_sysctl(path: str) -> str | None:
@@ -52,6 +60,15 @@ def read_sysctl(path: str) -> str | None:
 def missing_sysctls(sysctls: Iterable[Sysctl]) -> list[Sysctl]:
     """Those that say something else."""
     return [sysctl for sysctl in sysctls if not _is_pointless(sysctl) and read_sysctl(sysctl.path) != sysctl.value]
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(_ROOT / path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.EROFS or not (_WRITABLE / "net").is_dir():
+            raise
+    return os.open(_WRITABLE / path, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def _is_pointless(sysctl: Sysctl) -> bool:

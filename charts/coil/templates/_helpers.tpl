@@ -1,0 +1,144 @@
+{{/* Names are fixed, not made of the release's: a cluster has one Coil, and the programs know each other by name. */}}
+
+{{- define "coil.labels" -}}
+{{ include "coil.selector" . }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{- define "coil.selector" -}}
+app.kubernetes.io/name: coil
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "coil.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "coil.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end }}
+
+{{/* Where metrics listen: on the node's localhost unless told otherwise. */}}
+{{- define "coil.metricsAddress" -}}
+{{- if .root.Values.metrics.enabled }}{{ .root.Values.metrics.listenAddress }}{{ end }}:{{ .port }}
+{{- end }}
+
+{{- define "coil.logFlags" -}}
+- --log-level={{ .Values.logs.level }}
+- --log-format={{ .Values.logs.format }}
+{{- end }}
+
+{{/* Flags of the release's own, last: of two of one name the last counts. */}}
+{{- define "coil.extraArgs" -}}
+{{- range . }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* Probes of a program. On the node's network it is asked on localhost, where nobody else can ask it. */}}
+{{- define "coil.probes" -}}
+livenessProbe:
+  httpGet:
+    path: /healthz
+    port: {{ .port }}
+    {{- if .hostNetwork }}
+    host: 127.0.0.1
+    {{- end }}
+  initialDelaySeconds: 10
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: {{ .port }}
+    {{- if .hostNetwork }}
+    host: 127.0.0.1
+    {{- end }}
+  periodSeconds: 2
+  timeoutSeconds: 5
+{{- end }}
+
+{{/* A container that needs no privilege at all. */}}
+{{- define "coil.unprivileged" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+privileged: false
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* One that works on its node. Kubernetes gives a container no ambient capabilities, so they count for user 0 only. */}}
+{{- define "coil.nodeSecurity" -}}
+runAsNonRoot: false
+runAsUser: 0
+runAsGroup: 0
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+privileged: false
+capabilities:
+  drop: [ALL]
+  {{- with . }}
+  add:
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* Two replicas never share a node: on the node's network they could not, as they would want the same ports. */}}
+{{- define "coil.spread" -}}
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+    - topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels:
+          {{- include "coil.selector" . | nindent 10 }}
+{{- end }}
+
+{{/* The network configuration list that the installer writes. */}}
+{{- define "coil.netconf" -}}
+{{- $own := dict "type" "coil" "socket" (printf "%s/coild.sock" .Values.coild.runDirectory) -}}
+{{- $plugins := concat .Values.cni.before (list $own) .Values.cni.after -}}
+{{- dict "cniVersion" "1.0.0" "name" .Values.cni.networkName "plugins" $plugins | toJson -}}
+{{- end }}
+
+{{/* Whether a node's daemon runs: it serves IPAM, egress NAT, or both. */}}
+{{- define "coil.hasCoild" -}}
+{{- if or .Values.ipam.enabled .Values.egress.enabled }}true{{ end }}
+{{- end }}
+
+{{- define "coil.certificateSecret" -}}
+{{ . }}-tls
+{{- end }}
+
+{{/* Where kubectl and helm put the CA of cert-manager. */}}
+{{- define "coil.webhookAnnotations" -}}
+{{- if eq .root.Values.webhooks.certificates "cert-manager" }}
+annotations:
+  cert-manager.io/inject-ca-from: {{ .root.Release.Namespace }}/{{ .name }}
+{{- end }}
+{{- end }}
+
+{{/* Budgets became stable with 1.21, and what came before is gone since 1.25. */}}
+{{- define "coil.budgetVersion" -}}
+{{- if semverCompare ">=1.21-0" .Capabilities.KubeVersion.Version }}policy/v1{{ else }}policy/v1beta1{{ end }}
+{{- end }}

@@ -1,0 +1,49 @@
+"""Values that ask for all that the chart can make, and ways to look through what came of them."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from integration.helm.chart import Document
+
+METRICS: Final = {
+    "enabled": True,
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True},
+    "dashboards": {"enabled": True},
+}
+EVERYTHING: Final[dict[str, object]] = {
+    "eip": {"enabled": True, "clusterCIDR": ["10.96.0.0/12", "fd00:96::/112"], "forwardShim": True},
+    "routeSync": {"enabled": True},
+    "metrics": METRICS,
+}
+ON_POD_NETWORK: Final[dict[str, object]] = {
+    "egress": {"hostNetwork": False, "loadKernelModules": False},
+    "webhooks": {"certificates": "cert-manager"},
+    "metrics": METRICS,
+}
+CLEANUP: Final[dict[str, object]] = {"eip": {"enabled": True}, "cleanup": {"enabled": True}}
+
+WORKLOADS: Final = ("Deployment", "DaemonSet", "Pod")
+
+
+def pick(documents: Iterable[Document], kind: str, name: str) -> Document:
+    """The one of that kind and name."""
+    (found,) = (each for each in documents if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def names(documents: Iterable[Document], *kinds: str) -> set[str]:
+    """Of the documents of these kinds."""
+    return {document["metadata"]["name"] for document in documents if document["kind"] in kinds}
+
+
+def pod_spec(workload: Document) -> dict[str, Any]:
+    """Of a Deployment, a DaemonSet or a Pod."""
+    spec: dict[str, Any] = workload["spec"]
+    return spec if workload["kind"] == "Pod" else spec["template"]["spec"]
+
+
+def all_containers(workload: Document) -> dict[str, dict[str, Any]]:
+    """By name, those of the start included."""
+    spec = pod_spec(workload)
+    return {container["name"]: container for container in (*spec.get("initContainers", ()), *spec["containers"])}

@@ -1,0 +1,147 @@
+"""Accounts, roles, webhooks and monitoring in the chart: what a choice of values brings and what it leaves out."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from integration.helm.chart import CHART, Document, render
+from tests.integration_helm.everything import EVERYTHING, METRICS, ON_POD_NETWORK, WORKLOADS, names, pick, pod_spec
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+ROLES = ("ClusterRole", "Role")
+BINDINGS = ("ClusterRoleBinding", "RoleBinding")
+
+
+def rules(documents: list[Document], kind: str, name: str) -> list[tuple[tuple[str, ...], ...]]:
+    return [
+        tuple(tuple(rule.get(key, ())) for key in ("apiGroups", "resources", "verbs"))
+        for rule in pick(documents, kind, name)["rules"]
+    ]
+
+
+def resources(documents: list[Document], kind: str, name: str) -> set[str]:
+    return {resource for _, found, _ in rules(documents, kind, name) for resource in found}
+
+
+def test_no_role_has_a_wildcard() -> None:
+    for document in render(EVERYTHING):
+        if document["kind"] in ROLES:
+            for rule in document["rules"]:
+                assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+
+
+def test_accounts_are_in_the_namespace_of_the_release_and_bound_there() -> None:
+    documents = render(EVERYTHING, namespace="coil-system")
+    accounts = names(documents, "ServiceAccount")
+    assert accounts == {"coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-node"}
+    for document in documents:
+        if document["kind"] == "ServiceAccount":
+            assert document["metadata"]["namespace"] == "coil-system"
+        for subject in document.get("subjects", ()):
+            assert subject["name"] in accounts
+            assert subject["namespace"] == "coil-system"
+        for webhook in document.get("webhooks", ()):
+            assert webhook["clientConfig"]["service"]["namespace"] == "coil-system"
+    for workload in (document for document in documents if document["kind"] in WORKLOADS):
+        assert pod_spec(workload).get("serviceAccountName", "default") in accounts | {"default"}
+
+
+def test_every_binding_is_of_a_role_that_is_there() -> None:
+    documents = render(EVERYTHING)
+    for document in documents:
+        if document["kind"] in BINDINGS:
+            assert document["roleRef"]["name"] in names(documents, document["roleRef"]["kind"])
+
+
+def test_only_route_sync_lets_nodes_read_all_nodes() -> None:
+    assert "coild-route-sync" not in names(render(), *ROLES, *BINDINGS)
+    documents = render(None, "dual-stack")
+    assert rules(documents, "ClusterRole", "coild-route-sync") == [(("",), ("nodes",), ("list", "watch"))]
+
+
+def test_without_floating_addresses_the_controller_reads_no_pods() -> None:
+    assert not {"pods", "nodes", "egressgateways"} & resources(render(), "ClusterRole", "coil-egress-controller")
+    documents = render(None, "eip-gateway")
+    assert {"pods", "nodes", "egressgateways"} <= resources(documents, "ClusterRole", "coil-egress-controller")
+    assert "coil-egressgateway-view" not in names(render(), "ClusterRole")
+    webhooks = pick(render(), "ValidatingWebhookConfiguration", "coil-egress-controller")["webhooks"]
+    assert [webhook["name"] for webhook in webhooks] == ["validate.egress.coil.cybozu.com"]
+
+
+def test_cert_manager_takes_the_right_to_secrets_from_the_controllers() -> None:
+    documents = render(ON_POD_NETWORK)
+    for name in ("coil-ipam-controller", "coil-egress-controller"):
+        assert "secrets" in resources(render(), "Role", name)
+        assert "secrets" not in resources(documents, "Role", name)
+        assert "mutatingwebhookconfigurations" not in resources(documents, "ClusterRole", name)
+        certificate = pick(documents, "Certificate", name)["spec"]
+        assert certificate["dnsNames"][0] == f"{name}.kube-system.svc"
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+            annotations = pick(documents, kind, name)["metadata"]["annotations"]
+            assert annotations == {"cert-manager.io/inject-ca-from": f"kube-system/{name}"}
+        spec = pod_spec(pick(documents, "Deployment", name))
+        (volume,) = spec["volumes"]
+        assert volume["secret"]["secretName"] == certificate["secretName"]
+        # With ca.crt the controller would want to tell the API server itself.
+        assert [item["path"] for item in volume["secret"]["items"]] == ["tls.crt", "tls.key"]
+        (mount,) = spec["containers"][0]["volumeMounts"]
+        assert f"--cert-dir={mount['mountPath']}" in spec["containers"][0]["args"]
+
+
+def test_an_issuer_of_the_users_is_used() -> None:
+    reference = {"name": "company", "kind": "ClusterIssuer"}
+    values: dict[str, object] = {"webhooks": {"certificates": "cert-manager", "certManager": {"issuerRef": reference}}}
+    documents = render(values)
+    assert names(documents, "Issuer") == set()
+    assert pick(documents, "Certificate", "coil-ipam-controller")["spec"]["issuerRef"] == reference
+
+
+def test_a_network_policy_guards_the_controller_that_it_can_guard() -> None:
+    assert names(render(), "NetworkPolicy") == set()
+    policy = pick(render(ON_POD_NETWORK), "NetworkPolicy", "coil-egress-controller")
+    assert [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]] == [9444, 9396]
+
+
+def test_every_program_is_monitored() -> None:
+    documents = render(EVERYTHING)
+    monitored = pick(documents, "ServiceMonitor", "coil")["spec"]["selector"]["matchLabels"]
+    found: set[str] = set()
+    for service in (document for document in documents if document["kind"] == "Service"):
+        if not monitored.items() <= service["metadata"]["labels"].items():
+            continue
+        (workload,) = (
+            each
+            for each in documents
+            if each["kind"] in ("Deployment", "DaemonSet")
+            and service["spec"]["selector"].items() <= each["spec"]["template"]["metadata"]["labels"].items()
+        )
+        found.add(workload["metadata"]["name"])
+    assert found == {"coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-agent-node"}
+    assert pick(documents, "ServiceMonitor", "coil")["metadata"]["labels"]["release"] == "prometheus"
+
+
+def alerts(documents: list[Document]) -> list[dict[str, Any]]:
+    (group,) = pick(documents, "PrometheusRule", "coil")["spec"]["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def test_the_alerts_are_those_of_the_documentation() -> None:
+    text = (CHART / "alerts.yaml").read_text()
+    assert re.findall(r"```yaml\n(groups:\n.*?)```", DOCUMENT.read_text(), re.DOTALL) == [text]
+    assert alerts(render(EVERYTHING)) == yaml.safe_load(text)["groups"][0]["rules"]
+
+
+def test_nothing_is_missed_that_is_not_installed() -> None:
+    everything = {alert["alert"] for alert in alerts(render(EVERYTHING))}
+    found = {alert["alert"] for alert in alerts(render({"metrics": METRICS}, "egress-only"))}
+    assert everything - found == {"CoilNoLeader"}
+
+
+def test_dashboards_come_as_they_are_in_the_chart() -> None:
+    documents = render(EVERYTHING)
+    for path in (CHART / "dashboards").glob("*.json"):
+        data = pick(documents, "ConfigMap", f"{path.stem}-dashboard")["data"]
+        assert data == {path.name: path.read_text()}

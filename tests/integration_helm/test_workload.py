@@ -1,0 +1,275 @@
+"""What the programs may do on their nodes, as the chart starts them, and that they understand what they are told."""
+
+import json
+from typing import Any
+
+import pytest
+
+from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import parse_settings
+from coil_egress_agent.node.settings import Settings as AgentSettings
+from coil_egress_controller.settings import Settings as EgressSettings
+from coil_installer.conflist import check_conflist
+from coil_installer.settings import parse_place
+from coil_ipam_controller.settings import Settings as IpamSettings
+from coild.settings import Settings as CoildSettings
+from integration.helm.chart import Document, profile_names, render
+from tests.integration_helm.everything import (
+    CLEANUP,
+    EVERYTHING,
+    ON_POD_NETWORK,
+    WORKLOADS,
+    all_containers,
+    names,
+    pick,
+    pod_spec,
+)
+
+ROOT_CAPABILITIES = {
+    ("coild", "coil-installer"): [],
+    ("coild", "coild"): ["NET_ADMIN", "SYS_ADMIN", "SYS_MODULE"],
+    ("coil-egress-agent-node", "coil-egress-agent-node"): ["NET_ADMIN", "NET_RAW"],
+    ("coil-cleanup", "coil-installer"): [],
+    ("coil-cleanup", "coil-egress-agent-node"): ["NET_ADMIN", "NET_RAW"],
+}
+"""By workload and container: who is root, and what more than others that is."""
+SETTINGS: dict[str, type[Any]] = {
+    "coil-ipam-controller": IpamSettings,
+    "coil-egress-controller": EgressSettings,
+    "coil-egress-agent-node": AgentSettings,
+    "coild": CoildSettings,
+}
+ENVIRONMENT = {"COIL_NODE_NAME": "node-1", "COIL_POD_NAMESPACE": "kube-system", "COIL_POD_NAME": "controller-1"}
+HERE = "127.0.0.1"
+
+
+def workloads(documents: list[Document]) -> list[Document]:
+    return [document for document in documents if document["kind"] in WORKLOADS]
+
+
+def parse(container: dict[str, Any]) -> Any:
+    """The program's settings, by its own parser."""
+    (program,) = container["command"]
+    given = {entry["name"] for entry in container.get("env", ())}
+    environment = {name: value for name, value in ENVIRONMENT.items() if name in given}
+    return parse_settings(SETTINGS[program], container["args"], environment, program=program, about="")
+
+
+def programs(documents: list[Document]) -> dict[str, Any]:
+    """The settings of each program that runs for good."""
+    return {
+        name: parse(container)
+        for workload in workloads(documents)
+        for name, container in all_containers(workload).items()
+        if name in SETTINGS and "--cleanup" not in container["args"]
+    }
+
+
+OTHERS = {"everything": EVERYTHING, "pod-network": ON_POD_NETWORK, "cleanup": CLEANUP}
+
+
+@pytest.fixture(params=[*profile_names(), *OTHERS])
+def documents(request: pytest.FixtureRequest) -> list[Document]:
+    """Of each profile, and of values that no profile has."""
+    choice: str = request.param
+    return render(OTHERS[choice]) if choice in OTHERS else render(None, choice)
+
+
+def test_nobody_has_more_rights_than_needed(documents: list[Document]) -> None:
+    for workload in workloads(documents):
+        for name, container in all_containers(workload).items():
+            place = (workload["metadata"]["name"], name)
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"], place
+            assert not security["allowPrivilegeEscalation"], place
+            assert not security["privileged"], place
+            assert security["seccompProfile"] == {"type": "RuntimeDefault"}, place
+            assert security["capabilities"]["drop"] == ["ALL"], place
+            added = security["capabilities"].get("add", [])
+            if place in ROOT_CAPABILITIES:
+                assert security["runAsUser"] == 0, place
+                assert set(added) <= set(ROOT_CAPABILITIES[place]), place
+            else:
+                assert security["runAsNonRoot"], place
+                assert security["runAsUser"] > 0, place
+                assert added == [], place
+
+
+def test_who_is_root_has_these_capabilities() -> None:
+    found = {
+        (workload["metadata"]["name"], name): container["securityContext"]["capabilities"].get("add", [])
+        for documents in (render(EVERYTHING), render(CLEANUP))
+        for workload in workloads(documents)
+        for name, container in all_containers(workload).items()
+        if container["securityContext"]["runAsUser"] == 0
+    }
+    assert found == ROOT_CAPABILITIES
+
+
+def test_modules_are_loaded_by_choice_only() -> None:
+    coild = pick(render(ON_POD_NETWORK), "DaemonSet", "coild")
+    container = all_containers(coild)["coild"]
+    assert container["securityContext"]["capabilities"]["add"] == ["NET_ADMIN", "SYS_ADMIN"]
+    assert "modules" not in {volume["name"] for volume in pod_spec(coild)["volumes"]}
+
+
+def test_every_container_says_what_it_takes(documents: list[Document]) -> None:
+    for workload in workloads(documents):
+        for name, container in all_containers(workload).items():
+            assert set(container["resources"]["requests"]) == {"cpu", "memory"}, name
+            assert "memory" in container["resources"]["limits"], name
+
+
+def test_no_pod_sees_more_of_its_node_than_its_work(documents: list[Document]) -> None:
+    for workload in workloads(documents):
+        spec = pod_spec(workload)
+        assert not spec.get("hostPID"), workload["metadata"]["name"]
+        assert not spec.get("hostIPC"), workload["metadata"]["name"]
+        mounted = {
+            mount["name"]
+            for container in all_containers(workload).values()
+            for mount in container.get("volumeMounts", ())
+        }
+        assert mounted == {volume["name"] for volume in spec.get("volumes", ())}, workload["metadata"]["name"]
+
+
+def test_what_coild_has_of_its_node() -> None:
+    coild = pick(render(), "DaemonSet", "coild")
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod_spec(coild)["volumes"]}
+    mounts = {
+        name: {mount["mountPath"]: paths[mount["name"]] for mount in container["volumeMounts"]}
+        for name, container in all_containers(coild).items()
+    }
+    assert mounts["coil-installer"] == {
+        "/host/opt/cni/bin": "/opt/cni/bin",
+        "/host/etc/cni/net.d": "/etc/cni/net.d",
+    }
+    assert mounts["coild"] == {
+        "/run/coil": "/run/coil",
+        "/host/proc/sys/net": "/proc/sys/net",
+        "/run/netns": "/run/netns",
+        "/var/run/netns": "/run/netns",
+        "/lib/modules": "/lib/modules",
+    }
+    propagated = {
+        mount["mountPath"]
+        for mount in all_containers(coild)["coild"]["volumeMounts"]
+        if mount.get("mountPropagation") == "HostToContainer"
+    }
+    assert propagated == {"/run/netns", "/var/run/netns"}
+
+
+def test_the_programs_understand_their_flags_and_are_asked_where_they_listen(documents: list[Document]) -> None:
+    for workload in workloads(documents):
+        spec = pod_spec(workload)
+        for name, container in all_containers(workload).items():
+            if name not in SETTINGS or "--cleanup" in container["args"]:
+                continue
+            settings = parse(container)
+            ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+            assert ports["metrics"] == settings.metrics_addr.port
+            for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+                asked = container[probe]["httpGet"]
+                assert (asked["path"], asked["port"]) == (path, settings.health_addr.port)
+                # The kubelet asks localhost of the node, or else the pod's address.
+                assert asked.get("host") == (HERE if spec.get("hostNetwork") else None)
+                assert settings.health_addr.host == (HERE if spec.get("hostNetwork") else "0.0.0.0")
+
+
+def test_metrics_stay_on_the_node_until_they_are_asked_for() -> None:
+    assert {settings.metrics_addr.host for settings in programs(render()).values()} == {HERE}
+    assert {settings.metrics_addr.host for settings in programs(render(EVERYTHING)).values()} == {"0.0.0.0"}
+
+
+def test_programs_that_meet_are_told_the_same() -> None:
+    values: dict[str, object] = {
+        "egress": {"port": 5999},
+        "eip": {"enabled": True, "leaseNamespace": "leases"},
+        "coild": {"ports": {"health": 19385}},
+    }
+    documents = render(values, namespace="coil-system")
+    settings = programs(documents)
+    assert settings["coil-egress-controller"].egress_port == settings["coild"].egress_port == 5999
+    assert settings["coild"].health_addr == Endpoint(HERE, 19385)
+    spaces = {settings[name].eip_lease_namespace for name in ("coil-egress-controller", "coil-egress-agent-node")}
+    assert spaces == {"leases"}
+    assert names(documents, "Namespace") == spaces
+    for name in ("coil-ipam-controller", "coil-egress-controller"):
+        assert settings[name].lease_namespace == "coil-system"
+
+
+def test_controllers_survive_a_node_and_an_upgrade() -> None:
+    documents = render()
+    for name in ("coil-ipam-controller", "coil-egress-controller"):
+        deployment = pick(documents, "Deployment", name)
+        assert deployment["spec"]["replicas"] == 2
+        # Both want the same ports of their node.
+        assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+        affinity = pod_spec(deployment)["affinity"]["podAntiAffinity"]
+        (rule,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        selectors = (
+            rule["labelSelector"]["matchLabels"],
+            pick(documents, "PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"],
+            pick(documents, "Service", name)["spec"]["selector"],
+        )
+        for selector in selectors:
+            assert selector.items() <= labels.items()
+        assert pod_spec(deployment)["priorityClassName"] == "system-cluster-critical"
+
+
+def test_one_replica_has_no_budget_that_would_keep_its_node() -> None:
+    assert names(render({"ipam": {"replicas": 1}}), "PodDisruptionBudget") == {"coil-egress-controller"}
+
+
+@pytest.mark.parametrize(
+    ("version", "group"), [("1.20.2", "policy/v1beta1"), ("1.21.0", "policy/v1"), ("", "policy/v1")]
+)
+def test_budgets_are_of_a_version_that_the_server_has(version: str, group: str) -> None:
+    documents = render(kubernetes=version)
+    assert pick(documents, "PodDisruptionBudget", "coil-ipam-controller")["apiVersion"] == group
+
+
+def installer_environment(documents: list[Document]) -> dict[str, str]:
+    container = all_containers(pick(documents, "DaemonSet", "coild"))["coil-installer"]
+    return {entry["name"]: entry["value"] for entry in container["env"]}
+
+
+def test_the_installer_puts_a_configuration_that_calls_coild() -> None:
+    after = [{"type": "portmap", "capabilities": {"portMappings": True}}]
+    documents = render({"cni": {"after": after}, "coild": {"runDirectory": "/run/elsewhere"}})
+    environment = installer_environment(documents)
+    check_conflist(environment["CNI_NETCONF"])
+    assert parse_place(environment).conf_name == "10-coil.conflist"
+    (socket,) = {str(settings.socket) for name, settings in programs(documents).items() if name == "coild"}
+    plugins = json.loads(environment["CNI_NETCONF"])["plugins"]
+    assert plugins == [{"type": "coil", "socket": socket}, *after]
+
+
+def test_behind_another_plugin_coil_comes_after_it_and_gives_no_addresses() -> None:
+    documents = render(None, "egress-only")
+    environment = installer_environment(documents)
+    check_conflist(environment["CNI_NETCONF"])
+    assert [plugin["type"] for plugin in json.loads(environment["CNI_NETCONF"])["plugins"]] == ["cilium-cni", "coil"]
+    settings = programs(documents)["coild"]
+    assert not settings.enable_ipam
+    assert settings.enable_egress
+
+
+def test_a_node_is_cleaned_when_its_programs_are_gone() -> None:
+    documents = render(CLEANUP)
+    assert names(documents, "DaemonSet", "Deployment") == {"coil-cleanup", "coil-test-server"}
+    cleanup = pick(documents, "DaemonSet", "coil-cleanup")
+    assert pod_spec(cleanup)["hostNetwork"]
+    wanted = {port["containerPort"] for port in all_containers(cleanup)["done"]["ports"]}
+    before = programs(render({"eip": {"enabled": True}}))
+    assert wanted == {before[name].health_addr.port for name in ("coild", "coil-egress-agent-node")}
+
+
+def test_a_digest_names_the_image() -> None:
+    digest = "sha256:" + "0" * 64
+    documents = render({"image": {"repository": "example.com/coil", "digest": digest}})
+    images = {
+        container["image"] for workload in workloads(documents) for container in all_containers(workload).values()
+    }
+    assert images == {f"example.com/coil@{digest}"}
