@@ -15,7 +15,6 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Protocol
 
 from integration.cluster.address import free_port
 from integration.cluster.cluster import Cluster
@@ -47,12 +46,6 @@ _LEADING = re.compile(rb"^leader_election_master_status\{.*\} 1(\.0)?$", re.MULT
 
 class InstallError(Exception):
     """The installer refused; the message is what it said."""
-
-
-class Spawn(Protocol):
-    """Starts a long-running program somewhere: `Workspace.spawn`, or `Node.spawn` for a node's network namespace."""
-
-    def __call__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process: ...
 
 
 def apply_chart(plane: ControlPlane) -> None:
@@ -228,13 +221,6 @@ def start_ipam_controller(
 ) -> Process:
     """Start one ipam-controller beside the control plane; `ports` are those of its metrics and health, on localhost."""
     return plane.workspace.spawn(name, ipam_controller_command(plane, ports=ports))
-
-
-def start_coild(
-    plane: ControlPlane, *, node: str, spawn: Spawn, socket: Path, name: str = "coild", flags: Sequence[str] = ()
-) -> Process:
-    """Start coild for a node, in the network namespace that `spawn` stands for."""
-    return spawn(name, coild_command(plane, socket=socket, flags=flags), env={"COIL_NODE_NAME": node})
 
 
 def install_plugin(*, bin_dir: Path, etc_dir: Path, socket: Path) -> Path:

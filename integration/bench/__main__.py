@@ -9,13 +9,21 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
-from integration.bench import cni_part, egress_part, eip_part, informer_part, ipam_part, plugin_part
+from integration.bench import cni_part, coild_part, egress_part, eip_part, informer_part, ipam_part, plugin_part
 from integration.bench.figure import Figure, Reading, select_figures
 from integration.bench.part import take_readings
 from integration.bench.report import render_table, write_json
 from integration.bench.room import furnish_room, inside_room, room_obstacle, run_in_room
 
-_PARTS = (*informer_part.PARTS, cni_part.PART, plugin_part.PART, *ipam_part.PARTS, egress_part.PART, *eip_part.PARTS)
+_PARTS = (
+    *informer_part.PARTS,
+    cni_part.PART,
+    plugin_part.PART,
+    coild_part.PART,
+    *ipam_part.PARTS,
+    egress_part.PART,
+    *eip_part.PARTS,
+)
 _RESULT = Path(__file__).parents[2] / "build" / "bench.json"
 
 

@@ -1,19 +1,28 @@
 """Whom the CNI figures compare: a side is a plugin, its configuration and the daemon behind it, if it has one.
 
-Both sides get the same operations in the same namespaces; what differs between them is only in here and in `coil_side`.
+All get the same operations in the same namespaces; what differs between them is only in here and in `coil_side`.
 """
 
 import json
+import socket
+import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from integration.bench.plugin_exec import Operation
+from integration.bench.process_state import CpuTime
 
 PEER_NAME = "ptp + host-local"
+BRIDGE_NAME = "bridge + host-local"
 PEER_FOLDER = Path("/usr/lib/cni")
+_BRIDGE = "bench-bridge"
+POD_NAMESPACE = "default"
+POD_NAMES = tuple(f"bench-{number:03}" for number in range(128))
 _CNI_VERSION = "1.0.0"
+_SECONDS = 30
 
 
 class Side(Protocol):
@@ -35,21 +44,24 @@ class Side(Protocol):
     def netconf(self) -> bytes:
         """What the runtime would write to its standard input."""
 
-    def daemon_cpu_seconds(self) -> float:
-        """User and system time so far of the daemon that works for the plugin; 0 without one."""
+    def daemon_cpu(self) -> CpuTime:
+        """What the daemon that works for the plugin has spent so far; nothing without one."""
 
 
 class PeerSide:
     """Debian's `ptp` with `host-local`, IPv4 only (with IPv6, `ptp` waits for duplicate address detection)."""
 
     name = PEER_NAME
+    _type = "ptp"
+    _subnet = "10.99.0.0/16"
+    _own: Mapping[str, object] = {"ipMasq": False}
 
     def __init__(self, folder: Path = PEER_FOLDER) -> None:
         self._folder = folder
         self._data: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
-        absent = [name for name in ("ptp", "host-local") if not (self._folder / name).exists()]
+        absent = [name for name in (self._type, "host-local") if not (self._folder / name).exists()]
         if absent:
             raise FileNotFoundError(f"{self._folder} has no {', '.join(absent)}: install containernetworking-plugins")
         self._data = tempfile.TemporaryDirectory(prefix="coil-bench-host-local-")
@@ -64,18 +76,35 @@ class PeerSide:
 
     @property
     def plugin(self) -> Path:
-        return self._folder / "ptp"
+        return self._folder / self._type
 
     @property
     def netconf(self) -> bytes:
         if self._data is None:
             raise RuntimeError("the side is not entered")
-        ipam = {"type": "host-local", "dataDir": self._data.name, "subnet": "10.99.0.0/16"}
-        network = {"cniVersion": _CNI_VERSION, "name": "peer", "type": "ptp", "ipMasq": False, "ipam": ipam}
-        return json.dumps(network).encode()
+        ipam = {"type": "host-local", "dataDir": self._data.name, "subnet": self._subnet}
+        network = {"cniVersion": _CNI_VERSION, "name": f"peer-{self._type}", "type": self._type, "ipam": ipam}
+        return json.dumps({**network, **self._own}).encode()
 
-    def daemon_cpu_seconds(self) -> float:
-        return 0.0
+    def daemon_cpu(self) -> CpuTime:
+        return CpuTime()
+
+
+class BridgeSide(PeerSide):
+    """Debian's `bridge` with `host-local`: the pods on a bridge of their own, which has the gateway's address."""
+
+    name = BRIDGE_NAME
+    _type = "bridge"
+    _subnet = "10.97.0.0/16"
+    _own: Mapping[str, object] = {"bridge": _BRIDGE, "isGateway": True, "ipMasq": False}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        # The plugin has made it with the first pod, and removes it with none.
+        if _BRIDGE in {name for _, name in socket.if_nameindex()}:
+            subprocess.run(["ip", "link", "delete", _BRIDGE], check=True, timeout=_SECONDS)
+        super().__exit__(kind, error, trace)
 
 
 def pod_operations(side: Side, command: str, *, netns: list[str], serial: int) -> list[Operation]:
@@ -87,8 +116,8 @@ def pod_operations(side: Side, command: str, *, netns: list[str], serial: int) -
     for number, path in enumerate(netns):
         container = f"{serial:032x}{number:032x}"
         arguments = (
-            "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;"
-            f"K8S_POD_NAME=bench-{number:02d};K8S_POD_INFRA_CONTAINER_ID={container}"
+            f"IgnoreUnknown=1;K8S_POD_NAMESPACE={POD_NAMESPACE};"
+            f"K8S_POD_NAME={POD_NAMES[number]};K8S_POD_INFRA_CONTAINER_ID={container}"
         )
         operations.append(
             Operation(

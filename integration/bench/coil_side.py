@@ -1,51 +1,64 @@
 """Our side of the CNI figures: the installed plugin, coild, and a real control plane with ipam-controller behind it.
 
 Everything runs as it would on a node: programs with their own service accounts, the plugin put there by the installer,
-the socket in a file. One pool, IPv4 as the peer's, with a block that is larger than all pods of all runs, so that a run
-waits for coild and never for a block or for an address to have rested.
+the socket in a file. One pool, with a block that is larger than all pods of all runs, so that a run waits for coild and
+never for a block or for an address to have rested. The pods are objects, bound to the node, before the runtime makes
+them, as a kubelet's are: coild knows each from its informer and asks the API server for none.
 """
 
 import json
+import os
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
-from integration.bench.process_state import cpu_seconds
+from integration.bench.cni_side import POD_NAMES, POD_NAMESPACE
+from integration.bench.process_state import CpuTime, cpu_time
 from integration.bench.room import UPLINK_ADDRESS
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.process import Process
 from integration.deployment import (
     apply,
     apply_chart,
+    coild_command,
     install_plugin,
     ready_probe,
-    start_coild,
     start_ipam_controller,
 )
 
+_REPOSITORY = Path(__file__).parents[2]
 _NODE = "bench"
 _START_SECONDS = 60.0
 _COILD_HEALTH = 9385
 _CONTROLLER_HEALTH = 9387
 _NODE_DOCUMENT = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _NODE}}
 _NODE_STATUS = {"status": {"addresses": [{"type": "InternalIP", "address": UPLINK_ADDRESS}]}}
-_POOL_DOCUMENT = {
-    "apiVersion": "coil.cybozu.com/v2",
-    "kind": "AddressPool",
-    "metadata": {"name": "default"},
-    "spec": {"blockSizeBits": 12, "subnets": [{"ipv4": "10.98.0.0/16"}]},
+_ACCOUNT_DOCUMENT = {
+    "apiVersion": "v1",
+    "kind": "ServiceAccount",
+    "metadata": {"name": "default", "namespace": POD_NAMESPACE},
 }
+_POLL_SECONDS = 0.005
+_REAP_SECONDS = 10.0
+_MODULE = "coild"
+
+IPV4 = {"ipv4": "10.98.0.0/16"}
+DUAL_STACK = {**IPV4, "ipv6": "fd98::/112"}
 
 
 class CoilSide:
-    """A context manager: started inside, and all of it gone after it."""
+    """A context manager: started inside, and all of it gone after it. `subnet` is the pool's: IPv4 as the peers'."""
 
     name = "coil"
 
-    def __init__(self) -> None:
+    def __init__(self, subnet: Mapping[str, str] = IPV4) -> None:
+        self._subnet = subnet
         self._undo = ExitStack()
+        self._plane: ControlPlane | None = None
         self._folder: Path | None = None
         self._plugin: Path | None = None
         self._coild: Process | None = None
@@ -60,14 +73,15 @@ class CoilSide:
             self._plugin = install_plugin(bin_dir=bin_dir, etc_dir=etc_dir, socket=self._socket)
             plane = undo.enter_context(ControlPlane.start())
             apply_chart(plane)
-            apply(plane, _NODE_DOCUMENT, _POOL_DOCUMENT)
+            apply(plane, _NODE_DOCUMENT, _ACCOUNT_DOCUMENT, _pool_document(self._subnet))
+            apply(plane, *(_pod_document(name) for name in POD_NAMES))
             status = f"--patch={json.dumps(_NODE_STATUS)}"
             plane.kubectl("patch", "node", _NODE, "--subresource=status", "--type=merge", status)
             start_ipam_controller(plane, ports=(9386, _CONTROLLER_HEALTH)).wait_ready(
                 ready_probe(_CONTROLLER_HEALTH), timeout=_START_SECONDS
             )
-            self._coild = start_coild(plane, node=_NODE, spawn=plane.workspace.spawn, socket=self._socket)
-            self._coild.wait_ready(ready_probe(_COILD_HEALTH), timeout=_START_SECONDS)
+            self._plane = plane
+            self._start_coild(_MODULE, ())
             self._undo = undo.pop_all()
         return self
 
@@ -75,7 +89,7 @@ class CoilSide:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._undo.close()
-        self._folder = self._plugin = self._coild = None
+        self._folder = self._plugin = self._plane = self._coild = None
 
     @property
     def plugin(self) -> Path:
@@ -89,14 +103,69 @@ class CoilSide:
             {"cniVersion": "1.0.0", "name": "bench", "type": "coil", "socket": str(self._socket)}
         ).encode()
 
-    def daemon_cpu_seconds(self) -> float:
+    def daemon_cpu(self) -> CpuTime:
         """coild's alone: the controller and the API server do nothing for a pod that needs no new block."""
+        return cpu_time(self.coild.pid)
+
+    @property
+    def coild(self) -> Process:
+        """The process as it runs now."""
         if self._coild is None:
             raise RuntimeError("the side is not entered")
-        return cpu_seconds(self._coild.pid)
+        return self._coild
+
+    def restart_coild(self, *, module: str = _MODULE, arguments: Sequence[str] = ()) -> float:
+        """kill -9, and start it again; the seconds from the exec until `/readyz` said 200.
+
+        Another module is one that runs coild's; it gets the arguments before coild's own.
+        """
+        self.coild.kill()
+        self.coild.wait(_REAP_SECONDS)
+        return self._start_coild(module, arguments)
+
+    def _start_coild(self, module: str, arguments: Sequence[str]) -> float:
+        if self._plane is None:
+            raise RuntimeError("the side is not entered")
+        python, switch, _, *flags = coild_command(self._plane, socket=self._socket)
+        environment = {"COIL_NODE_NAME": _NODE}
+        if module != _MODULE:
+            # It is part of no installation.
+            paths = (str(_REPOSITORY), os.environ.get("PYTHONPATH", ""))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        ready = ready_probe(_COILD_HEALTH)
+        began = time.perf_counter()
+        coild = self._plane.workspace.spawn("coild", [python, switch, module, *arguments, *flags], env=environment)
+        self._coild = coild
+        while not ready():
+            if coild.poll() is not None or time.perf_counter() - began > _START_SECONDS:
+                raise coild.failure("did not become ready")
+            time.sleep(_POLL_SECONDS)
+        return time.perf_counter() - began
 
     @property
     def _socket(self) -> Path:
         if self._folder is None:
             raise RuntimeError("the side is not entered")
         return self._folder / "coild.sock"
+
+
+def _pool_document(subnet: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "apiVersion": "coil.cybozu.com/v2",
+        "kind": "AddressPool",
+        "metadata": {"name": "default"},
+        "spec": {"blockSizeBits": 12, "subnets": [dict(subnet)]},
+    }
+
+
+def _pod_document(name: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": POD_NAMESPACE},
+        "spec": {
+            "nodeName": _NODE,
+            "containers": [{"name": "main", "image": "none"}],
+            "automountServiceAccountToken": False,
+        },
+    }

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from integration.bench.process_state import CpuTime
+
 # A pipe takes this much without a reader (pipe(7)); configurations and results are far smaller.
 _PIPE_BYTES = 65536
 _SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -44,11 +46,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """What one operation cost. `seconds` is from just before the spawn until the process has ended; `cpu_seconds` is
-    user and system time of the plugin and of the children that it waited for (getrusage(2))."""
+    """What one operation cost. `seconds` is from just before the spawn until the process has ended; `cpu` is of the
+    plugin and of the children that it waited for (getrusage(2))."""
 
     seconds: float
-    cpu_seconds: float
+    cpu: CpuTime
     output: bytes
 
 
@@ -97,7 +99,7 @@ class _Running:
         if code:
             what = f"{self.operation.plugin.name} {self.operation.command}"
             raise PluginError(f"{what} ended with code {code}: {output.decode(errors='replace').strip()[:500]}")
-        return Execution(seconds=ended - self.started, cpu_seconds=usage.ru_utime + usage.ru_stime, output=output)
+        return Execution(seconds=ended - self.started, cpu=CpuTime(usage.ru_utime, usage.ru_stime), output=output)
 
     def kill(self) -> None:
         os.kill(self.pid, 9)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from integration.bench.room import NETNS_FOLDER
 
-_LIMIT = 64
+_LIMIT = 128
 _SECONDS = 30
 
 
@@ -16,7 +16,7 @@ class PodNamespaces:
     def __init__(self, count: int) -> None:
         if not 0 < count <= _LIMIT:
             raise ValueError(f"between 1 and {_LIMIT} namespaces, not {count}")
-        self._names = [f"pod-{number:02d}" for number in range(count)]
+        self._names = [f"pod-{number:03d}" for number in range(count)]
         self._present: list[str] = []
 
     @property

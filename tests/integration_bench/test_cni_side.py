@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from integration.bench.cni_side import PeerSide, pod_operations
+from integration.bench.cni_side import BridgeSide, PeerSide, pod_operations
 
 
 @pytest.fixture
 def plugins(tmp_path: Path) -> Path:
-    for name in ("ptp", "host-local"):
+    for name in ("ptp", "bridge", "host-local"):
         (tmp_path / name).touch()
     return tmp_path
 
@@ -29,8 +29,9 @@ def test_add_and_del_of_a_pod_agree(plugins: Path) -> None:
     assert f"K8S_POD_INFRA_CONTAINER_ID={add.container_id}" in add.arguments
 
 
-def test_the_peers_addresses_are_kept_apart_and_forgotten(plugins: Path) -> None:
-    with PeerSide(plugins) as one, PeerSide(plugins) as two:
+@pytest.mark.parametrize("other", [PeerSide, BridgeSide])
+def test_the_peers_addresses_are_kept_apart_and_forgotten(plugins: Path, other: type[PeerSide]) -> None:
+    with PeerSide(plugins) as one, other(plugins) as two:
         folders = [Path(json.loads(side.netconf)["ipam"]["dataDir"]) for side in (one, two)]
         assert folders[0] != folders[1]
         assert all(folder.is_dir() for folder in folders)
@@ -44,3 +45,14 @@ def test_a_missing_peer_says_what_to_install(tmp_path: Path) -> None:
         PeerSide(tmp_path),
     ):
         pass
+
+
+def test_the_peers_are_two_networks_with_a_gateway_each(plugins: Path) -> None:
+    with PeerSide(plugins) as ptp, BridgeSide(plugins) as bridge:
+        configurations = [json.loads(side.netconf) for side in (ptp, bridge)]
+        assert [side.plugin.name for side in (ptp, bridge)] == ["ptp", "bridge"]
+    assert [conf["type"] for conf in configurations] == ["ptp", "bridge"]
+    assert (
+        len({conf["name"] for conf in configurations}) == len({conf["ipam"]["subnet"] for conf in configurations}) == 2
+    )
+    assert [(conf["ipMasq"], conf.get("isGateway")) for conf in configurations] == [(False, None), (False, True)]

@@ -44,9 +44,7 @@ def test_nothing_else_of_our_environment_gets_through(tmp_path: Path, monkeypatc
 def test_cpu_of_waited_for_children_counts(tmp_path: Path) -> None:
     # The shell's child does the work; the shell only waits.
     work = f"{sys.executable} -c 'sum(range(3000000))'; true"
-    busy, idle = (
-        execute_plugins([operation(script(tmp_path, body))], width=1)[0].cpu_seconds for body in (work, "true")
-    )
+    busy, idle = (execute_plugins([operation(script(tmp_path, body))], width=1)[0].cpu.total for body in (work, "true"))
     assert busy > 3 * idle
 
 

@@ -5,7 +5,14 @@ import time
 
 import pytest
 
-from integration.bench.process_state import cpu_seconds, proportional_megabytes, resident_megabytes
+from integration.bench.process_state import (
+    CpuTime,
+    cpu_seconds,
+    cpu_time,
+    proportional_megabytes,
+    resident_megabytes,
+    thread_seconds,
+)
 
 
 def test_what_is_in_memory_is_less_than_what_ever_was() -> None:
@@ -20,3 +27,18 @@ def test_a_field_that_does_not_exist() -> None:
 
 def test_time_is_that_of_the_process() -> None:
     assert abs(cpu_seconds(os.getpid()) - time.process_time()) < 1
+
+
+def test_the_threads_time_is_finer() -> None:
+    before = thread_seconds(os.getpid())
+    spent = time.thread_time()
+    while time.thread_time() - spent < 0.002:
+        pass
+    assert thread_seconds(os.getpid()) - before >= 0.002
+
+
+def test_time_is_divided_between_program_and_kernel() -> None:
+    own = cpu_time(os.getpid())
+    assert own.user > 0
+    assert own.total == own.user + own.system
+    assert CpuTime(3.0, 2.0) - CpuTime(1.0, 2.0) + CpuTime(0.0, 1.0) == CpuTime(2.0, 1.0)
