@@ -1,5 +1,8 @@
 """What several modules share: the API server with the chart applied, and one node with Coil on it for all tests of
 coild: pools of each family, a namespace for each pool.
+
+The modules run in two processes at once (`--dist=loadfile`), each with an API server of its own, and mostly wait. What
+one process makes has random names and addresses, or is in namespaces of its own.
 """
 
 import secrets
@@ -28,6 +31,16 @@ SUBNETS = {
 """By pool, and so by namespace; but the namespace `dual` has no annotation, and its pool is `default`."""
 
 BLOCK_BITS = {"dual": 3, "v4": 3, "v6": 3, "dry": 1}
+
+
+_SHARED_WORLDS = {"installed_node", "neighbours"}
+"""Fixtures that several modules share, until the end of the session."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The modules of shared worlds come last: each world has an API server, which is busy though nobody asks it."""
+    last = {item.path for item in items if _SHARED_WORLDS & set(getattr(item, "fixturenames", []))}
+    items.sort(key=lambda item: item.path in last)
 
 
 @dataclass(frozen=True, slots=True)
