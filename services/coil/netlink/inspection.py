@@ -1,11 +1,16 @@
 """Compares a pod's network with its plan. Runs in a worker's thread, in the host's namespace, and changes
 nothing.
+
+A veth that Coil's Go program has made, before this one took its place, is another than the plan's and as good: it has
+hardware addresses that the kernel drew, gateways of its own and no permanent neighbours. Of such a veth only that is
+asked for without which no packet reaches the pod.
 """
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
-from coil.kernel.link import LinkName, LinkState
+from coil.kernel.link import Link, LinkName, LinkState
 from coil.netlink.address_message import dump_addresses, parse_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import PodCheckError
@@ -23,12 +28,27 @@ def check(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> None:
     """
     with ExitStack() as stack:
         host = stack.enter_context(Connection())
-        missing = _missing(plan.host, plan.mtu, host)
         with pod_netns.entered(home):
             pod = stack.enter_context(Connection())
+        plan = _adapted(plan, find_link(plan.host.name, host), find_link(plan.pod.name, pod))
+        missing = _missing(plan.host, plan.mtu, host)
+        with pod_netns.entered(home):
             missing += (f"{thing} (in the pod)" for thing in _missing(plan.pod, plan.mtu, pod))
     if missing:
         raise PodCheckError(tuple(missing))
+
+
+def _adapted(plan: PodPlan, host: Link | None, pod: Link | None) -> PodPlan:
+    """The plan, or what is to be asked of the links instead if they are another program's."""
+    # Ours have the plan's addresses; one that somebody changed leaves the other, and is missed.
+    if host is None or pod is None or host.mac == plan.host.mac or pod.mac == plan.pod.mac:
+        return plan
+    return replace(
+        plan,
+        mtu=host.mtu,
+        host=replace(plan.host, mac=host.mac or plan.host.mac, addresses=(), sysctls=()),
+        pod=replace(plan.pod, mac=pod.mac or plan.pod.mac, routes=(), neighbours=(), sysctls=()),
+    )
 
 
 def _missing(end: LinkEnd, mtu: int, connection: Connection) -> list[str]:
@@ -46,7 +66,8 @@ def _missing(end: LinkEnd, mtu: int, connection: Connection) -> list[str]:
         missing.append(f"alias {end.alias!r} on {end.name} (it is {link.alias!r})")
     names = {link.index: link.name}
     actual: set[object] = set()
-    for family in {address.family for address in end.addresses}:
+    families = {address.family for address in end.addresses} | {route.family for route in end.routes}
+    for family in families:
         actual |= _parsed(connection.dump(dump_addresses(family)), parse_address, names)
         actual |= _parsed(connection.dump(dump_neighbours(family)), parse_neighbour, names)
         for table in {route.table for route in end.routes}:

@@ -1,0 +1,202 @@
+"""The state that the Go programs of Coil v2 leave on a node and in the API server, written down as `ip` commands and
+documents, so that the programs here can be started on it. Nothing here is made by our own code.
+
+Where each fact comes from:
+
+* Alias, tables, protocol, rules at 2000, exported routes to lo: coil.md, sections 2 and 3.
+* How a pod's veth is made and in which order: the public implementation (cybozu-go/coil, v2/pkg/nodenet/pod.go), by
+  `ip.SetupVethWithName` of the CNI plugins' library: `veth` + 8 hexadecimal digits on the host, hardware addresses
+  drawn by the kernel, accept_ra 0 on the host's end. IPv6 addresses go through duplicate address detection; the pod's
+  IPv6 gateway is the link-local address that the kernel gave to the host's end; there are no permanent neighbours.
+* `Generation.LINK_LOCAL`, v2.0: 169.254.1.1/32 on each host's end, as in the design document, and the kernel's MTU.
+* `Generation.NODE_ADDRESS`, since v2.1: the node's InternalIP of both families on each host's end, the uplink's MTU.
+* Its netlink library gives rules no protocol (FRA_PROTOCOL is left out), exported routes the scope universe (0), routes
+  to pods the scope link, and routes in a pod the protocol boot (3).
+* Finalizers, labels, owners and names of the objects: coil.md, section 1, and v2/pkg/ipam/{pool,node}.go. A request is
+  called `req-<pool>-<node>`, has its Node for an owner and no labels.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from typing import Any
+
+from integration.kernel_state import EXPORT_TABLE, POD_TABLE, KernelState
+from integration.patience import wait_until
+
+Document = dict[str, Any]
+
+GROUP = "coil.cybozu.com"
+PROTOCOL = "30"
+PRIORITY = "2000"
+LINK_LOCAL_GATEWAY = "169.254.1.1"
+
+
+class Generation(enum.Enum):
+    """Which address a pod has for its IPv4 gateway."""
+
+    LINK_LOCAL = "v2.0"
+    NODE_ADDRESS = "v2.1"
+
+
+@dataclass(frozen=True, slots=True)
+class GoPod:
+    """A pod with an address of either family, or of one."""
+
+    pool: str
+    container_id: str
+    addresses: tuple[str, ...]
+    host_link: str = field(default_factory=lambda: f"veth{secrets.token_hex(4)}")
+
+    @property
+    def alias(self) -> str:
+        return f"COIL:{self.pool}:{self.container_id}:eth0"
+
+
+@dataclass(frozen=True, slots=True)
+class GoCoild:
+    """What Go's coild does to the node `kernel`. `own` are the node's InternalIPs, IPv4 first."""
+
+    kernel: KernelState
+    generation: Generation
+    own: tuple[str, str]
+    uplink_mtu: int = 1500
+
+    def start(self) -> None:
+        """The node's part: it forwards, and asks the pod table for every packet."""
+        self.kernel.run("busybox", "sysctl", "-q", "-w", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+        for family in ("-4", "-6"):
+            self._ip(family, "rule", "add", "priority", PRIORITY, "lookup", POD_TABLE, "protocol", "unspec")
+
+    def export(self, *blocks: str) -> None:
+        """Announce blocks of either family."""
+        for block in blocks:
+            scope = ["scope", "global"] if ip_network(block).version == 4 else []
+            self._ip("route", "add", block, "dev", "lo", "table", EXPORT_TABLE, "proto", PROTOCOL, *scope)
+
+    def attach(self, pod: GoPod, inside: KernelState) -> None:
+        """Wire the pod whose namespace is `inside`. Returns when its addresses may be used."""
+        mtu = "1500" if self.generation is Generation.LINK_LOCAL else str(self.uplink_mtu)
+        peer = ["peer", "name", "eth0", "mtu", mtu, "netns", inside.netns]
+        self._ip("link", "add", "name", pod.host_link, "mtu", mtu, "type", "veth", *peer)
+        # Duplicate address detection takes seconds; without its probes it has the same outcome at once.
+        conf = f"net.ipv6.conf.{pod.host_link}"
+        self.kernel.run("busybox", "sysctl", "-q", "-w", f"{conf}.accept_ra=0", f"{conf}.dad_transmits=0")
+        inside.run("busybox", "sysctl", "-q", "-w", "net.ipv6.conf.eth0.dad_transmits=0")
+        self._ip("link", "set", pod.host_link, "up")
+        inside.run("ip", "link", "set", "eth0", "up")
+        for address in pod.addresses:
+            inside.run("ip", "address", "add", address, "dev", "eth0")
+        _settle(inside, "eth0")
+        self._ip("link", "set", pod.host_link, "alias", pod.alias)
+        # IPv6 first, as there.
+        for address in sorted(pod.addresses, key=lambda text: -ip_network(text).version):
+            version = ip_network(address).version
+            if (gateway := self._host_address(version)) is not None:
+                self._ip("address", "add", gateway, "dev", pod.host_link)
+            _settle(self.kernel, pod.host_link)
+            scope = ["scope", "link"] if version == 4 else []
+            self._ip("route", "add", address, "dev", pod.host_link, "table", POD_TABLE, "proto", PROTOCOL, *scope)
+        for address in pod.addresses:
+            if ip_network(address).version == 4:
+                gateway = self._host_address(4)
+                inside.run("ip", "route", "add", str(gateway), "dev", "eth0", "scope", "link")
+                inside.run("ip", "route", "add", "default", "via", str(gateway))
+            else:
+                via = _link_local(self.kernel, pod.host_link)
+                inside.run("ip", "-6", "route", "add", "default", "via", via, "dev", "eth0")
+
+    def _host_address(self, version: int) -> str | None:
+        """What each host's end has of that family, besides the kernel's own link-local address."""
+        if self.generation is Generation.NODE_ADDRESS:
+            return self.own[0] if version == 4 else self.own[1]
+        return LINK_LOCAL_GATEWAY if version == 4 else None
+
+    def _ip(self, *arguments: str) -> None:
+        self.kernel.run("ip", *arguments)
+
+
+def _settle(kernel: KernelState, link: str) -> None:
+    """As `ip.SettleAddresses` does: wait until the link has its own address and none is tentative."""
+
+    def settled() -> bool:
+        addresses = _addresses(kernel, link)
+        return any(address["scope"] == "link" for address in addresses) and not any(
+            address.get("tentative") for address in addresses
+        )
+
+    wait_until(settled, what=f"the addresses of {link} may be used")
+
+
+def _link_local(kernel: KernelState, link: str) -> str:
+    [found] = [str(address["local"]) for address in _addresses(kernel, link) if address["scope"] == "link"]
+    return found
+
+
+def _addresses(kernel: KernelState, link: str) -> list[dict[str, Any]]:
+    return [address for entry in kernel.ip("-6", "address", "show", "dev", link) for address in entry["addr_info"]]
+
+
+def pool_document(name: str, bits: int, subnets: Sequence[dict[str, str]]) -> Document:
+    return {
+        "apiVersion": f"{GROUP}/v2",
+        "kind": "AddressPool",
+        "metadata": {"name": name, "finalizers": [GROUP]},
+        "spec": {"blockSizeBits": bits, "subnets": list(subnets)},
+    }
+
+
+def block_document(
+    pool: str, index: int, *, node: str, pool_uid: str, networks: dict[str, str], request: str = ""
+) -> Document:
+    """A block; `request` is the UID of the one that it answers, which the oldest versions do not note."""
+    labels = {f"{GROUP}/pool": pool, f"{GROUP}/node": node} | ({f"{GROUP}/request": request} if request else {})
+    owner = {
+        "apiVersion": f"{GROUP}/v2",
+        "kind": "AddressPool",
+        "name": pool,
+        "uid": pool_uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": f"{GROUP}/v2",
+        "kind": "AddressBlock",
+        "metadata": {
+            "name": f"{pool}-{index}",
+            "labels": labels,
+            "finalizers": [GROUP],
+            "ownerReferences": [owner],
+        },
+        "index": index,
+        **networks,
+    }
+
+
+def request_document(pool: str, *, node: str, node_uid: str) -> Document:
+    """A request as one that was not deleted is left behind."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
+    return {
+        "apiVersion": f"{GROUP}/v2",
+        "kind": "BlockRequest",
+        "metadata": {"name": f"req-{pool}-{node}", "ownerReferences": [owner]},
+        "spec": {"nodeName": node, "poolName": pool},
+    }
+
+
+def request_status(block: str) -> Document:
+    """The status of an answered request, of long ago."""
+    moment = "2024-05-01T00:00:00Z"
+    complete = {
+        "type": "Complete",
+        "status": "True",
+        "reason": "completed",
+        "message": "completed",
+        "lastProbeTime": moment,
+        "lastTransitionTime": moment,
+    }
+    return {"addressBlockName": block, "conditions": [complete]}

@@ -1,0 +1,159 @@
+"""`coil-migrator replace`: the end of v1's pods, node by node, and then of the blocks that were reserved for them.
+
+    look ─► (a person agrees) ─► each node: each pod goes, its controller makes another, which has an address of v2
+         ─► reserved blocks that no pod lives in any more go ─► coild is restarted when none is left
+
+Invariant: a reserved block goes only after the API server has shown no pod with an address in it. Whatever stops a run,
+the next one goes on with the pods that are left. A pod that does not end in time is told of and passed over.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from coil.crd.address_block import ADDRESS_BLOCKS
+from coil.crd.builtin import PODS, Pod
+from coil.crd.names import LABEL_RESERVED, RESERVED
+from coil.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from coil_migrator.cluster import Cluster
+from coil_migrator.departure import wait_gone
+from coil_migrator.progress import Progress
+from coil_migrator.replacement import Replacement, describe_pod, find_tenants, plan_replacement
+from coil_migrator.v1_install import DAEMON_SETS
+
+RESTART_MARK = "coil.cybozu.com/restarted-after"
+"""Annotation of coild's pods. Its value never changes, so a second run restarts nothing."""
+RESTART_VALUE = "v1-migration"
+
+_SELECTOR = f"{LABEL_RESERVED}={RESERVED}"
+_SHOWN = 10
+"""Names in one list for a person."""
+
+
+class ReplaceError(Exception):
+    """Something of v1 is left. The message says what, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSetName:
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceOptions:
+    """Seconds: `interval` between two nodes, `timeout` for one pod. `coild` None: nothing is restarted."""
+
+    interval: float = 10.0
+    timeout: float = 600.0
+    coild: DaemonSetName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a replacement would do: so many reserved `blocks` go, the pods in them before, and `restart` begins anew."""
+
+    replacement: Replacement
+    blocks: int
+    restart: DaemonSetName | None
+
+    def __bool__(self) -> bool:
+        """False where there is nothing to do."""
+        return bool(self.blocks or self.restart)
+
+    def lines(self) -> list[str]:
+        """For the person who is to agree."""
+        plan = self.replacement
+        found = [f"{plan.count} pods on {len(plan.pods)} nodes, which v1 gave their addresses, will be deleted"]
+        found += [f"  {node}: {_list_pods(pods)}" for node, pods in plan.pods.items()]
+        if plan.lonely:
+            found.append(f"these have no controller and will not come back: {_list_pods(plan.lonely)}")
+        if plan.static:
+            found.append(f"these are static, and for their nodes' admins to restart: {_list_pods(plan.static)}")
+        found.append(f"{self.blocks} reserved blocks will be removed")
+        if self.restart:
+            found.append(f"the DaemonSet {self.restart} will be restarted")
+        return found
+
+
+async def look(cluster: Cluster, options: ReplaceOptions) -> Outlook:
+    """See what there is. Changes nothing. Raises ApiError."""
+    blocks = await cluster.list(ADDRESS_BLOCKS, labels=_SELECTOR)
+    replacement = plan_replacement(blocks, await cluster.list(PODS))
+    return Outlook(replacement, len(blocks), await _restartable(cluster, options.coild))
+
+
+async def replace(cluster: Cluster, options: ReplaceOptions, *, progress: Progress, done: list[str]) -> None:
+    """Do it, as of now. What was changed is added to `done`, one sentence each, as soon as it is true.
+
+    Raises ReplaceError when something is left in the end, or ApiError; a cancellation leaves what `done` says.
+    """
+    blocks = await cluster.list(ADDRESS_BLOCKS, labels=_SELECTOR)
+    plan = plan_replacement(blocks, await cluster.list(PODS))
+    progress.begin(plan.count)
+    for number, (node, pods) in enumerate(plan.pods.items()):
+        if number:
+            await asyncio.sleep(options.interval)
+        for pod in pods:
+            progress.step(f"{node}: {describe_pod(pod)}")
+            if fault := await _end(cluster, pod, options.timeout, done):
+                progress.say(f"{describe_pod(pod)}: {fault}")
+    tenants = find_tenants(await cluster.list(ADDRESS_BLOCKS, labels=_SELECTOR), await cluster.list(PODS))
+    for name, left in tenants.items():
+        if not left:
+            try:
+                await cluster.delete(ADDRESS_BLOCKS, name)
+            except NotFoundError:
+                continue
+            done.append(f"the reserved block {name} was removed")
+    if kept := {name: left for name, left in tenants.items() if left}:
+        lines = [f"  {name}: {_list_pods(left)}" for name, left in kept.items()]
+        raise ReplaceError("\n".join(["pods still use these reserved blocks; end them and run this again:", *lines]))
+    if (daemon_set := await _restartable(cluster, options.coild)) is not None:
+        await _restart(cluster, daemon_set)
+        done.append(f"the DaemonSet {daemon_set} is being restarted")
+
+
+async def _end(cluster: Cluster, pod: Pod, timeout: float, done: list[str]) -> str:
+    """Delete the pod and wait until it is gone, or another one has its name. Returns why it is not, or nothing."""
+    name, namespace, uid = pod.metadata.name, pod.metadata.namespace, pod.metadata.uid
+    try:
+        await cluster.delete(PODS, name, namespace=namespace, uid=uid)
+    except (NotFoundError, ConflictError):
+        return ""
+    except (InvalidError, UnavailableError) as error:
+        return f"was not deleted: {error}"
+    done.append(f"the pod {describe_pod(pod)} was deleted")
+
+    async def is_gone() -> bool:
+        try:
+            return (await cluster.get(PODS, name, namespace=namespace)).metadata.uid != uid
+        except NotFoundError:
+            return True
+
+    gone = await wait_gone(is_gone, timeout=timeout)
+    return "" if gone else f"has not ended within {timeout:g} s"
+
+
+async def _restartable(cluster: Cluster, name: DaemonSetName | None) -> DaemonSetName | None:
+    """The DaemonSet if it is there and was not restarted by an earlier run."""
+    if name is None:
+        return None
+    try:
+        found = await cluster.get(DAEMON_SETS, name.name, namespace=name.namespace)
+    except NotFoundError:
+        return None
+    return None if found.spec.template.metadata.annotations.get(RESTART_MARK) == RESTART_VALUE else name
+
+
+async def _restart(cluster: Cluster, name: DaemonSetName) -> None:
+    template = {"metadata": {"annotations": {RESTART_MARK: RESTART_VALUE}}}
+    await cluster.patch(DAEMON_SETS, name.name, {"spec": {"template": template}}, namespace=name.namespace)
+
+
+def _list_pods(pods: tuple[Pod, ...]) -> str:
+    names = [describe_pod(pod) for pod in pods]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,117 @@
+"""What a person may ask of a migration. The names and defaults are those of Coil v2's migrator; some flags are new."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from coil.runtime.duration import parse_duration, parse_period
+from coil.runtime.flag import flag, parse_boolean, parse_optional_path
+from coil_migrator.dump import DumpOptions
+from coil_migrator.etcd_reader import EtcdAccess
+from coil_migrator.replace import DaemonSetName, ReplaceOptions
+
+
+def parse_endpoints(text: str) -> tuple[str, ...]:
+    """URLs of etcd, separated by commas."""
+    urls = tuple(url.strip().rstrip("/") for url in text.split(","))
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            fits = parts.scheme in {"http", "https"} and parts.hostname and not parts.path and parts.port != 0
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError('URLs separated by commas, such as "https://10.0.0.1:2379"')
+    return urls
+
+
+def parse_prefix(text: str) -> bytes:
+    """The beginning of v1's keys."""
+    if not text.endswith("/"):
+        raise ValueError('a prefix of keys that ends with a slash, such as "/coil/"')
+    return text.encode()
+
+
+def parse_any_text(text: str) -> str:
+    """Any text, an empty one too."""
+    return text
+
+
+def parse_daemon_set(text: str) -> DaemonSetName | None:
+    """Namespace and name of a DaemonSet; empty for none."""
+    if not text:
+        return None
+    namespace, _, name = text.partition("/")
+    if not namespace or not name or "/" in name:
+        raise ValueError('a namespace and a name, such as "kube-system/coild", or nothing')
+    return DaemonSetName(namespace, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """What both commands need."""
+
+    kubeconfig: Path | None = flag(
+        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; as kubectl if not given"
+    )
+    dry_run: bool = flag("false", parse=parse_boolean, help="change nothing, and say what would be done")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpSettings(ClusterSettings):
+    """Times are in seconds."""
+
+    etcd_endpoints: tuple[str, ...] = flag(
+        "http://127.0.0.1:2379", parse=parse_endpoints, help="v1's etcd; URLs, separated by commas"
+    )
+    etcd_prefix: bytes = flag("/coil/", parse=parse_prefix, help="what v1's keys begin with")
+    etcd_timeout: float = flag("2s", parse=parse_period, help="how long a connection to etcd may take")
+    etcd_tls_ca: Path | None = flag("", parse=parse_optional_path, help="file with the authority of etcd's certificate")
+    etcd_tls_cert: Path | None = flag("", parse=parse_optional_path, help="file with a client certificate for etcd")
+    etcd_tls_key: Path | None = flag("", parse=parse_optional_path, help="file with the key of that certificate")
+    etcd_username: str = flag("", parse=parse_any_text, help="user of etcd, where it has users")
+    etcd_password: str = flag("", parse=parse_any_text, env="ETCD_PASSWORD", help="password of that user")
+    skip_uninstall: bool = flag(
+        "false", parse=parse_boolean, help="DANGER: leave v1 running, which may give addresses that the dump lacks"
+    )
+    output: Path | None = flag(
+        "", parse=parse_optional_path, help="file for the manifests, replaced as a whole; standard output if not given"
+    )
+    timeout: float = flag("2m", parse=parse_period, help="how long each part of v1 may take to end")
+
+    @property
+    def etcd(self) -> EtcdAccess:
+        return EtcdAccess(
+            endpoints=self.etcd_endpoints,
+            connect_timeout=self.etcd_timeout,
+            ca=self.etcd_tls_ca,
+            certificate=self.etcd_tls_cert,
+            key=self.etcd_tls_key,
+            username=self.etcd_username,
+            password=self.etcd_password,
+        )
+
+    @property
+    def options(self) -> DumpOptions:
+        return DumpOptions(
+            prefix=self.etcd_prefix,
+            dry_run=self.dry_run,
+            skip_uninstall=self.skip_uninstall,
+            timeout=self.timeout,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaceSettings(ClusterSettings):
+    """Times are in seconds."""
+
+    interval: float = flag("10s", parse=parse_duration, help="how long to wait before the pods of the next node")
+    timeout: float = flag("10m", parse=parse_period, help="how long one pod may take to end")
+    coild: DaemonSetName | None = flag(
+        "kube-system/coild", parse=parse_daemon_set, help="DaemonSet to restart at the end; empty for none"
+    )
+    yes: bool = flag("false", parse=parse_boolean, help="do not ask before pods are deleted")
+
+    @property
+    def options(self) -> ReplaceOptions:
+        return ReplaceOptions(interval=self.interval, timeout=self.timeout, coild=self.coild)
