@@ -1,4 +1,4 @@
-"""`python -m integration.docs`: which blocks of the pages tests execute, which not, and why not."""
+"""`python -m integration.docs`: which blocks of the pages can be executed as they stand, which not, and why not."""
 
 import sys
 
@@ -6,7 +6,7 @@ from integration.docs.page import COMMANDS, ByHand, PageError, Place, Run, read_
 
 
 def render_list() -> str:
-    """A line for each block that is executed, and for each block of commands that is not. Raises PageError."""
+    """A line for each block that can be executed, and for each block of commands that is not. Raises PageError."""
     pages = read_pages()
     runnable_blocks(pages)  # for its judgement of the names
     lines = []

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Coil on an empty cluster: the kinds, the chart, the sample pools and an Egress; then two pods talk. May be repeated.
 #
-# The end of docker-compose.kind.yaml, and part of the cluster tests. From the environment:
+# The end of docker-compose.kind.yaml; it works on any cluster. From the environment:
 #   KUBECONFIG     which cluster; its nodes have the image
 #   COIL_CHART     folder of the chart
 #   COIL_SAMPLES   folder of the sample manifests
