@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from integration.patience import wait_until
 
@@ -15,13 +16,13 @@ _TABLE = "251"  # nobody's; a route in it tells how far the monitor has come
 
 
 class ChangeMonitor:
-    """Made by `watch_changes`."""
+    """A context manager. `kinds` are those of `ip monitor`, routes among them."""
 
-    def __init__(self, netns: str) -> None:
+    def __init__(self, netns: str, *kinds: str) -> None:
         self._inside = ["nsenter", f"--net={netns}", "--"]
         self._lines: list[str] = []
         self._process = subprocess.Popen(
-            [*self._inside, "ip", "-details", "-oneline", "monitor", "link", "address", "route", "rule"],
+            [*self._inside, "ip", "-details", "-oneline", "monitor", *kinds],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -29,14 +30,22 @@ class ChangeMonitor:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
+    def __enter__(self) -> Self:
+        try:
+            self._catch_up()
+        except BaseException:
+            self._stop()
+            raise
+        self._lines.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
     def lines(self) -> list[str]:
         """All changes up to now, one line each."""
         self._catch_up()
         return [line.strip() for line in list(self._lines) if f" table {_TABLE} " not in f"{line} "]
-
-    def _start(self) -> None:
-        self._catch_up()
-        self._lines.clear()
 
     def _catch_up(self) -> None:
         """Make a change, again and again, until the monitor tells of it: it has told all that was before."""
@@ -64,9 +73,5 @@ class ChangeMonitor:
 @contextmanager
 def watch_changes(netns: str) -> Iterator[ChangeMonitor]:
     """Monitor the namespace at that path, from the beginning of the block."""
-    monitor = ChangeMonitor(netns)
-    try:
-        monitor._start()
+    with ChangeMonitor(netns, "link", "address", "route", "rule") as monitor:
         yield monitor
-    finally:
-        monitor._stop()
