@@ -21,6 +21,7 @@ from coil.kube.errors import (
     ForbiddenError,
     GoneError,
     InvalidError,
+    NamespaceTerminatingError,
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
@@ -94,6 +95,19 @@ async def test_the_life_of_an_object(client: KubeClient, namespace: str) -> None
 async def test_refused_documents_name_the_field(client: KubeClient, namespace: str) -> None:
     with pytest.raises(InvalidError, match=r"metadata\.name"):
         await client.create(CONFIG_MAPS, {"metadata": {"name": "Not_A_Name"}}, namespace=namespace)
+
+
+async def test_a_namespace_that_goes_is_told_from_a_missing_right(client: KubeClient) -> None:
+    name = f"client-{secrets.token_hex(4)}"
+    await client.create(NAMESPACES, {"metadata": {"name": name}})
+    held = {"metadata": {"name": "held", "finalizers": ["coil.test/hold"]}}
+    await client.create(CONFIG_MAPS, held, namespace=name)
+    try:
+        await client.delete(NAMESPACES, name)
+        with pytest.raises(NamespaceTerminatingError):
+            await client.create(CONFIG_MAPS, {"metadata": {"name": "late"}}, namespace=name)
+    finally:
+        await client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=name)
 
 
 async def test_a_kind_that_is_not_served_is_not_a_missing_object(client: KubeClient) -> None:

@@ -25,6 +25,7 @@ from coil.kube.errors import (
     AlreadyExistsError,
     ApiError,
     ConflictError,
+    NamespaceTerminatingError,
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
@@ -135,6 +136,9 @@ class EgressController:
             if error.ownership is Ownership.FOREIGN:
                 tell_name_taken(self._recorder, egress, resource)
                 self._log.warning("a name is taken", egress=object_key(egress.metadata), kind=resource.kind)
+        except NamespaceTerminatingError:
+            # The Egress goes, too, though it does not say so yet: what went before it is not made again.
+            self._log.debug("namespace goes", egress=object_key(egress.metadata), kind=resource.kind)
         except _NO_REFUSAL:
             raise
         except ApiError as error:

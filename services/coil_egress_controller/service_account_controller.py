@@ -11,13 +11,12 @@ from coil.crd.builtin import SERVICE_ACCOUNTS
 from coil.crd.egress import EGRESSES
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
 from coil.egress.router_pod import ROUTER_ACCOUNT
-from coil.kube.errors import AlreadyExistsError, ForbiddenError, NotFoundError
+from coil.kube.errors import AlreadyExistsError, NamespaceTerminatingError, NotFoundError
 from coil.reconcile.controller import DONE, Result
 from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.cluster_view import BY_NAMESPACE, ClusterView
 
 _LABELS = {LABEL_APP_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT_EGRESS}
-_TERMINATING = "being terminated"
 
 
 class ServiceAccountController:
@@ -45,9 +44,7 @@ class ServiceAccountController:
             await self._client.create(SERVICE_ACCOUNTS, document, namespace=namespace)
         except AlreadyExistsError:
             return
-        except (ForbiddenError, NotFoundError) as error:
-            if isinstance(error, ForbiddenError) and _TERMINATING not in error.message:
-                raise
+        except (NamespaceTerminatingError, NotFoundError):
             self._log.debug("no account in a namespace that goes", namespace=namespace)
             return
         self._log.info("created", kind=SERVICE_ACCOUNTS.kind, namespace=namespace, name=ROUTER_ACCOUNT)

@@ -12,7 +12,7 @@ from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpoin
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.resource import object_key
 from coil.eip.slice_packing import Packing, pack
-from coil.kube.errors import ApiError, NotFoundError
+from coil.kube.errors import ApiError, NamespaceTerminatingError, NotFoundError
 from coil.reconcile.controller import DONE, Result
 from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.bounded_work import work_through
@@ -97,7 +97,11 @@ class SliceController:
         return list(known.values())
 
     async def _create(self, body: EgressEndpointSlice) -> None:
-        created = await self._client.create(EGRESS_ENDPOINT_SLICES, body, namespace=body.metadata.namespace)
+        try:
+            created = await self._client.create(EGRESS_ENDPOINT_SLICES, body, namespace=body.metadata.namespace)
+        except NamespaceTerminatingError:
+            # The policy goes, too, though it does not say so yet.
+            return
         self._metrics.count_write(SliceWrite.CREATE)
         self._written.note(None, created, cached=self._cached(created))
 

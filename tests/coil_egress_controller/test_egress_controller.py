@@ -8,7 +8,14 @@ from coil.crd.builtin import DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import Resource
 from coil.egress.router_label import router_selector
-from coil.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, UnavailableError
+from coil.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NamespaceTerminatingError,
+    UnavailableError,
+)
 from coil.reconcile.controller import DONE, After
 from tests.coil_egress_controller.scene import BUDGETS, KEY, Scene
 
@@ -178,6 +185,14 @@ async def test_trouble_that_says_nothing_about_the_egress_is_not_told(scene: Sce
     scene.add_egress()
     with pytest.raises(type(trouble)):
         await scene.egresses.reconcile(KEY)
+    assert scene.told.messages == {}
+
+
+@pytest.mark.parametrize("plural", ["deployments", "services", "poddisruptionbudgets"])
+async def test_nothing_is_made_again_in_a_namespace_that_goes(scene: Scene, plural: str) -> None:
+    scene.api.refusals["create", plural] = NamespaceTerminatingError("namespace internet goes", status=403)
+    scene.add_egress(podDisruptionBudget={"minAvailable": 1})
+    assert await scene.egresses.reconcile(KEY) == DONE
     assert scene.told.messages == {}
 
 

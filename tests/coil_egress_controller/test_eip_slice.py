@@ -6,7 +6,7 @@ import msgspec
 
 from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpointSlice
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
-from coil.kube.errors import UnavailableError
+from coil.kube.errors import NamespaceTerminatingError, UnavailableError
 from coil_egress_controller.eip_pod import EIP_PODS, EipPod
 from tests.coil_egress_controller.eip_world import World, play
 
@@ -153,6 +153,29 @@ def test_a_refused_write_is_repeated() -> None:
         await world.rest(1)
         world.api.refusals.clear()
         await world.until(lambda: len(endpoints(world)) == 1)
+
+    play(script)
+
+
+def test_a_namespace_that_goes_gets_no_slice_and_others_do() -> None:
+    async def script(world: World) -> None:
+        world.add_policy("web")
+        add_pods(world, 1)
+        refusal = NamespaceTerminatingError("namespace shop goes", status=403)
+        world.api.refusals["create", "egressendpointslices"] = refusal
+        world.lead()
+
+        def attempts() -> int:
+            return len([call for call in world.api.calls if call[:2] == ("create", "egressendpointslices")])
+
+        await world.until(lambda: attempts() > 0)
+        await world.rest(1)
+        before = attempts()
+        await world.rest(10)
+        assert attempts() == before
+        world.api.refusals.clear()
+        add_pods(world, 2)
+        await world.until(lambda: len(endpoints(world)) == 2)
 
     play(script)
 

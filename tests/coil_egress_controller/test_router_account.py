@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, SERVICE_ACCOUNTS, Subject
 from coil.crd.egress import EGRESSES
-from coil.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, NotFoundError
+from coil.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ForbiddenError,
+    NamespaceTerminatingError,
+    NotFoundError,
+)
 from coil.reconcile.controller import DONE, After
 from coil_egress_controller.role_binding_controller import ROUTER_BINDING, plan_subjects
 from tests.coil_egress_controller.memory_api import Document
@@ -74,7 +80,7 @@ async def test_an_egress_that_the_cache_has_not_heard_of_keeps_the_account(scene
     [
         AlreadyExistsError("there", status=409),
         NotFoundError("no namespace", status=404),
-        ForbiddenError("unable to create new content because it is being terminated", status=403),
+        NamespaceTerminatingError("namespace internet is being terminated", status=403),
     ],
 )
 async def test_an_account_that_cannot_or_need_not_be_made(scene: Scene, error: NotFoundError) -> None:

@@ -29,6 +29,10 @@ class ForbiddenError(ApiError):
     """403: the role of our service account does not allow this."""
 
 
+class NamespaceTerminatingError(ForbiddenError):
+    """403 on create, whoever asks: the namespace is being deleted, and all that is in it goes with it."""
+
+
 class NotFoundError(ApiError):
     """404, said by the API server itself: there is no such object."""
 

@@ -17,6 +17,7 @@ from coil.kube.errors import (
     ForbiddenError,
     GoneError,
     InvalidError,
+    NamespaceTerminatingError,
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
@@ -25,8 +26,13 @@ from coil.kube.errors import (
 EXCERPT_BYTES = 200
 
 
+class StatusCause(Struct, frozen=True, kw_only=True):
+    reason: str = ""
+
+
 class StatusDetails(Struct, frozen=True, kw_only=True):
     retry_after_seconds: int = 0
+    causes: list[StatusCause] | None = None
 
 
 class Status(Struct, frozen=True, kw_only=True):
@@ -38,6 +44,9 @@ class Status(Struct, frozen=True, kw_only=True):
     code: int = 0
     details: StatusDetails | None = None
 
+
+_NAMESPACE_TERMINATING = "NamespaceTerminating"
+"""A cause, as k8s.io/api/core/v1 has it (`NamespaceTerminatingCause`)."""
 
 _DECODER = msgspec.json.Decoder(Status)
 _BY_CODE: dict[int, type[ApiError]] = {
@@ -76,6 +85,8 @@ def error_of(status: Status, *, code: int, what: str, retry_after: float | None 
     kind = _BY_CODE.get(code, UnavailableError if code >= HTTPStatus.INTERNAL_SERVER_ERROR else ApiError)
     if kind is ConflictError and status.reason == "AlreadyExists":
         kind = AlreadyExistsError
+    if kind is ForbiddenError and _NAMESPACE_TERMINATING in _causes(status):
+        kind = NamespaceTerminatingError
     if retry_after is None and status.details is not None and status.details.retry_after_seconds > 0:
         retry_after = float(status.details.retry_after_seconds)
     explanation = status.message or status.reason or "no explanation"
@@ -88,6 +99,11 @@ def excerpt(body: bytes | bytearray) -> str:
         return "an empty body"
     cut = body[:EXCERPT_BYTES].decode(errors="replace")
     return repr(cut + "…" if len(body) > EXCERPT_BYTES else cut)
+
+
+def _causes(status: Status) -> set[str]:
+    details = status.details or StatusDetails()
+    return {cause.reason for cause in details.causes or ()}
 
 
 def _seconds(header: str) -> float | None:

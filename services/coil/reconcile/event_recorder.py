@@ -28,6 +28,7 @@ from coil.kube.errors import (
     ConflictError,
     ForbiddenError,
     InvalidError,
+    NamespaceTerminatingError,
     NotFoundError,
 )
 from coil.reconcile.backoff import Backoff
@@ -44,7 +45,6 @@ RETRY_BACKOFF = Backoff(base=1.0, cap=60.0)
 ATTEMPTS = 12
 _LONGEST_RETRY_AFTER = 60.0
 _NAME_LENGTH = 253
-_TERMINATING = "being terminated"
 
 
 class Recorder(Protocol):
@@ -192,7 +192,7 @@ class EventRecorder:
 
     def _refused(self, series: Series, error: ApiError) -> None:
         """Nothing that a repetition could change: the namespace has gone or goes, or the role is too narrow."""
-        expected = isinstance(error, NotFoundError) or _TERMINATING in error.message
+        expected = isinstance(error, NotFoundError | NamespaceTerminatingError)
         report = self._log.debug if expected else self._log.warning
         report("event refused", error=error.message, reason=series.statement.reason)
         self._ledger.forget(series)

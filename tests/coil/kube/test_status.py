@@ -9,6 +9,7 @@ from coil.kube.errors import (
     ForbiddenError,
     GoneError,
     InvalidError,
+    NamespaceTerminatingError,
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
@@ -43,6 +44,19 @@ def test_a_status_document_names_the_error(code: int, reason: str, kind: type[Ap
     assert type(error) is kind
     assert (error.status, error.reason) == (code, reason)
     assert str(error) == f"GET /x: because (HTTP {code})"
+
+
+@pytest.mark.parametrize(
+    ("causes", "kind"),
+    [
+        ([{"reason": "NamespaceTerminating", "field": "metadata.namespace"}], NamespaceTerminatingError),
+        ([{"reason": "Other"}], ForbiddenError),
+        (None, ForbiddenError),
+    ],
+)
+def test_a_namespace_that_goes_is_no_missing_right(causes: list[dict[str, str]], kind: type[ApiError]) -> None:
+    body = json.dumps({**status_document(403, reason="Forbidden"), "details": {"causes": causes}}).encode()
+    assert type(parse_error(403, body, what="POST /x")) is kind
 
 
 @pytest.mark.parametrize("code", [302, 400, 403, 404, 409, 410, 422, 500, 502])

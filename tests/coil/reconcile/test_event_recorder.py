@@ -14,7 +14,7 @@ from coil.crd.builtin import PODS
 from coil.crd.event import MESSAGE_BYTES, Event
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import Resource
-from coil.kube.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
+from coil.kube.errors import ApiError, ForbiddenError, NamespaceTerminatingError, NotFoundError, UnavailableError
 from coil.reconcile.event_metric import EventMetrics
 from coil.reconcile.event_recorder import ATTEMPTS, WRITE_PACE, EventRecorder
 from coil.reconcile.event_series import (
@@ -170,7 +170,7 @@ def test_an_event_that_was_deleted_meanwhile_is_created_anew_and_goes_on_countin
     ("error", "level"),
     [
         (NotFoundError('namespaces "shop" not found', status=404), "debug"),
-        (ForbiddenError("forbidden: namespace shop because it is being terminated", status=403), "debug"),
+        (NamespaceTerminatingError("namespace shop is being terminated", status=403), "debug"),
         (ForbiddenError("events is forbidden: cannot create", status=403), "warning"),
     ],
 )
