@@ -103,8 +103,9 @@ def egress(session: nox.Session) -> None:
 
 @nox.session
 def cluster(session: nox.Session) -> None:
-    """Everything on two real nodes: kubelet, containerd, kube-proxy, BIRD; needs root."""
-    run_pytest(session, "integration/nodes")
+    """The chart by Helm on two real nodes: kubelet, containerd, kube-proxy, BIRD; needs root."""
+    # What shares a cluster is a group. Most of the time in it is waiting, so two groups go on at a time.
+    run_pytest(session, "--numprocesses=2", "--dist=loadgroup", "integration/nodes")
 
 
 @nox.session

@@ -1,7 +1,8 @@
-"""Coil on a cluster under test, the way a person would install it: the chart's manifests, the programs under their own
-service accounts (never as administrator), the plugin put on each node by the installer.
+"""The chart without its pods, for stages that have no kubelet: the API server gets its kinds, accounts, roles and
+webhooks, and the programs are processes beside it, under their own service accounts (never as administrator).
 
-Used by the demo, the two-node tests, the API server tests and the bench. Whatever is started ends with the cluster.
+Used by the API server tests, the stages of soak, EIP and egress, and the bench. On a whole cluster Helm installs it:
+`integration.helm.release`. Whatever is started ends with the control plane.
 """
 
 import json
@@ -10,21 +11,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from http.client import HTTPConnection, HTTPException
-from ipaddress import IPv4Address
 from pathlib import Path
 
 from integration.cluster.address import free_port
-from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
-from integration.cluster.node import Node, NodeCommandError
 from integration.cluster.process import Process
 from integration.helm.chart import CHART, Document, render
 from integration.patience import wait_until
 from integration.plugin.executable import plugin_executable
-from integration.service import Service
 
 IPAM_CONTROLLER = "coil-ipam-controller"
 EGRESS_CONTROLLER = "coil-egress-controller"
@@ -37,7 +32,6 @@ WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigur
 EGRESS_WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-egress-controller"
 POOLS_PATH = "/apis/coil.cybozu.com/v2/addresspools"
 EGRESSES_PATH = "/apis/coil.cybozu.com/v2/namespaces/default/egresses"
-COILD_SOCKET = Path("/run/coild.sock")
 COILD_HEALTH_PORT = 9385
 START_SECONDS = 30.0
 INSTALL_SECONDS = 60.0
@@ -324,51 +318,3 @@ def egress_controller_probe(plane: ControlPlane, *, health: int) -> Callable[[],
         return status == 201 and b'"containers"' in body
 
     return admitted
-
-
-def ready_probe_on(node: Node, port: int) -> Callable[[], bool]:
-    """The same for a program in a node's network namespace."""
-    command = ["timeout", "2", "busybox", "wget", "-q", "-O", "-", f"http://127.0.0.1:{port}/readyz"]
-
-    def ready() -> bool:
-        try:
-            node.run(command)
-        except NodeCommandError:
-            return False
-        return True
-
-    return ready
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """Coil's programs on a cluster: one ipam-controller, and a coild on each node, by the node's name."""
-
-    controller: Service
-    daemons: Mapping[str, Service]
-
-    def ensure_running(self) -> None:
-        """Start again what has been killed, and return when all of it is ready."""
-        for service in (self.controller, *self.daemons.values()):
-            service.ensure_running()
-
-
-def install_on_cluster(
-    cluster: Cluster, *, controller_flags: Sequence[str] = (), coild_flags: Sequence[str] = ()
-) -> Installation:
-    """The chart, one ipam-controller, on each node coild and the plugin. Returns when every program is ready."""
-    plane = cluster.plane
-    apply_chart(plane)
-    metrics, health = (free_port(IPv4Address("127.0.0.1"), port) for port in (9386, 9387))
-    command = ipam_controller_command(plane, ports=(metrics, health), flags=controller_flags)
-    spawn = partial(plane.workspace.spawn, "coil-ipam-controller", command)
-    controller = Service(spawn, ready=controller_probe(plane, health=health))
-    command = coild_command(plane, socket=COILD_SOCKET, flags=coild_flags)
-    daemons = {}
-    for node in cluster.nodes:
-        spawn = partial(node.spawn, "coild", command, env={"COIL_NODE_NAME": node.name})
-        daemons[node.name] = Service(spawn, ready=ready_probe_on(node, COILD_HEALTH_PORT))
-        install_plugin(bin_dir=node.cni_bin_dir, etc_dir=node.cni_conf_dir, socket=COILD_SOCKET)
-    installation = Installation(controller, daemons)
-    installation.ensure_running()
-    return installation

@@ -9,7 +9,16 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
-from integration.bench import cni_part, coild_part, egress_part, eip_part, informer_part, ipam_part, plugin_part
+from integration.bench import (
+    cni_part,
+    coild_part,
+    egress_part,
+    eip_part,
+    helm_part,
+    informer_part,
+    ipam_part,
+    plugin_part,
+)
 from integration.bench.figure import Figure, Reading, select_figures
 from integration.bench.part import take_readings
 from integration.bench.report import render_table, write_json
@@ -23,6 +32,7 @@ _PARTS = (
     *ipam_part.PARTS,
     egress_part.PART,
     *eip_part.PARTS,
+    helm_part.PART,
 )
 _RESULT = Path(__file__).parents[2] / "build" / "bench.json"
 

@@ -41,8 +41,9 @@ class Ending(enum.Enum):
 class Cluster:
     """A running cluster. Make one with ``up``; a context manager that takes it down."""
 
-    def __init__(self, workspace: Workspace, plane: ControlPlane, nodes: Sequence[Node]) -> None:
+    def __init__(self, workspace: Workspace, network: Network, plane: ControlPlane, nodes: Sequence[Node]) -> None:
         self.workspace = workspace
+        self.network = network
         self.plane = plane
         self.nodes = list(nodes)
 
@@ -76,7 +77,7 @@ class Cluster:
                 ]
                 for start in starts:
                     start.result()
-            cluster = cls(workspace, plane, members)
+            cluster = cls(workspace, network, plane, members)
             cluster._wait_registered()
             cluster._record()
             if ending is Ending.ON_REQUEST:

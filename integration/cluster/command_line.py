@@ -91,6 +91,8 @@ def apiserver_command(
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
+        # Webhooks' Services are reached by their endpoints: there is no kube-proxy where this runs.
+        "--enable-aggregator-routing=true",
         "--profiling=false",
         SERVICE_RANGE,
         *version.feature_gate_flags,

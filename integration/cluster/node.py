@@ -10,7 +10,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Namespaces, Network
 from integration.cluster.node_config import (
+    CNI_BIN_DIR,
+    CNI_CONF_DIR,
     CONTAINERD_SOCKET,
     KERNEL_SETTINGS,
     KUBELET_ROOT,
@@ -59,8 +63,8 @@ class Node:
         self.name = name
         self.folder = workspace.make_folder(name)
         self.run_dir = workspace.make_folder(name, "run")
-        self.cni_bin_dir = workspace.make_folder(name, "cni", "bin")
-        self.cni_conf_dir = workspace.make_folder(name, "cni", "net.d")
+        self.cni_bin_dir = workspace.make_folder(name, "run", *CNI_BIN_DIR.parts[2:])
+        self.cni_conf_dir = workspace.make_folder(name, "run", *CNI_CONF_DIR.parts[2:])
         self.containerd_socket = self.run_dir / CONTAINERD_SOCKET
         self.ipv4: IPv4Address
         self.ipv6: IPv6Address
@@ -139,9 +143,26 @@ class Node:
         self._start_kubelet(plane, software)
         self._start_proxy(plane, software)
 
+    def import_images(self, archive: Path, *, timeout: float = START_TIMEOUT) -> None:
+        """Have the images of an OCI archive in containerd. Idempotent. Raises NodeCommandError."""
+        command = [*self._ctr, "images", "import", "--snapshotter", self._snapshotter, str(archive)]
+        self.run(command, timeout=timeout)
+
+    def container_pid(self, container: str) -> str:
+        """The process id of a running container's program. Raises NodeCommandError, or LookupError if it runs not."""
+        for line in self.run([*self._ctr, "tasks", "list"]).splitlines():
+            if line.startswith(container):
+                return line.split()[1]
+        raise LookupError(f"{self.name}: no container {container} runs")
+
     def _make_private_paths(self) -> None:
+        # The machine's would still be listed below the node's own, and containerd takes the first that it finds.
+        with suppress(NodeCommandError):
+            self.run(["umount", "--recursive", "--lazy", "/run/netns"])
         for private, public in ((self.run_dir, "/run"), (self._workspace.make_folder(self.name, "log"), "/var/log")):
             self.run(["mount", "--bind", str(private), public])
+        # Containers may ask to see what is mounted there later, as coild does for the namespaces of pods.
+        self.run(["mount", "--make-shared", "/run"])
         settings = self._workspace.make_folder(self.name, "kernel")
         for setting, value in KERNEL_SETTINGS.items():
             public_setting = Path("/proc/sys") / setting
@@ -159,21 +180,17 @@ class Node:
     def _start_containerd(self, software: Software) -> None:
         # The runtime itself sets up each pod's loopback device with this one.
         shutil.copy2(CNI_PLUGINS / "loopback", self.cni_bin_dir)
-        overlay = can_mount_overlay(self.folder)
-        snapshotter = Snapshotter.OVERLAY if overlay else Snapshotter.NATIVE
         config = self._write(
             "containerd.toml",
             render_containerd(
                 self._identity,
-                snapshotter=snapshotter,
+                snapshotter=self._snapshotter,
                 oom_scores=OomScores.FREE if has_capability(CAP_SYS_RESOURCE) else OomScores.RESTRICTED,
             ),
         )
         process = self.spawn("containerd", ["containerd", "--config", str(config)])
         process.wait_ready(self._containerd_answers, timeout=START_TIMEOUT)
-        self.run(
-            [*self._ctr, "images", "import", "--snapshotter", snapshotter, str(software.images)], timeout=START_TIMEOUT
-        )
+        self.import_images(software.images)
 
     def _start_kubelet(self, plane: ControlPlane, software: Software) -> None:
         user = f"system:node:{self.name}"
@@ -226,9 +243,11 @@ class Node:
             ipv4=self.ipv4,
             ipv6=self.ipv6,
             folder=self.folder,
-            cni_bin_dir=self.cni_bin_dir,
-            cni_conf_dir=self.cni_conf_dir,
         )
+
+    @cached_property
+    def _snapshotter(self) -> Snapshotter:
+        return Snapshotter.OVERLAY if can_mount_overlay(self.folder) else Snapshotter.NATIVE
 
     @property
     def _ctr(self) -> list[str]:

@@ -20,6 +20,10 @@ from integration.cluster.pki import KeyPair
 CONTAINERD_SOCKET = "containerd/containerd.sock"  # below the node's /run
 KUBELET_ROOT = "/run/kubelet"  # short: the kubelet makes Unix sockets below it
 
+CNI_BIN_DIR = Path("/run/cni/bin")
+CNI_CONF_DIR = Path("/run/cni/net.d")
+"""The same on every node, as one DaemonSet installs the plugin on all of them."""
+
 KERNEL_SETTINGS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -53,8 +57,6 @@ class Identity:
     ipv4: IPv4Address
     ipv6: IPv6Address
     folder: Path
-    cni_bin_dir: Path
-    cni_conf_dir: Path
 
 
 def render_containerd(node: Identity, *, snapshotter: Snapshotter, oom_scores: OomScores) -> str:
@@ -84,8 +86,8 @@ sandbox_image = {quote(PAUSE_IMAGE)}
 restrict_oom_score_adj = {oom_scores.value}
 
 [plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = {quote(node.cni_bin_dir)}
-conf_dir = {quote(node.cni_conf_dir)}
+bin_dir = {quote(CNI_BIN_DIR)}
+conf_dir = {quote(CNI_CONF_DIR)}
 
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = {quote(snapshotter.value)}

@@ -1,5 +1,5 @@
-"""`make demo`: a real cluster, Coil on it, pods with addresses, all of them talking; then an address that outlives its
-node (`eip_part`), and egress NAT (`egress_part`).
+"""`make demo`: a real cluster, the image on its nodes, `helm install`, pods with addresses, all of them talking; then
+an address that outlives its node (`eip_part`), and egress NAT (`egress_part`).
 
 Each claim is checked; exit code 0 only if all of it held. KEEP=1 leaves the cluster up, whatever happened, and says how
 to use and end it.
@@ -29,7 +29,12 @@ from integration.demo.workload import (
     pool_documents,
     pool_of,
 )
-from integration.deployment import InstallError, apply, install_on_cluster
+from integration.deployment import apply
+from integration.helm.chart import NAMESPACE, RELEASE
+from integration.helm.program import HelmError, find_helm
+from integration.helm.release import Release, import_image
+from integration.image.build import build_image
+from integration.image.error import ImageBuildError
 from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
 
@@ -37,7 +42,7 @@ PICTURE = Path("build") / "topology.svg"
 WEB, DMZ = 6, 2
 RELEASE_SECONDS = 60.0
 
-_EXPECTED = (DemoError, InstallError, KernelError, MachineError, *EXPECTED)
+_EXPECTED = (DemoError, HelmError, ImageBuildError, KernelError, MachineError, *EXPECTED)
 
 
 def main() -> int:
@@ -77,10 +82,16 @@ def start_cluster(*, keep: bool) -> Cluster:
 
 def show(cluster: Cluster, *, keep: bool) -> None:
     """What is shown on the cluster. Raises DemoError at the first claim that does not hold."""
-    step("Coil: kinds, roles, programs, the plugin on each node", lambda: install_on_cluster(cluster))
-    step("both nodes Ready", cluster.wait_ready)
+    archive = step("the image with all programs: built, or found in the cache", build_image)
+    step("the image in both nodes' containerd", lambda: import_image(cluster, archive))
+    release = Release(cluster.plane, {})
+    step("helm install coil charts/coil", release.install)
     documents = [*pool_documents(), *namespace_documents()]
-    step("two pools and a namespace annotated for the second", lambda: apply(cluster.plane, *documents))
+    step("two pools, as soon as a webhook admits them, and a namespace", lambda: release.apply(*documents))
+    step("controllers and daemons Ready, as pods with accounts, probes and limits", release.wait_rolled_out)
+    step("both nodes Ready", cluster.wait_ready)
+    print_programs(cluster)
+    step("helm test: two pods talk", release.test)
     step(f"{WEB} pods in web, {DMZ} in dmz, placed by the scheduler", lambda: run_pods(cluster))
 
     blocks, pods = take_stock(cluster)
@@ -109,6 +120,10 @@ def run_pods(cluster: Cluster) -> None:
         except KubectlError as error:
             why = cluster.plane.kubectl("get", "pods,events", f"--namespace={name}", "--output=wide")
             raise DemoError(f"{error}\n{why}") from error
+
+
+def print_programs(cluster: Cluster) -> None:
+    print("\n" + cluster.plane.kubectl("get", "pods", f"--namespace={NAMESPACE}", "--output=wide"))
 
 
 def take_stock(cluster: Cluster) -> tuple[list[BlockRow], list[PodRow]]:
@@ -181,6 +196,7 @@ def check_release(cluster: Cluster) -> None:
 
 def print_use(cluster: Cluster) -> None:
     print(f"\nThe cluster is up: export KUBECONFIG={cluster.plane.admin_kubeconfig}")
+    print(f"What is installed: {find_helm()} status {RELEASE} --namespace={NAMESPACE}")
     print(f"End it with: .venv/bin/python -m integration.cluster down {cluster.workspace.id}")
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -46,15 +46,30 @@ def lint(*profiles: str) -> str:
     return run_helm(["lint", "--strict", str(CHART), *_files(profiles)])
 
 
+def render_notes(values: Mapping[str, object] | None = None, *profiles: str) -> str:
+    """What `helm install` tells its user at the end. Raises HelmError."""
+    arguments = ["install", RELEASE, str(CHART), "--dry-run=client", f"--namespace={NAMESPACE}", *_files(profiles)]
+    printed = run_helm([*arguments, *_as_flags(values or {})])
+    return printed.partition("\nNOTES:\n")[2]
+
+
 @cache
 def _template(values: str, profiles: tuple[str, ...], namespace: str, kubernetes: str) -> str:
     arguments = ["template", RELEASE, str(CHART), f"--namespace={namespace}", *_files(profiles)]
     if kubernetes:
         arguments.append(f"--kube-version={kubernetes}")
+    return _SOURCE.sub("", run_helm([*arguments, *_as_flags(json.loads(values))]))
+
+
+def _as_flags(values: Mapping[str, object]) -> list[str]:
     # A dictionary as a whole, as --set would take commas and dots for its own.
-    arguments += [f"--set-json={key}={json.dumps(value)}" for key, value in json.loads(values).items()]
-    return _SOURCE.sub("", run_helm(arguments))
+    return [f"--set-json={key}={json.dumps(value)}" for key, value in values.items()]
 
 
-def _files(profiles: tuple[str, ...]) -> list[str]:
-    return [f"--values={PROFILES / profile}.yaml" for profile in profiles]
+def profile_files(profiles: Sequence[str]) -> list[Path]:
+    """The values files of these profiles."""
+    return [PROFILES / f"{profile}.yaml" for profile in profiles]
+
+
+def _files(profiles: Sequence[str]) -> list[str]:
+    return [f"--values={path}" for path in profile_files(profiles)]

@@ -18,8 +18,10 @@ from integration.cluster.node import Node
 from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods
 from integration.demo.reach import find_gaps
 from integration.demo.workload import namespace_document, pool_document, server_container
-from integration.deployment import Installation, apply
+from integration.deployment import apply
+from integration.helm.release import Release
 from integration.kernel_state import KernelState
+from integration.nodes.program_pods import ProgramPods
 from integration.patience import wait_until
 
 READY_SECONDS = 90
@@ -38,10 +40,10 @@ class Families(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CoilCluster:
-    """`installation` has the programs, to be killed and started again."""
+    """`release` is what was installed on it; its programs may be killed, kept away and upgraded."""
 
     cluster: Cluster
-    installation: Installation
+    release: Release
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -51,6 +53,10 @@ class CoilCluster:
     @property
     def nodes(self) -> list[Node]:
         return self.cluster.nodes
+
+    @property
+    def programs(self) -> ProgramPods:
+        return ProgramPods(self.cluster, self.release)
 
     def kernel(self, node: Node) -> KernelState:
         """What the node's kernel holds."""
@@ -67,30 +73,32 @@ class CoilCluster:
 
     @contextmanager
     def room(self, families: Families = Families.DUAL, *, bits: int = 3, pool: str = "") -> Iterator["Room"]:
+        """As `make_room`. On leaving everything in the namespace is deleted, and the pool is waited for."""
+        room = self.make_room(families, bits=bits, pool=pool)
+        try:
+            yield room
+        finally:
+            room.clear()
+            self.plane.kubectl("delete", "namespace", room.namespace, "--wait=false")
+            self.plane.kubectl("delete", "addresspool", room.pool, "--ignore-not-found", f"--timeout={READY_SECONDS}s")
+
+    def make_room(self, families: Families = Families.DUAL, *, bits: int = 3, pool: str = "") -> "Room":
         """A new namespace and its pool of 256 addresses, in blocks of 2 to the power of `bits`.
 
-        The pool's name goes into the namespace's annotation, unless it is `default`. On leaving everything in the
-        namespace is deleted, and the pool is waited for.
+        The pool's name goes into the namespace's annotation, unless it is `default`.
         """
         number = next(self._numbers)
         name = f"room-{number}"
         subnets = {4: ("ipv4", f"10.110.{number}.0/24"), 6: ("ipv6", f"fd10:110:0:{number}::/120")}
         spec = {"blockSizeBits": bits, "subnets": [dict(subnets[version] for version in families.value)]}
         room = Room(self, namespace=name, pool=pool or name)
-        apply(
-            self.plane,
+        self.release.apply(
             pool_document(room.pool, spec),
             namespace_document(name, pool="" if room.pool == DEFAULT_POOL else room.pool),
         )
         # A controller makes it; before that no pod is taken.
         wait_until(lambda: _has(self.plane, "serviceaccount", "default", name), what=f"{name} has its service account")
-        try:
-            yield room
-        finally:
-            self.installation.ensure_running()
-            room.clear()
-            self.plane.kubectl("delete", "namespace", name, "--wait=false")
-            self.plane.kubectl("delete", "addresspool", room.pool, "--ignore-not-found", f"--timeout={READY_SECONDS}s")
+        return room
 
 
 @dataclass(frozen=True, slots=True)

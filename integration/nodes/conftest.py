@@ -1,4 +1,4 @@
-"""Two real nodes with Coil on them, shared by the session, and rooms for the tests to work in."""
+"""Two real nodes with Coil on them, as Helm installs it, shared by the session, and rooms for the tests to work in."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -7,13 +7,17 @@ from typing import Protocol
 import pytest
 
 from integration.cluster.cluster import Cluster
-from integration.deployment import install_on_cluster
+from integration.cluster.command_line import SERVICES_IPV4, SERVICES_IPV6
+from integration.helm.release import Release, import_image
+from integration.image.build import build_image
 from integration.nodes.coil_cluster import CoilCluster, Families, Room
 
-LEASE = "--lease-duration=5s"
-"""The shortest: a controller that was killed is followed by the next one after that time."""
-
-REST = "--cooling=1s"
+VALUES = {
+    "eip.clusterCIDR": [str(SERVICES_IPV4), str(SERVICES_IPV6)],
+    # The shortest: a controller that was killed is followed by the next one after that time.
+    "ipam.extraArgs": ["--lease-duration=5s"],
+    "coild.cooling": "1s",
+}
 
 
 class OpenRoom(Protocol):
@@ -23,21 +27,14 @@ class OpenRoom(Protocol):
 
 
 @pytest.fixture(scope="session")
-def coil_cluster(cluster: Cluster) -> Iterator[CoilCluster]:
-    installation = install_on_cluster(cluster, controller_flags=[LEASE], coild_flags=[REST])
+def coil(cluster: Cluster) -> CoilCluster:
+    """The profile that has every program; all of them and the nodes are ready. Each test leaves them so."""
+    import_image(cluster, build_image())
+    coil = CoilCluster(cluster, Release(cluster.plane, VALUES, profiles=["eip-gateway"]))
+    coil.release.install()
+    coil.release.wait_rolled_out()
     cluster.wait_ready()
-    yield CoilCluster(cluster, installation)
-    for service in (installation.controller, *installation.daemons.values()):
-        # They had every right that they wanted, and met nothing that they were not made for.
-        said = service.process.log.read_text().lower().splitlines()
-        assert [line for line in said if "forbidden" in line or '"level": "error"' in line] == []
-
-
-@pytest.fixture
-def coil(coil_cluster: CoilCluster) -> CoilCluster:
-    """With all programs running, whatever the test before has done to them."""
-    coil_cluster.installation.ensure_running()
-    return coil_cluster
+    return coil
 
 
 @pytest.fixture

@@ -8,54 +8,52 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from coil_installer.node_files import install
-from coil_installer.settings import Place, Settings
 from integration.cluster.node import Node, NodeCommandError
 from integration.cluster.requirement import CNI_PLUGINS
 from integration.demo.workload import PORT, server_container
-from integration.deployment import COILD_SOCKET, install_plugin
+from integration.helm.release import COILD
 from integration.kernel_state import POD_TABLE, KernelState
 from integration.nodes.coil_cluster import CoilCluster, Room
-from integration.patience import settle, wait_until
-from integration.plugin.executable import plugin_executable
+from integration.patience import settle
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
 
 HOST_PORT = 18080
 INGRESS, EGRESS = 1_000_000, 2_000_000
 """Bytes in a second. The annotations say it in bits."""
 PLUGINS = ("portmap", "bandwidth")
-CONFLIST = {
-    "cniVersion": "1.0.0",
-    "name": "k8s-pod-network",
-    "plugins": [
-        {"type": "coil", "socket": str(COILD_SOCKET)},
-        {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}},
-        {"type": "bandwidth", "capabilities": {"bandwidth": True}},
-    ],
-}
+AFTER = [
+    {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}},
+    {"type": "bandwidth", "capabilities": {"bandwidth": True}},
+]
 ADDRESSES = {4: "ipv4", 6: "ipv6"}
 FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
 IPTABLES = ("iptables", "ip6tables")
 
 
 @pytest.fixture(scope="module")
-def chain(coil_cluster: CoilCluster) -> Iterator[CoilCluster]:
-    """The cluster, with the chain on its first node."""
-    coil_cluster.installation.ensure_running()
-    node = coil_cluster.nodes[0]
-    with chained(node):
-        yield coil_cluster
+def chain(coil: CoilCluster) -> Iterator[CoilCluster]:
+    """The cluster, with the chain on both nodes, as the chart's `cni.after` puts it there."""
+    copies = [Path(shutil.copy2(CNI_PLUGINS / name, node.cni_bin_dir)) for name in PLUGINS for node in coil.nodes]
+    coil.release.upgrade({"cni.after": AFTER})
+    coil.release.wait_rolled_out(COILD)
+    settle(lambda: [node.name for node in coil.nodes if not runtime_knows(node, "portmap")], after="an upgrade")
+    yield coil
+    coil.release.upgrade({})
+    coil.release.wait_rolled_out(COILD)
+    settle(lambda: [node.name for node in coil.nodes if runtime_knows(node, "portmap")], after="the next one")
+    for copy in copies:
+        copy.unlink()
     # portmap's own chains, which every host port goes through, are there to stay.
-    for command in IPTABLES:
-        forget_portmap(coil_cluster.kernel(node), command)
+    for kernel in map(coil.kernel, coil.nodes):
+        for command in IPTABLES:
+            forget_portmap(kernel, command)
 
 
 @pytest.fixture(scope="module")
@@ -65,22 +63,6 @@ def room(chain: CoilCluster) -> Iterator[Room]:
     with chain.room() as opened:
         opened.run(published(opened, "published", here), opened.pod("near", here), opened.pod("far", there))
         yield opened
-
-
-@contextmanager
-def chained(node: Node) -> Iterator[None]:
-    """Have the node's containerd run the chain; afterwards what it ran before."""
-    copies = [Path(shutil.copy2(CNI_PLUGINS / name, node.cni_bin_dir)) for name in PLUGINS]
-    place = Place(conf_dir=node.cni_conf_dir, conf_name="10-coil.conflist", bin_dir=node.cni_bin_dir)
-    install(Settings(place=place, plugin=plugin_executable(), netconf=json.dumps(CONFLIST)))
-    wait_until(lambda: runtime_knows(node, "portmap"), what="containerd has read the chain")
-    try:
-        yield
-    finally:
-        install_plugin(bin_dir=node.cni_bin_dir, etc_dir=node.cni_conf_dir, socket=COILD_SOCKET)
-        wait_until(lambda: not runtime_knows(node, "portmap"), what="containerd has read Coil's configuration again")
-        for copy in copies:
-            copy.unlink()
 
 
 def runtime_knows(node: Node, plugin: str) -> bool:
@@ -153,7 +135,7 @@ def test_the_limits_stand_where_the_pods_traffic_passes(chain: CoilCluster, room
 def test_nothing_is_left_of_a_pod_that_is_deleted(chain: CoilCluster) -> None:
     node = chain.nodes[1]
     kernel = chain.kernel(node)
-    with chained(node), chain.room() as room:
+    with chain.room() as room:
         room.run(published(room, "gone", node))
         [pod] = room.pods()
         addresses = [address for address in pod.addresses if address]
@@ -166,8 +148,6 @@ def test_nothing_is_left_of_a_pod_that_is_deleted(chain: CoilCluster) -> None:
         for version in ADDRESSES:
             assert chain.nodes[0].run([*FETCH, node_url(node, version)]) == "next\n"
     settle(lambda: leftovers(kernel, addresses, link), after="the last one was deleted")
-    for command in IPTABLES:
-        forget_portmap(kernel, command)
 
 
 def host_link(kernel: KernelState, room: Room, pod: str) -> str:

@@ -16,7 +16,7 @@ from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster, Families, 
 from integration.nodes.conftest import OpenRoom
 from integration.patience import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
 
 FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
 CROWD = 30
@@ -25,14 +25,12 @@ EachFamily = Mapping[Families, Room]
 
 
 @pytest.fixture(scope="module")
-def rooms(coil_cluster: CoilCluster) -> Iterator[EachFamily]:
+def rooms(coil: CoilCluster) -> Iterator[EachFamily]:
     """A room of each kind with two pods on the first node and one on the other; the dual one has no annotation."""
-    here, there = coil_cluster.nodes
+    here, there = coil.nodes
     with ExitStack() as stack:
         opened = {
-            families: stack.enter_context(
-                coil_cluster.room(families, pool=DEFAULT_POOL if families is Families.DUAL else "")
-            )
+            families: stack.enter_context(coil.room(families, pool=DEFAULT_POOL if families is Families.DUAL else ""))
             for families in Families
         }
         for room in opened.values():

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from integration.deployment import apply
+from integration.helm.release import COILD, IPAM_CONTROLLER
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.nodes.conftest import OpenRoom
 from integration.patience import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
 
 GHOST = "ghost"
 TIDY_SECONDS = 150
@@ -18,7 +19,6 @@ TIDY_SECONDS = 150
 def test_pods_do_not_notice_that_coild_is_killed(open_room: OpenRoom, coil: CoilCluster) -> None:
     room = open_room(bits=1)
     node, other = coil.nodes
-    coild = coil.installation.daemons[node.name]
     room.run(*(room.pod(name, node) for name in ("doomed", "left", "stays")), room.pod("right", other))
     pods, blocks = room.pods(), block_uids(room)
     doomed = next(pod for pod in pods if pod.name == "doomed")
@@ -26,14 +26,13 @@ def test_pods_do_not_notice_that_coild_is_killed(open_room: OpenRoom, coil: Coil
     kernel = coil.kernel(node)
     link = kernel.destinations("116")[f"{doomed.ipv4}/32"]
 
-    coild.kill()
-    assert room.find_gaps(survivors) == []
-    room.kubectl("delete", "pod", doomed.name)
-    room.create(room.pod("newcomer", node))
-    wait_until(lambda: room.events("newcomer", reason="FailedCreatePodSandBox"), what="the newcomer has to wait")
-    assert "newcomer" not in {pod.name for pod in room.pods()}
+    with coil.programs.away("coild", COILD):
+        assert room.find_gaps(survivors) == []
+        room.kubectl("delete", "pod", doomed.name)
+        room.create(room.pod("newcomer", node))
+        wait_until(lambda: room.events("newcomer", reason="FailedCreatePodSandBox"), what="the newcomer has to wait")
+        assert "newcomer" not in {pod.name for pod in room.pods()}
 
-    coild.start()
     room.wait_ready("newcomer")
     # A kubelet that could not end a sandbox of a pod that is gone tries again when it next tidies up, once a minute.
     wait_until(lambda: kernel.link(link) is None, what="the deleted pod is detached", timeout=TIDY_SECONDS)
@@ -48,19 +47,18 @@ def test_pods_do_not_notice_that_coild_is_killed(open_room: OpenRoom, coil: Coil
     assert len(kernel.pod_links()) == len([pod for pod in after if pod.node == node.name])
 
 
-def test_a_pod_gets_its_block_after_the_controller_was_killed(open_room: OpenRoom, coil: CoilCluster) -> None:
+def test_a_pod_gets_its_block_after_the_controllers_were_killed(open_room: OpenRoom, coil: CoilCluster) -> None:
     room = open_room(bits=0)
     node, other = coil.nodes
     room.run(room.pod("first", node))
     before = room.pods()
 
-    coil.installation.controller.kill()
-    room.create(room.pod("second", node), room.pod("third", other))
-    wait_until(lambda: len(requests_of(coil, room)) == 2, what="a request from each node")
-    assert room.pods() == before
-    assert room.find_gaps(before) == []
+    with coil.programs.away("ipam-controller", IPAM_CONTROLLER):
+        room.create(room.pod("second", node), room.pod("third", other))
+        wait_until(lambda: len(requests_of(coil, room)) == 2, what="a request from each node")
+        assert room.pods() == before
+        assert room.find_gaps(before) == []
 
-    coil.installation.controller.start()
     room.wait_ready("--all")
     pods = room.pods()
     assert [pod for pod in pods if pod.name == "first"] == before

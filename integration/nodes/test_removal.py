@@ -1,4 +1,4 @@
-"""Everything deleted: neither the API server nor any kernel has a trace of what the pods had. Last of its folder."""
+"""Everything deleted: neither the API server nor any kernel has a trace of what the pods had."""
 
 from contextlib import ExitStack
 
@@ -7,7 +7,7 @@ import pytest
 from integration.nodes.coil_cluster import CoilCluster, Families
 from integration.patience import settle
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
 
 
 def test_nothing_is_left_of_pods_that_are_deleted(coil: CoilCluster) -> None:

@@ -1,0 +1,68 @@
+"""Two pods on two nodes that talk without a pause, and what the kernels hold of all pods: what must not change."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from integration.cluster.image import BUSYBOX_IMAGE
+from integration.demo.reach import url
+from integration.kernel_state import POD_TABLE
+from integration.nodes.coil_cluster import CoilCluster, Room
+from integration.patience import wait_until
+
+_LINK = ("ifname", "ifindex", "ifalias", "address", "link_netnsid", "mtu", "operstate")
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """In a room: the pod `asking` asks the pod `answering` over TCP, ten times a second."""
+
+    room: Room
+
+    @classmethod
+    def begin(cls, room: Room) -> "Talk":
+        """Both pods are Ready."""
+        here, there = room.coil.nodes
+        room.run(room.pod("answering", there))
+        [address] = [pod.ipv4 for pod in room.pods()]
+        # Bounded from outside: Debian's static busybox crashes on wget's own -T.
+        fetch = f"timeout 3 busybox wget -q -O /dev/null {url(address)}"
+        turn = f"{fetch} || echo >> failed; echo >> asked; usleep 100000"
+        container = {
+            "name": "asking",
+            "image": BUSYBOX_IMAGE,
+            "imagePullPolicy": "Never",
+            "command": ["busybox", "sh", "-c", f"cd /tmp; touch asked failed; while :; do {turn}; done"],
+        }
+        room.run(room.pod("asking", here, containers=[container]))
+        return cls(room)
+
+    @contextmanager
+    def unbroken(self) -> Iterator[None]:
+        """For the time of the block no request may fail."""
+        before = self._counts()
+        yield
+        wait_until(lambda: self._counts()[0] > before[0], what="the pods go on to talk")
+        asked, failed = self._counts()
+        assert failed == before[1], f"{failed - before[1]} of {asked - before[0]} requests failed"
+
+    def find_gaps(self) -> list[str]:
+        """As `Room.find_gaps`; all pods but the asking one answer."""
+        return self.room.find_gaps([pod for pod in self.room.pods() if pod.name != "asking"])
+
+    def _counts(self) -> tuple[int, int]:
+        """Requests, and how many of them failed."""
+        count = "cat /tmp/asked | wc -l; cat /tmp/failed | wc -l"
+        asked, failed = map(int, self.room.kubectl("exec", "asking", "--", "busybox", "sh", "-c", count).split())
+        return asked, failed
+
+
+def kernels(coil: CoilCluster) -> list[Any]:
+    """The pods' links and routes on each node, with the links' indices and hardware addresses."""
+    found = []
+    for node in coil.nodes:
+        kernel = coil.kernel(node)
+        links = [link for link in kernel.ip("link", "show") if link.get("ifalias", "").startswith("COIL:")]
+        found.append([[{name: link.get(name) for name in _LINK} for link in links], kernel.routes(POD_TABLE)])
+    return found
