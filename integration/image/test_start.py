@@ -92,6 +92,12 @@ def test_the_plugin_answers(image: Rootfs) -> None:
     assert (done.returncode, json.loads(done.stdout)["cniVersion"]) == (0, NEWEST)
 
 
+def test_a_module_that_no_kernel_has_is_told_and_fails_nothing(image: Rootfs) -> None:
+    done = image.run("coil-installer", "load-modules", "coil_of_no_kernel", container=Container(user=ROOT))
+    assert done.returncode == 0
+    assert done.stderr.startswith("coil-installer: the kernel module coil_of_no_kernel is not loaded")
+
+
 def test_the_installer_needs_two_folders_and_no_flag(image: Rootfs, tmp_path: Path) -> None:
     programs, configurations = tmp_path / "bin", tmp_path / "net.d"
     for folder in (programs, configurations):

@@ -27,7 +27,8 @@ from tests.integration_helm.everything import (
 
 ROOT_CAPABILITIES = {
     ("coild", "coil-installer"): [],
-    ("coild", "coild"): ["NET_ADMIN", "SYS_ADMIN", "SYS_MODULE"],
+    ("coild", "coil-modules"): ["SYS_MODULE"],
+    ("coild", "coild"): ["NET_ADMIN", "SYS_ADMIN"],
     ("coil-egress-agent-node", "coil-egress-agent-node"): ["NET_ADMIN", "NET_RAW"],
     ("coil-cleanup", "coil-installer"): [],
     ("coil-cleanup", "coil-egress-agent-node"): ["NET_ADMIN", "NET_RAW"],
@@ -107,9 +108,11 @@ def test_who_is_root_has_these_capabilities() -> None:
 
 
 def test_modules_are_loaded_by_choice_only() -> None:
+    coild = pick(render(EVERYTHING), "DaemonSet", "coild")
+    [mount] = all_containers(coild)["coil-modules"]["volumeMounts"]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/lib/modules", True)
     coild = pick(render(ON_POD_NETWORK), "DaemonSet", "coild")
-    container = all_containers(coild)["coild"]
-    assert container["securityContext"]["capabilities"]["add"] == ["NET_ADMIN", "SYS_ADMIN"]
+    assert "coil-modules" not in all_containers(coild)
     assert "modules" not in {volume["name"] for volume in pod_spec(coild)["volumes"]}
 
 
@@ -149,8 +152,8 @@ def test_what_coild_has_of_its_node() -> None:
         "/host/proc/sys/net": "/proc/sys/net",
         "/run/netns": "/run/netns",
         "/var/run/netns": "/run/netns",
-        "/lib/modules": "/lib/modules",
     }
+    assert mounts["coil-modules"] == {"/lib/modules": "/lib/modules"}
     propagated = {
         mount["mountPath"]
         for mount in all_containers(coild)["coild"]["volumeMounts"]
