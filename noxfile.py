@@ -1,5 +1,6 @@
 """The parts of `make test`, one session each, in the checkout's own `.venv` that integration/bootstrap.py made."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ nox.options.sessions = [
     "eip",
     "egress",
     "cluster",
+    "access",
 ]
 
 PYTHON = sys.executable
@@ -30,11 +32,19 @@ ENVIRONMENT = {
     # Programs are started hundreds of times: their modules are compiled once, even where somebody has asked for this.
     "PYTHONDONTWRITEBYTECODE": "",
 }
+CALLS = Path("build/access").resolve()
+
+
+def environment(session: nox.Session) -> dict[str, str]:
+    """With a folder where API servers leave what programs asked of them; what an earlier run left proves nothing."""
+    folder = CALLS / session.name
+    shutil.rmtree(folder, ignore_errors=True)
+    return {**ENVIRONMENT, "COIL_API_CALLS": str(folder)}
 
 
 def run_pytest(session: nox.Session, *args: str) -> None:
     """Run pytest in a fresh interpreter; `nox -s PART -- ARGS` narrows it down."""
-    session.run(PYTHON, "-m", "pytest", *args, *session.posargs, env=ENVIRONMENT)
+    session.run(PYTHON, "-m", "pytest", *args, *session.posargs, env=environment(session))
 
 
 @nox.session
@@ -98,7 +108,7 @@ def egress(session: nox.Session) -> None:
     # A guest's processors are slow, and one process of tests leaves one of them idle. The longer folder comes first.
     both = ["--numprocesses=2", "--dist=loadscope", "--no-loadscope-reorder", "integration/egress", "integration/fou"]
     parts = session.posargs or both
-    session.run(PYTHON, "-m", "integration.egress", *parts, env=ENVIRONMENT)
+    session.run(PYTHON, "-m", "integration.egress", *parts, env=environment(session))
 
 
 @nox.session
@@ -106,6 +116,12 @@ def cluster(session: nox.Session) -> None:
     """The chart by Helm on two real nodes: kubelet, containerd, kube-proxy, BIRD; needs root."""
     # What shares a cluster is a group. Most of the time in it is waiting, so two groups go on at a time.
     run_pytest(session, "--numprocesses=2", "--dist=loadgroup", "integration/nodes")
+
+
+@nox.session
+def access(session: nox.Session) -> None:
+    """The chart's roles against the calls that the programs made in all sessions before."""
+    run_pytest(session, "integration/access")
 
 
 @nox.session

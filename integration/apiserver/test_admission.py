@@ -257,6 +257,20 @@ def test_a_deleted_secret_is_made_anew(door: Door) -> None:
     assert len(bundle) > len(before)
 
 
+def test_a_spoilt_secret_is_mended(door: Door) -> None:
+    def read() -> dict[str, Any]:
+        said = door.plane.kubectl("get", "secret", SECRET, "--namespace=kube-system", "--output=json")
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    before, nonsense = read(), "bm9uc2Vuc2U="
+    spoilt = json.dumps({"data": {"tls.crt": nonsense}})
+    door.plane.kubectl("patch", "secret", SECRET, "--namespace=kube-system", f"--patch={spoilt}")
+    wait_until(lambda: read()["data"]["tls.crt"] != nonsense, what="another certificate")
+    assert read()["metadata"]["uid"] == before["metadata"]["uid"]
+    wait_until(door.is_open, what="a pool that passes")
+
+
 def test_while_nobody_answers_no_pool_passes_and_without_webhooks_the_schema_still_does_its_part(door: Door) -> None:
     good = door.pool("good", {"ipv4": "10.250.0.0/24"})
     try:

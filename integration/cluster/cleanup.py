@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from integration.cluster.audit_log import keep_calls
 from integration.cluster.cache import clusters_root
 
 MARKER = "COIL_CLUSTER"  # environment variable that marks the processes of a cluster
@@ -76,6 +77,7 @@ def remove_cluster(cluster: str) -> None:
         subprocess.run(["ip", "link", "delete", link_name(cluster)], check=False, capture_output=True, timeout=10)
     for link in NETNS_LINKS.glob(f"coil-{cluster}-*"):
         link.unlink(missing_ok=True)
+    keep_calls(cluster, folder)
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
     owner_lock(cluster).unlink(missing_ok=True)

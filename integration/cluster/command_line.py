@@ -89,7 +89,8 @@ def apiserver_command(
         f"--service-account-key-file={credentials.tokens.certificate}",
         f"--service-account-signing-key-file={credentials.tokens.key}",
         "--authorization-mode=Node,RBAC",
-        "--enable-admission-plugins=NodeRestriction",
+        # The second, which is not on everywhere, wants a right of whoever names an owner; programs must have it.
+        "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
         "--allow-privileged=true",
         # Webhooks' Services are reached by their endpoints: there is no kube-proxy where this runs.
         "--enable-aggregator-routing=true",

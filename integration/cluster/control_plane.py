@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from integration.cluster.address import free_port, random_loopback
+from integration.cluster.audit_log import audit_flags
 from integration.cluster.build import CONTROL_PLANE, CONTROLLERS, Program, locate
 from integration.cluster.command_line import (
     SERVICES_IPV4,
@@ -70,7 +71,7 @@ class ControlPlane:
             workspace.folder / "pki", address=address, port=self.port, service_address=SERVICES_IPV4[1]
         )
         self._programs = programs
-        self._apiserver_flags = apiserver_flags
+        self._apiserver_flags = (*audit_flags(workspace.folder), *apiserver_flags)
         self._undo = ExitStack()
         self._api = self._endpoint(self.port)
         self.etcd = Etcd(

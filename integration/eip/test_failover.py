@@ -7,7 +7,7 @@ import pytest
 
 from integration.eip.node import StageNode
 from integration.eip.traffic import LABELS, PATIENCE, watched
-from integration.eip.world import World
+from integration.eip.world import LEASES, World
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
@@ -35,6 +35,24 @@ def test_nodes_that_lose_their_power_again_and_again(world: World) -> None:
         assert {dialogue.seen for dialogue in traffic.dialogues} == set(traffic.eips)
     listed = ", ".join(f"{outage:.2f}" for outage in sorted(outages))
     print(f"\noutage of a flow, {TRIALS} losses of a node: median {median(outages):.2f} s of {listed}")
+
+
+def test_a_lost_node_whose_lease_is_deleted_as_well(world: World) -> None:
+    def strike(node: StageNode) -> None:
+        node.die()
+        world.api.delete(f"{LEASES}/coil-eip-{node.name}")
+
+    with watched(world, "n1", "n2") as traffic:
+        turns = [traffic.holder.name]
+        lost, _ = traffic.lose(strike)
+        turns.append(traffic.holder.name)
+        # It is revoked by being made anew: in nobody's hands, of the term that nobody may use again.
+        lease = world.api.find(f"{LEASES}/coil-eip-{lost.name}")
+        assert lease is not None
+        assert lease["spec"].get("holderIdentity", "") == ""
+        world.restore()
+        world.await_lease(lost)
+        traffic.assert_turns(*turns)
 
 
 def test_a_node_that_has_lost_the_api_server_withdraws_first(world: World) -> None:

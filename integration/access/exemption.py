@@ -1,0 +1,30 @@
+"""What the comparison passes over: a short list, each entry with its reason."""
+
+from typing import Final
+
+RBAC: Final = "rbac.authorization.k8s.io"
+COORDINATION: Final = "coordination.k8s.io"
+COIL: Final = "coil.cybozu.com"
+EIP: Final = "egressgateway.spidernet.io"
+
+_FINALIZERS = (
+    "no call: the API server asks for it when an owner is named with blockOwnerDeletion. The tests' one does, by the "
+    "admission plugin OwnerReferencesPermissionEnforcement: without the right nothing that has owners would be created"
+)
+
+UNSEEN: Final = {
+    ("ClusterRole coil-ipam-controller", "update", COIL, "addresspools/finalizers"): _FINALIZERS,
+    ("ClusterRole coil-egress-controller", "update", COIL, "egresses/finalizers"): _FINALIZERS,
+    ("ClusterRole coil-egress-controller", "update", EIP, "egressgatewaypolicies/finalizers"): _FINALIZERS,
+    ("ClusterRole coil-egress-controller", "bind", RBAC, "clusterroles"): (
+        "no call: the API server asks for it when the binding coil-egress is patched (role_binding_controller.py)"
+    ),
+}
+"""Rights that no log of calls can show, by role, verb, group and resource."""
+
+_OTHERS_LEASE = "integration/apiserver/test_eip_lease.py asks, with the agent's account, for what no agent may have"
+
+PROVOKED: Final = {
+    ("coil-egress-node", verb, COORDINATION, "leases"): _OTHERS_LEASE for verb in ("get", "create", "update", "delete")
+}
+"""Calls that are refused because a test wants to see that, by account, verb, group and resource."""

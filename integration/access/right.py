@@ -1,0 +1,86 @@
+"""What the chart grants to the programs' accounts, right by right. Pure.
+
+A right is one verb on one resource, in one role. Users' roles, which the chart binds to no account, are none of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coil.egress.router_pod import ROUTER_ACCOUNT
+from integration.cluster.audit_log import Call, role_title
+from integration.helm.chart import Document
+
+ROUTER_BINDING = "coil-egress"
+"""Its subjects are put there by the egress-controller: the accounts of router pods, of one name in every namespace."""
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class Right:
+    """`role` as in `role_title`; `names` are those of the objects that it is limited to, or none.
+
+    `namespace` is the one that it is limited to, or empty.
+    """
+
+    account: str
+    role: str
+    verb: str
+    group: str
+    resource: str
+    names: tuple[str, ...] = ()
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        group = f".{self.group}" if self.group else ""
+        only = f" named {' or '.join(self.names)}" if self.names else ""
+        return f"{self.account}: {self.verb} {self.resource}{group}{only} ({self.role})"
+
+    def allowed(self, call: Call) -> bool:
+        """Whether it is what the API server allowed the call by."""
+        return (self.role, *self._what) == (call.role, call.account, call.verb, call.group, call.resource)
+
+    def would_allow(self, call: Call) -> bool:
+        """Whether it covers a call that was refused, which has a namespace and mostly a name."""
+        return (
+            self._what == (call.account, call.verb, call.group, call.resource)
+            and (not self.names or call.name in self.names)
+            and (not self.namespace or call.namespace == self.namespace)
+        )
+
+    @property
+    def _what(self) -> tuple[str, str, str, str]:
+        return self.account, self.verb, self.group, self.resource
+
+
+def chart_rights(documents: Sequence[Document]) -> list[Right]:
+    """Every right of every account that the documents bind a role to, in their order."""
+    roles = {_place(each): each["rules"] for each in documents if each["kind"] in ("ClusterRole", "Role")}
+    bindings = (each for each in documents if each["kind"] in ("ClusterRoleBinding", "RoleBinding"))
+    return [right for binding in bindings for right in _rights_of(binding, roles)]
+
+
+def _rights_of(binding: Document, roles: dict[tuple[str, str, str], list[dict[str, Any]]]) -> Iterator[Right]:
+    """In the order of the rules."""
+    reference, namespace = binding["roleRef"], binding["metadata"].get("namespace", "")
+    rules = roles[reference["kind"], reference["name"], namespace if reference["kind"] == "Role" else ""]
+    accounts = [subject["name"] for subject in binding.get("subjects", ())]
+    if binding["metadata"]["name"] == ROUTER_BINDING:
+        accounts = [ROUTER_ACCOUNT]
+    for account in accounts:
+        for rule in rules:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    for verb in rule["verbs"]:
+                        yield Right(
+                            account=account,
+                            role=role_title(reference["kind"], reference["name"], namespace),
+                            verb=verb,
+                            group=group,
+                            resource=resource,
+                            names=tuple(rule.get("resourceNames", ())),
+                            namespace=namespace,
+                        )
+
+
+def _place(role: Document) -> tuple[str, str, str]:
+    return role["kind"], role["metadata"]["name"], role["metadata"].get("namespace", "")

@@ -1,0 +1,156 @@
+"""Rights of a chart against calls: what was not used, and what went beyond."""
+
+from typing import Any
+
+import pytest
+
+from integration.access.comparison import describe_call, find_outside, find_unused
+from integration.access.right import Right, chart_rights
+from integration.cluster.audit_log import Call
+from integration.helm.chart import Document, render
+
+GROUP = "coil.cybozu.com"
+
+
+def role(kind: str, name: str, *rules: dict[str, Any], namespace: str = "") -> list[Document]:
+    """A role and its binding to the account `agent`."""
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return [
+        {"kind": kind, "metadata": metadata, "rules": list(rules)},
+        {
+            "kind": f"{kind}Binding",
+            "metadata": metadata,
+            "roleRef": {"kind": kind, "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": "kube-system"}],
+        },
+    ]
+
+
+DOCUMENTS = [
+    *role(
+        "ClusterRole",
+        "agent",
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
+        {"apiGroups": [GROUP], "resources": ["pools/status"], "verbs": ["patch"]},
+    ),
+    *role(
+        "Role",
+        "agent",
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["own"], "verbs": ["get"]},
+        namespace="kube-system",
+    ),
+    # Nobody's, until somebody binds it.
+    {
+        "kind": "ClusterRole",
+        "metadata": {"name": "people"},
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}],
+    },
+]
+RIGHTS = chart_rights(DOCUMENTS)
+
+
+def call(verb: str, resource: str, *, group: str = "", account: str = "agent", **rest: str) -> Call:
+    return Call(account=account, verb=verb, group=group, resource=resource, **rest)
+
+
+USED = [
+    call("get", "nodes", role="ClusterRole agent"),
+    call("list", "nodes", role="ClusterRole agent"),
+    call("patch", "pools/status", group=GROUP, role="ClusterRole agent"),
+    call("get", "secrets", role="Role agent in kube-system"),
+]
+
+
+def test_rights_are_those_of_bound_roles() -> None:
+    assert [str(right) for right in RIGHTS] == [
+        "agent: get nodes (ClusterRole agent)",
+        "agent: list nodes (ClusterRole agent)",
+        f"agent: patch pools/status.{GROUP} (ClusterRole agent)",
+        "agent: get secrets named own (Role agent in kube-system)",
+    ]
+
+
+def test_everything_used_and_nothing_else() -> None:
+    assert find_unused(RIGHTS, USED) == []
+    assert find_outside(RIGHTS, USED) == []
+
+
+@pytest.mark.parametrize("index", range(len(USED)))
+def test_each_right_takes_its_own_call(index: int) -> None:
+    assert find_unused(RIGHTS, USED[:index] + USED[index + 1 :]) == [RIGHTS[index]]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        call("get", "nodes", role="ClusterRole other"),  # by which another role makes this one superfluous
+        call("get", "nodes", account="other", role="ClusterRole agent"),
+        call("get", "nodes", group=GROUP, role="ClusterRole agent"),
+        call("get", "nodes/status", role="ClusterRole agent"),
+        call("get", "nodes", name="n1"),  # refused
+    ],
+)
+def test_another_call_is_no_use_of_a_right(other: Call) -> None:
+    assert RIGHTS[0] in find_unused(RIGHTS, [other])
+
+
+@pytest.mark.parametrize(
+    ("outside", "said"),
+    [
+        (
+            call("get", "nodes", role="ClusterRole other"),
+            "agent: get nodes, allowed by another's role: ClusterRole other",
+        ),
+        (
+            call("delete", "pools", group=GROUP, name="blue"),
+            f"agent: delete pools.{GROUP} blue, refused",
+        ),
+        (
+            call("get", "secrets", namespace="kube-system", name="another"),
+            "agent: get secrets another in kube-system, refused",
+        ),
+        (call("get", "secrets", namespace="default", name="own"), "agent: get secrets own in default, refused"),
+        (
+            call("list", "secrets", namespace="kube-system"),
+            "agent: list secrets (all) in kube-system, refused",
+        ),
+    ],
+)
+def test_what_goes_beyond_is_found_and_said(outside: Call, said: str) -> None:
+    assert find_outside(RIGHTS, [*USED, outside]) == [outside]
+    assert describe_call(outside) == said
+
+
+@pytest.mark.parametrize(
+    "passed",
+    [
+        # The API server had not read its roles yet, or a test had taken them away.
+        call("get", "nodes", name="n1"),
+        call("get", "secrets", namespace="kube-system", name="own"),
+        call("get", "pods", account="somebody", role="ClusterRole view"),
+    ],
+)
+def test_what_the_chart_grants_or_is_not_about_is_not_beyond(passed: Call) -> None:
+    assert find_outside(RIGHTS, [passed]) == []
+
+
+def test_the_charts_rights_name_each_account_and_none_is_granted_twice() -> None:
+    rights = chart_rights(render({"eip": {"enabled": True}, "routeSync": {"enabled": True}}))
+    assert {right.account for right in rights} == {
+        *("coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-node", "coil-egress"),
+    }
+    granted = [(right.account, right.verb, right.group, right.resource, right.namespace) for right in rights]
+    assert len(set(granted)) == len(granted)
+
+
+def test_a_namespace_is_where_a_right_ends() -> None:
+    (own,) = (right for right in RIGHTS if right.resource == "secrets")
+    assert own == Right(
+        account="agent",
+        role="Role agent in kube-system",
+        verb="get",
+        group="",
+        resource="secrets",
+        names=("own",),
+        namespace="kube-system",
+    )
