@@ -17,6 +17,7 @@ from integration.cluster.cluster import Cluster, Ending
 from integration.cluster.control_plane import KubectlError
 from integration.demo.egress_part import show_egress
 from integration.demo.eip_part import show_eip
+from integration.demo.eip_release import show_eip_release
 from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods
 from integration.demo.narration import DemoError, print_table, step
 from integration.demo.reach import find_gaps
@@ -107,6 +108,7 @@ def show(cluster: Cluster, *, keep: bool) -> None:
         f"TCP: every pod and every node to every pod, both families ({asked} requests)",
         lambda: check_reach(cluster, pods),
     )
+    show_eip_release(cluster, release, [pod for pod in pods if pod.namespace == "dmz"])
     step("the pods deleted: their blocks go back", lambda: check_release(cluster))
     if keep:
         step("the pods once more, for you to look at", lambda: run_pods(cluster))

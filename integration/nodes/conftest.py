@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from typing import Protocol
 
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from integration.cluster.cluster import Cluster
 from integration.cluster.command_line import SERVICES_IPV4, SERVICES_IPV6
@@ -18,6 +20,21 @@ VALUES = {
     "ipam.extraArgs": ["--lease-duration=5s"],
     "coild.cooling": "1s",
 }
+
+
+OWN_CLUSTERS = ("integration/nodes/test_cluster.py", "integration/docs/")
+"""Tests that do not use the one that runs Coil for all others."""
+
+
+class SchedulingByCluster(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests that share a cluster go to one process, in their order."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((place for place in OWN_CLUSTERS if nodeid.startswith(place)), "the cluster with Coil")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return SchedulingByCluster(config, log)
 
 
 class OpenRoom(Protocol):

@@ -25,7 +25,7 @@ from integration.cluster.requirement import CNI_PLUGINS
 from integration.cluster.survey import survey_clusters
 from integration.cluster.trace import Footprint
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("bare")]
+pytestmark = pytest.mark.cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FETCH = ("timeout", "2", "busybox", "wget", "-q", "-O", "-")  # Debian's static busybox crashes on wget's own -T

@@ -1,21 +1,18 @@
 """Floating egress addresses on real nodes: the agents are pods of the release, a pod is seen outside as its EIP."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
-from socket import AF_INET, AF_INET6
-from threading import Thread
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from integration.cluster.node import Node
+from integration.demo.outside_server import serve_outside
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.nodes.test_pods import FETCH
 from integration.patience import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
+pytestmark = pytest.mark.cluster
 
 AGENT = "egress-agent-node"
 NET_ADMIN, NET_RAW = 1 << 12, 1 << 13  # linux/capability.h
@@ -23,37 +20,6 @@ LABEL = "coil.test/gateway"
 GATEWAY = "office"
 EIPS = {4: 200, 6: 200}
 """By family, the host part of the address in the nodes' network."""
-
-
-class Answer(BaseHTTPRequestHandler):
-    """Says who is asking."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(str(ip_address(self.client_address[0].removeprefix("::ffff:"))).encode())
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing: the tests say what was wrong."""
-
-
-class Outside(ThreadingHTTPServer):
-    """A server on the nodes' link that is no part of the cluster."""
-
-    daemon_threads = True
-
-
-@contextmanager
-def served(address: str) -> Iterator[str]:
-    """The URL of a server at that address."""
-    family = AF_INET6 if ":" in address else AF_INET
-    kind = type("_", (Outside,), {"address_family": family})
-    with kind((address, 0), Answer) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://{f'[{address}]' if ':' in address else address}:{server.server_address[1]}/"
-        finally:
-            server.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +40,8 @@ def eip(coil: CoilCluster) -> Iterator[CoilCluster]:
 @pytest.fixture(scope="module")
 def outside(eip: CoilCluster) -> Iterator[dict[int, str]]:
     """URLs of the host, by family."""
-    network = eip.cluster.network
-    with ExitStack() as stack:
-        yield {
-            family: stack.enter_context(served(str(address)))
-            for family, address in ((4, network.gateway4), (6, network.gateway6))
-        }
+    with serve_outside(eip.cluster.network) as urls:
+        yield urls
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from integration.nodes.coil_cluster import CoilCluster, Families
 from integration.nodes.conftest import OpenRoom
 from integration.patience import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
+pytestmark = pytest.mark.cluster
 
 
 def test_kubectl_prints_a_blocks_node_pool_and_networks(open_room: OpenRoom, coil: CoilCluster) -> None:

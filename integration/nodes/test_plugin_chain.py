@@ -22,7 +22,7 @@ from integration.kernel_state import POD_TABLE, KernelState
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.patience import settle
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
+pytestmark = pytest.mark.cluster
 
 HOST_PORT = 18080
 INGRESS, EGRESS = 1_000_000, 2_000_000

@@ -16,7 +16,7 @@ from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster, Families, 
 from integration.nodes.conftest import OpenRoom
 from integration.patience import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
+pytestmark = pytest.mark.cluster
 
 FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
 CROWD = 30
@@ -119,7 +119,12 @@ def test_a_service_leads_to_a_pod_on_the_other_node_in_both_families(rooms: Each
 
 def test_a_container_that_is_restarted_keeps_its_pods_addresses(open_room: OpenRoom, coil: CoilCluster) -> None:
     room = open_room()
-    probe = {"httpGet": {"path": "/name", "port": PORT}, "periodSeconds": 1, "timeoutSeconds": 10}
+    probe = {
+        "httpGet": {"path": "/name", "port": PORT},
+        "periodSeconds": 1,
+        "timeoutSeconds": 10,
+        "failureThreshold": 6,
+    }
     room.run(room.pod("phoenix", coil.nodes[0], containers=[{**server_container(), "livenessProbe": probe}]))
     before = room.pods()
     # Its image has no such file: the next container has it again.

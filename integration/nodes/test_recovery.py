@@ -10,7 +10,7 @@ from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.nodes.conftest import OpenRoom
 from integration.patience import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
+pytestmark = pytest.mark.cluster
 
 GHOST = "ghost"
 TIDY_SECONDS = 150

@@ -10,7 +10,7 @@ from integration.nodes.program_pods import CONTROLLERS, names
 from integration.nodes.talk import Talk, kernels
 from integration.patience import settle, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
+pytestmark = pytest.mark.cluster
 
 NET_ADMIN, SYS_ADMIN = 1 << 12, 1 << 21  # linux/capability.h
 

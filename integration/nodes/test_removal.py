@@ -7,7 +7,7 @@ import pytest
 from integration.nodes.coil_cluster import CoilCluster, Families
 from integration.patience import settle
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
+pytestmark = pytest.mark.cluster
 
 
 def test_nothing_is_left_of_pods_that_are_deleted(coil: CoilCluster) -> None:

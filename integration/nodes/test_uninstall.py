@@ -10,7 +10,7 @@ from integration.nodes.talk import Talk, kernels
 
 MESH = "egress.vxlan"
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("coil")]
+pytestmark = pytest.mark.cluster
 
 
 def test_a_cleanup_and_the_end_of_the_release_leave_running_pods_alone(coil: CoilCluster) -> None:

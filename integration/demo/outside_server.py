@@ -1,0 +1,54 @@
+"""A host on the nodes' link, no part of the cluster, that says over HTTP who is asking. It knows no way to pods."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET, AF_INET6, AddressFamily
+from threading import Thread
+
+from integration.cluster.network import Network
+
+
+class _Answer(BaseHTTPRequestHandler):
+    timeout = 5
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(str(self.client_address[0]).encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Nothing: whoever asks says what was wrong."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+
+class _ServerOverIPv6(_Server):
+    address_family = AF_INET6
+
+
+_SERVERS = {AF_INET: _Server, AF_INET6: _ServerOverIPv6}
+
+
+@contextmanager
+def serve_outside(network: Network) -> Iterator[dict[int, str]]:
+    """URLs by IP version, at this machine's addresses on the link. They answer until the end of the block."""
+    with ExitStack() as stack:
+        yield {
+            4: stack.enter_context(_served(AF_INET, str(network.gateway4))),
+            6: stack.enter_context(_served(AF_INET6, str(network.gateway6))),
+        }
+
+
+@contextmanager
+def _served(family: AddressFamily, address: str) -> Iterator[str]:
+    with _SERVERS[family]((address, 0), _Answer) as server:
+        thread = Thread(target=server.serve_forever, name=f"outside {address}", daemon=True)
+        thread.start()
+        try:
+            yield f"http://{f'[{address}]' if family == AF_INET6 else address}:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
+            thread.join()
