@@ -114,8 +114,8 @@ def egress(session: nox.Session) -> None:
 @nox.session
 def cluster(session: nox.Session) -> None:
     """The chart by Helm on two real nodes: kubelet, containerd, kube-proxy, BIRD; needs root."""
-    # What shares a cluster is a group. Most of the time in it is waiting, so two groups go on at a time.
-    run_pytest(session, "--numprocesses=2", "--dist=loadgroup", "integration/nodes")
+    # Most of the time is waiting, so two clusters are in use at a time: integration/nodes/conftest.py.
+    run_pytest(session, "--numprocesses=2", "--dist=loadscope", "integration/nodes", "integration/docs")
 
 
 @nox.session

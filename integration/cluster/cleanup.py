@@ -94,11 +94,15 @@ def marked_processes(cluster: str) -> Iterator[int]:
 def container_processes(cluster: str) -> Iterator[int]:
     """The ids of the processes in the cluster's cgroups."""
     for folder in cgroup_folders(cluster):
-        for procs in folder.rglob("cgroup.procs"):
+        # Leaves out what goes while it is listed.
+        for inner, _, files in os.walk(folder):
+            if "cgroup.procs" not in files:
+                continue
             # ENODEV: the cgroup went between the listing and the reading.
             with suppress(OSError):
                 # 0 stands for a process of an outer PID namespace.
-                yield from (int(line) for line in procs.read_text().split() if line != "0")
+                text = (Path(inner) / "cgroup.procs").read_text()
+                yield from (int(line) for line in text.split() if line != "0")
 
 
 def cgroup_folders(cluster: str) -> list[Path]:

@@ -16,7 +16,7 @@ COMMAND_BLOCKS = [block for page in PAGES for block in page.blocks if block.lang
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 ON_A_NODE = {"birdc", "curl", "ip", "ls", "modinfo", "modprobe", "sysctl"}
 DOCKER = {"build", "compose", "push"}
-VARIABLES = {"BLOCK", "NAMESPACE", "NODE", "POD", "POOL", "REPOSITORY", "USER", "VALUES"}
+VARIABLES = {"BLOCK", "CONF_DIR", "NAMESPACE", "NODE", "POD", "POOL", "REPOSITORY", "USER", "VALUES"}
 
 
 def is_value(path: str) -> bool:

@@ -1,0 +1,91 @@
+"""Runs blocks of the pages as they stand, for the cluster tests: `runnable_blocks` says which, and under which names.
+
+Nothing is put into their text. What differs from cluster to cluster are variables in them, `$NODE` and the like, which
+come by the environment; `kubectl` and `helm` are those of the tests, by PATH, and KUBECONFIG says of which cluster.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from integration.docs.page import COMMANDS, MANIFESTS, ROOT, Block, Place, Run
+
+NodeShell = Callable[[Sequence[str]], str]
+"""Runs a command on a node as root and returns what it prints; raises when it fails."""
+
+
+class BlockError(Exception):
+    """A block of a page did not do what the page promises; the message has what was said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """An admin's shell.
+
+    `home` is where kubectl and helm keep what they remember. `programs` are folders that PATH begins with, `variables`
+    what the blocks name with a dollar sign, and `seconds` the bound of each block.
+    """
+
+    kubeconfig: Path
+    home: Path
+    programs: Sequence[Path] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 180.0
+
+    def run(self, block: Block, *, node: NodeShell | None = None, variables: Mapping[str, str] | None = None) -> str:
+        """Commands by `sh -eu`, manifests by `kubectl apply`; returns what a terminal would show. Raises BlockError.
+
+        A block for a node wants `node`, and gives its standard output only. `variables` come in addition, and win.
+        """
+        more = variables or {}
+        if not isinstance(block.mark, Run):
+            raise BlockError(f"{block} is not marked as one that tests execute")
+        if block.language == MANIFESTS:
+            return self.execute(["kubectl", "apply", "--filename=-"], what=str(block), stdin=block.text)
+        if block.language != COMMANDS:
+            raise BlockError(f"{block}: a block of {block.language or 'no language'} cannot be executed")
+        if block.mark.place is Place.ADMIN:
+            return self.execute(["sh", "-eu", "-c", block.text], what=str(block), variables=more)
+        if node is None:
+            raise BlockError(f"{block} is for a node, and none was given")
+        settings = {**self.variables, **more}
+        return node(["env", *(f"{name}={value}" for name, value in settings.items()), "sh", "-euc", block.text])
+
+    def execute(
+        self, command: Sequence[str], *, what: str, stdin: str = "", variables: Mapping[str, str] | None = None
+    ) -> str:
+        """Any command in the same surroundings, at the top of the checkout. Raises BlockError.
+
+        What does not end in time is killed, with all that it has started.
+        """
+        with subprocess.Popen(
+            command,
+            env={**self.environment(), **(variables or {})},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                printed, _ = process.communicate(stdin, timeout=self.seconds)
+            except BaseException as error:
+                os.killpg(process.pid, signal.SIGKILL)
+                printed, _ = process.communicate()
+                if isinstance(error, subprocess.TimeoutExpired):
+                    said = f"{what} was not done within {self.seconds:.0f} s:\n{printed}"
+                    raise BlockError(said.rstrip()) from None
+                raise
+        if process.returncode != 0:
+            raise BlockError(f"{what} ended with code {process.returncode}:\n{printed}".rstrip())
+        return printed
+
+    def environment(self) -> dict[str, str]:
+        """What commands see."""
+        kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        path = os.pathsep.join([*map(str, self.programs), os.environ.get("PATH", os.defpath)])
+        return {**kept, **self.variables, "PATH": path, "HOME": str(self.home), "KUBECONFIG": str(self.kubeconfig)}

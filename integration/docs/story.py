@@ -1,0 +1,161 @@
+"""In which order the pages' blocks are executed on a cluster, and what each is to show. Pure.
+
+A chapter begins where the one before has ended; the acts between chapters are the tests' (`test_execution`). The story
+begins on a cluster that deploy.sh has made, with route sync as in docker-compose.kind.yaml, and ends with an
+installation by hand, on the cluster that the pages have emptied, with BIRD.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+NODE: Final = "node-1"
+TENANT: Final = "shop"
+"""The namespace, its pool, and the beginning of its pods' names."""
+STRAY: Final = "stray"
+"""A pod of the namespace `default` that names an Egress which does not exist."""
+
+VARIABLES: Final[Mapping[str, str]] = {
+    "NODE": NODE,
+    "NAMESPACE": TENANT,
+    "POD": f"{TENANT}-{NODE}",
+    "POOL": TENANT,
+    "USER": "alice",
+}
+"""What the blocks name with a dollar sign. VALUES is the stage's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A block, by name, and regular expressions that its output has, `^` being the beginning of a line.
+
+    A block that only looks, at what is about to happen, `waits`: it is repeated until it shows it.
+    """
+
+    block: str
+    shows: Sequence[str] = ()
+    waits: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def missing(self, printed: str) -> list[str]:
+        """What of `shows` is not there."""
+        return [pattern for pattern in self.shows if re.search(pattern, printed, re.MULTILINE) is None]
+
+
+POOLS: Final = (
+    Step("pool-of-samples", ["addresspool.*/default unchanged"]),
+    Step("shop-pool", ["addresspool.*/shop unchanged", "namespace/shop unchanged"]),
+    Step("see-pools", [r"^NAME .*FILL", r"^shop .*HasRoom", r"^default-\d", "Reason: +GivesBlocks"], waits=True),
+    Step("wait-for-room", ["addresspool.*/default condition met"]),
+    Step("grow-shop-pool", ["addresspool.*/shop configured"]),
+    Step("see-blocks", [rf"^shop-\d .*{NODE}", r"^default-\d"]),
+    Step("ip-manager", [f"{TENANT}-{NODE}", r"10\.101\.0\.\d"]),
+    Step("see-routes", [r"^2000:.*lookup 116", r"^10\.101\.0\.\d+ dev veth", r"^10\.101\.0\.\d+/29 dev lo", "^fd10:"]),
+    Step("synced-routes", [r"^10\.101\.0\.\d+/29 via 198\.18\."], waits=True),
+)
+"""pools.md, and the part of routing.md that is about a flat network."""
+
+EGRESS: Final = (
+    Step("egress", ["namespace/internet created", "egress.*/nat created"]),
+    Step("see-egress", [r"^egress\S+/nat ", r"^deployment.apps/nat ", r"^service/nat ", "^pod/nat-"], waits=True),
+    Step("egress-events", [f"EgressNotFound +pod/{STRAY}"], waits=True),
+    Step("egress-of-pod", ["EgressNotFound", "^internet +egress"], variables={"NAMESPACE": "default", "POD": STRAY}),
+    Step("router-pods", [r"^internet +nat-\S+ +\d/1 +Running", r"^\[pod/nat-"], waits=True),
+    Step("allow-router-pods", ["namespace/internet labeled"], variables={"NAMESPACE": "internet"}),
+    Step("scale-egress", ["egress.*/nat scaled", "deployment.apps/nat restarted"]),
+    Step("describe-egress", ["^Name: +nat", "Replicas: +3", "egress-controller.*1/1"], waits=True),
+    Step("delete-egress", ['"nat" deleted']),
+)
+"""egress-nat.md and what troubleshooting.md has of it, with one pod that is written wrongly."""
+
+TROUBLESHOOTING: Final = (
+    Step("warnings", [f"EgressNotFound +pod/{STRAY}", r"^coild-\S+ +1/1"]),
+    Step("log-of-a-node", [r"^coild-\S+ +1/1", r"^\[pod/coild-\S+ {"]),
+    Step("readiness", ['"status": ?"ok"']),
+    Step("describe-pod", [f"^Name: +{TENANT}-{NODE}", r"^IP: +10\.101\.0\."]),
+    Step("coild-pods", [r"^coild-\S+ +1/1", "Desired Number of Nodes Scheduled: 2"]),
+    Step("node-conditions", [f"^Name: +{NODE}", r"Ready +True.*kubelet is posting"]),
+    Step("pools-and-namespace", ["^shop ", "coil.cybozu.com/pool: shop"]),
+    Step("fill", ["^shop .*HasRoom", rf"^shop-\d .*{NODE}"]),
+    Step("ipam-controller", [r"^coil-ipam-controller-\S+ +1/1", r"^coil-ipam-controller +\S+_\S+ "]),
+    Step("coild-can-watch", [r"^\[pod/coild-", "^yes$"]),
+    Step("cni-configuration", [r"^10-coil\.conflist$"]),
+    Step(
+        "coild-metrics",
+        [
+            *("^coil_node_address_wait_seconds", "^coil_cni_operation_duration_seconds"),
+            "^coil_cni_refused_operations_total",
+        ],
+    ),
+    Step("pool-conditions", ["Reason: +GivesBlocks", "Reason: +HasRoom"]),
+    Step("blocks-of-pool", [rf"^shop-\d .*{NODE}"]),
+    Step("describe-blocks", [r"^Name: +shop-\d", "coil.cybozu.com/pool=shop"]),
+    Step("nodes-and-blocks", [f"^{NODE} +Ready", rf"^shop-\d .*{NODE}"]),
+    Step("routes", [r"^10\.101\.0\.\d+/29 dev lo", r"^10\.101\.0\.\d+/29 via"]),
+    Step("route-sync-metrics", ["^coil_router_troubled_networks"]),
+    Step("controllers", [r"^coil-ipam-controller-\S+ +1/1", r"^coil-ipam-controller +\S+:9443", "^coil-egress-con"]),
+)
+"""The rest of troubleshooting.md, on a cluster that is well."""
+
+GATEWAY: Final = (
+    Step("upgrade-to-eip", ["has been upgraded", "successfully rolled out"]),
+    Step("label-gateway-node", [f"node/{NODE} labeled"]),
+    Step("egress-gateway", ["egressgateway.*/office created"]),
+    Step("policy", ["namespace/shop configured", "egressgatewaypolicy.*/payments created"]),
+    Step("policies", ["/payments-fixed created", "/mail created"]),
+    Step(
+        "see-gateways",
+        [
+            r"^egressgateway\S+/office .*True",
+            rf"^shop +payments +office +10\.6\.0\.\d+ .*{NODE} +True .*Placed",
+            rf"^shop +payments-fixed +office +10\.6\.0\.12 .*{NODE} +True .*Placed",
+            rf"^shop +mail +office .*{NODE} +True .*Placed",
+        ],
+        waits=True,
+    ),
+    Step("see-eips", [r"^egressgateway\S+/office ", rf"^egresstunnel\S+/{NODE} .*Ready", r"^\[pod/coil-egress-agent-"]),
+    Step("see-tunnels", [rf"^{NODE} .*Ready", rf"^\S+{NODE} +{NODE} "]),
+    Step("eip-link", [r"arp_ignore = 0", r"^1700:"]),
+    Step("allow-podsubnet", ["rolebinding.*/podsubnet created"]),
+    Step("unlabel-gateway-node", [f"node/{NODE} (un)?labeled"]),
+    Step("see-gateways", [r"^egressgateway\S+/office .*False", "^shop +payments .*NoNode"], waits=True),
+    Step("delete-gateway", ['"payments" deleted', '"office" deleted']),
+)
+"""eip-gateway.md and what troubleshooting.md has of it."""
+
+UPGRADE: Final = (
+    Step("upgrade", ["configured|unchanged", "has been upgraded", "successfully rolled out", "^Phase: +Succeeded"]),
+    Step("rollback", ["Rollback was a success", "successfully rolled out"]),
+    Step("after-moving", [r"^\[pod/coild-", r"^shop-\d"]),
+    Step("delete-pool", ['"shop" deleted', "Reason: +Deleting"]),
+)
+"""upgrade.md while pods run."""
+
+LEAVING: Final = (
+    Step("clean-up", ["has been upgraded", "successfully rolled out"]),
+    Step("uninstall", ['"coil" uninstalled']),
+    Step("delete-kinds", ['"addresspools.coil.cybozu.com" deleted']),
+)
+"""upgrade.md to its end."""
+
+FINALIZERS: Final = (
+    Step("block-finalizer", ["addressblock.*patched"]),
+    Step("pool-finalizer", ["addresspool.*patched"]),
+)
+"""For one block and one pool each: they are executed for every one that is left."""
+
+INSTALLING: Final = (
+    Step("install-old-server", ["/addresspools.coil.cybozu.com created", "^STATUS: deployed"]),
+    Step("allow-pods", ["namespace/shop labeled"]),
+    Step(
+        "see-the-programs", ["coil-ipam-controller.* rolled out", "coil-egress-con.* rolled out", "coild.* rolled out"]
+    ),
+    Step("default-pool", ["addresspool.*/default created"]),
+    Step("wait-for-pool", ["condition met", "^default .*True"]),
+    Step("helm-test", ["^Phase: +Succeeded", r" saw \S*10\.100\."]),
+    Step("bird", ["Established", r"^10\.100\.0\.\d+/27"], waits=True),
+)
+"""install.md from its beginning, and routing.md with BIRD."""
+
+CHAPTERS: Final = (POOLS, EGRESS, TROUBLESHOOTING, GATEWAY, UPGRADE, LEAVING, FINALIZERS, INSTALLING)
