@@ -280,10 +280,13 @@ def test_a_gateway_keeps_what_policies_have_and_stays_while_they_use_it(town: To
     town.await_address(town.shop, "last", "198.51.100.9")
     shrunk = {"ranges": {"ipv4": ["198.51.100.1-198.51.100.8"], "ipv6": ["2001:db8::1-2001:db8::8"]}}
     patch = json.dumps({"spec": shrunk})
-    said = refusal(
-        lambda: town.plane.kubectl("patch", "egressgateway", town.shared, "--type=merge", f"--patch={patch}")
-    )
-    assert f"must keep 198.51.100.9, which the policy {town.shop.namespace}/last has" in said
+    kept = f"must keep 198.51.100.9, which the policy {town.shop.namespace}/last has"
+
+    def patched() -> object:
+        return town.plane.kubectl("patch", "egressgateway", town.shared, "--type=merge", f"--patch={patch}")
+
+    # Other policies have addresses of it, too. That the last one has any is heard by a watch.
+    wait_until(lambda: kept in refusal(patched), what=f"a refusal says: {kept}")
     status, answer = town.admin("DELETE", f"{GATEWAYS}/{town.shared}")
     assert (status, answer["reason"]) == (403, "Forbidden")
     assert "the gateway is in use by the policies" in answer["message"]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -86,14 +87,21 @@ class V1World:
             env=marked_environment(self.plane.workspace.id),
         )
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(name, *arguments),
+    @contextmanager
+    def start(self, name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """It has ended when the block has."""
+        with subprocess.Popen(
+            # Who started the tests in the background may have left SIGINT ignored.
+            ["env", "--default-signal=INT", *self.command(name, *arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=marked_environment(self.plane.workspace.id),
-        )
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def apply(self, manifests: str) -> None:
         self.plane.kubectl("apply", "--filename=-", stdin=manifests)
