@@ -156,9 +156,12 @@ class Node:
         raise LookupError(f"{self.name}: no container {container} runs")
 
     def _make_private_paths(self) -> None:
-        # The machine's would still be listed below the node's own, and containerd takes the first that it finds.
+        # The machine's are still listed below the node's own, and containerd takes the first that it finds: what it is
+        # to share with containers has to be shared there, too, where the machine has mounted anything.
         with suppress(NodeCommandError):
             self.run(["umount", "--recursive", "--lazy", "/run/netns"])
+        with suppress(NodeCommandError):
+            self.run(["mount", "--make-shared", "/run"])
         for private, public in ((self.run_dir, "/run"), (self._workspace.make_folder(self.name, "log"), "/var/log")):
             self.run(["mount", "--bind", str(private), public])
         # Containers may ask to see what is mounted there later, as coild does for the namespaces of pods.
