@@ -22,15 +22,21 @@ VALUES = {
 }
 
 
-OWN_CLUSTERS = ("integration/nodes/test_cluster.py", "integration/docs/")
-"""Tests that do not use the one that runs Coil for all others."""
+GROUPS = {
+    "the pages": ("integration/docs/",),
+    "nodes without Coil": ("integration/nodes/test_cluster.py",),
+    "programs that come and go": tuple(
+        f"integration/nodes/test_{name}.py" for name in ("recovery", "release", "removal", "uninstall")
+    ),
+}
+"""Tests that share a cluster, by the beginnings of their names; all others share one."""
 
 
 class SchedulingByCluster(LoadScopeScheduling):  # type: ignore[misc]
     """Tests that share a cluster go to one process, in their order."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((place for place in OWN_CLUSTERS if nodeid.startswith(place)), "the cluster with Coil")
+        return next((group for group, places in GROUPS.items() if nodeid.startswith(places)), "pods")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
