@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from coil.runtime.eip_lease import EIP_LEASE_NAMESPACE
 from integration.cluster.node_config import CNI_BIN_DIR, CNI_CONF_DIR
 from integration.nodes.coil_cluster import CoilCluster
 from integration.nodes.talk import Talk, kernels
@@ -35,3 +36,4 @@ def test_a_cleanup_and_the_end_of_the_release_leave_running_pods_alone(coil: Coi
     assert [item["metadata"]["name"] for item in left if item["metadata"]["name"].startswith("coil")] == []
     # The objects stay, and whoever installs again goes on with them.
     assert [item["metadata"]["name"] for item in coil.read("addresspools")["items"]] == [talk.room.pool]
+    assert coil.read("namespace", EIP_LEASE_NAMESPACE)["status"]["phase"] == "Active"

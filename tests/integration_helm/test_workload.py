@@ -197,6 +197,8 @@ def test_programs_that_meet_are_told_the_same() -> None:
     spaces = {settings[name].eip_lease_namespace for name in ("coil-egress-controller", "coil-egress-agent-node")}
     assert spaces == {"leases"}
     assert names(documents, "Namespace") == spaces
+    # A rollback that has it again must not meet one that is still ending.
+    assert pick(documents, "Namespace", "leases")["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     for name in ("coil-ipam-controller", "coil-egress-controller"):
         assert settings[name].lease_namespace == "coil-system"
 
