@@ -20,6 +20,7 @@ from coil.admission.certificate import KeyPair, issue_authority, issue_server
 from coil.crd.names import FINALIZER
 from integration.apiserver.ipam_world import STOP_TIMEOUT, Replica
 from integration.apiserver.service_address import one_address
+from integration.apiserver.spoilt_secret import spoil_certificates
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.deployment import POOLS_PATH, WEBHOOK_KINDS, apply, apply_webhooks, remove_webhooks
 from integration.patience import wait_until
@@ -258,16 +259,7 @@ def test_a_deleted_secret_is_made_anew(door: Door) -> None:
 
 
 def test_a_spoilt_secret_is_mended(door: Door) -> None:
-    def read() -> dict[str, Any]:
-        said = door.plane.kubectl("get", "secret", SECRET, "--namespace=kube-system", "--output=json")
-        found: dict[str, Any] = json.loads(said)
-        return found
-
-    before, nonsense = read(), "bm9uc2Vuc2U="
-    spoilt = json.dumps({"data": {"tls.crt": nonsense}})
-    door.plane.kubectl("patch", "secret", SECRET, "--namespace=kube-system", f"--patch={spoilt}")
-    wait_until(lambda: read()["data"]["tls.crt"] != nonsense, what="another certificate")
-    assert read()["metadata"]["uid"] == before["metadata"]["uid"]
+    spoil_certificates(door.plane, SECRET)
     wait_until(door.is_open, what="a pool that passes")
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from integration.apiserver.egress_world import Document, EgressWorld, egress_document
+from integration.apiserver.egress_world import NAME, Document, EgressWorld, egress_document
+from integration.apiserver.spoilt_secret import spoil_certificates
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.deployment import apply
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
 
@@ -177,3 +179,9 @@ def test_the_columns_of_an_egress(door: Door) -> None:
     assert header.split() == ["NAME", "REPLICAS", "CURRENT", "DESTINATIONS", "AGE"]
     assert line.split()[0:2] == ["shown", "3"]
     assert '["0.0.0.0/0","::/0"]' in line
+
+
+def test_a_spoilt_secret_is_mended(door: Door) -> None:
+    spoil_certificates(door.world.plane, f"{NAME}-webhook")
+    wait_until(lambda: door.post()[0] == 201, what="an Egress that passes")
+    assert door.post(destinations=["10.0.0.0/33"])[0] == 422
