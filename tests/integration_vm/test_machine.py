@@ -1,11 +1,15 @@
-"""QEMU's command line, the choice of its accelerator, and what is said of a guest that did not report."""
+"""QEMU's command line, the choice of its accelerator, and what becomes of a guest that does not report."""
 
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from integration.vm.boot import Errand, render_boot, render_errand
-from integration.vm.machine import Accelerator, Machine, choose_accelerator
+from integration.vm.boot import REPORT_PORT, Errand, render_boot, render_errand
+from integration.vm.machine import QEMU, Accelerator, Machine, MachineError, choose_accelerator, run_machine
 
 MACHINE = Machine(
     kernel=Path("/cache/vmlinuz"),
@@ -24,6 +28,61 @@ ERRAND = Errand(
     boot_modules=["a.ko", "b.ko"],
     modules=["fou"],
 )
+
+ALIVE = "os.write(report, b'alive\\n')"
+SILENT = "time.sleep(60)"
+Emulator = Callable[..., int]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    """Run the machine with a QEMU that does at each boot what is given, the last of it for all further ones."""
+
+    def run(*boots: str, timeout: float = 30.0) -> int:
+        count = tmp_path / "boots"
+        lines = [
+            f"#!{sys.executable}",
+            "import os, re, sys, time",
+            f"report = int(re.search(r'id={REPORT_PORT},path=/dev/fdset/(\\d+)', ' '.join(sys.argv)).group(1))",
+            f"count = open({str(count)!r}, 'a+'); count.write('x'); count.seek(0)",
+            f"boots = {boots!r}",
+            "exec(boots[min(len(count.read()), len(boots)) - 1])",
+        ]
+        emulator = tmp_path / QEMU
+        emulator.write_text("\n".join(lines))
+        emulator.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        with (tmp_path / "initial").open("wb") as initial:
+            machine = replace(MACHINE, initial=initial.fileno())
+            return run_machine(machine, output=1, error=2, timeout=timeout, boot_timeout=1.0)
+
+    return run
+
+
+def test_the_exit_code_is_that_of_the_guests_command(run: Emulator) -> None:
+    assert run(f"{ALIVE}; time.sleep(1.5); os.write(report, b'ended 3\\n')") == 3
+
+
+def test_a_guest_that_does_not_come_up_is_booted_again(run: Emulator, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(f"print('stuck', flush=True); {SILENT}", f"{ALIVE}; os.write(report, b'ended 0\\n')") == 0
+    said = capfd.readouterr().err
+    assert "the guest is not up after 1 s; the end of its console:\nstuck\nboot 1 of 3; it is booted again" in said
+
+
+def test_one_that_never_comes_up_is_given_up(run: Emulator, tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="is not up after 1 s"):
+        run(SILENT)
+    assert (tmp_path / "boots").read_text() == "xxx"
+
+
+def test_one_that_was_up_is_waited_for_and_never_run_twice(run: Emulator, tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="given up after 2 s"):
+        run(f"{ALIVE}; {SILENT}", timeout=2.0)
+    with pytest.raises(MachineError, match=r"without a report \(alive\)"):
+        run(ALIVE)
+    with pytest.raises(MachineError, match=r"without a report \(not a word\)"):
+        run("print('no such device')")
+    assert (tmp_path / "boots").read_text() == "xxx"
 
 
 @pytest.mark.parametrize(
@@ -47,8 +106,8 @@ def test_the_accelerator_is_the_processors_own(
 
 def test_the_machines_files_are_read_only_and_results_are_not() -> None:
     def shared(results: Path | None) -> list[str]:
-        machine = Machine(**{**{name: getattr(MACHINE, name) for name in Machine.__slots__}, "results": results})
-        return [word for word in machine.command(report=3, output=4, error=5, console=6) if "security_model" in word]
+        command = replace(MACHINE, results=results).command(report=3, output=4, error=5, console=6)
+        return [word for word in command if "security_model" in word]
 
     assert all(word.endswith("readonly=on") for word in shared(None))
     assert [word for word in shared(Path("/results")) if word.endswith("readonly=off")] == [
