@@ -45,3 +45,5 @@ def test_a_cleanup_tells_how_it_ends() -> None:
     notes = render_notes(CLEANUP)
     assert set(_ROLLOUT.findall(notes)) == workloads(CLEANUP)
     assert "helm -n kube-system uninstall coil" in notes
+    assert "kubectl delete namespace coil-eip-leases" in notes
+    assert "kubectl delete namespace" not in render_notes({"cleanup": {"enabled": True}})
