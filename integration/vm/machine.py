@@ -109,14 +109,16 @@ def run_machine(
     Raises MachineError when there is no report within `timeout` seconds, or the guest ends without one, or when it has
     not come to its first program within `boot_timeout` seconds in each of three boots.
     """
-    for boot in range(1, _BOOTS + 1):
+
+    def run() -> int:
+        return _Run(machine, output=output, error=error).wait(timeout, boot_timeout=boot_timeout)
+
+    for boot in range(1, _BOOTS):
         try:
-            return _Run(machine, output=output, error=error).wait(timeout, boot_timeout=boot_timeout)
+            return run()
         except _NotBootedError as refusal:
-            if boot == _BOOTS:
-                raise
             print(f"{refusal}\nboot {boot} of {_BOOTS}; it is booted again", file=sys.stderr, flush=True)
-    raise AssertionError("unreachable")
+    return run()
 
 
 class _Run:
