@@ -23,7 +23,7 @@ WIDTH = 32
 
 WARM_UP = 300
 BURST = 1000
-USUAL_PODS = 600
+USUAL_PODS = 1000
 STEPS = 10
 
 GROWTH = Footprint(descriptors=0, threads=8, rss=2560)

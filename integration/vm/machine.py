@@ -1,8 +1,8 @@
 """One run of QEMU: boots a kernel and an initial file system, hands the guest's output through, returns its report.
 
 Nothing of it stays: QEMU is killed when the caller leaves, and by the kernel when the caller dies. It never sees a
-terminal, and the guest's console goes into memory, to be told only when the guest does not report. A guest that does
-not come to its first program, which emulation brings about now and then, is given up early and booted again.
+terminal, and the guest's console goes into memory, to be told only when the guest does not report. A guest whose first
+program does not say in time that it is there is given up and booted again.
 """
 
 import os
@@ -21,7 +21,7 @@ from integration.vm.boot import ERROR_PORT, KERNEL_TAG, MACHINE_TAG, OUTPUT_PORT
 
 QEMU = "qemu-system-x86_64"
 BOOT_SECONDS = 120.0
-"""Ten times what emulation takes on a quiet machine."""
+"""Until the first program speaks. Under emulation a command in the guest began 6 to 11 s after its start."""
 
 _BOOTS = 3
 _CONSOLE_LINES = 40
@@ -83,8 +83,8 @@ class Machine:
 
     @property
     def _processor(self) -> str:
-        # "max" has wide vectors and five levels of page tables, which are slower than doing without where they are
-        # emulated: a third of the time in which a program of ours starts. RDRAND saves the wait for randomness.
+        # Emulated, the plainest is the fastest: coild's modules were there after 6.4 s, with "max" after 9.2. RDRAND is
+        # where a kernel without a past takes its first random numbers from.
         return "host" if self.accelerator is Accelerator.KVM else "qemu64,+rdrand"
 
 
@@ -106,8 +106,8 @@ def run_machine(
 ) -> int:
     """Boot it and return the exit code of its command; `output` and `error` are file descriptors to write to.
 
-    Raises MachineError when there is no report within `timeout` seconds, or the guest ends without one, or when it has
-    not come to its first program within `boot_timeout` seconds in each of three boots.
+    Raises MachineError when there is no report within `timeout` seconds of its boot, or the guest ends without one, or
+    when its first program has said nothing within `boot_timeout` seconds, which is the shorter, in each of three boots.
     """
 
     def run() -> int:
