@@ -27,7 +27,7 @@ from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.eip_conflict import validate_disjoint_ranges, validate_kept
 from coil.crd.eip_validation import validate_gateway
-from coil.crd.field_error import FieldError, select_new
+from coil.crd.field_error import FieldError, render_names, select_new
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import object_key
 from coil.eip.gateway_choice import choose_gateway
@@ -35,8 +35,6 @@ from coil_egress_controller.eip_change import changes_spec, try_decode
 from coil_egress_controller.eip_sight import EipSight, UnseenError
 
 GATEWAY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgateway"
-
-_SHOWN_USERS = 5
 
 
 class GatewayAdmission:
@@ -88,10 +86,7 @@ class GatewayAdmission:
         users = find_users(gateway, policies, await self._sight.gateways(), await self._sight.namespaces())
         if not users:
             return ALLOWED
-        more = f" and {len(users) - _SHOWN_USERS} more" if len(users) > _SHOWN_USERS else ""
-        return Denied(
-            f"the gateway is in use by the policies {', '.join(users[:_SHOWN_USERS])}{more}: delete them first"
-        )
+        return Denied(f"the gateway is in use by the policies {render_names(users)}: delete them first")
 
 
 def find_users(

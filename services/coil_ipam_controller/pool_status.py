@@ -26,6 +26,7 @@ from coil.crd.address_pool import (
     PoolFill,
     Usage,
 )
+from coil.crd.field_error import render_names
 from coil.ipam.layout import PoolLayout
 from coil_ipam_controller.pool_supply import Standing, describe_exhaustion
 
@@ -50,11 +51,9 @@ class Holding:
         return cls(len(found), sum(block.reserved for block in found), tuple(by_node))
 
     def __str__(self) -> str:
-        named = ", ".join(f"{node} ({count})" for node, count in self.by_node[:NODES_NAMED])
-        more = len(self.by_node) - NODES_NAMED
-        others = f" and {more} more" if more > 0 else ""
+        named = render_names([f"{node} ({count})" for node, count in self.by_node], shown=NODES_NAMED)
         reserved = f", {self.reserved} of them reserved" if self.reserved else ""
-        return f"{self.blocks} blocks remain{reserved}: {named}{others}"
+        return f"{self.blocks} blocks remain{reserved}: {named}"
 
 
 def plan_status(

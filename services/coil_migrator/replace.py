@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.builtin import PODS, Pod
+from coil.crd.field_error import render_names
 from coil.crd.names import LABEL_RESERVED, RESERVED
 from coil.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from coil_migrator.cluster import Cluster
@@ -154,6 +155,4 @@ async def _restart(cluster: Cluster, name: DaemonSetName) -> None:
 
 
 def _list_pods(pods: tuple[Pod, ...]) -> str:
-    names = [describe_pod(pod) for pod in pods]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return render_names([describe_pod(pod) for pod in pods], shown=_SHOWN)

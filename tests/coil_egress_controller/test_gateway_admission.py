@@ -89,7 +89,7 @@ async def test_an_allocated_address_stays(door: Door) -> None:
     old = ranges("10.6.1.1-10.6.1.9")
     assert await door.update(old, ranges("10.6.1.3")) == []
     assert await door.update(old, ranges("10.6.1.4-10.6.1.9")) == [
-        "spec.ranges.ipv4: must keep 10.6.1.3, which the policy shop/web has: delete the policy first"
+        "spec.ranges.ipv4: must keep 10.6.1.3, which the policies shop/web have: delete them first"
     ]
 
 

@@ -14,7 +14,7 @@ from coil.crd.address_span import Span, Version, merge_spans, parse_address, par
 from coil.crd.egress_gateway import EgressGateway, Ranges
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.eip_validation import VERSIONS, texts_of
-from coil.crd.field_error import FieldError
+from coil.crd.field_error import FieldError, render_names
 from coil.crd.resource import object_key
 
 _SHOWN_RANGES = 3
@@ -53,9 +53,9 @@ def validate_disjoint_ranges(gateway: EgressGateway, others: Iterable[EgressGate
 def validate_kept(old: EgressGateway, new: EgressGateway, policies: Iterable[EgressGatewayPolicy]) -> list[FieldError]:
     """The addresses that a policy has and that the change takes out of the gateway."""
     errors: list[FieldError] = []
-    for (version, number), (text, user) in sorted(_allocated(old, policies).items()):
+    for (version, number), (text, users) in sorted(_allocated(old, policies).items()):
         if _inside(old.spec.ranges, version, number) and not _inside(new.spec.ranges, version, number):
-            message = f"must keep {text}, which the policy {user} has: delete the policy first"
+            message = f"must keep {text}, which the policies {render_names(sorted(users))} have: delete them first"
             errors.append(FieldError(f"spec.ranges.ipv{version}", message))
     return errors
 
@@ -153,22 +153,22 @@ def _held(policy: EgressGatewayPolicy) -> dict[Version, int]:
 
 def _allocated(
     gateway: EgressGateway, policies: Iterable[EgressGatewayPolicy]
-) -> dict[tuple[Version, int], tuple[str, str]]:
-    """Address and one policy that has it, by family and number: as gateway and policies tell."""
+) -> dict[tuple[Version, int], tuple[str, set[str]]]:
+    """Address and the policies that have it, by family and number: as gateway and policies tell."""
     name = gateway.metadata.name
     pairs = [
         (eip.ipv4, eip.ipv6, f"{user.namespace}/{user.name}")
         for node in gateway.status.node_list
         for eip in node.eips
-        for user in eip.policies[:1]
+        for user in eip.policies
     ]
     pairs += [
         (policy.status.eip.ipv4, policy.status.eip.ipv6, object_key(policy.metadata))
         for policy in policies
         if policy.status.egress_gateway_name == name
     ]
-    return {
-        (version, number): (ipv4 if version == 4 else ipv6, user)
-        for ipv4, ipv6, user in pairs
-        for version, number in _numbers(ipv4, ipv6).items()
-    }
+    found: dict[tuple[Version, int], tuple[str, set[str]]] = {}
+    for ipv4, ipv6, user in pairs:
+        for version, number in _numbers(ipv4, ipv6).items():
+            found.setdefault((version, number), (ipv4 if version == 4 else ipv6, set()))[1].add(user)
+    return found

@@ -23,6 +23,12 @@ def render_errors(errors: Sequence[FieldError]) -> str:
     return "; ".join(str(error) for error in errors)
 
 
+def render_names(names: Sequence[str], *, shown: int = 5) -> str:
+    """Objects in a sentence: the first `shown` of them, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
 def select_new(errors: Sequence[FieldError], before: Sequence[FieldError]) -> list[FieldError]:
     """What an update breaks anew. An entry of a list that was wrong before is no news at another position."""
     known = {(_POSITION.sub("[]", error.path), error.message) for error in before}

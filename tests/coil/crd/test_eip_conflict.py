@@ -54,21 +54,23 @@ def test_an_entry_is_named_when_it_shares_an_address(mine: list[str], theirs: li
 
 def test_an_address_stays_while_a_policy_has_it() -> None:
     user = {"namespace": "shop", "name": "web"}
-    eips = [{"ipv4": "10.6.0.1", "ipv6": "fd00::1", "policies": [user]}, {"ipv4": "10.6.0.2", "policies": []}]
+    other = {"namespace": "shop", "name": "ap"}
+    eips = [{"ipv4": "10.6.0.1", "ipv6": "fd00::1", "policies": [user, other]}, {"ipv4": "10.6.0.2", "policies": []}]
     old = gateway(
         ranges={"ipv4": ["10.6.0.1-10.6.0.5"], "ipv6": ["fd00::1-fd00::5"]},
         status={"nodeList": [{"name": "node1", "eips": eips}]},
     )
     policies = [
+        policy("also", status=placed("eg1", ipv4="10.6.0.1")),
         policy("waiting", status=placed("eg1", node="", ipv4="10.6.0.4")),
         policy("elsewhere", status=placed("eg2", ipv4="10.6.0.3")),
         policy("outside", status=placed("eg1", ipv4="10.9.0.3")),
     ]
     new = gateway(ranges={"ipv4": ["10.6.0.5"], "ipv6": ["fd00::5"]})
     assert said(validate_kept(old, new, policies)) == [
-        "spec.ranges.ipv4: must keep 10.6.0.1, which the policy shop/web has: delete the policy first",
-        "spec.ranges.ipv4: must keep 10.6.0.4, which the policy shop/waiting has: delete the policy first",
-        "spec.ranges.ipv6: must keep fd00::1, which the policy shop/web has: delete the policy first",
+        "spec.ranges.ipv4: must keep 10.6.0.1, which the policies shop/also, shop/ap, shop/web have: delete them first",
+        "spec.ranges.ipv4: must keep 10.6.0.4, which the policies shop/waiting have: delete them first",
+        "spec.ranges.ipv6: must keep fd00::1, which the policies shop/ap, shop/web have: delete them first",
     ]
     rewritten = gateway(ranges={"ipv4": ["10.6.0.4-10.6.0.5", "10.6.0.1"], "ipv6": ["fd00::/126", "fd00::4"]})
     assert validate_kept(old, rewritten, policies) == []
