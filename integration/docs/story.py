@@ -102,7 +102,8 @@ GATEWAY: Final = (
     Step("upgrade-to-eip", ["has been upgraded", "successfully rolled out"]),
     Step("label-gateway-node", [f"node/{NODE} labeled"]),
     Step("egress-gateway", ["egressgateway.*/office created"]),
-    Step("policy", ["namespace/shop configured", "egressgatewaypolicy.*/payments created"]),
+    Step("allow-namespace", ["namespace/shop labeled"]),
+    Step("policy", ["egressgatewaypolicy.*/payments created"]),
     Step("policies", ["/payments-fixed created", "/mail created"]),
     Step(
         "see-gateways",
