@@ -71,6 +71,7 @@ async def serve_cni(
     `grace` + 2 seconds later at the latest. A cancellation meanwhile cuts the waiting short, not the clean-up.
     """
     gate = CallGate(limits)
+    logging.getLogger(Server.__module__).addFilter(_untraced)  # once, however often this is called
 
     async def check() -> bool:
         return not gate.closed and healthy()
@@ -93,6 +94,18 @@ async def serve_cni(
                     log.warning("stopping with %d calls unanswered after %g s", left, grace)
             finally:
                 await _close(server, gate)
+
+
+def _untraced(record: logging.LogRecord) -> bool:
+    """A line for a request that came when its deadline was over; to grpclib that is a failure, with a traceback.
+
+    Of a handler's TimeoutError it never hears: see `_answer`.
+    """
+    if record.exc_info and isinstance(record.exc_info[1], TimeoutError):
+        record.exc_info = None
+        record.msg = "a request came when its deadline was over: coild or the node is overloaded"
+        record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
+    return True
 
 
 class _Server(Server):

@@ -127,6 +127,31 @@ async def test_a_half_request_that_is_ended(path: Path, caplog: pytest.LogCaptur
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("timeout", "told"),
+    [
+        ("0n", ("WARNING", "a request came when its deadline was over: coild or the node is overloaded")),
+        ("200m", ("INFO", "Deadline exceeded")),
+    ],
+)
+async def test_a_deadline_that_is_over_is_a_line_in_the_log(
+    path: Path, caplog: pytest.LogCaptureFixture, timeout: str, told: tuple[str, str]
+) -> None:
+    async def script(_: CniArgs) -> None:
+        await asyncio.Event().wait()
+
+    caplog.set_level("INFO")
+    async with serve_cni(scripted(script), path=path), RawClient.connect(path) as client:
+        client.http2.send_headers(1, [*HEADERS, ("grpc-timeout", timeout)])
+        client.http2.send_data(1, b"\x00\x00\x00\x00\x00", end_stream=True)
+        await client.send()
+        events: list[Any] = []
+        while not any(isinstance(event, StreamEnded) for event in events):
+            events = await client.receive()
+        assert await asyncio.to_thread(foreign_call, path, "Add", container_id="a") == b"\x0a\x01a"
+    assert [(record.levelname, record.getMessage(), record.exc_info) for record in caplog.records] == [(*told, None)]
+
+
 async def test_what_is_no_http2_is_cut_off(path: Path) -> None:
     async with serve_cni(ScriptedService(), path=path), RawClient.connect(path) as client:
         client.writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
