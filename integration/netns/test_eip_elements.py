@@ -62,7 +62,9 @@ def not_empty(elements: Elements) -> Elements:
     return {name: words for name, words in elements.items() if words}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(steps=st.lists(worlds(), min_size=1, max_size=4))
 def test_the_kernel_has_what_the_book_has(host: Netns, new_netns: Callable[[], Netns], steps: list[World]) -> None:
     """After a load over whatever was there, and after each change."""

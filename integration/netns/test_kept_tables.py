@@ -184,7 +184,9 @@ def test_what_changes_by_itself_is_no_difference(host: Netns, kept: Kept, monkey
         assert "timeout 9m59s900ms" in alive(host)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(steps=st.lists(worlds(), min_size=2, max_size=4))
 def test_the_kernel_has_what_the_book_has(host: Netns, steps: list[World]) -> None:
     """As the library reads it, and as it is read here: after what is changed as elements, and what is only compared."""

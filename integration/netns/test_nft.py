@@ -90,7 +90,9 @@ def test_what_is_right_is_not_touched(host: Netns, table: NftTable) -> None:
     assert nft(host, "--handle", "list", "ruleset") == before
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(tables=st.lists(nft_tables(), min_size=2, max_size=4))
 def test_any_table_becomes_any_other_and_then_stays(host: Netns, tables: list[NftTable]) -> None:
     for table in tables:

@@ -92,7 +92,7 @@ def test_it_is_rewritten_when_it_has_doubled_and_not_before_it_is_worth_it(path:
     assert has_grown(file)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(damage=st.data())
 def test_a_damaged_file_loses_what_is_damaged_and_nothing_else(tmp_path: Path, damage: st.DataObject) -> None:
     path = tmp_path / "coild.journal"

@@ -65,7 +65,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         runner.run(stack.aclose())
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     steps=st.lists(_STEPS, max_size=25),
     page_size=st.sampled_from([1, 2, 500]),
