@@ -49,8 +49,6 @@ class Saboteur:
         self._partitions = [threading.Lock() for _ in world.stations]
         self._troubles: list[tuple[float, float]] = []
         self.done: Counter[Kind] = Counter()
-        self.refused = 0
-        """Requests that were answered 429 while the API server was overloaded, of those that looked for it."""
         self._acts: dict[Kind, Callable[[Fault], None]] = {
             Kind.COILD_KILL: lambda fault: self._restart_coild(fault, kill=True),
             Kind.COILD_KILL_TWICE: self._kill_coild_twice,
@@ -64,7 +62,7 @@ class Saboteur:
             Kind.API_KILL: lambda _: self._kill_apiserver(),
             Kind.COMPACTION: lambda _: self._compact(),
             Kind.COMPACTION_RESTART: self._compact_and_restart,
-            Kind.OVERLOAD: lambda fault: self._last(lambda: self._overload_for(fault.seconds)),
+            Kind.OVERLOAD: lambda fault: self._last(lambda: self._overload.last(fault.seconds)),
             Kind.PARTITION: lambda fault: self._last(lambda: self._cut_off(fault)),
             Kind.DEAF: lambda fault: self._last(lambda: self._cut_off(fault)),
             Kind.PARTITION_RESTART: self._cut_off_and_restart,
@@ -182,11 +180,6 @@ class Saboteur:
         self._world.plane.stop_apiserver()
         self._compact()
         self._world.plane.start_apiserver()
-
-    def _overload_for(self, seconds: float) -> None:
-        refused = self._overload.last(seconds)
-        self.refused += refused
-        self._say(f"{refused} times 429")
 
     # --- the network
 
