@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TextIO
 
 from coil.kube.client import KubeClient
-from coil.kube.lease_store import KubeLeaseStore
+from coil.kube.lease_lock import LeaseLock
 from coil.reconcile.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
-from coil.reconcile.dead_man import DeadManThread
 from coil.reconcile.leader import LeaderElector
 from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.watchdog import WatchdogThread
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.process import Process, run
 from coil.runtime.settings import FrameSettings
@@ -34,12 +34,12 @@ def timing_of(lease: int) -> LeaderTiming:
 async def assemble(arguments: list[str], page: TextIO, process: Process) -> None:
     kubeconfig, namespace, name, lease = arguments
     client = await process.stack.enter_async_context(KubeClient.connect(Path(kubeconfig)))
-    dead_man = DeadManThread(clock=boot_clock)
+    dead_man = WatchdogThread(clock=boot_clock)
     process.stack.callback(dead_man.close)
     elector = LeaderElector(
         name,
         LeaseClaim(
-            KubeLeaseStore(client=client, namespace=namespace, name=name),
+            LeaseLock(client=client, namespace=namespace, name=name),
             identity=new_identity(),
             timing=timing_of(int(lease)),
         ),

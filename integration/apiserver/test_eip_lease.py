@@ -9,9 +9,9 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
 from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError
-from coil.kube.lease_store import LEASES, Lease, LeaseSpec
+from coil.kube.lease_lock import LEASES, Lease, LeaseSpec
 from coil.runtime.eip_lease import EIP_LEASE_NAMESPACE
-from coil_egress_agent.node.node_lease import KubeNodeLeaseStore
+from coil_egress_agent.eip.node_lease import KubeNodeLeaseStore
 from integration.cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.apiserver

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from coil.kube.client import KubeClient
-from coil.kube.lease_store import KubeLeaseStore
+from coil.kube.lease_lock import LeaseLock
 from coil.reconcile.claim import boot_clock
-from coil.reconcile.dead_man import EXIT_LEASE_EXPIRED
+from coil.reconcile.watchdog import EXIT_LEASE_EXPIRED
 from integration.cluster.control_plane import ControlPlane
 from integration.patience import TIMEOUT, wait_until
 from tests.coil.reconcile.lease_contract import CHECKS, Check
@@ -145,7 +145,7 @@ async def test_the_real_store_keeps_the_contract(apiserver: ControlPlane, check:
     apiserver.start_apiserver()
     async with KubeClient.connect(apiserver.admin_kubeconfig) as client:
         try:
-            await check(KubeLeaseStore(client=client, namespace=NAMESPACE, name=name), delete)
+            await check(LeaseLock(client=client, namespace=NAMESPACE, name=name), delete)
         finally:
             await delete()
 

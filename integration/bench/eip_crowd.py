@@ -14,7 +14,7 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
-from coil.eip.data_plane import DataPlaneBook, Peer
+from coil.eip.data_plane import DataPlaneIndex, Peer
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
 
@@ -71,9 +71,9 @@ class Crowd:
         addresses = [pod_address(number, pod) for pod in range(replaced, PODS + replaced)]
         return {address: first if index == 0 else ELSEWHERE for index, address in enumerate(addresses)}
 
-    def book(self) -> DataPlaneBook:
+    def book(self) -> DataPlaneIndex:
         """The node's book with all of it, and nothing computed yet."""
-        book = DataPlaneBook()
+        book = DataPlaneIndex()
         book.set_own(HERE)
         book.set_cluster(cluster_networks())
         book.set_peers([Peer(node=THERE, mark=MARK_THERE, mac=MacAddress("02:00:00:00:00:02"))])

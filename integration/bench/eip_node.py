@@ -272,7 +272,7 @@ class _Agent:
     def _spawn(self) -> Process:
         name = node_name(self.number)
         command = [
-            *(sys.executable, "-m", "coil_egress_agent.node"),
+            *(sys.executable, "-m", "coil_egress_agent.eip"),
             *(f"--kubeconfig={self._kubeconfig}", f"--node-name={name}", "--cluster-cidr=10.96.0.0/12"),
         ]
         return self._plane.workspace.spawn(f"agent-{name}", [*self._namespaces.entrance, *command])

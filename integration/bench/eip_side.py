@@ -15,7 +15,7 @@ from coil.kernel.nft_table import TableFamily
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
 from coil.nft.netfilter_message import Line
 from coil.nft.table_sync import delete_table
-from coil_egress_agent.node.nft_store import STEP, split_changes
+from coil_egress_agent.eip.nft_store import STEP, split_changes
 from integration.bench.eip_crowd import Crowd, policy_ref
 from integration.bench.eip_rule_text import changed_rules, changed_sets, full_rules, full_sets
 from integration.netns.netns import Netns

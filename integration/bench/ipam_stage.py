@@ -18,7 +18,7 @@ from coil.crd.builtin import NODES
 from coil.crd.names import NodeName, PoolName
 from coil.ipam.layout import parse_layout
 from coil.kube.client import KubeClient
-from coil.kube.lease_store import LEASES, KubeLeaseStore, LeaseSpec
+from coil.kube.lease_lock import LEASES, LeaseLock, LeaseSpec
 from coil.kube.watch import Added, Modified
 from integration.bench.bare_client import BareClient, Call
 from integration.bench.ipam_text import create_node, create_old_block, create_pool, create_request
@@ -45,7 +45,7 @@ class Stage:
         self.kube = kube
         self.filler = filler
         self.nodes = nodes
-        self._lease = KubeLeaseStore(client=kube, namespace=_NAMESPACE, name=CONTROLLER)
+        self._lease = LeaseLock(client=kube, namespace=_NAMESPACE, name=CONTROLLER)
         self._ports = free_port(_LOCALHOST, 9386), free_port(_LOCALHOST, 9387)
 
     async def add_pool(self, name: PoolName, subnet: str) -> AddressPool:

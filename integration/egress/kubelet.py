@@ -150,7 +150,7 @@ class Kubelet:
 
     def _start_container(self, pod: RunningPod) -> Process:
         container = pod.document["spec"]["containers"][0]
-        command = [*(sys.executable, "-m", "coil_egress_agent.warden"), *container.get("args", [])]
+        command = [*(sys.executable, "-m", "coil_egress_agent.supervisor"), *container.get("args", [])]
         inside = ["nsenter", f"--net={pod.sandbox.netns}", "--", "unshare", "--mount", "--propagation=private"]
         account = self._account_folder(pod)
         return self._workspace.spawn(

@@ -133,7 +133,7 @@ class StageNode:
     @property
     def _command(self) -> list[str]:
         return [
-            *(sys.executable, "-m", "coil_egress_agent.node"),
+            *(sys.executable, "-m", "coil_egress_agent.eip"),
             f"--kubeconfig={self._description.agent_kubeconfig}",
             f"--node-name={self.name}",
             f"--cluster-cidr={','.join(SERVICES)}",

@@ -16,7 +16,7 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
-from coil.eip.data_plane import DataPlaneBook, Peer
+from coil.eip.data_plane import DataPlaneIndex, Peer
 from coil.eip.eip_table import FUSES, EipTableOptions, plan_eip_tables
 from coil.kernel.family import IPAddress
 from coil.kernel.link import MacAddress
@@ -63,7 +63,7 @@ class EipWorld:
         for netns in (self.pod, self.source, self.gateway, self.local_pod, self.server):
             for scope in ("all", "default"):  # a link-local address in doubt asks no neighbours
                 netns.set_sysctl(f"net/ipv6/conf/{scope}/accept_dad", "0")
-        self.books = {SOURCE_NODE: DataPlaneBook(), GATEWAY_NODE: DataPlaneBook()}
+        self.books = {SOURCE_NODE: DataPlaneIndex(), GATEWAY_NODE: DataPlaneIndex()}
         self.nodes = {SOURCE_NODE: self.source, GATEWAY_NODE: self.gateway}
         _join(self.source, "pod0", "10.1.0.1/24", "fd01::1/64", self.pod, POD)
         _join(self.gateway, "pod0", "10.2.0.1/24", "fd02::1/64", self.local_pod, LOCAL_POD)

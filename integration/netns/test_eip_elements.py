@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from coil.crd.egress_gateway import PolicyRef
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
-from coil.eip.data_plane import DataPlaneBook
+from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_set import ALIVE, ARP_EIPS, FUSES, NODES, SETS, WAYS
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.kernel.family import Family
@@ -68,7 +68,7 @@ def not_empty(elements: Elements) -> Elements:
 @given(steps=st.lists(worlds(), min_size=1, max_size=4))
 def test_the_kernel_has_what_the_book_has(host: Netns, new_netns: Callable[[], Netns], steps: list[World]) -> None:
     """After a load over whatever was there, and after each change."""
-    book = DataPlaneBook()
+    book = DataPlaneIndex()
     book.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
     tell(book, steps[0])
     book.take_changes()
@@ -171,17 +171,17 @@ def test_a_refused_change_changes_nothing(host: Netns) -> None:
     assert ruleset(host) == before
 
 
-def book_of_one() -> DataPlaneBook:
-    book = DataPlaneBook()
+def book_of_one() -> DataPlaneIndex:
+    book = DataPlaneIndex()
     book.set_own(GATEWAY_NODE)
     book.set_policies([view(eip=Eip(ipv4=ip_address("203.0.113.50")), destinations=(ip_network("0.0.0.0/1"),))])  # type: ignore[arg-type]
     book.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE})
     return book
 
 
-def crowded_book(policies: range) -> DataPlaneBook:
+def crowded_book(policies: range) -> DataPlaneIndex:
     """Each with two destinations of each family, and a pod."""
-    book = DataPlaneBook()
+    book = DataPlaneIndex()
     book.set_own(GATEWAY_NODE)
     everything = []
     for number in policies:

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coil.eip.claim import Eip
-from coil.eip.data_plane import DataPlaneBook
+from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_set import ARP_EIPS, FUSES, NODE_IPS, NODES, SETS, WAYS
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.nft import element_sync
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
-from coil.nft.kept_tables import KeptTables
 from coil.nft.netfilter_message import Line
-from coil_egress_agent.node.nft_store import STEP, split_changes
+from coil.nft.table_reconciler import TableReconciler
+from coil_egress_agent.eip.nft_store import STEP, split_changes
 from integration.netns.eip_world import GATEWAY_NODE, REF, TABLES, nft, view
 from integration.netns.listed_elements import read_elements
 from integration.netns.netns import Netns
@@ -59,7 +59,7 @@ class Kept:
     def __init__(self, netns: Netns) -> None:
         self._netns = netns
         self.transactions: list[int] = []
-        self.tables = KeptTables(
+        self.tables = TableReconciler(
             TABLES, transaction=self._note, split=lambda changes: split_changes(changes, limit=STEP)
         )
 
@@ -190,7 +190,7 @@ def test_what_changes_by_itself_is_no_difference(host: Netns, kept: Kept, monkey
 @given(steps=st.lists(worlds(), min_size=2, max_size=4))
 def test_the_kernel_has_what_the_book_has(host: Netns, steps: list[World]) -> None:
     """As the library reads it, and as it is read here: after what is changed as elements, and what is only compared."""
-    book = DataPlaneBook()
+    book = DataPlaneIndex()
     book.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
     with closing(Kept(host)) as kept:
         for place, world in enumerate(steps):
@@ -205,7 +205,7 @@ def test_the_kernel_has_what_the_book_has(host: Netns, steps: list[World]) -> No
 
 
 def test_a_hundred_thousand_while_a_fuse_burns(host: Netns, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = DataPlaneBook()
+    book = DataPlaneIndex()
     book.set_own(GATEWAY_NODE)
     book.set_policies([view(eip=Eip(ipv4=IPv4Address("203.0.113.50"), ipv6=IPv6Address("2001:db8::50")))])
     first = {Family.IPV4: int(IPv4Address("10.0.0.0")), Family.IPV6: int(IPv6Address("fd01::"))}

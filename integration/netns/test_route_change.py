@@ -63,7 +63,7 @@ def block(number: int, owner: int) -> AddressBlock:
 
 
 class NodeTable:
-    """The main table of node-0, kept as `coild.route_sync` keeps it."""
+    """The main table of node-0, kept as `coild.routes.sync` keeps it."""
 
     def __init__(self, network: HostNetwork, nodes: int = 4) -> None:
         self._network = network

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coil.eip.data_plane import DataPlaneBook
+from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_table import SETS, EipTableOptions
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges
 from coil.nft.error import NftError
-from coil_egress_agent.node.nft_store import NftStore
+from coil_egress_agent.eip.nft_store import NftStore
 from integration.netns.eip_world import nft
 from integration.netns.netns import Netns
 from integration.netns.test_eip_elements import alive, book_of_one, ruleset
@@ -26,7 +26,7 @@ CLASSES = SETS[Family.IPV4].classes
 async def store(host: Netns) -> AsyncIterator[NftStore]:
     """With nothing in it, and nothing to be told of."""
     async with NftStore(EipTableOptions(), netns=host.path) as store:
-        await store.sync(DataPlaneBook())
+        await store.sync(DataPlaneIndex())
         yield store
 
 
@@ -106,7 +106,7 @@ async def test_a_fuse_that_waits_for_nothing(host: Netns, store: NftStore) -> No
     for _ in range(2):
         with pytest.raises(NftError, match="table inet coil-eip and table arp coil-eip"):
             await store.keep_alive(60)
-    await store.sync(DataPlaneBook())
+    await store.sync(DataPlaneIndex())
     await store.keep_alive(59.9)
     assert alive(host).count("timeout 59s900ms") == 4
     await store.silence()

@@ -20,12 +20,12 @@ from coil.kernel.family import IPAddress
 from coil.netlink.host import HostNetwork
 from coil.podnet.gateway import LINK_LOCAL
 from coil.podnet.plan import DEFAULT_POLICY, plan_forwarding, plan_rules
-from coild.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
-from coild.cni_service import CniService
-from coild.plugin_socket import LIMITS
-from coild.pod_egress import NoEgress
-from coild.pod_service import PodNetworkOptions, PodService
-from coild.turns import Turns
+from coild.cni.plugin_socket import LIMITS
+from coild.cni.service import CniService
+from coild.model.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
+from coild.model.keyed_executor import KeyedExecutor
+from coild.model.pod_egress import NoEgress
+from coild.pods.pod_service import PodNetworkOptions, PodService
 from integration.netns.netns import Netns
 from tests.coild.scene import LOG, ListRecorder
 
@@ -82,7 +82,7 @@ class Daemon:
     pods: Sequence[Netns]
     service: PodService
     source: ListedAddresses
-    turns: Turns
+    turns: KeyedExecutor
     registry: CollectorRegistry
 
     @classmethod
@@ -93,7 +93,7 @@ class Daemon:
         async with HostNetwork(host.path) as network:
             await network.ensure_sysctls(plan_forwarding())
             await network.ensure_rules(plan_rules())
-            source, turns = ListedAddresses(), Turns(LOG)
+            source, turns = ListedAddresses(), KeyedExecutor(LOG)
             service = PodService(
                 source=source,
                 network=network,

@@ -2,6 +2,6 @@
 
 import sys
 
-from coil_egress_agent.main import main
+from coil_egress_agent.egress.main import main
 
 sys.exit(main())

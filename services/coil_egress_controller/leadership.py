@@ -29,9 +29,9 @@ from coil.reconcile.queue import WorkQueue
 from coil.reconcile.term import TermSource
 from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.cluster_view import ClusterView
-from coil_egress_controller.egress_controller import EgressController
-from coil_egress_controller.role_binding_controller import ROUTER_BINDING, RoleBindingController
-from coil_egress_controller.service_account_controller import ServiceAccountController
+from coil_egress_controller.egress.egress_reconciler import EgressReconciler
+from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING, RoleBindingReconciler
+from coil_egress_controller.egress.service_account_reconciler import ServiceAccountReconciler
 
 EGRESS_WORKERS = 4
 WORKERS = 2
@@ -41,7 +41,7 @@ Lead: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
+class Deps:
     """What the reconcilers of a term share. `view` stands on caches that are synced; `clock` is monotonic seconds.
 
     `budgets` is the served version of PodDisruptionBudget, `program` what runs in router pods; `resync` is in seconds.
@@ -80,7 +80,7 @@ class TermSources:
 class Leadership:
     """`sources` stand on the caches of the workplace, which must be synced before `lead`."""
 
-    def __init__(self, place: Workplace, *, sources: TermSources, metrics: ReconcileMetrics) -> None:
+    def __init__(self, place: Deps, *, sources: TermSources, metrics: ReconcileMetrics) -> None:
         self._place = place
         self._sources = sources
         self._metrics = metrics
@@ -98,12 +98,12 @@ class Leadership:
 
     def _assemble(
         self, group: asyncio.TaskGroup, egresses: WorkQueue, accounts: WorkQueue, bindings: WorkQueue
-    ) -> EgressController:
+    ) -> EgressReconciler:
         """Have everybody work in `group`: who does what, and what makes them do it."""
         place, sources = self._place, self._sources
-        account_controller = ServiceAccountController(client=place.client, view=place.view, log=place.log)
-        binding_controller = RoleBindingController(client=place.client, view=place.view, log=place.log)
-        egress_controller = EgressController(
+        account_controller = ServiceAccountReconciler(client=place.client, view=place.view, log=place.log)
+        binding_controller = RoleBindingReconciler(client=place.client, view=place.view, log=place.log)
+        egress_controller = EgressReconciler(
             client=place.client,
             view=place.view,
             accounts=account_controller,
@@ -138,7 +138,7 @@ class Leadership:
         log = self._place.log
         return Controller(queue.name, reconcile, queue=queue, metrics=self._metrics, log=log, workers=workers)
 
-    async def _sweep(self, controller: EgressController, egresses: WorkQueue) -> None:
+    async def _sweep(self, controller: EgressReconciler, egresses: WorkQueue) -> None:
         """What no event tells of: objects of other people's making, and what a fingerprint does not show."""
         while True:
             await asyncio.sleep(self._place.resync)

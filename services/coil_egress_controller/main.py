@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from coil.admission.assembly import AdmissionPlace, start_admission
+from coil.admission.assembly import WebhookService, start_admission
 from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES, disruption_budgets
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import HasMetadata, Resource
@@ -30,15 +30,15 @@ from coil.runtime.election import start_election
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.cluster_view import EGRESS_INDEXERS, ClusterView
-from coil_egress_controller.egress_admission import EgressAdmission
-from coil_egress_controller.eip_assembly import start_eip
-from coil_egress_controller.eip_sight import EipSight
-from coil_egress_controller.gateway_admission import GatewayAdmission
-from coil_egress_controller.leadership import Lead, Leadership, TermSources, Workplace, lead_all
-from coil_egress_controller.own_image import find_own_image
-from coil_egress_controller.policy_admission import PolicyAdmission
-from coil_egress_controller.policy_version import choose_version, watch_version
-from coil_egress_controller.role_binding_controller import ROUTER_BINDING
+from coil_egress_controller.egress.admission import EgressAdmission
+from coil_egress_controller.egress.own_image import find_own_image
+from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING
+from coil_egress_controller.eip.admission_reader import AdmissionReader
+from coil_egress_controller.eip.assembly import start_eip
+from coil_egress_controller.eip.gateway_admission import GatewayAdmission
+from coil_egress_controller.eip.policy_admission import PolicyAdmission
+from coil_egress_controller.eip.policy_version import choose_version, watch_version
+from coil_egress_controller.leadership import Deps, Lead, Leadership, TermSources, lead_all
 from coil_egress_controller.settings import Settings
 
 T = TypeVar("T", bound=HasMetadata)
@@ -58,8 +58,8 @@ async def assemble(settings: Settings, process: Process) -> None:
     log = process.log
     kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
     # Before anything is asked for: while it is not answered, no Egress can be changed.
-    place = AdmissionPlace(NAME, settings.lease_namespace)
-    sight = EipSight(kube, log=log)
+    place = WebhookService(NAME, settings.lease_namespace)
+    sight = AdmissionReader(kube, log=log)
     judges = {**EgressAdmission().judges, **GatewayAdmission(sight).judges, **PolicyAdmission(sight).judges}
     await start_admission(process, settings, judges, client=kube, at=place)
     version = await choose_version(kube, log=log, random=random.random)
@@ -132,7 +132,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         leads.append(eip.lead)
     await wait_synced(informers.values(), log=log)
 
-    workplace = Workplace(
+    workplace = Deps(
         client=kube,
         view=view,
         recorder=recorder,

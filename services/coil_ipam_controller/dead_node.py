@@ -32,7 +32,7 @@ def unready_since(node: Node) -> datetime | None:
     return None
 
 
-class DeadNodeController:
+class DeadNodeReconciler:
     """The keys are node names. `now` is the wall clock, in UTC."""
 
     def __init__(

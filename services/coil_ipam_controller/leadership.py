@@ -17,9 +17,9 @@ from coil.reconcile.controller import Controller, Reconcile
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.reconcile.term import TermSource
-from coil_ipam_controller.pool_status_controller import SETTLE_SECONDS
-from coil_ipam_controller.team import Team
-from coil_ipam_controller.workplace import Policy, Workplace
+from coil_ipam_controller.deps import Deps, Policy
+from coil_ipam_controller.pool_status_reconciler import SETTLE_SECONDS
+from coil_ipam_controller.reconcilers import Reconcilers
 
 REQUEST_WORKERS = 16
 NODE_WORKERS = 4
@@ -60,7 +60,7 @@ class Leadership:
 
     def __init__(
         self,
-        place: Workplace,
+        place: Deps,
         *,
         policy: Policy,
         sources: TermSources,
@@ -79,7 +79,7 @@ class Leadership:
         with ExitStack() as term:
             term.callback(self._doubtful, 0)
             term.callback(self._sources.end_term)
-            team = Team.assemble(self._place, self._policy, doubtful=self._doubtful)
+            team = Reconcilers.assemble(self._place, self._policy, doubtful=self._doubtful)
             queues = _Queues(
                 requests=self._queue(term, "blockrequest"),
                 pools=self._queue(term, "addresspool"),
@@ -93,7 +93,7 @@ class Leadership:
                     group.create_task(controller.run(), name=controller.name)
                 group.create_task(self._sweep(team, queues), name="sweep")
 
-    def _controllers(self, team: Team, queues: _Queues) -> list[Controller]:
+    def _controllers(self, team: Reconcilers, queues: _Queues) -> list[Controller]:
         """Who does what, and what makes them do it."""
         sources = self._sources
         requests = self._controller(queues.requests, team.requests.reconcile, REQUEST_WORKERS)
@@ -123,7 +123,7 @@ class Leadership:
     def _controller(self, queue: WorkQueue, reconcile: Reconcile, workers: int = WORKERS) -> Controller:
         return Controller(queue.name, reconcile, queue=queue, metrics=self._metrics, log=self._log, workers=workers)
 
-    async def _sweep(self, team: Team, queues: _Queues) -> None:
+    async def _sweep(self, team: Reconcilers, queues: _Queues) -> None:
         while True:
             absent, dangling = team.nodes.absent_nodes(), team.requests.dangling()
             self._log.info("looking for what absent nodes have left", nodes=len(absent), dangling=len(dangling))

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.admission.assembly import AdmissionPlace, start_admission
+from coil.admission.assembly import WebhookService, start_admission
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NODES
 from coil.crd.names import BlockName
 from coil.crd.resource import HasMetadata, Resource
-from coil.ipam.index_book import IndexBook
+from coil.ipam.index_set import IndexSet
 from coil.ipam.layout import PlannedBlock
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
@@ -37,13 +37,13 @@ from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_ipam_controller.cluster_view import BLOCK_INDEXERS, REQUEST_INDEXERS, ClusterView
 from coil_ipam_controller.dead_node_metric import DeadNodeCollector
+from coil_ipam_controller.deps import Deps
 from coil_ipam_controller.inspection import start_cluster_inspection
 from coil_ipam_controller.leadership import Leadership, TermSources
 from coil_ipam_controller.pool_admission import PoolAdmission
 from coil_ipam_controller.pool_event import tell_passed_over
 from coil_ipam_controller.pool_metric import PoolCollector, doubtful_blocks
 from coil_ipam_controller.settings import Settings
-from coil_ipam_controller.workplace import Workplace
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -73,7 +73,7 @@ async def assemble(settings: Settings, process: Process) -> None:
 
     pools = follow(ADDRESS_POOLS, {})
     # Tens of thousands, and no decision takes the cache's word for a block, or for the absence of a node: see
-    # BlockRequestController and NodeController.
+    # BlockRequestReconciler and NodeReconciler.
     blocks = follow(ADDRESS_BLOCKS, BLOCK_INDEXERS, Freshness.CACHED)
     nodes = follow(NODES, {}, Freshness.CACHED)
     requests = follow(BLOCK_REQUESTS, REQUEST_INDEXERS)
@@ -81,7 +81,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     # The book hears of a block before any controller does.
     recorder = EventRecorder(kube, component=NAME, log=log, metrics=EventMetrics(process.registry))
     process.spawn("events", recorder.run())
-    book = IndexBook(time.monotonic, passed_over=partial(_report_passed_over, log, recorder, view))
+    book = IndexSet(time.monotonic, passed_over=partial(_report_passed_over, log, recorder, view))
     blocks.subscribe(book.observe)
     sources = TermSources(TermSource(pools), TermSource(blocks), TermSource(requests), TermSource(nodes))
     PoolCollector(view, process.registry)
@@ -98,13 +98,13 @@ async def assemble(settings: Settings, process: Process) -> None:
         process.add_readiness(name, partial(_listed, informer))
         process.spawn(name, informer.run())
     admission = PoolAdmission(client=kube, known_pools=lambda: pools.items() if pools.synced else None, log=log)
-    place = AdmissionPlace(NAME, settings.lease_namespace)
+    place = WebhookService(NAME, settings.lease_namespace)
     await start_admission(process, settings, admission.judges, client=kube, at=place)
     await wait_synced(informers.values(), log=log)
 
     metrics = ReconcileMetrics(process.registry)
     leadership = Leadership(
-        Workplace(client=kube, view=view, book=book, recorder=recorder, now=now, clock=time.monotonic, log=log),
+        Deps(client=kube, view=view, book=book, recorder=recorder, now=now, clock=time.monotonic, log=log),
         policy=settings.policy,
         sources=sources,
         doubtful=doubtful_blocks(process.registry).set,

@@ -9,7 +9,7 @@ from coil.runtime.election import ElectionSettings
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint, parse_optional_endpoint
 from coil.runtime.flag import flag, parse_optional_path
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
-from coil_ipam_controller.workplace import Policy
+from coil_ipam_controller.deps import Policy
 
 
 def parse_percentage(text: str) -> int:

@@ -20,7 +20,7 @@ from coil.page import node_document as page
 from coil.page.node_page import render_node_page
 from coil.runtime.inspection import Inspection, start_inspection
 from coil.runtime.process import Process
-from coild.journal import Holder
+from coild.addresses.journal import Holder
 from coild.settings import Settings
 
 _STATES = {
@@ -37,13 +37,13 @@ FindHolder = Callable[[AttachmentKey], Holder]
 
 
 class Books(Protocol):
-    """The part of `coild.block_store` that is read here."""
+    """The part of `coild.addresses.block_store` that is read here."""
 
     def occupancy(self) -> list[BlockOccupancy]: ...
 
 
 class Names(Protocol):
-    """The part of `coild.journal` that is read here."""
+    """The part of `coild.addresses.journal` that is read here."""
 
     def holder(self, key: AttachmentKey) -> Holder: ...
 

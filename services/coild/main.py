@@ -36,21 +36,21 @@ from coil.reconcile.queue import WorkQueue
 from coil.reconcile.sync_barrier import wait_synced
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
-from coild.block_release import BlockRelease
-from coild.chained import assemble_chained
-from coild.cni_service import CniService
-from coild.egress_nat import EgressSurroundings, NodeEgress, WithoutEgress, start_egress
-from coild.flat_network import start_route_sync
+from coild.addresses.block_release import BlockRelease
+from coild.addresses.stuck_release import StuckRelease
+from coild.addresses.supply import SupplyDeps, assemble_supply
+from coild.cni.plugin_socket import serve_plugin
+from coild.cni.service import CniService
+from coild.egress.nat import EgressDeps, NodeEgress, WithoutEgress, start_egress
 from coild.inspection import start_node_inspection
-from coild.late_release import LateRelease
 from coild.metric import NodeCollector, WaitMetrics
-from coild.plugin_socket import serve_plugin
-from coild.pod_service import PodNetworkOptions, PodService
-from coild.route_export import RouteExport
+from coild.model.keyed_executor import KeyedExecutor
+from coild.pods.chained_assembly import assemble_chained
+from coild.pods.pod_service import PodNetworkOptions, PodService
+from coild.pods.sweep import Sweep
+from coild.routes.export import RouteExport
+from coild.routes.flat_network import start_route_sync
 from coild.settings import HostAddress, Settings
-from coild.supply import Surroundings, assemble_supply
-from coild.sweep import Sweep
-from coild.turns import Turns
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -96,7 +96,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     )
     supply = assemble_supply(
         settings.supply_options(node.metadata.uid),
-        Surroundings(
+        SupplyDeps(
             client=kube,
             blocks=blocks,
             requests=requests,
@@ -111,8 +111,8 @@ async def assemble(settings: Settings, process: Process) -> None:
     store = supply.store
     namespaces.subscribe(supply.source.foresee)
     NodeCollector(store, export, process.registry)
-    turns = Turns(log)
-    around = EgressSurroundings(
+    turns = KeyedExecutor(log)
+    around = EgressDeps(
         kube=kube,
         network=network,
         turns=turns,
@@ -149,7 +149,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         log=log,
         workers=RELEASE_WORKERS,
     )
-    late = LateRelease(store, recorder, settings.node_name)
+    late = StuckRelease(store, recorder, settings.node_name)
     sweep = Sweep(network=network, pods=pods, late=late, policy=policy, log=log)
     await sweep.kernel()
 

@@ -1,7 +1,7 @@
 """What coild tells Prometheus of its node's addresses and blocks, and of pods that had to wait for one.
 
 The gauges are read from the books at the moment of a scrape, so that they cannot be stale. Calls are measured by
-`coil.cnirpc.call_metric`, routes to other nodes by `coild.route_sync_metric`.
+`coil.cnirpc.call_metric`, routes to other nodes by `coild.routes.metric`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from coil.crd.names import PoolName
 from coil.ipam.occupancy import AddressState, Tally
-from coild.pool_demand import WaitOutcome
+from coild.addresses.pool_demand import WaitOutcome
 
 MAX_POOLS = 100
 """Pools that waits are told apart by. A namespace's annotation may name any, and each makes new series."""
@@ -24,13 +24,13 @@ _WAIT_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Books(Protocol):
-    """`coild.block_store.BlockStore` is one."""
+    """`coild.addresses.block_store.BlockStore` is one."""
 
     def tallies(self) -> Mapping[PoolName, Tally]: ...
 
 
 class Exported(Protocol):
-    """`coild.route_export.RouteExport` is one."""
+    """`coild.routes.export.RouteExport` is one."""
 
     @property
     def routes(self) -> int: ...
@@ -81,7 +81,7 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily
 
 
 class WaitMetrics:
-    """Implements `coild.pool_demand.DemandObserver`."""
+    """Implements `coild.addresses.pool_demand.DemandObserver`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(

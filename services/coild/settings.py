@@ -10,7 +10,7 @@ from coil.runtime.duration import parse_duration, parse_period
 from coil.runtime.endpoint import Endpoint, parse_optional_endpoint
 from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path, parse_path, parse_text, variable
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
-from coild.supply import SupplyOptions
+from coild.addresses.supply import SupplyOptions
 
 _TABLES = parse_integer(1, 2**32 - 1)
 _PROTOCOLS = parse_integer(5, 255)

@@ -22,10 +22,10 @@ from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
-from coil_egress_agent.client_book import ClientBook
-from coil_egress_agent.peer_metric import PeerMetrics
-from coil_egress_agent.peer_sync import RETRY_BACKOFF, PeerSync, Wishes
-from coil_egress_agent.source_port import SourcePortSetting
+from coil_egress_agent.egress.client_index import ClientIndex
+from coil_egress_agent.egress.peer_metric import PeerMetrics
+from coil_egress_agent.egress.peer_sync import RETRY_BACKOFF, PeerSync, Wishes
+from coil_egress_agent.egress.source_port import SourcePortSetting
 from tests.coil_egress_agent.memory_router import MemoryRouter
 from tests.coil_egress_agent.pod_world import EGRESS, PodWorld
 
@@ -42,7 +42,7 @@ class Agent:
         log = structlog.wrap_logger(None, processors=[self.logged])
         self.registry = CollectorRegistry()
         self.router = router
-        self.book = ClientBook(own)
+        self.book = ClientIndex(own)
         self.source_port = SourcePortSetting(log=log)
         self.informer = Informer(
             world, log=log, metrics=InformerMetrics(self.registry), clock=clock, random=lambda: 0.5

@@ -9,9 +9,9 @@ from structlog.testing import LogCapture
 
 from coil.crd.builtin import Pod, PodIP, PodStatus
 from coil.crd.meta import ObjectMeta
-from coil_egress_agent.client_book import ClientBook
-from coil_egress_agent.nat_metric import READ_SECONDS, NatCollector, NatReading
-from coil_egress_agent.peer_metric import ClientCollector, Operation, PeerMetrics
+from coil_egress_agent.egress.client_index import ClientIndex
+from coil_egress_agent.egress.nat_metric import READ_SECONDS, NatCollector, NatReading
+from coil_egress_agent.egress.peer_metric import ClientCollector, Operation, PeerMetrics
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_agent.agent_scene import OWN
 from tests.coil_egress_agent.memory_router import Fault, MemoryRouter
@@ -31,7 +31,7 @@ def make_pod(name: str, *addresses: str) -> Pod:
 
 def test_clients_are_told_with_their_links() -> None:
     registry = CollectorRegistry()
-    book = ClientBook(OWN)
+    book = ClientIndex(OWN)
     ClientCollector(book, EGRESS, registry)
     assert scrape(registry) == {f"coil_egress_client_pod_count{{{LABELS}}} 0.0"}
     book.observe(None, make_pod("web", "10.20.30.40", "fd00::1"))

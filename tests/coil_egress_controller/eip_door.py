@@ -25,7 +25,7 @@ from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewa
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.kube.errors import ApiError, NotFoundError
 from coil_egress_controller.cluster_view import Cache
-from coil_egress_controller.eip_sight import EipSight
+from coil_egress_controller.eip.admission_reader import AdmissionReader
 
 T = TypeVar("T", bound=HasMetadata)
 Document = dict[str, Any]
@@ -55,7 +55,7 @@ class CachePicture:
 
 
 class EipApi:
-    """A `SightClient`. `refusal` is raised by every call, `silent` has them never answer.
+    """A `AdmissionReaderClient`. `refusal` is raised by every call, `silent` has them never answer.
 
     `rights` are users, with the namespaces where they may `use` podsubnet.
     """
@@ -66,7 +66,7 @@ class EipApi:
         self.rights: set[tuple[str, str]] = set()
         self.calls: list[tuple[str, str]] = []
         self._objects: dict[tuple[str, str], Any] = {}
-        self.sight = EipSight(self, log=structlog.get_logger())
+        self.sight = AdmissionReader(self, log=structlog.get_logger())
 
     def put(self, resource: Resource[T], item: T) -> None:
         self._objects[resource.plural, object_key(item.metadata)] = item

@@ -1,7 +1,7 @@
 """A cluster with gateway nodes in virtual time: an API server in memory, a leader of the controller, and agents.
 
-Calls take `CALL` seconds and caches are late by `LATE`. An agent does what `coil.eip.tenure` asks of one: it renews its
-lease, holds what `coil.eip.holding` grants for as long as its last renewal is good, and no longer.
+Calls take `CALL` seconds and caches are late by `LATE`. An agent does what `coil.eip.gateway_lease` asks of one: it
+renews its lease, holds what `coil.eip.holding` grants for as long as its last renewal is good, and no longer.
 """
 
 import asyncio
@@ -23,28 +23,28 @@ from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewa
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.names import NodeName
 from coil.crd.resource import Resource
-from coil.eip.holding import holding, known_term
-from coil.eip.tenure import (
+from coil.eip.gateway_lease import (
     FENCE,
     LEASE_LABELS,
+    GatewayLease,
     Renewal,
-    Tenure,
     claim_term,
     lease_name,
     merge_applied,
     read_tenure,
     render_annotations,
 )
+from coil.eip.holding import holding, known_term
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.errors import ApiError, ConflictError, NotFoundError, UnavailableError
-from coil.kube.lease_store import LEASES, Lease
+from coil.kube.lease_lock import LEASES, Lease
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.term import TermSource
-from coil_egress_controller.eip_leadership import EipLeadership, EipSources
-from coil_egress_controller.eip_metric import EipCollector, EipMetrics
-from coil_egress_controller.eip_pod import EIP_PODS, EipPod, is_endpoint
-from coil_egress_controller.eip_view import POD_INDEXERS, POLICY_INDEXERS, SLICE_INDEXERS, EipView
-from coil_egress_controller.eip_workplace import EipPolicy, EipWorkplace
+from coil_egress_controller.eip.deps import EipDeps, EipSettings
+from coil_egress_controller.eip.leadership import EipLeadership, EipSources
+from coil_egress_controller.eip.metric import EipCollector, EipMetrics
+from coil_egress_controller.eip.pod import EIP_PODS, EipPod, is_endpoint
+from coil_egress_controller.eip.view import POD_INDEXERS, POLICY_INDEXERS, SLICE_INDEXERS, EipView
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_controller.memory_api import Document, MemoryApi
 from tests.coil_egress_controller.scene import MemoryCache
@@ -228,11 +228,11 @@ class World:
         )
         self.registry = CollectorRegistry()
         EipCollector(self.view, self.registry)
-        self.place = EipWorkplace(
+        self.place = EipDeps(
             client=api,
             view=self.view,
             recorder=self.recorder,
-            policy=EipPolicy(
+            policy=EipSettings(
                 lease_namespace=LEASE_NAMESPACE,
                 tunnel_nets=TunnelNets(ipv4=IPv4Network("172.31.0.0/16"), ipv6=IPv6Network("fd11::/112")),
                 slice_endpoints=100,
@@ -406,7 +406,7 @@ class KeptCache(MemoryCache[EipPod]):
         return [pod for pod in super()._present() if is_endpoint(pod)]
 
 
-def tenure_of(lease: Lease) -> Tenure | None:
+def tenure_of(lease: Lease) -> GatewayLease | None:
     return read_tenure(
         name=lease.metadata.name,
         version=lease.metadata.resource_version,

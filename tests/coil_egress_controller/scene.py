@@ -20,9 +20,9 @@ from coil.reconcile.event_series import EventSubject
 from coil.reconcile.store import Indexer, Store
 from coil.reconcile.term import Listener
 from coil_egress_controller.cluster_view import EGRESS_INDEXERS, ClusterView
-from coil_egress_controller.egress_controller import EgressController
-from coil_egress_controller.role_binding_controller import RoleBindingController
-from coil_egress_controller.service_account_controller import ServiceAccountController
+from coil_egress_controller.egress.egress_reconciler import EgressReconciler
+from coil_egress_controller.egress.role_binding_reconciler import RoleBindingReconciler
+from coil_egress_controller.egress.service_account_reconciler import ServiceAccountReconciler
 from tests.coil_egress_controller.memory_api import Document, MemoryApi
 
 T = TypeVar("T", bound=HasMetadata)
@@ -106,9 +106,9 @@ class Scene:
             bindings=self.binding_cache,
         )
         log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
-        self.accounts = ServiceAccountController(client=self.api, view=view, log=log)
-        self.bindings = RoleBindingController(client=self.api, view=view, log=log)
-        self.egresses = EgressController(
+        self.accounts = ServiceAccountReconciler(client=self.api, view=view, log=log)
+        self.bindings = RoleBindingReconciler(client=self.api, view=view, log=log)
+        self.egresses = EgressReconciler(
             client=self.api,
             view=view,
             accounts=self.accounts,

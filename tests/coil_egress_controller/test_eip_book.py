@@ -8,8 +8,8 @@ from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicy, Egres
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import object_key
 from coil.crd.selector import LabelSelector, Requirement
-from coil_egress_controller.eip_pod import EipPod, LabelMeta
-from coil_egress_controller.endpoint_book import EndpointBook
+from coil_egress_controller.eip.endpoint_index import EndpointIndex
+from coil_egress_controller.eip.pod import EipPod, LabelMeta
 
 LABELS = st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["a", "b"]))
 SPACES = st.sampled_from(["s", "t"])
@@ -46,7 +46,7 @@ POLICIES = st.builds(
 def test_the_endpoints_of_each_policy(changes: list[tuple[EipPod | EgressGatewayPolicy, bool]]) -> None:
     pods: dict[str, EipPod] = {}
     policies: dict[str, EgressGatewayPolicy] = {}
-    book = EndpointBook(lambda namespace: [pod for pod in pods.values() if pod.metadata.namespace == namespace])
+    book = EndpointIndex(lambda namespace: [pod for pod in pods.values() if pod.metadata.namespace == namespace])
     for item, stays in changes:
         key = object_key(item.metadata)
         before = {policy: book.endpoints(policy) for policy in policies}

@@ -3,8 +3,8 @@
 from coil.crd.builtin import NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
-from coil.eip.tenure import FENCE, MARGIN, lease_name
-from coil.kube.lease_store import LEASES
+from coil.eip.gateway_lease import FENCE, MARGIN, lease_name
+from coil.kube.lease_lock import LEASES
 from tests.coil_egress_controller.eip_world import LEASE_NAMESPACE, Agent, World, play
 
 POLICIES = tuple(f"p{number}" for number in range(6))

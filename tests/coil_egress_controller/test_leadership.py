@@ -14,8 +14,8 @@ from coil.crd.egress import EGRESSES
 from coil.crd.resource import Resource
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.term import TermSource
-from coil_egress_controller.leadership import Leadership, TermSources, Workplace
-from coil_egress_controller.role_binding_controller import ROUTER_BINDING
+from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING
+from coil_egress_controller.leadership import Deps, Leadership, TermSources
 from tests.coil_egress_controller.scene import BUDGETS, PROGRAM, Scene
 
 TURNS = 2000
@@ -33,7 +33,7 @@ class Replica:
             accounts=TermSource(scene.account_cache),
             bindings=TermSource(scene.binding_cache),
         )
-        place = Workplace(
+        place = Deps(
             client=scene.api,
             view=view,
             recorder=scene.told,

@@ -16,7 +16,7 @@ from coil.kube.errors import (
     NotFoundError,
 )
 from coil.reconcile.controller import DONE, After
-from coil_egress_controller.role_binding_controller import ROUTER_BINDING, plan_subjects
+from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING, plan_subjects
 from tests.coil_egress_controller.memory_api import Document
 from tests.coil_egress_controller.scene import Scene
 

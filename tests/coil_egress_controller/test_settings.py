@@ -9,7 +9,7 @@ from coil.kube.errors import ApiError, NotFoundError, UnavailableError
 from coil.reconcile.claim import LeaderTiming
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
-from coil_egress_controller.own_image import (
+from coil_egress_controller.egress.own_image import (
     ContainerImage,
     ContainerList,
     ImageUnknownError,
@@ -17,7 +17,7 @@ from coil_egress_controller.own_image import (
     find_own_image,
     select_image,
 )
-from coil_egress_controller.policy_version import UnservedPolicyError, choose_version, select_version, watch_version
+from coil_egress_controller.eip.policy_version import UnservedPolicyError, choose_version, select_version, watch_version
 from coil_egress_controller.settings import Settings
 
 

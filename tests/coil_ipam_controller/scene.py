@@ -12,9 +12,9 @@ from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, BlockRequestSpe
 from coil.crd.builtin import NODES, Node
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER, BlockName, NodeName, PoolName
-from coil.ipam.index_book import IndexBook
-from coil_ipam_controller.team import Team
-from coil_ipam_controller.workplace import Policy, Workplace
+from coil.ipam.index_set import IndexSet
+from coil_ipam_controller.deps import Deps, Policy
+from coil_ipam_controller.reconcilers import Reconcilers
 from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 from tests.coil_ipam_controller.memory_view import MemoryView
@@ -35,12 +35,12 @@ class Life:
         self.clock = 0.0
         self.wall = 0.0
         self.caches = MemoryView(client.api)
-        self.book = IndexBook(lambda: self.clock)
+        self.book = IndexSet(lambda: self.clock)
         self.caches.blocks.subscribe(self.book.observe)
         self.caches.look()
         self.events = MemoryRecorder()
         self.doubtful = 0
-        place = Workplace(
+        place = Deps(
             client=client,
             view=self.caches.view,
             book=self.book,
@@ -49,7 +49,7 @@ class Life:
             clock=lambda: self.clock,
             log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
         )
-        self.team = Team.assemble(place, policy, doubtful=partial(setattr, self, "doubtful"))
+        self.team = Reconcilers.assemble(place, policy, doubtful=partial(setattr, self, "doubtful"))
         self.requests = self.team.requests
         self.pools = self.team.pools
         self.nodes = self.team.nodes

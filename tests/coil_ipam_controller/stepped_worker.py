@@ -6,7 +6,7 @@ from types import coroutine
 from typing import Any
 
 from coil.kube.errors import ApiError
-from coil_ipam_controller.block_request_controller import PicturesTooOldError
+from coil_ipam_controller.block_request_reconciler import StaleCacheError
 from tests.coil_ipam_controller.memory_api import Call, Moment
 from tests.coil_ipam_controller.scene import Life
 
@@ -34,7 +34,7 @@ class Worker:
             return
         try:
             self.work.send(None)
-        except (StopIteration, ApiError, PicturesTooOldError):
+        except (StopIteration, ApiError, StaleCacheError):
             self.work = None
 
     def kill(self) -> None:

@@ -14,7 +14,7 @@ from coil.kube.errors import ConflictError
 from coil.reconcile.controller import DONE, After
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
-from coil_ipam_controller.block_audit_controller import LATE_SECONDS, RECHECK_SECONDS, SETTLE_SECONDS
+from coil_ipam_controller.block_audit_reconciler import LATE_SECONDS, RECHECK_SECONDS, SETTLE_SECONDS
 from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import NOON, Life, add_node, add_pool
 

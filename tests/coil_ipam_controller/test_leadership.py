@@ -13,11 +13,11 @@ from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
 from coil.crd.block_request import BLOCK_REQUESTS, Pending
 from coil.crd.builtin import NODES
 from coil.crd.names import FINALIZER
-from coil.ipam.index_book import IndexBook
+from coil.ipam.index_set import IndexSet
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.term import TermSource
+from coil_ipam_controller.deps import Deps, Policy
 from coil_ipam_controller.leadership import Leadership, TermSources
-from coil_ipam_controller.workplace import Policy, Workplace
 from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 from tests.coil_ipam_controller.memory_view import MemoryView
@@ -33,11 +33,11 @@ class Replica:
         self.sources = TermSources(
             TermSource(caches.pools), TermSource(caches.blocks), TermSource(caches.requests), TermSource(caches.nodes)
         )
-        book = IndexBook(lambda: 0.0)
+        book = IndexSet(lambda: 0.0)
         caches.blocks.subscribe(book.observe)
         self.events = MemoryRecorder()
         self.leadership = Leadership(
-            Workplace(
+            Deps(
                 client=self.client,
                 view=caches.view,
                 book=book,

@@ -8,8 +8,8 @@ from coil.reconcile.claim import LeaderTiming
 from coil.runtime.election import parse_lease
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
+from coil_ipam_controller.deps import Policy
 from coil_ipam_controller.settings import Settings, parse_percentage
-from coil_ipam_controller.workplace import Policy
 
 
 def parse(*arguments: str, **environment: str) -> Settings:

@@ -1,6 +1,6 @@
 """Egress NAT of one node in memory: caches that tests fill, an API server behind them, and what namespaces have.
 
-`EgressNode` wires what `coild.egress_nat` wires.
+`EgressNode` wires what `coild.egress.nat` wires.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from coil.reconcile.controller import Controller
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.reconcile.store import Indexer, Store
-from coild.address_source import PodName
-from coild.egress_client import EgressClients
-from coild.egress_directory import SERVICE_LABELS, EgressDirectory
-from coild.egress_follow import EgressFollow, render_key
-from coild.egress_metric import EgressMetrics
-from coild.egress_report import EgressReport
-from coild.live_ask import LiveAsk
-from coild.node_pods import INDEXERS, NodePods
-from coild.pod_egress import PodSite
-from coild.pod_tunnel import PodTunnels
-from coild.turns import Turns
+from coild.egress.api_reader import APIReader
+from coild.egress.client import EgressClients
+from coild.egress.directory import SERVICE_LABELS, EgressDirectory
+from coild.egress.follow import EgressFollow, render_key
+from coild.egress.metric import EgressMetrics
+from coild.egress.node_pods import INDEXERS, NodePods
+from coild.egress.pod_tunnel import PodTunnels
+from coild.egress.report import EgressReport
+from coild.model.address_source import PodName
+from coild.model.keyed_executor import KeyedExecutor
+from coild.model.pod_egress import PodSite
 from tests.coild.scene import LOG, ListRecorder, end, now
 
 T = TypeVar("T", bound=HasMetadata)
@@ -227,8 +227,8 @@ class EgressNode:
         self.services: MemoryCache[Service] = MemoryCache({}, earlier.services if earlier else None)
         self.recorder = ListRecorder()
         self.registry = CollectorRegistry()
-        self.turns = Turns(LOG)
-        ask = LiveAsk(self.server, LOG)
+        self.turns = KeyedExecutor(LOG)
+        ask = APIReader(self.server, LOG)
         self.node_pods = NodePods(self.pods, ask, node=NODE)
         self.clients = EgressClients(
             pods=self.node_pods,

@@ -29,15 +29,15 @@ from coil.reconcile.informer import Informer, T
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
-from coild.address_source import PodName
-from coild.block_release import BlockRelease
-from coild.late_release import LateRelease
-from coild.pod_egress import NoEgress, PodEgress
-from coild.pod_service import AddRequest, PodNetworkOptions, PodService
-from coild.pool_demand import WaitOutcome
-from coild.route_export import RouteExport
-from coild.supply import SupplyOptions, Surroundings, assemble_supply
-from coild.turns import Turns
+from coild.addresses.block_release import BlockRelease
+from coild.addresses.pool_demand import WaitOutcome
+from coild.addresses.stuck_release import StuckRelease
+from coild.addresses.supply import SupplyDeps, SupplyOptions, assemble_supply
+from coild.model.address_source import PodName
+from coild.model.keyed_executor import KeyedExecutor
+from coild.model.pod_egress import NoEgress, PodEgress
+from coild.pods.pod_service import AddRequest, PodNetworkOptions, PodService
+from coild.routes.export import RouteExport
 from tests.coil_ipam_controller.memory_api import BIRTH, Call, MemoryClient, Moment
 from tests.coild.block_granter import NODE, BlockGranter, pool
 from tests.coild.memory_network import Kernel, MemoryNetwork
@@ -179,7 +179,7 @@ class Coild:
                 journal=world.journal,
                 backoff=REFUSAL_BACKOFF,
             ),
-            Surroundings(
+            SupplyDeps(
                 client=self.client,
                 blocks=self.blocks,
                 requests=self.requests,
@@ -200,7 +200,7 @@ class Coild:
             supply.source,
         )
         self.requester = self.demand.requester
-        self.late = LateRelease(self.store, self.recorder, NODE, now)
+        self.late = StuckRelease(self.store, self.recorder, NODE, now)
         self.release = BlockRelease(
             client=self.client,
             store=self.store,
@@ -212,7 +212,7 @@ class Coild:
         self.controller = Controller(
             "release", self.release.reconcile, queue=self.queue, metrics=reconcile_metrics, log=LOG, workers=2
         )
-        self.turns = Turns(LOG)
+        self.turns = KeyedExecutor(LOG)
         self.pods = PodService(
             source=self.source,
             network=self.network,

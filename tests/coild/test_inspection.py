@@ -10,9 +10,9 @@ from coil.ipam.node_ledger import NodeLedger
 from coil.page.node_document import AddressCounts, AddressState, NodeDocument
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
-from coild.address_source import PodName
+from coild.addresses.journal import Holder
 from coild.inspection import describe_node
-from coild.journal import Holder
+from coild.model.address_source import PodName
 from coild.settings import Settings
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

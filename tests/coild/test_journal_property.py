@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from coil.ipam.attachment import AttachmentKey
 from coil.ipam.node_ledger import Reuse
-from coild.journal_file import HEADER
+from coild.addresses.journal_file import HEADER
+from tests.coild.addresses.test_journal import COOLING, ONE, POD, POOL, ZERO, Node, Times
 from tests.coild.scene import key
-from tests.coild.test_journal import COOLING, ONE, POD, POOL, ZERO, Node, Times
 
 KEYS = st.builds(lambda number: key(f"c{number}"), st.integers(0, 19))
 

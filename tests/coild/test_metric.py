@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from coil.crd.names import PoolName
 from coil.ipam.occupancy import Tally
+from coild.addresses.pool_demand import WaitOutcome
 from coild.metric import MAX_POOLS, OTHER_POOLS, NodeCollector, WaitMetrics
-from coild.pool_demand import WaitOutcome
 from tests.coild.scene import Coild, settle
 
 DEFAULT = PoolName("default")

@@ -19,7 +19,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import SubnetSet
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import BusyError, KernelError, NetlinkError
-from coild.block_request import ANSWER_TIMEOUT
+from coild.addresses.block_requester import ANSWER_TIMEOUT
 from tests.coil_ipam_controller.memory_api import Call, Moment
 from tests.coild.block_granter import pool
 from tests.coild.memory_network import Step

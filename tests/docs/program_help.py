@@ -8,8 +8,8 @@ from contextlib import redirect_stdout, suppress
 from functools import cache
 from typing import Any, Final
 
-import coil_egress_agent.node.settings
-import coil_egress_agent.settings
+import coil_egress_agent.egress.settings
+import coil_egress_agent.eip.settings
 import coil_egress_controller.settings
 import coil_ipam_controller.settings
 import coil_migrator.settings
@@ -22,8 +22,8 @@ OURS: Final[Mapping[str, type[Any]]] = {
     "coild": coild.settings.Settings,
     "coil-ipam-controller": coil_ipam_controller.settings.Settings,
     "coil-egress-controller": coil_egress_controller.settings.Settings,
-    "coil-egress-agent": coil_egress_agent.settings.Settings,
-    "coil-egress-agent-node": coil_egress_agent.node.settings.Settings,
+    "coil-egress-agent": coil_egress_agent.egress.settings.Settings,
+    "coil-egress-agent-node": coil_egress_agent.eip.settings.Settings,
     "coil-migrator dump": coil_migrator.settings.DumpSettings,
     "coil-migrator replace": coil_migrator.settings.ReplaceSettings,
 }

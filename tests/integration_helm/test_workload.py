@@ -7,7 +7,7 @@ import pytest
 
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
-from coil_egress_agent.node.settings import Settings as AgentSettings
+from coil_egress_agent.eip.settings import Settings as AgentSettings
 from coil_egress_controller.settings import Settings as EgressSettings
 from coil_installer.conflist import check_conflist
 from coil_installer.settings import parse_place

@@ -26,7 +26,7 @@ from coil.runtime.process import Process
 
 
 @dataclass(frozen=True, slots=True)
-class AdmissionPlace:
+class WebhookService:
     """Where the webhooks are found in the cluster: the Service `name` in `namespace`."""
 
     name: str
@@ -49,7 +49,7 @@ async def start_admission(
     judges: Mapping[str, Judge],
     *,
     client: KubeClient,
-    at: AdmissionPlace,
+    at: WebhookService,
 ) -> None:
     """Serve `judges` by path from now on, whether this replica leads or not; part of the process's readiness."""
     log = process.log.bind(part="admission")
@@ -71,7 +71,7 @@ async def start_admission(
     process.spawn("certificates", keeper.run())
 
 
-def _source(settings: AdmissionSettings, client: KubeClient, at: AdmissionPlace, process: Process) -> CertificateSource:
+def _source(settings: AdmissionSettings, client: KubeClient, at: WebhookService, process: Process) -> CertificateSource:
     if settings.cert_dir is not None:
         return CertificateFolder(settings.cert_dir)
     return SelfManagedIdentity(

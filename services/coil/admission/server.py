@@ -56,7 +56,7 @@ class ReviewLimits:
 DEFAULT_LIMITS = ReviewLimits()
 
 
-class _Desk:
+class _RequestLimiter:
     """Where one path's requests are judged; the limits are common to all paths."""
 
     def __init__(self, *, limits: ReviewLimits, metrics: AdmissionMetrics, log: FilteringBoundLogger) -> None:
@@ -126,7 +126,7 @@ async def serve_reviews(
     An empty host is every address of the machine. Left, also by cancellation: no new connection, two seconds for
     running requests, then all are closed. Raises ListenError.
     """
-    desk = _Desk(limits=limits, metrics=metrics, log=log)
+    desk = _RequestLimiter(limits=limits, metrics=metrics, log=log)
     application = web.Application(client_max_size=limits.body)
     for path, judge in judges.items():
         application.router.add_post(path, _handler(desk, judge))
@@ -150,7 +150,7 @@ async def serve_reviews(
         await runner.cleanup()
 
 
-def _handler(desk: _Desk, judge: Judge) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _handler(desk: _RequestLimiter, judge: Judge) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
         return await desk.answer(judge, request)
 

@@ -21,16 +21,16 @@ from coil.eip.classification import PolicyView, classify, cluster_spans, needs_c
 from coil.eip.eip_set import ARP_EIPS, CLOSED, HERE, NODE_IPS, NODES, OPEN, RANGED, SETS, SOLICITED, WAYS
 from coil.eip.element_ledger import ElementLedger
 from coil.eip.interval import Span, span_word
-from coil.eip.moved_way import ClassWays, MovedWays, WayLog
 from coil.eip.numbering import Numbering
-from coil.eip.source_book import SourceBook, SourceNumber, source_family, source_word
+from coil.eip.path_change import ClassWays, PathChanges, WayLog
+from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_word
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 _SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
 
-__all__ = ["DataPlaneBook", "Peer", "PolicyView"]
+__all__ = ["DataPlaneIndex", "Peer", "PolicyView"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class _Class:
 _ClassKey = tuple[Family, frozenset[PolicyRef]]
 
 
-class DataPlaneBook:
+class DataPlaneIndex:
     """See the module. Setters cost O(what differs), `take_changes` O(elements that differ) but for ranges of sources,
     of which a change costs O(all ranges).
     """
@@ -65,7 +65,7 @@ class DataPlaneBook:
     def __init__(self) -> None:
         self._own: NodeName | None = None
         self._policies: dict[PolicyRef, PolicyView] = {}
-        self._sources = SourceBook()
+        self._sources = SourceIndex()
         self._marks: dict[NodeName, int] = {}
         self._cluster: dict[Family, list[Span]] = {family: cluster_spans((), family) for family in Family}
         self._classes: dict[_ClassKey, _Class] = {}
@@ -169,7 +169,7 @@ class DataPlaneBook:
         self._settle()
         return self._ledger.take_changes()
 
-    def take_moves(self) -> MovedWays:
+    def take_moves(self) -> PathChanges:
         """Whose ways are other ones than at the last call; sources that had none before are not among them. O(sources)
         if there are any.
         """

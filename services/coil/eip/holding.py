@@ -1,4 +1,5 @@
-"""Which floating addresses a node may hold by a gateway's status: the agent's side of the fence (`coil.eip.tenure`).
+"""Which floating addresses a node may hold by a gateway's status: the agent's side of the fence
+(`coil.eip.gateway_lease`).
 
 The answer is good while the agent's last acknowledged renewal is, and for that renewal's term only.
 """

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from coil.crd.egress_gateway import AddressPolicy, PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Candidate, Claim, Eip, GatewayRules, Placed, Refusal, RefusalReason, parse_rules
-from coil.eip.eip_book import Binding, EipBook
+from coil.eip.eip_index import Binding, EipIndex
 from coil.eip.node_choice import NodeChoice, draw
 
 __all__ = [
@@ -81,7 +81,7 @@ class _Work:
         self._policy = rules.address_policy
         self._random = random
         self._nodes = NodeChoice(rules, (one.node for one in candidates if one.ready), random)
-        self._book = EipBook(rules)
+        self._book = EipIndex(rules)
         self._own: dict[PolicyRef, NodeName | None] = {}
         self._refused: dict[PolicyRef, Refusal] = {}
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from coil.egress.gateway import ClientSpec
 from coil.nat.client_sync import ClientChanges, sync_client
-from coil.nat.turn import NamespaceTurns
+from coil.nat.turn import NamespaceExecutor
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
 from coil.netlink.worker import Worker
@@ -28,14 +28,14 @@ class ClientNetwork:
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
         self._home: Namespace
-        self._turns: NamespaceTurns
+        self._turns: NamespaceExecutor
 
     async def __aenter__(self) -> "ClientNetwork":
         async with AsyncExitStack() as stack:
             self._home = stack.enter_context(Namespace.current())
             worker = Worker("egress-client", self._home, threads=_THREADS)
             stack.push_async_callback(worker.aclose)
-            self._turns = NamespaceTurns(worker)
+            self._turns = NamespaceExecutor(worker)
             stack.push_async_callback(self._turns.aclose)
             self._stack = stack.pop_all()
         return self

@@ -22,7 +22,7 @@ _Key: TypeAlias = tuple[int, int]
 _MOST: Final = 1024
 
 
-class NamespaceTurns:
+class NamespaceExecutor:
     """Belongs to one event loop; the jobs run in the threads of `worker`."""
 
     def __init__(self, worker: Worker) -> None:

@@ -1,7 +1,7 @@
 """Routes to the pods of other nodes, for flat layer 2 networks without a routing daemon: each block of another node
 leads to an address of that node, over the link on which it is a neighbour.
 
-Between what the API server knows (`AddressBlock`, `Node`) and the main table; `coild.route_sync` carries it out. Pure.
+Between what the API server knows (`AddressBlock`, `Node`) and the main table; `coild.routes.sync` carries it out. Pure.
 What cannot be routed is named with its reason, and stands in the way of nothing else.
 """
 

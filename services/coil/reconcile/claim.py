@@ -25,14 +25,14 @@ from typing import Protocol
 import msgspec
 
 from coil.kube.errors import ApiError, ConflictError, NotFoundError
-from coil.kube.lease_store import Lease, LeaseSpec
+from coil.kube.lease_lock import Lease, LeaseSpec
 from coil.reconcile.backoff import Backoff
 
 _RELEASE_ATTEMPTS = 4
 
 
-class LeaseStore(Protocol):
-    """Where the Lease is kept; errors as `coil.kube.lease_store` describes them."""
+class ResourceLock(Protocol):
+    """Where the Lease is kept; errors as `coil.kube.lease_lock` describes them."""
 
     async def read(self) -> Lease | None: ...
 
@@ -88,7 +88,7 @@ class LeaseClaim:
 
     def __init__(
         self,
-        store: LeaseStore,
+        store: ResourceLock,
         *,
         identity: str,
         timing: LeaderTiming = LeaderTiming(),

@@ -37,7 +37,7 @@ from coil.kube.watch import Bookmark, Deleted, WatchEvent
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.store import Indexer, Store
-from coil.reconcile.watch_pace import Outcome, Step, Verdict, WatchPace
+from coil.reconcile.watch_backoff import Outcome, Step, Verdict, WatchBackoff
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -86,7 +86,7 @@ class Informer(Generic[T]):
         self._log = log.bind(resource=resource)
         self._store: Store[T] = Store(indexers or {})
         self._listeners: list[Listener[T]] = []
-        self._pace = WatchPace(backoff, random)
+        self._pace = WatchBackoff(backoff, random)
         self._clock = clock
         self._sleep = sleep
         self._version = ""  # where the next watch resumes; "": nowhere, list

@@ -25,8 +25,8 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.claim import LeaseClaim, LeaseLostError
-from coil.reconcile.dead_man import DeadMan, exit_now
 from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.watchdog import Watchdog, exit_now
 
 _LOOK_SECONDS = 0.5
 
@@ -43,7 +43,7 @@ class LeaderElector:
         name: str,
         claim: LeaseClaim,
         *,
-        dead_man: DeadMan,
+        dead_man: Watchdog,
         metrics: ReconcileMetrics,
         log: FilteringBoundLogger,
         fatal: Callable[[str], NoReturn] = exit_now,

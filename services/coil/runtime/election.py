@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from coil.kube.client import KubeClient
-from coil.kube.lease_store import KubeLeaseStore
+from coil.kube.lease_lock import LeaseLock
 from coil.reconcile.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
-from coil.reconcile.dead_man import DeadManThread
 from coil.reconcile.leader import LeaderElector
 from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.watchdog import WatchdogThread
 from coil.runtime.duration import parse_period
 from coil.runtime.flag import flag, parse_text
 from coil.runtime.process import Process
@@ -36,7 +36,7 @@ class ElectionSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidacy:
+class Election:
     """`identity` is this replica's name in the election."""
 
     identity: str
@@ -50,12 +50,12 @@ def start_election(
     *,
     client: KubeClient,
     metrics: ReconcileMetrics,
-) -> Candidacy:
+) -> Election:
     """Contend for the lease named like the process from now on, and `lead` whenever it is held."""
-    store = KubeLeaseStore(client=client, namespace=settings.lease_namespace, name=process.name)
+    store = LeaseLock(client=client, namespace=settings.lease_namespace, name=process.name)
     claim = LeaseClaim(store, identity=new_identity(), timing=settings.lease_duration)
-    dead_man = DeadManThread(clock=boot_clock)
+    dead_man = WatchdogThread(clock=boot_clock)
     process.stack.callback(dead_man.close)
     elector = LeaderElector(process.name, claim, dead_man=dead_man, metrics=metrics, log=process.log)
     process.spawn("election", elector.run(lead))
-    return Candidacy(claim.identity, elector)
+    return Election(claim.identity, elector)

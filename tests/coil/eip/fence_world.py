@@ -18,21 +18,21 @@ from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
 from coil.eip.claim import Candidate, Claim, parse_rules
-from coil.eip.gateway_status import NodeFacts, as_listed, former_of, plan_policy_status, plan_status
-from coil.eip.holding import holding, known_term
-from coil.eip.lease_sight import Lapse, LeaseSight
-from coil.eip.placement import Placement, place
-from coil.eip.tenure import (
+from coil.eip.gateway_lease import (
     FENCE,
     MARGIN,
+    GatewayLease,
     Renewal,
-    Tenure,
     claim_term,
     lease_name,
     merge_applied,
     read_tenure,
     render_annotations,
 )
+from coil.eip.gateway_status import NodeFacts, as_listed, former_of, plan_policy_status, plan_status
+from coil.eip.holding import holding, known_term
+from coil.eip.lease_expiry import Lapse, LeaseExpiry
+from coil.eip.placement import Placement, place
 
 NODES = (NodeName("a"), NodeName("b"), NodeName("c"))
 UID = "5b0c"
@@ -74,10 +74,10 @@ class Request:
 
     node: NodeName
     base: str | None
-    tenure: Tenure
-    answer: Callable[[Tenure | None], None]
+    tenure: GatewayLease
+    answer: Callable[[GatewayLease | None], None]
     committed: bool = False
-    result: Tenure | None = None
+    result: GatewayLease | None = None
 
 
 @dataclass(kw_only=True)
@@ -102,15 +102,15 @@ class Server:
 
     guarded: bool
     counter: int = 0
-    leases: dict[NodeName, Tenure] = field(default_factory=dict)
-    events: dict[NodeName, list[Tenure | None]] = field(default_factory=lambda: {node: [] for node in NODES})
+    leases: dict[NodeName, GatewayLease] = field(default_factory=dict)
+    events: dict[NodeName, list[GatewayLease | None]] = field(default_factory=lambda: {node: [] for node in NODES})
     gateways: list[EgressGateway] = field(default_factory=lambda: [GATEWAY])
 
     @property
     def gateway(self) -> EgressGateway:
         return self.gateways[-1]
 
-    def write(self, request: Request) -> Tenure | None:
+    def write(self, request: Request) -> GatewayLease | None:
         """The Lease as it is stored; None is a conflict."""
         stored = self.leases.get(request.node)
         if self.guarded and (None if stored is None else stored.version) != request.base:
@@ -164,7 +164,7 @@ class Agent:
         """A new process; what the old one has put into the kernel is still there."""
         self.life += 1
         self.running = True
-        self.lease: Tenure | None = None
+        self.lease: GatewayLease | None = None
         self.read_once = False
         self.renewal: Renewal | None = None
         self.armed_for: int | None = None
@@ -198,7 +198,7 @@ class Agent:
         self.highest = max(self.highest, term)
         if self.renewal is not None and self.renewal.term != term:
             self.renewal = None
-        written = Tenure(
+        written = GatewayLease(
             node=self.node,
             version="",
             holder=self.node,
@@ -208,14 +208,14 @@ class Agent:
         )
         life, sent = self.life, self.now
 
-        def answer(result: Tenure | None) -> None:
+        def answer(result: GatewayLease | None) -> None:
             if self.life == life and self.running:
                 self._answered(result, sent)
 
         version = None if base is None else base.version
         self.world.requests.append(Request(node=self.node, base=version, tenure=written, answer=answer))
 
-    def _answered(self, result: Tenure | None, sent: float) -> None:
+    def _answered(self, result: GatewayLease | None, sent: float) -> None:
         if result is None:
             return
         self.lease, self.read_once = result, True
@@ -263,7 +263,7 @@ class Controller:
 
     def restart(self) -> None:
         server = self.world.server
-        self.sight = LeaseSight(margin=MARGIN if self.world.habits.waiting else -FENCE / 2)
+        self.sight = LeaseExpiry(margin=MARGIN if self.world.habits.waiting else -FENCE / 2)
         self.at = {node: len(server.events[node]) for node in NODES}
         self.seen = len(server.gateways) - 1
         for lease in server.leases.values():
@@ -294,12 +294,12 @@ class Controller:
 
     def _revoke(self, lapse: Lapse) -> None:
         if lapse.tenure is None:
-            base, written = None, Tenure(node=lapse.node, version="", holder="", term=lapse.term, fence=FENCE)
+            base, written = None, GatewayLease(node=lapse.node, version="", holder="", term=lapse.term, fence=FENCE)
         else:
             base, written = lapse.tenure.version, replace(lapse.tenure, holder="")
         sight, clock = self.sight, self.clock
 
-        def answer(result: Tenure | None) -> None:
+        def answer(result: GatewayLease | None) -> None:
             if result is not None:
                 sight.observe(result, clock.at(self.world.now))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coil.crd.egress_gateway import PolicyRef
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
-from coil.eip.data_plane import DataPlaneBook
+from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_set import RANGED, SETS, WAYS
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
@@ -42,7 +42,7 @@ def is_pod(world: World, source: object) -> bool:
 @settings(max_examples=100, deadline=None)
 @given(worlds())
 def test_every_packet_has_the_fate_that_its_policies_say(world: World) -> None:
-    book = DataPlaneBook()
+    book = DataPlaneIndex()
     tell(book, world)
     check_fates(book.elements(), world)
 
@@ -83,7 +83,7 @@ edits = st.one_of(
 @settings(max_examples=100, deadline=None)
 @given(worlds(), st.lists(st.tuples(edits, st.booleans()), max_size=8))
 def test_changes_lead_from_elements_to_elements(world: World, steps: list[tuple[tuple[Any, ...], bool]]) -> None:
-    book, mirror = DataPlaneBook(), Mirror()
+    book, mirror = DataPlaneIndex(), Mirror()
     first = world
     tell(book, world)
     mirror.apply(book.take_changes())
@@ -108,7 +108,7 @@ def test_changes_lead_from_elements_to_elements(world: World, steps: list[tuple[
             assert not book.take_changes()
     mirror.apply(book.take_changes())
     check_fates(mirror.elements(), world)
-    fresh = DataPlaneBook()
+    fresh = DataPlaneIndex()
     tell(fresh, world)
     assert mirror.elements() == fresh.elements(), "numbers depend on names alone"
     tell(book, first)
@@ -153,8 +153,8 @@ def crowd_policies(count: int) -> list[PolicyView]:
     ]
 
 
-def crowd(count: int) -> DataPlaneBook:
-    book = DataPlaneBook()
+def crowd(count: int) -> DataPlaneIndex:
+    book = DataPlaneIndex()
     book.set_own(OWN)
     book.set_policies(crowd_policies(count))
     for number, policy in enumerate(crowd_policies(count)):

@@ -8,7 +8,7 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
-from coil.eip.data_plane import DataPlaneBook
+from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_set import CLOSED, HERE, SETS, WAYS
 from coil.kernel.family import Family, IPAddress
 
@@ -22,8 +22,8 @@ def view(node: NodeName | None, given: NodeName | None) -> PolicyView:
     return PolicyView(ref=REF, eip=Eip(IPv4Address("203.0.113.1"), None), node=node, given=given)
 
 
-def book_with(policy: PolicyView) -> DataPlaneBook:
-    book = DataPlaneBook()
+def book_with(policy: PolicyView) -> DataPlaneIndex:
+    book = DataPlaneIndex()
     book.set_own(OWN)
     book.set_policy(policy)
     book.set_sources(REF, PODS)

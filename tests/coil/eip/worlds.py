@@ -8,7 +8,7 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
-from coil.eip.data_plane import DataPlaneBook, Peer
+from coil.eip.data_plane import DataPlaneIndex, Peer
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
 from tests.coil.eip.packet_oracle import World
@@ -83,7 +83,7 @@ def worlds(draw: st.DrawFn) -> World:
     )
 
 
-def tell(book: DataPlaneBook, world: World) -> None:
+def tell(book: DataPlaneIndex, world: World) -> None:
     """Everything, whatever the book has been told before."""
     book.set_own(world.own)
     book.set_policies(world.policies)
@@ -93,7 +93,7 @@ def tell(book: DataPlaneBook, world: World) -> None:
     tell_peers(book, world)
 
 
-def tell_peers(book: DataPlaneBook, world: World) -> None:
+def tell_peers(book: DataPlaneIndex, world: World) -> None:
     book.set_peers([Peer(node=node, mark=mark, mac=mac_of(node)) for node, mark in world.marks.items()])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coil.nat.turn import NamespaceTurns
+from coil.nat.turn import NamespaceExecutor
 from coil.netlink.error import BusyError
 from coil.netlink.namespace import Namespace
 from coil.netlink.worker import Worker
@@ -28,10 +28,10 @@ class OwnNamespace(Namespace):
 
 
 @pytest.fixture
-async def turns() -> AsyncIterator[NamespaceTurns]:
+async def turns() -> AsyncIterator[NamespaceExecutor]:
     with OwnNamespace() as home:
         worker = Worker("test", home, threads=3)
-        turns = NamespaceTurns(worker)
+        turns = NamespaceExecutor(worker)
         yield turns
         await turns.aclose()
         await worker.aclose()
@@ -45,7 +45,7 @@ def place(tmp_path: Path, name: str) -> Namespace:
 
 
 async def test_jobs_on_one_namespace_run_one_after_the_other_in_their_order(
-    turns: NamespaceTurns, tmp_path: Path
+    turns: NamespaceExecutor, tmp_path: Path
 ) -> None:
     order: list[int] = []
     running: list[int] = []
@@ -61,12 +61,12 @@ async def test_jobs_on_one_namespace_run_one_after_the_other_in_their_order(
     assert results == order == list(range(20))
 
 
-async def test_jobs_on_different_namespaces_run_side_by_side(turns: NamespaceTurns, tmp_path: Path) -> None:
+async def test_jobs_on_different_namespaces_run_side_by_side(turns: NamespaceExecutor, tmp_path: Path) -> None:
     together = threading.Barrier(2)
     await asyncio.gather(*(turns.run(place(tmp_path, name), lambda: together.wait(_SECONDS)) for name in "ab"))
 
 
-async def test_a_job_that_fails_is_its_callers_and_the_next_goes_on(turns: NamespaceTurns, tmp_path: Path) -> None:
+async def test_a_job_that_fails_is_its_callers_and_the_next_goes_on(turns: NamespaceExecutor, tmp_path: Path) -> None:
     def fail() -> None:
         raise ValueError("no")
 
@@ -77,7 +77,9 @@ async def test_a_job_that_fails_is_its_callers_and_the_next_goes_on(turns: Names
         await first
 
 
-async def test_a_cancelled_job_is_done_nevertheless_and_before_the_next(turns: NamespaceTurns, tmp_path: Path) -> None:
+async def test_a_cancelled_job_is_done_nevertheless_and_before_the_next(
+    turns: NamespaceExecutor, tmp_path: Path
+) -> None:
     begun, go_on, done = threading.Event(), threading.Event(), []
 
     def job() -> None:
@@ -97,7 +99,7 @@ async def test_a_cancelled_job_is_done_nevertheless_and_before_the_next(turns: N
     assert done == ["first", "second", "third"]
 
 
-async def test_the_namespace_is_closed_in_any_case(turns: NamespaceTurns, tmp_path: Path) -> None:
+async def test_the_namespace_is_closed_in_any_case(turns: NamespaceExecutor, tmp_path: Path) -> None:
     def fail() -> None:
         raise ValueError("no")
 
@@ -109,7 +111,9 @@ async def test_the_namespace_is_closed_in_any_case(turns: NamespaceTurns, tmp_pa
             os.fstat(number)
 
 
-async def test_far_too_many_are_refused(turns: NamespaceTurns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_far_too_many_are_refused(
+    turns: NamespaceExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("coil.nat.turn._MOST", 1)
     go_on = threading.Event()
     first = asyncio.ensure_future(turns.run(place(tmp_path, "a"), lambda: go_on.wait(_SECONDS)))

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from coil.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from coil.kube.lease_store import LeaseSpec
-from coil.reconcile.claim import LeaseStore
+from coil.kube.lease_lock import LeaseSpec
+from coil.reconcile.claim import ResourceLock
 
 Delete = Callable[[], Awaitable[None]]
-Check = Callable[[LeaseStore, Delete], Awaitable[None]]
+Check = Callable[[ResourceLock, Delete], Awaitable[None]]
 
 FIRST = LeaseSpec(
     holder_identity="first",
@@ -30,7 +30,7 @@ RELEASED = LeaseSpec(
 )
 
 
-async def check_create_and_read(store: LeaseStore, _delete: Delete) -> None:
+async def check_create_and_read(store: ResourceLock, _delete: Delete) -> None:
     assert await store.read() is None
     created = await store.create(FIRST)
     assert created.spec == FIRST
@@ -38,13 +38,13 @@ async def check_create_and_read(store: LeaseStore, _delete: Delete) -> None:
     assert await store.read() == created
 
 
-async def check_only_one_creates(store: LeaseStore, _delete: Delete) -> None:
+async def check_only_one_creates(store: ResourceLock, _delete: Delete) -> None:
     await store.create(FIRST)
     with pytest.raises(AlreadyExistsError):
         await store.create(RELEASED)
 
 
-async def check_replace_needs_the_latest_version(store: LeaseStore, _delete: Delete) -> None:
+async def check_replace_needs_the_latest_version(store: ResourceLock, _delete: Delete) -> None:
     old = await store.create(FIRST)
     new = await store.replace(msgspec.structs.replace(old, spec=RELEASED))
     assert new.spec == RELEASED
@@ -54,13 +54,13 @@ async def check_replace_needs_the_latest_version(store: LeaseStore, _delete: Del
     assert await store.read() == new
 
 
-async def check_replacing_with_the_same_changes_nothing(store: LeaseStore, _delete: Delete) -> None:
+async def check_replacing_with_the_same_changes_nothing(store: ResourceLock, _delete: Delete) -> None:
     """Why every renewal must differ from the one before."""
     lease = await store.create(FIRST)
     assert await store.replace(lease) == lease
 
 
-async def check_replace_creates_nothing(store: LeaseStore, delete: Delete) -> None:
+async def check_replace_creates_nothing(store: ResourceLock, delete: Delete) -> None:
     lease = await store.create(FIRST)
     await delete()
     with pytest.raises((NotFoundError, ConflictError)):

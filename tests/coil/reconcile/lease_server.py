@@ -16,7 +16,7 @@ import msgspec
 
 from coil.crd.meta import ObjectMeta
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnavailableError
-from coil.kube.lease_store import Lease, LeaseSpec
+from coil.kube.lease_lock import Lease, LeaseSpec
 from tests.coil.reconcile.virtual_time import Universe, VirtualLoop
 
 T = TypeVar("T")

@@ -7,11 +7,11 @@ import time
 import structlog
 from prometheus_client import CollectorRegistry
 
-from coil.kube.lease_store import Lease, LeaseSpec
+from coil.kube.lease_lock import Lease, LeaseSpec
 from coil.reconcile.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
-from coil.reconcile.dead_man import DeadManThread
 from coil.reconcile.leader import LeaderElector
 from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.watchdog import WatchdogThread
 from tests.coil.reconcile.lease_server import LeaseServer
 
 TIMING = LeaderTiming(lease=2, renew=1.0, grace=0.4, retry=0.2, call=0.3)
@@ -43,7 +43,7 @@ async def main() -> None:
     elector = LeaderElector(
         "stuck",
         LeaseClaim(MemoryStore(), identity=new_identity(), timing=TIMING),
-        dead_man=DeadManThread(clock=boot_clock),
+        dead_man=WatchdogThread(clock=boot_clock),
         metrics=ReconcileMetrics(CollectorRegistry()),
         log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
     )

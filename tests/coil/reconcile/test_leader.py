@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coil.kube.lease_store import LeaseSpec
+from coil.kube.lease_lock import LeaseSpec
 from tests.coil.reconcile.election import TIMING, Election, Work
 from tests.coil.reconcile.lease_server import (
     ANSWER_LOST,

@@ -1,0 +1,171 @@
+"""Whose packets go another way than before, and what that means for their connections.
+
+Place in the flow: `coil.eip.data_plane` writes down the ways, and the node's agent holds the connections of its own
+pods, as the kernel knows them, against what has changed.
+
+Two things do not follow by themselves when packets of a connection go another way. The new gateway knows a TCP
+connection only when it sees a packet from the pod, and a pod that merely listens sends none. And a node that has
+carried a connection itself, or is about to, has settled long ago how it is translated: kept, that would not fit the new
+way.
+"""
+
+from bisect import bisect_right
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+from coil.eip.eip_set import ANY_NODE, CLOSED, HERE
+from coil.eip.interval import Span
+from coil.eip.source_index import SourceNumber, source_number
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.flow import TCP, Flow
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Remedy(Enum):
+    """What a connection needs."""
+
+    NONE = "none"
+    NUDGE = "nudge"
+    """The pod is to send something."""
+    FORGET = "forget"
+    """The node is to forget how it is translated."""
+    BOTH = "both"
+    """First forget, then nudge."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWays:
+    """The ways of one class, as marks: of ranges of destinations, sorted and disjoint, and of all others that are not
+    the cluster's; None where its packets are left alone.
+    """
+
+    explicit: tuple[tuple[Span, int], ...] = ()
+    default: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathChanges:
+    """Sources whose ways are other ones than before, with those of now; None: they are as they were. Ranges of sources
+    (sorted and disjoint) hold for sources that are not named.
+    """
+
+    sources: Mapping[SourceNumber, ClassWays | None] = field(default_factory=dict)
+    ranges: Mapping[Family, Sequence[tuple[Span, ClassWays]]] = field(default_factory=dict)
+    cluster: Mapping[Family, Sequence[Span]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return any(ways is not None for ways in self.sources.values()) or any(self.ranges.values())
+
+    def concerns(self, source: IPAddress) -> bool:
+        """Whether its ways have changed. Quick, as it is asked of every connection of the node."""
+        return self._ways(source) is not None
+
+    def remedy(self, flow: Flow) -> Remedy:
+        """What the connection needs now, if the ways of its source have changed.
+
+        What came through the tunnel is the business of the node that it came from.
+        """
+        way = None if is_node_mark(flow.mark) else self.way(flow.source.address, flow.target.address)
+        if way is None or not is_node_mark(way) or way == CLOSED:
+            return Remedy.NONE
+        fits = (flow.seen.address == flow.source.address) is (way != HERE)
+        speaks = flow.protocol == TCP and flow.established
+        if fits:
+            return Remedy.NUDGE if speaks else Remedy.NONE
+        return Remedy.BOTH if speaks else Remedy.FORGET
+
+    def way(self, source: IPAddress, destination: IPAddress) -> int | None:
+        """The mark of what goes from there to there; None if the ways of the source have not changed, or if such a
+        packet is left alone.
+        """
+        ways = self._ways(source)
+        if ways is None:
+            return None
+        number = int(destination)
+        if (explicit := _find(ways.explicit, number)) is not None:
+            return explicit
+        return None if _is_in(self.cluster.get(Family.of(source), ()), number) else ways.default
+
+    def _ways(self, source: IPAddress) -> ClassWays | None:
+        number = source_number(source)
+        if number in self.sources:
+            return self.sources[number]
+        ranges = self.ranges.get(Family.of(source))
+        return _find(ranges, int(source)) if ranges else None
+
+
+class WayLog(Generic[K]):
+    """Writes down the ways of classes, and which sources they are of, from one `take` to the next. At the first one
+    everything has moved, as nobody knows what was before.
+    """
+
+    def __init__(self) -> None:
+        self._ways: dict[K, ClassWays] = {}
+        self._moved: set[K] = set()
+        self._former: dict[SourceNumber, ClassWays] = {}
+        self._begun = False
+
+    def write(self, key: K, ways: ClassWays) -> None:
+        """The ways of a class, from now on."""
+        if self._ways.get(key) != ways if key in self._ways else not self._begun:
+            self._moved.add(key)
+        self._ways[key] = ways
+
+    def forget(self, key: K) -> None:
+        """Nobody is of that class any more."""
+        self._ways.pop(key, None)
+        self._moved.discard(key)
+
+    def leave(self, source: SourceNumber, key: K) -> None:
+        """The source was of that class, whose ways are still those of then."""
+        if key in self._ways:
+            self._former.setdefault(source, self._ways[key])
+
+    def take(
+        self,
+        sources: Mapping[SourceNumber, K],
+        ranges: Mapping[Family, Mapping[Span, K]],
+        cluster: Mapping[Family, Sequence[Span]],
+    ) -> PathChanges:
+        """What has changed since the last call. `sources` and `ranges` are all there are, with their classes."""
+        moved, self._moved, self._begun = self._moved, set(), True
+        former, self._former = self._former, {}
+        found: dict[SourceNumber, ClassWays | None] = {}
+        for source, ways in former.items():
+            if source in sources and self._ways[sources[source]] != ways:
+                found[source] = self._ways[sources[source]]
+        moved_ranges = {
+            family: tuple(sorted((span, self._ways[key]) for span, key in spans.items() if key in moved))
+            for family, spans in ranges.items()
+        }
+        if moved:
+            any_range = any(moved_ranges.values())
+            for source, key in sources.items():
+                if key in moved:
+                    found[source] = self._ways[key]
+                elif any_range:
+                    found.setdefault(source, None)
+        return PathChanges(
+            sources=found, ranges=moved_ranges, cluster={family: tuple(spans) for family, spans in cluster.items()}
+        )
+
+
+def is_node_mark(mark: int) -> bool:
+    """Whether it is a way: a node's, `HERE` or `CLOSED`."""
+    return mark >> (32 - ANY_NODE.length) == ANY_NODE.value >> (32 - ANY_NODE.length)
+
+
+V = TypeVar("V")
+
+
+def _find(entries: Sequence[tuple[Span, V]], number: int) -> V | None:
+    place = bisect_right(entries, number, key=lambda entry: entry[0][0]) - 1
+    return entries[place][1] if place >= 0 and number <= entries[place][0][1] else None
+
+
+def _is_in(spans: Sequence[Span], number: int) -> bool:
+    place = bisect_right(spans, number, key=lambda span: span[0]) - 1
+    return place >= 0 and number <= spans[place][1]

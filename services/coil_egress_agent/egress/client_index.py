@@ -1,0 +1,84 @@
+"""Which client pods hold which addresses. Pure; written by the informer's listener, read by `peer_sync` and metrics.
+
+Addresses are used again: the object of a pod that has gone may still be there when the next pod has its address, and
+events of different pods come in any order. So an address has a set of holders, known by their UIDs, and is wanted
+while there is one.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from coil.crd.builtin import Pod
+from coil.egress.client_pod import client_addresses
+from coil.kernel.family import Family, IPAddress
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPod:
+    """A pod that may be served."""
+
+    namespace: str
+    name: str
+    addresses: frozenset[IPAddress]
+
+
+class ClientIndex:
+    """`own` are the router pod's addresses: only addresses of their families are wanted, and none of themselves."""
+
+    def __init__(self, own: Collection[IPAddress]) -> None:
+        self._own = frozenset(own)
+        self._families = {Family.of(address) for address in own}
+        self._pods: dict[str, ClientPod] = {}
+        self._holders: dict[IPAddress, set[str]] = {}
+
+    def __contains__(self, address: IPAddress) -> bool:
+        """Whether a client has the address."""
+        return address in self._holders
+
+    def __iter__(self) -> Iterator[IPAddress]:
+        """The addresses that clients have. Not across an await."""
+        return iter(self._holders)
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    @property
+    def pods(self) -> Collection[ClientPod]:
+        """The clients, also those without an address yet. Not across an await."""
+        return self._pods.values()
+
+    def observe(self, old: Pod | None, new: Pod | None) -> set[IPAddress]:
+        """What an informer of clients tells; `old` and `new` are of one UID. Returns the addresses that have got their
+        first holder by it, or lost their last one.
+        """
+        [uid] = {pod.metadata.uid for pod in (old, new) if pod is not None}
+        known = self._pods.pop(uid, None)
+        before = known.addresses if known is not None else frozenset()
+        after: frozenset[IPAddress] = frozenset()
+        if new is not None:
+            after = self._wanted(new)
+            self._pods[uid] = ClientPod(new.metadata.namespace, new.metadata.name, after)
+        return self._hold(uid, after - before) | self._let_go(uid, before - after)
+
+    def _wanted(self, pod: Pod) -> frozenset[IPAddress]:
+        return frozenset(
+            address
+            for address in client_addresses(pod)
+            if Family.of(address) in self._families and address not in self._own
+        )
+
+    def _hold(self, uid: str, addresses: frozenset[IPAddress]) -> set[IPAddress]:
+        """Returns those that nobody held before."""
+        new = {address for address in addresses if address not in self._holders}
+        for address in addresses:
+            self._holders.setdefault(address, set()).add(uid)
+        return new
+
+    def _let_go(self, uid: str, addresses: frozenset[IPAddress]) -> set[IPAddress]:
+        """Returns those that nobody holds any more."""
+        for address in addresses:
+            self._holders[address].discard(uid)
+        left = {address for address in addresses if not self._holders[address]}
+        for address in left:
+            del self._holders[address]
+        return left

@@ -1,0 +1,115 @@
+"""coil-egress-agent: the far end of the clients' tunnels. Run by `python -m coil_egress_agent`, one per router pod.
+
+Wires the parts together and nothing else. Nothing is waited for here: a kernel without tunnels, an API server that is
+away or rights that are missing keep the pod unready, with the reason at `/readyz`, and heal when they pass. The process
+is root in its container and has one capability, CAP_NET_ADMIN.
+"""
+
+import asyncio
+import os
+import sys
+from functools import partial
+from typing import Any, Final
+
+from coil.crd.builtin import PODS, Pod
+from coil.crd.egress import EGRESSES, Egress
+from coil.egress.client_pod import FINAL_PHASES, is_client
+from coil.kube.client import KubeClient
+from coil.nat.router import RouterNetwork
+from coil.reconcile.informer import Informer
+from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.queue import WorkQueue
+from coil.reconcile.sync_barrier import wait_synced
+from coil.runtime.flag import parse_settings
+from coil.runtime.process import Process, run
+from coil_egress_agent.egress.client_index import ClientIndex
+from coil_egress_agent.egress.nat_metric import NatCollector, NatReading
+from coil_egress_agent.egress.peer_metric import ClientCollector, PeerMetrics
+from coil_egress_agent.egress.peer_sync import RETRY_BACKOFF, PeerSync, Wishes
+from coil_egress_agent.egress.settings import Settings
+from coil_egress_agent.egress.source_port import SourcePortSetting
+
+NAME = "coil-egress-agent"
+
+PHASES: Final = ",".join(f"status.phase!={phase}" for phase in FINAL_PHASES)
+"""A field selector: what the API server itself leaves out."""
+
+
+def main() -> int:
+    settings = parse_settings(
+        Settings, sys.argv[1:], os.environ, program=NAME, about="Ends the tunnels of an Egress's clients."
+    )
+    return run(partial(assemble, settings), name=NAME, settings=settings)
+
+
+async def assemble(settings: Settings, process: Process) -> None:
+    """Start everything; `/readyz` says what is not there yet."""
+    log = process.log.bind(egress=str(settings.egress))
+    stack = process.stack
+    router = await stack.enter_async_context(RouterNetwork())
+    kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
+
+    informer_metrics = InformerMetrics(process.registry)
+    # Tens of thousands of pods, of which a few are clients. Listed from the store: a cached list may be older than what
+    # was seen before, and a client that it lacks would lose its tunnel for a moment.
+    clients = Informer(
+        kube.collection(PODS, fields=PHASES, keep=partial(is_client, egress=settings.egress)),
+        log=log,
+        metrics=informer_metrics,
+    )
+    egresses = Informer(
+        kube.collection(EGRESSES, namespace=settings.namespace, fields=f"metadata.name={settings.name}"),
+        log=log,
+        metrics=informer_metrics,
+    )
+    informers: dict[str, Informer[Any]] = {"pods": clients, "egresses": egresses}
+
+    book = ClientIndex(settings.addresses)
+    source_port = SourcePortSetting(log=log)
+    queue = WorkQueue("peers", metrics=ReconcileMetrics(process.registry), backoff=RETRY_BACKOFF)
+    peers = PeerSync(
+        router,
+        Wishes(
+            spec=settings.router_spec,
+            book=book,
+            source_port=source_port,
+            known=partial(wait_synced, informers.values(), log=log),
+        ),
+        queue=queue,
+        resync_interval=settings.resync_interval,
+        metrics=PeerMetrics(process.registry),
+        log=log,
+    )
+
+    def note_pod(old: Pod | None, new: Pod | None) -> None:
+        peers.look(book.observe(old, new))
+
+    def note_egress(_old: Egress | None, new: Egress | None) -> None:
+        if source_port.observe(new):
+            peers.look_at_all()
+
+    clients.subscribe(note_pod)
+    egresses.subscribe(note_egress)
+    ClientCollector(book, settings.egress, process.registry)
+    reading = NatReading(router, log=log)
+    NatCollector(reading, settings.egress, process.registry)
+
+    for name, informer in informers.items():
+        process.add_readiness(name, partial(_listed, informer))
+        process.spawn(name, informer.run())
+    process.add_readiness("peers", peers.missing)
+    process.spawn("peer-sync", peers.run())
+    process.spawn("nat-reading", reading.run(peers.is_set_up))
+    # Entered last, so it is the first step of a stop: until it is over everything else works on.
+    stack.push_async_callback(_drain, settings, process)
+
+
+async def _drain(settings: Settings, process: Process) -> None:
+    """Packets still arrive until every node has heard that this pod takes no more. What has failed is not kept up."""
+    if process.failure is None:
+        await asyncio.sleep(min(settings.drain, settings.stop_timeout / 2))
+
+
+def _listed(informer: Informer[Any]) -> str | None:
+    return None if informer.synced else f"not listed yet: {informer.last_error or 'no answer'}"

@@ -1,0 +1,120 @@
+"""What the router pod's NAT has done so far, and how full its connection tracking is.
+
+nftables is asked every few seconds by a task, in a worker's thread, and a scrape tells the last answer: a scrape, or a
+hundred at once, never waits for the kernel.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from structlog.typing import FilteringBoundLogger
+
+from coil.egress.annotation import EgressRef
+from coil.egress.nat_counter import NatCounter, NatCounterKind
+from coil.kernel.family import Family
+from coil_egress_agent.egress.router import CALL_SECONDS, ROUTER_ERRORS, Router
+
+READ_SECONDS: Final = 5.0
+CONNTRACK: Final = Path("/proc/sys/net/netfilter")
+"""Of the namespace of whoever reads it. The files are there once something tracks connections."""
+
+_PROTOCOLS: Final = {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}
+
+
+class NatReading:
+    """Reads nftables' counters for `NatCollector`; run `run` in one task."""
+
+    def __init__(self, router: Router, *, log: FilteringBoundLogger) -> None:
+        self.counters: tuple[NatCounter, ...] = ()
+        """As they were read last; none before the first time."""
+        self._router = router
+        self._log = log
+
+    async def run(self, is_set_up: asyncio.Event) -> None:
+        """Read every READ_SECONDS until cancelled, from `is_set_up` on; failures leave what was read before."""
+        await is_set_up.wait()
+        trouble = ""
+        while True:
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    self.counters = await self._router.counters()
+                trouble = ""
+            except ROUTER_ERRORS as error:
+                report = self._log.debug if str(error) == trouble else self._log.warning
+                trouble = str(error)
+                report("counters not read", why=trouble)
+            await asyncio.sleep(READ_SECONDS)
+
+
+class NatCollector(Collector):
+    """The names are Coil's. What the kernel has not told, or does not have, is not told."""
+
+    def __init__(
+        self, reading: NatReading, egress: EgressRef, registry: CollectorRegistry, *, conntrack: Path = CONNTRACK
+    ) -> None:
+        self._reading = reading
+        self._egress = egress
+        self._conntrack = conntrack
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        # Without it, registration would scrape.
+        yield from _conntrack_families().values()
+        yield from _counter_families().values()
+
+    def collect(self) -> Iterator[Metric]:
+        labels = [self._egress.namespace, self._egress.name]
+        conntrack = _conntrack_families()
+        for file, family in conntrack.items():
+            if (entries := _read_number(self._conntrack / file)) is not None:
+                family.add_metric(labels, entries)
+        counted = _counter_families()
+        for counter in self._reading.counters:
+            protocol = [*labels, _PROTOCOLS[counter.family]]
+            counted[counter.kind, "packets"].add_metric(protocol, counter.packets)
+            counted[counter.kind, "bytes"].add_metric(protocol, counter.bytes)
+        yield from conntrack.values()
+        yield from counted.values()
+
+
+def _read_number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _conntrack_families() -> dict[str, GaugeMetricFamily]:
+    return {
+        "nf_conntrack_count": GaugeMetricFamily(
+            "coil_egress_nf_conntrack_entries_count",
+            "Connections that the router pod's namespace tracks.",
+            labels=["namespace", "egress"],
+        ),
+        "nf_conntrack_max": GaugeMetricFamily(
+            "coil_egress_nf_conntrack_entries_limit",
+            "How many the kernel tracks at most in one namespace; beyond it new connections are dropped.",
+            labels=["namespace", "egress"],
+        ),
+    }
+
+
+def _counter_families() -> dict[tuple[NatCounterKind, str], CounterMetricFamily]:
+    meanings = {
+        NatCounterKind.MASQUERADED: "of connections that were given the router pod's address",
+        NatCounterKind.INVALID: "dropped because they belong to no connection that is known",
+    }
+    return {
+        (kind, unit): CounterMetricFamily(
+            f"coil_egress_nftables_{kind.value}_{unit}",
+            f"{unit.capitalize()} {meaning}.",
+            labels=["namespace", "egress", "protocol"],
+        )
+        for kind, meaning in meanings.items()
+        for unit in ("packets", "bytes")
+    }

@@ -1,0 +1,152 @@
+"""What the caches say, gathered between two rounds of the applier: listeners note what has changed for the next one.
+
+    informers ─ note_… ─► ChangeTracker ─ take ─► Snapshot ─► picture_book (in a thread)
+
+Objects in the caches are frozen, so a snapshot is a few tuples of references, and a thread may read it while the caches
+go on.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from coil.crd.address_pool import AddressPool
+from coil.crd.builtin import Node
+from coil.crd.egress_gateway import EgressGateway, PolicyRef
+from coil.crd.egress_gateway_policy import EgressGatewayPolicy
+from coil.crd.egress_tunnel import EgressTunnel
+from coil.crd.names import NodeName
+from coil.crd.resource import HasMetadata
+from coil_egress_agent.eip.endpoint_address import BY_POLICY, EndpointSlice, policy_key, policy_of
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class Cache(Protocol[T]):
+    """The part of the informer that is read here."""
+
+    def get(self, key: str) -> T | None: ...
+
+    def items(self) -> list[T]: ...
+
+    def by_index(self, index: str, value: str) -> list[T]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """Slices are indexed by their policy; `nodes` holds this node alone."""
+
+    gateways: Cache[EgressGateway]
+    policies: Cache[EgressGatewayPolicy]
+    slices: Cache[EndpointSlice]
+    tunnels: Cache[EgressTunnel]
+    pools: Cache[AddressPool]
+    nodes: Cache[Node]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """`policies` and `pools` are None where none has changed since the last snapshot; `slices` are those of the
+    policies of which any has.
+    """
+
+    gateways: tuple[EgressGateway, ...]
+    tunnels: tuple[EgressTunnel, ...]
+    own: EgressTunnel | None
+    node: Node | None
+    policies: tuple[EgressGatewayPolicy, ...] | None
+    pools: tuple[AddressPool, ...] | None
+    slices: Mapping[PolicyRef, tuple[EndpointSlice, ...]]
+    tunnels_changed: bool
+
+
+class ChangeTracker:
+    """`changed` is set when there is something to `take`."""
+
+    def __init__(self, caches: Caches, *, node: NodeName) -> None:
+        self._caches = caches
+        self._node = node
+        self._tunnels = self._policies = self._pools = True
+        self._slices: set[PolicyRef] = set()
+        self.changed = asyncio.Event()
+        self.changed.set()
+
+    def note_gateway(self, old: EgressGateway | None, new: EgressGateway | None) -> None:
+        if old is None or new is None or (old.spec, old.status) != (new.spec, new.status):
+            self.changed.set()
+
+    def note_policy(self, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy | None) -> None:
+        if old is None or new is None or _meaning(old) != _meaning(new):
+            self._policies = True
+            self.changed.set()
+
+    def note_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        if old is not None and new is not None and old.endpoints == new.endpoints and policy_of(old) == policy_of(new):
+            return
+        for slice_ in (old, new):
+            if slice_ is not None and (ref := policy_of(slice_)) is not None:
+                self._slices.add(ref)
+        self.changed.set()
+
+    def note_tunnel(self, old: EgressTunnel | None, new: EgressTunnel | None) -> None:
+        # Its phase and its time change what others decide, never what this node's kernel is to hold.
+        if old is None or new is None or _facts(old) != _facts(new):
+            self._tunnels = True
+            self.changed.set()
+
+    def note_pool(self, old: AddressPool | None, new: AddressPool | None) -> None:
+        if old is None or new is None or old.spec.subnets != new.spec.subnets:
+            self._pools = True
+            self.changed.set()
+
+    def note_node(self, old: Node | None, new: Node | None) -> None:
+        if old is None or new is None or old.metadata.labels != new.metadata.labels:
+            self.changed.set()
+
+    def own_tunnel(self) -> EgressTunnel | None:
+        """This node's, as last seen."""
+        return self._caches.tunnels.get(self._node)
+
+    def own_status_names(self) -> bool:
+        """Whether some gateway's status still gives this node anything."""
+        return any(
+            listed.name == self._node and listed.eips
+            for gateway in self._caches.gateways.items()
+            for listed in gateway.status.node_list
+        )
+
+    def take(self) -> Snapshot:
+        """What there is, and which of it has changed since the last time."""
+        caches = self._caches
+        snapshot = Snapshot(
+            gateways=tuple(caches.gateways.items()),
+            tunnels=tuple(caches.tunnels.items()),
+            own=self.own_tunnel(),
+            node=caches.nodes.get(self._node),
+            policies=tuple(caches.policies.items()) if self._policies else None,
+            pools=tuple(caches.pools.items()) if self._pools else None,
+            slices={ref: tuple(caches.slices.by_index(BY_POLICY, policy_key(ref))) for ref in self._slices},
+            tunnels_changed=self._tunnels,
+        )
+        self._tunnels = self._policies = self._pools = False
+        self._slices = set()
+        self.changed.clear()
+        return snapshot
+
+    def put_back(self, snapshot: Snapshot) -> None:
+        """What was taken has come to nothing: it counts as changed still."""
+        self._policies |= snapshot.policies is not None
+        self._pools |= snapshot.pools is not None
+        self._tunnels |= snapshot.tunnels_changed
+        self._slices |= snapshot.slices.keys()
+        self.changed.set()
+
+
+def _meaning(policy: EgressGatewayPolicy) -> object:
+    return policy.metadata.uid, policy.spec, policy.status.egress_gateway_name, policy.status.eip
+
+
+def _facts(tunnel: EgressTunnel) -> object:
+    status = tunnel.status
+    return status.tunnel, status.mark, status.node_addresses, status.pod_cidrs

@@ -1,0 +1,192 @@
+"""From what the caches say to what nftables is to hold. Synchronous; runs in a thread, one call at a time, since a
+cluster of a thousand policies with a hundred pods each keeps it busy for seconds at the start.
+
+It speaks the API's words to `coil.eip.data_plane` and knows nothing of sets and maps.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_network
+
+from coil.crd.address_pool import AddressPool
+from coil.crd.egress_gateway import EgressGateway, FailPolicy, PolicyRef
+from coil.crd.egress_gateway_policy import EgressGatewayPolicy
+from coil.crd.egress_tunnel import EgressTunnel
+from coil.crd.names import NodeName
+from coil.eip.claim import Eip
+from coil.eip.data_plane import DataPlaneIndex, Peer, PolicyView
+from coil.eip.path_change import PathChanges
+from coil.kernel.family import IPAddress, IPNetwork
+from coil.kernel.nft_element import ElementChanges
+from coil_egress_agent.eip.change_tracker import Snapshot
+from coil_egress_agent.eip.endpoint_address import source_nodes
+from coil_egress_agent.eip.mesh import MeshPeer
+from coil_egress_agent.eip.node_assignment import LeaseState, Way, parse_address, plan_ways
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`changes` since the last one, and whose ways they `moved`. `clients` are the nodes whose pods leave through this
+    node; None: any may be.
+    """
+
+    changes: ElementChanges
+    moved: PathChanges
+    clients: frozenset[NodeName] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """What a policy's spec says, parsed."""
+
+    version: str
+    destinations: tuple[IPNetwork, ...]
+    pod_subnets: tuple[IPNetwork, ...]
+
+
+class DataPlaneBuilder:
+    """`extra` are networks of the cluster that no object tells of. `book` is written by nobody else."""
+
+    def __init__(self, book: DataPlaneIndex, *, node: NodeName, extra: Collection[IPNetwork]) -> None:
+        self.book = book
+        self._node = node
+        self._extra = frozenset(extra)
+        self._policies: tuple[EgressGatewayPolicy, ...] = ()
+        self._pools: tuple[AddressPool, ...] = ()
+        self._statements: dict[PolicyRef, _Statement] = {}
+        self._nodes: dict[PolicyRef, frozenset[NodeName]] = {}  # where its pods are
+        book.set_own(node)
+
+    def update(
+        self, snapshot: Snapshot, tenancy: LeaseState, *, peers: Iterable[MeshPeer], held: Collection[IPAddress]
+    ) -> Outcome:
+        """Enter what has changed. `peers` are the nodes that the mesh leads to, `held` the EIPs that are on the node's
+        device, or about to be.
+        """
+        self.book.set_held(held)
+        if snapshot.policies is not None:
+            self._policies = snapshot.policies
+            self._parse_policies()
+        if snapshot.pools is not None:
+            self._pools = snapshot.pools
+        if snapshot.pools is not None or snapshot.tunnels_changed:
+            self.book.set_cluster(self._cluster(snapshot.tunnels))
+        self.book.set_peers(tuple(_peer(peer) for peer in peers))
+        gateways = {gateway.metadata.name: gateway for gateway in snapshot.gateways}
+        views = self._views(gateways, plan_ways(snapshot.gateways, tenancy))
+        self.book.set_policies(views)
+        for ref, slices in snapshot.slices.items():
+            sources = source_nodes(slices)
+            self.book.set_sources(ref, sources)
+            if sources:
+                self._nodes[ref] = frozenset(sources.values())
+            else:
+                self._nodes.pop(ref, None)
+        changes, moved = self.book.take_changes(), self.book.take_moves()
+        return Outcome(changes=changes, moved=moved, clients=self._clients(views))
+
+    def _parse_policies(self) -> None:
+        known, self._statements = self._statements, {}
+        for policy in self._policies:
+            ref = _ref(policy)
+            statement = known.get(ref)
+            if statement is None or statement.version != policy.metadata.resource_version:
+                statement = _Statement(
+                    policy.metadata.resource_version,
+                    parse_networks(policy.spec.dest_subnet),
+                    parse_networks(policy.spec.applied_to.pod_subnet),
+                )
+            self._statements[ref] = statement
+
+    def _views(self, gateways: Mapping[str, EgressGateway], ways: Mapping[PolicyRef, Way]) -> tuple[PolicyView, ...]:
+        views = []
+        for policy in self._policies:
+            ref = _ref(policy)
+            statement = self._statements[ref]
+            if policy.spec.dest_subnet and not statement.destinations:
+                # None of its destinations is a network: it is about nothing, not about everything.
+                continue
+            name = policy.status.egress_gateway_name or policy.spec.egress_gateway_name
+            gateway = gateways.get(name)
+            way = ways.get(ref)
+            views.append(
+                PolicyView(
+                    ref=ref,
+                    priority=policy.spec.priority,
+                    destinations=statement.destinations,
+                    pod_subnets=statement.pod_subnets,
+                    eip=_eip(way) if way is not None else wished_eip(policy, gateway),
+                    node=way.node if way is not None else None,
+                    given=way.given if way is not None else None,
+                    # Between two nodes nothing leaks: connections that once left otherwise would stay that way.
+                    fail_open=way is None and gateway is not None and gateway.spec.fail_policy == FailPolicy.OPEN,
+                )
+            )
+        return tuple(views)
+
+    def _cluster(self, tunnels: Iterable[EgressTunnel]) -> frozenset[IPNetwork]:
+        """The cluster's own addresses: nobody's egress traffic."""
+        texts = [
+            text
+            for tunnel in tunnels
+            for status in (tunnel.status,)
+            for text in (*status.node_addresses, *status.pod_cidrs, status.tunnel.ipv4, status.tunnel.ipv6)
+        ]
+        texts += [
+            text for pool in self._pools for subnet in pool.spec.subnets for text in (subnet.ipv4, subnet.ipv6) if text
+        ]
+        return self._extra | frozenset(parse_networks(texts))
+
+    def _clients(self, views: Iterable[PolicyView]) -> frozenset[NodeName] | None:
+        found: set[NodeName] = set()
+        for view in views:
+            if view.node == self._node:
+                if view.pod_subnets:
+                    return None  # whose pods these are, no slice tells
+                found |= self._nodes.get(view.ref, frozenset())
+        return frozenset(found)
+
+
+def wished_eip(policy: EgressGatewayPolicy, gateway: EgressGateway | None) -> Eip | None:
+    """The EIP of a policy that no node carries: it says which families the policy is about.
+
+    Where no address is known yet but the families of the gateway's ranges are, the unspecified ones stand for them.
+    """
+    wish = policy.spec.egress_ip
+    if wish.use_node_ip:
+        return None
+    for ipv4, ipv6 in ((policy.status.eip.ipv4, policy.status.eip.ipv6), (wish.ipv4, wish.ipv6)):
+        first, second = parse_address(ipv4), parse_address(ipv6)
+        pair = (
+            first if isinstance(first, IPv4Address) else None,
+            second if isinstance(second, IPv6Address) else None,
+        )
+        if any(pair):
+            return Eip(*pair)
+    if gateway is None or not (gateway.spec.ranges.ipv4 or gateway.spec.ranges.ipv6):
+        return None
+    ranges = gateway.spec.ranges
+    return Eip(IPv4Address(0) if ranges.ipv4 else None, IPv6Address(0) if ranges.ipv6 else None)
+
+
+def parse_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:
+    """The networks among the texts; an address within one stands for it, and an address alone for itself."""
+    found: list[IPNetwork] = []
+    for text in texts:
+        try:
+            found.append(ip_network(text, strict=False))
+        except ValueError:
+            continue
+    return tuple(found)
+
+
+def _eip(way: Way) -> Eip | None:
+    return None if way.ipv4 is None and way.ipv6 is None else Eip(way.ipv4, way.ipv6)
+
+
+def _peer(peer: MeshPeer) -> Peer:
+    return Peer(node=peer.node, mark=peer.mark, mac=peer.mac, tunnel=peer.tunnel, parent=peer.parent)
+
+
+def _ref(policy: EgressGatewayPolicy) -> PolicyRef:
+    return PolicyRef(namespace=policy.metadata.namespace, name=policy.metadata.name)

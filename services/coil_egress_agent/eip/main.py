@@ -1,0 +1,244 @@
+"""coil-egress-agent on a node. Run by `python -m coil_egress_agent.eip`, one per node, in the node's own namespace.
+
+Wires the parts together and nothing else. Nothing is waited for here: an API server that is away, a kernel without what
+it takes, or rights that are missing keep the node unready, with the reason at `/readyz`, and heal when they pass.
+"""
+
+import asyncio
+import gc
+import os
+import random
+import sys
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.address_pool import ADDRESS_POOLS
+from coil.crd.builtin import NODES
+from coil.crd.egress_gateway import EGRESS_GATEWAYS
+from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel
+from coil.crd.names import NodeName
+from coil.crd.resource import HasMetadata
+from coil.eip.data_plane import DataPlaneIndex
+from coil.eip.eip_table import EipTableOptions, forward_shim
+from coil.kube.client import KubeClient
+from coil.netlink.conntrack import FlowTable
+from coil.netlink.overlay import OverlayNetwork
+from coil.reconcile.informer import Informer
+from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.sync_barrier import wait_synced
+from coil.runtime.flag import parse_settings
+from coil.runtime.log import make_logger
+from coil.runtime.process import Process, run
+from coil_egress_agent.eip.announcer import Announcer
+from coil_egress_agent.eip.applier import Applier, Deps
+from coil_egress_agent.eip.change_tracker import Caches, ChangeTracker
+from coil_egress_agent.eip.cleanup import clean_node
+from coil_egress_agent.eip.connection_prober import ConnectionProber
+from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
+from coil_egress_agent.eip.endpoint_address import BY_POLICY, ENDPOINT_SLICES, index_by_policy
+from coil_egress_agent.eip.forward_shim import ensure_shim
+from coil_egress_agent.eip.kernel import KERNEL_ERRORS
+from coil_egress_agent.eip.kernel_lease import KernelLease
+from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
+from coil_egress_agent.eip.mesh import DEVICE
+from coil_egress_agent.eip.mesh_sync import MeshSync
+from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
+from coil_egress_agent.eip.nft_store import NftStore
+from coil_egress_agent.eip.node_lease import KubeNodeLeaseStore
+from coil_egress_agent.eip.settings import Settings
+from coil_egress_agent.eip.tunnel_report import KubeTunnelStatusStore, TunnelReporter
+
+T = TypeVar("T", bound=HasMetadata)
+
+NAME = "coil-egress-agent-node"
+
+OVERLAY_PAUSE: Final = 1.0
+"""Seconds between two looks at links, addresses and rules that were asked for by events."""
+
+TABLES_PAUSE: Final = 10.0
+"""Seconds between two looks at the tables: one takes seconds where there are a hundred thousand elements."""
+
+
+def main() -> int:
+    settings = parse_settings(
+        Settings, sys.argv[1:], os.environ, program=NAME, about="Carries egress addresses on a node, and leads to them."
+    )
+    if settings.cleanup:
+        return asyncio.run(_clean_up(settings))
+    return run(partial(assemble, settings), name=NAME, settings=settings)
+
+
+async def assemble(settings: Settings, process: Process) -> None:
+    """Start everything; `/readyz` says what is not there yet."""
+    node = NodeName(settings.node_name)
+    log = process.log.bind(node=node)
+    stack = process.stack
+    options = table_options(settings)
+    overlay = await stack.enter_async_context(OverlayNetwork(tunnel=DEVICE))
+    tables = await stack.enter_async_context(NftStore(options))
+    kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
+    # Connections of their own: a renewal waits for no other call.
+    lease_kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
+
+    informer_metrics = InformerMetrics(process.registry)
+    follow = partial(Informer, log=log, metrics=informer_metrics)
+    gateways = follow(kube.collection(EGRESS_GATEWAYS))
+    policies = follow(kube.collection(EGRESS_GATEWAY_POLICIES))
+    slices = follow(kube.collection(ENDPOINT_SLICES), indexers={BY_POLICY: index_by_policy})
+    tunnels = follow(kube.collection(EGRESS_TUNNELS))
+    pools = follow(kube.collection(ADDRESS_POOLS))
+    nodes = follow(kube.collection(NODES, fields=f"metadata.name={node}"))
+    informers: dict[str, Informer[Any]] = {
+        "gateways": gateways,
+        "policies": policies,
+        "slices": slices,
+        "tunnels": tunnels,
+        "pools": pools,
+        "node": nodes,
+    }
+    picture = ChangeTracker(
+        Caches(gateways=gateways, policies=policies, slices=slices, tunnels=tunnels, pools=pools, nodes=nodes),
+        node=node,
+    )
+
+    keeper = LeaseRenewer(
+        KubeNodeLeaseStore(client=lease_kube, namespace=settings.eip_lease_namespace, node=node),
+        node=node,
+        timing=FenceTiming(settings.eip_lease),
+        metrics=LeaseMetrics(process.registry),
+        log=log,
+    )
+    metrics = NodeMetrics(process.registry)
+    fuse = KernelLease(tables, keeper, metrics=metrics, log=log)
+    announcer = Announcer(overlay, may_hold=lambda: keeper.term is not None, metrics=metrics, log=log)
+    reporter = TunnelReporter(KubeTunnelStatusStore(kube), picture.own_tunnel, log=log)
+    applier = Applier(
+        Deps(
+            overlay=overlay,
+            tables=tables,
+            mesh=MeshSync(overlay, reporter, vni=settings.tunnel_vni, port=settings.tunnel_port, log=log),
+            keeper=keeper,
+            fuse=fuse,
+            announcer=announcer,
+            nudger=await _start_nudger(process, log=log),
+            picture=picture,
+            book=DataPlaneBuilder(DataPlaneIndex(), node=node, extra=settings.cluster_cidr),
+        ),
+        node=node,
+        known=partial(wait_synced, informers.values(), log=log),
+        metrics=metrics,
+        log=log,
+        on_loaded=_settle_memory,
+    )
+
+    def note_own_tunnel(old: EgressTunnel | None, new: EgressTunnel | None) -> None:
+        if any(tunnel is not None and tunnel.metadata.name == node for tunnel in (old, new)):
+            reporter.look()
+
+    gateways.subscribe(picture.note_gateway)
+    policies.subscribe(picture.note_policy)
+    slices.subscribe(picture.note_slice)
+    tunnels.subscribe(picture.note_tunnel)
+    tunnels.subscribe(note_own_tunnel)
+    pools.subscribe(picture.note_pool)
+    nodes.subscribe(picture.note_node)
+    keeper.on_term(applier.note_term)
+    keeper.on_renewal(fuse.renew)
+
+    for name, informer in informers.items():
+        process.add_readiness(name, partial(_listed, informer))
+        process.spawn(name, informer.run())
+    process.add_readiness("kernel", applier.missing)
+    process.spawn("fuse", fuse.run())
+    process.spawn("announcer", announcer.run())
+    process.spawn("tunnel-report", reporter.run())
+    process.spawn("lease", keeper.run())
+    process.spawn("applier", applier.run())
+    process.spawn("resync", _resync(settings, applier, log=log))
+    process.spawn("overlay-watch", _watch_overlay(overlay, applier))
+    process.spawn("table-watch", _watch_tables(tables, applier))
+    process.spawn("fuse-watch", _watch_fuse(fuse, applier))
+    # Entered last, so it is the first step of a stop: until it is over everything else works on.
+    stack.push_async_callback(_leave, settings, process, applier)
+
+
+async def _start_nudger(process: Process, *, log: FilteringBoundLogger) -> ConnectionProber:
+    flows = await process.stack.enter_async_context(FlowTable())
+    nudger = ConnectionProber(flows, metrics=ProbeMetrics(process.registry), log=log)
+    process.spawn("nudger", nudger.run())
+    return nudger
+
+
+def table_options(settings: Settings) -> EipTableOptions:
+    return EipTableOptions(tunnel=DEVICE, keep_source=settings.keep_source)
+
+
+async def _leave(settings: Settings, process: Process, applier: Applier) -> None:
+    """What has failed is not kept up: its lease lapses, and the fuse blows."""
+    if process.failure is None:
+        await applier.leave(seconds=settings.stop_timeout / 2)
+
+
+async def _resync(settings: Settings, applier: Applier, *, log: FilteringBoundLogger) -> None:
+    """Compare the kernel with what it should hold, now and then; not all nodes at once."""
+    while True:
+        if settings.forward_shim:
+            try:
+                await ensure_shim(forward_shim(table_options(settings)))
+            except OSError as error:
+                log.error("no way through iptables' FORWARD", why=str(error) or type(error).__name__)
+        await asyncio.sleep(settings.resync_interval * (1 - 0.2 * random.random()))  # noqa: S311 - a spread
+        applier.look_around()
+
+
+async def _watch_overlay(overlay: OverlayNetwork, applier: Applier) -> None:
+    """Have it looked at what has changed. Our own changes count, and are found to be right."""
+    while True:
+        await overlay.changed()
+        applier.look_at_overlay()
+        await asyncio.sleep(OVERLAY_PAUSE)
+
+
+async def _watch_tables(tables: NftStore, applier: Applier) -> None:
+    """Have it looked at what others have changed: the first time at once."""
+    while True:
+        await tables.changed()
+        applier.look_at_tables()
+        await asyncio.sleep(TABLES_PAUSE)
+
+
+async def _watch_fuse(fuse: KernelLease, applier: Applier) -> None:
+    """Where the fuse does not fit any more, the tables are gone."""
+    while True:
+        await fuse.broken.wait()
+        fuse.broken.clear()
+        applier.look_at_tables()
+        await asyncio.sleep(OVERLAY_PAUSE)
+
+
+async def _clean_up(settings: Settings) -> int:
+    log = make_logger(NAME, level=settings.log_level, format=settings.log_format)
+    options = table_options(settings)
+    try:
+        async with OverlayNetwork(tunnel=DEVICE) as overlay, NftStore(options) as tables:
+            await clean_node(overlay, tables, options=options)
+    except KERNEL_ERRORS as error:
+        log.error("not everything was undone", why=str(error) or type(error).__name__)
+        return 1
+    log.info("everything is undone")
+    return 0
+
+
+def _settle_memory() -> None:
+    """What has been loaded stays. To look at a million objects of it again takes a collection longer than a renewal may
+    wait.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _listed(informer: Informer[Any]) -> str | None:
+    return None if informer.synced else f"not listed yet: {informer.last_error or 'no answer'}"

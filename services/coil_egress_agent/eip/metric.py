@@ -1,0 +1,156 @@
+"""What the agent of a node tells Prometheus of its lease, its addresses, and its work on the kernel."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_CALL_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.6)
+_WORK_SECONDS = (0.002, 0.01, 0.05, 0.2, 1.0, 5.0, 30.0)
+
+
+class Renewal(StrEnum):
+    """What became of a renewal."""
+
+    ACKNOWLEDGED = "acknowledged"
+    CONFLICT = "conflict"
+    """Somebody else has written the Lease; it was read and tried again."""
+    FAILED = "failed"
+
+
+class Operation(StrEnum):
+    """A step of the work on the kernel."""
+
+    COMPUTE = "compute"
+    """In this process: what is to be different."""
+    OVERLAY = "overlay"
+    """Tunnel, peers, marks."""
+    RULES = "rules"
+    """A comparison of the tables with all that is in them."""
+    ELEMENTS = "elements"
+    ADDRESSES = "addresses"
+    ANNOUNCE = "announce"
+    FUSE = "fuse"
+
+
+class LeaseMetrics:
+    """One per registry. Every result has its series from the start, so that an alert may rely on its zero."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        results = ", ".join(Renewal)
+        renewals = Counter(
+            "coil_egress_eip_lease_renewals", f"Renewals by result: {results}.", ["result"], registry=registry
+        )
+        self._renewals = {result: renewals.labels(result.value) for result in Renewal}
+        self._seconds = Histogram(
+            "coil_egress_eip_lease_renewal_seconds",
+            "How long the API server took for a renewal, whatever came of it.",
+            registry=registry,
+            buckets=_CALL_SECONDS,
+        )
+        self._held = Gauge(
+            "coil_egress_eip_lease_held", "1 while this node may carry floating addresses.", registry=registry
+        )
+        self._term = Gauge("coil_egress_eip_lease_term", "The term that was held last, 0: none.", registry=registry)
+        self._losses = Counter(
+            "coil_egress_eip_lease_losses", "How often a term has ended, for whatever reason.", registry=registry
+        )
+
+    def count(self, result: Renewal) -> None:
+        self._renewals[result].inc()
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        with self._seconds.time():
+            yield
+
+    def set_term(self, term: int, *, held: bool) -> None:
+        self._held.set(1 if held else 0)
+        self._term.set(term)
+        if not held:
+            self._losses.inc()
+
+
+class ProbeMetrics:
+    """One per registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._nudges = Counter(
+            "coil_egress_eip_nudges",
+            "How often a pod was made to speak on a connection that goes another way.",
+            registry=registry,
+        )
+        self._forgotten = Counter(
+            "coil_egress_eip_forgotten_connections",
+            "Connections whose translation did not fit their new way.",
+            registry=registry,
+        )
+        self._failures = Counter(
+            "coil_egress_eip_nudge_failures", "Steps of that work that were refused.", registry=registry
+        )
+
+    def count_nudges(self, number: int) -> None:
+        self._nudges.inc(number)
+
+    def count_forgotten(self, number: int) -> None:
+        self._forgotten.inc(number)
+
+    def count_failure(self) -> None:
+        self._failures.inc()
+
+
+class NodeMetrics:
+    """One per registry. Every operation has its series from the start."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        operations = ", ".join(Operation)
+        seconds = Histogram(
+            "coil_egress_eip_apply_seconds",
+            f"Length of a step of the work on the kernel, by operation: {operations}.",
+            ["operation"],
+            registry=registry,
+            buckets=_WORK_SECONDS,
+        )
+        failures = Counter(
+            "coil_egress_eip_apply_failures", "Steps that were refused.", ["operation"], registry=registry
+        )
+        self._seconds = {operation: seconds.labels(operation.value) for operation in Operation}
+        self._failures = {operation: failures.labels(operation.value) for operation in Operation}
+        self._addresses = Gauge(
+            "coil_egress_eip_addresses", "Floating addresses that this node carries.", registry=registry
+        )
+        self._elements = Gauge(
+            "coil_egress_eip_elements", "Elements of nftables' sets and maps, by set.", ["set"], registry=registry
+        )
+        self._peers = Gauge("coil_egress_eip_peers", "Nodes that this node's tunnel leads to.", registry=registry)
+        self._repairs = Counter(
+            "coil_egress_eip_repairs",
+            "How often something else had changed what is ours in the kernel, by what: tables, addresses.",
+            ["what"],
+            registry=registry,
+        )
+        for what in ("tables", "addresses"):
+            self._repairs.labels(what)
+
+    @contextmanager
+    def measured(self, operation: Operation) -> Iterator[None]:
+        try:
+            with self._seconds[operation].time():
+                yield
+        except Exception:
+            self._failures[operation].inc()
+            raise
+
+    def set_addresses(self, count: int) -> None:
+        self._addresses.set(count)
+
+    def set_peers(self, count: int) -> None:
+        self._peers.set(count)
+
+    def set_elements(self, counts: Mapping[str, int]) -> None:
+        for name, count in counts.items():
+            self._elements.labels(name).set(count)
+
+    def count_repair(self, what: str) -> None:
+        self._repairs.labels(what).inc()

@@ -1,0 +1,141 @@
+"""What the agent says in the status of its node's EgressTunnel: the parent link, and whether the mesh is there.
+
+It is written only when it changes. What the controller says of the node itself (`NodeNotReady`, `HeartbeatTimeout`) is
+the controller's to take back.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel, TunnelPhase
+from coil.kernel.parent import ParentLink
+from coil.kube.client import KubeClient
+from coil.kube.errors import ApiError
+from coil.reconcile.backoff import Backoff
+from coil_egress_agent.eip.mesh import parent_texts
+
+RETRY_BACKOFF: Final = Backoff(base=0.2, cap=30.0)
+CALL_SECONDS: Final = 10.0
+
+_CONTROLLERS: Final = frozenset({"", TunnelPhase.PENDING, TunnelPhase.HEARTBEAT_TIMEOUT, TunnelPhase.NODE_NOT_READY})
+"""The phases that the controller ends, with Init."""
+
+
+class TunnelStatusStore(Protocol):
+    """Where EgressTunnels are kept; `KubeTunnelStatusStore` is the real one."""
+
+    async def patch(self, name: str, patch: Mapping[str, Any], /) -> EgressTunnel:
+        """A merge patch of the status; with a resource version, ConflictError if the object has changed since."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KubeTunnelStatusStore:
+    client: KubeClient
+
+    async def patch(self, name: str, patch: Mapping[str, Any]) -> EgressTunnel:
+        return await self.client.patch(EGRESS_TUNNELS, name, patch, subresource="status")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshReport:
+    """What has become of this node's end. `working` is False when it cannot be made; `parent` may be known anyway."""
+
+    working: bool
+    parent: ParentLink | None = None
+
+
+def plan_report(tunnel: EgressTunnel, report: MeshReport, *, now: datetime) -> dict[str, Any] | None:
+    """The merge patch that says so; None when the status does already."""
+    status = tunnel.status
+    phase = status.phase
+    if phase not in _CONTROLLERS:
+        phase = TunnelPhase.READY if report.working else TunnelPhase.FAILED
+    parent = dict(parent_texts(report.parent)) if report.parent is not None else None
+    said = status.tunnel.parent
+    same = parent is None or parent == {"name": said.name, "ipv4": said.ipv4, "ipv6": said.ipv6}
+    if same and phase == status.phase:
+        return None
+    patch: dict[str, Any] = {"lastHeartbeatTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    if phase != status.phase:
+        patch["phase"] = str(phase)
+    if not same:
+        patch["tunnel"] = {"parent": parent}
+    return {"metadata": {"resourceVersion": tunnel.metadata.resource_version}, "status": patch}
+
+
+class TunnelReporter:
+    """Run `run` in one task; the rest is synchronous. `tunnel` gives the node's EgressTunnel as last seen."""
+
+    def __init__(
+        self,
+        store: TunnelStatusStore,
+        tunnel: Callable[[], EgressTunnel | None],
+        *,
+        log: FilteringBoundLogger,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self._store = store
+        self._tunnel = tunnel
+        self._log = log
+        self._wall = wall
+        self._random = random
+        self._report: MeshReport | None = None
+        self._written: tuple[str, EgressTunnel] | None = None
+        self._changed = asyncio.Event()
+
+    def tell(self, report: MeshReport) -> None:
+        """This is how it is now."""
+        self._report = report
+        self._changed.set()
+
+    def look(self) -> None:
+        """The node's EgressTunnel has changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Keep the status true until cancelled."""
+        attempt = 0
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    await self._write()
+                attempt = 0
+            except (ApiError, TimeoutError) as error:
+                pause = RETRY_BACKOFF.delay(attempt, self._random)
+                attempt += 1
+                self._log.warning(
+                    "tunnel status not written", why=str(error) or type(error).__name__, retry_in=round(pause, 2)
+                )
+                await asyncio.sleep(pause)
+                self._changed.set()
+
+    async def _write(self) -> None:
+        tunnel = self._latest()
+        if tunnel is None or self._report is None:
+            return
+        patch = plan_report(tunnel, self._report, now=self._wall())
+        if patch is None:
+            return
+        written = await self._store.patch(tunnel.metadata.name, patch)
+        # Until the watch has caught up, what was written is the latest: deciding on the cache would be a conflict.
+        self._written = (tunnel.metadata.resource_version, written)
+        self._log.info("tunnel status written", phase=written.status.phase, parent=written.status.tunnel.parent.name)
+
+    def _latest(self) -> EgressTunnel | None:
+        cached = self._tunnel()
+        if cached is not None and self._written is not None:
+            before, written = self._written
+            if cached.metadata.resource_version == before and cached.metadata.uid == written.metadata.uid:
+                return written
+        self._written = None
+        return cached

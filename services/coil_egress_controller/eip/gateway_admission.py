@@ -1,0 +1,114 @@
+"""Judges changes of EgressGateways before they are stored.
+
+Every replica answers. A new gateway must keep every rule and share no address with another; of an update only what it
+breaks anew is refused, so that a bad old gateway can always be labelled or mended step by step. What policies depend on
+cannot go: an address that one has, or the gateway of one.
+
+Two gateways that are created in one moment with the same addresses may both pass, each unseen by the other's judge, as
+may a deletion beside a policy that comes: the controller looks again before it acts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from coil.admission.review import (
+    ALLOWED,
+    AdmissionRequest,
+    Denied,
+    Invalid,
+    Operation,
+    ReviewError,
+    Unjudged,
+    Verdict,
+    decode_object,
+)
+from coil.admission.server import Judge
+from coil.crd.builtin import Namespace
+from coil.crd.egress_gateway import EgressGateway
+from coil.crd.egress_gateway_policy import EgressGatewayPolicy
+from coil.crd.eip_conflict import validate_disjoint_ranges, validate_kept
+from coil.crd.eip_validation import validate_gateway
+from coil.crd.field_error import FieldError, render_names, select_new
+from coil.crd.meta import ObjectMeta
+from coil.crd.resource import object_key
+from coil.eip.gateway_choice import choose_gateway
+from coil_egress_controller.eip.admission_reader import AdmissionReader, UnseenError
+from coil_egress_controller.eip.change import changes_spec, try_decode
+
+GATEWAY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgateway"
+
+
+class GatewayAdmission:
+    def __init__(self, sight: AdmissionReader) -> None:
+        self._sight = sight
+
+    @property
+    def judges(self) -> Mapping[str, Judge]:
+        return {GATEWAY_PATH: self.validate}
+
+    async def validate(self, request: AdmissionRequest) -> Verdict:
+        """Refuse what breaks a rule, naming the fields, and the deletion of what is in use. Raises ReviewError."""
+        try:
+            match request.operation:
+                case Operation.CREATE:
+                    return await self._judge(request, None)
+                case Operation.UPDATE if changes_spec(request):
+                    return await self._judge(request, try_decode(request.old_object, EgressGateway))
+                case Operation.DELETE:
+                    return await self._judge_deletion(request)
+        except UnseenError as error:
+            return Unjudged(str(error))
+        return ALLOWED
+
+    async def _judge(self, request: AdmissionRequest, old: EgressGateway | None) -> Verdict:
+        """`old` None: a new one, or one whose old state has nothing worth keeping."""
+        try:
+            new = decode_object(request.object, EgressGateway)
+        except ReviewError as error:
+            return Invalid([FieldError("spec", str(error))])
+        faults = select_new(validate_gateway(new), [] if old is None else validate_gateway(old))
+        if faults:
+            return Invalid(faults)
+        if old is not None and old.spec.ranges == new.spec.ranges:
+            return ALLOWED
+        others = await self._sight.gateways()
+        before = [] if old is None else validate_disjoint_ranges(old, others)
+        faults = select_new(validate_disjoint_ranges(new, others), before)
+        if old is not None:
+            faults += validate_kept(old, new, await self._sight.policies())
+        return Invalid(faults) if faults else ALLOWED
+
+    async def _judge_deletion(self, request: AdmissionRequest) -> Verdict:
+        before = try_decode(request.old_object, EgressGateway)
+        gateway = before or EgressGateway(metadata=ObjectMeta(name=request.name))
+        policies = await self._sight.policies()
+        if not policies:
+            return ALLOWED
+        users = find_users(gateway, policies, await self._sight.gateways(), await self._sight.namespaces())
+        if not users:
+            return ALLOWED
+        return Denied(f"the gateway is in use by the policies {render_names(users)}: delete them first")
+
+
+def find_users(
+    gateway: EgressGateway,
+    policies: Iterable[EgressGatewayPolicy],
+    gateways: Iterable[EgressGateway],
+    namespaces: Iterable[Namespace],
+) -> Sequence[str]:
+    """The keys of the policies that have something of the gateway, or mean it and may; in order.
+
+    A policy that names a gateway which does not let it in keeps nobody from deleting that.
+    """
+    by_name = {other.metadata.name: other for other in gateways} | {gateway.metadata.name: gateway}
+    labels = {namespace.metadata.name: namespace.metadata.labels for namespace in namespaces}
+
+    def uses(policy: EgressGatewayPolicy) -> bool:
+        status = policy.status
+        if status.egress_gateway_name == gateway.metadata.name and (status.node or status.eip.ipv4 or status.eip.ipv6):
+            return True
+        chosen = choose_gateway(
+            policy.spec, namespace_labels=labels.get(policy.metadata.namespace, {}), gateway=by_name.get
+        )
+        return chosen is gateway
+
+    return sorted(object_key(policy.metadata) for policy in policies if not policy.metadata.deleting and uses(policy))

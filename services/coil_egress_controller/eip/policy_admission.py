@@ -1,0 +1,121 @@
+"""Judges changes of EgressGatewayPolicies before they are stored: the tenants' door.
+
+Every replica answers. A new policy must mean a gateway that lets its namespace in; an address it asks for must be one
+of the gateway's and no other tenant's. To select pods by address is to select those of other namespaces, too: that
+takes a right, which is asked for like those of Kubernetes' own kinds, and which no tenant has by default. Of an update
+only what it breaks anew is refused. The controller looks again whenever it acts, as labels and gateways change.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from coil.admission.review import (
+    ALLOWED,
+    AdmissionRequest,
+    Invalid,
+    Operation,
+    ReviewError,
+    Unjudged,
+    Verdict,
+    decode_object,
+)
+from coil.admission.server import Judge
+from coil.crd.egress_gateway import EgressGateway
+from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy, EgressGatewayPolicySpec
+from coil.crd.eip_conflict import validate_offered, validate_untaken
+from coil.crd.eip_names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
+from coil.crd.eip_validation import validate_policy, validate_policy_update
+from coil.crd.field_error import FieldError, select_new
+from coil.eip.gateway_choice import NoGateway, choose_gateway
+from coil_egress_controller.eip.admission_reader import AdmissionReader, UnseenError
+from coil_egress_controller.eip.change import changes_spec, try_decode
+
+POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgatewaypolicy"
+
+USE = "use"
+POD_SUBNET = "podsubnet"
+"""The right to select pods by address: the verb, and the resource under `egressgatewaypolicies`."""
+
+
+class PolicyAdmission:
+    def __init__(self, sight: AdmissionReader) -> None:
+        self._sight = sight
+
+    @property
+    def judges(self) -> Mapping[str, Judge]:
+        return {POLICY_PATH: self.validate}
+
+    async def validate(self, request: AdmissionRequest) -> Verdict:
+        """Refuse what breaks a rule, naming the fields. Raises ReviewError."""
+        if request.operation not in {Operation.CREATE, Operation.UPDATE}:
+            return ALLOWED
+        if request.operation is Operation.UPDATE and not changes_spec(request):
+            return ALLOWED
+        try:
+            new = decode_object(request.object, EgressGatewayPolicy)
+        except ReviewError as error:
+            return Invalid([FieldError("spec", str(error))])
+        old = None if request.operation is Operation.CREATE else try_decode(request.old_object, EgressGatewayPolicy)
+        if faults := judge_change(old, new):
+            return Invalid(faults)
+        try:
+            faults = await self._judge_right(request, new)
+            if old is None:
+                faults += await self._judge_choice(request.namespace, new)
+        except UnseenError as error:
+            return Unjudged(str(error))
+        return Invalid(faults) if faults else ALLOWED
+
+    async def _judge_right(self, request: AdmissionRequest, policy: EgressGatewayPolicy) -> list[FieldError]:
+        if not policy.spec.applied_to.pod_subnet:
+            return []
+        plural = EGRESS_GATEWAY_POLICIES.plural
+        if await self._sight.may(
+            request.user_info, verb=USE, resource=plural, subresource=POD_SUBNET, namespace=request.namespace
+        ):
+            return []
+        message = (
+            f"selects pods of all namespaces, which takes the right to {USE!r} {plural}/{POD_SUBNET}: "
+            "use a podSelector, or ask an administrator"
+        )
+        return [FieldError("spec.appliedTo.podSubnet", message)]
+
+    async def _judge_choice(self, namespace: str, policy: EgressGatewayPolicy) -> list[FieldError]:
+        found = await self._sight.namespace(namespace)
+        labels = {} if found is None else found.metadata.labels
+        names = _names(policy.spec, labels)
+        gateways = {name: gateway for name in names if (gateway := await self._sight.gateway(name)) is not None}
+        chosen = choose_gateway(policy.spec, namespace_labels=labels, gateway=gateways.get)
+        if isinstance(chosen, NoGateway):
+            return [FieldError("spec.egressGatewayName", chosen.message)]
+        return await self._judge_address(namespace, policy, chosen)
+
+    async def _judge_address(
+        self, namespace: str, policy: EgressGatewayPolicy, gateway: EgressGateway
+    ) -> list[FieldError]:
+        if gateway.metadata.deleting:
+            return [FieldError("spec.egressGatewayName", f"the gateway {gateway.metadata.name!r} is being deleted")]
+        asked = policy.spec.egress_ip
+        if not asked.ipv4 and not asked.ipv6:
+            return []
+        if faults := validate_offered(policy, gateway):
+            return faults
+        metadata = msgspec.structs.replace(policy.metadata, namespace=namespace)
+        return validate_untaken(msgspec.structs.replace(policy, metadata=metadata), await self._sight.known_policies())
+
+
+def judge_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -> list[FieldError]:
+    """What a change, or with `old` None a creation, breaks, other objects apart."""
+    if old is None:
+        return validate_policy(new)
+    changed = validate_policy_update(old, new)
+    return [*changed, *select_new(validate_policy(new), validate_policy(old))]
+
+
+def _names(spec: EgressGatewayPolicySpec, labels: Mapping[str, str]) -> list[str]:
+    """The gateways that `choose_gateway` may ask for."""
+    if spec.egress_gateway_name:
+        return [spec.egress_gateway_name]
+    labelled = labels.get(LABEL_DEFAULT_GATEWAY, "")
+    return [name for name in (labelled, DEFAULT_GATEWAY) if name]

@@ -1,0 +1,123 @@
+"""Collects what belongs to nodes that are no more: their blocks, and the requests that nobody waits for.
+
+A node's coild gives its blocks back itself, but not when the node went with it. The keys are node names: of
+nodes that were deleted, of nodes that new blocks and requests name and the cache does not know, and from time to
+time of all that are named and absent (`absent_nodes`), in case an event was missed.
+
+What is collected is lost for running pods, so the absence of a node is never taken from a cache, and it has to last:
+a Node object that is deleted by mistake, or by somebody who wants it to register anew, may be back within moments, and
+the pods on that node have never stopped. Reserved blocks are left alone: they are kept for a program that Coil knows
+nothing of, and whoever reserved them removes them.
+"""
+
+from collections.abc import Callable, Iterable
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
+from coil.crd.builtin import NODES, Node
+from coil.crd.names import NodeName, is_object_name
+from coil.kube.api_client import ApiClient
+from coil.kube.errors import NotFoundError
+from coil.reconcile.controller import DONE, After, Result
+from coil_ipam_controller import finalizer
+from coil_ipam_controller.cluster_view import BY_NODE, ClusterView
+
+
+class NodeReconciler:
+    """Its caches must be synced before it works: an empty one looks like a cluster without nodes.
+
+    `grace` is how many seconds a node must have been absent, on `clock`, which is monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: ApiClient,
+        view: ClusterView,
+        grace: float,
+        clock: Callable[[], float],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._grace = grace
+        self._clock = clock
+        self._log = log
+        # Since when nodes that left something are known to be absent.
+        self._absent_since: dict[str, float] = {}
+
+    def absent_nodes(self) -> set[NodeName]:
+        """Nodes that blocks or requests name and the cache does not have."""
+        named = {block.node for block in self._view.blocks.items() if block.node and not block.reserved}
+        named |= {request.spec.node_name for request in self._view.requests.items()}
+        return {name for name in named if self._view.nodes.get(name) is None}
+
+    async def reconcile(self, name: str) -> Result:
+        """Collect what belongs to the node of that name, if there is none and has been none for the grace."""
+        if not any(self._leftovers(name)) or self._view.nodes.get(name) is not None:
+            self._absent_since.pop(name, None)
+            return DONE
+        now = self._clock()
+        left = self._absent_since.setdefault(name, now) + self._grace - now
+        if left > 0:
+            self._log.info("node is absent, its blocks are kept for a while", node=name, seconds=round(left, 1))
+            return After(left)
+        if await self._exists(name):
+            self._absent_since.pop(name, None)
+            return DONE
+        blocks, requests = self._leftovers(name)
+        for block in blocks:
+            await self._collect_block(block)
+        for request in requests:
+            await self._collect_request(request)
+        # Not before the end, so that a retry need not wait again.
+        self._absent_since.pop(name, None)
+        return DONE
+
+    def gone_nodes(self, old: Node | None, new: Node | None) -> Iterable[str]:
+        """The node whose change this is, if it went. One that comes may go again at once: its absence is forgotten."""
+        if new is not None and old is None:
+            self._absent_since.pop(new.metadata.name, None)
+        elif new is None and old is not None:
+            yield old.metadata.name
+
+    def absent_holders(self, old: AddressBlock | None, new: AddressBlock | None) -> Iterable[str]:
+        """The node of a new block, if there is none: a block may be created for a node that goes at the same moment."""
+        if old is None and new is not None and new.node and self._view.nodes.get(new.node) is None:
+            yield new.node
+
+    def _leftovers(self, name: str) -> tuple[list[AddressBlock], list[BlockRequest]]:
+        blocks = [block for block in self._view.blocks.by_index(BY_NODE, name) if not block.reserved]
+        return blocks, self._view.requests.by_index(BY_NODE, name)
+
+    async def _exists(self, name: str) -> bool:
+        try:
+            if is_object_name(name):
+                await self._client.get(NODES, name)
+                return True
+        except NotFoundError:
+            pass
+        return False
+
+    async def _collect_block(self, block: AddressBlock) -> None:
+        # Deleted first, then let go: in between it is marked as going, never a block without its finalizer.
+        log = self._log.bind(block=block.name, node=block.node, pool=block.pool)
+        try:
+            await self._client.delete(ADDRESS_BLOCKS, block.name, uid=block.metadata.uid)
+            live = await self._client.get(ADDRESS_BLOCKS, block.name)
+            patch = finalizer.plan_remove(live.metadata)
+            if live.metadata.uid == block.metadata.uid and patch is not None:
+                await self._client.patch(ADDRESS_BLOCKS, block.name, patch)
+        except NotFoundError:
+            log.debug("block went meanwhile")
+        log.info("block of an absent node collected")
+
+    async def _collect_request(self, request: BlockRequest) -> None:
+        name = request.metadata.name
+        try:
+            await self._client.delete(BLOCK_REQUESTS, name, uid=request.metadata.uid)
+        except NotFoundError:
+            return
+        self._log.info("block request of an absent node collected", request=name, node=request.spec.node_name)

@@ -1,0 +1,105 @@
+"""Addresses from address pools: the first tenant of the seam in `coild.model.address_source`.
+
+Which pool: the annotation of the pod's namespace. Which address: the books of `coild.addresses.block_store`, and when
+they have none to give, whatever `coild.addresses.pool_demand` can get.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.builtin import Namespace
+from coil.crd.names import ANNOTATION_POOL, DEFAULT_POOL, PoolName
+from coil.ipam.attachment import AttachmentKey
+from coil.ipam.node_ledger import LedgerConflictError
+from coil.kernel.family import IPAddress
+from coild.addresses.block_store import BlockStore
+from coild.addresses.pool_demand import PoolDemand
+from coild.model.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
+
+
+class PoolAddressSource:
+    """Implements `AddressSource`. `namespace_of` reads one Namespace, from a cache where it can."""
+
+    def __init__(
+        self,
+        *,
+        store: BlockStore,
+        demand: PoolDemand,
+        namespace_of: Callable[[str], Coroutine[Any, Any, Namespace]],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._store = store
+        self._demand = demand
+        self._namespace_of = namespace_of
+        self._log = log
+
+    def recognizes(self, pool: PoolName, address: IPAddress) -> bool:
+        """See `AddressSource`."""
+        return self._store.has(pool, address)
+
+    def holding(self, key: AttachmentKey) -> PodAddresses | None:
+        """See `AddressSource`."""
+        held = self._store.find(key)
+        return None if held is None else PodAddresses(held.pool, held.ipv4, held.ipv6)
+
+    async def recover(self, held: Iterable[HeldAddresses]) -> None:
+        """Adopt what the kernel holds, then offer the blocks without a pod for release.
+
+        An attachment outside this node's blocks keeps its addresses: it is reported, and in no book.
+        """
+        for attachment in held:
+            try:
+                self._store.adopt(attachment)
+            except LedgerConflictError as error:
+                pool = attachment.addresses.pool
+                self._log.error("a pod's address is in none of this node's blocks", pool=pool, why=str(error))
+        self._store.resume()
+        self._demand.review_all()
+        self._store.offer_unused()
+
+    async def acquire(self, key: AttachmentKey, pod: PodName, *, timeout: float) -> PodAddresses:
+        """See `AddressSource`. Waits for a block when none of the pool has a free address."""
+        if (allocation := self._store.find(key)) is None:
+            end = asyncio.get_running_loop().time() + timeout
+            try:
+                async with asyncio.timeout_at(end):
+                    pool = await self._pool_of(pod)
+            except TimeoutError:
+                raise AddressUnavailableError(
+                    f"no answer about the namespace {pod.namespace} within {max(timeout, 0):.0f} s"
+                ) from None
+            allocation = await self._demand.take(pool, key, pod, deadline=end)
+        return PodAddresses(allocation.pool, allocation.ipv4, allocation.ipv6)
+
+    def revoke(self, key: AttachmentKey) -> None:
+        """See `AddressSource`."""
+        self._store.revoke(key)
+
+    def release(self, key: AttachmentKey) -> None:
+        """See `AddressSource`."""
+        self._store.release(key)
+
+    def held(self) -> frozenset[AttachmentKey]:
+        """See `AddressSource`."""
+        return frozenset(allocation.key for allocation in self._store.allocations())
+
+    async def collect(self) -> None:
+        """Offer every block without a pod for release, and take back requests that nobody waits for."""
+        self._demand.review_all()
+        self._store.offer_unused()
+        await self._demand.discard_stale()
+
+    def foresee(self, old: Namespace | None, new: Namespace | None) -> None:
+        """Hear of a namespace, whose pods may come to this node. For the informer of namespaces."""
+        if new is not None:
+            self._demand.sizes.foresee(_pool_named_by(new))
+
+    async def _pool_of(self, pod: PodName) -> PoolName:
+        return _pool_named_by(await self._namespace_of(pod.namespace))
+
+
+def _pool_named_by(namespace: Namespace) -> PoolName:
+    return PoolName(namespace.metadata.annotations.get(ANNOTATION_POOL) or DEFAULT_POOL)

@@ -1,0 +1,248 @@
+"""The clients of egress NAT on this node: pods whose annotations name Egresses, and what their namespaces have of it.
+
+    ADD ─────────────────► connect ─► find the pod ─► ask for what is lacking ─┐
+    coild.egress.follow ─► refresh ─► the pod, if it is known ─────────────────┴─► resolve ─► make, if it is not so
+
+Both happen in the turn of the attachment, so that a namespace is never worked on twice at once, nor after its DEL. A
+DEL waits for the kernel at most: what a refresh needs of the API server is in caches.
+
+What a person wrote wrongly (no such Egress, no Service yet) is told as Events on the pod, which starts nevertheless and
+is put right when that is. **A kernel that refuses fails the ADD**, with a code that has the runtime try again: such a
+pod asked to leave the cluster under another address. Without its tunnels it would leave under its own, which may be
+let in where it should not, or be dropped where nobody sees why; with half of them it would do both. Where tunnels are
+impossible (a kernel without FoU) that is said on each such pod, and by a metric; all other pods do not notice.
+
+Router pods are not clients, but need sysctls that they cannot write themselves; they get them here, too.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.builtin import Pod
+from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
+from coil.egress.annotation import EgressRef, parse_egress_annotations
+from coil.egress.client_pod import client_addresses
+from coil.egress.gateway import ClientSpec
+from coil.egress.resolution import ClientOptions, EgressProblem, ProblemReason, resolve_client
+from coil.egress.router_plan import plan_router_sysctls
+from coil.ipam.attachment import AttachmentKey
+from coil.kernel.family import Family
+from coil.nat.error import NAT_ERRORS
+from coil.netlink.host import NetnsPath
+from coil.podnet.alias import PodAlias
+from coild.egress.directory import EgressDirectory
+from coild.egress.metric import Occasion
+from coild.egress.node_pods import NodePods, pod_uids
+from coild.egress.pod_tunnel import PodTunnels, PodTunnelSpec, VethGoneError
+from coild.egress.report import EgressReport
+from coild.model.address_source import PodName
+from coild.model.keyed_executor import KeyedExecutor
+from coild.model.pod_egress import PodSite
+
+
+@dataclass(slots=True)
+class Client:
+    """An attached pod; most of them name no Egress.
+
+    `applied` is what its namespace has by our doing, None where nobody knows. `found` says that it was there before
+    this process, and has not been looked at yet. `prepared`: a router pod, with its sysctls.
+    """
+
+    site: PodSite
+    applied: ClientSpec | None
+    found: bool
+    prepared: bool = False
+    egresses: tuple[EgressRef, ...] = ()
+    problems: tuple[EgressProblem, ...] = ()
+    unusable: tuple[EgressProblem, ...] = ()
+    """What the plan of its tunnels had to leave out, the last time they were compared."""
+
+    def has(self, spec: ClientSpec) -> bool:
+        """Whether the namespace is as `spec` says. Without gateways, one is like the other."""
+        applied = self.applied
+        return applied is not None and (applied == spec or not (applied.gateways or spec.gateways))
+
+    def bind(self, pod: Pod) -> None:
+        """From now on it is this pod's, and of no other of its name."""
+        name = self.site.pod
+        if name is None or not name.uid:
+            name = PodName(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+        self.site = replace(self.site, pod=name, addresses=self.site.addresses or tuple(client_addresses(pod)))
+
+    def may_be(self, pod: Pod) -> bool:
+        """Whether it is the pod's: by UID; without one by name; without a name it may be anybody's."""
+        name = self.site.pod
+        if name is None:
+            return True
+        if name.uid:
+            return name.uid in pod_uids(pod)
+        return (name.namespace, name.name) == (pod.metadata.namespace, pod.metadata.name)
+
+
+class EgressClients:
+    """A `coild.model.pod_egress.PodEgress`. One per process."""
+
+    def __init__(
+        self,
+        *,
+        pods: NodePods,
+        egresses: EgressDirectory,
+        tunnels: PodTunnels,
+        turns: KeyedExecutor,
+        options: ClientOptions,
+        report: EgressReport,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._pods = pods
+        self._egresses = egresses
+        self._tunnels = tunnels
+        self._turns = turns
+        self._options = options
+        self._report = report
+        self._log = log
+        self._clients: dict[AttachmentKey, Client] = {}
+        report.metrics.observe(self._count, self._problems)
+
+    # --- who is there
+
+    def adopt(self, sites: Iterable[PodSite]) -> None:
+        """Take over the attachments that an earlier process has made. Once, before the first ADD."""
+        for site in sites:
+            if self._concerns(site):
+                self._clients[site.key] = Client(site, applied=None, found=True)
+
+    def adopted(self) -> list[AttachmentKey]:
+        """Those of them that have not been looked at: first the pods that name an Egress, then all others, as an
+        annotation may have gone while nobody watched.
+        """
+        found = [key for key, client in self._clients.items() if client.found]
+        return sorted(found, key=lambda key: not self._names_egress(self._clients[key]))
+
+    def forget(self, key: AttachmentKey) -> None:
+        self._clients.pop(key, None)
+
+    def naming(self, egress: EgressRef) -> list[AttachmentKey]:
+        """The attachments whose pods name the Egress."""
+        return [key for key, client in self._clients.items() if egress in client.egresses]
+
+    def of_pod(self, pod: Pod) -> list[AttachmentKey]:
+        """The attachments that may be the pod's."""
+        return [key for key, client in self._clients.items() if client.may_be(pod)]
+
+    # --- what they have
+
+    async def connect(self, site: PodSite, *, deadline: float) -> None:
+        if not self._concerns(site) or site.pod is None or site.netns is None:
+            return
+        # From here on no change is missed: it queues a refresh, whose turn comes after this one.
+        client = self._clients.get(site.key)
+        if client is None:
+            # The runtime has made the namespace for this pod, so there is nothing of ours in it.
+            client = self._clients[site.key] = Client(site, applied=self._nothing(site), found=False)
+        client.site = site
+        pod = await self._pods.find(site.pod, deadline=deadline)
+        if pod is None:
+            return
+        client.bind(pod)
+        names = parse_egress_annotations(pod.metadata.annotations)
+        if names.references:
+            await self._egresses.complete(names.references, deadline=deadline)
+        spec = self._resolve(client, pod)
+        if spec.gateways:
+            client.applied = None  # an ADD that is repeated makes sure
+        try:
+            await self._bring(client, pod, spec, site.netns, Occasion.ADD)
+        except NAT_ERRORS as error:
+            with suppress(*NAT_ERRORS):
+                await self._tunnels.make(PodTunnelSpec(self._nothing(site)), site.netns)
+            raise self._report.refused(pod, error) from error
+
+    async def refresh(self, key: AttachmentKey) -> None:
+        """Bring the attachment's namespace to what is known now. Idempotent; touches nothing where nothing changed.
+
+        Raises EgressRefusedError; then it is to be tried again.
+        """
+        if key in self._clients:
+            await self._turns.take(key, lambda: self._refresh(key))
+
+    async def _refresh(self, key: AttachmentKey) -> None:
+        client = self._clients.get(key)
+        pod = self._pods.known(client.site.pod, client.site.addresses) if client is not None else None
+        if client is None or pod is None:
+            return  # gone, and its namespace with it; or the API server has not told of it yet
+        client.bind(pod)
+        if not client.site.addresses:
+            return  # nobody has told them yet
+        spec = self._resolve(client, pod)
+        if client.site.alias is None:
+            if not client.has(spec):
+                self._log.warning("pod is not followed: its interface has no other end here", pod=pod.metadata.name)
+            return
+        try:
+            await self._bring(client, pod, spec, client.site.alias, Occasion.FOLLOW)
+        except VethGoneError:
+            self.forget(key)  # without a DEL
+        except NAT_ERRORS as error:
+            if not client.found or client.egresses or _is_router(pod):
+                raise self._report.refused(pod, error) from error
+            # Most likely it never had a tunnel; to ask for ever would help nobody.
+            self._log.warning("cannot see whether a pod has tunnels left", pod=pod.metadata.name, why=str(error))
+        client.found = False
+
+    async def _bring(
+        self, client: Client, pod: Pod, spec: ClientSpec, where: NetnsPath | PodAlias, occasion: Occasion
+    ) -> None:
+        is_unprepared = _is_router(pod) and not client.prepared
+        if client.has(spec) and not is_unprepared:
+            return
+        families = sorted({Family.of(address) for address in client.site.addresses})
+        outfit = PodTunnelSpec(
+            spec=None if client.has(spec) else spec,
+            sysctls=plan_router_sysctls(families) if is_unprepared else None,
+        )
+        if outfit.spec is not None:
+            client.applied = None  # until it is done nobody knows
+        with self._report.metrics.timed(occasion):
+            problems = await self._tunnels.make(outfit, where)
+        client.prepared = client.prepared or is_unprepared
+        if outfit.spec is not None:
+            client.applied = spec
+            unusable = tuple(EgressProblem(ProblemReason.UNUSABLE, str(problem)) for problem in problems)
+            self._report.tell(pod, unusable, before=client.unusable)
+            client.unusable = unusable
+
+    def _resolve(self, client: Client, pod: Pod) -> ClientSpec:
+        resolution = resolve_client(pod.metadata.annotations, client.site.addresses, self._egresses.view, self._options)
+        self._report.tell(pod, resolution.problems, before=client.problems)
+        client.egresses, client.problems = resolution.references, resolution.problems
+        return resolution.spec
+
+    def _concerns(self, site: PodSite) -> bool:
+        # A pod's way out is its first interface; what other networks give it beside that has nothing to do with it.
+        return site.key.ifname == self._options.policy.uplink
+
+    def _names_egress(self, client: Client) -> bool:
+        pod = self._pods.known(client.site.pod, client.site.addresses)
+        return pod is not None and bool(parse_egress_annotations(pod.metadata.annotations).references)
+
+    def _nothing(self, site: PodSite) -> ClientSpec:
+        options = self._options
+        return ClientSpec(addresses=site.addresses, gateways=(), replies=options.replies, policy=options.policy)
+
+    # --- what is told of them
+
+    def _count(self) -> int:
+        return sum(client.applied is not None and bool(client.applied.gateways) for client in self._clients.values())
+
+    def _problems(self) -> Counter[ProblemReason]:
+        clients = self._clients.values()
+        return Counter(problem.reason for client in clients for problem in (*client.problems, *client.unusable))
+
+
+def _is_router(pod: Pod) -> bool:
+    labels = pod.metadata.labels
+    return labels.get(LABEL_APP_NAME) == APP_NAME and labels.get(LABEL_APP_COMPONENT) == COMPONENT_EGRESS

@@ -1,0 +1,75 @@
+"""What is done in a pod's namespace for its egress: tunnels for a client, sysctls for a router pod.
+
+The namespace is the one that the runtime names in an ADD. Later it is found from the pod's veth, by the alias that its
+host's end carries: paths and names of links are used again, and a namespace that is not certainly the pod's is none.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from coil.egress.client_plan import GatewayProblem
+from coil.egress.gateway import ClientSpec
+from coil.kernel.family import Family
+from coil.kernel.link import Sysctl
+from coil.nat.client_sync import ClientChanges
+from coil.netlink.host import NetnsPath
+from coil.netlink.namespace import Namespace
+from coil.podnet.alias import PodAlias
+
+FOU_MODULES = {Family.IPV4: "fou", Family.IPV6: "fou6"}
+
+
+class Tunnels(Protocol):
+    """`coil.nat.client.ClientNetwork` is one, with its promises and exceptions."""
+
+    async def sync(self, spec: ClientSpec, netns: NetnsPath | Namespace) -> ClientChanges: ...
+
+
+class PodNamespaces(Protocol):
+    """The part of `coil.netlink.host.HostNetwork` that is used here."""
+
+    async def ensure_modules(self, names: Sequence[str]) -> None: ...
+
+    async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None: ...
+
+    async def ensure_pod_sysctls(self, sysctls: Collection[Sysctl], netns: NetnsPath | Namespace) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PodTunnelSpec:
+    """What a namespace is to have of ours; what is None is left as it is."""
+
+    spec: ClientSpec | None = None
+    sysctls: tuple[Sysctl, ...] | None = None
+
+
+class VethGoneError(Exception):
+    """There is no veth with the pod's alias any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTunnels:
+    """Raises what `coil.nat.error.NAT_ERRORS` names; what was done by then stays, and may be done again."""
+
+    tunnels: Tunnels
+    namespaces: PodNamespaces
+
+    async def make(self, outfit: PodTunnelSpec, where: NetnsPath | PodAlias) -> tuple[GatewayProblem, ...]:
+        """Make it so; returns what of it cannot be. Idempotent. Raises VethGoneError, too, for an alias."""
+        if not isinstance(where, PodAlias):
+            return await self._make(outfit, where)
+        namespace = await self.namespaces.open_pod_namespace(where)
+        if namespace is None:
+            raise VethGoneError
+        with namespace:
+            return await self._make(outfit, namespace)
+
+    async def _make(self, outfit: PodTunnelSpec, netns: NetnsPath | Namespace) -> tuple[GatewayProblem, ...]:
+        if outfit.sysctls is not None:
+            await self.namespaces.ensure_pod_sysctls(outfit.sysctls, netns)
+        if outfit.spec is not None and outfit.spec.gateways:
+            # Nothing else asks for these, and only on nodes where a pod needs them.
+            families = {Family.of(address) for gateway in outfit.spec.gateways for address in gateway.addresses}
+            await self.namespaces.ensure_modules([FOU_MODULES[family] for family in sorted(families)])
+        return (await self.tunnels.sync(outfit.spec, netns)).problems if outfit.spec is not None else ()

@@ -1,0 +1,192 @@
+"""The Lease's texts, terms and times; what an agent may hold; what a controller sees."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coil.crd.egress_gateway import EgressGateway, EgressGatewayStatus, EipEntry, GatewayNode, PolicyRef
+from coil.crd.meta import ObjectMeta
+from coil.crd.names import NodeName
+from coil.eip.gateway_lease import (
+    ANNOTATION_APPLIED,
+    ANNOTATION_FENCE,
+    UNKNOWN_FENCE,
+    GatewayLease,
+    Renewal,
+    claim_term,
+    lease_name,
+    merge_applied,
+    read_tenure,
+    render_annotations,
+)
+from coil.eip.holding import holding, known_term
+from coil.eip.lease_expiry import LeaseExpiry
+
+A = NodeName("a")
+
+
+def tenure(version: int, term: int = 1, *, holder: str = "a", fence: float = 0.6) -> GatewayLease:
+    return GatewayLease(node=A, version=str(version), holder=holder, term=term, fence=fence)
+
+
+@given(st.integers(1, 60_000), st.dictionaries(st.uuids().map(str), st.integers(0, 2**40), max_size=4))
+def test_annotations_are_read_as_they_are_written(milliseconds: int, applied: dict[str, int]) -> None:
+    annotations = render_annotations(fence=milliseconds / 1000, applied=applied)
+    assert annotations[ANNOTATION_FENCE] == str(milliseconds)
+    found = read_tenure(name=lease_name(A), version="9", holder="a", transitions=3, annotations=annotations)
+    assert found == GatewayLease(node=A, version="9", holder="a", term=3, fence=milliseconds / 1000, applied=applied)
+
+
+@pytest.mark.parametrize("fence", ["", "-1", "0.6", "x", "9" * 5000, "٣"])
+@pytest.mark.parametrize("applied", ["", "[]", "{", '{"a": "b"}'])
+def test_annotations_that_cannot_be_read_are_absent(fence: str, applied: str) -> None:
+    annotations = {ANNOTATION_FENCE: fence, ANNOTATION_APPLIED: applied}
+    found = read_tenure(name="coil-eip-a", version="9", holder="", transitions=3, annotations=annotations)
+    assert found is not None
+    assert (found.fence, dict(found.applied), found.held) == (UNKNOWN_FENCE, {}, False)
+
+
+@pytest.mark.parametrize("name", ["coil-eip-", "coil", "other-a"])
+def test_other_leases_are_nobodys(name: str) -> None:
+    assert read_tenure(name=name, version="9", holder="a", transitions=3, annotations={}) is None
+
+
+@pytest.mark.parametrize(
+    ("lease", "known", "term"),
+    [
+        (None, 0, 1),
+        (None, 4, 5),
+        (tenure(9, 3), 0, 3),
+        (tenure(9, 3), 3, 3),
+        (tenure(9, 3), 4, 5),
+        (tenure(9, 3, holder=""), 0, 4),
+        (tenure(9, 3, holder=""), 7, 8),
+        (tenure(9, 3, holder="b"), 0, 4),
+    ],
+)
+def test_the_term_of_a_claim(lease: GatewayLease | None, known: int, term: int) -> None:
+    assert claim_term(lease, A, known=known) == term
+
+
+def test_what_was_applied_is_never_taken_back() -> None:
+    lease = GatewayLease(node=A, version="1", holder="a", term=1, applied={"u1": 5, "u2": 7})
+    assert merge_applied(lease, {"u1": 3, "u3": 1}) == {"u1": 5, "u2": 7, "u3": 1}
+    assert merge_applied(None, {"u1": 3}) == {"u1": 3}
+
+
+def test_a_renewal_counts_from_its_sending() -> None:
+    renewal = Renewal(term=1, sent=100.0, fence=0.6)
+    assert renewal.may_hold_until == pytest.approx(100.6)
+    assert renewal.next_renewal == pytest.approx(100.2)
+    assert renewal.left(100.5) == pytest.approx(0.1)
+    assert renewal.left(101.0) == 0
+
+
+def gateway(term: int = 2, revision: int = 5) -> EgressGateway:
+    policies = (PolicyRef(namespace="ns", name="p"),)
+    entries = (
+        EipEntry(ipv4="10.6.0.1", policies=policies),
+        EipEntry(ipv4="10.6.0.2", leaving=4),
+        EipEntry(policies=policies),
+    )
+    listed = (GatewayNode(name="a", term=term, eips=entries), GatewayNode(name="b", term=9, eips=entries))
+    return EgressGateway(
+        metadata=ObjectMeta(name="eg", uid="u"), status=EgressGatewayStatus(revision=revision, node_list=listed)
+    )
+
+
+@pytest.mark.parametrize(
+    ("term", "applied", "held"), [(2, 0, True), (2, 5, True), (2, 6, False), (1, 0, False), (3, 0, False)]
+)
+def test_what_a_node_may_hold(term: int, applied: int, held: bool) -> None:
+    found = holding(gateway(), A, term=term, applied={"u": applied, "other": 99})
+    assert [entry.ipv4 for entry in found] == (["10.6.0.1"] if held else [])
+
+
+def test_the_highest_known_term() -> None:
+    assert known_term([gateway(2), gateway(4), gateway(3)], A) == 4
+    assert known_term([gateway(2)], NodeName("c")) == 0
+
+
+def test_a_lease_lapses_when_it_does_not_change() -> None:
+    sight = LeaseExpiry()
+    assert sight.next_deadline() is None
+    sight.observe(tenure(1), 10.0)
+    sight.observe(tenure(1), 10.5)
+    assert sight.next_deadline() == pytest.approx(10.7)
+    assert sight.lapsed(10.69) == ()
+    sight.observe(tenure(2), 10.69)
+    assert sight.lapsed(11.0) == ()
+    (lapse,) = sight.lapsed(11.4)
+    assert (lapse.node, lapse.term, lapse.tenure) == (A, 1, tenure(2))
+
+
+def test_a_revoked_lease_does_not_lapse_and_old_news_do_not_count() -> None:
+    sight = LeaseExpiry()
+    sight.observe(tenure(1), 10.0)
+    sight.observe(tenure(3, holder=""), 11.0)
+    assert sight.next_deadline() is None
+    sight.observe(tenure(2), 11.1)
+    assert sight.tenure(A) == tenure(3, holder="")
+    sight.observe(tenure(4, term=2), 11.2)
+    assert sight.tenure(A) == tenure(4, term=2)
+    sight.observe(tenure(3, holder=""), 11.3)
+    assert sight.tenure(A) == tenure(4, term=2)
+
+
+def test_a_missing_lease_lapses_after_the_fence_that_it_had() -> None:
+    sight = LeaseExpiry()
+    sight.observe(tenure(1, term=3), 10.0)
+    sight.miss(A, term=2, now=11.0)
+    sight.miss(A, term=2, now=11.5)
+    (lapse,) = sight.lapsed(11.71)
+    assert (lapse.tenure, lapse.term) == (None, 3)
+    sight.observe(tenure(7, term=1), 11.8)
+    assert sight.tenure(A) == tenure(7, term=1)
+
+
+def test_one_that_was_never_seen_is_given_long() -> None:
+    sight = LeaseExpiry()
+    sight.miss(A, term=2, now=10.0)
+    assert sight.next_deadline() == pytest.approx(10.1 + UNKNOWN_FENCE)
+
+
+def test_only_nodes_that_matter_are_kept() -> None:
+    sight = LeaseExpiry()
+    sight.observe(tenure(1), 10.0)
+    sight.retain([A])
+    assert sight.tenure(A) is not None
+    sight.retain([])
+    assert sight.tenure(A) is None
+
+
+@pytest.mark.parametrize(
+    ("live", "answered", "due"),
+    [
+        (tenure(1), 20.05, True),
+        (tenure(1), 20.2, False),
+        (tenure(2), 20.05, False),
+        (tenure(2, holder=""), 20.05, False),
+        (tenure(2, term=0), 20.05, False),
+        (None, 20.05, False),
+    ],
+)
+def test_a_lapse_is_confirmed_by_a_quick_read_without_change(
+    live: GatewayLease | None, answered: float, due: bool
+) -> None:
+    sight = LeaseExpiry()
+    sight.observe(tenure(1), 10.0)
+    (lapse,) = sight.lapsed(20.0)
+    assert sight.confirm(lapse, live, asked=20.0, answered=answered) is due
+    assert sight.tenure(A) == live
+    # Whatever the answer was: it is not asked for again at once, unless it is to be revoked.
+    assert bool(sight.lapsed(answered)) is due
+
+
+def test_a_missing_lease_is_confirmed_missing() -> None:
+    sight = LeaseExpiry()
+    sight.miss(A, term=2, now=0.0)
+    (lapse,) = sight.lapsed(20.0)
+    assert sight.confirm(lapse, None, asked=20.0, answered=20.0)
+    assert not sight.confirm(lapse, tenure(5), asked=20.0, answered=20.0)
+    assert sight.tenure(A) == tenure(5)

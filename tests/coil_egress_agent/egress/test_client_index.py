@@ -1,0 +1,51 @@
+"""Which addresses clients hold, against a plain list of who has what."""
+
+from ipaddress import ip_address
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coil.crd.builtin import Pod, PodIP, PodStatus
+from coil.crd.meta import ObjectMeta
+from coil.kernel.family import IPAddress
+from coil_egress_agent.egress.client_index import ClientIndex
+
+OWN = (ip_address("10.0.0.9"), ip_address("fd00::9"))
+ADDRESSES = st.sets(st.sampled_from(["10.0.0.1", "10.0.0.2", "fd00::1", "10.0.0.9", "fd00::9", "nonsense"]))
+STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.none() | ADDRESSES), max_size=20)
+
+
+def make_pod(name: str, addresses: set[str]) -> Pod:
+    ips = tuple(PodIP(ip=address) for address in sorted(addresses))
+    return Pod(metadata=ObjectMeta(name=name, namespace="default", uid=f"uid-{name}"), status=PodStatus(pod_ips=ips))
+
+
+def usable(addresses: set[str]) -> set[IPAddress]:
+    return {ip_address(text) for text in addresses - {"nonsense"}} - set(OWN)
+
+
+@given(STEPS)
+def test_an_address_is_wanted_while_somebody_has_it(steps: list[tuple[str, set[str] | None]]) -> None:
+    book = ClientIndex(OWN)
+    pods: dict[str, Pod] = {}
+    having: dict[str, set[IPAddress]] = {}
+    for name, addresses in steps:
+        before = set().union(*having.values())
+        old = pods.pop(name, None)
+        having.pop(name, None)
+        if addresses is not None:
+            pods[name] = make_pod(name, addresses)
+            having[name] = usable(addresses)
+        after = set().union(*having.values())
+        if old is None and addresses is None:
+            continue
+        assert book.observe(old, pods.get(name)) == before ^ after
+        assert set(book) == after
+        assert len(book) == len(after)
+        assert all((address in book) == (address in after) for address in [*before, *after, *OWN])
+        assert {pod.name: set(pod.addresses) for pod in book.pods} == having
+
+
+def test_only_families_that_the_router_has() -> None:
+    book = ClientIndex(OWN[:1])
+    assert book.observe(None, make_pod("a", {"10.0.0.1", "fd00::1"})) == {ip_address("10.0.0.1")}

@@ -1,0 +1,190 @@
+"""A node's kernel in memory: what is in it, in which order it came, what it refuses, and how long it takes."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_interface
+
+from coil.eip.data_plane import DataPlaneIndex
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.flow import Flow
+from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.nft_element import ElementChanges, ElementKey, ElementValue, SetName
+from coil.kernel.parent import ParentLink
+from coil.kernel.vxlan import OverlayPeer, Vxlan
+from coil.netlink.error import NetlinkError
+from coil.nft.error import NftError
+
+PARENT = ParentLink(
+    name=LinkName("eth0"),
+    index=2,
+    mac=MacAddress("02:00:00:00:00:01"),
+    mtu=1500,
+    interfaces=(ip_interface("10.6.0.1/16"), ip_interface("fd06::1/64")),
+)
+
+
+@dataclass
+class Journal:
+    """What was done, in order. `refuse` names the calls that fail, `stall` those that take seconds."""
+
+    entries: list[tuple[float, str, object]] = field(default_factory=list)
+    refuse: set[str] = field(default_factory=set)
+    stall: dict[str, float] = field(default_factory=dict)
+
+    async def enter(self, call: str, what: object = None) -> None:
+        await asyncio.sleep(self.stall.get(call, 0.001))
+        if call in self.refuse:
+            error = NftError if call in {"sync", "change", "alive", "silence"} else NetlinkError
+            raise NftError(doing=call, reason="no") if error is NftError else NetlinkError(f"{call}: no")
+        self.note(call, what)
+
+    def note(self, call: str, what: object = None) -> None:
+        self.entries.append((asyncio.get_running_loop().time(), call, what))
+
+    def calls(self) -> list[str]:
+        return [call for _, call, _ in self.entries]
+
+    def clear(self) -> None:
+        self.entries.clear()
+
+
+class MemoryOverlay:
+    """Implements `Overlay` with a line for the mesh and one for the EIPs."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.tunnel: Vxlan | None = None
+        self.peers: tuple[OverlayPeer, ...] = ()
+        self.marks: dict[int, tuple[IPAddress, ...]] = {}
+        self.eips: frozenset[IPAddress] = frozenset()
+        self.has_eip_device = False
+        self._journal = journal
+        self._mesh = asyncio.Lock()
+        self._eips = asyncio.Lock()
+
+    async def ensure_sysctls(self, families: Collection[Family]) -> None:
+        async with self._eips:
+            await self._journal.enter("sysctls", sorted(families))
+
+    async def parent_of(self, address: IPAddress) -> ParentLink:
+        async with self._eips:
+            await self._journal.enter("parent", address)
+        if not PARENT.has(address):
+            raise NetlinkError(f"no link has {address}")
+        return PARENT
+
+    async def ensure_tunnel(self, vxlan: Vxlan) -> bool:
+        async with self._mesh:
+            await self._journal.enter("tunnel", vxlan)
+            made, self.tunnel = self.tunnel is None, vxlan
+            return made
+
+    async def sync_peers(self, peers: Sequence[OverlayPeer]) -> object:
+        async with self._mesh:
+            await self._journal.enter("peers", len(peers))
+            self.peers = tuple(peers)
+            return None
+
+    async def sync_marks(self, ways: Mapping[int, Collection[IPAddress]]) -> object:
+        async with self._mesh:
+            await self._journal.enter("marks", sorted(ways))
+            self.marks = {mark: tuple(addresses) for mark, addresses in ways.items()}
+            return None
+
+    async def ensure_eip_device(self) -> None:
+        async with self._eips:
+            await self._journal.enter("device")
+            self.has_eip_device = True
+
+    async def sync_eips(self, eips: Collection[IPAddress]) -> object:
+        wanted = frozenset(eips)
+        async with self._eips:
+            await self._journal.enter("eips", sorted(map(str, wanted)))
+            if not self.has_eip_device:
+                raise NetlinkError("there is no link egress.eip")
+            changes, self.eips = self.eips ^ wanted, wanted
+            return changes
+
+    async def announce(self, addresses: Collection[IPAddress], *, is_held: Callable[[IPAddress], bool]) -> object:
+        held = sorted(str(address) for address in addresses if is_held(address))
+        async with self._eips:
+            await self._journal.enter("announce", held)
+            return None
+
+    async def changed(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def clean_up(self) -> None:
+        async with self._eips, self._mesh:
+            await self._journal.enter("clean overlay")
+
+
+class MemoryFlows:
+    """Implements `Flows`."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.flows: list[Flow] = []
+        self.more = False
+        self._journal = journal
+
+    async def read(self, wanted: Callable[[IPAddress], bool], limit: int) -> tuple[tuple[Flow, ...], bool]:
+        await self._journal.enter("flows")
+        found = tuple(flow for flow in self.flows if wanted(flow.source.address))
+        return found[:limit], self.more
+
+    async def forget(self, flows: Sequence[Flow]) -> None:
+        await self._journal.enter("forget", list(flows))
+
+    async def nudge(self, flows: Sequence[Flow], *, random: Callable[[], int], mark: int) -> int:
+        await self._journal.enter("nudge", list(flows))
+        return len(flows)
+
+
+class MemoryTables:
+    """Implements `Tables`. `alive_until` is the fuse, in the loop's time."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.elements: dict[SetName, dict[ElementKey, ElementValue]] = {}
+        self.alive_until = 0.0
+        self._journal = journal
+
+    @property
+    def alive(self) -> bool:
+        return asyncio.get_running_loop().time() < self.alive_until
+
+    def of(self, name: str) -> dict[ElementKey, ElementValue]:
+        return next((found for key, found in self.elements.items() if key.name == name), {})
+
+    async def sync(self, book: DataPlaneIndex) -> bool:
+        await self._journal.enter("sync", None)
+        wanted = {name: dict(elements) for name, elements in book.elements().items() if elements}
+        different, self.elements = wanted != self.elements, wanted
+        return different
+
+    async def change(self, changes: ElementChanges) -> None:
+        await self._journal.enter("change", len(changes))
+        for name, keys in changes.deletes.items():
+            for key in keys:
+                if key not in self.elements.get(name, {}):
+                    raise NftError(doing="change", reason=f"{key} is not there")
+                del self.elements[name][key]
+        for name, words in changes.anew.items():
+            self.elements[name] = dict(words)
+        for name, added in changes.adds.items():
+            self.elements.setdefault(name, {}).update(added)
+        self.elements = {name: found for name, found in self.elements.items() if found}
+
+    async def changed(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def keep_alive(self, seconds: float) -> None:
+        until = asyncio.get_running_loop().time() + seconds
+        await self._journal.enter("alive")
+        self.alive_until = until
+
+    async def silence(self) -> None:
+        await self._journal.enter("silence")
+        self.alive_until = 0.0
+
+    async def clean_up(self) -> None:
+        await self._journal.enter("clean tables")

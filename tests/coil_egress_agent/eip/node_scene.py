@@ -1,0 +1,286 @@
+"""A node's agent in virtual time: all of its parts, between a cluster, a Lease and a kernel in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry
+
+from coil.crd.address_pool import AddressPool
+from coil.crd.builtin import Node
+from coil.crd.egress_gateway import (
+    EgressGateway,
+    EgressGatewaySpec,
+    EgressGatewayStatus,
+    EipEntry,
+    GatewayNode,
+    NodeSelector,
+    PolicyRef,
+)
+from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicy, EgressGatewayPolicySpec
+from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus, TunnelEnd, TunnelParent
+from coil.crd.eip_names import LABEL_POLICY
+from coil.crd.meta import ObjectMeta
+from coil.crd.names import NodeName
+from coil.crd.resource import HasMetadata, object_key
+from coil.crd.selector import LabelSelector
+from coil.eip.data_plane import DataPlaneIndex
+from coil.reconcile.store import Store
+from coil_egress_agent.eip.announcer import Announcer
+from coil_egress_agent.eip.applier import Applier, Deps
+from coil_egress_agent.eip.change_tracker import Caches, ChangeTracker
+from coil_egress_agent.eip.connection_prober import ConnectionProber
+from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
+from coil_egress_agent.eip.endpoint_address import BY_POLICY, Endpoint, EndpointSlice, index_by_policy
+from coil_egress_agent.eip.kernel_lease import KernelLease
+from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
+from coil_egress_agent.eip.mesh_sync import MeshSync
+from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
+from coil_egress_agent.eip.tunnel_report import TunnelReporter
+from tests.coil_egress_agent.eip.memory_lease import MemoryLease
+from tests.coil_egress_agent.eip.memory_node import Journal, MemoryFlows, MemoryOverlay, MemoryTables
+
+T = TypeVar("T", bound=HasMetadata)
+
+NODE = NodeName("n1")
+LABELS = {"egress": "true"}
+
+
+class World(Generic[T]):
+    """One kind's cache."""
+
+    def __init__(self, indexers: dict[str, Callable[[T], Iterable[str]]] | None = None) -> None:
+        self._store: Store[T] = Store(indexers or {})
+        self._listeners: list[Callable[[T | None, T | None], None]] = []
+        self._version = 0
+
+    def get(self, key: str) -> T | None:
+        return self._store.get(key)
+
+    def items(self) -> list[T]:
+        return self._store.items()
+
+    def by_index(self, index: str, value: str) -> list[T]:
+        return self._store.by_index(index, value)
+
+    def subscribe(self, listener: Callable[[T | None, T | None], None]) -> None:
+        self._listeners.append(listener)
+
+    def put(self, item: T) -> T:
+        self._version += 1
+        metadata = msgspec.structs.replace(
+            item.metadata, resource_version=str(self._version), uid=item.metadata.uid or f"uid-{item.metadata.name}"
+        )
+        new: T = msgspec.structs.replace(item, metadata=metadata)  # type: ignore[type-var]
+        old = self._store.put(object_key(metadata), new)
+        for listener in self._listeners:
+            listener(old, new)
+        return new
+
+    def remove(self, key: str) -> None:
+        old = self._store.remove(key)
+        for listener in self._listeners:
+            listener(old, None)
+
+
+class Cluster:
+    """All caches of the agent, and what the agent writes."""
+
+    def __init__(self) -> None:
+        self.gateways: World[EgressGateway] = World()
+        self.policies: World[EgressGatewayPolicy] = World()
+        self.slices: World[EndpointSlice] = World({BY_POLICY: index_by_policy})
+        self.tunnels: World[EgressTunnel] = World()
+        self.pools: World[AddressPool] = World()
+        self.nodes: World[Node] = World()
+        self.nodes.put(Node(metadata=ObjectMeta(name=NODE, labels=dict(LABELS))))
+        for number in (1, 2, 3):
+            self.tunnels.put(tunnel(number))
+
+    async def patch(self, name: str, patch: Any) -> EgressTunnel:
+        """Implements `TunnelStatusStore`."""
+        await asyncio.sleep(0.001)
+        known = self.tunnels.get(name)
+        assert known is not None
+        document = msgspec.to_builtins(known.status)
+        merged = _merge(document, patch["status"])
+        return self.tunnels.put(
+            msgspec.structs.replace(known, status=msgspec.convert(merged, EgressTunnelStatus, strict=False))
+        )
+
+
+def _merge(document: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(document)
+    for key, value in patch.items():
+        merged[key] = _merge(merged.get(key, {}), value) if isinstance(value, dict) else value
+    return merged
+
+
+def tunnel(number: int, *, phase: str = "Init") -> EgressTunnel:
+    parent = TunnelParent() if number == 1 else TunnelParent(name="eth0", ipv4=f"10.6.0.{number}/16")
+    end = TunnelEnd(ipv4=f"172.31.0.{number}", ipv6=f"fd11::{number}", mac=f"66:00:00:00:00:0{number}", parent=parent)
+    status = EgressTunnelStatus(
+        tunnel=end,
+        phase=phase,
+        mark=f"{0x26000000 + (number << 8):#010x}",
+        node_addresses=(f"10.6.0.{number}",),
+        pod_cidrs=(f"10.244.{number}.0/24",),
+    )
+    return EgressTunnel(metadata=ObjectMeta(name=f"n{number}"), status=status)
+
+
+def ref(name: str = "p1") -> PolicyRef:
+    return PolicyRef(namespace="t1", name=name)
+
+
+def eip(ipv4: str = "10.6.1.1", *policies: str, leaving: int = 0) -> EipEntry:
+    return EipEntry(ipv4=ipv4, policies=tuple(ref(name) for name in policies or ("p1",)), leaving=leaving)
+
+
+def listed(node: str, *eips: EipEntry, term: int = 1) -> GatewayNode:
+    return GatewayNode(name=node, status="Ready", term=term, eips=eips)
+
+
+def gateway(*nodes: GatewayNode, revision: int = 1, fail_policy: str = "Closed", name: str = "eg1") -> EgressGateway:
+    selector = NodeSelector(selector=LabelSelector(match_labels=dict(LABELS)))
+    return EgressGateway(
+        metadata=ObjectMeta(name=name),
+        spec=EgressGatewaySpec(node_selector=selector, fail_policy=fail_policy),
+        status=EgressGatewayStatus(revision=revision, node_list=nodes),
+    )
+
+
+def policy(name: str = "p1", *, destinations: tuple[str, ...] = ("8.8.8.0/24",), **spec: Any) -> EgressGatewayPolicy:
+    spec.setdefault("applied_to", AppliedTo(pod_selector=LabelSelector()))
+    return EgressGatewayPolicy(
+        metadata=ObjectMeta(name=name, namespace="t1"),
+        spec=EgressGatewayPolicySpec(egress_gateway_name="eg1", dest_subnet=destinations, **spec),
+    )
+
+
+def endpoints(*pods: tuple[str, str], name: str = "p1", number: int = 0) -> EndpointSlice:
+    """`pods` are addresses and nodes."""
+    return EndpointSlice(
+        metadata=ObjectMeta(name=f"{name}-{number}", namespace="t1", labels={LABEL_POLICY: name}),
+        endpoints=tuple(Endpoint(ipv4_list=(address,), node_name=node) for address, node in pods),
+    )
+
+
+async def _inline(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    await asyncio.sleep(0.002)
+    return function(*args, **named)
+
+
+class Agent:
+    """One life of the process."""
+
+    def __init__(self, cluster: Cluster, lease: MemoryLease, journal: Journal) -> None:
+        loop = asyncio.get_running_loop()
+        self.logged = structlog.testing.LogCapture()
+        log = structlog.wrap_logger(None, processors=[self.logged])
+        self.registry = CollectorRegistry()
+        self.overlay = MemoryOverlay(journal)
+        self.tables = MemoryTables(journal)
+        self.flows = MemoryFlows(journal)
+        caches = Caches(
+            gateways=cluster.gateways,
+            policies=cluster.policies,
+            slices=cluster.slices,
+            tunnels=cluster.tunnels,
+            pools=cluster.pools,
+            nodes=cluster.nodes,
+        )
+        self.picture = ChangeTracker(caches, node=NODE)
+        self.keeper = LeaseRenewer(
+            lease,
+            node=NODE,
+            timing=FenceTiming(),
+            metrics=LeaseMetrics(self.registry),
+            log=log,
+            clock=loop.time,
+            wall=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+            random=lambda: 0.5,
+        )
+        metrics = NodeMetrics(self.registry)
+        self.fuse = KernelLease(self.tables, self.keeper, metrics=metrics, log=log)
+        self.announcer = Announcer(
+            self.overlay, may_hold=lambda: self.keeper.term is not None, metrics=metrics, log=log, clock=loop.time
+        )
+        self.nudger = ConnectionProber(self.flows, metrics=ProbeMetrics(self.registry), log=log, clock=loop.time)
+        self.reporter = TunnelReporter(cluster, self.picture.own_tunnel, log=log, random=lambda: 0.5)
+        self.mesh = MeshSync(self.overlay, self.reporter, vni=100, port=7789, log=log)
+        self.applier = Applier(
+            Deps(
+                overlay=self.overlay,
+                tables=self.tables,
+                mesh=self.mesh,
+                keeper=self.keeper,
+                fuse=self.fuse,
+                announcer=self.announcer,
+                nudger=self.nudger,
+                picture=self.picture,
+                book=DataPlaneBuilder(DataPlaneIndex(), node=NODE, extra=()),
+            ),
+            node=NODE,
+            known=_known,
+            metrics=metrics,
+            log=log,
+            random=lambda: 0.5,
+            compute=_inline,
+        )
+        cluster.gateways.subscribe(self.picture.note_gateway)
+        cluster.policies.subscribe(self.picture.note_policy)
+        cluster.slices.subscribe(self.picture.note_slice)
+        cluster.tunnels.subscribe(self.picture.note_tunnel)
+        cluster.tunnels.subscribe(lambda _old, _new: self.reporter.look())
+        cluster.pools.subscribe(self.picture.note_pool)
+        cluster.nodes.subscribe(self.picture.note_node)
+        self.keeper.on_term(self.applier.note_term)
+        self.keeper.on_renewal(self.fuse.renew)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for part in (self.fuse, self.announcer, self.nudger, self.reporter, self.keeper, self.applier):
+                group.create_task(part.run())
+
+
+async def _known() -> None:
+    await asyncio.sleep(0.01)
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.lease = MemoryLease()
+        self.journal = Journal()
+        self.agent = Agent(self.cluster, self.lease, self.journal)
+
+    @property
+    def eips(self) -> list[str]:
+        return sorted(map(str, self.agent.overlay.eips))
+
+
+@asynccontextmanager
+async def running(scene: Scene) -> AsyncIterator[Scene]:
+    """The agent works for the time of the block; a fault of it is raised at its end."""
+    task = asyncio.create_task(scene.agent.run())
+    try:
+        yield scene
+    finally:
+        if not task.done():
+            task.cancel()
+        await asyncio.wait({task})
+    assert task.cancelled(), task.exception()
+
+
+async def until(holds: Callable[[], object], *, seconds: float = 30.0, step: float = 0.001) -> None:
+    """Return when it holds; looked at every virtual `step`."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not holds():
+        assert loop.time() < deadline, "not in time"
+        await asyncio.sleep(step)

@@ -1,0 +1,355 @@
+"""The agent of a node as a whole: what it has the kernel do, in which order, and what it does not."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from coil.crd.builtin import Node
+from coil.crd.egress_gateway import GatewayNode
+from coil.crd.meta import ObjectMeta
+from coil.eip.eip_table import CLOSED, HERE
+from coil.kube.lease_lock import Lease, LeaseSpec
+from coil_egress_agent.eip.node_lease import parse_tenure
+from tests.coil_egress_agent.eip.memory_lease import Trip
+from tests.coil_egress_agent.eip.node_scene import (
+    Scene,
+    eip,
+    endpoints,
+    gateway,
+    listed,
+    policy,
+    running,
+    until,
+)
+
+POD = ("10.244.1.5", "n1")
+FAR_POD = ("10.244.2.5", "n2")
+MARK = 0x26000000
+
+
+def fill(scene: Scene, *nodes: GatewayNode, revision: int = 1, fail_policy: str = "Closed") -> None:
+    scene.cluster.gateways.put(gateway(*nodes, revision=revision, fail_policy=fail_policy))
+    scene.cluster.policies.put(policy())
+    scene.cluster.slices.put(endpoints(POD, FAR_POD))
+
+
+def unlabel(scene: Scene) -> None:
+    [node] = scene.cluster.nodes.items()
+    scene.cluster.nodes.put(Node(metadata=msgspec.structs.replace(node.metadata, labels={})))
+
+
+def held_scene() -> Scene:
+    """The lease of an earlier process is there, in its first term, and the address is given for it."""
+    scene = Scene()
+    spec = LeaseSpec(holder_identity="n1", lease_transitions=1)
+    scene.lease.put(Lease(metadata=ObjectMeta(name="coil-eip-n1"), spec=spec))
+    fill(scene, listed("n1", eip()), listed("n2"))
+    return scene
+
+
+def position(scene: Scene, call: str, what: object = None) -> int:
+    for place, (_, name, content) in enumerate(scene.journal.entries):
+        if name == call and (what is None or content == what):
+            return place
+    raise AssertionError(f"{call} {what} is not among {scene.journal.entries}")
+
+
+def way(scene: Scene) -> object:
+    return next(iter(scene.agent.tables.of("way").values()), None)
+
+
+async def test_a_node_that_no_gateway_selects_has_the_mesh_and_no_lease() -> None:
+    scene = Scene()
+    unlabel(scene)
+    fill(scene, listed("n2", eip()))
+    async with running(scene):
+        await until(lambda: not scene.agent.applier.missing())
+        await asyncio.sleep(5)
+        assert scene.lease.calls == []
+        assert len(scene.agent.overlay.peers) == 2
+        assert scene.agent.overlay.marks == {MARK + 0x200: scene.agent.overlay.marks[MARK + 0x200]}
+        assert way(scene) == MARK + 0x200
+        assert "alive" not in scene.journal.calls()
+        assert scene.agent.tables.of("class4").keys() == {"10.244.1.5"}
+        own = scene.cluster.tunnels.get("n1")
+        assert own is not None
+        assert (own.status.phase, own.status.tunnel.parent.ipv4) == ("Ready", "10.6.0.1/16")
+
+
+async def test_an_address_is_taken_in_order() -> None:
+    scene = Scene()
+    fill(scene)
+    async with running(scene):
+        await until(lambda: scene.agent.keeper.term == 1)
+        await asyncio.sleep(0.5)
+        scene.journal.clear()
+        fill(scene, listed("n1", eip()), revision=2)
+        await until(lambda: "announce" in scene.journal.calls())
+        assert position(scene, "change") < position(scene, "eips", ["10.6.1.1"]) < position(scene, "announce")
+        assert way(scene) == HERE
+        [chosen] = {scene.agent.tables.of("choice4")[key] for key in scene.agent.tables.of("choice4")}
+        assert scene.agent.tables.of("eip4") == {chosen: "10.6.1.1"}
+        assert scene.agent.tables.of("eips4").keys() == {"10.6.1.1"}
+        # Back to pods of this policy: the mark of their node.
+        assert set(scene.agent.overlay.marks) == {MARK + 0x200}
+        await asyncio.sleep(4)
+        told = [when for when, call, what in scene.journal.entries if call == "announce" and what == ["10.6.1.1"]]
+        assert [round(when - told[0], 1) for when in told] == [0.0, 0.1, 0.3, 1.0, 3.0]
+        assert scene.agent.tables.alive
+
+
+async def test_nothing_of_another_term_is_taken() -> None:
+    scene = Scene()
+    fill(scene, listed("n1", eip(), term=7))
+    async with running(scene):
+        await until(lambda: scene.agent.keeper.term)
+        await asyncio.sleep(1)
+        assert scene.agent.keeper.term == 8
+        assert scene.eips == []
+        assert way(scene) == CLOSED
+        fill(scene, listed("n1", eip(), term=8), revision=2)
+        await until(lambda: scene.eips == ["10.6.1.1"])
+
+
+async def test_a_leaving_address_is_off_before_it_is_said_to_be() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips)
+        await asyncio.sleep(0.55)
+        scene.journal.clear()
+        scene.journal.stall["eips"] = 0.05
+        fill(scene, listed("n1", eip(leaving=2)), revision=2)
+
+        def applied() -> int:
+            assert scene.lease.lease is not None
+            tenure = parse_tenure(scene.lease.lease)
+            assert tenure is not None
+            return tenure.applied.get("uid-eg1", 0)
+
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await until(lambda: applied() == 2)
+        assert scene.eips == []
+        # Not with the next renewal in its time, but at once.
+        assert loop.time() - began < 0.12
+        assert position(scene, "eips", []) < position(scene, "change")
+        assert way(scene) == CLOSED
+        await asyncio.sleep(4)
+        assert "announce" not in [call for _, call, what in scene.journal.entries if what]
+
+
+async def test_without_a_renewal_everything_is_withdrawn_when_the_fence_is_over() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips)
+        await asyncio.sleep(0.3)
+        scene.lease.usual = Trip(reaches=False)
+        last = scene.lease.writes[-1][0]
+        loop = asyncio.get_running_loop()
+        await until(lambda: not scene.eips)
+        assert loop.time() - last < 0.61
+        assert not scene.agent.tables.alive
+        await asyncio.sleep(1)
+        assert way(scene) == CLOSED
+        scene.lease.usual = Trip()
+        await until(lambda: scene.eips == ["10.6.1.1"])
+        assert scene.agent.keeper.term == 1
+        await until(lambda: scene.agent.tables.alive)
+        assert way(scene) == HERE
+
+
+async def test_the_fence_does_not_wait_for_a_round_that_hangs() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips)
+        scene.journal.stall.update({"change": 20.0, "peers": 20.0})
+        fill(scene, listed("n1", eip(), eip("10.6.1.2", "p2")), revision=2)
+        await asyncio.sleep(0.3)
+        scene.lease.usual = Trip(reaches=False)
+        await asyncio.sleep(0.65)
+        assert scene.eips == []
+        await asyncio.sleep(30)
+        assert scene.eips == []
+        assert not scene.agent.tables.alive
+
+
+async def test_the_kernel_is_not_kept_alive_for_what_it_holds_of_an_earlier_term() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips and scene.agent.tables.alive)
+        scene.journal.stall["eips"] = 5.0  # the address cannot be taken off soon
+        scene.lease.revoke()
+        await until(lambda: scene.agent.keeper.term == 2)
+        await asyncio.sleep(0.7)
+        assert not scene.agent.tables.alive
+        await asyncio.sleep(12)
+        assert scene.eips == []
+        assert scene.agent.tables.alive
+
+
+async def test_an_address_that_goes_to_another_node_is_followed() -> None:
+    scene = Scene()
+    fill(scene, listed("n2", eip()), listed("n3"))
+    async with running(scene):
+        await until(lambda: way(scene) == MARK + 0x200)
+        scene.journal.clear()
+        fill(scene, listed("n2"), listed("n3", eip()), revision=2)
+        await until(lambda: set(scene.agent.overlay.marks) == {MARK + 0x300})
+        assert way(scene) == MARK + 0x300
+        both = [MARK + 0x200, MARK + 0x300]
+        assert position(scene, "marks", both) < position(scene, "change") < position(scene, "marks", both[1:])
+
+
+async def test_no_node_left_closed_and_open() -> None:
+    scene = Scene()
+    fill(scene, listed("n2"))
+    async with running(scene):
+        await until(lambda: way(scene) == CLOSED)
+        fill(scene, listed("n2"), fail_policy="Open", revision=2)
+        await until(lambda: way(scene) is None and scene.agent.tables.of("choice4"))
+
+
+async def test_a_mesh_that_cannot_be_made_is_said_and_closes_what_it_would_carry() -> None:
+    scene = held_scene()
+    scene.journal.refuse.add("tunnel")
+    fill(scene, listed("n2", eip(), term=1), listed("n1", eip("10.6.1.2", "p2")))
+    async with running(scene):
+        await until(lambda: scene.eips == ["10.6.1.2"])
+        assert way(scene) == CLOSED
+        assert scene.agent.applier.missing() == "tunnel: no"
+        own = scene.cluster.tunnels.get("n1")
+        assert own is not None
+        assert own.status.phase == "Failed"
+        scene.journal.refuse.clear()
+        await until(lambda: way(scene) == MARK + 0x200)
+        assert not scene.agent.applier.missing()
+        await until(lambda: scene.cluster.tunnels.get("n1").status.phase == "Ready")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("call", ["sync", "change", "eips", "marks", "device"])
+async def test_what_the_kernel_refuses_is_tried_again(call: str) -> None:
+    scene = Scene()
+    fill(scene)
+    async with running(scene):
+        await until(lambda: scene.agent.keeper.term)
+        scene.journal.refuse.add(call)
+        fill(scene, listed("n1", eip()), listed("n2", eip("10.6.1.2", "p2")), revision=2)
+        scene.cluster.policies.put(policy("p2", destinations=("9.9.9.0/24",)))
+        scene.cluster.slices.put(endpoints(POD, name="p2"))
+        scene.agent.applier.look_around()
+        await asyncio.sleep(5)
+        scene.journal.refuse.clear()
+        await until(lambda: scene.eips == ["10.6.1.1"])
+        await until(lambda: not scene.agent.applier.missing())
+        assert set(scene.agent.tables.of("way").values()) == {HERE, MARK + 0x200}
+        assert MARK + 0x200 in scene.agent.overlay.marks
+
+
+async def test_a_foreign_change_of_addresses_is_mended_and_told() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips)
+        await asyncio.sleep(4)
+        scene.journal.clear()
+        scene.agent.overlay.eips = frozenset()
+        scene.agent.applier.look_at_overlay()
+        await until(lambda: scene.eips)
+        await until(lambda: "announce" in scene.journal.calls())
+        assert scene.agent.registry.get_sample_value("coil_egress_eip_repairs_total", {"what": "addresses"}) == 1
+        assert "sync" not in scene.journal.calls()
+
+
+async def test_a_foreign_change_of_tables_is_mended() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips)
+        await asyncio.sleep(1)
+        scene.agent.tables.elements.clear()
+        scene.agent.applier.look_around()
+        await until(lambda: way(scene) == HERE)
+        assert scene.agent.registry.get_sample_value("coil_egress_eip_repairs_total", {"what": "tables"}) == 1
+
+
+async def test_a_change_of_tables_that_was_told_is_looked_for_there_alone() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips)
+        await asyncio.sleep(1)
+        scene.journal.clear()
+        scene.agent.tables.elements.clear()
+        scene.agent.applier.look_at_tables()
+        await until(lambda: way(scene) == HERE)
+        assert scene.journal.calls().count("sync") == 1
+        assert "tunnel" not in scene.journal.calls()
+        assert scene.eips == ["10.6.1.1"]
+        scene.agent.applier.look_around()
+        await until(lambda: "tunnel" in scene.journal.calls())
+        await asyncio.sleep(1)
+        assert scene.journal.calls().count("sync") == 2
+
+
+async def test_a_refused_change_of_elements_ends_in_a_comparison() -> None:
+    scene = Scene()
+    fill(scene, listed("n2", eip()))
+    async with running(scene):
+        await until(lambda: way(scene) == MARK + 0x200)
+        scene.agent.tables.elements.clear()
+        fill(scene, listed("n3", eip()), revision=2)
+        await until(lambda: way(scene) == MARK + 0x300)
+
+
+async def test_leaving_takes_off_gives_back_and_waits_for_the_others() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips and scene.agent.tables.alive)
+        leaving = asyncio.create_task(scene.agent.applier.leave(seconds=5))
+        await until(lambda: not scene.lease.holder)
+        assert scene.eips == []
+        assert (scene.lease.holder, scene.lease.term) == ("", 1)
+        assert not leaving.done()
+        fill(scene, listed("n1"), listed("n2", eip()), revision=2)
+        await leaving
+        assert way(scene) == MARK + 0x200
+        assert MARK + 0x200 in scene.agent.overlay.marks
+        assert scene.lease.holder == ""
+
+
+async def test_leaving_a_node_without_anything_takes_no_time() -> None:
+    scene = Scene()
+    fill(scene, listed("n2", eip()))
+    async with running(scene):
+        await until(lambda: way(scene))
+        began = asyncio.get_running_loop().time()
+        await scene.agent.applier.leave(seconds=5)
+        assert asyncio.get_running_loop().time() - began < 0.5
+
+
+async def test_a_node_that_is_not_selected_any_more_keeps_its_lease_until_its_addresses_have_left() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips)
+        unlabel(scene)
+        await asyncio.sleep(1)
+        assert scene.eips == ["10.6.1.1"]
+        fill(scene, listed("n1", eip(leaving=2)), revision=2)
+        await until(lambda: not scene.eips)
+        await asyncio.sleep(1)
+        assert scene.lease.holder == "n1"
+        fill(scene, listed("n2", eip()), revision=3)
+        await until(lambda: not scene.lease.holder)
+        await until(lambda: scene.agent.keeper.idle)
+
+
+async def test_a_status_older_than_what_was_applied_is_not_believed() -> None:
+    scene = Scene()
+    fill(scene, revision=5)
+    async with running(scene):
+        await until(lambda: scene.agent.keeper.term)
+        fill(scene, listed("n1", eip()), revision=6)
+        await until(lambda: scene.eips)
+        await asyncio.sleep(0.5)
+        fill(scene, listed("n1", eip(), eip("10.6.1.9")), revision=3)
+        await until(lambda: not scene.eips)
+        fill(scene, listed("n1", eip()), revision=7)
+        await until(lambda: scene.eips == ["10.6.1.1"])

@@ -1,0 +1,295 @@
+"""The small parts: what they say and when they keep silent."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+import msgspec
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+
+from coil.crd.egress_gateway import EgressGatewaySpec, Ranges
+from coil.crd.egress_gateway_policy import EgressIP, PolicyEip
+from coil.crd.meta import ObjectMeta
+from coil.eip.claim import Eip
+from coil.eip.eip_table import EipTableOptions, forward_shim
+from coil.kernel.family import Family
+from coil.kernel.nft_element import ElementChanges, SetName
+from coil.kernel.nft_table import TableFamily
+from coil.runtime.flag import parse_settings
+from coil_egress_agent.eip.announcer import Announcer
+from coil_egress_agent.eip.cleanup import clean_node
+from coil_egress_agent.eip.data_plane_builder import parse_networks, wished_eip
+from coil_egress_agent.eip.forward_shim import ensure_shim, remove_shim
+from coil_egress_agent.eip.mesh import (
+    MeshError,
+    plan_marks,
+    plan_peers,
+    plan_tunnel,
+    underlay_choices,
+)
+from coil_egress_agent.eip.metric import NodeMetrics
+from coil_egress_agent.eip.nft_store import split_changes
+from coil_egress_agent.eip.node_assignment import LeaseState, Way, plan_share, plan_ways
+from coil_egress_agent.eip.settings import Settings
+from coil_egress_agent.eip.tunnel_report import MeshReport, plan_report
+from tests.coil_egress_agent.eip.memory_node import PARENT, Journal, MemoryOverlay, MemoryTables
+from tests.coil_egress_agent.eip.node_scene import LABELS, NODE, eip, gateway, listed, policy, ref, tunnel
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ENVIRONMENT = {"COIL_NODE_NAME": "n1"}
+
+
+def tenancy(term: int | None = 1, **applied: int) -> LeaseState:
+    return LeaseState(node=NODE, term=term, applied=applied)
+
+
+def read_settings(*arguments: str) -> Settings:
+    return parse_settings(Settings, arguments, ENVIRONMENT, program="x", about="x")
+
+
+def test_settings() -> None:
+    settings = read_settings("--cluster-cidr=10.96.0.0/12, fd00:96::1/112", "--eip-lease", "1s")
+    assert settings.node_name == "n1"
+    assert settings.eip_lease_namespace == "coil-eip-leases"
+    assert (settings.eip_lease, settings.tunnel_port, settings.tunnel_vni) == (1.0, 7789, 100)
+    assert settings.cluster_cidr == (ip_network("10.96.0.0/12"), ip_network("fd00:96::/112"))
+    assert str(settings.metrics_addr) == "127.0.0.1:9398"
+    assert (settings.keep_source, settings.forward_shim, settings.cleanup) == (True, False, False)
+
+
+@pytest.mark.parametrize("arguments", [("--eip-lease=100ms",), ("--cluster-cidr=x",), ("--node-name=A_B",)])
+def test_settings_that_are_wrong(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(*arguments)
+    assert arguments[0].partition("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("nodes", "labels", "term", "wanted", "known", "addresses"),
+    [
+        ((), LABELS, None, True, 0, ()),
+        ((), {}, None, False, 0, ()),
+        ((), None, None, False, 0, ()),
+        ((listed("n1", eip(), term=3),), {}, 3, True, 3, ("10.6.1.1",)),
+        ((listed("n1", eip(), term=3),), {}, 2, True, 3, ()),
+        ((listed("n1", eip(), term=3),), {}, None, True, 3, ()),
+        ((listed("n1", eip(leaving=1), term=3),), {}, 3, True, 3, ()),
+        ((listed("n1", eip(""), term=3),), {}, 3, True, 3, ()),
+        ((listed("n1", eip("nonsense"), term=3),), {}, 3, True, 3, ()),
+        ((listed("n1", term=3), listed("n2", eip())), {}, 3, False, 3, ()),
+    ],
+)
+def test_share(
+    nodes: Sequence[object],
+    labels: dict[str, str] | None,
+    term: int | None,
+    wanted: bool,
+    known: int,
+    addresses: tuple[str, ...],
+) -> None:
+    share = plan_share([gateway(*nodes)], tenancy(term), labels=labels)  # type: ignore[arg-type]
+    assert (share.wanted, share.known_term) == (wanted, known)
+    assert share.addresses == frozenset(map(ip_address, addresses))
+
+
+def test_an_empty_selector_selects_nothing() -> None:
+    bare = msgspec.structs.replace(gateway(), spec=EgressGatewaySpec())
+    assert not plan_share([bare], tenancy(), labels=LABELS).wanted
+
+
+def test_ways() -> None:
+    address = IPv4Address("10.6.1.1")
+
+    def way(*nodes: object, **facts: int) -> Way | None:
+        return plan_ways([gateway(*nodes)], tenancy(**facts)).get(ref())  # type: ignore[arg-type]
+
+    assert way() is None
+    assert way(listed("n2", eip())) == Way("n2", address)  # type: ignore[arg-type]
+    assert way(listed("n2", eip(""))) == Way("n2")  # type: ignore[arg-type]
+    assert way(listed("n1", eip())) == Way(NODE, address)
+    gone = Way(None, address, moving=True)
+    assert way(listed("n1", eip()), term=2) == Way(None, address, moving=True, given=NODE)
+    assert way(listed("n1", eip(leaving=3))) == gone
+    assert way(listed("n2", eip(leaving=3))) == gone
+    # The new place counts, on whichever side it stands.
+    moved = Way("n3", IPv4Address("10.6.1.2"))  # type: ignore[arg-type]
+    assert way(listed("n2", eip(leaving=3)), listed("n3", eip("10.6.1.2"))) == moved
+    assert way(listed("n3", eip("10.6.1.2")), listed("n4", eip(leaving=3))) == moved
+
+
+def test_a_stale_status_gives_nothing() -> None:
+    stale = msgspec.structs.replace(gateway(listed("n1", eip()), revision=3), metadata=ObjectMeta(name="g", uid="u"))
+    assert plan_ways([stale], tenancy(u=4))[ref()].moving
+    assert not plan_ways([stale], tenancy(u=3))[ref()].moving
+
+
+def test_peers_are_the_complete_tunnels_of_others() -> None:
+    bare = msgspec.structs.replace(tunnel(4), status=msgspec.structs.replace(tunnel(4).status, mark=""))
+    twin = msgspec.structs.replace(tunnel(2), metadata=ObjectMeta(name="n5"))
+    peers = plan_peers([tunnel(3), tunnel(1), tunnel(2), bare, twin], node=NODE)
+    assert [peer.node for peer in peers] == ["n2", "n3"]
+    assert peers[0].overlay(Family.IPV6) is None
+    end = peers[0].overlay(Family.IPV4)
+    assert end is not None
+    assert end.underlay == ip_address("10.6.0.2")
+    assert set(plan_marks(peers, {"n3", "n9"})) == {0x26000300}  # type: ignore[arg-type]
+    assert len(plan_marks(peers, None)) == 2
+
+
+def test_the_own_tunnel() -> None:
+    status = msgspec.structs.replace(tunnel(1).status, node_addresses=("fd06::1", "host", "10.6.0.1"))
+    assert underlay_choices(status) == (ip_address("10.6.0.1"), ip_address("fd06::1"))
+    vxlan = plan_tunnel(status, underlay=ip_address("10.6.0.1"), parent=PARENT, vni=100, port=7789)
+    assert (vxlan.mtu, vxlan.mac, str(vxlan.local)) == (1450, "66:00:00:00:00:01", "10.6.0.1")
+    assert list(map(str, vxlan.addresses)) == ["172.31.0.1/32", "fd11::1/128"]
+    with pytest.raises(MeshError):
+        underlay_choices(msgspec.structs.replace(status, node_addresses=()))
+    bare = msgspec.structs.replace(status, tunnel=msgspec.structs.replace(status.tunnel, mac="x"))
+    with pytest.raises(MeshError):
+        plan_tunnel(bare, underlay=ip_address("10.6.0.1"), parent=PARENT, vni=100, port=7789)
+
+
+@pytest.mark.parametrize(
+    ("phase", "working", "said"),
+    [
+        ("Init", True, "Ready"),
+        ("Init", False, "Failed"),
+        ("Ready", False, "Failed"),
+        ("HeartbeatTimeout", True, None),
+        ("NodeNotReady", True, None),
+        ("Pending", True, None),
+    ],
+)
+def test_the_phase(phase: str, working: bool, said: str | None) -> None:
+    patch = plan_report(tunnel(2, phase=phase), MeshReport(working=working, parent=PARENT), now=NOW)
+    assert patch is not None  # the parent is another one
+    assert patch["status"].get("phase") == said
+    assert patch["status"]["tunnel"] == {"parent": {"name": "eth0", "ipv4": "10.6.0.1/16", "ipv6": "fd06::1/64"}}
+    assert patch["status"]["lastHeartbeatTime"] == "2026-01-02T03:04:05Z"
+
+
+def test_nothing_is_said_twice() -> None:
+    assert plan_report(tunnel(2, phase="Ready"), MeshReport(working=True), now=NOW) is None
+
+
+def test_the_families_of_a_policy_that_nobody_carries() -> None:
+    v4 = msgspec.structs.replace(gateway(), spec=EgressGatewaySpec(ranges=Ranges(ipv4=("10.6.1.1",))))
+    assert wished_eip(policy(), v4) == Eip(IPv4Address(0), None)
+    assert wished_eip(policy(), None) is None
+    assert wished_eip(policy(egress_ip=EgressIP(use_node_ip=True)), v4) is None
+    assert wished_eip(policy(egress_ip=EgressIP(ipv6="fd00::1")), v4) == Eip(None, IPv6Address("fd00::1"))
+    known = policy()
+    known = msgspec.structs.replace(known, status=msgspec.structs.replace(known.status, eip=PolicyEip(ipv4="10.6.1.7")))
+    assert wished_eip(known, v4) == Eip(IPv4Address("10.6.1.7"), None)
+
+
+def test_networks() -> None:
+    assert parse_networks(["10.1.2.3/8", "x", "", "fd00::1"]) == (ip_network("10.0.0.0/8"), ip_network("fd00::1"))
+
+
+def test_what_is_looked_up_comes_before_what_leads_to_it() -> None:
+    names = [SetName(TableFamily.INET, "coil-eip", name) for name in ("class4", "choice4", "way")]
+    steps = list(split_changes(ElementChanges(adds={name: {"x": "y"} for name in names}), limit=1))
+    assert [list(step.adds) for step in steps] == [[name] for name in reversed(names)]
+
+
+def test_what_comes_anew_comes_with_all_else() -> None:
+    choices, ways = (SetName(TableFamily.INET, "coil-eip", name) for name in ("choice4", "way"))
+    changes = ElementChanges(anew={choices: {"x": "y"}}, adds={ways: {str(n): n for n in range(9)}})
+    assert list(split_changes(changes, limit=4)) == [changes]
+
+
+def test_large_additions_come_in_steps_with_classes_last() -> None:
+    classes = SetName(TableFamily.INET, "coil-eip", "class4")
+    ways = SetName(TableFamily.INET, "coil-eip", "way")
+    adds = {classes: {str(n): "1:1" for n in range(7)}, ways: {str(n): n for n in range(4)}}
+    steps = list(split_changes(ElementChanges(adds=adds), limit=4))  # type: ignore[arg-type]
+    assert [len(step) for step in steps] == [4, 4, 3]
+    assert list(steps[0].adds) == [ways]
+    both = ElementChanges(adds=adds, deletes={ways: ("x",)})  # type: ignore[arg-type]
+    assert list(split_changes(both, limit=4)) == [both]
+
+
+class Iptables:
+    """Implements `Run`: the rules of each program's chain."""
+
+    def __init__(self, *, present: bool = True) -> None:
+        self.rules: dict[str, list[tuple[str, ...]]] = {"iptables": [], "ip6tables": []}
+        self._present = present
+
+    async def __call__(self, command: Sequence[str]) -> int:
+        if not self._present:
+            raise FileNotFoundError(command[0])
+        program, action, rule = command[0], command[3], tuple(command[5:])
+        chain = self.rules[program]
+        if action == "-I":
+            chain.insert(0, rule[1:])
+            return 0
+        if rule not in chain:
+            return 1
+        if action == "-D":
+            chain.remove(rule)
+        return 0
+
+
+async def test_the_shim_comes_once_and_goes_wholly() -> None:
+    iptables, rules = Iptables(), forward_shim(EipTableOptions())
+    await ensure_shim(rules, run=iptables)
+    await ensure_shim(rules, run=iptables)
+    assert sorted(iptables.rules["ip6tables"]) == sorted(rules)
+    iptables.rules["iptables"] *= 2
+    await remove_shim(rules, run=iptables)
+    assert iptables.rules == {"iptables": [], "ip6tables": []}
+    await remove_shim(rules, run=Iptables(present=False))
+
+
+async def test_a_cleanup_takes_the_addresses_first() -> None:
+    journal = Journal()
+    await clean_node(
+        MemoryOverlay(journal), MemoryTables(journal), options=EipTableOptions(), run=Iptables(present=False)
+    )
+    assert journal.calls() == ["clean overlay", "clean tables"]
+
+
+async def test_what_was_withheld_is_not_announced_any_more() -> None:
+    loop, journal, held = asyncio.get_running_loop(), Journal(), [True]
+    announcer = Announcer(
+        MemoryOverlay(journal),
+        may_hold=lambda: held[0],
+        metrics=NodeMetrics(CollectorRegistry()),
+        log=structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()]),
+        clock=loop.time,
+    )
+    one, two = ip_address("10.6.1.1"), ip_address("fd06::9")
+    task = asyncio.create_task(announcer.run())
+    announcer.announce([one, two])
+    await asyncio.sleep(0.2)
+    announcer.withhold([one])
+    await asyncio.sleep(0.2)
+    journal.refuse.add("announce")
+    await asyncio.sleep(1)
+    journal.refuse.clear()
+    held[0] = False
+    await asyncio.sleep(5)
+    assert [what for _, _, what in journal.entries] == [["10.6.1.1", "fd06::9"]] * 2 + [["fd06::9"], []]
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def test_sources_go_in_steps_before_all_else() -> None:
+    classes = SetName(TableFamily.INET, "coil-eip", "class4")
+    ways = SetName(TableFamily.INET, "coil-eip", "way")
+    goes = tuple(str(n) for n in range(7))
+    alone = ElementChanges(deletes={classes: goes})
+    assert [step.deletes[classes] for step in split_changes(alone, limit=4)] == [goes[:4], goes[4:]]
+    changes = ElementChanges(deletes={classes: goes, ways: ("1:1",)}, adds={classes: {"6": "1:2"}})
+    steps = list(split_changes(changes, limit=4))
+    assert [dict(step.deletes) for step in steps] == [
+        {classes: goes[:4]},
+        {classes: goes[4:6]},
+        {classes: ("6",), ways: ("1:1",)},
+    ]
+    assert [dict(step.adds) for step in steps] == [{}, {}, {classes: {"6": "1:2"}}]

@@ -1,0 +1,101 @@
+"""What is let in, what is refused, and what a new Egress gets."""
+
+import json
+from typing import Any
+
+import pytest
+
+from coil.admission.review import AdmissionRequest, Allowed, Invalid, Operation, Verdict, decode_review
+from coil_egress_controller.egress.admission import MUTATE_PATH, VALIDATE_PATH, EgressAdmission
+from coil_egress_controller.eip.gateway_admission import GATEWAY_PATH
+from coil_egress_controller.eip.policy_admission import POLICY_PATH
+from integration.deployment import EGRESS_CONTROLLER, webhook_documents
+
+ADMISSION = EgressAdmission()
+
+
+def egress(name: str = "nat", **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"destinations": ["0.0.0.0/0"], **spec}}
+
+
+def request(operation: Operation, new: Any, old: Any = None) -> AdmissionRequest:
+    body = {
+        "uid": "uid-1",
+        "kind": {"group": "coil.cybozu.com", "version": "v2", "kind": "Egress"},
+        "operation": operation.value,
+        "name": "nat",
+        "object": new,
+        "oldObject": old,
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": body}
+    return decode_review(json.dumps(review).encode())
+
+
+def said(verdict: Verdict) -> list[str]:
+    assert isinstance(verdict, Allowed | Invalid)
+    return [] if isinstance(verdict, Allowed) else [error.path for error in verdict.errors]
+
+
+async def mutation(document: dict[str, Any], operation: Operation = Operation.CREATE) -> list[Any]:
+    verdict = await ADMISSION.mutate(request(operation, document))
+    assert isinstance(verdict, Allowed)
+    return list(verdict.patch)
+
+
+@pytest.mark.parametrize(
+    ("template", "operations"),
+    [
+        ({}, [{"op": "add", "path": "/spec/template/spec", "value": {"containers": [{"name": "egress"}]}}]),
+        ({"spec": None}, [{"op": "add", "path": "/spec/template/spec", "value": {"containers": [{"name": "egress"}]}}]),
+        ({"spec": {}}, [{"op": "add", "path": "/spec/template/spec/containers", "value": [{"name": "egress"}]}]),
+        (
+            {"spec": {"containers": []}},
+            [{"op": "add", "path": "/spec/template/spec/containers", "value": [{"name": "egress"}]}],
+        ),
+        ({"spec": {"containers": [{"name": "other"}]}}, []),
+        (None, []),
+    ],
+)
+async def test_a_new_template_without_containers_gets_the_routers(template: Any, operations: list[Any]) -> None:
+    assert await mutation(egress(template=template)) == operations
+
+
+async def test_an_old_template_is_left_alone_and_so_is_nonsense() -> None:
+    assert await mutation(egress(template={}), Operation.UPDATE) == []
+    assert await mutation({"metadata": {}, "spec": {"template": 1}}) == []
+
+
+async def test_a_new_one_keeps_every_rule() -> None:
+    assert said(await ADMISSION.validate(request(Operation.CREATE, egress()))) == []
+    bad = egress("1nat", destinations=["x"], podDisruptionBudget={"minAvailable": "200%"})
+    assert said(await ADMISSION.validate(request(Operation.CREATE, bad))) == [
+        "metadata.name",
+        "spec.destinations[0]",
+        "spec.podDisruptionBudget.minAvailable",
+    ]
+
+
+async def test_of_an_update_only_what_is_worse_is_refused() -> None:
+    old = egress("1nat", destinations=["x"])
+    labelled = old | {"metadata": {"name": "1nat", "labels": {"a": "b"}}}
+    assert said(await ADMISSION.validate(request(Operation.UPDATE, labelled, old))) == []
+    mended = egress("1nat", destinations=["10.0.0.0/8"])
+    assert said(await ADMISSION.validate(request(Operation.UPDATE, mended, old))) == []
+    worse = egress("1nat", destinations=["x", "y"])
+    assert said(await ADMISSION.validate(request(Operation.UPDATE, worse, old))) == ["spec.destinations[1]"]
+
+
+async def test_what_cannot_be_read_is_refused_unless_it_goes() -> None:
+    nonsense = {"metadata": {}, "spec": {"destinations": 1}}
+    assert said(await ADMISSION.validate(request(Operation.CREATE, nonsense))) == ["spec"]
+    assert said(await ADMISSION.validate(request(Operation.UPDATE, egress(), nonsense))) == []
+    assert said(await ADMISSION.validate(request(Operation.DELETE, None, nonsense))) == []
+
+
+def test_the_chart_names_the_paths_that_are_served() -> None:
+    documents = webhook_documents(EGRESS_CONTROLLER)
+    paths = {webhook["clientConfig"]["service"]["path"] for document in documents for webhook in document["webhooks"]}
+    assert {MUTATE_PATH, VALIDATE_PATH} == set(ADMISSION.judges)
+    assert paths == {MUTATE_PATH, VALIDATE_PATH, GATEWAY_PATH, POLICY_PATH}
+    for webhook in (webhook for document in documents for webhook in document["webhooks"]):
+        assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "None")

@@ -1,0 +1,198 @@
+"""Which policies are let in, of whom, and which changes of them."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from coil.admission.review import Operation
+from coil.admission.server import DEFAULT_LIMITS
+from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
+from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.kube.errors import UnavailableError
+from coil_egress_controller.eip.policy_admission import POLICY_PATH, PolicyAdmission
+from tests.coil.crd.eip_object import Document, gateway, placed, policy, policy_document
+from tests.coil.reconcile.virtual_time import run_virtual
+from tests.coil_egress_controller.eip_door import EipApi, request, said
+
+NAME = "spec.egressGatewayName"
+NO_DEFAULT = f"{NAME}: no egressGatewayName, and neither the namespace's label"
+SUBNET = {"podSubnet": ["172.29.16.0/24"]}
+
+
+class Door:
+    """The gateway `shared` lets everybody in, `shop` its own tenant."""
+
+    def __init__(self) -> None:
+        self.api = EipApi()
+        self.admission = PolicyAdmission(self.api.sight)
+        self.add_gateway("shared", ranges={"ipv4": ["10.6.0.1-10.6.0.9"], "ipv6": ["fd00::1-fd00::9"]})
+        self.add_gateway("shop", allowedNamespaces={"matchLabels": {"tenant": "shop"}})
+        self.api.add_namespace("shop", tenant="shop")
+        self.api.add_namespace("bank", tenant="bank")
+
+    def add_gateway(self, name: str, **spec: Any) -> None:
+        self.api.put(EGRESS_GATEWAYS, gateway(name, **spec))
+
+    async def create(self, document: Document, *, user: str = "jane") -> list[str]:
+        return said(await self.admission.validate(request(Operation.CREATE, document, user=user)))
+
+    async def update(self, old: Document, new: Document, *, user: str = "jane") -> list[str]:
+        return said(await self.admission.validate(request(Operation.UPDATE, new, old, user=user)))
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+def by(name: str, namespace: str = "shop", **spec: Any) -> Document:
+    return policy_document(namespace=namespace, egressGatewayName=name, **spec)
+
+
+async def test_a_good_policy_is_let_in(door: Door) -> None:
+    assert set(door.admission.judges) == {POLICY_PATH}
+    assert await door.create(by("shared")) == []
+    assert await door.create(by("shared", egressIP={"useNodeIP": True})) == []
+    assert await door.create(by("shop")) == []
+
+
+async def test_a_bad_policy_is_refused_without_a_look_at_anything(door: Door) -> None:
+    (error,) = await door.create(by("shared", destSubnet=["nonsense"]))
+    assert error == "spec.destSubnet[0]: 'nonsense' is not a network in CIDR notation"
+    assert door.api.calls == []
+
+
+async def test_what_the_schema_should_have_refused_is_no_crash(door: Door) -> None:
+    (error,) = await door.create({"metadata": {"name": "a"}, "spec": {"destSubnet": 5}})
+    assert error.startswith("spec: the object cannot be read")
+
+
+async def test_a_tenant_uses_only_what_lets_its_namespace_in(door: Door) -> None:
+    refusal = f"{NAME}: the EgressGateway 'shop' does not allow this namespace"
+    assert await door.create(by("shop", "bank")) == [refusal]
+    assert await door.create(by("nowhere")) == [f"{NAME}: there is no EgressGateway 'nowhere'"]
+
+
+async def test_labels_count_as_they_are_now(door: Door) -> None:
+    door.api.show_caches()
+    door.api.add_namespace("bank", tenant="shop")
+    assert await door.create(by("shop", "bank")) == []
+
+
+async def test_the_gateway_of_a_policy_that_names_none(door: Door) -> None:
+    (error,) = await door.create(by(""))
+    assert error.startswith(NO_DEFAULT)
+    door.api.add_namespace("shop", **{"egressgateway.spidernet.io/default": "shared"})
+    assert await door.create(by("")) == []
+    door.add_gateway("default", allowedNamespaces={"matchLabels": {"tenant": "bank"}})
+    assert await door.create(by("", "bank")) == []
+    door.api.add_namespace("shop", **{"egressgateway.spidernet.io/default": "nowhere"})
+    (error,) = await door.create(by(""))
+    assert error.startswith(NO_DEFAULT)
+
+
+async def test_a_gateway_that_goes_gets_no_new_policy(door: Door) -> None:
+    metadata = {"name": "going", "deletionTimestamp": "2030-01-01T00:00:00Z"}
+    door.api.put(EGRESS_GATEWAYS, msgspec.convert({"metadata": metadata}, EgressGateway))
+    assert await door.create(by("going")) == [f"{NAME}: the gateway 'going' is being deleted"]
+
+
+async def test_an_address_is_one_of_the_gateways(door: Door) -> None:
+    assert await door.create(by("shared", egressIP={"ipv4": "10.6.0.9", "ipv6": "fd00::1"})) == []
+    assert await door.create(by("shared", egressIP={"ipv4": "10.6.0.10"})) == [
+        "spec.egressIP.ipv4: is not an address of the gateway 'shared', which has 10.6.0.1-10.6.0.9"
+    ]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+async def test_another_tenants_address_is_not_to_be_had(door: Door, cached: bool) -> None:
+    door.api.put(EGRESS_GATEWAY_POLICIES, policy("vault", "bank", status=placed("shared", ipv4="10.6.0.5")))
+    if cached:
+        door.api.show_caches()
+    refusal = "spec.egressIP.ipv4: is the address of a policy in another namespace; ask for another"
+    assert await door.create(by("shared", egressIP={"ipv4": "10.6.0.5"})) == [refusal]
+    assert await door.create(by("shared", "bank", egressIP={"ipv4": "10.6.0.5"})) == []
+    assert (("list", "egressgatewaypolicies") in door.api.calls) is not cached
+
+
+async def test_a_pair_is_not_torn(door: Door) -> None:
+    bound = placed("shared", ipv4="10.6.0.5", ipv6="fd00::5")
+    door.api.put(EGRESS_GATEWAY_POLICIES, policy("first", status=bound))
+    (error,) = await door.create(by("shared", egressIP={"ipv4": "10.6.0.5", "ipv6": "fd00::6"}))
+    assert error == "spec.egressIP.ipv4: belongs to a pair with another address, which the policy shop/first has"
+    assert await door.create(by("shared", egressIP={"ipv4": "10.6.0.5", "ipv6": "fd00::5"})) == []
+
+
+async def test_to_select_pods_by_address_takes_a_right(door: Door) -> None:
+    (error,) = await door.create(by("shared", appliedTo=SUBNET))
+    assert error == (
+        "spec.appliedTo.podSubnet: selects pods of all namespaces, which takes the right to 'use' "
+        "egressgatewaypolicies/podsubnet: use a podSelector, or ask an administrator"
+    )
+    door.api.rights.add(("root", "shop"))
+    assert await door.create(by("shared", appliedTo=SUBNET), user="root") == []
+    (error,) = await door.create(by("shared", "bank", appliedTo=SUBNET), user="root")
+    assert error.startswith("spec.appliedTo.podSubnet")
+
+
+async def test_who_may_not_make_such_a_policy_may_not_change_one(door: Door) -> None:
+    old = by("shared", appliedTo=SUBNET)
+    wider = by("shared", appliedTo=SUBNET, destSubnet=["0.0.0.0/0"])
+    assert len(await door.update(old, wider)) == 1
+    assert await door.update(old, by("shared")) == []
+    assert await door.update(old, old | {"metadata": {**old["metadata"], "labels": {"a": "b"}}}) == []
+
+
+async def test_of_an_update_only_what_is_worse_is_refused(door: Door) -> None:
+    bad = by("nowhere", destSubnet=["10.0.0.0/8", "x"])
+    labelled = bad | {"metadata": {**bad["metadata"], "labels": {"a": "b"}}}
+    assert await door.update(bad, labelled) == []
+    assert await door.update(bad, by("nowhere", destSubnet=["x"])) == []
+    (error,) = await door.update(bad, by("nowhere", destSubnet=["x", "y"]))
+    assert error.startswith("spec.destSubnet[1]")
+    assert door.api.calls == [], "the gateway was chosen when it was created"
+
+
+async def test_gateway_and_address_stay(door: Door) -> None:
+    assert await door.update(by("shared"), by("shop", egressIP={"ipv4": "10.6.0.1"})) == [
+        f"{NAME}: is immutable; delete the policy and create another",
+        "spec.egressIP: is immutable; delete the policy and create another",
+    ]
+
+
+async def test_what_could_not_be_read_before_is_judged_like_a_new_one(door: Door) -> None:
+    nonsense = {"metadata": {"name": "policy-test", "namespace": "shop"}, "spec": 5}
+    assert await door.update(nonsense, by("shared")) == []
+    assert await door.update(nonsense, by("nowhere")) == [f"{NAME}: there is no EgressGateway 'nowhere'"]
+
+
+async def test_a_policy_can_always_go(door: Door) -> None:
+    going = request(Operation.DELETE, None, by("nowhere", destSubnet=["x"]))
+    assert said(await door.admission.validate(going)) == []
+
+
+async def test_the_caches_serve_when_the_api_server_does_not_say(door: Door) -> None:
+    door.api.show_caches()
+    door.api.refusal = UnavailableError("too busy", status=503)
+    assert await door.create(by("shop")) == []
+    assert len(await door.create(by("shop", "bank"))) == 1
+    # Who has which right is in no cache.
+    (error,) = await door.create(by("shared", appliedTo=SUBNET))
+    assert error == "unjudged: the API server does not say who has which right: too busy"
+
+
+def test_caches_are_asked_before_the_time_for_the_review_is_over(door: Door) -> None:
+    door.api.add_namespace("shop", **{"egressgateway.spidernet.io/default": "shared"})
+    door.api.show_caches()
+    door.api.silent = True
+
+    async def ask() -> tuple[list[str], float]:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        return await door.create(by("")), loop.time() - start
+
+    refused, seconds = run_virtual(ask)
+    assert refused == []
+    assert seconds < DEFAULT_LIMITS.seconds

@@ -1,0 +1,387 @@
+"""The node's books follow the AddressBlocks, and the pods come before both."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_REQUEST, BlockName, NodeName, PoolName, RequestUid
+from coil.ipam.node_ledger import LedgerConflictError, Reuse
+from coil.ipam.occupancy import Tally
+from coil.reconcile.informer import Informer
+from coil.reconcile.informer_metric import InformerMetrics
+from coild.addresses.block_store import BlockStore
+from coild.addresses.journal import AddressJournal
+from coild.addresses.journal_file import JournalFile
+from coild.model.address_source import HeldAddresses, PodAddresses, PodName
+from tests.coild.block_granter import NODE
+from tests.coild.scene import COOLING, LOG, World, end, key, now
+from tests.coild.virtual_loop import pass_turns
+from tests.coild.watched_api import MemorySource
+
+DEFAULT = PoolName("default")
+POD = PodName("apps", "pod")
+ZERO, ONE = BlockName("default-0"), BlockName("default-1")
+
+
+class Books:
+    """A store behind a real informer, and what it said to its neighbours."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.changes = 0
+        self.emptied: list[str] = []
+        source = MemorySource(world.api, ADDRESS_BLOCKS, labels={LABEL_NODE: str(NODE)})
+        metrics = InformerMetrics(CollectorRegistry())
+        self.informer: Informer[AddressBlock] = Informer(source, log=LOG, metrics=metrics, clock=now)
+        self.journal = AddressJournal(JournalFile(None, log=LOG), cooling=COOLING, wall=now, clock=now)
+        self.supplied: list[PoolName] = []
+        self.store = BlockStore(
+            self.informer,
+            journal=self.journal,
+            cooling=COOLING,
+            changed=self._changed,
+            emptied=self.emptied.append,
+            log=LOG,
+            clock=now,
+        )
+        self.store.subscribe(self.supplied.append)
+        self.task = asyncio.create_task(self.informer.run())
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def block(self, index: int, *, reserved: bool = False) -> AddressBlock:
+        block = self.world.granter.block(DEFAULT, index, reserved=reserved)
+        await pass_turns()
+        return block
+
+    async def patch(self, name: str, patch: dict[str, object]) -> None:
+        self.world.api.patch(ADDRESS_BLOCKS, name, patch, subresource="")
+        await pass_turns()
+
+    async def ask_back(self, name: str) -> None:
+        """What `kubectl delete` does: the finalizer keeps the object."""
+        self.world.api.delete(ADDRESS_BLOCKS, name)
+        await pass_turns()
+
+    async def tear_out(self, name: str) -> None:
+        """The object goes for good, and so fast that its deletion is all that the informer sees."""
+        self.world.api.delete(ADDRESS_BLOCKS, name)
+        await self.patch(name, {"metadata": {"finalizers": []}})
+
+
+@pytest.fixture
+async def books(world: World) -> AsyncIterator[Books]:
+    books = Books(world)
+    await books.informer.wait_synced(1)
+    yield books
+    await end([books.task])
+
+
+async def test_a_block_that_appears_gives_addresses_and_is_announced(books: Books) -> None:
+    await books.block(0)
+    assert books.changes == 1
+    assert books.store.networks() == [IPv4Network("10.1.0.0/31"), IPv6Network("fd01::/127")]
+    first = books.store.acquire(DEFAULT, key("c1"), POD)
+    second = books.store.acquire(DEFAULT, key("c2"), POD)
+    assert first is not None
+    assert second is not None
+    assert (first.ipv4, first.ipv6) == (IPv4Address("10.1.0.0"), IPv6Address("fd01::"))
+    assert (second.ipv4, second.ipv6) == (IPv4Address("10.1.0.1"), IPv6Address("fd01::1"))
+    assert books.store.acquire(DEFAULT, key("c3"), POD) is None
+
+
+async def test_a_known_key_gets_the_same_answer_also_when_nothing_is_free(books: Books) -> None:
+    await books.block(0)
+    first = books.store.acquire(DEFAULT, key("c1"), POD)
+    books.store.acquire(DEFAULT, key("c2"), POD)
+    assert books.store.acquire(DEFAULT, key("c1"), POD) == first
+    assert books.store.acquire(PoolName("second"), key("c1"), POD) == first
+    assert books.store.find(key("c1")) == first
+
+
+async def test_blocks_of_other_nodes_are_not_ours(books: Books) -> None:
+    books.world.granter.block(DEFAULT, 0, node=NodeName("node2"))
+    await pass_turns()
+    assert books.store.networks() == []
+
+
+async def test_a_block_is_known_by_the_request_that_it_answers(books: Books) -> None:
+    plain = await books.block(0)
+    assert books.store.answer_to(RequestUid("uid-x")) is None
+    await books.block(1)
+    await books.patch(ONE, {"metadata": {"labels": {LABEL_REQUEST: "uid-x"}}})
+    assert books.store.answer_to(RequestUid("uid-x")) == ONE
+    assert plain.request == ""
+    assert books.store.depart(ONE) is not None
+    assert books.store.answer_to(RequestUid("uid-x")) is None, "it is on its way out"
+
+
+async def test_whoever_depends_on_the_supply_is_told_of_each_change(books: Books) -> None:
+    await books.block(0)
+    assert books.supplied == [DEFAULT]
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    assert books.supplied == [DEFAULT], "who takes an address knows of it"
+    books.store.release(key("c1"))
+    books.store.release(key("c1"))
+    assert books.supplied == [DEFAULT] * 2
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    books.store.revoke(key("c1"))
+    assert books.supplied == [DEFAULT] * 3
+    books.store.depart(ZERO)
+    assert books.supplied == [DEFAULT] * 4
+
+
+async def test_a_reserved_block_is_announced_and_nothing_else(books: Books) -> None:
+    await books.block(0, reserved=True)
+    assert books.store.networks() == [IPv4Network("10.1.0.0/31"), IPv6Network("fd01::/127")]
+    assert books.store.acquire(DEFAULT, key("c1"), POD) is None
+    books.store.resume()
+    books.store.offer_unused()
+    assert books.emptied == []
+    assert books.store.rest_left(ZERO) is None
+    assert books.store.depart(ZERO) is None
+
+
+async def test_a_malformed_block_is_left_out_until_it_is_mended(books: Books) -> None:
+    books.world.api.create(
+        ADDRESS_BLOCKS,
+        {
+            "metadata": {"name": "default-7", "labels": {LABEL_NODE: str(NODE), "coil.cybozu.com/pool": "default"}},
+            "index": 7,
+            "ipv4": "10.1.0.14/33",
+        },
+    )
+    await pass_turns()
+    assert (books.store.networks(), books.changes) == ([], 0)
+    await books.patch("default-7", {"ipv4": "10.1.0.14/31"})
+    assert books.store.networks() == [IPv4Network("10.1.0.14/31")]
+    assert books.changes == 1, "a block that is taken in late is announced as well"
+
+
+async def test_an_overlapping_block_is_taken_in_when_the_other_has_gone(books: Books) -> None:
+    await books.block(0)
+    books.world.api.create(
+        ADDRESS_BLOCKS,
+        {
+            "metadata": {"name": "old-0", "labels": {LABEL_NODE: str(NODE), "coil.cybozu.com/pool": "old"}},
+            "index": 0,
+            "ipv4": "10.1.0.0/30",
+        },
+    )
+    await pass_turns()
+    assert books.store.acquire(PoolName("old"), key("c1"), POD) is None
+    await books.tear_out(ZERO)
+    books.store.offer_unused()
+    assert books.store.networks() == [IPv4Network("10.1.0.0/30")]
+    assert books.store.acquire(PoolName("old"), key("c1"), POD) is not None
+
+
+async def test_an_emptied_block_is_offered_and_rests_as_long_as_its_addresses(books: Books) -> None:
+    await books.block(0)
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    books.store.acquire(DEFAULT, key("c2"), POD)
+    books.emptied.clear()
+    await asyncio.sleep(100)
+    books.store.release(key("c1"))
+    assert books.emptied == []
+    assert books.store.rest_left(ZERO) is None
+    await asyncio.sleep(4)
+    books.store.release(key("c2"))
+    assert books.emptied == [ZERO]
+    assert books.store.rest_left(ZERO) == COOLING
+    await asyncio.sleep(COOLING - 1)
+    assert books.store.rest_left(ZERO) == 1
+    await asyncio.sleep(1)
+    assert books.store.rest_left(ZERO) == 0
+    books.store.release(key("c2"))
+    assert books.emptied == [ZERO], "an unknown key is nothing"
+
+
+async def test_a_freed_address_rests_and_one_that_no_pod_has_had_does_not(books: Books) -> None:
+    await books.block(0)
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    unused = books.store.acquire(DEFAULT, key("c2"), POD)
+    books.store.release(key("c1"))
+    assert books.store.acquire(DEFAULT, key("c3"), POD, reuse=Reuse.RESTED) is None
+    books.store.revoke(key("c2"))
+    again = books.store.acquire(DEFAULT, key("c3"), POD)
+    assert unused is not None
+    assert again is not None
+    assert again.ipv4 == unused.ipv4
+    assert books.store.tally(DEFAULT) == Tally(blocks=1, allocated=1, cooling=1, free=0)
+    assert books.store.next_rested(DEFAULT) == COOLING
+    await asyncio.sleep(COOLING)
+    assert books.store.next_rested(DEFAULT) is None
+    assert books.store.tallies() == {DEFAULT: Tally(blocks=1, allocated=1, cooling=0, free=1)}
+
+
+async def test_a_block_that_is_given_back_unused_has_no_more_to_rest_for_than_a_new_one(books: Books) -> None:
+    await books.block(0)
+    await asyncio.sleep(COOLING)
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    books.emptied.clear()
+    books.store.revoke(key("c1"))
+    assert books.emptied == [ZERO]
+    assert books.store.rest_left(ZERO) == COOLING, "the ADD is about to be repeated"
+
+
+async def test_collecting_does_not_shorten_the_rest(books: Books) -> None:
+    await books.block(0)
+    await asyncio.sleep(3)
+    books.emptied.clear()
+    books.store.offer_unused()
+    assert books.emptied == [ZERO]
+    assert books.store.rest_left(ZERO) == COOLING - 3
+
+
+async def test_at_start_nobody_is_about_to_use_a_block(books: Books) -> None:
+    await books.block(0)
+    books.store.resume()
+    assert books.store.rest_left(ZERO) == 0
+
+
+async def test_a_draining_block_gives_nothing_new_and_leaves_when_its_addresses_have_rested(books: Books) -> None:
+    await books.block(0)
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    await books.ask_back(ZERO)
+    assert books.store.acquire(DEFAULT, key("c2"), POD) is None
+    assert books.store.networks()
+    assert books.store.depart(ZERO) is None, "its pod is still there"
+    assert [block.name for block in books.store.draining()] == [ZERO]
+    books.emptied.clear()
+    books.store.release(key("c1"))
+    assert books.emptied == [ZERO]
+    assert books.store.rest_left(ZERO) == COOLING, "the next node would not know that it rests"
+    assert books.store.draining() == []
+
+
+async def test_an_unused_block_that_is_asked_back_has_nothing_to_rest_for(books: Books) -> None:
+    await books.block(0)
+    await books.ask_back(ZERO)
+    assert books.store.rest_left(ZERO) == 0
+
+
+async def test_an_empty_block_that_is_asked_back_is_offered(books: Books) -> None:
+    await books.block(0)
+    books.emptied.clear()
+    await books.ask_back(ZERO)
+    assert books.emptied == [ZERO]
+
+
+async def test_a_departing_block_is_out_of_the_books_and_stays_out(books: Books) -> None:
+    block = await books.block(0)
+    departure = books.store.depart(ZERO)
+    assert departure is not None
+    assert (departure.uid, departure.finalizers) == (block.metadata.uid, (FINALIZER,))
+    assert books.changes == 2
+    assert books.store.networks() == []
+    assert books.store.acquire(DEFAULT, key("c1"), POD) is None
+    assert books.store.depart(ZERO) == departure
+    await books.ask_back(ZERO)
+    assert books.store.networks() == []
+    books.emptied.clear()
+    books.store.offer_unused()
+    assert books.emptied == [ZERO], "what could not be finished is tried again"
+
+
+async def test_a_departure_knows_the_finalizers_of_the_day(books: Books) -> None:
+    await books.block(0)
+    await books.patch(ZERO, {"metadata": {"finalizers": [FINALIZER, "example.com/other"]}})
+    departure = books.store.depart(ZERO)
+    assert departure is not None
+    assert departure.finalizers == (FINALIZER, "example.com/other")
+    # To name it again would be to add a finalizer to an object on its way out, which the API server refuses for ever.
+    await books.patch(ZERO, {"metadata": {"finalizers": [FINALIZER]}})
+    departure = books.store.depart(ZERO)
+    assert departure is not None
+    assert departure.finalizers == (FINALIZER,)
+
+
+async def test_a_new_block_of_the_name_of_one_that_departed_is_taken_in(books: Books) -> None:
+    await books.block(0)
+    books.store.depart(ZERO)
+    await books.tear_out(ZERO)
+    assert books.store.depart(ZERO) is None
+    await books.block(0)
+    assert books.store.acquire(DEFAULT, key("c1"), POD) is not None
+
+
+async def test_replaced_while_nobody_watched(books: Books) -> None:
+    await books.block(0)
+    books.store.depart(ZERO)
+    books.world.api.delete(ADDRESS_BLOCKS, ZERO)
+    books.world.api.patch(ADDRESS_BLOCKS, ZERO, {"metadata": {"finalizers": []}}, subresource="")
+    await books.block(0)
+    assert books.store.acquire(DEFAULT, key("c1"), POD) is not None
+
+
+@pytest.mark.parametrize("name", [ZERO, ONE])
+async def test_a_block_in_use_or_unknown_does_not_depart(books: Books, name: BlockName) -> None:
+    await books.block(0)
+    books.store.acquire(DEFAULT, key("c1"), POD)
+    assert books.store.depart(name) is None
+    assert books.store.acquire(DEFAULT, key("c2"), POD) is not None
+
+
+async def test_a_block_deleted_under_its_pods_stays_theirs_gives_nothing_new_and_goes_with_the_last(
+    books: Books,
+) -> None:
+    await books.block(0)
+    held = books.store.acquire(DEFAULT, key("c1"), POD)
+    await books.tear_out(ZERO)
+    assert books.store.find(key("c1")) == held
+    assert books.store.acquire(DEFAULT, key("c2"), POD) is None, "another node may own that address by now"
+    assert books.store.networks(), "its pods still need their route"
+    books.emptied.clear()
+    books.store.release(key("c1"))
+    assert books.emptied == [ZERO]
+    assert books.store.rest_left(ZERO) == 0, "another node may own its addresses by now"
+    assert books.store.depart(ZERO) is None, "there is no object to delete"
+    assert books.store.networks() == []
+
+
+async def test_a_block_that_comes_back_under_its_pods_is_usable_again(books: Books) -> None:
+    await books.block(0)
+    held = books.store.acquire(DEFAULT, key("c1"), POD)
+    await books.tear_out(ZERO)
+    assert not books.store.here(ZERO), "the block that may be waited for is the new one"
+    await books.block(0)
+    assert books.store.here(ZERO)
+    other = books.store.acquire(DEFAULT, key("c2"), POD)
+    assert held is not None
+    assert other is not None
+    assert other.ipv4 != held.ipv4
+
+
+def holding(container: str, ipv4: str) -> HeldAddresses:
+    return HeldAddresses(key(container), PodAddresses(DEFAULT, IPv4Address(ipv4), None))
+
+
+async def test_what_the_kernel_holds_is_not_given_to_another(books: Books) -> None:
+    await books.block(0)
+    books.store.adopt(holding("c1", "10.1.0.0"))
+    other = books.store.acquire(DEFAULT, key("c2"), POD)
+    assert other is not None
+    assert other.ipv4 == IPv4Address("10.1.0.1")
+    assert books.store.acquire(DEFAULT, key("c3"), POD) is None
+    with pytest.raises(LedgerConflictError):
+        books.store.adopt(holding("c4", "10.1.0.1"))
+
+
+async def test_a_block_that_comes_after_its_pod_was_found_does_not_give_that_address(books: Books) -> None:
+    with pytest.raises(LedgerConflictError):
+        books.store.adopt(holding("c1", "10.1.0.0"))
+    with pytest.raises(LedgerConflictError):
+        books.store.adopt(holding("c2", "10.1.0.1"))
+    books.store.release(key("c2"))
+    await books.block(0)
+    first = books.store.acquire(DEFAULT, key("c3"), POD)
+    assert first is not None
+    assert first.ipv4 == IPv4Address("10.1.0.1")
+    assert books.store.acquire(DEFAULT, key("c4"), POD) is None
+    assert [allocation.key for allocation in books.store.allocations()] == [key("c1"), key("c3")]

@@ -1,0 +1,180 @@
+"""Blocks that were edited under their pods while coild was away are not given back before the pods have gone."""
+
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+import pytest
+
+from coil.crd.address_block import ADDRESS_BLOCKS
+from coil.crd.names import LABEL_POOL, BlockName, PoolName
+from coil.ipam.node_ledger import LedgerConflictError
+from coild.addresses.stuck_release import LATE_SECONDS
+from tests.coild.addresses.test_block_store import DEFAULT, ONE, POD, ZERO, Books, books, holding
+from tests.coild.scene import COOLING, Coild, World, addresses, key, settle
+from tests.coild.virtual_loop import pass_turns
+
+__all__ = ["books"]
+
+ELSEWHERE = {"ipv4": "10.99.0.0/31", "ipv6": "fd99::/127"}
+EDITS: dict[str, dict[str, Any]] = {
+    "addresses": ELSEWHERE,
+    "half": {"ipv4": "10.1.0.1/32", "ipv6": "fd01::1/128"},
+    "pool": {"metadata": {"labels": {LABEL_POOL: "second"}}},
+}
+
+
+async def edited(world: World, coild: Coild, change: dict[str, Any]) -> Coild:
+    """The next life, after the block of a pod c1 was changed."""
+    await coild.add("c1")
+    await settle(1)
+    await coild.kill()
+    world.api.patch(ADDRESS_BLOCKS, "default-0", change, subresource="")
+    successor = Coild(world)
+    await successor.start()
+    await settle()
+    return successor
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_an_edited_block_stays_until_its_pods_have_gone(world: World, coild: Coild, edit: str) -> None:
+    successor = await edited(world, coild, EDITS[edit])
+    uid = world.api.get(ADDRESS_BLOCKS, "default-0").metadata.uid
+    await settle(100 * COOLING)
+    await successor.pods.collect()
+    await settle(100 * COOLING)
+    assert world.blocks == ["default-0"]
+    assert uid == world.api.get(ADDRESS_BLOCKS, "default-0").metadata.uid
+    request = successor.request("c1")
+    assert addresses(await successor.pods.add(request)) == ["10.1.0.0", "fd01::"]
+    await successor.delete("c1")
+    await settle()
+    assert world.blocks == [], "it has gone with the last of them, and had nothing to rest for"
+    await successor.kill()
+
+
+async def test_a_suspect_gives_nothing_and_blocks_that_came_later_come_and_go(world: World, coild: Coild) -> None:
+    successor = await edited(world, coild, ELSEWHERE)
+    assert await successor.add("c2") == ["10.1.0.2", "fd01::2"], "from another block"
+    await successor.delete("c2")
+    await settle(COOLING)
+    assert world.blocks == ["default-0"]
+    await successor.delete("c1")
+    await successor.kill()
+
+
+async def test_a_suspect_that_is_asked_back_stays_as_well(world: World, coild: Coild) -> None:
+    successor = await edited(world, coild, ELSEWHERE)
+    world.api.delete(ADDRESS_BLOCKS, "default-0")
+    await settle(COOLING)
+    assert world.blocks == ["default-0"]
+    await successor.delete("c1")
+    await settle(COOLING)
+    assert world.blocks == []
+    await successor.kill()
+
+
+async def test_a_block_that_is_mended_has_its_pods_back(world: World, coild: Coild) -> None:
+    successor = await edited(world, coild, ELSEWHERE)
+    assert "10.99.0.0/31" in world.exported
+    world.api.patch(ADDRESS_BLOCKS, "default-0", {"ipv4": "10.1.0.0/31", "ipv6": "fd01::/127"}, subresource="")
+    await settle()
+    assert successor.source.held() == {key("c1")}
+    assert world.exported == {"10.1.0.0/31", "fd01::/127"}
+    assert await successor.add("c2") == ["10.1.0.1", "fd01::1"], "and it gives again"
+    for container in ("c1", "c2"):
+        await successor.delete(container)
+    await settle(COOLING)
+    assert world.blocks == []
+    await successor.kill()
+
+
+async def test_it_is_told_of(world: World, coild: Coild) -> None:
+    successor = await edited(world, coild, ELSEWHERE)
+    successor.late.report()
+    await settle(LATE_SECONDS)
+    successor.late.report()
+    message = (
+        "pods on node node1 have addresses that are in none of its blocks: 10.1.0.0, fd01::; "
+        "in case they were this block's, it is kept until they have gone"
+    )
+    assert successor.recorder.told == [("AddressBlock", "default-0", "BlockReleasedLate", message)]
+    await successor.delete("c1")
+    await settle()
+    assert successor.store.kept() == []
+    await successor.kill()
+
+
+async def test_a_block_with_pods_is_a_suspect_too_and_gives_what_it_has(books: Books) -> None:
+    """It was halved: one of its pods is in it still."""
+    await books.block(0)
+    await books.block(1)
+    books.store.adopt(holding("c1", "10.1.0.0"))
+    with pytest.raises(LedgerConflictError):
+        books.store.adopt(holding("c2", "10.1.9.9"))
+    books.store.resume()
+    given = books.store.acquire(DEFAULT, key("c3"), POD)
+    assert given is not None
+    assert given.ipv4 == IPv4Address("10.1.0.1")
+    assert books.store.acquire(DEFAULT, key("c4"), POD) is None
+    books.store.release(key("c1"))
+    books.store.release(key("c3"))
+    assert (books.store.rest_left(ZERO), books.store.depart(ZERO)) == (None, None)
+    assert [document.name for document, _ in books.store.kept()] == [ZERO, ONE]
+    books.emptied.clear()
+    books.store.release(key("c2"))
+    assert books.emptied == [ZERO, ONE]
+    assert books.store.rest_left(ZERO) == COOLING
+    assert books.store.depart(ONE) is not None
+
+
+async def test_blocks_of_other_pools_are_none_of_it(books: Books) -> None:
+    await books.block(0)
+    books.world.granter.block(PoolName("second"), 0)
+    await pass_turns()
+    with pytest.raises(LedgerConflictError):
+        books.store.adopt(holding("c2", "10.1.9.9"))
+    books.store.resume()
+    assert books.store.depart(BlockName("second-0")) is not None
+    assert books.store.depart(ZERO) is None
+
+
+async def test_a_suspect_whose_object_goes_leaves_the_books(books: Books) -> None:
+    await books.block(0)
+    with pytest.raises(LedgerConflictError):
+        books.store.adopt(holding("c2", "10.1.9.9"))
+    books.store.resume()
+    await books.tear_out(ZERO)
+    assert (books.store.networks(), books.store.kept()) == ([], [])
+    await books.block(0)
+    assert books.store.networks()[0] == IPv4Network("10.1.0.0/31")
+    assert books.store.acquire(DEFAULT, key("c1"), POD) is not None, "a new one is no suspect"
+
+
+async def test_two_that_claim_one_address_are_no_reason_to_keep_a_block(books: Books) -> None:
+    await books.block(0)
+    await books.block(1)
+    books.store.adopt(holding("c1", "10.1.0.0"))
+    with pytest.raises(LedgerConflictError):
+        books.store.adopt(holding("c2", "10.1.0.0"))
+    books.store.resume()
+    assert books.store.depart(ONE) is not None
+    assert books.store.rest_left(ZERO) is None
+    books.store.release(key("c2"))
+    books.store.release(key("c1"))
+    assert books.store.depart(ZERO) is not None
+
+
+async def test_who_claims_the_slot_that_comes_free_has_it(books: Books) -> None:
+    await books.block(0)
+    books.store.adopt(holding("stranger", "10.1.0.0"))
+    with pytest.raises(LedgerConflictError):
+        books.store.adopt(holding("pod", "10.1.0.0"))
+    books.store.resume()
+    books.emptied.clear()
+    books.store.release(key("stranger"))
+    held = books.store.find(key("pod"))
+    assert held is not None
+    assert held.ipv4 == IPv4Address("10.1.0.0")
+    assert books.emptied == []
+    books.store.release(key("pod"))
+    assert books.emptied == [ZERO]

@@ -1,0 +1,256 @@
+"""What the plugin's arguments become, and which code each failure carries to the runtime."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coil.cnirpc.deadline import answered_within
+from coil.cnirpc.error import CniError, CniErrorCode
+from coil.cnirpc.messages import CniArgs
+from coil.ipam.node_ledger import AttachmentKey
+from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
+from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, PodCheckError
+from coil.netlink.host import NetnsPath
+from coil.podnet.plan import PodPlan
+from coil.reconcile.event_recorder import EventSubject
+from coild.cni.service import CniService
+from coild.model.address_source import AddressUnavailableError
+from coild.model.pod_egress import EgressRefusedError
+from coild.pods.pod_service import AddRequest, PodService, UnknownAttachmentError
+from tests.coild.scene import Coild, World, now
+
+
+class FailingPods(PodService):
+    """Every operation ends in `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def add(self, request: AddRequest) -> PodPlan:
+        raise self.error
+
+    async def delete(self, key: AttachmentKey) -> None:
+        raise self.error
+
+    async def check(self, key: AttachmentKey, netns: NetnsPath) -> None:
+        raise self.error
+
+
+def args(
+    container: str = "c1",
+    *,
+    netns: str = "/run/netns/c1",
+    ifname: str = "eth0",
+    namespace: str = "apps",
+    pod: str = "p",
+    network: str = "k8s",
+) -> CniArgs:
+    return CniArgs(
+        container_id=container,
+        netns=netns,
+        ifname=ifname,
+        args={"K8S_POD_NAMESPACE": namespace, "K8S_POD_NAME": pod, "IS_CHAINED": "false"},
+        stdin_data=json.dumps({"cniVersion": "0.4.0", "name": network, "type": "coil"}).encode(),
+    )
+
+
+@pytest.fixture
+def service(coild: Coild) -> CniService:
+    coild.world.kernel.namespace("c1")
+    return CniService(coild.pods)
+
+
+async def refused(service: CniService, verb: str, cni_args: CniArgs) -> CniError:
+    operation = {"ADD": service.add, "CHECK": service.check, "DEL": service.del_}[verb]
+    with pytest.raises(CniError) as caught:
+        await operation(cni_args)
+    return caught.value
+
+
+async def test_the_life_of_a_pod(world: World, service: CniService) -> None:
+    answer = await service.add(args())
+    result = json.loads(answer.result)
+    # The plugin makes the version out of it that the runtime asked for; this is what every plugin can read.
+    assert result["cniVersion"] == "1.0.0"
+    assert [ip["address"] for ip in result["ips"]] == ["10.1.0.0/32", "fd01::/128"]
+    assert result["interfaces"][0]["sandbox"] == "/run/netns/c1"
+    assert (await service.add(args())).result == answer.result
+    await service.check(args())
+    await service.del_(args())
+    await service.del_(args())
+    assert world.kernel.veths == {}
+    error = await refused(service, "CHECK", args())
+    assert error.code is CniErrorCode.UNKNOWN_CONTAINER
+
+
+def garbage(network: str, *valid: str) -> CniArgs:
+    """A GC: all containers that the runtime knows of in that network."""
+    known = [{"containerID": container, "ifname": "eth0"} for container in valid]
+    conf = {"cniVersion": "1.1.0", "name": network, "type": "coil", "cni.dev/valid-attachments": known}
+    return CniArgs(path="/opt/cni/bin", stdin_data=json.dumps(conf).encode())
+
+
+async def test_a_gc_detaches_what_the_runtime_has_forgotten(world: World, service: CniService) -> None:
+    for container in ("c1", "c2", "c3"):
+        world.kernel.namespace(container)
+        await service.add(
+            args(container, netns=f"/run/netns/{container}", network="other" if container == "c3" else "k8s")
+        )
+    await service.gc(garbage("k8s", "c1"))
+    await service.check(args())
+    await service.check(args("c3", netns="/run/netns/c3"))
+    assert len(world.kernel.veths) == 2
+    await service.gc(garbage("k8s", "c1", "c9"))
+    assert len(world.kernel.veths) == 2
+    await service.gc(garbage("other"))
+    assert len(world.kernel.veths) == 1
+
+
+async def test_a_gc_leaves_what_an_earlier_process_has_added(world: World, coild: Coild, service: CniService) -> None:
+    await service.add(args())
+    again = CniService((await coild.start_again()).pods)
+    await again.gc(garbage("k8s"))
+    await again.gc(garbage("other"))
+    assert len(world.kernel.veths) == 1
+    await again.add(args())
+    await again.gc(garbage("k8s"))
+    assert not world.kernel.veths
+
+
+@pytest.mark.parametrize(
+    ("stdin", "code"),
+    [
+        (b"{", CniErrorCode.DECODING_FAILURE),
+        (b"{}", CniErrorCode.DECODING_FAILURE),
+        (b'{"name": "k8s"}', CniErrorCode.INVALID_NETWORK_CONFIG),
+        (b'{"name": "", "cni.dev/valid-attachments": []}', CniErrorCode.INVALID_NETWORK_CONFIG),
+        (b'{"name": "k8s", "cni.dev/valid-attachments": [{"ifname": "eth0"}]}', CniErrorCode.DECODING_FAILURE),
+    ],
+)
+async def test_a_gc_that_does_not_say_what_is_valid(
+    world: World, service: CniService, stdin: bytes, code: CniErrorCode
+) -> None:
+    await service.add(args())
+    with pytest.raises(CniError) as caught:
+        await service.gc(CniArgs(stdin_data=stdin))
+    assert caught.value.code is code
+    assert len(world.kernel.veths) == 1
+
+
+async def test_a_namespace_without_addresses_is_named(service: CniService) -> None:
+    error = await refused(service, "ADD", args(namespace="lost"))
+    assert error.code is CniErrorCode.TRY_AGAIN_LATER
+    assert "nowhere" in error.msg
+    assert "out of blocks" in error.msg
+
+
+async def test_without_a_controller(world: World, service: CniService) -> None:
+    world.granter.away = True
+    error = await refused(service, "ADD", args(namespace="lab"))
+    assert error.code is CniErrorCode.TRY_AGAIN_LATER
+    assert "second" in error.msg
+
+
+async def test_a_caller_that_waits_for_a_shorter_time_is_answered_before_it_gives_up(
+    world: World, service: CniService
+) -> None:
+    world.granter.away = True
+    with answered_within(2.0):
+        error = await refused(service, "ADD", args(namespace="lab"))
+    assert error.code is CniErrorCode.TRY_AGAIN_LATER
+    assert "second" in error.msg
+    assert 1 < now() < 2
+
+
+@pytest.mark.parametrize("uid", ["", "3c5b"])
+async def test_the_pod_that_got_no_address_is_told(coild: Coild, service: CniService, uid: str) -> None:
+    cni_args = args(namespace="lost")
+    if uid:
+        cni_args.args["K8S_POD_UID"] = uid
+    error = await refused(service, "ADD", cni_args)
+    assert coild.recorder.subjects == [EventSubject("v1", "Pod", "p", namespace="lost", uid=uid)]
+    assert coild.recorder.told == [("Pod", "p", "NoAddress", error.msg)]
+
+
+async def test_a_del_needs_neither_namespace_nor_pod(service: CniService) -> None:
+    await service.add(args())
+    await service.del_(CniArgs(container_id="c1", ifname="eth0"))
+
+
+async def test_a_pod_that_another_plugin_has_wired_gets_no_second_address(coild: Coild, service: CniService) -> None:
+    cni_args = args()
+    cni_args.args["IS_CHAINED"] = "true"
+    error = await refused(service, "ADD", cni_args)
+    assert error.code is CniErrorCode.INVALID_NETWORK_CONFIG
+    assert "--enable-ipam=false" in error.details
+    assert coild.traces == []
+    # Of an own attachment the runtime hands on the result of the ADD, which makes no chain.
+    await service.add(args())
+    await service.check(cni_args)
+    await service.del_(cni_args)
+    assert coild.traces == []
+
+
+async def test_a_configuration_that_is_not_text_is_the_plugins_affair(service: CniService) -> None:
+    cni_args = args()
+    cni_args.stdin_data = b'{"cniVersion": "\xff"}'
+    assert (await service.add(cni_args)).result
+
+
+@pytest.mark.parametrize(
+    ("verb", "cni_args", "word"),
+    [
+        ("ADD", args(""), "CNI_CONTAINERID"),
+        ("ADD", args("a:b"), "CNI_CONTAINERID"),
+        ("ADD", args("c" * 260), "wired"),
+        ("ADD", args(ifname=""), "CNI_IFNAME"),
+        ("ADD", args(ifname="a/b"), "CNI_IFNAME"),
+        ("ADD", args(ifname="abcdefghijklmnop"), "CNI_IFNAME"),
+        ("ADD", args(netns=""), "CNI_NETNS"),
+        ("ADD", args(netns="relative"), "CNI_NETNS"),
+        ("ADD", args(namespace=""), "K8S_POD_NAMESPACE"),
+        ("ADD", args(pod=""), "K8S_POD_NAME"),
+        ("CHECK", args(""), "CNI_CONTAINERID"),
+        ("CHECK", args(netns=""), "CNI_NETNS"),
+        ("DEL", args(""), "CNI_CONTAINERID"),
+        ("DEL", args(ifname=".."), "CNI_IFNAME"),
+    ],
+)
+async def test_bad_arguments_change_nothing(
+    world: World, coild: Coild, service: CniService, verb: str, cni_args: CniArgs, word: str
+) -> None:
+    error = await refused(service, verb, cni_args)
+    assert error.code is CniErrorCode.INVALID_ENVIRONMENT_VARIABLES
+    assert word in str(error)
+    assert coild.traces == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (AddressUnavailableError("no block of pool x: out of blocks"), CniErrorCode.TRY_AGAIN_LATER),
+        (BusyError("too many jobs"), CniErrorCode.TRY_AGAIN_LATER),
+        (EgressRefusedError("no FoU"), CniErrorCode.TRY_AGAIN_LATER),
+        (UnavailableError("away"), CniErrorCode.TRY_AGAIN_LATER),
+        (ForbiddenError("no", status=403), CniErrorCode.TRY_AGAIN_LATER),
+        (NotFoundError("namespace", status=404), CniErrorCode.UNKNOWN_CONTAINER),
+        (UnknownAttachmentError("container c1"), CniErrorCode.UNKNOWN_CONTAINER),
+        (NamespaceError(Path("/run/netns/c1"), "does not exist"), CniErrorCode.UNKNOWN_CONTAINER),
+        (PodCheckError(("link veth0",)), CniErrorCode.INTERNAL),
+        (LinkExistsError("eth0 exists"), CniErrorCode.INTERNAL),
+        (KernelError(doing="x", errno=12), CniErrorCode.INTERNAL),
+        (ValueError("too long"), CniErrorCode.INVALID_ENVIRONMENT_VARIABLES),
+    ],
+)
+@pytest.mark.parametrize("verb", ["ADD", "CHECK", "DEL"])
+async def test_the_code_of_every_failure(verb: str, error: Exception, code: CniErrorCode) -> None:
+    caught = await refused(CniService(FailingPods(error)), verb, args())
+    assert caught.code is code
+    assert str(error) in str(caught), "the reason reaches the pod's event"
+
+
+async def test_what_nobody_foresaw_is_not_dressed_up() -> None:
+    """The server around the service logs it, with its traceback, and answers INTERNAL."""
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        await CniService(FailingPods(RuntimeError("unforeseen"))).add(args())

@@ -1,0 +1,474 @@
+"""What a pod with an annotation has when its ADD returns, and what happens to it afterwards."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coil.crd.builtin import PODS, SERVICES
+from coil.crd.egress import EGRESSES
+from coil.kube.errors import UnavailableError
+from coil.netlink.error import NetlinkError
+from coil.nft.error import NftError
+from coild.egress.api_reader import ASK_SECONDS, ASKED_AT_ONCE
+from coild.egress.node_pods import STATIC_POD_HASH
+from coild.model.address_source import PodName
+from coild.model.pod_egress import EgressRefusedError, PodSite
+from tests.coild.egress_scene import EgressNode, egress, pod, service
+from tests.coild.scene import now, settle
+from tests.coild.virtual_loop import never
+
+WORLD = {"net": "world"}
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[EgressNode]:
+    node = EgressNode()
+    yield node
+    await node.close()
+
+
+def refuse(path: Path) -> Exception:
+    return NetlinkError("FOU is not supported")
+
+
+async def refused(node: EgressNode, site: PodSite) -> None:
+    with pytest.raises(EgressRefusedError):
+        await node.add(site)
+
+
+# --- ADD
+
+
+async def test_a_pod_has_its_tunnels_when_the_add_returns(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    await node.add(node.site("c1"))
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    assert (node.server.asked, node.recorder.told) == ([], [])
+    assert node.kernel.modules == {"fou"}
+    assert node.metric("coil_node_egress_clients") == 1
+    assert node.metric("coil_node_egress_sync_seconds_count", occasion="add") == 1
+
+
+async def test_other_pods_cost_nothing(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1"))
+    before = now()
+    await node.add(node.site("c1"))
+    assert (node.take_syncs(), node.server.asked, node.kernel.sysctls, now()) == ([], [], {}, before)
+    assert node.metric("coil_node_egress_clients") == 0
+
+
+async def test_another_interface_of_the_pod_is_none_of_our_business(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    site = node.site("c1")
+    await node.add(replace(site, key=replace(site.key, ifname="net1")))
+    assert node.take_syncs() == []
+
+
+async def test_what_the_caches_lack_is_asked_for_once(node: EgressNode) -> None:
+    node.server.put(PODS, pod("c1", names=WORLD))
+    node.server.put(EGRESSES, egress("world", "0.0.0.0/0"))
+    node.server.put(SERVICES, service("world", "10.96.0.9"))
+    await node.add(node.site("c1"))
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    assert sorted(node.server.asked) == [("egresses", "net/world"), ("pods", "apps/c1"), ("services", "net/world")]
+    # What was told counts until the informers know, and a refresh in between takes nothing away.
+    node.pods.put(pod("c1", names=WORLD))
+    await node.clients.refresh(node.site("c1").key)
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    node.egresses.put(egress("world", "0.0.0.0/0"))
+    node.egresses.remove("net/world")
+    await node.clients.refresh(node.site("c1").key)
+    assert node.routes("c1") == {}
+
+
+async def test_a_service_that_is_not_an_egress_s_does_not_count(node: EgressNode) -> None:
+    node.pods.put(pod("c1", names=WORLD))
+    node.egresses.put(egress("world", "0.0.0.0/0"))
+    node.server.put(SERVICES, service("world", "10.96.0.9", labels={}))
+    await node.add(node.site("c1"))
+    assert node.routes("c1") == {}
+    assert [told[2] for told in node.recorder.told] == ["EgressNoService"]
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ({"net": "mars"}, "EgressNotFound"),
+        ({"Net": "world"}, "EgressAnnotationInvalid"),
+        ({"net": "bare"}, "EgressNoService"),
+        ({"net": "bad"}, "EgressInvalid"),
+    ],
+)
+async def test_a_wrong_annotation_is_told_and_the_pod_starts(
+    node: EgressNode, names: dict[str, str], reason: str
+) -> None:
+    node.world()
+    node.egresses.put(egress("bare", "8.0.0.0/8"))
+    node.egresses.put(egress("bad", "8.8.8.8"))
+    node.services.put(service("bad", "10.96.0.4"))
+    node.pods.put(pod("c1", names=names | {"net": "world, " + names["net"]} if "net" in names else names | WORLD))
+    await node.add(node.site("c1"))
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    assert [(kind, name, why) for kind, name, why, _ in node.recorder.told] == [("Pod", "c1", reason)]
+    assert node.recorder.subjects[0].uid == "uid-of-c1"
+    assert node.metric("coil_node_egress_problems", reason=reason) == 1
+    # Said once, not each time that something is looked at.
+    await node.clients.refresh(node.site("c1").key)
+    assert len(node.recorder.told) == 1
+
+
+async def test_an_egress_that_does_not_exist_needs_no_kernel(node: EgressNode) -> None:
+    """So that a wrong name stops no pod where tunnels are impossible."""
+    node.kernel.fault = refuse
+    node.pods.put(pod("c1", names={"net": "mars"}))
+    await node.add(node.site("c1"))
+    assert node.take_syncs() == []
+
+
+@pytest.mark.parametrize("error", [NetlinkError("no FoU"), NftError(doing="load", reason="no")])
+async def test_a_kernel_that_refuses_fails_the_add_and_is_told(node: EgressNode, error: Exception) -> None:
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    refusals = [error]
+    node.kernel.fault = lambda path: refusals.pop() if refusals else None
+    await refused(node, node.site("c1"))
+    assert [told[2] for told in node.recorder.told] == ["EgressRefused"]
+    assert node.take_syncs() == ["c1", "c1"], "what was half made is taken away"
+    assert node.metric("coil_node_egress_sync_failures_total", occasion="add") == 1
+    await node.add(node.site("c1"))
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+
+
+async def test_a_kernel_without_tunnels_troubles_nobody_else(node: EgressNode) -> None:
+    node.world()
+    node.kernel.fault = refuse
+    node.pods.put(pod("c1", names=WORLD))
+    node.pods.put(pod("c2"))
+    await refused(node, node.site("c1"))
+    await node.add(node.site("c2"))
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs"])
+async def test_an_api_server_that_is_away_holds_no_pod_up(node: EgressNode, fault: str) -> None:
+    """Kubelets that start pods without an API server know them from their disk, and such a pod must start."""
+
+    async def fail() -> None:
+        if fault == "hangs":
+            await never()
+        raise UnavailableError("away")
+
+    node.world()
+    node.server.fault = fail
+    node.follow()
+    await node.add(node.site("c1"))
+    assert now() <= ASK_SECONDS
+    assert node.take_syncs() == []
+    node.pods.put(pod("c1", names=WORLD))
+    await settle()
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+
+
+async def test_nothing_is_asked_beyond_the_deadline(node: EgressNode) -> None:
+    node.server.fault = never
+    await node.add(node.site("c1"), deadline=now() + 0.5)
+    assert now() == 0.5
+
+
+async def test_a_burst_of_unknown_pods_asks_a_few_at_a_time_and_none_waits_for_long(node: EgressNode) -> None:
+    asked: list[int] = []
+
+    async def slow() -> None:
+        asked.append(1)
+        await asyncio.sleep(1.5)
+        asked.pop()
+
+    node.server.fault = slow
+    adding = [asyncio.create_task(node.add(node.site(f"c{number}"))) for number in range(50)]
+    await settle(1.0)
+    assert len(asked) == ASKED_AT_ONCE
+    await asyncio.gather(*adding)
+    assert now() <= ASK_SECONDS
+    assert node.take_syncs() == []
+
+
+async def test_the_pod_of_an_earlier_sandbox_is_not_its_successor(node: EgressNode) -> None:
+    """A StatefulSet's pod has the name of the one before; the runtime says by its UID which one it means."""
+    node.world()
+    node.pods.put(pod("c1", uid="second", names=WORLD))
+    node.server.put(PODS, pod("c1", uid="second", names=WORLD))
+    site = node.site("c1", uid="first")
+    await node.add(site)
+    await node.clients.refresh(site.key)
+    assert node.take_syncs() == []
+    await node.add(node.site("c2", "c1", uid="second"))
+    assert node.take_syncs() == ["c2"]
+
+
+async def test_a_static_pod_has_two_uids(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1", uid="mirror", names=WORLD, annotations={STATIC_POD_HASH: "hash"}))
+    await node.add(node.site("c1", uid="hash"))
+    assert node.routes("c1") != {}
+    assert node.server.asked == []
+
+
+async def test_a_runtime_that_tells_no_uid(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    await node.add(node.site("c1", uid=""))
+    assert node.routes("c1") != {}
+    # From then on it is that pod, and not the next of its name.
+    node.pods.remove("apps/c1")
+    node.pods.put(pod("c1", uid="second"))
+    await node.clients.refresh(node.site("c1").key)
+    assert node.take_syncs() == ["c1"]
+
+
+async def test_a_repeated_add_makes_sure(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    await node.add(node.site("c1"))
+    node.kernel.specs.clear()
+    await node.add(node.site("c1"))
+    assert node.routes("c1") != {}
+
+
+# --- router pods
+
+ROUTER = {"app.kubernetes.io/name": "coil", "app.kubernetes.io/component": "egress", "app.kubernetes.io/instance": "w"}
+
+
+async def test_a_router_pod_gets_its_sysctls(node: EgressNode) -> None:
+    node.pods.put(pod("c1", labels=ROUTER))
+    await node.add(node.site("c1", ips=("10.1.0.7", "fd01::7")))
+    written = {sysctl.path: sysctl.value for sysctl in node.kernel.sysctls[Path("/run/netns/c1")]}
+    assert written["net/ipv4/ip_forward"] == "1"
+    assert written["net/ipv6/conf/all/forwarding"] == "1"
+    assert written["net/ipv4/conf/all/rp_filter"] == "0"
+    assert node.take_syncs() == []
+
+
+@pytest.mark.parametrize("label", [*ROUTER][:2])
+async def test_with_another_label_it_is_none(node: EgressNode, label: str) -> None:
+    node.pods.put(pod("c1", labels=ROUTER | {label: "another"}))
+    await node.add(node.site("c1"))
+    assert node.kernel.sysctls == {}
+
+
+async def test_a_router_pod_without_sysctls_does_not_start(node: EgressNode) -> None:
+    node.pods.put(pod("c1", labels=ROUTER))
+    node.kernel.fault = refuse
+    await refused(node, node.site("c1"))
+
+
+# --- what changes later
+
+
+@pytest.fixture
+async def followed(node: EgressNode) -> EgressNode:
+    """Two clients of "world", one of "lab", and a pod without."""
+    node.world()
+    node.egresses.put(egress("lab", "9.0.0.0/8"))
+    node.services.put(service("lab", "10.96.0.5"))
+    for name, names in (("c1", WORLD), ("c2", WORLD), ("c3", {"net": "lab"}), ("c4", {})):
+        node.pods.put(pod(name, names=names))
+        await node.add(node.site(name))
+    node.follow()
+    await settle()
+    assert node.take_syncs() == ["c1", "c2", "c3"]
+    return node
+
+
+async def test_narrower_destinations_reach_the_clients_of_that_egress_only(followed: EgressNode) -> None:
+    followed.egresses.put(egress("world", "8.0.0.0/8"))
+    await settle()
+    assert followed.take_syncs() == ["c1", "c2"]
+    assert followed.routes("c1") == followed.routes("c2") == {"10.96.0.9": ["8.0.0.0/8"]}
+    assert followed.metric("coil_node_egress_sync_seconds_count", occasion="follow") == 2
+
+
+async def test_what_does_not_concern_the_tunnels_touches_nothing(followed: EgressNode) -> None:
+    followed.egresses.put(egress("world", "0.0.0.0/0", replicas=7))
+    followed.services.put(service("world", "10.96.0.9"))
+    followed.pods.put(pod("c1", names=WORLD, ips=("10.1.0.7",)))
+    followed.pods.put(pod("c1", names=WORLD, annotations={"other": "thing"}))
+    followed.egresses.put(egress("nobody-s", "0.0.0.0/0"))
+    await settle()
+    assert followed.take_syncs() == []
+
+
+async def test_changes_that_come_together_are_one(followed: EgressNode) -> None:
+    for number in range(20):
+        followed.egresses.put(egress("lab", f"9.{number}.0.0/16"))
+    await settle()
+    assert followed.take_syncs() == ["c3"]
+
+
+async def test_an_egress_that_goes_leaves_its_clients_and_is_told(followed: EgressNode) -> None:
+    followed.egresses.remove("net/world")
+    await settle()
+    assert followed.take_syncs() == ["c1", "c2"]
+    assert followed.routes("c1") == {}
+    assert [told[:3] for told in followed.recorder.told] == [("Pod", name, "EgressNotFound") for name in ("c1", "c2")]
+    assert followed.metric("coil_node_egress_clients") == 1
+    followed.egresses.put(egress("world", "0.0.0.0/0"))
+    await settle()
+    assert followed.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    assert followed.metric("coil_node_egress_problems", reason="EgressNotFound") == 0
+
+
+async def test_a_service_made_anew_with_another_address(followed: EgressNode) -> None:
+    followed.services.put(service("world", "10.96.0.10"))
+    await settle()
+    assert followed.routes("c2") == {"10.96.0.10": ["0.0.0.0/0"]}
+
+
+async def test_annotations_come_and_go(followed: EgressNode) -> None:
+    followed.pods.put(pod("c1"))
+    followed.pods.put(pod("c4", names={"net": "lab,world"}))
+    await settle()
+    assert sorted(followed.take_syncs()) == ["c1", "c4"]
+    assert followed.routes("c1") == {}
+    assert followed.routes("c4") == {"10.96.0.5": ["9.0.0.0/8"], "10.96.0.9": ["0.0.0.0/0"]}
+
+
+async def test_a_pod_that_fails_stops_no_other_and_is_tried_again(followed: EgressNode) -> None:
+    followed.kernel.fault = lambda path: NetlinkError("busy") if path.name == "c1" else None
+    followed.egresses.put(egress("world", "8.0.0.0/8"))
+    await settle()
+    assert followed.routes("c2") == {"10.96.0.9": ["8.0.0.0/8"]}
+    assert followed.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    followed.kernel.fault = lambda path: None
+    await settle(1.1)
+    assert followed.routes("c1") == {"10.96.0.9": ["8.0.0.0/8"]}
+
+
+async def test_a_del_waits_for_the_kernel_and_for_nothing_else(followed: EgressNode) -> None:
+    followed.kernel.delay = 0.01
+    followed.egresses.put(egress("world", "8.0.0.0/8"))
+    await settle()
+    before = now()
+    await followed.delete(followed.site("c1"))
+    assert now() - before <= 0.01
+    followed.egresses.put(egress("world", "9.0.0.0/8"))
+    await settle(1.0)
+    assert followed.routes("c1") == {}
+
+
+async def test_a_veth_that_went_without_a_del_is_forgotten(followed: EgressNode) -> None:
+    site = followed.site("c1")
+    assert site.alias is not None
+    del followed.kernel.veths[site.alias]
+    followed.egresses.put(egress("world", "8.0.0.0/8"))
+    await settle()
+    assert followed.take_syncs() == ["c2"]
+    assert followed.recorder.told == []
+
+
+# --- after a restart
+
+
+def later(site: PodSite, *, name: str | None = "", uid: str = "") -> PodSite:
+    """As it is known to the next process: by the journal at best."""
+    assert site.pod is not None
+    known = None if name is None else replace(site.pod, name=name or site.pod.name, uid=uid)
+    return replace(site, netns=None, pod=known)
+
+
+async def restart(earlier: EgressNode, *sites: PodSite) -> EgressNode:
+    await earlier.close()
+    earlier.take_syncs()
+    node = EgressNode(earlier)
+    node.clients.adopt(sites)
+    node.follow()
+    await settle()
+    return node
+
+
+@pytest.mark.parametrize("known", ["by name", "by address"])
+async def test_the_next_process_finds_its_clients_again(followed: EgressNode, known: str) -> None:
+    await followed.close()
+    sites = []
+    for number in range(1, 5):
+        name = f"c{number}"
+        names = {1: WORLD, 2: WORLD, 3: {"net": "lab"}}.get(number, {})
+        followed.pods.put(pod(name, names=names, ips=(f"10.1.0.{number}",)))
+        site = followed.site(name, ips=(f"10.1.0.{number}",))
+        sites.append(later(site, name="" if known == "by name" else None))
+    followed.egresses.put(egress("world", "8.0.0.0/8"))
+    followed.pods.put(pod("c2", ips=("10.1.0.2",)))
+    node = await restart(followed, *sites)
+    # Clients come first; then the others, whose annotation may have gone meanwhile, as that of c2.
+    assert node.take_syncs() == ["c1", "c3", "c2", "c4"]
+    assert node.routes("c1") == {"10.96.0.9": ["8.0.0.0/8"]}
+    assert node.routes("c2") == node.routes("c4") == {}
+    await node.close()
+
+
+async def test_two_pods_that_claim_one_address_are_left_alone(followed: EgressNode) -> None:
+    """One of them has it no more, and its status says otherwise for a moment."""
+    await followed.close()
+    followed.pods.put(pod("c1", names=WORLD, ips=("10.1.0.1",)))
+    followed.pods.put(pod("c4", names={"net": "lab"}, ips=("10.1.0.1",)))
+    node = await restart(followed, later(followed.site("c1", ips=("10.1.0.1",)), name=None))
+    assert node.take_syncs() == []
+    node.pods.put(pod("c4", names={"net": "lab"}, ips=("10.1.0.4",)))
+    await settle()
+    assert node.take_syncs() == ["c1"]
+    await node.close()
+
+
+async def test_a_journal_that_names_another_pod_is_not_believed(followed: EgressNode) -> None:
+    followed.pods.put(pod("c1", names=WORLD, ips=("10.1.0.1",)))
+    node = await restart(followed, later(followed.site("c1", ips=("10.1.0.1",)), name="c3"))
+    assert node.take_syncs() == []
+    await node.close()
+
+
+async def test_where_tunnels_are_impossible_a_start_asks_once(followed: EgressNode) -> None:
+    followed.pods.put(pod("c4", ips=("10.1.0.4",)))
+    followed.kernel.fault = refuse
+    node = await restart(followed, later(followed.site("c4", ips=("10.1.0.4",))))
+    await settle(60)
+    assert node.take_syncs() == ["c4"]
+    assert node.recorder.told == []
+    await node.close()
+
+
+async def test_a_router_of_an_earlier_process_gets_its_sysctls(node: EgressNode) -> None:
+    node.pods.put(pod("c1", labels=ROUTER, ips=("10.1.0.7",)))
+    after = await restart(node, later(node.site("c1")))
+    assert after.kernel.sysctls.keys() == {Path("/run/netns/c1")}
+    await after.close()
+
+
+async def test_events_during_an_add_are_not_missed(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    node.follow()
+    node.kernel.delay = 1.0
+    adding = asyncio.create_task(node.add(node.site("c1")))
+    await settle(0.5)
+    node.egresses.put(egress("world", "8.0.0.0/8"))
+    await adding
+    await settle(2.0)
+    assert node.routes("c1") == {"10.96.0.9": ["8.0.0.0/8"]}
+
+
+async def test_of_a_pod_that_another_plugin_has_wired_the_api_server_tells_the_addresses(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    site = replace(node.site("c1"), addresses=(), netns=None, pod=PodName("", "", "uid-of-c1"))
+    after = await restart(node, site)
+    assert after.take_syncs() == [], "without an address it cannot have lost its tunnels"
+    after.pods.put(pod("c1", names=WORLD, ips=("10.1.0.9",)))
+    await settle()
+    (spec,) = after.kernel.specs.values()
+    assert [*map(str, spec.addresses)] == ["10.1.0.9"]
+    await after.close()

@@ -1,0 +1,249 @@
+"""coild without IPAM: behind another plugin, for egress alone."""
+
+import json
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from coil.cnirpc.error import CniError, CniErrorCode
+from coil.cnirpc.messages import CniArgs
+from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.kernel.link import LinkName
+from coil.netlink.error import NamespaceError
+from coil.netlink.host import NetnsPath, PodLink
+from coil.netlink.namespace import Namespace
+from coil.podnet.alias import PodAlias
+from coild.cni.chained import ChainedCniService
+from coild.model.address_source import PodName
+from coild.model.keyed_executor import KeyedExecutor
+from coild.model.pod_egress import EgressRefusedError, PodSite
+from coild.pods.chained_service import ChainedPods
+from tests.coild.egress_scene import MemoryNamespace
+from tests.coild.scene import LOG
+
+PREV_RESULT = {
+    "cniVersion": "0.4.0",
+    "interfaces": [{"name": "cni0"}, {"name": "veth0"}, {"name": "eth0", "sandbox": "/run/netns/c1"}],
+    "ips": [{"version": "4", "address": "10.9.0.2/24"}, {"version": "6", "address": "fd09::2/64"}],
+}
+
+
+@dataclass
+class MemoryHost:
+    """A `ChainedNetwork`. Pods' namespaces by path; those in `flat` have interfaces without a host's end."""
+
+    namespaces: set[str] = field(default_factory=lambda: {"/run/netns/c1", "/run/netns/c2"})
+    flat: set[str] = field(default_factory=set)
+    aliases: dict[str, PodAlias] = field(default_factory=dict)
+    """By path of the namespace."""
+
+    async def pod_links(self) -> list[PodLink]:
+        return [
+            PodLink(name=LinkName(Path(path).name), index=number, mac=None, alias=alias)
+            for number, (path, alias) in enumerate(self.aliases.items())
+        ]
+
+    async def name_host_end(self, ifname: LinkName, alias: PodAlias, netns: NetnsPath) -> LinkName | None:
+        if str(netns) not in self.namespaces:
+            raise NamespaceError(netns, "No such file or directory")
+        if str(netns) in self.flat:
+            return None
+        self.aliases[str(netns)] = alias
+        return LinkName(f"veth{netns.name}")
+
+    async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
+        found = [path for path, known in self.aliases.items() if known == alias]
+        return MemoryNamespace(Path(found[0])) if found else None  # type: ignore[return-value]
+
+    def destroy(self, path: str) -> None:
+        self.namespaces.discard(path)
+        self.aliases.pop(path, None)
+
+
+@dataclass
+class NotedEgress:
+    """A `PodEgress`."""
+
+    connected: list[PodSite] = field(default_factory=list)
+    known: set[AttachmentKey] = field(default_factory=set)
+    error: Exception | None = None
+
+    async def connect(self, site: PodSite, *, deadline: float) -> None:
+        self.known.add(site.key)
+        if self.error is not None:
+            raise self.error
+        self.connected.append(site)
+
+    def forget(self, key: AttachmentKey) -> None:
+        self.known.discard(key)
+
+
+class Node:
+    def __init__(self, host: MemoryHost | None = None) -> None:
+        self.host = host or MemoryHost()
+        self.egress = NotedEgress()
+        self.uids = {"p": "uid-1"}
+        self.pods = ChainedPods(
+            network=self.host, egress=self.egress, uid_of=self._uid_of, turns=KeyedExecutor(LOG), log=LOG
+        )
+        self.service = ChainedCniService(self.pods)
+
+    async def _uid_of(self, name: PodName, deadline: float) -> str:
+        return self.uids.get(name.name, "")
+
+    @property
+    def known(self) -> list[str]:
+        return sorted(key.container_id for key in self.egress.known)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def args(container: str = "c1", *, uid: str = "uid-1", chained: bool = True) -> CniArgs:
+    netconf = {"cniVersion": "0.4.0", "name": "k8s", "type": "coil"} | ({"prevResult": PREV_RESULT} if chained else {})
+    return CniArgs(
+        container_id=container,
+        netns=f"/run/netns/{container}",
+        ifname="eth0",
+        args={
+            "K8S_POD_NAMESPACE": "apps",
+            "K8S_POD_NAME": "p",
+            "K8S_POD_UID": uid,
+            "IS_CHAINED": "true" if chained else "false",
+        },
+        stdin_data=json.dumps(netconf).encode(),
+        ips=["10.9.0.2", "fd09::2"],
+        interfaces={"cni0": False, "veth0": False, "eth0": True},
+    )
+
+
+async def refused(node: Node, verb: str, cni_args: CniArgs) -> CniError:
+    operation = {"ADD": node.service.add, "CHECK": node.service.check}[verb]
+    with pytest.raises(CniError) as caught:
+        await operation(cni_args)
+    return caught.value
+
+
+async def test_the_life_of_a_pod(node: Node) -> None:
+    answer = await node.service.add(args())
+    assert json.loads(answer.result) == PREV_RESULT
+    (site,) = node.egress.connected
+    assert site.alias == node.host.aliases["/run/netns/c1"] == PodAlias("", "uid-1", "eth0")
+    assert site.addresses == (ip_address("10.9.0.2"), ip_address("fd09::2"))
+    assert (site.netns, site.pod) == (Path("/run/netns/c1"), PodName("apps", "p", "uid-1"))
+    await node.service.add(args())
+    await node.service.check(args())
+    await node.service.del_(args())
+    await node.service.del_(args())
+    assert node.known == []
+    assert (await refused(node, "CHECK", args())).code is CniErrorCode.UNKNOWN_CONTAINER
+
+
+async def test_without_a_plugin_before_it_is_a_mistake(node: Node) -> None:
+    error = await refused(node, "ADD", args(chained=False))
+    assert error.code is CniErrorCode.INVALID_NETWORK_CONFIG
+    assert "--enable-ipam" in error.details
+    assert node.host.aliases == {}
+
+
+async def test_a_result_without_addresses_that_can_be_read(node: Node) -> None:
+    wrong = args()
+    wrong.ips = ["10.9.0.2", "nonsense"]
+    assert (await refused(node, "ADD", wrong)).code is CniErrorCode.INVALID_NETWORK_CONFIG
+
+
+async def test_a_del_tolerates_everything(node: Node) -> None:
+    await node.service.del_(args("unknown", uid=""))
+    await node.service.add(args())
+    node.host.destroy("/run/netns/c1")
+    gone = args()
+    gone.netns = ""
+    await node.service.del_(gone)
+    assert node.known == []
+
+
+async def test_a_runtime_that_tells_no_uid(node: Node) -> None:
+    await node.service.add(args(uid=""))
+    assert node.host.aliases["/run/netns/c1"] == PodAlias("", "uid-1", "eth0")
+
+
+async def test_a_pod_that_nobody_knows_has_no_alias(node: Node) -> None:
+    node.uids.clear()
+    await node.service.add(args(uid=""))
+    assert node.host.aliases == {}
+    assert node.egress.connected[0].alias is None
+    await node.service.check(args(uid=""))
+    await node.service.del_(args(uid=""))
+    assert node.known == []
+
+
+async def test_an_interface_without_an_end_on_the_host(node: Node) -> None:
+    node.host.flat.add("/run/netns/c1")
+    await node.service.add(args())
+    assert node.egress.connected[0].alias is None
+    await node.service.check(args())
+    await node.pods.collect()
+    assert node.known == ["uid-1"]
+
+
+async def test_a_refusal_has_the_runtime_try_again_and_leaves_nothing(node: Node) -> None:
+    node.egress.error = EgressRefusedError("no FoU")
+    error = await refused(node, "ADD", args())
+    assert error.code is CniErrorCode.TRY_AGAIN_LATER
+    assert "no FoU" in error.details
+    assert node.known == []
+
+
+async def test_a_namespace_that_is_gone(node: Node) -> None:
+    assert (await refused(node, "ADD", args("c9"))).code is CniErrorCode.UNKNOWN_CONTAINER
+    assert node.known == []
+
+
+async def test_a_late_del_of_the_sandbox_before_leaves_the_present_one(node: Node) -> None:
+    await node.service.add(args("c1"))
+    node.host.destroy("/run/netns/c1")
+    await node.service.add(args("c2"))
+    await node.service.del_(args("c1"))
+    assert node.known == ["uid-1"]
+    await node.service.check(args("c2"))
+    await node.service.del_(args("c2"))
+    assert node.known == []
+
+
+async def test_a_check_notices_that_the_veth_is_gone(node: Node) -> None:
+    await node.service.add(args())
+    node.host.destroy("/run/netns/c1")
+    assert (await refused(node, "CHECK", args())).code is CniErrorCode.INTERNAL
+
+
+async def test_the_next_process_knows_the_pods_by_their_aliases(node: Node) -> None:
+    await node.service.add(args())
+    node.host.aliases["/run/netns/other"] = PodAlias("default", "c7", "eth0")  # with addresses of ours: not chained
+    after = Node(node.host)
+    (site,) = await after.pods.recover()
+    assert site == PodSite(
+        key=AttachmentKey(ContainerId("uid-1"), "eth0"),
+        pod=PodName("", "", "uid-1"),
+        addresses=(),
+        alias=PodAlias("", "uid-1", "eth0"),
+    )
+    await after.service.check(args())
+    # Which container it was nobody knows any more, so its DEL forgets nothing; the sweep does.
+    after.egress.known.add(site.key)
+    await after.service.del_(args())
+    assert after.known == ["uid-1"]
+    node.host.destroy("/run/netns/c1")
+    await after.pods.collect()
+    assert after.known == []
+    assert (await refused(after, "CHECK", args())).code is CniErrorCode.UNKNOWN_CONTAINER
+
+
+async def test_one_address_of_each_family_is_the_pods(node: Node) -> None:
+    several = args()
+    several.ips = ["10.9.0.2", "10.9.0.3", "fd09::2", "fd09::3"]
+    await node.service.add(several)
+    assert [*map(str, node.egress.connected[0].addresses)] == ["10.9.0.2", "fd09::2"]
