@@ -34,11 +34,12 @@ _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _UNIMPLEMENTED = b"12"
 _TRANSIENT = (b"4", b"8", b"14")  # DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE
 
-# Static table: 3 is :method POST, 6 is :scheme http; then literals with static names 1 :authority, 4 :path,
-# 31 content-type, 58 user-agent.
-_FIXED_HEADERS = b"\x83\x86\x01\x09localhost\x0f\x10\x10application/grpc\x0f\x2b\x08coil-cni" + literal(
-    b"te", b"trailers"
-)
+# Static table: 3 is :method POST, 6 is :scheme http; then literals with the static names 1 :authority and 4 :path,
+# whose value follows. Pseudo-header fields come before all others (RFC 9113, section 8.3): a server resets the stream
+# that has them in another order.
+_PSEUDO_HEADERS = b"\x83\x86\x01\x09localhost\x04"
+# Literals with the static names 31 content-type and 58 user-agent.
+_HEADERS = b"\x0f\x10\x10application/grpc\x0f\x2b\x08coil-cni" + literal(b"te", b"trailers")
 
 
 def connect(path: str, seconds: float) -> Socket:
@@ -91,10 +92,10 @@ def call(connect: "Connect", *, path: str, method: str, message: bytes, deadline
 def _exchange(connection: "Connection", method: str, message: bytes, deadline: float) -> Exchange:
     milliseconds = max(1, int(_remaining(deadline) * 1000))
     headers = (
-        _FIXED_HEADERS
-        + b"\x04"
+        _PSEUDO_HEADERS
         + bytes((len(method),))
         + method.encode()
+        + _HEADERS
         + literal(b"grpc-timeout", b"%dm" % milliseconds)
     )
     exchange = Exchange(headers, b"\x00" + len(message).to_bytes(4, "big") + message)
