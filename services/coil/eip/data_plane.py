@@ -176,6 +176,10 @@ class DataPlaneIndex:
         self._settle()
         return self._way_log.take(self._class_of, self._range_class, self._cluster)
 
+    def counts(self) -> Mapping[str, int]:
+        """Elements as of the last `take_changes` or `elements`, by name of the set. O(sets)."""
+        return self._ledger.counts()
+
     def elements(self) -> Elements:
         """All elements of now. Sets that expire are not among them. Does not count as `take_changes`."""
         self._settle()

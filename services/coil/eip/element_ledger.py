@@ -74,6 +74,10 @@ class ElementLedger:
         self._former = {}
         return ElementChanges(deletes=deletes, adds=adds, anew=anew)
 
+    def counts(self) -> Mapping[str, int]:
+        """How many elements there are now, by name of the set; a set that has become empty has 0. O(sets)."""
+        return {name.name: len(words) for name, words in self._now.items()}
+
     def elements(self) -> Elements:
         """All elements of now."""
         return {name: dict(words) for name, words in self._now.items() if words}

@@ -236,6 +236,7 @@ class Applier:
         elif outcome.changes:
             with self._metrics.measured(Operation.ELEMENTS):
                 await bounded(tables.change(outcome.changes))
+        self._metrics.set_elements(self._place.book.book.counts())
 
     def _wanted_marks(
         self, snapshot: Snapshot, peers: Sequence[MeshPeer], outcome: Outcome

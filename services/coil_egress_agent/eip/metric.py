@@ -121,7 +121,7 @@ class NodeMetrics:
             "coil_egress_eip_addresses", "Floating addresses that this node carries.", registry=registry
         )
         self._elements = Gauge(
-            "coil_egress_eip_elements", "Elements of nftables' sets and maps, by set.", ["set"], registry=registry
+            "coil_egress_eip_elements", "Elements of the nftables sets and maps, by set.", ["set"], registry=registry
         )
         self._peers = Gauge("coil_egress_eip_peers", "Nodes that this node's tunnel leads to.", registry=registry)
         self._repairs = Counter(

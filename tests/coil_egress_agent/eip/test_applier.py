@@ -271,6 +271,28 @@ async def test_a_foreign_change_of_tables_is_mended() -> None:
         assert scene.agent.registry.get_sample_value("coil_egress_eip_repairs_total", {"what": "tables"}) == 1
 
 
+async def test_the_elements_in_the_kernel_are_counted_by_set() -> None:
+    def exported(scene: Scene) -> dict[str, float]:
+        families = [family for family in scene.agent.registry.collect() if family.name == "coil_egress_eip_elements"]
+        return {sample.labels["set"]: sample.value for family in families for sample in family.samples}
+
+    def actual(scene: Scene) -> dict[str, float]:
+        return {name.name: len(words) for name, words in scene.agent.tables.elements.items()}
+
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips)
+        await asyncio.sleep(1)
+        before = actual(scene)
+        assert before["eip4"] == 1
+        assert {name: count for name, count in exported(scene).items() if count} == before
+        scene.cluster.policies.remove("t1/p1")
+        await until(lambda: not actual(scene).get("eip4"))
+        await asyncio.sleep(1)
+        assert {name: count for name, count in exported(scene).items() if count} == actual(scene)
+        assert exported(scene)["eip4"] == 0
+
+
 async def test_a_change_of_tables_that_was_told_is_looked_for_there_alone() -> None:
     scene = held_scene()
     async with running(scene):
