@@ -1,8 +1,8 @@
 """A call of the plugin as both of coild's CNI services read it, and what its failures are to the runtime.
 
 Every refusal says what was wrong. A failure that may pass by itself (no free address yet, the API server away, a kernel
-that refuses tunnels, too much to do) is TRY_AGAIN_LATER, code 11, so that the runtime asks again instead of giving the
-pod up.
+that refuses tunnels, an Egress that does not exist yet, too much to do) is TRY_AGAIN_LATER, code 11, so that the
+runtime asks again instead of giving the pod up.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from coil.kube.errors import ApiError, NotFoundError
 from coil.netlink.error import BusyError, NamespaceError, NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
 from coild.model.address_source import AddressUnavailableError, PodName
-from coild.model.pod_egress import EgressRefusedError
+from coild.model.pod_egress import EgressRefusedError, EgressUnresolvedError, PodUnknownError
 from coild.pods.pod_service import UnknownAttachmentError
 
 
@@ -106,6 +106,10 @@ def as_cni_error() -> Iterator[None]:
         yield
     except EgressRefusedError as error:
         raise CniError(CniErrorCode.TRY_AGAIN_LATER, "the kernel did not take the pod's egress", str(error)) from error
+    except EgressUnresolvedError as error:
+        raise CniError(CniErrorCode.TRY_AGAIN_LATER, "the pod's egress is not available", str(error)) from error
+    except PodUnknownError as error:
+        raise CniError(CniErrorCode.TRY_AGAIN_LATER, "the pod's object is not known", str(error)) from error
     except (AddressUnavailableError, BusyError) as error:
         raise CniError(CniErrorCode.TRY_AGAIN_LATER, str(error)) from error
     except NotFoundError as error:

@@ -31,16 +31,30 @@ class PodSite:
     netns: NetnsPath | None = None
 
 
-class EgressRefusedError(Exception):
-    """The kernel did not take what the pod is to have; nothing of it is left."""
+class PodEgressError(Exception):
+    """The pod cannot be given its egress now, so its ADD fails: it would leave with its own address. The runtime is to
+    try again.
+    """
+
+
+class EgressRefusedError(PodEgressError):
+    """The kernel refused the pod's tunnels; nothing of them is left."""
+
+
+class EgressUnresolvedError(PodEgressError):
+    """An annotation of the pod names an Egress that is missing, incomplete or invalid, or that nobody could look up."""
+
+
+class PodUnknownError(PodEgressError):
+    """The API server has no such pod on this node, or does not answer: nobody knows whether the pod names an Egress."""
 
 
 class PodEgress(Protocol):
     async def connect(self, site: PodSite, *, deadline: float) -> None:
         """Give a pod that has been attached what its annotations and labels ask for.
 
-        `site.netns` is given; `deadline` by the event loop's clock. Idempotent. Raises EgressRefusedError; whatever
-        may pass by itself is no failure.
+        `site.netns` is given; `deadline` by the event loop's clock. Idempotent. Raises PodEgressError; then the
+        pod must not start.
         """
         ...
 

@@ -16,7 +16,7 @@ from coil.podnet.plan import PodPlan
 from coil.reconcile.event_recorder import EventSubject
 from coild.cni.service import CniService
 from coild.model.address_source import AddressUnavailableError
-from coild.model.pod_egress import EgressRefusedError
+from coild.model.pod_egress import EgressRefusedError, EgressUnresolvedError, PodUnknownError
 from coild.pods.pod_service import AddRequest, PodService, UnknownAttachmentError
 from tests.coild.scene import Coild, World, now
 
@@ -232,6 +232,8 @@ async def test_bad_arguments_change_nothing(
         (AddressUnavailableError("no block of pool x: out of blocks"), CniErrorCode.TRY_AGAIN_LATER),
         (BusyError("too many jobs"), CniErrorCode.TRY_AGAIN_LATER),
         (EgressRefusedError("no FoU"), CniErrorCode.TRY_AGAIN_LATER),
+        (EgressUnresolvedError("there is no Egress net/world"), CniErrorCode.TRY_AGAIN_LATER),
+        (PodUnknownError("no answer"), CniErrorCode.TRY_AGAIN_LATER),
         (UnavailableError("away"), CniErrorCode.TRY_AGAIN_LATER),
         (ForbiddenError("no", status=403), CniErrorCode.TRY_AGAIN_LATER),
         (NotFoundError("namespace", status=404), CniErrorCode.UNKNOWN_CONTAINER),
