@@ -14,7 +14,7 @@ from coil.crd.names import LABEL_POOL
 from coil.ipam.index_set import IndexSet
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
-from coil.reconcile.controller import DONE, After, Result
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil_ipam_controller import finalizer
 from coil_ipam_controller.cluster_view import BY_POOL, ClusterView
 from coil_ipam_controller.pool_supply import judge_pool
@@ -59,9 +59,9 @@ class AddressPoolReconciler:
         # From the moment the cache shows the deletion no new creation begins, as the other controller reads the
         # same cache. Those that began before are waited for, and whatever the cache lags behind is asked for.
         if self._book.creating(pool.name):
-            return After(CREATION_WAIT)
+            return RequeueAfter(CREATION_WAIT)
         blocks = await self._client.list(ADDRESS_BLOCKS, labels=f"{LABEL_POOL}={pool.name}")
         if not blocks:
             await self._client.patch(ADDRESS_POOLS, pool.name, patch)
             self._log.info("pool released", pool=pool.name)
-        return DONE if not blocks else After(CREATION_WAIT)
+        return DONE if not blocks else RequeueAfter(CREATION_WAIT)

@@ -22,7 +22,7 @@ from coil.crd.names import BlockName, NodeName, PoolName
 from coil.ipam.layout import PoolLayout
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
-from coil.reconcile.controller import DONE, After, Result
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coil.reconcile.queue import WorkQueue
@@ -94,10 +94,10 @@ class BlockAuditReconciler:
             suspicion = self._suspicions[name] = _Suspicion(block.metadata.resource_version, self._clock())
         left = suspicion.since + SETTLE_SECONDS - self._clock()
         if left > 0:
-            return After(left)
+            return RequeueAfter(left)
         if findings:
             self._tell(block, findings)
-            return After(RECHECK_SECONDS)
+            return RequeueAfter(RECHECK_SECONDS)
         if pool is not None:
             await self._protect(block, pool)
         return DONE
@@ -188,14 +188,14 @@ class BlockAuditReconciler:
         since = block.metadata.deletion_timestamp
         left = LATE_SECONDS if since is None else LATE_SECONDS - (self._now() - since).total_seconds()
         if left > 0:
-            return After(left)
+            return RequeueAfter(left)
         holders = ", ".join(block.metadata.finalizers)
         message = (
             f"was deleted at {since:%Y-%m-%d %H:%M:%S} UTC and is still there (finalizers {holders}): pods on the node "
             f"{block.node!r} use its addresses, or coild does not run there"
         )
         self._tell(block, (Finding(BlockFault.RELEASED_LATE, message),))
-        return After(RECHECK_SECONDS)
+        return RequeueAfter(RECHECK_SECONDS)
 
     def _tell(self, block: AddressBlock, findings: tuple[Finding, ...]) -> None:
         if self._told.get(block.name) == findings:

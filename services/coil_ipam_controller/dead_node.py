@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import AddressBlock
 from coil.crd.builtin import NODES, Node
-from coil.reconcile.controller import DONE, After, Result
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coil_ipam_controller.cluster_view import BY_NODE, ClusterView
@@ -63,7 +63,7 @@ class DeadNodeReconciler:
             return DONE
         left = self._after - (self._now() - since).total_seconds()
         if left > 0:
-            return After(max(left, SHORTEST_PAUSE))
+            return RequeueAfter(max(left, SHORTEST_PAUSE))
         death = node.metadata.uid, since
         if self._told.get(name) != death:
             self._told[name] = death

@@ -103,7 +103,7 @@ class Leadership:
         pools.watch(sources.blocks, _pool_of_gone_block)
         statuses = self._controller(queues.statuses, team.statuses.reconcile)
         statuses.watch(sources.pools, team.statuses.affected)
-        statuses.watch(sources.blocks, _pools_of_block, settle=SETTLE_SECONDS)
+        statuses.watch(sources.blocks, _pools_of_block, batch_window=SETTLE_SECONDS)
         nodes = self._controller(queues.nodes, team.nodes.reconcile, NODE_WORKERS)
         nodes.watch(sources.nodes, team.nodes.gone_nodes)
         nodes.watch(sources.blocks, team.nodes.absent_holders)

@@ -20,7 +20,7 @@ from coil.crd.builtin import NODES, Node
 from coil.crd.names import NodeName, is_object_name
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
-from coil.reconcile.controller import DONE, After, Result
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil_ipam_controller import finalizer
 from coil_ipam_controller.cluster_view import BY_NODE, ClusterView
 
@@ -63,7 +63,7 @@ class NodeReconciler:
         left = self._absent_since.setdefault(name, now) + self._grace - now
         if left > 0:
             self._log.info("node is absent, its blocks are kept for a while", node=name, seconds=round(left, 1))
-            return After(left)
+            return RequeueAfter(left)
         if await self._exists(name):
             self._absent_since.pop(name, None)
             return DONE

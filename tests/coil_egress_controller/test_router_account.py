@@ -15,7 +15,7 @@ from coil.kube.errors import (
     NamespaceTerminatingError,
     NotFoundError,
 )
-from coil.reconcile.controller import DONE, After
+from coil.reconcile.controller import DONE, RequeueAfter
 from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING, plan_subjects
 from tests.coil_egress_controller.memory_api import Document
 from tests.coil_egress_controller.scene import Scene
@@ -136,7 +136,7 @@ async def test_a_binding_that_somebody_else_has_changed_is_not_overwritten(scene
 async def test_a_missing_binding_is_looked_for_again_while_it_is_needed(scene: Scene) -> None:
     assert await scene.bindings.reconcile(ROUTER_BINDING) == DONE
     scene.add_egress()
-    assert isinstance(await scene.bindings.reconcile(ROUTER_BINDING), After)
+    assert isinstance(await scene.bindings.reconcile(ROUTER_BINDING), RequeueAfter)
 
 
 NAMESPACES = st.lists(st.sampled_from(["a", "b", "c", "d"]), unique=True)

@@ -8,7 +8,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
 from coil.crd.names import FINALIZER
 from coil.kube.errors import ConflictError
-from coil.reconcile.controller import DONE, After
+from coil.reconcile.controller import DONE, RequeueAfter
 from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import Life, add_block, add_node, add_pool, add_request
 
@@ -87,7 +87,7 @@ async def test_a_block_that_the_cache_does_not_show_yet_holds_its_pool(api: Memo
     api.delete(ADDRESS_POOLS, "default")
     life = Life(MemoryClient(api))
     add_block(api, "default-0", 0, pool="default", node="node1")
-    assert isinstance(await life.pools.reconcile("default"), After)
+    assert isinstance(await life.pools.reconcile("default"), RequeueAfter)
     assert api.find(ADDRESS_POOLS, "default") is not None
 
 
@@ -105,10 +105,10 @@ async def test_a_block_that_is_being_created_holds_its_pool(api: MemoryApi) -> N
     await creating.wait()
     api.delete(ADDRESS_POOLS, "default")
     life.caches.look()
-    assert isinstance(await life.pools.reconcile("default"), After)
+    assert isinstance(await life.pools.reconcile("default"), RequeueAfter)
     go_on.set()
     await answering
-    assert isinstance(await life.pools.reconcile("default"), After), "the cache does not show the block yet"
+    assert isinstance(await life.pools.reconcile("default"), RequeueAfter), "the cache does not show the block yet"
     remove_block(api, "default-0")
     assert await life.pools.reconcile("default") == DONE
     assert api.find(ADDRESS_POOLS, "default") is None

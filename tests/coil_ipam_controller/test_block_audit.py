@@ -11,7 +11,7 @@ from coil.crd.builtin import NODES
 from coil.crd.meta import ObjectMeta, OwnerReference
 from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_POOL, LABEL_RESERVED
 from coil.kube.errors import ConflictError
-from coil.reconcile.controller import DONE, After
+from coil.reconcile.controller import DONE, RequeueAfter
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil_ipam_controller.block_audit_reconciler import LATE_SECONDS, RECHECK_SECONDS, SETTLE_SECONDS
@@ -57,7 +57,7 @@ def edit(life: Life, metadata: dict[str, Any] | None = None, **fields: object) -
 async def audit(life: Life) -> object:
     """Both looks at the block."""
     result = await life.team.audit.reconcile(NAME)
-    if isinstance(result, After) and result.seconds <= SETTLE_SECONDS:
+    if isinstance(result, RequeueAfter) and result.seconds <= SETTLE_SECONDS:
         life.wait(result.seconds)
         life.caches.look()
         result = await life.team.audit.reconcile(NAME)
@@ -109,12 +109,12 @@ async def test_an_edit_by_hand_is_told_once_and_changes_nothing(
     life.caches.look()
     before = api.get(ADDRESS_BLOCKS, NAME)
     assert await suspects(life) == [NAME]
-    assert await audit(life) == After(RECHECK_SECONDS)
+    assert await audit(life) == RequeueAfter(RECHECK_SECONDS)
     (told,) = life.events.told
     assert (told.type, told.kind, told.name, told.reason) == ("Warning", "AddressBlock", NAME, fault)
     assert life.doubtful == 1
     life.wait(RECHECK_SECONDS)
-    assert await audit(life) == After(RECHECK_SECONDS)
+    assert await audit(life) == RequeueAfter(RECHECK_SECONDS)
     assert len(life.events.told) == 1
     assert api.get(ADDRESS_BLOCKS, NAME) == before
     assert life.client.calls == []
@@ -149,10 +149,10 @@ async def test_nothing_is_said_of_blocks_of_an_invalid_pool(api: MemoryApi, life
 
 async def test_what_changes_between_the_two_looks_is_looked_at_anew(life: Life) -> None:
     edit(life, index=4)
-    assert await life.team.audit.reconcile(NAME) == After(SETTLE_SECONDS)
+    assert await life.team.audit.reconcile(NAME) == RequeueAfter(SETTLE_SECONDS)
     life.wait(SETTLE_SECONDS - 1)
     edit(life, index=5)
-    assert await life.team.audit.reconcile(NAME) == After(SETTLE_SECONDS)
+    assert await life.team.audit.reconcile(NAME) == RequeueAfter(SETTLE_SECONDS)
     assert life.events.told == []
 
 
@@ -211,7 +211,7 @@ async def test_a_block_that_has_changed_is_not_written_over(api: MemoryApi) -> N
 
 async def test_the_older_daemon_may_take_the_finalizer_away_before_it_deletes(api: MemoryApi, life: Life) -> None:
     edit(life, {"finalizers": []})
-    assert await life.team.audit.reconcile(NAME) == After(SETTLE_SECONDS)
+    assert await life.team.audit.reconcile(NAME) == RequeueAfter(SETTLE_SECONDS)
     api.delete(ADDRESS_BLOCKS, NAME)
     life.caches.look()
     life.wait(SETTLE_SECONDS)
@@ -237,7 +237,7 @@ async def test_a_reserved_block_of_an_absent_node_is_told_of_it_and_of_its_pool(
     assert list(life.team.audit.reserved_of(node, None)) == [NAME]
     api.delete(NODES, "node1")
     life.caches.look()
-    assert await audit(life) == After(RECHECK_SECONDS)
+    assert await audit(life) == RequeueAfter(RECHECK_SECONDS)
     assert [(told.kind, told.name, told.reason) for told in life.events.told] == [
         ("AddressBlock", NAME, "NodeGone"),
         ("AddressPool", "default", "NodeGone"),
@@ -256,7 +256,7 @@ async def test_a_block_that_was_moved_to_another_node_is_told(api: MemoryApi, li
     edit(life, {"labels": {LABEL_NODE: "node2"}})
     after = life.caches.blocks.get(NAME)
     assert list(life.team.audit.suspects(before, after)) == [NAME]
-    assert await audit(life) == After(RECHECK_SECONDS)
+    assert await audit(life) == RequeueAfter(RECHECK_SECONDS)
     (told,) = life.events.told
     assert told.reason == "NodeChanged"
     assert "from the node 'node1' to 'node2'" in told.message
@@ -277,9 +277,9 @@ async def test_a_block_that_does_not_go_is_told_and_one_that_goes_is_not(api: Me
     assert going is not None
     assert going.metadata.deletion_timestamp == NOON.replace(hour=0)
     assert list(life.team.audit.suspects(before, going)) == [NAME]
-    assert await life.team.audit.reconcile(NAME) == After(LATE_SECONDS)
+    assert await life.team.audit.reconcile(NAME) == RequeueAfter(LATE_SECONDS)
     life.wait(LATE_SECONDS)
-    assert await life.team.audit.reconcile(NAME) == After(RECHECK_SECONDS)
+    assert await life.team.audit.reconcile(NAME) == RequeueAfter(RECHECK_SECONDS)
     (told,) = life.events.told
     assert told.reason == "ReleasedLate"
     assert "'node1'" in told.message

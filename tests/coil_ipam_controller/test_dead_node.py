@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import SubnetSet
 from coil.crd.builtin import NODES, Node
-from coil.reconcile.controller import DONE, After
+from coil.reconcile.controller import DONE, RequeueAfter
 from coil_ipam_controller.dead_node_metric import DeadNodeCollector
 from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.scene import NOON, Life, add_block, add_node, add_pool
@@ -56,7 +56,7 @@ def set_ready(life: Life, status: str, *, since: float = 0.0, heartbeat: float =
 async def test_a_dead_node_is_reported_when_it_is_time_and_once(life: Life, status: str) -> None:
     set_ready(life, status)
     life.wait(100)
-    assert await life.team.dead_nodes.reconcile("node1") == After(LIMIT - 100)
+    assert await life.team.dead_nodes.reconcile("node1") == RequeueAfter(LIMIT - 100)
     life.wait(LIMIT - 100)
     assert await life.team.dead_nodes.reconcile("node1") == DONE
     (told,) = life.events.told
@@ -81,7 +81,7 @@ async def test_one_that_came_back_and_died_again_is_reported_again(life: Life) -
     assert await life.team.dead_nodes.reconcile("node1") == DONE
     life.wait(100)
     set_ready(life, "Unknown", since=LIMIT + 100)
-    assert await life.team.dead_nodes.reconcile("node1") == After(LIMIT)
+    assert await life.team.dead_nodes.reconcile("node1") == RequeueAfter(LIMIT)
     life.wait(LIMIT)
     await life.team.dead_nodes.reconcile("node1")
     assert life.events.reasons == ["HoldsBlocks"] * 2

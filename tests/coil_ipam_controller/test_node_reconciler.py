@@ -8,7 +8,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NODES
 from coil.kube.errors import ConflictError, UnavailableError
-from coil.reconcile.controller import DONE, After
+from coil.reconcile.controller import DONE, RequeueAfter
 from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import POLICY, Life, add_block, add_node, add_request
 
@@ -128,9 +128,9 @@ PATIENT = replace(POLICY, node_grace=GRACE)
 
 async def test_an_absence_must_last(api: MemoryApi) -> None:
     life = Life(MemoryClient(api), PATIENT)
-    assert await life.nodes.reconcile("gone") == After(GRACE)
+    assert await life.nodes.reconcile("gone") == RequeueAfter(GRACE)
     life.wait(GRACE - 1)
-    assert await life.nodes.reconcile("gone") == After(1)
+    assert await life.nodes.reconcile("gone") == RequeueAfter(1)
     assert life.client.calls == []
     life.wait(1)
     assert await life.nodes.reconcile("gone") == DONE
@@ -159,7 +159,7 @@ async def test_each_absence_counts_for_itself(api: MemoryApi) -> None:
     assert list(life.nodes.gone_nodes(None, node)) == []
     api.delete(NODES, "gone")
     assert list(life.nodes.gone_nodes(node, None)) == ["gone"]
-    assert await life.nodes.reconcile("gone") == After(GRACE)
+    assert await life.nodes.reconcile("gone") == RequeueAfter(GRACE)
     assert len(names(api)) == 6
 
 
@@ -170,7 +170,7 @@ async def test_a_node_that_only_the_api_server_has_begins_its_grace_anew(api: Me
     life.wait(GRACE)
     assert await life.nodes.reconcile("gone") == DONE
     assert len(names(api)) == 6
-    assert await life.nodes.reconcile("gone") == After(GRACE)
+    assert await life.nodes.reconcile("gone") == RequeueAfter(GRACE)
 
 
 async def test_a_collection_that_failed_goes_on_without_another_grace(api: MemoryApi) -> None:

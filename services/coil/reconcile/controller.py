@@ -8,7 +8,7 @@ The retry contract, stated here once:
   be called at any time, again, and after a crash in its middle: it must be idempotent. The object may be
   gone; that, too, is a state to bring about.
 * Returning `DONE`: nothing to do until the next event. The key's failures are forgotten.
-* Returning `After(seconds)`: look again after that time, or at the next event if that is earlier. Failures
+* Returning `RequeueAfter(seconds)`: look again after that time, or at the next event if that is earlier. Failures
   are forgotten; use it for what is expected to take time, not for errors.
 * Raising anything: logged with the key, retried with a per-key exponential backoff for as long as it fails.
   There is no last attempt. A conflict (HTTP 409) is normal and needs no treatment but to be raised.
@@ -44,7 +44,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class RequeueAfter:
     """Look again in `seconds`, or earlier if something happens."""
 
     seconds: float
@@ -55,7 +55,7 @@ class After:
 
 
 DONE = Done()
-Result: TypeAlias = Done | After
+Result: TypeAlias = Done | RequeueAfter
 Reconcile: TypeAlias = Callable[[str], Awaitable[Result]]
 
 
@@ -104,12 +104,12 @@ class Controller:
         self._overflow: QueueFullError | None = None
 
     def watch(
-        self, source: Source[T], key_of: Callable[[T | None, T | None], Iterable[str]], *, settle: float = 0.0
+        self, source: Source[T], key_of: Callable[[T | None, T | None], Iterable[str]], *, batch_window: float = 0.0
     ) -> None:
         """Queue the keys that `key_of(old, new)` names for each change, present objects included.
 
-        With `settle`, that many seconds later: all changes meanwhile lead to one call, which bounds the calls
-        for what changes all the time.
+        With `batch_window`, that many seconds after the first change: all changes meanwhile lead to one call, which
+        bounds the calls for what changes all the time. (A window that each change extended would starve busy keys.)
 
         `old` is None for a new object, `new` for a deleted one. For a child that points at its owner name
         the keys of both versions, so that the owner it has left is looked at as well.
@@ -121,8 +121,8 @@ class Controller:
         def on_change(old: T | None, new: T | None) -> None:
             try:
                 for key in key_of(old, new):
-                    if settle:
-                        self._queue.add_after(key, settle)
+                    if batch_window:
+                        self._queue.add_after(key, batch_window)
                     else:
                         self._queue.add(key)
             except QueueFullError as error:
@@ -181,7 +181,7 @@ class Controller:
         else:
             self._queue.forget(key)
             match result:
-                case After(seconds):
+                case RequeueAfter(seconds):
                     outcome = _Outcome.REQUEUE_AFTER
                     self._queue.add_after(key, seconds)
                 case Done():

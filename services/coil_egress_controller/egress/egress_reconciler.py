@@ -30,7 +30,7 @@ from coil.kube.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from coil.reconcile.controller import DONE, After, Result
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
 from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.cluster_view import ClusterView
@@ -93,7 +93,7 @@ class EgressReconciler:
         await self._show(egress, deployment)
         if troubles.refusals:
             raise troubles.refusals[0]
-        return After(TAKEN_SECONDS) if troubles.names_taken else DONE
+        return RequeueAfter(TAKEN_SECONDS) if troubles.names_taken else DONE
 
     async def _ensure_deployment(self, egress: Egress) -> Deployment:
         return await self.objects.ensure(

@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, Subject
 from coil.egress.router_pod import ROUTER_ACCOUNT
-from coil.reconcile.controller import DONE, After, Result
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.cluster_view import ClusterView
 
@@ -37,7 +37,7 @@ class RoleBindingReconciler:
             if not self._view.namespaces():
                 return DONE
             self._log.error("the ClusterRoleBinding of router pods is missing: apply the chart's", name=name)
-            return After(MISSING_SECONDS)
+            return RequeueAfter(MISSING_SECONDS)
         before = binding.subjects or ()
         subjects = plan_subjects(before, self._view.namespaces())
         if subjects != before:

@@ -117,39 +117,41 @@ class EipLeadership:
             team.endpoints.enter(policy)
 
         gateways = self._controller(queues.gateways, team.gateways.reconcile, GATEWAY_WORKERS)
-        settle = gateway_reconciler.SETTLE_SECONDS
-        gateways.watch(sources.gateways, team.selections.change_gateway, settle=settle)
-        gateways.watch(sources.nodes, team.selections.change_node, settle=settle)
-        gateways.watch(sources.policies, team.choices.change_policy, settle=settle)
-        gateways.watch(sources.gateways, team.choices.change_gateway, settle=settle)
-        gateways.watch(sources.namespaces, team.choices.change_namespace, settle=settle)
+        batch_window = gateway_reconciler.SETTLE_SECONDS
+        gateways.watch(sources.gateways, team.selections.change_gateway, batch_window=batch_window)
+        gateways.watch(sources.nodes, team.selections.change_node, batch_window=batch_window)
+        gateways.watch(sources.policies, team.choices.change_policy, batch_window=batch_window)
+        gateways.watch(sources.gateways, team.choices.change_gateway, batch_window=batch_window)
+        gateways.watch(sources.namespaces, team.choices.change_namespace, batch_window=batch_window)
 
         def gateways_of_tunnel(old: EgressTunnel | None, new: EgressTunnel | None) -> Iterable[str]:
             if (present := new or old) is not None and _phase(old) != _phase(new):
                 yield from team.selections.gateways(present.metadata.name)
 
-        gateways.watch(sources.tunnels, gateways_of_tunnel, settle=settle)
+        gateways.watch(sources.tunnels, gateways_of_tunnel, batch_window=batch_window)
         sources.leases.subscribe(team.keeper.change_lease)
 
         policies = self._controller(queues.policies, team.policies.reconcile, POLICY_WORKERS)
-        policies.watch(sources.policies, team.policies.changed_policies, settle=policy_status_reconciler.SETTLE_SECONDS)
+        policies.watch(
+            sources.policies, team.policies.changed_policies, batch_window=policy_status_reconciler.SETTLE_SECONDS
+        )
 
         slices = self._controller(queues.slices, team.slices.reconcile, SLICE_WORKERS)
-        settle = slice_reconciler.SETTLE_SECONDS
-        slices.watch(sources.pods, team.slices.changed_pods, settle=settle)
-        slices.watch(sources.policies, team.slices.changed_policies, settle=settle)
-        slices.watch(sources.slices, team.slices.changed_slices, settle=settle)
+        batch_window = slice_reconciler.SETTLE_SECONDS
+        slices.watch(sources.pods, team.slices.changed_pods, batch_window=batch_window)
+        slices.watch(sources.policies, team.slices.changed_policies, batch_window=batch_window)
+        slices.watch(sources.slices, team.slices.changed_slices, batch_window=batch_window)
 
         mesh = self._controller(queues.mesh, team.tunnels.reconcile, 1)
-        settle = tunnel_reconciler.SETTLE_SECONDS
-        mesh.watch(sources.nodes, team.tunnels.changed_nodes, settle=settle)
-        mesh.watch(sources.tunnels, team.tunnels.changed_tunnels, settle=settle)
+        batch_window = tunnel_reconciler.SETTLE_SECONDS
+        mesh.watch(sources.nodes, team.tunnels.changed_nodes, batch_window=batch_window)
+        mesh.watch(sources.tunnels, team.tunnels.changed_tunnels, batch_window=batch_window)
 
         phases = self._controller(queues.phases, team.phases.reconcile, PHASE_WORKERS)
-        settle = tunnel_phase_reconciler.SETTLE_SECONDS
-        phases.watch(sources.tunnels, team.phases.changed_tunnels, settle=settle)
-        phases.watch(sources.gateways, team.phases.changed_gateways, settle=settle)
-        phases.watch(sources.nodes, _nodes_of_other_readiness, settle=settle)
+        batch_window = tunnel_phase_reconciler.SETTLE_SECONDS
+        phases.watch(sources.tunnels, team.phases.changed_tunnels, batch_window=batch_window)
+        phases.watch(sources.gateways, team.phases.changed_gateways, batch_window=batch_window)
+        phases.watch(sources.nodes, _nodes_of_other_readiness, batch_window=batch_window)
 
         tenures = self._controller(queues.tenures, team.keeper.reconcile, TENURE_WORKERS)
         return [gateways, tenures, policies, slices, mesh, phases]

@@ -21,7 +21,7 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
 from coil.eip.tunnel_plan import TunnelIdentity, TunnelNets, TunnelSpaceError, plan_tunnels
 from coil.kube.errors import AlreadyExistsError, ApiError, NotFoundError
-from coil.reconcile.controller import DONE, After, Result
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.eip.bounded_work import work_through
 from coil_egress_controller.eip.own_write import OwnWrites
@@ -58,7 +58,7 @@ class TunnelReconciler:
     async def reconcile(self, _key: str) -> Result:
         """Bring all tunnels in line. Raises the first refusal of the API server, after the others are done."""
         if not self._begun and not await self._begin():
-            return After(LATE_SECONDS)
+            return RequeueAfter(LATE_SECONDS)
         nodes = {node.metadata.name: node for node in self._view.nodes.items()}
         tunnels = self._tunnels()
         missing = [name for name in nodes if name not in tunnels]
@@ -70,9 +70,9 @@ class TunnelReconciler:
             identities = plan_tunnels(tunnels.values(), self._nets)
         except TunnelSpaceError as error:
             self._log.error("no room for another tunnel: give a wider subnet", why=str(error))
-            return After(LATE_SECONDS * 60)
+            return RequeueAfter(LATE_SECONDS * 60)
         await work_through(await self._changes(nodes, tunnels, identities), self._patch)
-        return After(LATE_SECONDS) if late else DONE
+        return RequeueAfter(LATE_SECONDS) if late else DONE
 
     def changed_nodes(self, old: Node | None, new: Node | None) -> Iterable[str]:
         """A node that has come or gone, or has other addresses."""

@@ -20,7 +20,7 @@ from coil.crd.names import FINALIZER, BlockName, RequestUid
 from coil.ipam.block import Block, BlockUse
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
-from coil.reconcile.controller import DONE, After, Result
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coild.addresses.block_store import BlockStore
 
 SHORTEST_PAUSE = 0.01
@@ -49,7 +49,7 @@ class BlockRelease:
             if pause == 0 and block.use is BlockUse.OPEN:
                 pause = self.stay(block)
             if pause > 0:
-                return After(max(pause, SHORTEST_PAUSE))
+                return RequeueAfter(max(pause, SHORTEST_PAUSE))
         departure = self.store.depart(name)
         if departure is None:
             return DONE

@@ -11,7 +11,7 @@ from structlog.testing import CapturingLogger
 
 from coil.kube.errors import ConflictError, UnavailableError
 from coil.reconcile.backoff import Backoff
-from coil.reconcile.controller import DONE, After, Controller, Result
+from coil.reconcile.controller import DONE, Controller, RequeueAfter, Result
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import QueueFullError, WorkQueue
 from tests.coil.reconcile.virtual_time import run_virtual
@@ -126,7 +126,7 @@ async def test_done_is_called_once_for_each_event() -> None:
 @virtual
 async def test_after_is_called_again_when_the_time_has_come_or_something_happens() -> None:
     async def look_again(_key: str) -> Result:
-        return After(10.0)
+        return RequeueAfter(10.0)
 
     bench = Bench(look_again)
     bench.queue.add("a")
@@ -141,7 +141,7 @@ async def test_after_is_called_again_when_the_time_has_come_or_something_happens
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_after_needs_a_time(seconds: float) -> None:
     with pytest.raises(ValueError, match="must be positive"):
-        After(seconds)
+        RequeueAfter(seconds)
 
 
 @virtual
@@ -362,7 +362,7 @@ async def test_watching_maps_each_change_to_keys() -> None:
 async def test_changes_that_settle_first_are_one_call() -> None:
     bench = Bench(nothing_to_do)
     source = FakeSource()
-    bench.controller.watch(source, lambda old, new: ["a"], settle=5.0)
+    bench.controller.watch(source, lambda old, new: ["a"], batch_window=5.0)
     for _ in range(10):
         source.change(None, "x")
         await asyncio.sleep(1)

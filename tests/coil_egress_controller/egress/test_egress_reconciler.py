@@ -16,7 +16,7 @@ from coil.kube.errors import (
     NamespaceTerminatingError,
     UnavailableError,
 )
-from coil.reconcile.controller import DONE, After
+from coil.reconcile.controller import DONE, RequeueAfter
 from tests.coil_egress_controller.scene import BUDGETS, KEY, Scene
 
 
@@ -118,7 +118,7 @@ async def test_what_is_not_ours_is_told_and_not_touched(scene: Scene, resource: 
     foreign = {"metadata": {"name": "nat", "namespace": "internet"}, "spec": {"other": True}}
     before = dict(scene.api.put(resource, foreign))
     scene.add_egress(podDisruptionBudget={"maxUnavailable": 1})
-    assert isinstance(await scene.egresses.reconcile(KEY), After)
+    assert isinstance(await scene.egresses.reconcile(KEY), RequeueAfter)
     assert scene.find(resource) == before
     (reason,) = scene.told.messages
     assert reason == f"{resource.kind}NameTaken"
@@ -137,7 +137,7 @@ async def test_what_an_earlier_egress_of_the_name_left_is_waited_for_in_silence(
     await settled(scene)
     scene.api.remove(EGRESSES, "nat", "internet")
     scene.add_egress()
-    assert isinstance(await scene.egresses.reconcile(KEY), After)
+    assert isinstance(await scene.egresses.reconcile(KEY), RequeueAfter)
     assert scene.told.messages == {}
     scene.api.remove(DEPLOYMENTS, "nat", "internet")
     scene.api.remove(SERVICES, "nat", "internet")

@@ -7,7 +7,7 @@ from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.names import FINALIZER, BlockName, PoolName
 from coil.kube.errors import ApiError, UnavailableError
 from coil.netlink.error import NetlinkError
-from coil.reconcile.controller import DONE, After
+from coil.reconcile.controller import DONE, RequeueAfter
 from tests.coil_ipam_controller.memory_api import Call, Moment
 from tests.coild.memory_network import Step
 from tests.coild.scene import COOLING, Coild, World, now, settle
@@ -145,7 +145,7 @@ async def test_an_answer_in_the_middle_of_the_rest(coild: Coild) -> None:
     assert await coild.release.reconcile(ZERO) == DONE, "in use"
     await coild.delete("c1")
     await settle(4)
-    assert await coild.release.reconcile(ZERO) == After(COOLING - 4)
+    assert await coild.release.reconcile(ZERO) == RequeueAfter(COOLING - 4)
     assert await coild.release.reconcile("default-9") == DONE
 
 
