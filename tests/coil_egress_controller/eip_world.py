@@ -1,7 +1,7 @@
 """A cluster with gateway nodes in virtual time: an API server in memory, a leader of the controller, and agents.
 
 Calls take `CALL` seconds and caches are late by `LATE`. An agent does what `coil.eip.gateway_lease` asks of one: it
-renews its lease, holds what `coil.eip.holding` grants for as long as its last renewal is good, and no longer.
+renews its lease and holds what `lease_renewal.holding` grants for as long as its last renewal is good, and no longer.
 """
 
 import asyncio
@@ -27,14 +27,11 @@ from coil.eip.gateway_lease import (
     FENCE,
     LEASE_LABELS,
     GatewayLease,
-    Renewal,
-    claim_term,
     lease_name,
-    merge_applied,
     read_tenure,
     render_annotations,
 )
-from coil.eip.holding import holding, known_term
+from coil.eip.lease_renewal import LeaseRenewal, holding, known_term
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.errors import ApiError, ConflictError, NotFoundError, UnavailableError
 from coil.kube.lease_lock import LEASES, Lease
@@ -131,17 +128,14 @@ class Agent:
         self._world = world
         self.node = NodeName(node)
         self.cut = False
-        self.renewal: Renewal | None = None
+        self.renewal = LeaseRenewal(self.node)
         self._lease: Lease | None = None
-        self._applied: Mapping[str, int] = {}
         self._task = asyncio.create_task(self._run())
 
     def holds(self) -> set[str]:
         """The addresses that answer on the node at this moment."""
-        now = self._world.clock()
-        if self.renewal is None or not self.renewal.left(now):
-            return set()
-        return self._granted(self.renewal.term)
+        term = self.renewal.term(self._world.clock())
+        return set() if term is None else self._granted(term)
 
     async def kill(self) -> None:
         self._task.cancel()
@@ -151,7 +145,7 @@ class Agent:
         entries = [
             entry
             for gateway in self._world.gateways.items()
-            for entry in holding(gateway, self.node, term=term, applied=self._applied)
+            for entry in holding(gateway, self.node, term=term, applied=self.renewal.applied)
         ]
         return {text for entry in entries for text in (entry.ipv4, entry.ipv6) if text}
 
@@ -173,9 +167,10 @@ class Agent:
                 self._lease = await api.get(LEASES, name, namespace=LEASE_NAMESPACE)
         tenure = None if self._lease is None else tenure_of(self._lease)
         gateways = self._world.gateways.items()
-        term = claim_term(tenure, self.node, known=known_term(gateways, self.node))
         own = {gateway.metadata.uid: gateway.status.revision for gateway in gateways}
-        self._applied = merge_applied(tenure, own)
+        known = known_term(gateways, self.node)
+        written = self.renewal.renew(tenure, known_term=known, applied=own, gateways=own).lease
+        assert written is not None
         sent = self._world.clock()
         document = {
             "metadata": {
@@ -183,16 +178,16 @@ class Agent:
                 "name": name,
                 "namespace": LEASE_NAMESPACE,
                 "labels": LEASE_LABELS,
-                "annotations": render_annotations(fence=FENCE, applied=self._applied),
+                "annotations": render_annotations(fence=FENCE, applied=written.applied),
             },
-            "spec": {"holderIdentity": self.node, "leaseTransitions": term, "renewTime": f"{sent:.6f}"},
+            "spec": {"holderIdentity": self.node, "leaseTransitions": written.term, "renewTime": f"{sent:.6f}"},
         }
         before, self._lease = self._lease, None
         if before is None:
             self._lease = await api.create(LEASES, document, namespace=LEASE_NAMESPACE)
         else:
             self._lease = await api.replace(LEASES, document, name=name, namespace=LEASE_NAMESPACE)
-        self.renewal = Renewal(term=term, sent=sent)
+        self.renewal.acknowledge(written.term, sent=sent, now=self._world.clock())
         await self._report()
 
     async def _report(self) -> None:

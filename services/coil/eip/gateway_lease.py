@@ -10,13 +10,13 @@ when it is silent, and only then places the node's addresses elsewhere. Why neve
   receiving, so the agent's time is up first, whatever the clocks show, unless they differ by more than MARGIN in that
   time. No clock is ever compared with another.
 * `leaseTransitions` is the *term*. One that was revoked is never resumed: whoever acquires the Lease begins another,
-  and takes nothing that was decided for an earlier one (`coil.eip.holding`).
+  and takes nothing that was decided for an earlier one (`holding`).
 * A planned move waits for the agent's word instead: `applied` says up to which revision of a gateway's status the
   agent has taken off what leaves. It is kept by the gateway's UID, because a gateway that is made again under its old
   name counts from the beginning.
 
-What an agent must keep to: before a renewal makes the kernel's fence good again, everything is taken off that
-`holding` does not grant for the term of that renewal, also what an earlier process has left.
+What an agent must keep to: whatever `holding` does not grant for the term of a renewal is taken off before that renewal
+refreshes the kernel's timeouts, including what an earlier process has left (`coil.eip.lease_renewal`).
 """
 
 import math
@@ -89,49 +89,6 @@ def render_annotations(*, fence: float, applied: Mapping[str, int]) -> dict[str,
     """What the agent writes with a renewal: seconds become whole milliseconds, rounded up."""
     text = msgspec.json.encode(dict(sorted(applied.items()))).decode()
     return {ANNOTATION_FENCE: str(math.ceil(round(fence * 1000, 6))), ANNOTATION_APPLIED: text}
-
-
-def claim_term(lease: GatewayLease | None, node: NodeName, *, known: int) -> int:
-    """The term that the agent on `node` writes over `lease`, None for a Lease that it creates.
-
-    Its own term goes on; one that was revoked, or that somebody else had, ends and another begins. `known` is the
-    highest term that any gateway's status names for the node, or that this process has ever *asked* for, whether or
-    not it was answered: a Lease that was deleted by hand must not count from the beginning, or a term would be used
-    twice.
-    """
-    if lease is not None and lease.holder == node and lease.term >= known:
-        return lease.term
-    return max(0 if lease is None else lease.term, known) + 1
-
-
-def merge_applied(lease: GatewayLease | None, own: Mapping[str, int]) -> dict[str, int]:
-    """What the agent has applied together with what an earlier process of it has: a revision is never taken back."""
-    merged = {} if lease is None else dict(lease.applied)
-    for uid, revision in own.items():
-        merged[uid] = max(revision, merged.get(uid, 0))
-    return merged
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewal:
-    """An acknowledged write of the agent's. `sent` is when it was sent, in seconds of the node's boot clock."""
-
-    term: int
-    sent: float
-    fence: float = FENCE
-
-    @property
-    def may_hold_until(self) -> float:
-        return self.sent + self.fence
-
-    @property
-    def next_renewal(self) -> float:
-        """When to send the next, so that two may fail."""
-        return self.sent + self.fence / 3
-
-    def left(self, now: float) -> float:
-        """Seconds for which addresses may still be held: what the kernel's fence is set to. 0 when it is over."""
-        return max(0.0, self.may_hold_until - now)
 
 
 def _parse_fence(text: str) -> float:

@@ -3,51 +3,42 @@
 When this process dies, hangs, or is cut off, nothing has to run for the node to fall silent: answers to ARP and
 neighbour discovery for its EIPs, and the forwarding of what comes through the tunnel, end with the last renewal's time.
 
-Invariant: the fuse is put in only for the term whose addresses the kernel holds (`armed_for`), never for one that is
+Invariant: the fuse is put in only for the term whose addresses the kernel holds (`held_for`), never for one that is
 older, nor for what a predecessor of this process has left.
 """
 
 import asyncio
-from typing import Final, Protocol
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Tables, bounded, sentence
+from coil_egress_agent.eip.lease_renewer import LeaseRenewer
 from coil_egress_agent.eip.metric import NodeMetrics, Operation
 
 SHORTEST: Final = 0.02
 """Seconds; less is not worth a call, and would be over before it is done."""
 
 
-class GatewayLease(Protocol):
-    """`LeaseRenewer`, as far as it matters here."""
-
-    @property
-    def term(self) -> int | None: ...
-
-    @property
-    def remaining(self) -> float: ...
-
-
 class KernelLease:
     """Run `run` in one task; the rest is synchronous. `broken` is called when the kernel refuses: the sets are gone."""
 
     def __init__(
-        self, tables: Tables, tenure: GatewayLease, *, metrics: NodeMetrics, log: FilteringBoundLogger
+        self, tables: Tables, renewer: LeaseRenewer, *, metrics: NodeMetrics, log: FilteringBoundLogger
     ) -> None:
         self._tables = tables
-        self._tenure = tenure
+        self._renewer = renewer
         self._metrics = metrics
         self._log = log
         self._renewed = asyncio.Event()
-        self._armed_for: int | None = None
+        self._held_for: int | None = None
         self._trouble = ""
         self.broken = asyncio.Event()
         """Set when the kernel has refused; whoever mends the tables clears it."""
 
     def arm(self, term: int | None) -> None:
         """What the kernel holds is of `term`; None: it holds nothing, or nobody knows of which term."""
-        self._armed_for = term
+        self._held_for = term
         self._renewed.set()
 
     async def take_out(self) -> None:
@@ -68,9 +59,7 @@ class KernelLease:
         while True:
             await self._renewed.wait()
             self._renewed.clear()
-            if self._armed_for is None or self._tenure.term != self._armed_for:
-                continue
-            remaining = self._tenure.remaining
+            remaining = self._renewer.kernel_timeout(self._held_for)
             if remaining < SHORTEST:
                 continue
             try:

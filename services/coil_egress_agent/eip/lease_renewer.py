@@ -1,22 +1,19 @@
-"""Keeps the Lease that lets this node carry EIPs: the node's side of the fence.
+"""Renews the Lease that lets this node carry EIPs: the node's side of the fence.
 
-In the flow: `gateway_share` says whether the node is to have a Lease, the keeper renews it, `applier` and `fuse` act
-for the term that it tells, and what the applier has done goes out with the next renewal. From the other side the
-controller watches: a Lease that stays silent for longer than the fence is revoked (its holder emptied), and only then
-are its addresses placed elsewhere.
+In the flow: `node_assignment` decides whether the node needs a Lease, this module renews it, `applier` and
+`kernel_lease` act for the term that it reports, and what the applier has done goes out with the next renewal. The
+controller watches from the other side: a Lease that stays silent for longer than the fence is revoked (its holder
+emptied), and only then are its addresses placed elsewhere.
 
-Invariants:
+What is written and until when a term may be acted for is decided by `coil.eip.lease_renewal`, which has the invariants
+of terms and times. Here are those of the calls:
+
 * every write is guarded by the version it was decided on, so a renewal and a revocation have an order;
-* only an acknowledged renewal extends the fence, and it counts from when it was *sent*, by our own boot clock. The
-  controller counts from when it *received* it, so the node knows first that its time is up;
-* after an answer that did not come nobody knows whether the write took place: the Lease is read before the next one;
-* a term is told only while it may be acted for. A revoked one is over before the next is asked for, and a term is
-  higher than any that the Lease, this process, or a gateway's status has ever named;
-* a Lease that names this node is this node's, whichever process wrote it: an agent that starts again goes on with it.
+* when a call fails it is unknown whether the write took place: the Lease is read before the next one;
+* a Lease that names this node is this node's, whichever process wrote it: an agent that restarts continues with it.
 """
 
 import asyncio
-import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,13 +24,14 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.meta import OwnerReference
 from coil.crd.names import NodeName
-from coil.eip.gateway_lease import FENCE, GatewayLease, claim_term, merge_applied
+from coil.eip.gateway_lease import FENCE, GatewayLease
+from coil.eip.lease_renewal import RELEASED, LeaseRenewal
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from coil.kube.lease_lock import Lease
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.claim import boot_clock
 from coil_egress_agent.eip.metric import LeaseMetrics, Renewal
-from coil_egress_agent.eip.node_lease import Entry, NodeLeaseStore, parse_tenure, render_lease
+from coil_egress_agent.eip.node_lease import NodeLeaseStore, parse_lease, render_lease
 
 _LOOK_SECONDS: Final = 0.5
 """The clock may run on while timers stand still (suspend), so the fence is looked at this often."""
@@ -65,7 +63,7 @@ class FenceTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseDemand:
-    """What the keeper is asked for. `known_term` is the highest that any gateway's status names for the node.
+    """What is asked of the renewer. `known_term` is the highest that any gateway's status names for the node.
 
     `applied` has the revisions that this process has applied, `gateways` all gateways that there are, both by UID.
     """
@@ -102,14 +100,11 @@ class LeaseRenewer:
         self._clock = clock
         self._wall = wall
         self._random = random
-        self._wish = LeaseDemand()
+        self._demand = LeaseDemand()
+        self._renewal = LeaseRenewal(node, fence=timing.fence)
         self._hurry = asyncio.Event()
         self._lease: Lease | None = None  # as last read or acknowledged; None after any doubt
         self._may_stand = False  # a write that names us may stand in the Lease
-        self._term: int | None = None
-        self._highest = 0  # the highest term ever seen
-        self._applied: Mapping[str, int] = {}
-        self._until = -math.inf
         self._held = asyncio.Event()
         self._written_at = datetime.min.replace(tzinfo=UTC)
         self._term_listeners: list[Callable[[], None]] = []
@@ -120,38 +115,45 @@ class LeaseRenewer:
     @property
     def term(self) -> int | None:
         """The term that may be acted for at this moment."""
-        return self._term if self._clock() < self._until else None
+        return self._renewal.term(self._clock())
 
     @property
     def remaining(self) -> float:
-        """Seconds for which `term` may be acted for without a further renewal; not above zero: none."""
-        return self._until - self._clock() if self._term is not None else 0.0
+        """Seconds for which `term` may be acted for without a further renewal; 0 if there is none."""
+        return self._renewal.remaining(self._clock())
+
+    def kernel_timeout(self, held_for: int | None) -> float:
+        """Seconds from now for which the kernel may answer for the addresses that it holds for the term `held_for`.
+
+        May be called from another thread.
+        """
+        return self._renewal.kernel_timeout(self._clock(), held_for=held_for)
 
     @property
     def applied(self) -> Mapping[str, int]:
         """The revisions that this process or one before it has applied, by the gateways' UIDs, as of the last write."""
-        return self._applied
+        return self._renewal.applied
 
     @property
     def idle(self) -> bool:
         """Nothing is asked for, and nothing of ours stands in the Lease."""
-        return not (self._wish.wanted or self._may_stand)
+        return not (self._demand.wanted or self._may_stand)
 
     def on_term(self, listener: Callable[[], None]) -> None:
-        """Call it whenever `term` has changed: begun, ended, or its time run out. It must be quick and not raise."""
+        """Call `listener` whenever `term` has begun or ended. It must be quick and must neither raise nor call back."""
         self._term_listeners.append(listener)
 
     def on_renewal(self, listener: Callable[[], None]) -> None:
         """Call it after each acknowledged renewal."""
         self._renewal_listeners.append(listener)
 
-    def ask(self, wish: LeaseDemand, *, hurry: bool = False) -> None:
+    def ask(self, demand: LeaseDemand, *, hurry: bool = False) -> None:
         """Replace what is asked for. It goes out with the next renewal, with `hurry` at once.
 
         With `wanted` false the Lease is given back: only for when no EIP is in the kernel any more.
         """
-        at_once = (hurry and wish.applied != self._wish.applied) or wish.wanted != self._wish.wanted
-        self._wish = wish
+        at_once = (hurry and demand.applied != self._demand.applied) or demand.wanted != self._demand.wanted
+        self._demand = demand
         if at_once:
             self._hurry.set()
 
@@ -165,10 +167,11 @@ class LeaseRenewer:
         """End the term when its time has run out."""
         while True:
             await self._held.wait()
-            while (left := self._until - self._clock()) > 0:  # noqa: ASYNC110 - it is a clock that is waited for
+            while (left := self.remaining) > 0:  # noqa: ASYNC110 - it is a clock that is waited for
                 await asyncio.sleep(min(left, _LOOK_SECONDS))
-            if self._term is not None:
-                self._lose("not renewed in time")
+            self._held.clear()
+            term = self._renewal.begun_term
+            self._note_end(term, self._renewal.expire(self._clock()))
 
     async def _keep(self) -> None:
         attempt = 0
@@ -181,7 +184,7 @@ class LeaseRenewer:
                 continue
             began = self._clock()
             try:
-                await (self._renew() if self._wish.wanted else self._give_back())
+                await (self._renew() if self._demand.wanted else self._give_back())
             except (ApiError, TimeoutError, ForeignHolderError) as error:
                 self._lease = None
                 pause = retry.delay(attempt, self._random)
@@ -218,37 +221,20 @@ class LeaseRenewer:
                 self._metrics.count(Renewal.CONFLICT)
             else:
                 return
-        lease = await self._read()
-        if lease is None and self._term is not None:
-            self._lose("the Lease was deleted")
-        await self._write(lease)
+        await self._write(await self._read())
 
     async def _write(self, lease: Lease | None) -> None:
-        tenure = parse_tenure(lease) if lease is not None else None
-        holder = tenure.holder if tenure is not None else ""
-        if holder not in ("", self._node):
-            self._lose(f"the Lease names {holder}")
-            raise ForeignHolderError(f"the Lease of this node names {holder}: delete it")
-        if not holder and self._term is not None:
-            self._lose("revoked")
-        self._highest = max(self._highest, self._wish.known_term)
-        term = claim_term(tenure, self._node, known=self._highest)
-        # Counted from the asking: were the answer lost and the Lease deleted by hand, the term would be used twice.
-        self._highest = max(self._highest, term)
-        if self._term is not None and term != self._term:
-            self._lose("somebody else has changed the term")
-        self._applied = self._merged(tenure)
-        stamp = self._stamp()
-        goes_on = lease is not None and holder == self._node and lease.spec.lease_transitions == term
-        entry = Entry(
-            holder=self._node,
-            term=term,
-            applied=self._applied,
-            fence=self._timing.fence,
-            acquired=lease.spec.acquire_time if lease is not None and goes_on else stamp,
-            written=stamp,
+        demand = self._demand
+        term = self._renewal.begun_term
+        known = parse_lease(lease) if lease is not None else None
+        decision = self._renewal.renew(
+            known, known_term=demand.known_term, applied=demand.applied, gateways=demand.gateways
         )
-        body = render_lease(entry, over=lease, node=self._node, owners=self._wish.owners)
+        self._note_end(term, decision.ended)
+        if decision.lease is None:
+            holder = lease.spec.holder_identity if lease is not None else ""
+            raise ForeignHolderError(f"the Lease of this node names {holder}: delete it")
+        body = self._render(lease, decision.lease)
         self._lease = None
         self._may_stand = True
         sent = self._clock()
@@ -259,12 +245,9 @@ class LeaseRenewer:
 
     def _acknowledged(self, term: int, sent: float) -> None:
         self._metrics.count(Renewal.ACKNOWLEDGED)
-        self._highest = max(self._highest, term)
-        begins = self.term != term
-        self._until = sent + self._timing.fence
-        self._term = term
+        begins = self._renewal.acknowledge(term, sent=sent, now=self._clock())
         if self.term is None:
-            return  # it took so long that its time was up before it came; the next one may be in time
+            return
         self._held.set()
         if begins:
             self._metrics.set_term(term, held=True)
@@ -275,43 +258,46 @@ class LeaseRenewer:
             listener()
 
     async def _give_back(self) -> None:
-        """Leave a Lease that nobody holds, if it is ours. Raises ApiError, TimeoutError."""
-        if self._term is not None:
-            self._lose("not needed any more")
+        """Leave a Lease without a holder, if it is ours. Raises ApiError, TimeoutError."""
+        # The term is over before anything is awaited.
+        self._note_end(self._renewal.begun_term, self._renewal.end(RELEASED))
         lease = self._lease or await self._read()
         self._lease = None
-        if lease is not None and lease.spec.holder_identity == self._node:
-            entry = Entry(
-                holder="",
-                term=lease.spec.lease_transitions,
-                applied=self._merged(parse_tenure(lease)),
-                fence=self._timing.fence,
-                acquired=lease.spec.acquire_time,
-                written=self._stamp(),
-            )
+        demand = self._demand
+        known = parse_lease(lease) if lease is not None else None
+        decision = self._renewal.release(known, applied=demand.applied, gateways=demand.gateways)
+        if decision.lease is not None:
             async with asyncio.timeout(self._timing.call):
-                await self._store.replace(render_lease(entry, over=lease, node=self._node))
-            self._log.info("lease given back", term=entry.term)
-        if lease is not None:
-            self._highest = max(self._highest, lease.spec.lease_transitions)
+                await self._store.replace(self._render(lease, decision.lease))
+            self._log.info("lease given back", term=decision.lease.term)
         self._may_stand = False
-
-    def _merged(self, lease: GatewayLease | None) -> dict[str, int]:
-        """What is said to be applied: of the gateways that there are."""
-        merged = merge_applied(lease, self._wish.applied)
-        return {uid: revision for uid, revision in merged.items() if uid in self._wish.gateways}
 
     async def _read(self) -> Lease | None:
         async with asyncio.timeout(self._timing.call):
             return await self._store.read()
 
-    def _lose(self, why: str) -> None:
-        """The term is over, for this moment at least."""
-        report = self._log.info if why == "not needed any more" else self._log.warning
-        report("lease not held any more", term=self._term, why=why, trouble=self.trouble)
-        self._metrics.set_term(self._term or 0, held=False)
-        self._term = None
-        self._until = -math.inf
+    def _render(self, before: Lease | None, lease: GatewayLease) -> Lease:
+        """The object to write over `before`; a term that goes on keeps the time at which it was acquired."""
+        stamp = self._stamp()
+        goes_on = before is not None and (before.spec.holder_identity, before.spec.lease_transitions) == (
+            self._node,
+            lease.term,
+        )
+        return render_lease(
+            lease,
+            over=before,
+            owners=self._demand.owners,
+            acquired=before.spec.acquire_time if before is not None and goes_on else stamp,
+            written=stamp,
+        )
+
+    def _note_end(self, term: int | None, reason: str) -> None:
+        """`term` is over; nothing has happened if there is no reason."""
+        if not reason:
+            return
+        report = self._log.info if reason == RELEASED else self._log.warning
+        report("lease not held any more", term=term, why=reason, trouble=self.trouble)
+        self._metrics.set_term(term or 0, held=False)
         self._held.clear()
         for listener in self._term_listeners:
             listener()
@@ -327,8 +313,8 @@ class LeaseRenewer:
         self.trouble = text
 
     def _stamp(self) -> str:
-        """The time as Kubernetes' MicroTime, later than any before: the API server does not store, nor tell anybody, a
-        write that changes nothing.
+        """The time as Kubernetes' MicroTime, later than any before: the API server neither stores nor announces a write
+        that changes nothing.
         """
         self._written_at = max(self._wall().astimezone(UTC), self._written_at + timedelta(microseconds=1))
         return self._written_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from coil.crd.egress_gateway import EgressGateway, EipEntry, GatewayNode, PolicyRef
 from coil.crd.names import NodeName
-from coil.eip.holding import holding, known_term
+from coil.eip.lease_renewal import holding, known_term
 from coil.kernel.family import IPAddress
 
 
@@ -37,7 +37,7 @@ class LeaseState:
     applied: Mapping[str, int]
 
     def carries(self, gateway: EgressGateway, listed: GatewayNode) -> bool:
-        """Whether what `gateway` lists for the node counts now. See `coil.eip.holding`."""
+        """Whether what `gateway` lists for the node counts now. See `coil.eip.lease_renewal.holding`."""
         stale = gateway.status.revision < self.applied.get(gateway.metadata.uid, 0)
         return self.term is not None and listed.term == self.term and not stale
 

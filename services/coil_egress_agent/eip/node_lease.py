@@ -4,7 +4,6 @@ A Lease is never deleted here: its `leaseTransitions` is the term, and a term mu
 Node, which owns it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,21 +54,7 @@ class KubeNodeLeaseStore:
         return await self.client.replace(LEASES, lease, name=lease_name(self.node), namespace=self.namespace)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """What one write says. `holder` is "" for a Lease that is given back; `applied` has revisions by the gateway's UID,
-    `fence` is in seconds.
-    """
-
-    holder: str
-    term: int
-    applied: Mapping[str, int]
-    fence: float
-    acquired: str | None
-    written: str
-
-
-def parse_tenure(lease: Lease) -> GatewayLease | None:
+def parse_lease(lease: Lease) -> GatewayLease | None:
     """What a Lease says; None where its name is not that of a node's Lease."""
     return read_tenure(
         name=lease.metadata.name,
@@ -80,20 +65,29 @@ def parse_tenure(lease: Lease) -> GatewayLease | None:
     )
 
 
-def render_lease(entry: Entry, *, over: Lease | None, node: NodeName, owners: tuple[OwnerReference, ...] = ()) -> Lease:
-    """The Lease that says so, over the one that was read; labels and annotations of others stay."""
-    before = over.metadata if over is not None else ObjectMeta(name=lease_name(node), owner_references=owners)
+def render_lease(
+    lease: GatewayLease,
+    *,
+    over: Lease | None,
+    acquired: str | None,
+    written: str,
+    owners: tuple[OwnerReference, ...] = (),
+) -> Lease:
+    """The object that says `lease`, over the one that was read; labels and annotations of others stay. `owners` count
+    where there was none.
+    """
+    before = over.metadata if over is not None else ObjectMeta(name=lease_name(lease.node), owner_references=owners)
     metadata = msgspec.structs.replace(
         before,
         labels={**before.labels, **LEASE_LABELS},
-        annotations={**before.annotations, **render_annotations(fence=entry.fence, applied=entry.applied)},
+        annotations={**before.annotations, **render_annotations(fence=lease.fence, applied=lease.applied)},
     )
     spec = LeaseSpec(
-        holder_identity=entry.holder,
-        # The API knows whole seconds. Nobody computes with them: the annotation is what counts.
-        lease_duration_seconds=max(1, round(entry.fence)),
-        acquire_time=entry.acquired,
-        renew_time=entry.written,
-        lease_transitions=entry.term,
+        holder_identity=lease.holder,
+        # The API has whole seconds. They are not computed with: the annotation is what counts.
+        lease_duration_seconds=max(1, round(lease.fence)),
+        acquire_time=acquired,
+        renew_time=written,
+        lease_transitions=lease.term,
     )
     return Lease(metadata=metadata, spec=spec)

@@ -1,8 +1,8 @@
 """A cluster in miniature for the fence: an API server, agents on nodes, controllers, clocks, and messages in between.
 
-Only the decisions are the real ones (`tenure`, `holding`, `lease_sight`, `placement`, `gateway_status`). All else is
-the worst that the surroundings may do: clocks run at different speeds, requests come late or never, answers get lost,
-caches lag, processes die and come back, and two controllers believe to be the leader at once.
+The decisions are the real ones: `lease_renewal`, which the node's agent runs on, `lease_expiry`, `placement` and
+`gateway_status`. All else is the worst that can happen around them: clocks run at different speeds, requests come late
+or never, answers get lost, caches lag, processes die and restart, and two controllers believe to be the leader at once.
 
 `Habits` are the rules of the protocol, each of which can be left out, to see that the world notices.
 """
@@ -22,16 +22,13 @@ from coil.eip.gateway_lease import (
     FENCE,
     MARGIN,
     GatewayLease,
-    Renewal,
-    claim_term,
     lease_name,
-    merge_applied,
     read_tenure,
     render_annotations,
 )
 from coil.eip.gateway_status import NodeFacts, as_listed, former_of, plan_policy_status, plan_status
-from coil.eip.holding import holding, known_term
 from coil.eip.lease_expiry import Lapse, LeaseExpiry
+from coil.eip.lease_renewal import LeaseRenewal, holding, known_term
 from coil.eip.placement import Placement, place
 
 NODES = (NodeName("a"), NodeName("b"), NodeName("c"))
@@ -166,9 +163,8 @@ class Agent:
         self.running = True
         self.lease: GatewayLease | None = None
         self.read_once = False
-        self.renewal: Renewal | None = None
-        self.armed_for: int | None = None
-        self.highest = 0
+        self.renewal = LeaseRenewal(self.node)
+        self.held_for: int | None = None
         self.applied: dict[str, int] = {}
         self.seen = len(self.world.server.gateways) - 1  # a list that the API server's quorum has answered
 
@@ -178,7 +174,7 @@ class Agent:
     @property
     def term(self) -> int | None:
         """The term that may be acted for."""
-        return self.renewal.term if self.renewal is not None and self.renewal.left(self.now) > 0 else None
+        return self.renewal.term(self.now)
 
     def watch(self, steps: int) -> None:
         self.seen = min(self.seen + steps, len(self.world.server.gateways) - 1)
@@ -191,40 +187,26 @@ class Agent:
         if not self.read_once:
             return
         base, self.read_once = self.lease, False
+        if not self.world.habits.highest:
+            self.renewal.highest_term = 0
         known = known_term([self.gateway], self.node)
-        if self.world.habits.highest:
-            known = max(known, self.highest)
-        term = claim_term(base, self.node, known=known)
-        self.highest = max(self.highest, term)
-        if self.renewal is not None and self.renewal.term != term:
-            self.renewal = None
-        written = GatewayLease(
-            node=self.node,
-            version="",
-            holder=self.node,
-            term=term,
-            fence=FENCE,
-            applied=merge_applied(base, self.applied),
-        )
+        written = self.renewal.renew(base, known_term=known, applied=self.applied, gateways={UID}).lease
+        assert written is not None
         life, sent = self.life, self.now
 
         def answer(result: GatewayLease | None) -> None:
             if self.life == life and self.running:
                 self._answered(result, sent)
 
-        version = None if base is None else base.version
-        self.world.requests.append(Request(node=self.node, base=version, tenure=written, answer=answer))
+        self.world.requests.append(Request(node=self.node, base=written.version or None, tenure=written, answer=answer))
 
     def _answered(self, result: GatewayLease | None, sent: float) -> None:
         if result is None:
             return
         self.lease, self.read_once = result, True
-        self.applied = merge_applied(result, self.applied)
         if not self.world.habits.fence_from_sending:
             sent = self.now
-        if self.renewal is not None and self.renewal.term == result.term:
-            sent = max(sent, self.renewal.sent)
-        self.renewal = Renewal(term=result.term, sent=sent, fence=FENCE)
+        self.renewal.acknowledge(result.term, sent=sent, now=self.now)
         self._refresh()
 
     def apply(self) -> None:
@@ -235,19 +217,18 @@ class Agent:
             if not self.world.habits.by_term:
                 listed = [entry.term for entry in self.gateway.status.node_list if entry.name == self.node]
                 term = listed[0] if listed else term
-            for entry in holding(self.gateway, self.node, term=term, applied=self.applied):
+            for entry in holding(self.gateway, self.node, term=term, applied=self.renewal.applied):
                 granted |= {text for text in (entry.ipv4, entry.ipv6) if text}
         self.kernel = frozenset(granted)
-        self.armed_for = self.term
-        self.applied[UID] = max(self.gateway.status.revision, self.applied.get(UID, 0))
+        self.held_for = self.term
+        self.applied[UID] = self.gateway.status.revision
         self._refresh()
 
     def _refresh(self) -> None:
-        renewal = self.renewal
-        if renewal is None or renewal.left(self.now) <= 0:
-            return
-        if self.armed_for == renewal.term or not self.world.habits.trimming:
-            self.fence_until = renewal.may_hold_until
+        held_for = self.held_for if self.world.habits.trimming else self.term
+        timeout = self.renewal.kernel_timeout(self.now, held_for=held_for)
+        if timeout:
+            self.fence_until = self.now + timeout
 
     @property
     def gateway(self) -> EgressGateway:

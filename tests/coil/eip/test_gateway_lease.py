@@ -12,15 +12,12 @@ from coil.eip.gateway_lease import (
     ANNOTATION_FENCE,
     UNKNOWN_FENCE,
     GatewayLease,
-    Renewal,
-    claim_term,
     lease_name,
-    merge_applied,
     read_tenure,
     render_annotations,
 )
-from coil.eip.holding import holding, known_term
 from coil.eip.lease_expiry import LeaseExpiry
+from coil.eip.lease_renewal import LeaseRenewal, claim_term, holding, known_term, merge_applied
 
 A = NodeName("a")
 
@@ -74,12 +71,89 @@ def test_what_was_applied_is_never_taken_back() -> None:
     assert merge_applied(None, {"u1": 3}) == {"u1": 3}
 
 
+def renew(renewal: LeaseRenewal, lease: GatewayLease | None, *, known: int = 0) -> GatewayLease | None:
+    return renewal.renew(lease, known_term=known, applied={}, gateways=()).lease
+
+
 def test_a_renewal_counts_from_its_sending() -> None:
-    renewal = Renewal(term=1, sent=100.0, fence=0.6)
-    assert renewal.may_hold_until == pytest.approx(100.6)
-    assert renewal.next_renewal == pytest.approx(100.2)
-    assert renewal.left(100.5) == pytest.approx(0.1)
-    assert renewal.left(101.0) == 0
+    renewal = LeaseRenewal(A, fence=0.6)
+    written = renew(renewal, None)
+    assert written == GatewayLease(node=A, version="", holder="a", term=1, fence=0.6)
+    assert renewal.term(100.0) is None
+    assert renewal.acknowledge(1, sent=100.0, now=100.4)
+    assert renewal.remaining(100.5) == pytest.approx(0.1)
+    assert renewal.term(100.59) == 1
+    assert (renewal.term(100.61), renewal.remaining(101.0), renewal.begun_term) == (None, 0, 1)
+    assert renewal.expire(100.59) == ""
+    assert renewal.expire(100.61)
+    assert renewal.begun_term is None
+
+
+def test_an_answer_that_comes_too_late_begins_nothing() -> None:
+    renewal = LeaseRenewal(A, fence=0.6)
+    renew(renewal, None)
+    assert not renewal.acknowledge(1, sent=100.0, now=100.7)
+    assert renewal.term(100.7) is None
+    assert renewal.begun_term is None
+
+
+def test_an_answer_of_an_earlier_renewal_shortens_nothing_and_one_of_an_earlier_term_counts_for_nothing() -> None:
+    renewal = LeaseRenewal(A, fence=0.6)
+    renew(renewal, None)
+    renewal.acknowledge(1, sent=100.2, now=100.2)
+    assert not renewal.acknowledge(1, sent=100.0, now=100.3)
+    assert renewal.remaining(100.3) == pytest.approx(0.5)
+    renew(renewal, tenure(9, 1, holder=""))
+    assert not renewal.acknowledge(1, sent=100.4, now=100.5)
+    assert renewal.term(100.5) is None
+
+
+@pytest.mark.parametrize(
+    ("lease", "written", "ended"),
+    [
+        (tenure(9, 1), (1, "9"), ""),
+        (tenure(9, 1, holder=""), (2, "9"), "revoked"),
+        (None, (2, ""), "the Lease was deleted"),
+        (tenure(9, 1, holder="b"), None, "the Lease names b"),
+        (tenure(9, 4), (4, "9"), "the term was changed by another writer"),
+    ],
+)
+def test_a_term_ends_by_what_the_lease_says(
+    lease: GatewayLease | None, written: tuple[int, str] | None, ended: str
+) -> None:
+    renewal = LeaseRenewal(A)
+    renew(renewal, None)
+    renewal.acknowledge(1, sent=100.0, now=100.0)
+    decision = renewal.renew(lease, known_term=0, applied={}, gateways=())
+    assert (decision.lease and (decision.lease.term, decision.lease.version)) == written
+    assert decision.ended == ended
+    assert renewal.term(100.0) == (None if ended else 1)
+
+
+def test_a_lease_is_released_in_its_term_and_only_if_it_is_ours() -> None:
+    renewal = LeaseRenewal(A)
+    renew(renewal, None)
+    renewal.acknowledge(1, sent=100.0, now=100.0)
+    decision = renewal.release(tenure(9, 1), applied={"u": 3}, gateways={"u"})
+    assert decision.lease is not None
+    assert (decision.lease.holder, decision.lease.term, decision.lease.applied) == ("", 1, {"u": 3})
+    assert decision.ended == "not needed any more"
+    assert renewal.term(100.0) is None
+    for other in (None, tenure(9, 7, holder="b"), tenure(9, 8, holder="")):
+        decision = renewal.release(other, applied={}, gateways=())
+        assert (decision.lease, decision.ended) == (None, "")
+    claimed = renew(renewal, None)
+    assert claimed is not None
+    assert claimed.term == 9
+
+
+def test_the_kernel_answers_only_for_addresses_of_the_term_that_is_held() -> None:
+    renewal = LeaseRenewal(A, fence=0.6)
+    renew(renewal, None, known=6)
+    renewal.acknowledge(7, sent=100.0, now=100.0)
+    timeouts = [renewal.kernel_timeout(100.2, held_for=term) for term in (None, 6, 7, 8)]
+    assert timeouts == [0, 0, pytest.approx(0.4), 0]
+    assert renewal.kernel_timeout(100.6, held_for=7) == 0
 
 
 def gateway(term: int = 2, revision: int = 5) -> EgressGateway:

@@ -10,7 +10,7 @@ from coil.crd.egress_gateway import GatewayNode
 from coil.crd.meta import ObjectMeta
 from coil.eip.eip_table import CLOSED, HERE
 from coil.kube.lease_lock import Lease, LeaseSpec
-from coil_egress_agent.eip.node_lease import parse_tenure
+from coil_egress_agent.eip.node_lease import parse_lease
 from tests.coil_egress_agent.eip.memory_lease import Trip
 from tests.coil_egress_agent.eip.node_scene import (
     Scene,
@@ -123,7 +123,7 @@ async def test_a_leaving_address_is_off_before_it_is_said_to_be() -> None:
 
         def applied() -> int:
             assert scene.lease.lease is not None
-            tenure = parse_tenure(scene.lease.lease)
+            tenure = parse_lease(scene.lease.lease)
             assert tenure is not None
             return tenure.applied.get("uid-eg1", 0)
 

@@ -17,7 +17,7 @@ from coil.eip.gateway_lease import MARGIN
 from coil.kube.lease_lock import Lease, LeaseSpec
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseDemand, LeaseRenewer
 from coil_egress_agent.eip.metric import LeaseMetrics
-from coil_egress_agent.eip.node_lease import parse_tenure
+from coil_egress_agent.eip.node_lease import parse_lease
 from tests.coil_egress_agent.eip.memory_lease import MemoryLease, Trip, spec_of
 from tests.coil_egress_agent.eip.node_scene import until
 from tests.coild.virtual_loop import VirtualLoop
@@ -223,7 +223,7 @@ async def test_what_hurries_goes_out_at_once() -> None:
         keeper.ask(LeaseDemand(wanted=True, applied={"g": 4}, gateways=frozenset({"g"})), hurry=True)
         await asyncio.sleep(0.01)
         assert len(store.writes) == count + 1
-        lease = parse_tenure(store.writes[-1][1])
+        lease = parse_lease(store.writes[-1][1])
         assert lease is not None
         assert lease.applied == {"g": 4}
 
