@@ -1,6 +1,7 @@
 """The namespace behind a veth: found by the kernel's number for it, whoever keeps it alive, and never another."""
 
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from coil.netlink.error import NetlinkError
 from coil.netlink.namespace import Namespace
 from coil.netlink.nsid_message import get_netns_number
 from coil.netlink.request import Request
+from coil.podnet.alias import PodAlias, render_alias
 from integration.netns.netns import Netns
 
 pytestmark = pytest.mark.kernel
@@ -23,7 +25,7 @@ HOST_END = LinkName("veth0")
 def find(host: Netns, name: LinkName = HOST_END) -> Namespace:
     def found() -> Namespace:
         with Connection() as connection:
-            return peer_namespace.find_namespace(name, connection)
+            return peer_namespace.PeerNamespaces().open_peer(name, connection)
 
     return host.call(found)
 
@@ -97,6 +99,95 @@ def test_a_link_that_is_replaced_meanwhile_leads_nowhere(
     monkeypatch.setattr(peer_namespace, "get_netns_number", ask_after_replacement)
     with pytest.raises(NetlinkError, match="veth0 was replaced while its other end was looked for"):
         find(host)
+
+
+@pytest.mark.parametrize("count", [1, 10, 100])
+def test_pods_found_again_cost_one_dump_of_links_and_one_scan(
+    host: Netns, new_netns: Callable[[], Netns], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """What coild does after a start, for as many pods as there are: nothing is dumped or searched for each of them."""
+    pods = {PodAlias("default", f"c{number}", "eth0"): new_netns() for number in range(count)}
+    for number, (alias, pod) in enumerate(pods.items()):
+        host.ip_batch(
+            [
+                f"link add pod{number} type veth peer name eth0 netns {pod.name}",
+                f"link set pod{number} alias {render_alias(alias)}",
+            ]
+        )
+    clients = list(pods)[::3]
+    for alias in clients:
+        pods[alias].ip("link", "add", "marker", "type", "veth", "peer", "name", "other")
+    dumps, scans, requests = Counter[str](), Counter[Path](), Counter[str]()
+
+    def counted(real: Callable[..., object], count: Callable[..., None]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            count(*arguments)
+            return real(*arguments)
+
+        return call
+
+    for name, counter in (("dump", dumps), ("get", requests)):
+        real = getattr(Connection, name)
+        take = lambda _self, request, *_, counter=counter: counter.update([" ".join(map(str, request.doing[:2]))])  # noqa: E731
+        monkeypatch.setattr(Connection, name, counted(real, take))
+    monkeypatch.setattr(Path, "iterdir", counted(Path.iterdir, lambda folder: scans.update([folder])))
+
+    def restart() -> dict[PodAlias, int]:
+        peers = peer_namespace.PeerNamespaces()
+        with Connection() as connection:
+            assert peer_namespace.pods_with_link([LinkName("marker"), LinkName("none")], connection) == {*clients}
+            inodes = {}
+            for alias in pods:
+                namespace = peers.open_pod(alias, connection)
+                assert namespace is not None
+                with namespace:
+                    inodes[alias] = inode(Path(f"/proc/self/fd/{namespace.fileno()}"))
+            return inodes
+
+    assert host.call(restart) == {alias: inode(pod.path) for alias, pod in pods.items()}
+    assert dumps == {"list links": 2}, "one for the question which pods are clients, one to find them"
+    assert set(scans.values()) == {1}
+    assert Path("/proc") not in scans, "all are mounted"
+    assert sum(requests.values()) < 8 * count + 3 * len(list(Path("/run/netns").iterdir()))
+
+
+def test_what_is_remembered_of_a_pod_is_never_believed(host: Netns, new_netns: Callable[[], Netns]) -> None:
+    """Its link's name and its namespace's path become another's."""
+    alias, other = PodAlias("default", "c1", "eth0"), PodAlias("default", "c2", "eth0")
+    peers = peer_namespace.PeerNamespaces()
+
+    def behind(alias: PodAlias) -> int | None:
+        def find() -> int | None:
+            with Connection() as connection:
+                namespace = peers.open_pod(alias, connection)
+            if namespace is None:
+                return None
+            with namespace:
+                return inode(Path(f"/proc/self/fd/{namespace.fileno()}"))
+
+        return host.call(find)
+
+    first, second = new_netns(), new_netns()
+    host.ip("link", "add", HOST_END, "type", "veth", "peer", "name", "eth0", "netns", first.name)
+    host.ip("link", "set", HOST_END, "alias", render_alias(alias))
+    assert behind(alias) == inode(first.path)
+    # The same name for another pod's link; then the first one again, elsewhere.
+    host.ip("link", "delete", HOST_END)
+    host.ip("link", "add", HOST_END, "type", "veth", "peer", "name", "eth0", "netns", second.name)
+    host.ip("link", "set", HOST_END, "alias", render_alias(other))
+    assert behind(alias) is None
+    assert behind(other) == inode(second.path)
+    host.ip("link", "add", "veth1", "type", "veth", "peer", "name", "eth1", "netns", second.name)
+    host.ip("link", "set", "veth1", "alias", render_alias(alias))
+    assert behind(alias) == inode(second.path)
+    # The path of a namespace that is gone leads to a new one.
+    first_inode = inode(first.path)
+    first.delete()
+    subprocess.run(["ip", "netns", "add", first.name], check=True, timeout=10)
+    host.ip("link", "add", "veth2", "type", "veth", "peer", "name", "eth0", "netns", first.name)
+    host.ip("link", "set", "veth1", "alias", "")
+    host.ip("link", "set", "veth2", "alias", render_alias(alias))
+    assert behind(alias) == inode(first.path) != first_inode
 
 
 def test_no_descriptor_is_left_open(host: Netns, pod: Netns) -> None:

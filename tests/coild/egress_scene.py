@@ -22,7 +22,7 @@ from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.gateway import ClientSpec
 from coil.egress.resolution import ClientOptions, resolve_client
 from coil.ipam.attachment import AttachmentKey, ContainerId
-from coil.kernel.link import Sysctl
+from coil.kernel.link import LinkName, Sysctl
 from coil.kube.errors import NotFoundError
 from coil.nat.client_sync import ClientChanges
 from coil.netlink.host import NetnsPath
@@ -171,6 +171,9 @@ class MemoryPods:
     specs: dict[Path, ClientSpec] = field(default_factory=dict)
     sysctls: dict[Path, set[Sysctl]] = field(default_factory=dict)
     syncs: list[Path] = field(default_factory=list)
+    opened: list[PodAlias] = field(default_factory=list)
+    probes: int = 0
+    probe_fault: Exception | None = None
     fault: Callable[[Path], Exception | None] = lambda path: None
     modules: set[str] = field(default_factory=set)
     delay: float = 0.0
@@ -193,7 +196,14 @@ class MemoryPods:
     async def ensure_modules(self, names: Sequence[str]) -> None:
         self.modules.update(names)
 
+    async def pods_with_link(self, names: Collection[LinkName]) -> frozenset[PodAlias]:
+        self.probes += 1
+        if self.probe_fault is not None:
+            raise self.probe_fault
+        return frozenset(alias for alias, path in self.veths.items() if path in self.specs)
+
     async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
+        self.opened.append(alias)
         path = self.veths.get(alias)
         return cast(Namespace, MemoryNamespace(path)) if path is not None else None
 
@@ -247,8 +257,8 @@ class EgressNode:
         )
         self._tasks: list[asyncio.Task[None]] = []
 
-    def follow(self) -> None:
-        for key in self.clients.adopted():
+    async def follow(self) -> None:
+        for key in await self.clients.adopted():
             self.queue.add(render_key(key))
         self._controller.watch(self.pods, self._events.of_pod)
         self._controller.watch(self.egresses, self._events.of_egress)

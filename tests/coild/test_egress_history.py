@@ -49,7 +49,7 @@ class History:
         node.pods.put(pod("settled", names={"net": "own"}))
         for name in (BYSTANDER, "settled"):
             await node.add(node.site(name))
-        node.follow()
+        await node.follow()
         assert node.take_syncs() == ["settled"]
         restarted = False
         for what, name, value in history:
@@ -108,7 +108,7 @@ class History:
         await self.node.turns.settle()
         self.node = EgressNode(self.node)
         self.node.clients.adopt([self.site(name) for name in (*sorted(self.attached), BYSTANDER, "settled")])
-        self.node.follow()
+        await self.node.follow()
         await pass_turns()
 
     def site(self, name: str) -> Any:

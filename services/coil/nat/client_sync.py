@@ -3,6 +3,9 @@
 The order, in which no packet finds half a way: what receives (ports, flow-based links), tunnels, each with its routes,
 marks, the other routes, rules; then what is no longer wanted goes, the other way round. A packet of a flow that does
 not change meets the same tunnel before, during and after.
+
+Invariant: a namespace with anything of ours has a flow-based link, or the sync that could not make it raised. That is
+how coild tells after a restart which pods have something (`coil.netlink.peer_namespace.pods_with_link`).
 """
 
 from collections.abc import Iterator, Sequence

@@ -20,7 +20,6 @@ the house, speaks netlink and enters namespaces. `host.HostNetwork` is its door 
     eip_link, address_sync       floating addresses      }
     announcement, parent_table   on which links to tell of them  }
     peer_address  the addresses at a pod's end           }
-    host_end      the host's end of a pod's veth         }
     peer_namespace               who is behind a veth    }
     kernel_module                loads fou and fou6      }
     link_table, link_group, namespace, readiness, sysctl    what these use

@@ -21,11 +21,11 @@ from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
 from coil.netlink import (
     attachment,
-    host_end,
     inspection,
     kernel_module,
     link_table,
     peer_address,
+    peer_namespace,
     route_sync,
     rule_sync,
 )
@@ -34,6 +34,7 @@ from coil.netlink.connection import Connection
 from coil.netlink.error import NamespaceError, NetlinkError
 from coil.netlink.link_watch import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
+from coil.netlink.peer_namespace import PeerNamespaces
 from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
 from coil.netlink.route_sync import RouteAdditions
 from coil.netlink.sysctl import apply_sysctls
@@ -73,6 +74,7 @@ class HostNetwork:
         self._reading: Worker
         self._routing: Worker
         self._removal: LinkRemoval
+        self._peers = PeerNamespaces()  # used in the one thread of `_reading`
 
     async def __aenter__(self) -> "HostNetwork":
         async with AsyncExitStack() as stack:
@@ -236,13 +238,21 @@ class HostNetwork:
         await self._reading.run(job)
 
     async def name_host_end(self, ifname: LinkName, alias: PodAlias, netns: NetnsPath) -> LinkName | None:
-        """Give the host's end of a pod's interface an alias; see `host_end`."""
+        """Give the host's end of a pod's interface an alias; see `peer_namespace`."""
 
         def name() -> LinkName | None:
             with Namespace(netns) as pod_netns:
-                return host_end.name_host_end(ifname, alias, pod_netns, home=self._home)
+                self._peers.forget(alias)
+                return peer_namespace.name_host_end(ifname, alias, pod_netns, home=self._home)
 
         return await self._reading.run(name)
+
+    async def pods_with_link(self, names: Collection[LinkName]) -> frozenset[PodAlias]:
+        """The pods, by the alias of their veth, in whose namespaces there is a link of one of the names.
+
+        One dump of links for all pods. Raises NetlinkError.
+        """
+        return await self._connected(lambda connection: peer_namespace.pods_with_link(names, connection))
 
     async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
         """The namespace of the pod whose veth has this alias; the caller closes it. None if there is no such veth."""
@@ -256,7 +266,7 @@ class HostNetwork:
 
     def _open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
         with Connection() as connection:
-            return host_end.open_pod_namespace(alias, connection)
+            return self._peers.open_pod(alias, connection)
 
     async def detach_pod(self, host_name: LinkName) -> None:
         """Delete the veth; when this returns, it and its routes are gone. Idempotent: no such link is

@@ -9,6 +9,7 @@ from coil.netlink.wire import (
     NLM_F_DUMP,
     NLM_F_EXCL,
     attribute,
+    attribute_s32,
     attribute_text,
     attribute_u32,
     parse_attributes,
@@ -38,6 +39,7 @@ _IFLA_GROUP = 27
 _IFLA_NET_NS_FD = 28
 _IFLA_EXT_MASK = 29
 _IFLA_LINK_NETNSID = 37
+_IFLA_TARGET_NETNSID = 46
 _IFLA_INFO_KIND = 1
 _IFLA_INFO_DATA = 2
 _VETH_INFO_PEER = 1
@@ -148,10 +150,15 @@ def delete_group(group: int) -> Request:
     return Request(RTM_DELLINK, 0, body, ("delete the marked links",))
 
 
-def get_link(name: LinkName) -> Request:
-    """Ask for one link by name."""
+def get_link(name: LinkName, netns: int | None = None) -> Request:
+    """Ask for one link by name, in the namespace that has the number `netns` here, or in the socket's.
+
+    ENODEV where there is no such link, EINVAL where there is no such namespace.
+    """
     mask = attribute_u32(_IFLA_EXT_MASK, _RTEXT_FILTER_SKIP_STATS)
     body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute_text(_IFLA_IFNAME, name) + mask
+    if netns is not None:
+        body += attribute_s32(_IFLA_TARGET_NETNSID, netns)
     return Request(RTM_GETLINK, 0, body, ("read link", name))
 
 

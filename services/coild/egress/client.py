@@ -32,6 +32,7 @@ from coil.egress.router_plan import plan_router_sysctls
 from coil.ipam.attachment import AttachmentKey
 from coil.kernel.family import Family
 from coil.nat.error import NAT_ERRORS
+from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
 from coil.podnet.alias import PodAlias
 from coild.egress.directory import EgressDirectory
@@ -115,12 +116,31 @@ class EgressClients:
             if self._concerns(site):
                 self._clients[site.key] = Client(site, applied=None, found=True)
 
-    def adopted(self) -> list[AttachmentKey]:
-        """Those of them that have not been looked at: first the pods that name an Egress, then all others, as an
-        annotation may have gone while nobody watched.
+    async def adopted(self) -> list[AttachmentKey]:
+        """Those of them that have to be looked at: first the pods that name an Egress, then router pods, pods that are
+        not known yet, and those that have tunnels whose annotation went while nobody watched.
+
+        Nothing is done for the others, which are most.
         """
-        found = [key for key, client in self._clients.items() if client.found]
-        return sorted(found, key=lambda key: not self._names_egress(self._clients[key]))
+        try:
+            tunnelled = await self._tunnels.clients()
+        except NetlinkError as error:
+            self._log.warning("cannot tell which pods have tunnels; looking at each of them", why=str(error))
+            tunnelled = None
+        first: list[AttachmentKey] = []
+        others: list[AttachmentKey] = []
+        for key, client in self._clients.items():
+            pod = self._pods.known(client.site.pod, client.site.addresses) if client.found else None
+            if not client.found:
+                continue
+            if pod is not None and parse_egress_annotations(pod.metadata.annotations).references:
+                first.append(key)
+            elif pod is None or _is_router(pod) or tunnelled is None or client.site.alias in tunnelled:
+                others.append(key)
+            else:
+                client.bind(pod)
+                client.applied, client.found = client.applied or self._nothing(client.site), False
+        return [*first, *others]
 
     def forget(self, key: AttachmentKey) -> None:
         self._clients.pop(key, None)
@@ -224,10 +244,6 @@ class EgressClients:
     def _concerns(self, site: PodSite) -> bool:
         # A pod's way out is its first interface; what other networks give it beside that has nothing to do with it.
         return site.key.ifname == self._options.policy.uplink
-
-    def _names_egress(self, client: Client) -> bool:
-        pod = self._pods.known(client.site.pod, client.site.addresses)
-        return pod is not None and bool(parse_egress_annotations(pod.metadata.annotations).references)
 
     def _nothing(self, site: PodSite) -> ClientSpec:
         options = self._options

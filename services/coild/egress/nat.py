@@ -178,7 +178,7 @@ class EgressNat:
 
     async def _run(self) -> None:
         await wait_synced(self._informers.values(), log=self._log)
-        for key in self.clients.adopted():
+        for key in await self.clients.adopted():
             self._queue.add(render_key(key))
         self._controller.watch(self._pods, self._events.of_pod)
         self._controller.watch(self._egresses, self._events.of_egress)

@@ -11,7 +11,8 @@ from typing import Protocol
 from coil.egress.client_plan import GatewayProblem
 from coil.egress.gateway import ClientSpec
 from coil.kernel.family import Family
-from coil.kernel.link import Sysctl
+from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.tunnel import catch_all
 from coil.nat.client_sync import ClientChanges
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
@@ -30,6 +31,8 @@ class PodNamespaces(Protocol):
     """The part of `coil.netlink.host.HostNetwork` that is used here."""
 
     async def ensure_modules(self, names: Sequence[str]) -> None: ...
+
+    async def pods_with_link(self, names: Collection[LinkName]) -> frozenset[PodAlias]: ...
 
     async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None: ...
 
@@ -54,6 +57,13 @@ class PodTunnels:
 
     tunnels: Tunnels
     namespaces: PodNamespaces
+
+    async def clients(self) -> frozenset[PodAlias]:
+        """The pods that have something of ours: it begins with the flow-based links, which go last (`coil.nat`).
+
+        Costs one dump of links and a question for each pod. Raises NetlinkError.
+        """
+        return await self.namespaces.pods_with_link([catch_all(family).name for family in Family])
 
     async def make(self, outfit: PodTunnelSpec, where: NetnsPath | PodAlias) -> tuple[GatewayProblem, ...]:
         """Make it so; returns what of it cannot be. Idempotent. Raises VethGoneError, too, for an alias."""

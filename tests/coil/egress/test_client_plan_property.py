@@ -43,6 +43,17 @@ def test_a_packet_goes_where_the_specification_says(spec: ClientSpec, address: I
     assert lookup(planned, address) == expected_way(spec, planned, address)
 
 
+@given(client_specs())
+def test_whatever_is_planned_a_flow_based_link_shows_it(spec: ClientSpec) -> None:
+    """By that link coild tells after a restart which pods have something of ours."""
+    planned = plan_client(spec, UPLINK)
+    assert {link.family for link in planned.catch_alls} == {
+        *(rule.family for rule in planned.rules),
+        *(route.family for route in planned.routes),
+        *(tunnel.family for tunnel in planned.tunnels),
+    }
+
+
 def expected_way(spec: ClientSpec, planned: ClientPlan, address: IPAddress) -> str:
     """The specification, read naively: the most specific destination has a packet, but private networks only go to
     destinations inside them, and gateways are reached as if there were no tunnels.

@@ -165,7 +165,7 @@ async def test_an_api_server_that_is_away_holds_no_pod_up(node: EgressNode, faul
 
     node.world()
     node.server.fault = fail
-    node.follow()
+    await node.follow()
     await node.add(node.site("c1"))
     assert now() <= ASK_SECONDS
     assert node.take_syncs() == []
@@ -279,7 +279,7 @@ async def followed(node: EgressNode) -> EgressNode:
     for name, names in (("c1", WORLD), ("c2", WORLD), ("c3", {"net": "lab"}), ("c4", {})):
         node.pods.put(pod(name, names=names))
         await node.add(node.site(name))
-    node.follow()
+    await node.follow()
     await settle()
     assert node.take_syncs() == ["c1", "c2", "c3"]
     return node
@@ -386,7 +386,7 @@ async def restart(earlier: EgressNode, *sites: PodSite) -> EgressNode:
     earlier.take_syncs()
     node = EgressNode(earlier)
     node.clients.adopt(sites)
-    node.follow()
+    await node.follow()
     await settle()
     return node
 
@@ -404,8 +404,8 @@ async def test_the_next_process_finds_its_clients_again(followed: EgressNode, kn
     followed.egresses.put(egress("world", "8.0.0.0/8"))
     followed.pods.put(pod("c2", ips=("10.1.0.2",)))
     node = await restart(followed, *sites)
-    # Clients come first; then the others, whose annotation may have gone meanwhile, as that of c2.
-    assert node.take_syncs() == ["c1", "c3", "c2", "c4"]
+    # Clients come first; then those whose annotation has gone meanwhile, as that of c2. Nothing is done for c4.
+    assert node.take_syncs() == ["c1", "c3", "c2"]
     assert node.routes("c1") == {"10.96.0.9": ["8.0.0.0/8"]}
     assert node.routes("c2") == node.routes("c4") == {}
     await node.close()
@@ -431,9 +431,39 @@ async def test_a_journal_that_names_another_pod_is_not_believed(followed: Egress
     await node.close()
 
 
+@pytest.mark.parametrize("others", [1, 10, 100])
+async def test_a_restart_does_nothing_for_pods_without_an_annotation(node: EgressNode, others: int) -> None:
+    node.world()
+    node.pods.put(pod("client", names=WORLD, ips=("10.1.0.7",)))
+    await node.add(node.site("client"))
+    sites = [later(node.site("client"))]
+    for number in range(others):
+        ip = f"10.1.1.{number}"
+        node.pods.put(pod(f"c{number}", ips=(ip,)))
+        await node.add(node.site(f"c{number}", ips=(ip,)))
+        sites.append(later(node.site(f"c{number}", ips=(ip,)), name="" if number % 2 else None))
+    node.kernel.probes = 0
+    after = await restart(node, *sites)
+    assert (after.take_syncs(), len(after.kernel.opened), after.kernel.probes) == (["client"], 1, 1)
+    await settle(1.0)
+    after.pods.put(pod("c0", names=WORLD, ips=("10.1.1.0",)))
+    await settle(1.0)
+    assert after.take_syncs() == ["c0"], "but it is followed"
+    await after.close()
+
+
+async def test_where_nobody_can_tell_which_pods_have_tunnels_each_is_looked_at(followed: EgressNode) -> None:
+    followed.pods.put(pod("c4", ips=("10.1.0.4",)))
+    followed.kernel.probe_fault = NetlinkError("answers of the kernel were lost")
+    node = await restart(followed, later(followed.site("c4", ips=("10.1.0.4",))))
+    assert node.take_syncs() == ["c4"]
+    await node.close()
+
+
 async def test_where_tunnels_are_impossible_a_start_asks_once(followed: EgressNode) -> None:
     followed.pods.put(pod("c4", ips=("10.1.0.4",)))
     followed.kernel.fault = refuse
+    followed.kernel.probe_fault = NetlinkError("answers of the kernel were lost")
     node = await restart(followed, later(followed.site("c4", ips=("10.1.0.4",))))
     await settle(60)
     assert node.take_syncs() == ["c4"]
@@ -451,7 +481,7 @@ async def test_a_router_of_an_earlier_process_gets_its_sysctls(node: EgressNode)
 async def test_events_during_an_add_are_not_missed(node: EgressNode) -> None:
     node.world()
     node.pods.put(pod("c1", names=WORLD))
-    node.follow()
+    await node.follow()
     node.kernel.delay = 1.0
     adding = asyncio.create_task(node.add(node.site("c1")))
     await settle(0.5)
