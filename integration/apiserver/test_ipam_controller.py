@@ -16,7 +16,7 @@ from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
 from integration.apiserver.ipam_world import IpamWorld, until
 from integration.cluster.control_plane import ControlPlane
-from tests.coil_ipam_controller.api_client_contract import ApiClientContract
+from tests.coil.kube.api_client_contract import ApiClientContract
 
 pytestmark = pytest.mark.apiserver
 

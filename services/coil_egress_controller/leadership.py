@@ -22,12 +22,12 @@ from coil.crd.builtin import (
 from coil.crd.egress import Egress
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.router_container import RouterProgram
+from coil.kube.api_client import ApiClient
 from coil.reconcile.controller import Controller, Reconcile
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.reconcile.term import TermSource
-from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.cluster_view import ClusterView
 from coil_egress_controller.egress.egress_reconciler import EgressReconciler
 from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING, RoleBindingReconciler

@@ -23,12 +23,12 @@ from coil.crd.builtin import NAMESPACES, Namespace
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
 from coil.crd.resource import HasMetadata, Resource, object_key
-from coil.kube.errors import ApiError, NotFoundError
+from coil.kube.errors import ApiError
 from coil_egress_controller.cluster_view import Cache
 from coil_egress_controller.eip.admission_reader import AdmissionReader
+from tests.coil.kube.memory_api import Body, Call, MemoryApi, MemoryClient, Moment
 
 T = TypeVar("T", bound=HasMetadata)
-Document = dict[str, Any]
 
 
 class ListCache:
@@ -48,54 +48,27 @@ class ListCache:
 
 
 class CachePicture:
-    def __init__(self, api: "EipApi") -> None:
+    def __init__(self, api: MemoryApi) -> None:
         self.gateways: Cache[EgressGateway] = ListCache(api.all(EGRESS_GATEWAYS))
         self.policies: Cache[EgressGatewayPolicy] = ListCache(api.all(EGRESS_GATEWAY_POLICIES))
         self.namespaces: Cache[Namespace] = ListCache(api.all(NAMESPACES))
 
 
-class EipApi:
-    """A `AdmissionReaderClient`. `refusal` is raised by every call, `silent` has them never answer.
+class ReviewingClient(MemoryClient):
+    """Answers SubjectAccessReviews: `rights` are users, with the namespaces where they may `use` podsubnet."""
 
-    `rights` are users, with the namespaces where they may `use` podsubnet.
-    """
-
-    def __init__(self) -> None:
-        self.refusal: ApiError | None = None
-        self.silent = False
+    def __init__(self, api: MemoryApi) -> None:
+        super().__init__(api, self._enter)
         self.rights: set[tuple[str, str]] = set()
-        self.calls: list[tuple[str, str]] = []
-        self._objects: dict[tuple[str, str], Any] = {}
-        self.sight = AdmissionReader(self, log=structlog.get_logger())
+        self.refusal: ApiError | None = None
+        """Raised by every call."""
+        self.silent = False
+        """No call is ever answered."""
 
-    def put(self, resource: Resource[T], item: T) -> None:
-        self._objects[resource.plural, object_key(item.metadata)] = item
-
-    def add_namespace(self, name: str, **labels: str) -> None:
-        self.put(NAMESPACES, msgspec.convert({"metadata": {"name": name, "labels": labels}}, Namespace))
-
-    def all(self, resource: Resource[T]) -> list[T]:
-        return [item for (plural, _), item in self._objects.items() if plural == resource.plural]
-
-    def show_caches(self) -> None:
-        """Caches that know what there is now, and are never told of anything later."""
-        self.sight.show(CachePicture(self))
-
-    async def get(self, resource: Resource[T], name: str) -> T:
-        await self._enter("get", resource)
-        try:
-            found: T = self._objects[resource.plural, name]
-        except KeyError:
-            raise NotFoundError(f"{resource.plural} {name} not found", status=404) from None
-        return found
-
-    async def list(self, resource: Resource[T]) -> list[T]:
-        await self._enter("list", resource)
-        return self.all(resource)
-
-    async def create(self, resource: Resource[T], body: Document) -> T:
+    async def create(self, resource: Resource[T], body: Body, *, namespace: str = "") -> T:
         assert resource.plural == SUBJECT_ACCESS_REVIEWS.plural, "admission stores nothing"
-        await self._enter("create", resource)
+        assert isinstance(body, dict)
+        await self._enter(Call("create", resource.plural, ""), Moment.BEFORE)
         spec = body["spec"]
         asked = spec["resourceAttributes"]
         assert (asked["verb"], asked["group"], asked["resource"], asked["subresource"]) == (
@@ -105,12 +78,30 @@ class EipApi:
         allowed = (spec["user"], asked["namespace"]) in self.rights
         return msgspec.convert({"metadata": {}, "status": {"allowed": allowed}}, resource.type)
 
-    async def _enter(self, verb: str, resource: Resource[Any]) -> None:
-        self.calls.append((verb, resource.plural))
+    async def _enter(self, _call: Call, _moment: Moment) -> None:
         if self.silent:
             await asyncio.Event().wait()
         if self.refusal is not None:
             raise self.refusal
+
+
+class AdmissionWorld:
+    """What admission reads: the API server, and after `show_caches` the caches."""
+
+    def __init__(self) -> None:
+        self.api = MemoryApi()
+        self.client = ReviewingClient(self.api)
+        self.sight = AdmissionReader(self.client, log=structlog.get_logger())
+
+    def put(self, resource: Resource[T], item: T) -> None:
+        self.api.put(resource, item)
+
+    def add_namespace(self, name: str, **labels: str) -> None:
+        self.api.put(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+
+    def show_caches(self) -> None:
+        """Caches that know what there is now, and are never told of anything later."""
+        self.sight.show(CachePicture(self.api))
 
 
 def request(operation: Operation, new: Any, old: Any = None, *, user: str = "jane") -> AdmissionRequest:

@@ -5,7 +5,7 @@ renews its lease and holds what `lease_renewal.holding` grants for as long as it
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Network, IPv6Network
@@ -42,8 +42,8 @@ from coil_egress_controller.eip.leadership import EipLeadership, EipSources
 from coil_egress_controller.eip.metric import EipCollector, EipMetrics
 from coil_egress_controller.eip.pod import EIP_PODS, EipPod, is_endpoint
 from coil_egress_controller.eip.view import POD_INDEXERS, POLICY_INDEXERS, SLICE_INDEXERS, EipView
+from tests.coil.kube.memory_api import Call, Document, MemoryApi, MemoryClient, Moment
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_egress_controller.memory_api import Document, MemoryApi
 from tests.coil_egress_controller.scene import MemoryCache
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 
@@ -55,70 +55,20 @@ RESYNC = 20.0
 STEP = 0.002
 """How often a condition is looked at."""
 ADDRESSES = ("203.0.113.1-203.0.113.9",)
-_WITH_STATUS = frozenset(
-    {resource.plural for resource in (EGRESS_TUNNELS, EGRESS_GATEWAYS, EGRESS_GATEWAY_POLICIES, NODES)}
-)
 
 
-class EipApi(MemoryApi):
-    """Takes time, keeps statuses apart, dates what is made, and can be away."""
+class Network:
+    """The way of a call to the API server: it takes `delay` seconds, and leads nowhere while the server is `away`."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.delay = CALL
         self.away = False
-        self.changed = asyncio.Event()
 
-    def put(self, resource: Resource[Any], document: Mapping[str, Any]) -> Document:
-        stored = super().put(resource, document)
-        stored["metadata"].setdefault("creationTimestamp", (NOON + self._age()).isoformat())
-        self.changed.set()
-        return stored
-
-    def remove(self, resource: Resource[Any], name: str, namespace: str = "") -> None:
-        super().remove(resource, name, namespace)
-        self.changed.set()
-
-    async def get(self, resource: Resource[Any], name: str, *, namespace: str = "") -> Any:
-        await self._travel()
-        return await super().get(resource, name, namespace=namespace)
-
-    async def create(self, resource: Resource[Any], body: Any, *, namespace: str = "") -> Any:
-        await self._travel()
-        document = msgspec.to_builtins(body)
-        if resource.plural in _WITH_STATUS:
-            document.pop("status", None)
-        return await super().create(resource, document, namespace=namespace)
-
-    async def replace(
-        self, resource: Resource[Any], body: Any, *, name: str, namespace: str = "", subresource: str = ""
-    ) -> Any:
-        await self._travel()
-        return await super().replace(resource, body, name=name, namespace=namespace, subresource=subresource)
-
-    async def patch(
-        self,
-        resource: Resource[Any],
-        name: str,
-        patch: Mapping[str, Any],
-        *,
-        namespace: str = "",
-        subresource: str = "",
-    ) -> Any:
-        await self._travel()
-        return await super().patch(resource, name, patch, namespace=namespace, subresource=subresource)
-
-    async def delete(self, resource: Resource[Any], name: str, *, namespace: str = "", uid: str = "") -> None:
-        await self._travel()
-        await super().delete(resource, name, namespace=namespace, uid=uid)
-
-    async def _travel(self) -> None:
-        await asyncio.sleep(self.delay)
-        if self.away:
-            raise UnavailableError("away")
-
-    def _age(self) -> timedelta:
-        return timedelta(seconds=asyncio.get_running_loop().time())
+    async def travel(self, _call: Call, moment: Moment) -> None:
+        if moment is Moment.BEFORE:
+            await asyncio.sleep(self.delay)
+            if self.away:
+                raise UnavailableError("away")
 
 
 class Agent:
@@ -126,6 +76,7 @@ class Agent:
 
     def __init__(self, world: "World", node: str) -> None:
         self._world = world
+        self._client = MemoryClient(world.api, world.network.travel)
         self.node = NodeName(node)
         self.cut = False
         self.renewal = LeaseRenewal(self.node)
@@ -161,10 +112,10 @@ class Agent:
     async def _renew(self) -> None:
         if self.cut:
             raise UnavailableError("cut off")
-        api, name = self._world.api, lease_name(self.node)
+        name = lease_name(self.node)
         if self._lease is None:
             with suppress(NotFoundError):
-                self._lease = await api.get(LEASES, name, namespace=LEASE_NAMESPACE)
+                self._lease = await self._client.get(LEASES, name, namespace=LEASE_NAMESPACE)
         tenure = None if self._lease is None else tenure_of(self._lease)
         gateways = self._world.gateways.items()
         own = {gateway.metadata.uid: gateway.status.revision for gateway in gateways}
@@ -184,25 +135,30 @@ class Agent:
         }
         before, self._lease = self._lease, None
         if before is None:
-            self._lease = await api.create(LEASES, document, namespace=LEASE_NAMESPACE)
+            self._lease = await self._client.create(LEASES, document, namespace=LEASE_NAMESPACE)
         else:
-            self._lease = await api.replace(LEASES, document, name=name, namespace=LEASE_NAMESPACE)
+            self._lease = await self._client.replace(LEASES, document, name=name, namespace=LEASE_NAMESPACE)
         self.renewal.acknowledge(written.term, sent=sent, now=self._world.clock())
         await self._report()
 
     async def _report(self) -> None:
-        tunnel = self._world.api.find(EGRESS_TUNNELS, self.node)
+        tunnel = self._world.api.find_document(EGRESS_TUNNELS, self.node)
         if tunnel is not None and tunnel.get("status", {}).get("phase") in {"Init", "HeartbeatTimeout"}:
             body = {"metadata": tunnel["metadata"], "status": {"phase": "Ready"}}
             with suppress(ConflictError):
-                await self._world.api.patch(EGRESS_TUNNELS, self.node, body, subresource="status")
+                await self._client.patch(EGRESS_TUNNELS, self.node, body, subresource="status")
 
 
 class World:
     """Caches follow, and no address may be at two nodes, until `stop`. `lead` begins a leader's term."""
 
     def __init__(self) -> None:
-        self.api = api = EipApi()
+        self.api = api = MemoryApi(self.now)
+        self.network = Network()
+        self.client = MemoryClient(api, self.network.travel)
+        """The controller's connection."""
+        self.changed = asyncio.Event()
+        api.subscribe(self.changed.set)
         self.recorder = MemoryRecorder()
         self.agents: dict[str, Agent] = {}
         self.pods: MemoryCache[EipPod] = KeptCache(api, EIP_PODS, POD_INDEXERS)
@@ -224,7 +180,7 @@ class World:
         self.registry = CollectorRegistry()
         EipCollector(self.view, self.registry)
         self.place = EipDeps(
-            client=api,
+            client=self.client,
             view=self.view,
             recorder=self.recorder,
             policy=EipSettings(
@@ -234,7 +190,7 @@ class World:
                 resync=RESYNC,
             ),
             metrics=EipMetrics(self.registry),
-            now=lambda: NOON + timedelta(seconds=self.clock()),
+            now=self.now,
             clock=self.clock,
             random=Random(1).random,
             log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
@@ -249,6 +205,9 @@ class World:
     @staticmethod
     def clock() -> float:
         return asyncio.get_running_loop().time()
+
+    def now(self) -> datetime:
+        return NOON + timedelta(seconds=self.clock())
 
     def look(self) -> None:
         for name in EipView.__dataclass_fields__:
@@ -338,7 +297,7 @@ class World:
         )
 
     def document(self, resource: Resource[Any], name: str, namespace: str = "") -> Document:
-        found = self.api.find(resource, name, namespace)
+        found = self.api.find_document(resource, name, namespace)
         assert found is not None, name
         return found
 
@@ -371,7 +330,7 @@ class World:
         return found
 
     def writes(self, plural: str) -> int:
-        return sum(written == plural for _, written in self.api.writes())
+        return sum(written == plural for _, written in self.client.writes())
 
     @contextmanager
     def no_writes(self, plural: str) -> Iterator[None]:
@@ -381,8 +340,8 @@ class World:
 
     async def _follow(self) -> None:
         while True:
-            await self.api.changed.wait()
-            self.api.changed.clear()
+            await self.changed.wait()
+            self.changed.clear()
             await asyncio.sleep(LATE)
             await self.following.wait()
             self.look()

@@ -23,7 +23,7 @@ from coil_egress_controller.cluster_view import EGRESS_INDEXERS, ClusterView
 from coil_egress_controller.egress.egress_reconciler import EgressReconciler
 from coil_egress_controller.egress.role_binding_reconciler import RoleBindingReconciler
 from coil_egress_controller.egress.service_account_reconciler import ServiceAccountReconciler
-from tests.coil_egress_controller.memory_api import Document, MemoryApi
+from tests.coil.kube.memory_api import Document, MemoryApi, MemoryClient
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -90,6 +90,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.api = MemoryApi()
+        self.client = MemoryClient(self.api)
         self.told = Told()
         self.egress_cache = MemoryCache(self.api, EGRESSES, EGRESS_INDEXERS)
         self.deployment_cache = MemoryCache(self.api, DEPLOYMENTS)
@@ -106,10 +107,10 @@ class Scene:
             bindings=self.binding_cache,
         )
         log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
-        self.accounts = ServiceAccountReconciler(client=self.api, view=view, log=log)
-        self.bindings = RoleBindingReconciler(client=self.api, view=view, log=log)
+        self.accounts = ServiceAccountReconciler(client=self.client, view=view, log=log)
+        self.bindings = RoleBindingReconciler(client=self.client, view=view, log=log)
         self.egresses = EgressReconciler(
-            client=self.api,
+            client=self.client,
             view=view,
             accounts=self.accounts,
             recorder=self.told,
@@ -128,7 +129,7 @@ class Scene:
 
     def add_egress(self, name: str = "nat", namespace: str = "internet", **spec: Any) -> Document:
         """Make or change one; the caches follow."""
-        before = self.api.find(EGRESSES, name, namespace)
+        before = self.api.find_document(EGRESSES, name, namespace)
         metadata = before["metadata"] if before else {"name": name, "namespace": namespace}
         document = {"metadata": metadata, "spec": {"destinations": ["0.0.0.0/0"], **spec}}
         stored = self.api.put(EGRESSES, (before or {}) | document)
@@ -137,6 +138,6 @@ class Scene:
 
     def find(self, resource: Resource[Any], name: str = "nat") -> Document:
         """What there must be."""
-        found = self.api.find(resource, name, "internet")
+        found = self.api.find_document(resource, name, "internet")
         assert found is not None, resource.plural
         return found

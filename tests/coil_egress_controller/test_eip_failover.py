@@ -24,7 +24,7 @@ async def build(world: World, *nodes: str) -> None:
 
 
 def phase(world: World, node: str) -> str:
-    found = world.api.find(EGRESS_TUNNELS, node) or {}
+    found = world.api.find_document(EGRESS_TUNNELS, node) or {}
     return str(found.get("status", {}).get("phase", ""))
 
 
@@ -81,10 +81,10 @@ def test_while_the_api_server_is_away_nothing_moves_and_nothing_is_revoked_after
         await build(world)
         before = world.listed()
         terms = {node.name: node.term for node in world.gateway().status.node_list}
-        world.api.away = True
+        world.network.away = True
         await world.until(lambda: not world.holders())
         await world.rest(30)
-        world.api.away = False
+        world.network.away = False
         await world.until(lambda: len(world.holders()) == 6)
         assert world.listed() == before
         assert {node.name: node.term for node in world.gateway().status.node_list} == terms
@@ -96,7 +96,7 @@ def test_a_slow_api_server_is_no_reason_to_revoke() -> None:
     async def script(world: World) -> None:
         await build(world)
         before = world.listed()
-        world.api.delay = 0.2
+        world.network.delay = 0.2
         await world.rest(10)
         assert world.listed() == before
 
@@ -118,7 +118,7 @@ def test_a_node_object_that_is_deleted_takes_its_tunnel_along_and_its_addresses_
         await build(world)
         world.api.remove(NODES, "n3")
         await world.until(lambda: "n3" not in world.listed().values() and len(world.holders()) == 6)
-        await world.until(lambda: world.api.find(EGRESS_TUNNELS, "n3") is None)
+        await world.until(lambda: world.api.find_document(EGRESS_TUNNELS, "n3") is None)
 
     play(script)
 

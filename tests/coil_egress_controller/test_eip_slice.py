@@ -148,10 +148,10 @@ def test_a_refused_write_is_repeated() -> None:
     async def script(world: World) -> None:
         world.add_policy("web")
         add_pods(world, 1)
-        world.api.refusals["create", "egressendpointslices"] = UnavailableError("busy")
+        world.client.refusals["create", "egressendpointslices"] = UnavailableError("busy")
         world.lead()
         await world.rest(1)
-        world.api.refusals.clear()
+        world.client.refusals.clear()
         await world.until(lambda: len(endpoints(world)) == 1)
 
     play(script)
@@ -162,18 +162,18 @@ def test_a_namespace_that_goes_gets_no_slice_and_others_do() -> None:
         world.add_policy("web")
         add_pods(world, 1)
         refusal = NamespaceTerminatingError("namespace shop goes", status=403)
-        world.api.refusals["create", "egressendpointslices"] = refusal
+        world.client.refusals["create", "egressendpointslices"] = refusal
         world.lead()
 
         def attempts() -> int:
-            return len([call for call in world.api.calls if call[:2] == ("create", "egressendpointslices")])
+            return len([call for call in world.client.calls if call[:2] == ("create", "egressendpointslices")])
 
         await world.until(lambda: attempts() > 0)
         await world.rest(1)
         before = attempts()
         await world.rest(10)
         assert attempts() == before
-        world.api.refusals.clear()
+        world.client.refusals.clear()
         add_pods(world, 2)
         await world.until(lambda: len(endpoints(world)) == 2)
 

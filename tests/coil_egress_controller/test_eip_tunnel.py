@@ -13,7 +13,7 @@ def tunnel(world: World, name: str) -> EgressTunnel:
 
 
 def complete(world: World, *names: str) -> bool:
-    return all(world.api.find(EGRESS_TUNNELS, name) and tunnel(world, name).status.phase for name in names)
+    return all(world.api.find_document(EGRESS_TUNNELS, name) and tunnel(world, name).status.phase for name in names)
 
 
 def test_a_tunnel_is_made_for_each_node_and_says_what_the_node_says() -> None:
@@ -75,7 +75,7 @@ def test_marks_survive_a_new_leader_and_are_never_shared() -> None:
         world.api.remove(NODES, "n2")
         world.look()
         world.lead()
-        await world.until(lambda: world.api.find(EGRESS_TUNNELS, "n2") is None)
+        await world.until(lambda: world.api.find_document(EGRESS_TUNNELS, "n2") is None)
         world.add_node("n4", agent=False)
         await world.until(lambda: complete(world, "n4"))
         assert {name: tunnel(world, name).status.mark for name in marks} == marks
@@ -95,7 +95,7 @@ def test_a_new_leader_does_not_allocate_by_a_picture_of_before() -> None:
         world.change(EGRESS_TUNNELS, "n1", status=live["status"] | {"mark": "0x26000200"})
         world.lead()
         await world.rest(3)
-        assert world.api.find(EGRESS_TUNNELS, "n2") is None
+        assert world.api.find_document(EGRESS_TUNNELS, "n2") is None
         world.following.set()
         world.add_node("n2", agent=False)
         await world.until(lambda: complete(world, "n2"))
@@ -130,8 +130,8 @@ def test_a_node_that_only_the_cache_lacks_keeps_its_tunnel() -> None:
         world.api.put(NODES, node)
         world.lead()
         await world.rest(2)
-        assert world.api.find(EGRESS_TUNNELS, "n1") is not None
-        assert ("delete", "egresstunnels") not in world.api.writes()
+        assert world.api.find_document(EGRESS_TUNNELS, "n1") is not None
+        assert ("delete", "egresstunnels") not in world.client.writes()
 
     play(script)
 
@@ -139,12 +139,12 @@ def test_a_node_that_only_the_cache_lacks_keeps_its_tunnel() -> None:
 def test_one_refusal_holds_up_no_other_tunnel() -> None:
     async def script(world: World) -> None:
         world.lead()
-        world.api.refusals["patch status", "egresstunnels"] = UnavailableError("busy")
+        world.client.refusals["patch status", "egresstunnels"] = UnavailableError("busy")
         for name in ("n1", "n2"):
             world.add_node(name, agent=False)
-        await world.until(lambda: all(world.api.find(EGRESS_TUNNELS, name) for name in ("n1", "n2")))
+        await world.until(lambda: all(world.api.find_document(EGRESS_TUNNELS, name) for name in ("n1", "n2")))
         await world.rest(0.1)
-        world.api.refusals.clear()
+        world.client.refusals.clear()
         await world.until(lambda: complete(world, "n1", "n2"))
 
     play(script)

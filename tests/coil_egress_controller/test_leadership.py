@@ -34,7 +34,7 @@ class Replica:
             bindings=TermSource(scene.binding_cache),
         )
         place = Deps(
-            client=scene.api,
+            client=scene.client,
             view=view,
             recorder=scene.told,
             budgets=BUDGETS,
@@ -66,13 +66,13 @@ class Replica:
         raise AssertionError("not reached")
 
     def subjects(self) -> list[str]:
-        found = self.scene.api.find(CLUSTER_ROLE_BINDINGS, ROUTER_BINDING) or {}
+        found = self.scene.api.find_document(CLUSTER_ROLE_BINDINGS, ROUTER_BINDING) or {}
         return [subject["namespace"] for subject in found.get("subjects") or ()]
 
     def carried_out(self) -> bool:
         kinds = (DEPLOYMENTS, SERVICES)
-        status = (self.scene.api.find(EGRESSES, "nat", "internet") or {}).get("status", {})
-        return all(self.scene.api.find(kind, "nat", "internet") for kind in kinds) and "selector" in status
+        status = (self.scene.api.find_document(EGRESSES, "nat", "internet") or {}).get("status", {})
+        return all(self.scene.api.find_document(kind, "nat", "internet") for kind in kinds) and "selector" in status
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_what_goes_is_made_again(scene: Scene) -> None:
         ]
         for resource, name in gone:
             scene.api.remove(resource, name, "internet")
-        await replica.until(lambda: all(scene.api.find(resource, name, "internet") for resource, name in gone))
+        await replica.until(lambda: all(scene.api.find_document(resource, name, "internet") for resource, name in gone))
         scene.api.put(CLUSTER_ROLE_BINDINGS, {"metadata": {"name": ROUTER_BINDING}})
         await replica.until(lambda: replica.subjects() == ["internet"])
 
@@ -120,4 +120,4 @@ async def test_a_last_egress_that_went_while_nobody_led_takes_account_and_subjec
     assert replica.subjects() == ["internet"], "nobody leads"
     async with replica.term():
         await replica.until(lambda: not replica.subjects())
-        await replica.until(lambda: scene.api.find(SERVICE_ACCOUNTS, "coil-egress", "internet") is None)
+        await replica.until(lambda: scene.api.find_document(SERVICE_ACCOUNTS, "coil-egress", "internet") is None)

@@ -17,7 +17,7 @@ from coil.kube.errors import (
 )
 from coil.reconcile.controller import DONE, RequeueAfter
 from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING, plan_subjects
-from tests.coil_egress_controller.memory_api import Document
+from tests.coil.kube.memory_api import Document
 from tests.coil_egress_controller.scene import Scene
 
 ADMIN = {"kind": "User", "name": "coil-egress", "apiGroup": "rbac.authorization.k8s.io"}
@@ -33,7 +33,7 @@ def scene() -> Scene:
 
 
 def account(scene: Scene) -> Document | None:
-    return scene.api.find(SERVICE_ACCOUNTS, "coil-egress", "internet")
+    return scene.api.find_document(SERVICE_ACCOUNTS, "coil-egress", "internet")
 
 
 def bind(scene: Scene, *subjects: Document) -> None:
@@ -42,7 +42,7 @@ def bind(scene: Scene, *subjects: Document) -> None:
 
 
 def subjects(scene: Scene) -> list[Document]:
-    found = scene.api.find(CLUSTER_ROLE_BINDINGS, ROUTER_BINDING)
+    found = scene.api.find_document(CLUSTER_ROLE_BINDINGS, ROUTER_BINDING)
     assert found is not None
     held: list[Document] = found["subjects"]
     return held
@@ -85,13 +85,13 @@ async def test_an_egress_that_the_cache_has_not_heard_of_keeps_the_account(scene
 )
 async def test_an_account_that_cannot_or_need_not_be_made(scene: Scene, error: NotFoundError) -> None:
     scene.add_egress()
-    scene.api.refusals["create", "serviceaccounts"] = error
+    scene.client.refusals["create", "serviceaccounts"] = error
     assert await scene.accounts.reconcile("internet") == DONE
 
 
 async def test_a_missing_right_is_an_error(scene: Scene) -> None:
     scene.add_egress()
-    scene.api.refusals["create", "serviceaccounts"] = ForbiddenError("not allowed", status=403)
+    scene.client.refusals["create", "serviceaccounts"] = ForbiddenError("not allowed", status=403)
     with pytest.raises(ForbiddenError):
         await scene.accounts.reconcile("internet")
 
@@ -110,15 +110,15 @@ async def test_subjects_follow_the_namespaces_and_others_stay(scene: Scene) -> N
     assert await scene.bindings.reconcile(ROUTER_BINDING) == DONE
     assert subjects(scene) == [ADMIN, router("domestic"), router("internet")]
     scene.look()
-    scene.api.calls.clear()
+    scene.client.calls.clear()
     assert await scene.bindings.reconcile(ROUTER_BINDING) == DONE
-    assert scene.api.calls == []
+    assert scene.client.calls == []
 
 
 async def test_a_binding_without_any_subject(scene: Scene) -> None:
     bind(scene)
     assert await scene.bindings.reconcile(ROUTER_BINDING) == DONE
-    assert scene.api.calls == []
+    assert scene.client.calls == []
     scene.add_egress()
     await scene.bindings.reconcile(ROUTER_BINDING)
     assert subjects(scene) == [router("internet")]

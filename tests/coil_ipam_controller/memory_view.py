@@ -9,7 +9,7 @@ from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
 from coil.crd.builtin import NODES, Node
 from coil.crd.resource import HasMetadata, Resource
 from coil_ipam_controller.cluster_view import BLOCK_INDEXERS, REQUEST_INDEXERS, ClusterView
-from tests.coil_ipam_controller.memory_api import MemoryApi
+from tests.coil.kube.memory_api import MemoryApi
 
 T = TypeVar("T", bound=HasMetadata)
 

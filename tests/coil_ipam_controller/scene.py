@@ -15,7 +15,7 @@ from coil.crd.names import FINALIZER, BlockName, NodeName, PoolName
 from coil.ipam.index_set import IndexSet
 from coil_ipam_controller.deps import Deps, Policy
 from coil_ipam_controller.reconcilers import Reconcilers
-from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
+from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 from tests.coil_ipam_controller.memory_view import MemoryView
 

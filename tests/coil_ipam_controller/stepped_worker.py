@@ -7,7 +7,7 @@ from typing import Any
 
 from coil.kube.errors import ApiError
 from coil_ipam_controller.block_request_reconciler import StaleCacheError
-from tests.coil_ipam_controller.memory_api import Call, Moment
+from tests.coil.kube.memory_api import Call, Moment
 from tests.coil_ipam_controller.scene import Life
 
 

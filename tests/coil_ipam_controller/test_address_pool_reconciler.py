@@ -9,7 +9,7 @@ from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
 from coil.crd.names import FINALIZER
 from coil.kube.errors import ConflictError
 from coil.reconcile.controller import DONE, RequeueAfter
-from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
+from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import Life, add_block, add_node, add_pool, add_request
 
 V4 = SubnetSet(ipv4="10.2.0.0/24")

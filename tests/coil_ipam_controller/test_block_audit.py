@@ -15,7 +15,7 @@ from coil.reconcile.controller import DONE, RequeueAfter
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil_ipam_controller.block_audit_reconciler import LATE_SECONDS, RECHECK_SECONDS, SETTLE_SECONDS
-from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
+from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import NOON, Life, add_node, add_pool
 
 NAME = "default-3"

@@ -11,7 +11,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import SubnetSet
 from coil.crd.block_request import BLOCK_REQUESTS, Granted, Pending
 from coil.kube.errors import UnavailableError
-from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
+from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import Life, add_block, add_node, add_pool, add_request, granted
 from tests.coil_ipam_controller.stepped_worker import Worker, stop_at_every_call
 

@@ -12,7 +12,7 @@ from coil.crd.builtin import NODES
 from coil.crd.names import FINALIZER
 from coil.kube.errors import ConflictError, UnavailableError
 from coil.reconcile.controller import DONE
-from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
+from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import Life, add_block, add_node, add_pool, add_request, granted
 
 V4 = SubnetSet(ipv4="10.2.0.0/24")
@@ -54,7 +54,7 @@ async def test_a_request_costs_three_writes_and_no_read(api: MemoryApi) -> None:
     add_request(api, "req")
     life = Life(MemoryClient(api))
     await life.requests.reconcile("req")
-    assert [call.verb for call in life.client.calls] == ["patch", "create", "patch"]
+    assert [call.verb for call in life.client.calls] == ["patch status", "create", "patch status"]
 
 
 async def test_an_answered_request_is_left_alone(api: MemoryApi) -> None:

@@ -9,7 +9,7 @@ from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NODES
 from coil.page import cluster_document as page
 from coil_ipam_controller.cluster_description import ClusterSnapshot, HistorySnapshot, describe_cluster
-from tests.coil_ipam_controller.memory_api import MemoryApi
+from tests.coil.kube.memory_api import MemoryApi
 from tests.coil_ipam_controller.memory_view import MemoryView
 from tests.coil_ipam_controller.scene import NOON, add_block, add_node, add_pool, add_request
 

@@ -8,7 +8,7 @@ from coil.crd.block_request import BLOCK_REQUESTS, Pending
 from coil.kube.errors import ConflictError
 from coil.reconcile.controller import DONE
 from coil_ipam_controller.block_request_reconciler import DANGLING_SECONDS
-from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
+from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import Life, add_node, add_pool, add_request
 
 

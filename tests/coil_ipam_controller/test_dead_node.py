@@ -10,7 +10,7 @@ from coil.crd.address_pool import SubnetSet
 from coil.crd.builtin import NODES, Node
 from coil.reconcile.controller import DONE, RequeueAfter
 from coil_ipam_controller.dead_node_metric import DeadNodeCollector
-from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
+from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.scene import NOON, Life, add_block, add_node, add_pool
 
 LIMIT = 600

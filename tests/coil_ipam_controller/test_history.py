@@ -5,7 +5,7 @@ from datetime import timedelta
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
 from coil_ipam_controller.history import POINTS, POOLS, BlockHistory
-from tests.coil_ipam_controller.memory_api import MemoryApi
+from tests.coil.kube.memory_api import MemoryApi
 from tests.coil_ipam_controller.memory_view import MemoryView
 from tests.coil_ipam_controller.scene import NOON, add_block, add_pool
 

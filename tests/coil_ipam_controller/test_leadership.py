@@ -18,7 +18,7 @@ from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.term import TermSource
 from coil_ipam_controller.deps import Deps, Policy
 from coil_ipam_controller.leadership import Leadership, TermSources
-from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
+from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 from tests.coil_ipam_controller.memory_view import MemoryView
 from tests.coil_ipam_controller.scene import NOON, POLICY, add_block, add_node, add_pool, add_request, granted
@@ -116,7 +116,7 @@ async def test_our_own_writing_to_a_request_leads_to_no_further_call(api: Memory
         for _ in range(50):
             await asyncio.sleep(0)
     calls = [call.verb for call in replica.client.calls if call.plural != "addresspools"]
-    assert calls == ["patch", "create", "patch"]
+    assert calls == ["patch status", "create", "patch status"]
 
 
 async def test_a_pool_is_protected_and_goes_when_its_last_block_has_gone(api: MemoryApi) -> None:

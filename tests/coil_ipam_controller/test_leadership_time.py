@@ -8,8 +8,8 @@ from datetime import timedelta
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet, Usage
 from coil.crd.builtin import NODES
+from tests.coil.kube.memory_api import MemoryApi
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_ipam_controller.memory_api import MemoryApi
 from tests.coil_ipam_controller.scene import NOON, POLICY, add_block, add_node, add_pool
 from tests.coil_ipam_controller.test_leadership import Replica
 
@@ -27,7 +27,7 @@ def play(script: Callable[[MemoryApi, Replica], Awaitable[None]]) -> None:
 
         changed = asyncio.Event()
         changed.set()
-        api.notify = changed.set
+        api.subscribe(changed.set)
 
         async def follow() -> None:
             while True:

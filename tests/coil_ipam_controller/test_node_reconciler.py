@@ -9,7 +9,7 @@ from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NODES
 from coil.kube.errors import ConflictError, UnavailableError
 from coil.reconcile.controller import DONE, RequeueAfter
-from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
+from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import POLICY, Life, add_block, add_node, add_request
 
 

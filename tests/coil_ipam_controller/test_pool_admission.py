@@ -23,8 +23,8 @@ from coil.crd.names import FINALIZER
 from coil.kube.errors import UnavailableError
 from coil_ipam_controller.pool_admission import LIST_SECONDS, MUTATE_PATH, VALIDATE_PATH, PoolAdmission
 from integration.deployment import webhook_documents
+from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_ipam_controller.memory_api import Call, MemoryApi, MemoryClient, Moment
 
 Spec = dict[str, Any]
 

@@ -21,7 +21,7 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER
 from coil.crd.pool_validation import validate_disjoint, validate_pool, validate_pool_update
 from coil.ipam.layout import parse_layout
-from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
+from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.scene import Life, add_node, add_request
 from tests.coil_ipam_controller.stepped_worker import Worker, stop_at_every_call
 

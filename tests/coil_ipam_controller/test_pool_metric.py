@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry
 
 from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
 from coil_ipam_controller.pool_metric import PoolCollector
-from tests.coil_ipam_controller.memory_api import MemoryApi
+from tests.coil.kube.memory_api import MemoryApi
 from tests.coil_ipam_controller.memory_view import MemoryView
 from tests.coil_ipam_controller.scene import add_block, add_pool
 

@@ -10,7 +10,7 @@ from coil.crd.block_request import BLOCK_REQUESTS, Refused
 from coil.kube.errors import ConflictError
 from coil_ipam_controller.pool_status import plan_status
 from coil_ipam_controller.pool_supply import assess_pool
-from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
+from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.scene import NOON, Life, add_block, add_node, add_pool, add_request
 
 V4 = SubnetSet(ipv4="10.2.0.0/24")
@@ -83,7 +83,7 @@ async def test_what_has_not_changed_is_not_written(api: MemoryApi, life: Life) -
     life.wait(100)
     await status_of(life)
     await life.team.statuses.reconcile("never heard of")
-    assert [call.verb for call in life.client.calls] == ["patch"]
+    assert [call.verb for call in life.client.calls] == ["patch status"]
 
 
 async def test_a_pool_fills_is_exhausted_and_has_room_again(api: MemoryApi, life: Life) -> None:

@@ -38,7 +38,7 @@ from coild.model.keyed_executor import KeyedExecutor
 from coild.model.pod_egress import NoEgress, PodEgress
 from coild.pods.pod_service import AddRequest, PodNetworkOptions, PodService
 from coild.routes.export import RouteExport
-from tests.coil_ipam_controller.memory_api import BIRTH, Call, MemoryClient, Moment
+from tests.coil.kube.memory_api import BIRTH, Call, MemoryClient, Moment
 from tests.coild.block_granter import NODE, BlockGranter, pool
 from tests.coild.memory_network import Kernel, MemoryNetwork
 from tests.coild.virtual_loop import pass_turns

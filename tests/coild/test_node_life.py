@@ -20,7 +20,7 @@ from coil.crd.address_pool import SubnetSet
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import BusyError, KernelError, NetlinkError
 from coild.addresses.block_requester import ANSWER_TIMEOUT
-from tests.coil_ipam_controller.memory_api import Call, Moment
+from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.block_granter import pool
 from tests.coild.memory_network import Step
 from tests.coild.scene import ACQUIRE_TIMEOUT, Coild, World, end, settle

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from coil.crd.meta import Struct
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.collection import Page
 from coil.kube.watch import Added, Deleted, Modified, WatchEvent
-from tests.coil_ipam_controller.memory_api import MemoryApi
+from tests.coil.kube.memory_api import MemoryApi
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -18,20 +17,7 @@ class WatchedApi(MemoryApi):
     def __init__(self) -> None:
         super().__init__()
         self._followers: list[asyncio.Event] = []
-
-    def create(self, resource: Resource[T], body: Mapping[str, Any] | Struct) -> T:
-        created = super().create(resource, body)
-        self._tell()
-        return created
-
-    def patch(self, resource: Resource[T], name: str, patch: Mapping[str, Any], *, subresource: str) -> T:
-        patched = super().patch(resource, name, patch, subresource=subresource)
-        self._tell()
-        return patched
-
-    def delete(self, resource: Resource[Any], name: str, *, uid: str = "") -> None:
-        super().delete(resource, name, uid=uid)
-        self._tell()
+        self.subscribe(self._tell)
 
     def follow(self) -> asyncio.Event:
         """An event that every change sets; the follower clears it."""

@@ -82,7 +82,7 @@ class KubeClient:
         return _decode_as(dict[str, Any], await self._transport.call("GET", path), what=f"GET {path}")
 
     async def served_versions(self, group: str) -> tuple[str, ...]:
-        """The versions of an API group, the preferred one first. NotFoundError for an unknown group."""
+        """The versions of an API group, the preferred one first. UnavailableError for an unknown group."""
         path = f"/apis/{_segment(group)}"
         found = _decode_as(_Group, await self._transport.call("GET", path), what=f"GET {path}")
         preferred = found.preferred_version.version

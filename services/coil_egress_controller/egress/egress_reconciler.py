@@ -21,6 +21,7 @@ from coil.egress.ownership import Ownership, judge_ownership
 from coil.egress.router_container import RouterProgram
 from coil.egress.router_label import router_selector
 from coil.egress.service import overlay_service, render_service
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -32,7 +33,6 @@ from coil.kube.errors import (
 )
 from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
-from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.cluster_view import ClusterView
 from coil_egress_controller.egress.event import tell_invalid, tell_name_taken, tell_refused
 from coil_egress_controller.egress.owned_object import NameTakenError, OwnedObjects

@@ -25,8 +25,8 @@ from coil.crd.egress import Egress
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.ownership import Ownership, judge_ownership
+from coil.kube.api_client import ApiClient, Document
 from coil.kube.errors import NotFoundError
-from coil_egress_controller.api_client import ApiClient, Document
 
 T = TypeVar("T", bound=HasMetadata)
 

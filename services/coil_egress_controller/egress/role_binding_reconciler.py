@@ -10,8 +10,8 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, Subject
 from coil.egress.router_pod import ROUTER_ACCOUNT
+from coil.kube.api_client import ApiClient
 from coil.reconcile.controller import DONE, RequeueAfter, Result
-from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.cluster_view import ClusterView
 
 ROUTER_BINDING = "coil-egress"

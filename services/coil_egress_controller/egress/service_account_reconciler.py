@@ -11,9 +11,9 @@ from coil.crd.builtin import SERVICE_ACCOUNTS
 from coil.crd.egress import EGRESSES
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
 from coil.egress.router_pod import ROUTER_ACCOUNT
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, NamespaceTerminatingError, NotFoundError
 from coil.reconcile.controller import DONE, Result
-from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.cluster_view import BY_NAMESPACE, ClusterView
 
 _LABELS = {LABEL_APP_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT_EGRESS}

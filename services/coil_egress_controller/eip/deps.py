@@ -7,8 +7,8 @@ from datetime import datetime
 from structlog.typing import FilteringBoundLogger
 
 from coil.eip.tunnel_plan import TunnelNets
+from coil.kube.api_client import ApiClient
 from coil.reconcile.event_recorder import Recorder
-from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.eip.metric import EipMetrics
 from coil_egress_controller.eip.view import EipView
 

@@ -20,12 +20,12 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
 from coil.eip.gateway_lease import LEASE_LABELS, GatewayLease, lease_name, read_tenure
 from coil.eip.lease_expiry import Lapse, LeaseExpiry
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from coil.kube.lease_lock import LEASES, Lease, LeaseSpec
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.queue import WorkQueue
-from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.eip.metric import EipMetrics
 
 REVOCATION_BACKOFF: Final = Backoff(base=0.05, cap=1.0)

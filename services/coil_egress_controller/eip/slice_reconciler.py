@@ -12,9 +12,9 @@ from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpoin
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.resource import object_key
 from coil.eip.slice_packing import Packing, pack
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NamespaceTerminatingError, NotFoundError
 from coil.reconcile.controller import DONE, Result
-from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.eip.bounded_work import work_through
 from coil_egress_controller.eip.endpoint_index import EndpointIndex
 from coil_egress_controller.eip.metric import EipMetrics, SliceWrite

@@ -11,9 +11,9 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel, TunnelPhase
 from coil.eip.gateway_lease import GatewayLease
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
 from coil.reconcile.controller import DONE, Result
-from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.eip.node_fact import SILENT_PHASES, judge_phase
 from coil_egress_controller.eip.own_write import OwnWrites
 from coil_egress_controller.eip.view import EipView

@@ -20,9 +20,9 @@ from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel, TunnelPhase
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
 from coil.eip.tunnel_plan import TunnelIdentity, TunnelNets, TunnelSpaceError, plan_tunnels
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, ApiError, NotFoundError
 from coil.reconcile.controller import DONE, RequeueAfter, Result
-from coil_egress_controller.api_client import ApiClient
 from coil_egress_controller.eip.bounded_work import work_through
 from coil_egress_controller.eip.own_write import OwnWrites
 from coil_egress_controller.eip.view import EipView

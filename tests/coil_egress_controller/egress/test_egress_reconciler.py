@@ -31,14 +31,14 @@ async def settled(scene: Scene, **spec: Any) -> Scene:
     for _ in range(2):
         assert await scene.egresses.reconcile(KEY) == DONE
         scene.look()
-    scene.api.calls.clear()
+    scene.client.calls.clear()
     return scene
 
 
 async def test_everything_is_made_and_the_status_told(scene: Scene) -> None:
     scene.add_egress(podDisruptionBudget={"maxUnavailable": 1})
     assert await scene.egresses.reconcile(KEY) == DONE
-    assert scene.api.writes() == [
+    assert scene.client.writes() == [
         ("create", "serviceaccounts"),
         ("create", "deployments"),
         ("create", "services"),
@@ -52,25 +52,27 @@ async def test_everything_is_made_and_the_status_told(scene: Scene) -> None:
 async def test_what_is_in_line_costs_no_call(scene: Scene) -> None:
     await settled(scene, podDisruptionBudget={"maxUnavailable": 1})
     assert await scene.egresses.reconcile(KEY) == DONE
-    assert scene.api.calls == []
+    assert scene.client.calls == []
 
 
 async def test_a_late_cache_makes_nothing_twice(scene: Scene) -> None:
     scene.add_egress()
     await scene.egresses.reconcile(KEY)
-    scene.api.calls.clear()
+    scene.client.calls.clear()
     with pytest.raises(ConflictError):
         # The status was written meanwhile; what was made is found by asking.
         await scene.egresses.reconcile(KEY)
-    assert {verb for verb, _, _ in scene.api.calls if verb in {"create", "replace"}} <= {"create"}
-    assert [call for call in scene.api.calls if call[0] == "create"] == [("create", "serviceaccounts", "coil-egress")]
+    assert {verb for verb, _, _ in scene.client.calls if verb in {"create", "replace"}} <= {"create"}
+    assert [call for call in scene.client.calls if call[0] == "create"] == [
+        ("create", "serviceaccounts", "coil-egress")
+    ]
 
 
 async def test_after_a_forgetting_everything_is_read_and_nothing_written(scene: Scene) -> None:
     await settled(scene, podDisruptionBudget={"maxUnavailable": 1})
     scene.egresses.objects.forget()
     await scene.egresses.reconcile(KEY)
-    assert scene.api.calls == [
+    assert scene.client.calls == [
         ("get", "deployments", "nat"),
         ("get", "services", "nat"),
         ("get", "poddisruptionbudgets", "nat"),
@@ -82,7 +84,7 @@ async def test_a_change_of_status_costs_one_write(scene: Scene) -> None:
     scene.api.put(DEPLOYMENTS, scene.find(DEPLOYMENTS) | {"status": {"replicas": 1}})
     scene.look()
     await scene.egresses.reconcile(KEY)
-    assert scene.api.calls == [("patch status", "egresses", "nat")]
+    assert scene.client.calls == [("patch status", "egresses", "nat")]
     assert scene.find(EGRESSES)["status"]["replicas"] == 1
 
 
@@ -93,7 +95,7 @@ async def test_drift_is_put_right_with_one_read_and_one_write(scene: Scene, reso
     scene.api.put(resource, scene.find(resource) | {"spec": before | {"replicas": 9, "type": "NodePort"}})
     scene.look()
     await scene.egresses.reconcile(KEY)
-    assert [verb for verb, _, _ in scene.api.calls] == ["get", "replace"]
+    assert [verb for verb, _, _ in scene.client.calls] == ["get", "replace"]
     restored = scene.find(resource)["spec"]
     assert {field: restored[field] for field in before} == before
 
@@ -102,7 +104,7 @@ async def test_a_change_of_the_egress_reaches_what_it_concerns(scene: Scene) -> 
     await settled(scene)
     scene.add_egress(replicas=3)
     await scene.egresses.reconcile(KEY)
-    assert scene.api.calls == [("get", "deployments", "nat"), ("replace", "deployments", "nat")]
+    assert scene.client.calls == [("get", "deployments", "nat"), ("replace", "deployments", "nat")]
     assert scene.find(DEPLOYMENTS)["spec"]["replicas"] == 3
 
 
@@ -110,7 +112,7 @@ async def test_a_budget_that_is_no_longer_wanted_goes(scene: Scene) -> None:
     await settled(scene, podDisruptionBudget={"maxUnavailable": 1})
     scene.add_egress()
     await scene.egresses.reconcile(KEY)
-    assert scene.api.find(BUDGETS, "nat", "internet") is None
+    assert scene.api.find_document(BUDGETS, "nat", "internet") is None
 
 
 @pytest.mark.parametrize("resource", [DEPLOYMENTS, SERVICES, BUDGETS])
@@ -123,14 +125,14 @@ async def test_what_is_not_ours_is_told_and_not_touched(scene: Scene, resource: 
     (reason,) = scene.told.messages
     assert reason == f"{resource.kind}NameTaken"
     kinds: tuple[Resource[Any], ...] = (DEPLOYMENTS, SERVICES, BUDGETS)
-    assert all(scene.api.find(kind, "nat", "internet") for kind in kinds)
+    assert all(scene.api.find_document(kind, "nat", "internet") for kind in kinds)
 
 
 async def test_a_budget_that_is_not_ours_is_not_deleted_either(scene: Scene) -> None:
     scene.api.put(BUDGETS, {"metadata": {"name": "nat", "namespace": "internet"}, "spec": {}})
     scene.add_egress()
     assert await scene.egresses.reconcile(KEY) == DONE
-    assert scene.api.find(BUDGETS, "nat", "internet") is not None
+    assert scene.api.find_document(BUDGETS, "nat", "internet") is not None
 
 
 async def test_what_an_earlier_egress_of_the_name_left_is_waited_for_in_silence(scene: Scene) -> None:
@@ -150,7 +152,7 @@ async def test_what_an_earlier_egress_of_the_name_left_is_waited_for_in_silence(
     [InvalidError("no such field", status=422), ForbiddenError("exceeded quota", status=403)],
 )
 async def test_a_refusal_is_told_and_keeps_nothing_else_from_being_made(scene: Scene, refusal: InvalidError) -> None:
-    scene.api.refusals["create", "deployments"] = refusal
+    scene.client.refusals["create", "deployments"] = refusal
     scene.add_egress(podDisruptionBudget={"minAvailable": 1})
     with pytest.raises(type(refusal)):
         await scene.egresses.reconcile(KEY)
@@ -160,7 +162,7 @@ async def test_a_refusal_is_told_and_keeps_nothing_else_from_being_made(scene: S
     assert scene.find(SERVICES)
     assert scene.find(BUDGETS)
     assert scene.find(EGRESSES)["status"]["selector"]
-    scene.api.refusals.clear()
+    scene.client.refusals.clear()
     scene.look()
     await scene.egresses.reconcile(KEY)
     assert scene.find(DEPLOYMENTS)
@@ -169,7 +171,7 @@ async def test_a_refusal_is_told_and_keeps_nothing_else_from_being_made(scene: S
 async def test_a_refused_change_keeps_the_number_of_pods_in_the_status(scene: Scene) -> None:
     await settled(scene)
     scene.api.put(DEPLOYMENTS, scene.find(DEPLOYMENTS) | {"status": {"replicas": 2}})
-    scene.api.refusals["replace", "deployments"] = InvalidError("no such field", status=422)
+    scene.client.refusals["replace", "deployments"] = InvalidError("no such field", status=422)
     scene.add_egress(template={"spec": {"containers": [{"name": "x"}]}})
     with pytest.raises(InvalidError):
         await scene.egresses.reconcile(KEY)
@@ -181,7 +183,7 @@ async def test_a_refused_change_keeps_the_number_of_pods_in_the_status(scene: Sc
     [UnavailableError("down"), ConflictError("newer", status=409), AlreadyExistsError("there", status=409)],
 )
 async def test_trouble_that_says_nothing_about_the_egress_is_not_told(scene: Scene, trouble: UnavailableError) -> None:
-    scene.api.refusals["create", "services"] = trouble
+    scene.client.refusals["create", "services"] = trouble
     scene.add_egress()
     with pytest.raises(type(trouble)):
         await scene.egresses.reconcile(KEY)
@@ -190,7 +192,7 @@ async def test_trouble_that_says_nothing_about_the_egress_is_not_told(scene: Sce
 
 @pytest.mark.parametrize("plural", ["deployments", "services", "poddisruptionbudgets"])
 async def test_nothing_is_made_again_in_a_namespace_that_goes(scene: Scene, plural: str) -> None:
-    scene.api.refusals["create", plural] = NamespaceTerminatingError("namespace internet goes", status=403)
+    scene.client.refusals["create", plural] = NamespaceTerminatingError("namespace internet goes", status=403)
     scene.add_egress(podDisruptionBudget={"minAvailable": 1})
     assert await scene.egresses.reconcile(KEY) == DONE
     assert scene.told.messages == {}
@@ -213,5 +215,5 @@ async def test_one_that_goes_is_left_to_the_garbage_collector(scene: Scene) -> N
     scene.api.remove(EGRESSES, "nat", "internet")
     scene.look()
     assert await scene.egresses.reconcile(KEY) == DONE
-    assert scene.api.calls == []
-    assert scene.api.find(SERVICE_ACCOUNTS, "coil-egress", "internet") is not None
+    assert scene.client.calls == []
+    assert scene.api.find_document(SERVICE_ACCOUNTS, "coil-egress", "internet") is not None

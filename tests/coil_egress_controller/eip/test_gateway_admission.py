@@ -13,18 +13,18 @@ from coil_egress_controller.eip.admission_reader import ASK_SECONDS
 from coil_egress_controller.eip.gateway_admission import GATEWAY_PATH, GatewayAdmission
 from tests.coil.crd.eip_object import Document, gateway, gateway_document, placed, policy
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_egress_controller.eip_door import EipApi, request, said
+from tests.coil_egress_controller.eip_door import AdmissionWorld, request, said
 
 OVERLAP = "spec.ranges.ipv4[0]: '10.6.0.5' overlaps '10.6.0.1-10.6.0.9' of the gateway 'other'"
 
 
 class Door:
     def __init__(self) -> None:
-        self.api = EipApi()
-        self.admission = GatewayAdmission(self.api.sight)
-        self.api.put(EGRESS_GATEWAYS, gateway("other", ranges={"ipv4": ["10.6.0.1-10.6.0.9"]}))
-        self.api.add_namespace("shop", tenant="shop")
-        self.api.add_namespace("bank")
+        self.world = AdmissionWorld()
+        self.admission = GatewayAdmission(self.world.sight)
+        self.world.put(EGRESS_GATEWAYS, gateway("other", ranges={"ipv4": ["10.6.0.1-10.6.0.9"]}))
+        self.world.add_namespace("shop", tenant="shop")
+        self.world.add_namespace("bank")
 
     async def create(self, document: Document) -> list[str]:
         return said(await self.admission.validate(request(Operation.CREATE, document)))
@@ -53,7 +53,7 @@ async def test_a_good_gateway_is_let_in(door: Door) -> None:
 async def test_a_bad_gateway_is_refused_without_a_look_at_others(door: Door) -> None:
     (error,) = await door.create(ranges("nonsense"))
     assert error.startswith("spec.ranges.ipv4[0]: 'nonsense' is not an IP address")
-    assert door.api.calls == []
+    assert door.world.client.calls == []
 
 
 async def test_an_overlap_names_the_other_gateway(door: Door) -> None:
@@ -69,7 +69,7 @@ async def test_of_an_update_only_what_is_worse_is_refused(door: Door) -> None:
     bad = ranges("10.6.0.5", "nonsense", failPolicy="Closed")
     labelled = bad | {"metadata": {"name": "eg1", "labels": {"a": "b"}}}
     assert await door.update(bad, labelled) == []
-    assert door.api.calls == []
+    assert door.world.client.calls == []
     assert await door.update(bad, ranges("10.6.0.5", "nonsense", failPolicy="Open")) == []
     assert await door.update(bad, ranges("nonsense")) == []
     (error,) = await door.update(bad, ranges("10.6.0.5", "nonsense", "also"))
@@ -85,7 +85,7 @@ async def test_what_could_not_be_read_before_is_judged_like_a_new_one(door: Door
 
 
 async def test_an_allocated_address_stays(door: Door) -> None:
-    door.api.put(EGRESS_GATEWAY_POLICIES, policy("web", status=placed("eg1", ipv4="10.6.1.3")))
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("web", status=placed("eg1", ipv4="10.6.1.3")))
     old = ranges("10.6.1.1-10.6.1.9")
     assert await door.update(old, ranges("10.6.1.3")) == []
     assert await door.update(old, ranges("10.6.1.4-10.6.1.9")) == [
@@ -94,9 +94,9 @@ async def test_an_allocated_address_stays(door: Door) -> None:
 
 
 async def test_a_gateway_in_use_stays(door: Door) -> None:
-    door.api.put(EGRESS_GATEWAY_POLICIES, policy("b", egressGatewayName="eg1"))
-    door.api.put(EGRESS_GATEWAY_POLICIES, policy("a", status=placed("eg1", ipv4="10.6.1.1")))
-    door.api.put(EGRESS_GATEWAY_POLICIES, policy("c", egressGatewayName="other"))
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("b", egressGatewayName="eg1"))
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("a", status=placed("eg1", ipv4="10.6.1.1")))
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("c", egressGatewayName="other"))
     verdict = await door.admission.validate(request(Operation.DELETE, None, ranges("10.6.1.1")))
     assert isinstance(verdict, Denied)
     assert verdict.reason == "the gateway is in use by the policies shop/a, shop/b: delete them first"
@@ -104,7 +104,7 @@ async def test_a_gateway_in_use_stays(door: Door) -> None:
 
 async def test_many_users_are_counted(door: Door) -> None:
     for number in range(8):
-        door.api.put(EGRESS_GATEWAY_POLICIES, policy(f"p{number}", egressGatewayName="eg1"))
+        door.world.put(EGRESS_GATEWAY_POLICIES, policy(f"p{number}", egressGatewayName="eg1"))
     (reason,) = await door.delete(gateway_document())
     assert reason == (
         "denied: the gateway is in use by the policies shop/p0, shop/p1, shop/p2, shop/p3, shop/p4 and 3 more: "
@@ -125,34 +125,34 @@ async def test_many_users_are_counted(door: Door) -> None:
 async def test_whom_a_policy_without_a_name_keeps(
     door: Door, name: str, labels: dict[str, str], allowed: Document | None, in_use: bool
 ) -> None:
-    door.api.add_namespace("shop", **labels)
-    door.api.put(EGRESS_GATEWAY_POLICIES, policy())
+    door.world.add_namespace("shop", **labels)
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy())
     assert bool(await door.delete(gateway_document(name, allowedNamespaces=allowed))) == in_use
 
 
 async def test_who_is_not_let_in_keeps_nothing(door: Door) -> None:
     """Or a tenant could hold a gateway by naming it, once its namespace is let in no more."""
-    door.api.put(EGRESS_GATEWAY_POLICIES, policy(egressGatewayName="eg1"))
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy(egressGatewayName="eg1"))
     closed = {"matchLabels": {"tenant": "bank"}}
     assert await door.delete(gateway_document(allowedNamespaces=closed)) == []
-    door.api.put(EGRESS_GATEWAY_POLICIES, policy(egressGatewayName="eg1", status=placed("eg1")))
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy(egressGatewayName="eg1", status=placed("eg1")))
     assert await door.delete(gateway_document(allowedNamespaces=closed)) != []
 
 
 async def test_the_caches_serve_when_the_api_server_does_not_say(door: Door) -> None:
-    door.api.show_caches()
-    door.api.refusal = UnavailableError("too busy", status=503)
+    door.world.show_caches()
+    door.world.client.refusal = UnavailableError("too busy", status=503)
     assert await door.create(ranges("10.6.0.5")) == [OVERLAP]
 
 
 async def test_without_caches_nobody_can_say(door: Door) -> None:
-    door.api.refusal = ForbiddenError("no", status=403)
+    door.world.client.refusal = ForbiddenError("no", status=403)
     assert await door.create(ranges("10.6.0.5")) == ["unjudged: egressgateways cannot be read now: no"]
     assert await door.delete(gateway_document()) == ["unjudged: egressgatewaypolicies cannot be read now: no"]
 
 
 def test_no_answer_is_not_waited_for(door: Door) -> None:
-    door.api.silent = True
+    door.world.client.silent = True
 
     async def ask() -> tuple[list[str], float]:
         loop = asyncio.get_running_loop()

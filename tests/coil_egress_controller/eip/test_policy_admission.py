@@ -14,7 +14,7 @@ from coil.kube.errors import UnavailableError
 from coil_egress_controller.eip.policy_admission import POLICY_PATH, PolicyAdmission
 from tests.coil.crd.eip_object import Document, gateway, placed, policy, policy_document
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_egress_controller.eip_door import EipApi, request, said
+from tests.coil_egress_controller.eip_door import AdmissionWorld, request, said
 
 NAME = "spec.egressGatewayName"
 NO_DEFAULT = f"{NAME}: no egressGatewayName, and neither the namespace's label"
@@ -25,15 +25,15 @@ class Door:
     """The gateway `shared` lets everybody in, `shop` its own tenant."""
 
     def __init__(self) -> None:
-        self.api = EipApi()
-        self.admission = PolicyAdmission(self.api.sight)
+        self.world = AdmissionWorld()
+        self.admission = PolicyAdmission(self.world.sight)
         self.add_gateway("shared", ranges={"ipv4": ["10.6.0.1-10.6.0.9"], "ipv6": ["fd00::1-fd00::9"]})
         self.add_gateway("shop", allowedNamespaces={"matchLabels": {"tenant": "shop"}})
-        self.api.add_namespace("shop", tenant="shop")
-        self.api.add_namespace("bank", tenant="bank")
+        self.world.add_namespace("shop", tenant="shop")
+        self.world.add_namespace("bank", tenant="bank")
 
     def add_gateway(self, name: str, **spec: Any) -> None:
-        self.api.put(EGRESS_GATEWAYS, gateway(name, **spec))
+        self.world.put(EGRESS_GATEWAYS, gateway(name, **spec))
 
     async def create(self, document: Document, *, user: str = "jane") -> list[str]:
         return said(await self.admission.validate(request(Operation.CREATE, document, user=user)))
@@ -61,7 +61,7 @@ async def test_a_good_policy_is_let_in(door: Door) -> None:
 async def test_a_bad_policy_is_refused_without_a_look_at_anything(door: Door) -> None:
     (error,) = await door.create(by("shared", destSubnet=["nonsense"]))
     assert error == "spec.destSubnet[0]: 'nonsense' is not a network in CIDR notation"
-    assert door.api.calls == []
+    assert door.world.client.calls == []
 
 
 async def test_what_the_schema_should_have_refused_is_no_crash(door: Door) -> None:
@@ -76,26 +76,26 @@ async def test_a_tenant_uses_only_what_lets_its_namespace_in(door: Door) -> None
 
 
 async def test_labels_count_as_they_are_now(door: Door) -> None:
-    door.api.show_caches()
-    door.api.add_namespace("bank", tenant="shop")
+    door.world.show_caches()
+    door.world.add_namespace("bank", tenant="shop")
     assert await door.create(by("shop", "bank")) == []
 
 
 async def test_the_gateway_of_a_policy_that_names_none(door: Door) -> None:
     (error,) = await door.create(by(""))
     assert error.startswith(NO_DEFAULT)
-    door.api.add_namespace("shop", **{"egressgateway.spidernet.io/default": "shared"})
+    door.world.add_namespace("shop", **{"egressgateway.spidernet.io/default": "shared"})
     assert await door.create(by("")) == []
     door.add_gateway("default", allowedNamespaces={"matchLabels": {"tenant": "bank"}})
     assert await door.create(by("", "bank")) == []
-    door.api.add_namespace("shop", **{"egressgateway.spidernet.io/default": "nowhere"})
+    door.world.add_namespace("shop", **{"egressgateway.spidernet.io/default": "nowhere"})
     (error,) = await door.create(by(""))
     assert error.startswith(NO_DEFAULT)
 
 
 async def test_a_gateway_that_goes_gets_no_new_policy(door: Door) -> None:
     metadata = {"name": "going", "deletionTimestamp": "2030-01-01T00:00:00Z"}
-    door.api.put(EGRESS_GATEWAYS, msgspec.convert({"metadata": metadata}, EgressGateway))
+    door.world.put(EGRESS_GATEWAYS, msgspec.convert({"metadata": metadata}, EgressGateway))
     assert await door.create(by("going")) == [f"{NAME}: the gateway 'going' is being deleted"]
 
 
@@ -108,18 +108,18 @@ async def test_an_address_is_one_of_the_gateways(door: Door) -> None:
 
 @pytest.mark.parametrize("cached", [False, True])
 async def test_another_tenants_address_is_not_to_be_had(door: Door, cached: bool) -> None:
-    door.api.put(EGRESS_GATEWAY_POLICIES, policy("vault", "bank", status=placed("shared", ipv4="10.6.0.5")))
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("vault", "bank", status=placed("shared", ipv4="10.6.0.5")))
     if cached:
-        door.api.show_caches()
+        door.world.show_caches()
     refusal = "spec.egressIP.ipv4: is the address of a policy in another namespace; ask for another"
     assert await door.create(by("shared", egressIP={"ipv4": "10.6.0.5"})) == [refusal]
     assert await door.create(by("shared", "bank", egressIP={"ipv4": "10.6.0.5"})) == []
-    assert (("list", "egressgatewaypolicies") in door.api.calls) is not cached
+    assert (("list", "egressgatewaypolicies", "") in door.world.client.calls) is not cached
 
 
 async def test_a_pair_is_not_torn(door: Door) -> None:
     bound = placed("shared", ipv4="10.6.0.5", ipv6="fd00::5")
-    door.api.put(EGRESS_GATEWAY_POLICIES, policy("first", status=bound))
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("first", status=bound))
     (error,) = await door.create(by("shared", egressIP={"ipv4": "10.6.0.5", "ipv6": "fd00::6"}))
     assert error == "spec.egressIP.ipv4: belongs to a pair with another address, which the policy shop/first has"
     assert await door.create(by("shared", egressIP={"ipv4": "10.6.0.5", "ipv6": "fd00::5"})) == []
@@ -131,7 +131,7 @@ async def test_to_select_pods_by_address_takes_a_right(door: Door) -> None:
         "spec.appliedTo.podSubnet: selects pods of all namespaces, which takes the right to 'use' "
         "egressgatewaypolicies/podsubnet: use a podSelector, or ask an administrator"
     )
-    door.api.rights.add(("root", "shop"))
+    door.world.client.rights.add(("root", "shop"))
     assert await door.create(by("shared", appliedTo=SUBNET), user="root") == []
     (error,) = await door.create(by("shared", "bank", appliedTo=SUBNET), user="root")
     assert error.startswith("spec.appliedTo.podSubnet")
@@ -152,7 +152,7 @@ async def test_of_an_update_only_what_is_worse_is_refused(door: Door) -> None:
     assert await door.update(bad, by("nowhere", destSubnet=["x"])) == []
     (error,) = await door.update(bad, by("nowhere", destSubnet=["x", "y"]))
     assert error.startswith("spec.destSubnet[1]")
-    assert door.api.calls == [], "the gateway was chosen when it was created"
+    assert door.world.client.calls == [], "the gateway was chosen when it was created"
 
 
 async def test_gateway_and_address_stay(door: Door) -> None:
@@ -174,8 +174,8 @@ async def test_a_policy_can_always_go(door: Door) -> None:
 
 
 async def test_the_caches_serve_when_the_api_server_does_not_say(door: Door) -> None:
-    door.api.show_caches()
-    door.api.refusal = UnavailableError("too busy", status=503)
+    door.world.show_caches()
+    door.world.client.refusal = UnavailableError("too busy", status=503)
     assert await door.create(by("shop")) == []
     assert len(await door.create(by("shop", "bank"))) == 1
     # Who has which right is in no cache.
@@ -184,9 +184,9 @@ async def test_the_caches_serve_when_the_api_server_does_not_say(door: Door) -> 
 
 
 def test_caches_are_asked_before_the_time_for_the_review_is_over(door: Door) -> None:
-    door.api.add_namespace("shop", **{"egressgateway.spidernet.io/default": "shared"})
-    door.api.show_caches()
-    door.api.silent = True
+    door.world.add_namespace("shop", **{"egressgateway.spidernet.io/default": "shared"})
+    door.world.show_caches()
+    door.world.client.silent = True
 
     async def ask() -> tuple[list[str], float]:
         loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from coil.crd.names import FINALIZER, BlockName, PoolName
 from coil.kube.errors import ApiError, UnavailableError
 from coil.netlink.error import NetlinkError
 from coil.reconcile.controller import DONE, RequeueAfter
-from tests.coil_ipam_controller.memory_api import Call, Moment
+from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.memory_network import Step
 from tests.coild.scene import COOLING, Coild, World, now, settle
 from tests.coild.virtual_loop import pass_turns

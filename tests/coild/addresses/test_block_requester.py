@@ -13,7 +13,7 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.names import LABEL_NODE, BlockName, PoolName
 from coil.kube.errors import ApiError, ForbiddenError, UnavailableError
 from coild.addresses.block_requester import ANSWER_TIMEOUT, BLOCK_TIMEOUT
-from tests.coil_ipam_controller.memory_api import Call, Moment
+from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.block_granter import NODE, grant
 from tests.coild.scene import Coild, World, now, settle
 from tests.coild.virtual_loop import pass_turns

@@ -6,7 +6,7 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.names import ANNOTATION_POOL, PoolName
 from coil.kube.errors import UnavailableError
 from coild.addresses.block_size import FORESEEN_POOLS, RETRY_SECONDS, BlockSizes
-from tests.coil_ipam_controller.memory_api import MemoryClient
+from tests.coil.kube.memory_api import MemoryClient
 from tests.coild.block_granter import pool
 from tests.coild.scene import LOG, Coild, World, now, settle
 from tests.coild.watched_api import WatchedApi

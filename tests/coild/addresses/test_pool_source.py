@@ -9,7 +9,7 @@ from coil.crd.builtin import NAMESPACES
 from coil.crd.names import ANNOTATION_POOL, PoolName
 from coil.kube.errors import NotFoundError, UnavailableError
 from coild.model.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
-from tests.coil_ipam_controller.memory_api import Call, Moment
+from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.scene import ACQUIRE_TIMEOUT, Coild, World, key, now, settle
 
 

@@ -3,14 +3,16 @@
 import pytest
 
 from coil.kube.api_client import ApiClient
-from tests.coil_ipam_controller.api_client_contract import ApiClientContract
-from tests.coil_ipam_controller.memory_api import MemoryApi, MemoryClient
+from tests.coil.kube.api_client_contract import ApiClientContract
+from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 
 
 class TestMemoryApi(ApiClientContract):
     @pytest.fixture
     def client(self) -> ApiClient:
-        return MemoryClient(MemoryApi())
+        api = MemoryApi()
+        api.groups["policy"] = ("v1",)
+        return MemoryClient(api)
 
     @pytest.fixture
     def name(self) -> str:

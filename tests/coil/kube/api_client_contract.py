@@ -1,6 +1,6 @@
-"""What the reconcilers rely on in an API server. Run on the one in memory, and on the real one.
+"""What the suite relies on in an API server. Run on the one in memory, and on the real one.
 
-Subclasses give a fixture `client`, and names that are free to use.
+Subclasses give a fixture `client`, and a name that is free to use. The namespaces are those that every cluster has.
 """
 
 from typing import Any
@@ -10,10 +10,12 @@ import pytest
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPoolStatus, Usage
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, BlockRequestSpec
+from coil.crd.builtin import POLICY_GROUP
+from coil.crd.egress import EGRESSES
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER, NodeName, PoolName
 from coil.kube.api_client import ApiClient
-from coil.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from coil.kube.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError, UnavailableError
 
 
 def block(name: str, *finalizers: str, **labels: str) -> AddressBlock:
@@ -24,6 +26,10 @@ def block(name: str, *finalizers: str, **labels: str) -> AddressBlock:
 def request(name: str) -> BlockRequest:
     spec = BlockRequestSpec(node_name=NodeName("node1"), pool_name=PoolName("default"))
     return BlockRequest(metadata=ObjectMeta(name=name), spec=spec)
+
+
+def egress(name: str, *destinations: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"destinations": list(destinations or ("192.0.2.0/24",))}}
 
 
 def precondition(metadata: ObjectMeta) -> dict[str, Any]:
@@ -150,3 +156,86 @@ class ApiClientContract:
         await client.delete(ADDRESS_BLOCKS, name, uid=created.metadata.uid)
         with pytest.raises(NotFoundError):
             await client.get(ADDRESS_BLOCKS, name)
+
+    async def test_a_patch_with_the_uid_of_another_object_is_refused(self, client: ApiClient, name: str) -> None:
+        created = await client.create(ADDRESS_BLOCKS, block(name, FINALIZER))
+        foreign = {"uid": "00000000-0000-4000-8000-000000000000", "finalizers": []}
+        with pytest.raises(InvalidError):
+            await client.patch(ADDRESS_BLOCKS, name, {"metadata": foreign})
+        assert await client.get(ADDRESS_BLOCKS, name) == created
+        patched = await client.patch(
+            ADDRESS_BLOCKS, name, {"metadata": {"uid": created.metadata.uid, "finalizers": []}}
+        )
+        assert patched.metadata.finalizers == ()
+
+    async def test_a_json_patch_is_applied_whole_or_not_at_all(self, client: ApiClient, name: str) -> None:
+        created = await client.create(ADDRESS_BLOCKS, block(name, a="b"))
+        change = {"op": "add", "path": "/metadata/labels/a", "value": "c"}
+        with pytest.raises(InvalidError):
+            await client.patch(
+                ADDRESS_BLOCKS, name, [change, {"op": "test", "path": "/metadata/labels/a", "value": "b"}]
+            )
+        assert await client.get(ADDRESS_BLOCKS, name) == created
+        patched = await client.patch(
+            ADDRESS_BLOCKS, name, [{"op": "test", "path": "/metadata/labels/a", "value": "b"}, change]
+        )
+        assert patched.metadata.labels == {"a": "c"}
+
+    async def test_namespaces_keep_equal_names_apart(self, client: ApiClient, name: str) -> None:
+        for namespace in ("default", "kube-system"):
+            created = await client.create(EGRESSES, egress(name), namespace=namespace)
+            assert created.metadata.namespace == namespace
+        await client.delete(EGRESSES, name, namespace="default")
+        with pytest.raises(NotFoundError):
+            await client.get(EGRESSES, name, namespace="default")
+        assert (await client.get(EGRESSES, name, namespace="kube-system")).metadata.name == name
+        assert name not in [item.metadata.name for item in await client.list(EGRESSES, namespace="default")]
+        assert name in [item.metadata.name for item in await client.list(EGRESSES)]
+        await client.delete(EGRESSES, name, namespace="kube-system")
+
+    async def test_the_scope_of_a_kind_is_kept(self, client: ApiClient, name: str) -> None:
+        with pytest.raises(ValueError, match="namespace"):
+            await client.get(EGRESSES, name)
+        with pytest.raises(ValueError, match="namespace"):
+            await client.get(ADDRESS_BLOCKS, name, namespace="default")
+
+    async def test_a_document_is_replaced_whole(self, client: ApiClient, name: str) -> None:
+        created = await client.create(EGRESSES, egress(name), namespace="default")
+        document = await client.get_document(EGRESSES, name, namespace="default")
+        same = await client.replace(EGRESSES, document, name=name, namespace="default")
+        assert same.metadata.resource_version == created.metadata.resource_version, "nothing new was said"
+        document["spec"] = {"destinations": ["198.51.100.0/24"]}
+        replaced = await client.replace(EGRESSES, document, name=name, namespace="default")
+        assert replaced.spec.destinations == ("198.51.100.0/24",)
+        assert replaced.metadata.uid == created.metadata.uid
+        assert replaced.metadata.generation == created.metadata.generation + 1
+        with pytest.raises(ConflictError):
+            await client.replace(EGRESSES, document, name=name, namespace="default")
+        del document["metadata"]["resourceVersion"]
+        with pytest.raises(InvalidError):
+            await client.replace(EGRESSES, document, name=name, namespace="default")
+        await client.delete(EGRESSES, name, namespace="default")
+        with pytest.raises(ConflictError):
+            await client.replace(EGRESSES, document, name=name, namespace="default")
+        del document["metadata"]["uid"]
+        with pytest.raises(NotFoundError):
+            await client.replace(EGRESSES, document, name=name, namespace="default")
+
+    async def test_a_status_is_replaced_apart_from_the_rest(self, client: ApiClient, name: str) -> None:
+        await client.create(EGRESSES, egress(name) | {"status": {"replicas": 7}}, namespace="default")
+        document = await client.get_document(EGRESSES, name, namespace="default")
+        assert "status" not in document, "nobody creates one with its status"
+        spec = document["spec"]
+        document |= {"status": {"replicas": 3, "selector": "a=b"}, "spec": {"destinations": ["10.0.0.0/8"]}}
+        stored = await client.replace(EGRESSES, document, name=name, namespace="default", subresource="status")
+        assert (stored.status.replicas, list(stored.spec.destinations)) == (3, spec["destinations"])
+        document = await client.get_document(EGRESSES, name, namespace="default")
+        document |= {"status": {"replicas": 9}}
+        stored = await client.replace(EGRESSES, document, name=name, namespace="default")
+        assert stored.status.replicas == 3
+        await client.delete(EGRESSES, name, namespace="default")
+
+    async def test_served_versions(self, client: ApiClient) -> None:
+        assert {"v1", "v1beta1"} & set(await client.served_versions(POLICY_GROUP))
+        with pytest.raises(UnavailableError):  # 404, but without a Status: it might be a proxy's
+            await client.served_versions("nobody.example.com")
