@@ -19,14 +19,14 @@ from coil.crd.resource import HasMetadata, Resource
 from coil.egress.router_container import RouterProgram
 from coil.egress.router_label import EGRESS_SELECTOR
 from coil.kube.client import KubeClient
+from coil.manager.election import Election
+from coil.reconcile.cache import wait_synced
 from coil.reconcile.event_metric import EventMetrics
 from coil.reconcile.event_recorder import EventRecorder
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.sync_barrier import wait_synced
 from coil.reconcile.term import TermSource
-from coil.runtime.election import start_election
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.cluster_view import EGRESS_INDEXERS, ClusterView
@@ -143,7 +143,8 @@ async def assemble(settings: Settings, process: Process) -> None:
         log=log,
     )
     leads.append(Leadership(workplace, sources=sources, metrics=metrics).lead)
-    start_election(process, settings, partial(lead_all, leads), client=kube, metrics=metrics)
+    election = Election(process, settings, client=kube, metrics=metrics)
+    process.spawn("election", election.run(partial(lead_all, leads)))
 
 
 def _listed(informer: Informer[Any]) -> str | None:

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from coil.admission.settings import AdmissionSettings
 from coil.crd.eip_names import SLICE_ENDPOINTS
+from coil.manager.election import ElectionSettings
 from coil.runtime.duration import parse_period
 from coil.runtime.eip_lease import EipLeaseSettings
-from coil.runtime.election import ElectionSettings
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint
 from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path, variable
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag

@@ -25,14 +25,14 @@ from coil.ipam.index_set import IndexSet
 from coil.ipam.layout import PlannedBlock
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
+from coil.manager.election import Election
+from coil.reconcile.cache import wait_synced
 from coil.reconcile.event_metric import EventMetrics
 from coil.reconcile.event_recorder import EventRecorder, Recorder
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.sync_barrier import wait_synced
 from coil.reconcile.term import TermSource
-from coil.runtime.election import start_election
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_ipam_controller.cluster_view import BLOCK_INDEXERS, REQUEST_INDEXERS, ClusterView
@@ -110,9 +110,10 @@ async def assemble(settings: Settings, process: Process) -> None:
         doubtful=doubtful_blocks(process.registry).set,
         metrics=metrics,
     )
-    candidacy = start_election(process, settings, leadership.lead, client=kube, metrics=metrics)
-    leads = candidacy.elector.holds_lease
-    start_cluster_inspection(settings, process, view=view, replica=candidacy.identity, leads=leads, log=log)
+    election = Election(process, settings, client=kube, metrics=metrics)
+    process.spawn("election", election.run(leadership.lead))
+    leads = election.holds_lease
+    start_cluster_inspection(settings, process, view=view, replica=election.identity, leads=leads, log=log)
 
 
 def _report_passed_over(

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coil.admission.settings import AdmissionSettings
+from coil.manager.election import ElectionSettings
 from coil.runtime.duration import parse_period
-from coil.runtime.election import ElectionSettings
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint, parse_optional_endpoint
 from coil.runtime.flag import flag, parse_optional_path
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag

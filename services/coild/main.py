@@ -26,6 +26,7 @@ from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.host import HostNetwork
 from coil.podnet.gateway import LINK_LOCAL, node_addresses
 from coil.reconcile.backoff import Backoff
+from coil.reconcile.cache import wait_synced
 from coil.reconcile.controller import Controller
 from coil.reconcile.event_metric import EventMetrics
 from coil.reconcile.event_recorder import EventRecorder
@@ -33,7 +34,6 @@ from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
-from coil.reconcile.sync_barrier import wait_synced
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coild.addresses.block_release import BlockRelease

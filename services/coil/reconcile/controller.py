@@ -76,6 +76,7 @@ class _Outcome(Enum):
 class Controller:
     """`workers` concurrent calls of `reconcile` at most, each bounded by `timeout` seconds.
 
+    `expected_errors`, and those of the API server, are logged without a traceback; they are retried like any other.
     The queue belongs to the controller: nobody else gets from it. Others may add.
     """
 
@@ -89,6 +90,7 @@ class Controller:
         log: FilteringBoundLogger,
         workers: int = 1,
         timeout: float = RECONCILE_TIMEOUT,
+        expected_errors: tuple[type[Exception], ...] = (),
     ) -> None:
         if workers < 1:
             raise ValueError(f"controller {name!r} needs a worker, not {workers}")
@@ -97,6 +99,7 @@ class Controller:
         self._queue = queue
         self._workers = workers
         self._timeout = timeout
+        self._expected: tuple[type[Exception], ...] = (ApiError, *expected_errors)
         self._log = log.bind(controller=name)
         self._metrics = metrics
         self._seconds = metrics.reconcile_seconds.labels(name)
@@ -104,37 +107,45 @@ class Controller:
         self._overflow: QueueFullError | None = None
 
     def watch(
-        self, source: Source[T], key_of: Callable[[T | None, T | None], Iterable[str]], *, batch_window: float = 0.0
+        self, source: Source[T], keys_of: Callable[[T | None, T | None], Iterable[str]], *, batch_window: float = 0.0
     ) -> None:
-        """Queue the keys that `key_of(old, new)` names for each change, present objects included.
+        """Subscribe a `listener` to `source`, present objects included."""
+        source.subscribe(self.listener(keys_of, batch_window=batch_window))
+
+    def listener(
+        self, keys_of: Callable[[T | None, T | None], Iterable[str]], *, batch_window: float = 0.0
+    ) -> Callable[[T | None, T | None], None]:
+        """A listener that queues the keys which `keys_of(old, new)` names for each change.
 
         With `batch_window`, that many seconds after the first change: all changes meanwhile lead to one call, which
         bounds the calls for what changes all the time. (A window that each change extended would starve busy keys.)
 
         `old` is None for a new object, `new` for a deleted one. For a child that points at its owner name
         the keys of both versions, so that the owner it has left is looked at as well.
-
-        A queue that is full loses an event, and a lost event is a state that nobody looks at: the
-        controller's `run` then ends with QueueFullError rather than carry on.
         """
 
         def on_change(old: T | None, new: T | None) -> None:
-            try:
-                for key in key_of(old, new):
-                    if batch_window:
-                        self._queue.add_after(key, batch_window)
-                    else:
-                        self._queue.add(key)
-            except QueueFullError as error:
-                self._overflow = error
-                self._queue.close()
+            for key in keys_of(old, new):
+                self.enqueue(key, delay=batch_window)
 
-        source.subscribe(on_change)
+        return on_change
+
+    def enqueue(self, key: str, *, delay: float = 0.0) -> None:
+        """Queue `key` in `delay` seconds, unless something makes it due earlier.
+
+        A queue that is full loses a key, and a lost key is a state that nobody looks at: the controller's `run` then
+        ends with QueueFullError rather than carry on.
+        """
+        try:
+            self._queue.add_after(key, delay)
+        except QueueFullError as error:
+            self._overflow = error
+            self._queue.close()
 
     async def run(self) -> None:
         """Work until cancelled, or until the queue was closed and is drained.
 
-        Cancelled: every worker is cancelled in its reconcile and awaited. Raises QueueFullError, see `watch`.
+        Cancelled: every worker is cancelled in its reconcile and awaited. Raises QueueFullError, see `enqueue`.
         """
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
@@ -197,7 +208,7 @@ class Controller:
         )
         if isinstance(error, ConflictError):
             log.info("reconcile met a newer version")
-        elif isinstance(error, ApiError) or reason:
+        elif isinstance(error, self._expected) or reason:
             log.warning("reconcile failed")
         else:
             log.error("reconcile failed", exc_info=error)

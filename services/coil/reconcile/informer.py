@@ -26,7 +26,7 @@ import random
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -35,13 +35,12 @@ from coil.kube.collection import Page
 from coil.kube.errors import ApiError, GoneError, UnavailableError
 from coil.kube.watch import Bookmark, Deleted, WatchEvent
 from coil.reconcile.backoff import Backoff
+from coil.reconcile.cache import Listener
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.store import Indexer, Store
 from coil.reconcile.watch_backoff import Outcome, Step, Verdict, WatchBackoff
 
 T = TypeVar("T", bound=HasMetadata)
-
-Listener: TypeAlias = Callable[[T | None, T | None], None]
 
 PAGE_SIZE = 500
 RETRY_BACKOFF = Backoff(base=0.5, cap=30.0)
@@ -115,6 +114,10 @@ class Informer(Generic[T]):
         for item in self._store.items():
             listener(None, item)
         self._listeners.append(listener)
+
+    def unsubscribe(self, listener: Listener[T]) -> None:
+        """Undo one `subscribe`; not from within a listener. Raises ValueError if `listener` is not subscribed."""
+        self._listeners.remove(listener)
 
     @property
     def synced(self) -> bool:

@@ -16,11 +16,11 @@ from coil.crd.egress import EGRESSES, Egress
 from coil.egress.client_pod import FINAL_PHASES, is_client
 from coil.kube.client import KubeClient
 from coil.nat.router import RouterNetwork
+from coil.reconcile.cache import wait_synced
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
-from coil.reconcile.sync_barrier import wait_synced
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_agent.egress.client_index import ClientIndex

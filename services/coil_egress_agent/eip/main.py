@@ -26,9 +26,9 @@ from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.kube.client import KubeClient
 from coil.netlink.conntrack import FlowTable
 from coil.netlink.overlay import OverlayNetwork
+from coil.reconcile.cache import wait_synced
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
-from coil.reconcile.sync_barrier import wait_synced
 from coil.runtime.flag import parse_settings
 from coil.runtime.log import make_logger
 from coil.runtime.process import Process, run

@@ -23,11 +23,11 @@ from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.kube.errors import NotFoundError
 from coil.kube.lease_lock import LEASES
+from coil.reconcile.cache import wait_synced
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.sync_barrier import wait_synced
 from coil.reconcile.term import TermSource
 from coil.runtime.process import Process
 from coil_egress_controller.eip.deps import EipDeps, EipSettings

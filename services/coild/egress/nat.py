@@ -23,13 +23,13 @@ from coil.kube.collection import Freshness
 from coil.nat.client import ClientNetwork
 from coil.netlink.host import HostNetwork
 from coil.reconcile.backoff import Backoff
+from coil.reconcile.cache import wait_synced
 from coil.reconcile.controller import Controller
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
-from coil.reconcile.sync_barrier import wait_synced
 from coil.runtime.process import Process
 from coild.egress.api_reader import APIReader
 from coild.egress.client import EgressClients

@@ -25,8 +25,8 @@ from coil.kernel.route import Route, RouteChanges, RouteTable
 from coil.netlink.error import NetlinkError
 from coil.podnet.node_route import NodeRoutes, RouteTrouble, TroubledNetwork, plan_node_routes
 from coil.reconcile.backoff import Backoff
+from coil.reconcile.cache import wait_synced
 from coil.reconcile.informer import Informer
-from coil.reconcile.sync_barrier import wait_synced
 from coild.routes.metric import RouteSyncMetrics
 
 SHORTEST_REST = 0.2

@@ -1,4 +1,4 @@
-"""Takes part in a leader election, into the frame of a process: what every service with replicas does the same."""
+"""This replica's part in the leader election of its service: its settings, its identity, and its lease."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -35,27 +35,26 @@ class ElectionSettings:
     lease_namespace: str = flag("kube-system", parse=parse_text, help="where the lease of the leader election is kept")
 
 
-@dataclass(frozen=True, slots=True)
 class Election:
-    """`identity` is this replica's name in the election."""
+    """Contends for the lease `process.name` in the namespace of the settings; see `coil.reconcile.leader`.
 
-    identity: str
-    elector: LeaderElector
+    `identity` is this replica's name in the election. One `run` at a time.
+    """
 
+    def __init__(
+        self, process: Process, settings: ElectionSettings, *, client: KubeClient, metrics: ReconcileMetrics
+    ) -> None:
+        lock = LeaseLock(client=client, namespace=settings.lease_namespace, name=process.name)
+        claim = LeaseClaim(lock, identity=new_identity(), timing=settings.lease_duration)
+        watchdog = WatchdogThread(clock=boot_clock)
+        process.stack.callback(watchdog.close)
+        self.identity = claim.identity
+        self._elector = LeaderElector(process.name, claim, dead_man=watchdog, metrics=metrics, log=process.log)
 
-def start_election(
-    process: Process,
-    settings: ElectionSettings,
-    lead: Callable[[], Coroutine[Any, Any, None]],
-    *,
-    client: KubeClient,
-    metrics: ReconcileMetrics,
-) -> Election:
-    """Contend for the lease named like the process from now on, and `lead` whenever it is held."""
-    store = LeaseLock(client=client, namespace=settings.lease_namespace, name=process.name)
-    claim = LeaseClaim(store, identity=new_identity(), timing=settings.lease_duration)
-    dead_man = WatchdogThread(clock=boot_clock)
-    process.stack.callback(dead_man.close)
-    elector = LeaderElector(process.name, claim, dead_man=dead_man, metrics=metrics, log=process.log)
-    process.spawn("election", elector.run(lead))
-    return Election(claim.identity, elector)
+    def holds_lease(self) -> bool:
+        """True while no other replica can be leading."""
+        return self._elector.holds_lease()
+
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Await `lead()` whenever this replica is elected, and give the lease back at the end."""
+        await self._elector.run(lead)
