@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from coil.eip.eip_table import FUSES, TABLE, EipTableOptions, plan_eip_tables
 from coil.kernel.nft_table import TableFamily
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
-from coil.nft.netfilter_message import Line
+from coil.nft.netfilter import NetfilterSocket
 from coil.nft.table_sync import delete_table
 from coil_egress_agent.eip.nft_store import STEP, split_changes
 from integration.bench.eip_crowd import Crowd, policy_ref
@@ -49,7 +49,7 @@ class OurSide:
         self._crowd = crowd
         self._tables = plan_eip_tables(EipTableOptions())
         self._book = crowd.book()
-        self._line = Line()
+        self._connection = NetfilterSocket()
         self.kernel_seconds = 0.0
 
     def load(self) -> float:
@@ -60,7 +60,7 @@ class OurSide:
         return self._netns.call(lambda: self._change(number, changed=not back))
 
     def clear(self) -> None:
-        self._line.close()
+        self._connection.close()
         for family in (TableFamily.INET, TableFamily.ARP):
             self._netns.call(lambda family=family: delete_table(TABLE, family))  # type: ignore[misc]
 
@@ -69,11 +69,11 @@ class OurSide:
         self._book.take_changes()
         elements = self._book.elements()
         computed = time.perf_counter()
-        load_elements(self._tables, elements, split=partial(split_changes, limit=STEP), line=self._line)
+        load_elements(self._tables, elements, split=partial(split_changes, limit=STEP), connection=self._connection)
         ended = time.perf_counter()
         self.kernel_seconds = ended - computed
         # As if every renewal were acknowledged.
-        refresh_timeouts(FUSES, _FUSE_MILLISECONDS, self._line)
+        refresh_timeouts(FUSES, _FUSE_MILLISECONDS, self._connection)
         return ended - began
 
     def _change(self, number: int, *, changed: bool) -> float:
@@ -84,7 +84,7 @@ class OurSide:
         self._book.set_sources(policy_ref(number), sources)
         changes = self._book.take_changes()
         computed = time.perf_counter()
-        change_elements(self._tables, changes, self._line)
+        change_elements(self._tables, changes, self._connection)
         ended = time.perf_counter()
         self.kernel_seconds = ended - computed
         return ended - began

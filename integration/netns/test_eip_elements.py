@@ -23,7 +23,7 @@ from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements, diff_elements
 from coil.kernel.nft_table import TableFamily
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
-from coil.nft.error import NftError
+from coil.nft.netfilter import NftError
 from coil.nft.table_sync import delete_table, sync_table
 from integration.netns.eip_world import GATEWAY_NODE, MARKS, REF, TABLES, nft, view
 from integration.netns.listed_elements import read_elements

@@ -17,9 +17,8 @@ from coil.eip.eip_set import ARP_EIPS, FUSES, NODE_IPS, NODES, SETS, WAYS
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.nft import element_sync
-from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
-from coil.nft.netfilter_message import Line
-from coil.nft.table_reconciler import TableReconciler
+from coil.nft.element_sync import TableReconciler, change_elements, load_elements, refresh_timeouts
+from coil.nft.netfilter import NetfilterSocket
 from coil_egress_agent.eip.nft_store import STEP, split_changes
 from integration.netns.eip_world import GATEWAY_NODE, REF, TABLES, nft, view
 from integration.netns.listed_elements import read_elements
@@ -100,7 +99,7 @@ def burning_fuse(netns: Netns) -> Iterator[Callable[[], int]]:
     done: list[None] = []
 
     def burn() -> None:
-        line = Line()
+        line = NetfilterSocket()
         while not over.wait(FIVE_TIMES_A_SECOND):
             refresh_timeouts(FUSES, 600, line)
             done.append(None)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from coil.egress.policy import UPLINK
 from coil.egress.router_plan import plan_masquerade
 from coil.kernel.nft_table import ChainType, Hook, NftChain, NftTable, Priority, Verdict
-from coil.nft.error import NftError
+from coil.nft.netfilter import NftError
 from coil.nft.table_sync import CounterValue, delete_table, read_counters, sync_table
 from integration.netns.netns import Netns
 from tests.coil.nft.tables import CLIENT, IPV4_ROUTER, MOVED_ROUTER, ROUTER, nft_tables

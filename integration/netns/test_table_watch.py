@@ -10,7 +10,7 @@ from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_table import SETS, EipTableOptions
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges
-from coil.nft.error import NftError
+from coil.nft.netfilter import NftError
 from coil_egress_agent.eip.nft_store import NftStore
 from integration.netns.eip_world import nft
 from integration.netns.netns import Netns

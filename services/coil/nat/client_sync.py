@@ -39,7 +39,7 @@ from coil.netlink.tunnel_sync import (
     rename_fallbacks,
 )
 from coil.netlink.tunnel_table import TunnelTable, read_tunnels
-from coil.nft.error import NftError
+from coil.nft.netfilter import NftError
 from coil.nft.table_sync import delete_table, sync_table
 
 

@@ -1,14 +1,15 @@
 """What is in the sets and maps of tables. Runs in a worker's thread, in the namespace of the tables.
 
-load_elements(tables, elements) -> bool    tables and elements made what is wanted
-change_elements(tables, changes)           one transaction
-refresh_timeouts(fuses, milliseconds)      one transaction
+TableReconciler                              tables that this process keeps what they should be, again and again
+load_elements(tables, elements) -> bool      tables and elements made what is wanted, as libnftables lists them
+change_elements(tables, changes)             one transaction
+refresh_timeouts(timeouts, milliseconds)     one transaction
 
-Two tables may change in one transaction. Sets whose elements expire are `refresh_timeouts`' alone: the others leave
-what is in them as it is.
+Two tables may change in one transaction. Sets whose elements expire belong to `refresh_timeouts` alone: the others
+leave what is in them as it is.
 
 Elements are read and written without libnftables, which takes several times as long for them and reads whole sets
-before it changes one element. It is left the tables themselves, and what `is_writable` leaves it.
+before it changes one element. It is left the tables themselves, and sets that are not `is_writable`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -18,12 +19,20 @@ from typing import Any, Final, TypeAlias
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName, diff_elements
 from coil.kernel.nft_table import NftSet, NftTable
 from coil.nft.difference import plan_commands
-from coil.nft.element_rendering import render_changes
-from coil.nft.element_wire import decode_elements, encode_elements, is_writable
+from coil.nft.element_codec import decode_elements, encode_elements, is_writable
 from coil.nft.library import run
-from coil.nft.netfilter_dump import dump_elements
-from coil.nft.netfilter_message import Line, Message, add_elements, add_expiring, delete_elements, flush_set
-from coil.nft.rendering import render_whole
+from coil.nft.netfilter import (
+    Message,
+    NetfilterSocket,
+    add_elements,
+    add_expiring,
+    delete_elements,
+    dump_elements,
+    flush_set,
+    read_generation,
+)
+from coil.nft.rendering import render_changes, render_whole
+from coil.nft.table_image import TableImage, describe_image, read_image
 from coil.nft.table_sync import list_table
 
 Transaction: TypeAlias = Callable[[int], AbstractContextManager[None]]
@@ -32,6 +41,11 @@ Split: TypeAlias = Callable[[ElementChanges], Iterable[ElementChanges]]
 """Makes several transactions of one that changes elements only."""
 Listing: TypeAlias = Sequence[dict[str, Any]]
 """The objects of a table, as libnftables lists them; none if it is not there."""
+Timeouts: TypeAlias = Collection[tuple[SetName, tuple[str, ...]]]
+"""Sets whose elements expire, each with all the elements that it is to have."""
+
+_ATTEMPTS: Final = 4
+"""How often tables are loaded until nobody else changes them between what made them right and the look at them."""
 
 _KEYS: Final = {"ipv4": b"\x02", "ipv6": b"\x0a", "request": b"\0\x01", "reply": b"\0\x02"}
 """Families and ARP operations, as the kernel has them (linux/netfilter.h, linux/if_arp.h)."""
@@ -51,7 +65,7 @@ def load_elements(
     *,
     transaction: Transaction = _alone,
     split: Split = _whole,
-    line: Line | None = None,
+    connection: NetfilterSocket | None = None,
 ) -> bool:
     """Make the tables what is wanted, with those elements and no others; returns whether they were not. Idempotent:
     what is right is not touched, so the same call takes over what an earlier process has left, and mends what something
@@ -64,7 +78,7 @@ def load_elements(
     carried out.
     """
     listings = [list_table(table.family, table.name, terse=True) for table in tables]
-    return write_tables(tables, listings, elements, transaction=transaction, split=split, line=line)
+    return write_tables(tables, listings, elements, transaction=transaction, split=split, connection=connection)
 
 
 def write_tables(
@@ -74,7 +88,7 @@ def write_tables(
     *,
     transaction: Transaction,
     split: Split,
-    line: Line | None,
+    connection: NetfilterSocket | None,
 ) -> bool:
     """As `load_elements`, of tables that have just been listed, without elements."""
     commands: list[dict[str, Any]] = []
@@ -94,14 +108,16 @@ def write_tables(
             run(commands, doing=f"load {' and '.join(map(str, tables))}")
     for step in split(changes) if changes else ():
         with transaction(len(step)):
-            change_elements(tables, step, line)
+            change_elements(tables, step, connection)
     return bool(commands or changes)
 
 
-def change_elements(tables: Sequence[NftTable], changes: ElementChanges, line: Line | None = None) -> None:
-    """Carry out the changes in one transaction, in tables that are what they should be; over `line` if the caller keeps
-    one. Not idempotent: what is to be deleted must be there, and what is to be added must not be there with another
-    value.
+def change_elements(
+    tables: Sequence[NftTable], changes: ElementChanges, connection: NetfilterSocket | None = None
+) -> None:
+    """Carry out the changes in one transaction, in tables that are what they should be; over `connection` if the caller
+    keeps one. Not idempotent: what is to be deleted must be there, and what is to be added must not be there with
+    another value.
 
     Blocks for some milliseconds per thousand elements. Raises NftError, and then nothing has changed; as something else
     may have changed the tables, `load_elements` is the way on.
@@ -111,30 +127,93 @@ def change_elements(tables: Sequence[NftTable], changes: ElementChanges, line: L
     doing = f"change {len(changes)} elements"
     sets = _sets(tables)
     if not changes.anew and all(is_writable(sets[name]) for name in (*changes.deletes, *changes.adds)):
-        with closing(Line()) if line is None else nullcontext(line) as used:
+        with closing(NetfilterSocket()) if connection is None else nullcontext(connection) as used:
             used.transact(list(_messages(sets, changes)), doing=doing)
         return
     touched = [table for table in tables if any(_is_of(name, table) for name in changes.anew)]
     run(_plan_changes(touched, [render_whole(table) for table in touched], changes), doing=doing)
 
 
-def refresh_timeouts(
-    fuses: Collection[tuple[SetName, tuple[str, ...]]], milliseconds: int, line: Line | None = None
-) -> None:
+def refresh_timeouts(timeouts: Timeouts, milliseconds: int, connection: NetfilterSocket | None = None) -> None:
     """Have the sets hold these elements for so long from now on, whether or not they were there; 0: not at all.
 
-    One transaction, which waits for no other call of this room, over `line` if the caller keeps one. Raises NftError,
-    and then what was there expires as it would have.
+    One transaction, which waits for no other call of this room, over `connection` if the caller keeps one. Raises
+    NftError, and then what was there expires as it would have.
     """
     messages: list[Message] = []
-    for name, words in fuses:
+    for name, words in timeouts:
         messages.append(flush_set(name.family, name.table, name.name))
         if milliseconds > 0:
             keys = [_KEYS[word] for word in words]
             messages.append(add_expiring(name.family, name.table, name.name, keys=keys, milliseconds=milliseconds))
-    tables = " and ".join(sorted({f"table {name.family.value} {name.table}" for name, _ in fuses}, reverse=True))
-    with closing(Line()) if line is None else nullcontext(line) as used:
+    tables = " and ".join(sorted({f"table {name.family.value} {name.table}" for name, _ in timeouts}, reverse=True))
+    with closing(NetfilterSocket()) if connection is None else nullcontext(connection) as used:
         used.transact(messages, doing=f"refresh what expires in {tables}")
+
+
+class TableReconciler:
+    """Tables that this process keeps what they should be. For one thread at a time; `close` ends the connection that it
+    keeps to the kernel.
+
+    The first time libnftables lists what is there. From then on it is told what to write and lists nothing: where
+    something changes the namespace's tables often, a long listing would never end (`coil.nft.netfilter`). So load for
+    the first time before anything does. Invariant: the models are of tables that were right when they were read.
+    """
+
+    def __init__(self, tables: Sequence[NftTable], *, transaction: Transaction, split: Split) -> None:
+        self._tables = tables
+        self._transaction = transaction
+        self._split = split
+        self._connection = NetfilterSocket()
+        self._models: list[TableImage] | None = None
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._connection.close()
+
+    def load(self, elements: Elements) -> bool:
+        """Make the tables what is wanted, with those elements and no others; returns whether they were not
+        (`coil.nft.element_sync.load_elements`).
+        """
+        if self._models is None:
+            return self._load_first(elements)
+        listings = [
+            describe_image(read_image(table), model, table)
+            for table, model in zip(self._tables, self._models, strict=True)
+        ]
+        return write_tables(
+            self._tables,
+            listings,
+            elements,
+            transaction=self._transaction,
+            split=self._split,
+            connection=self._connection,
+        )
+
+    def change(self, changes: ElementChanges) -> None:
+        """One transaction (`coil.nft.element_sync.change_elements`)."""
+        with self._transaction(len(changes)):
+            change_elements(self._tables, changes, self._connection)
+
+    def _load_first(self, elements: Elements) -> bool:
+        different = False
+        for _ in range(_ATTEMPTS):
+            before, generation = self._images(), read_generation(doing="look at the tables")
+            wrote = load_elements(
+                self._tables, elements, transaction=self._transaction, split=self._split, connection=self._connection
+            )
+            different |= wrote
+            after = self._images()
+            # Otherwise somebody else may have changed them, between what made them right and the look at them.
+            alone = read_generation(doing="look at the tables") == generation
+            models = [image for image in after if image is not None]
+            if not wrote and len(models) == len(self._tables) and (alone or before == after):
+                self._models = models
+                break
+        return different
+
+    def _images(self) -> list[TableImage | None]:
+        return [read_image(table) for table in self._tables]
 
 
 def _messages(sets: dict[SetName, NftSet], changes: ElementChanges) -> Iterator[Message]:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from coil.nft.error import NftError
+from coil.nft.netfilter import NftError
 
 Command: TypeAlias = Mapping[str, Any]
 """One object of libnftables-json(5): `{"add": {"table": {…}}}`."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from coil.kernel.nft_table import NftTable
-from coil.nft.netfilter_dump import Dump, dump_objects
-from coil.nft.netfilter_message import has_table
+from coil.nft.netfilter import Dump, dump_objects, has_table
 from coil.nft.rendering import render_chain, render_counter, render_rules, render_set, render_table
 
 _Bytes = tuple[tuple[int, bytes], ...]

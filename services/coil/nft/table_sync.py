@@ -11,7 +11,7 @@ from typing import Any
 from coil.kernel.nft_table import NftTable, TableFamily
 from coil.nft.difference import plan_commands
 from coil.nft.library import run
-from coil.nft.netfilter_message import dump_counters, has_table
+from coil.nft.netfilter import dump_counters, has_table
 
 
 @dataclass(frozen=True, slots=True)

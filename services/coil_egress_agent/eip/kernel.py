@@ -14,7 +14,7 @@ from coil.kernel.nft_element import ElementChanges
 from coil.kernel.parent import ParentLink
 from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
-from coil.nft.error import NftError
+from coil.nft.netfilter import NftError
 
 R = TypeVar("R")
 

@@ -21,9 +21,8 @@ from coil.netlink.link_watch import open_event_socket
 from coil.netlink.namespace import Namespace
 from coil.netlink.table_watch import NETLINK_NETFILTER, TableWatch, unique_thread_name
 from coil.netlink.worker import Worker
-from coil.nft.element_sync import refresh_timeouts
-from coil.nft.netfilter_message import Line
-from coil.nft.table_reconciler import TableReconciler
+from coil.nft.element_sync import TableReconciler, refresh_timeouts
+from coil.nft.netfilter import NetfilterSocket
 from coil.nft.table_sync import delete_table
 
 STEP: Final = 4096
@@ -45,7 +44,7 @@ class NftStore:
         self._stack = AsyncExitStack()
         self._worker: Worker
         self._fuse: Worker
-        self._fuse_line = Line()
+        self._fuse_line = NetfilterSocket()
         self._watch: TableWatch
         self._kept: TableReconciler
 

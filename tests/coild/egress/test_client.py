@@ -11,7 +11,7 @@ from coil.crd.builtin import PODS, SERVICES
 from coil.crd.egress import EGRESSES
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import NetlinkError
-from coil.nft.error import NftError
+from coil.nft.netfilter import NftError
 from coild.egress.api_reader import ASK_SECONDS, ASKED_AT_ONCE
 from coild.egress.node_pods import STATIC_POD_HASH
 from coild.model.address_source import PodName

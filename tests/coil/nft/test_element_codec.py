@@ -13,8 +13,7 @@ from coil.eip.interval import span_word
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementKey, ElementValue, class_word
 from coil.kernel.nft_table import DataType, NftSet
-from coil.nft.element_wire import decode_elements, encode_elements, is_writable
-from coil.nft.netfilter_dump import cut_elements
+from coil.nft.element_codec import cut_elements, decode_elements, encode_elements, is_writable
 
 Element = tuple[bytes, bytes, bytes, int]
 ADDRESSES = NftSet(name="s", key=(DataType.IPV4,))

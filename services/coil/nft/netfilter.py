@@ -1,9 +1,10 @@
-"""What is said to nf_tables without libnftables: the refresh of elements that expire, which tables there are, their
-counters, and the frame of every other question (`coil.nft.netfilter_dump`).
+"""nf_tables over netlink, without libnftables: transactions of elements, dumps of what tables hold, counters.
 
-The library reads everything that the namespace's tables hold before most commands, a second for 100 000 elements, and
-its users take turns; a node's lease cannot wait for that. The conversations here take some tens of microseconds, in
-the namespace of the calling thread, whatever else goes on.
+The library reads everything that the namespace's tables hold before most commands (a second for 100 000 elements), its
+users take turns, and it restarts a listing whenever anything in the tables changes meanwhile: where the timeouts of
+EIPs are refreshed five times a second, a listing that takes longer never ends. The conversations here take some tens of
+microseconds, in the namespace of the calling thread, whatever else goes on. A dump is not restarted: a short one is
+read again if something has changed meanwhile, and for a long one that is the caller's task.
 
 Source: linux/netfilter/nfnetlink.h, nf_tables.h; all numbers in attributes are in network order.
 """
@@ -14,10 +15,10 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 from coil.kernel.nft_table import TableFamily
-from coil.nft.error import NftError
 
 _NETLINK_NETFILTER: Final = 12
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
@@ -42,6 +43,68 @@ _SOL_NETLINK, _NETLINK_CAP_ACK = 270, 10  # linux/netlink.h
 _SO_SNDBUFFORCE: Final = 32
 _SECONDS: Final = 5.0
 """The kernel answers before the call that asks returns; no answer within this is an error."""
+_GET_GENERATION: Final = 16
+_ATTEMPTS: Final = 20
+"""How often a short dump is read until nothing has changed meanwhile."""
+
+
+class NftError(Exception):
+    """libnftables or the kernel refused. Nothing of what was attempted has taken place: it would have been one
+    transaction.
+
+    `doing` is what was attempted, `reason` the library's or the kernel's own words.
+    """
+
+    def __init__(self, *, doing: str, reason: str) -> None:
+        super().__init__(f"{doing}: {reason}")
+        self.doing = doing
+        self.reason = reason
+
+
+class Dump(IntEnum):
+    """The requests; what answers has the number before."""
+
+    CHAINS = 4
+    RULES = 7
+    SETS = 10
+    ELEMENTS = 13
+    OBJECTS = 19
+
+
+def dump_objects(kind: Dump, family: TableFamily, table: str, *, doing: str) -> list[dict[int, bytes]]:
+    """The attributes of all chains, rules, sets or named objects of the table, in the kernel's order; all at one time.
+    Raises NftError, also where there is no such table.
+    """
+    for _ in range(_ATTEMPTS):
+        found: list[dict[int, bytes]] = []
+        whole = True
+        for answer, body, consistent in converse(kind, family, text(1, table), doing=doing):
+            whole = whole and consistent
+            if answer == kind - 1:
+                found.append(dict(attributes(body)))
+        if whole:
+            # The kernel tells of all tables' chains.
+            return [entry for entry in found if entry.get(1) == table.encode() + b"\0"]
+    raise NftError(doing=doing, reason="the tables do not stop changing")
+
+
+def dump_elements(family: TableFamily, table: str, name: str, *, doing: str) -> Iterator[bytes]:
+    """The elements of a set in pieces, each a sequence of attributes NFTA_LIST_ELEM. Raises NftError, also where there
+    is no such set.
+
+    What changes in the set meanwhile may or may not be there, and while the kernel makes room for more elements, some
+    may be missing: what seems to be different has to be read again.
+    """
+    for answer, body, _ in converse(Dump.ELEMENTS, family, text(1, table) + text(2, name), doing=doing):
+        if answer == Dump.ELEMENTS - 1:
+            yield from (payload for kind, payload in attributes(body) if kind == 3)
+
+
+def read_generation(*, doing: str) -> int:
+    """How often the namespace's tables have changed. Raises NftError."""
+    answers = converse(_GET_GENERATION, None, b"", doing=doing, dump=False)
+    [number] = [dict(attributes(body))[1] for answer, body, _ in answers if answer == _GET_GENERATION - 1]
+    return int.from_bytes(number, "big")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +155,7 @@ def _element_messages(kind: int, place: bytes, family: TableFamily, elements: It
         yield Message(kind, family, place + _nested(3, b"".join(waiting)), flags)
 
 
-class Line:
+class NetfilterSocket:
     """A socket for many transactions, in the namespace of the thread that makes the first; for one thread at a time.
 
     Kept, since to close one takes the kernel until what the last transaction has removed is gone, 10 ms and more.

@@ -1,4 +1,4 @@
-"""Elements of sets and maps as the kernel has them, made the words of `coil.kernel.nft_element`, and back. Pure.
+"""Elements of sets and maps: from the kernel's bytes to the words of `coil.kernel.nft_element`, and back. Pure.
 
 A range of a set with a key of one type is two elements, where it begins and what is behind it; the last may lack the
 second. With a key of several types it is one, with two keys, of which each part has room for whole words of 32 bits;
@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from coil.kernel.nft_element import ElementKey, ElementValue
 from coil.kernel.nft_table import DataType, NftSet
-from coil.nft.netfilter_dump import cut_elements
+from coil.nft.netfilter import attributes
 
 _INTERVAL_END, _CATCH_ALL = 0x1, 0x2
 _LIST_ELEMENT, _VALUE = 1, 1  # NFTA_LIST_ELEM, NFTA_DATA_VALUE
@@ -220,3 +220,57 @@ _BYTES: Final[dict[DataType, Callable[[str], bytes]]] = {
     DataType.MARK: lambda word: int(word).to_bytes(4, sys.byteorder),
 }
 """The inverse of `_WORDS`."""
+
+
+def cut_elements(piece: bytes) -> Iterator[tuple[bytes, bytes, bytes, int]]:
+    """Key, end of the key (empty: none), value (empty: none) and flags of each element of a piece. Pure."""
+    place = 0
+    while place + 4 <= len(piece):
+        cut = _Cut.like(piece, place)
+        end = place + cut.step
+        yield cut.element
+        # Most elements differ from the one before in nothing but key and value.
+        if cut.shape is not None and end < len(piece):
+            rest = memoryview(piece)[end : end + (len(piece) - end) // cut.step * cut.step]
+            for head, key, middle, value, tail in cut.shape.iter_unpack(rest):
+                if head != cut.head or middle != cut.middle or tail != cut.tail:
+                    break
+                yield key, b"", value, 0
+                end += cut.step
+        place = end
+
+
+class _Cut:
+    """How one element lies in the bytes. `shape` is None where it has more than a key and perhaps a value."""
+
+    __slots__ = ("element", "head", "middle", "shape", "step", "tail")
+
+    def __init__(self, element: tuple[bytes, bytes, bytes, int], step: int) -> None:
+        self.element = element
+        self.step = step
+        self.shape: struct.Struct | None = None
+        self.head = self.middle = self.tail = b""
+
+    @classmethod
+    def like(cls, piece: bytes, place: int) -> "_Cut":
+        length = int.from_bytes(piece[place : place + 2], sys.byteorder)
+        step = length + 3 & ~3
+        body = piece[place + 4 : place + length]
+        parts = list(attributes(body))
+        found = dict(parts)
+        key, end, value = (_payload(found.get(kind)) for kind in (1, 10, 2))
+        cut = cls((key, end, value, int.from_bytes(found.get(3, b""), "big")), step)
+        kinds = [kind for kind, _ in parts]
+        if kinds in ([1], [1, 2]):
+            # Heads of the element, of the key's attribute and of its value; then those of the value's.
+            room = len(key) + 3 & ~3
+            used = 12 + room + (8 + len(value) if value else 0)
+            sizes = (12, len(key), room - len(key) + (8 if value else 0), len(value), step - used)
+            cut.shape = struct.Struct("".join(f"{size}s" for size in sizes))
+            cut.head, _, cut.middle, _, cut.tail = cut.shape.unpack_from(piece, place)
+        return cut
+
+
+def _payload(data: bytes | None) -> bytes:
+    """Of an attribute that holds another, NFTA_DATA_VALUE."""
+    return b"" if data is None else dict(attributes(data)).get(1, b"")

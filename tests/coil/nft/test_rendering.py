@@ -6,7 +6,7 @@ import pytest
 
 from coil.kernel.nft_element import ElementChanges, ElementKey, SetName
 from coil.kernel.nft_table import TableFamily
-from coil.nft.element_rendering import render_changes
+from coil.nft.rendering import render_changes
 from integration.netns.listed_elements import parse_elements
 
 NAME = SetName(TableFamily.INET, "t", "m")
