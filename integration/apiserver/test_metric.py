@@ -4,7 +4,7 @@ else; and the figures are right.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from http.client import HTTPConnection
 
 import pytest
@@ -12,7 +12,16 @@ import yaml
 
 from integration.apiserver.neighbours import Neighbours, Room, Station
 from integration.apiserver.runtime import CniError
-from integration.dashboard.exposition import ExportedMetric, find_unknown, parse_document, parse_exposition
+from integration.dashboard.documented import (
+    COMMON,
+    CONTROLLERS,
+    DOCUMENT,
+    UNPROVOKED,
+    differences,
+    documented,
+    without_series,
+)
+from integration.dashboard.exposition import find_unknown, parse_document, parse_exposition
 from integration.dashboard.panel import expressions
 from integration.deployment import apply_route_sync, remove_route_sync
 from integration.generate import DASHBOARDS, ROOT
@@ -21,9 +30,6 @@ from integration.service import Service
 
 pytestmark = pytest.mark.apiserver
 
-DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
-COMMON = "Every process"
-CONTROLLERS = "Both controllers"
 ELSEWHERE = ("coil-egress-agent", "coil-egress-agent-node", "coil-egress-controller")
 """Sections that other tests hold to what is exported: `test_egress_agent`, and `integration/eip/test_metric.py`."""
 
@@ -73,44 +79,30 @@ def controller_page(controller: Service) -> str:
         connection.close()
 
 
-def differences(exported: Mapping[str, ExportedMetric], *sections: str) -> list[str]:
-    """What a process exports otherwise than these sections of the document say."""
-    documented: dict[str, ExportedMetric] = {}
-    for section in sections:
-        documented |= parse_document(DOCUMENT)[section]
-    faults = [f"{name} is not documented" for name in exported.keys() - documented.keys()]
-    faults += [f"{name} is not exported" for name in documented.keys() - exported.keys()]
-    for name in exported.keys() & documented.keys():
-        ours, theirs = exported[name], documented[name]
-        # What has not happened yet has no labels.
-        if ours.type != theirs.type or (ours.labels and ours.labels != theirs.labels):
-            faults.append(f"{ours} is documented as {theirs}")
-    return sorted(faults)
-
-
 def test_coild_exports_what_is_documented(world: Neighbours, room: Room) -> None:
-    assert differences(parse_exposition(world.stations[0].page(9384, "/metrics")), COMMON, "coild") == []
+    exported = parse_exposition(world.stations[0].page(9384, "/metrics"))
+    assert differences(exported, COMMON, "coild") == []
+    assert without_series([exported], "coild") == []
 
 
 def test_the_ipam_controller_exports_what_is_documented(world: Neighbours, room: Room) -> None:
-    assert (
-        differences(parse_exposition(controller_page(world.controller)), COMMON, CONTROLLERS, "coil-ipam-controller")
-        == []
-    )
+    exported = parse_exposition(controller_page(world.controller))
+    assert differences(exported, COMMON, CONTROLLERS, "coil-ipam-controller") == []
+    assert without_series([exported], CONTROLLERS, "coil-ipam-controller") == []
 
 
 def test_dashboard_and_alerts_use_only_what_is_exported(world: Neighbours, room: Room) -> None:
     pages = [controller_page(world.controller), world.stations[0].page(9384, "/metrics")]
     exported = [metric for page in pages for metric in parse_exposition(page).values()]
     # Not all that can be has happened yet: the other two tests hold the labels that are documented to the exported.
-    documented = [metric for section in parse_document(DOCUMENT).values() for metric in section.values()]
+    described = list(documented(*parse_document(DOCUMENT)).values())
     names = {metric.name for metric in exported}
     names.update(*(parse_document(DOCUMENT)[section] for section in ELSEWHERE))
     [block] = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
     queries = [text for path in DASHBOARDS.iterdir() for text in expressions(json.loads(path.read_text()))]
     queries += [rule["expr"] for group in yaml.safe_load(block)["groups"] for rule in group["rules"]]
-    assert find_unknown(queries, [metric for metric in documented if metric.name in names]) == []
-    assert find_unknown(["sum(coil_node_made_up)"], documented) != []
+    assert find_unknown(queries, [metric for metric in described if metric.name in names]) == []
+    assert find_unknown(["sum(coil_node_made_up)"], described) != []
 
 
 def test_the_nodes_figures_are_those_of_its_pods(world: Neighbours, room: Room) -> None:
@@ -149,3 +141,16 @@ def test_a_pool_without_blocks_shows_in_the_waits(world: Neighbours, room: Room)
     figures = here.metrics()
     assert figures['coil_node_address_wait_seconds_count{outcome="refused",pool="nowhere"}'] == 1
     assert figures[refusals] == before + 1
+
+
+def test_every_metric_of_all_processes_is_set_by_one(world: Neighbours, room: Room) -> None:
+    """The last test: the pool goes, which an Event reports while the pool still has blocks."""
+
+    def silent() -> list[str]:
+        pages = (controller_page(world.controller), world.stations[0].page(9384, "/metrics"))
+        return without_series(map(parse_exposition, pages), COMMON)
+
+    world.plane.kubectl("delete", "addresspool", room.name, "--wait=false")
+    wait_until(lambda: silent() == sorted(UNPROVOKED), what="no other metric is without series")
+    for name, test in UNPROVOKED.items():
+        assert name in (ROOT / test).read_text()

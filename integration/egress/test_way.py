@@ -1,7 +1,11 @@
 """The way of a packet: client pod, tunnel, router, host outside the cluster, and back."""
 
+import sys
+
 import pytest
 
+from integration.dashboard.documented import without_series
+from integration.dashboard.exposition import parse_exposition
 from integration.egress.capture import Capture, Packet
 from integration.egress.conversation import Transfer, ask
 from integration.egress.external_host import ADDRESSES, NETWORKS
@@ -73,6 +77,28 @@ def test_a_pod_without_annotation_has_no_tunnel(world: World, egress: EgressUnde
 
 FALLBACKS = {"tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
 """What some modules put into every namespace."""
+
+
+_FETCH = """
+import sys
+from http.client import HTTPConnection
+connection = HTTPConnection("localhost", 8080, timeout=30)
+connection.request("GET", "/metrics")
+sys.stdout.write(connection.getresponse().read().decode())
+"""
+
+
+def test_a_router_sets_every_metric_that_is_documented(
+    world: World, egress: EgressUnderTest, client: RunningPod
+) -> None:
+    [router] = egress.routers()
+
+    def silent() -> list[str]:
+        page = router.kernel.run(sys.executable, "-IS", "-c", _FETCH)
+        return without_series([parse_exposition(page)], "coil-egress-agent")
+
+    # nftables' counters are read every few seconds.
+    world.kubelet.wait_until(lambda: not silent(), what="every metric has a series")
 
 
 def test_a_source_port_for_each_flow(world: World) -> None:

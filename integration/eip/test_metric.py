@@ -4,8 +4,9 @@ import re
 import sys
 from functools import partial
 
-from integration.apiserver.test_metric import COMMON, CONTROLLERS, DOCUMENT, controller_page, differences
-from integration.dashboard.exposition import parse_document, parse_exposition
+from integration.apiserver.test_metric import controller_page
+from integration.dashboard.documented import COMMON, CONTROLLERS, differences, documented, without_series
+from integration.dashboard.exposition import parse_exposition
 from integration.eip.controllers import Controllers
 from integration.eip.node import StageNode
 from integration.eip.world import Gateway, World
@@ -40,11 +41,11 @@ def figures_of(gateway: Gateway, controller: Service) -> dict[tuple[str, str, st
 
 def test_a_gateway_exports_what_is_documented(world: World, gateway: Gateway) -> None:
     exported = parse_exposition(page(world.node("n1")))
-    common = parse_document(DOCUMENT)[COMMON]
     # It neither leads, nor reconciles by keys, nor writes Events.
     families = ("workqueue_", "controller_runtime_", "leader_election_", "event_recorder_")
-    absent = {f"{name} is not exported" for name in common if name.startswith(families)}
+    absent = {f"{name} is not exported" for name in documented(COMMON) if name.startswith(families)}
     assert set(differences(exported, COMMON, "coil-egress-agent-node")) <= absent
+    assert without_series([exported], "coil-egress-agent-node") == []
 
 
 def test_a_gateway_counts_what_it_carries(world: World, gateway: Gateway) -> None:
@@ -65,6 +66,7 @@ def test_the_controller_exports_what_is_documented(world: World, gateway: Gatewa
         wait_until(policy.slices, what="the policy has a slice")
         exported = parse_exposition(controller_page(leader))
     assert differences(exported, COMMON, CONTROLLERS, "coil-egress-controller") == []
+    assert without_series([exported], CONTROLLERS, "coil-egress-controller") == []
 
 
 def test_every_replica_tells_what_a_gateway_has(world: World, gateway: Gateway, controllers: Controllers) -> None:
