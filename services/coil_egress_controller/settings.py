@@ -12,22 +12,25 @@ from coil.manager.election import ElectionSettings
 from coil.runtime.duration import parse_period
 from coil.runtime.eip_lease import EipLeaseSettings
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint
-from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path, variable
+from coil.runtime.flag import Group, flag, kind, parse_boolean, parse_integer, parse_optional_path, variable
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 
 Network = TypeVar("Network", IPv4Network, IPv6Network)
 
 
+@kind("TEXT")
 def parse_optional_text(text: str) -> str:
     """Any text; empty means none."""
     return text
 
 
+@kind("CIDR")
 def parse_ipv4_network(text: str) -> IPv4Network:
     """For the tunnels: room for two nodes at least."""
     return _parse_network(text, IPv4Network, longest=30, expected='an IPv4 network, such as "172.31.0.0/16"')
 
 
+@kind("CIDR")
 def parse_ipv6_network(text: str) -> IPv6Network:
     """For the tunnels, likewise."""
     return _parse_network(text, IPv6Network, longest=126, expected='an IPv6 network, such as "fd11::/112"')
@@ -50,32 +53,58 @@ class Settings(AdmissionSettings, ElectionSettings, EipLeaseSettings, FrameSetti
     metrics_addr: Endpoint = metrics_flag(":9396")
     health_addr: Endpoint = health_flag(":9397")
     webhook_addr: Endpoint = flag(
-        ":9444", parse=parse_open_endpoint, help="address of the webhooks; without a host, every address"
+        ":9444",
+        parse=parse_open_endpoint,
+        group=Group.WEBHOOKS,
+        help="address of the webhooks; without a host, every address",
     )
     kubeconfig: Path | None = flag(
-        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
+        "",
+        parse=parse_optional_path,
+        env="KUBECONFIG",
+        group=Group.API_SERVER,
+        help="how to reach the API server; in-cluster if not given",
     )
     egress_port: int = flag(
-        "5555", parse=parse_integer(1, 65535), help="UDP port of the tunnels; coild must be told the same"
+        "5555",
+        parse=parse_integer(1, 65535),
+        group=Group.EGRESS,
+        help="UDP port of the tunnels; coild must be told the same",
     )
     egress_image: str = flag(
-        "", parse=parse_optional_text, help="image of the router pods; if not given, that of this controller's own pod"
+        "",
+        parse=parse_optional_text,
+        group=Group.EGRESS,
+        help="image of the router pods; if not given, that of this controller's own pod",
     )
     resync_interval: float = flag(
-        "1h", parse=parse_period, help="how often everything is compared with the API server, whatever has happened"
+        "1h",
+        parse=parse_period,
+        group=Group.PROCESS,
+        help="how often everything is compared with the API server, whatever has happened",
     )
     enable_eip: bool = flag(
-        "true", parse=parse_boolean, help="serve EgressGateways and EgressGatewayPolicies: floating egress addresses"
+        "true",
+        parse=parse_boolean,
+        group=Group.EIP,
+        help="serve EgressGateways and EgressGatewayPolicies: floating egress addresses",
     )
     tunnel_ipv4_subnet: IPv4Network = flag(
-        "172.31.0.0/16", parse=parse_ipv4_network, help="where the addresses of nodes' tunnels are taken from"
+        "172.31.0.0/16",
+        parse=parse_ipv4_network,
+        group=Group.EIP,
+        help="where the addresses of nodes' tunnels are taken from",
     )
     tunnel_ipv6_subnet: IPv6Network = flag(
-        "fd11::/112", parse=parse_ipv6_network, help="where the IPv6 addresses of nodes' tunnels are taken from"
+        "fd11::/112",
+        parse=parse_ipv6_network,
+        group=Group.EIP,
+        help="where the IPv6 addresses of nodes' tunnels are taken from",
     )
     slice_endpoints: int = flag(
         str(SLICE_ENDPOINTS),
         parse=parse_integer(1, 1000),
+        group=Group.EIP,
         help="how many pods an EgressEndpointSlice has at most",
     )
     pod_namespace: str = variable(

@@ -7,11 +7,12 @@ from coil.admission.settings import AdmissionSettings
 from coil.manager.election import ElectionSettings
 from coil.runtime.duration import parse_period
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint, parse_optional_endpoint
-from coil.runtime.flag import flag, parse_optional_path
+from coil.runtime.flag import Group, flag, kind, parse_optional_path
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 from coil_ipam_controller.deps import Policy
 
 
+@kind("PERCENT")
 def parse_percentage(text: str) -> int:
     """A whole number of percent, from 1 to 100."""
     digits = text.removesuffix("%")
@@ -27,28 +28,50 @@ class Settings(AdmissionSettings, ElectionSettings, FrameSettings):
     metrics_addr: Endpoint = metrics_flag(":9386")
     health_addr: Endpoint = health_flag(":9387")
     webhook_addr: Endpoint = flag(
-        ":9443", parse=parse_open_endpoint, help="address of the webhooks; without a host, every address"
+        ":9443",
+        parse=parse_open_endpoint,
+        group=Group.WEBHOOKS,
+        help="address of the webhooks; without a host, every address",
     )
     inspect_addr: Endpoint | None = flag(
-        ":9388", parse=parse_optional_endpoint, help="address of /ip-manager; without a host, 127.0.0.1; off for none"
+        ":9388",
+        parse=parse_optional_endpoint,
+        group=Group.INSPECTION,
+        help="address of /ip-manager; without a host, 127.0.0.1; off for none",
     )
     inspect_history: float = flag(
-        "1h", parse=parse_period, help="how far back /ip-manager shows the use of each pool, in 120 steps"
+        "1h",
+        parse=parse_period,
+        group=Group.INSPECTION,
+        help="how far back /ip-manager shows the use of each pool, in 120 steps",
     )
     kubeconfig: Path | None = flag(
-        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
+        "",
+        parse=parse_optional_path,
+        env="KUBECONFIG",
+        group=Group.API_SERVER,
+        help="how to reach the API server; in-cluster if not given",
     )
     gc_interval: float = flag(
-        "1h", parse=parse_period, help="how often blocks and requests of absent nodes are looked for"
+        "1h", parse=parse_period, group=Group.POOLS, help="how often blocks and requests of absent nodes are looked for"
     )
     node_grace: float = flag(
-        "15s", parse=parse_period, help="how long a node must have been absent before its blocks are taken back"
+        "15s",
+        parse=parse_period,
+        group=Group.POOLS,
+        help="how long a node must have been absent before its blocks are taken back",
     )
     dead_node_after: float = flag(
-        "10m", parse=parse_period, help="how long a node must not have been ready to be reported as dead"
+        "10m",
+        parse=parse_period,
+        group=Group.POOLS,
+        help="how long a node must not have been ready to be reported as dead",
     )
     pool_nearly_full: int = flag(
-        "90%", parse=parse_percentage, help="a pool with more of its blocks in use is reported as nearly full"
+        "90%",
+        parse=parse_percentage,
+        group=Group.POOLS,
+        help="a pool with more of its blocks in use is reported as nearly full",
     )
 
     @property

@@ -5,12 +5,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from coil.runtime.duration import parse_duration, parse_period
-from coil.runtime.flag import flag, parse_boolean, parse_optional_path
+from coil.runtime.flag import Group, flag, kind, parse_boolean, parse_optional_path
 from coil_migrator.dump import DumpOptions
 from coil_migrator.etcd_reader import EtcdAccess
 from coil_migrator.replace import DaemonSetName, ReplaceOptions
 
 
+@kind("URL[,URL...]")
 def parse_endpoints(text: str) -> tuple[str, ...]:
     """URLs of etcd, separated by commas."""
     urls = tuple(url.strip().rstrip("/") for url in text.split(","))
@@ -25,6 +26,7 @@ def parse_endpoints(text: str) -> tuple[str, ...]:
     return urls
 
 
+@kind("PREFIX")
 def parse_prefix(text: str) -> bytes:
     """The beginning of v1's keys."""
     if not text.endswith("/"):
@@ -32,11 +34,13 @@ def parse_prefix(text: str) -> bytes:
     return text.encode()
 
 
+@kind("TEXT")
 def parse_any_text(text: str) -> str:
     """Any text, an empty one too."""
     return text
 
 
+@kind("NAMESPACE/NAME")
 def parse_daemon_set(text: str) -> DaemonSetName | None:
     """Namespace and name of a DaemonSet; empty for none."""
     if not text:
@@ -52,9 +56,15 @@ class ClusterSettings:
     """What both commands need."""
 
     kubeconfig: Path | None = flag(
-        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; as kubectl if not given"
+        "",
+        parse=parse_optional_path,
+        env="KUBECONFIG",
+        group=Group.API_SERVER,
+        help="how to reach the API server; as kubectl if not given",
     )
-    dry_run: bool = flag("false", parse=parse_boolean, help="change nothing, and say what would be done")
+    dry_run: bool = flag(
+        "false", parse=parse_boolean, group=Group.MIGRATION, help="change nothing, and say what would be done"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,22 +72,40 @@ class DumpSettings(ClusterSettings):
     """Times are in seconds."""
 
     etcd_endpoints: tuple[str, ...] = flag(
-        "http://127.0.0.1:2379", parse=parse_endpoints, help="v1's etcd; URLs, separated by commas"
+        "http://127.0.0.1:2379", parse=parse_endpoints, group=Group.ETCD, help="v1's etcd; URLs, separated by commas"
     )
-    etcd_prefix: bytes = flag("/coil/", parse=parse_prefix, help="what v1's keys begin with")
-    etcd_timeout: float = flag("2s", parse=parse_period, help="how long a connection to etcd may take")
-    etcd_tls_ca: Path | None = flag("", parse=parse_optional_path, help="file with the authority of etcd's certificate")
-    etcd_tls_cert: Path | None = flag("", parse=parse_optional_path, help="file with a client certificate for etcd")
-    etcd_tls_key: Path | None = flag("", parse=parse_optional_path, help="file with the key of that certificate")
-    etcd_username: str = flag("", parse=parse_any_text, help="user of etcd, where it has users")
-    etcd_password: str = flag("", parse=parse_any_text, env="ETCD_PASSWORD", help="password of that user")
+    etcd_prefix: bytes = flag("/coil/", parse=parse_prefix, group=Group.ETCD, help="what v1's keys begin with")
+    etcd_timeout: float = flag(
+        "2s", parse=parse_period, group=Group.ETCD, help="how long a connection to etcd may take"
+    )
+    etcd_tls_ca: Path | None = flag(
+        "", parse=parse_optional_path, group=Group.ETCD, help="file with the authority of etcd's certificate"
+    )
+    etcd_tls_cert: Path | None = flag(
+        "", parse=parse_optional_path, group=Group.ETCD, help="file with a client certificate for etcd"
+    )
+    etcd_tls_key: Path | None = flag(
+        "", parse=parse_optional_path, group=Group.ETCD, help="file with the key of that certificate"
+    )
+    etcd_username: str = flag("", parse=parse_any_text, group=Group.ETCD, help="user of etcd, where it has users")
+    etcd_password: str = flag(
+        "", parse=parse_any_text, env="ETCD_PASSWORD", group=Group.ETCD, help="password of that user"
+    )
     skip_uninstall: bool = flag(
-        "false", parse=parse_boolean, help="DANGER: leave v1 running, which may give addresses that the dump lacks"
+        "false",
+        parse=parse_boolean,
+        group=Group.MIGRATION,
+        help="DANGER: leave v1 running, which may give addresses that the dump lacks",
     )
     output: Path | None = flag(
-        "", parse=parse_optional_path, help="file for the manifests, replaced as a whole; standard output if not given"
+        "",
+        parse=parse_optional_path,
+        group=Group.MIGRATION,
+        help="file for the manifests, replaced as a whole; standard output if not given",
     )
-    timeout: float = flag("2m", parse=parse_period, help="how long each part of v1 may take to end")
+    timeout: float = flag(
+        "2m", parse=parse_period, group=Group.MIGRATION, help="how long each part of v1 may take to end"
+    )
 
     @property
     def etcd(self) -> EtcdAccess:
@@ -105,12 +133,17 @@ class DumpSettings(ClusterSettings):
 class ReplaceSettings(ClusterSettings):
     """Times are in seconds."""
 
-    interval: float = flag("10s", parse=parse_duration, help="how long to wait before the pods of the next node")
-    timeout: float = flag("10m", parse=parse_period, help="how long one pod may take to end")
-    coild: DaemonSetName | None = flag(
-        "kube-system/coild", parse=parse_daemon_set, help="DaemonSet to restart at the end; empty for none"
+    interval: float = flag(
+        "10s", parse=parse_duration, group=Group.MIGRATION, help="how long to wait before the pods of the next node"
     )
-    yes: bool = flag("false", parse=parse_boolean, help="do not ask before pods are deleted")
+    timeout: float = flag("10m", parse=parse_period, group=Group.MIGRATION, help="how long one pod may take to end")
+    coild: DaemonSetName | None = flag(
+        "kube-system/coild",
+        parse=parse_daemon_set,
+        group=Group.MIGRATION,
+        help="DaemonSet to restart at the end; empty for none",
+    )
+    yes: bool = flag("false", parse=parse_boolean, group=Group.MIGRATION, help="do not ask before pods are deleted")
 
     @property
     def options(self) -> ReplaceOptions:

@@ -8,7 +8,17 @@ from coil.crd.names import NodeName
 from coil.podnet.plan import RoutePolicy
 from coil.runtime.duration import parse_duration, parse_period
 from coil.runtime.endpoint import Endpoint, parse_optional_endpoint
-from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path, parse_path, parse_text, variable
+from coil.runtime.flag import (
+    Group,
+    flag,
+    kind,
+    parse_boolean,
+    parse_integer,
+    parse_optional_path,
+    parse_path,
+    parse_text,
+    variable,
+)
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 from coild.addresses.supply import SupplyOptions
 
@@ -24,6 +34,7 @@ class HostAddress(StrEnum):
     NODE_IP = "node-ip"
 
 
+@kind("link-local|node-ip")
 def _parse_host_address(text: str) -> HostAddress:
     try:
         return HostAddress(text)
@@ -31,6 +42,7 @@ def _parse_host_address(text: str) -> HostAddress:
         raise ValueError("link-local or node-ip") from None
 
 
+@kind("NODE")
 def _parse_node_name(text: str) -> NodeName:
     return NodeName(parse_text(text))
 
@@ -42,80 +54,127 @@ class Settings(FrameSettings):
     metrics_addr: Endpoint = metrics_flag(":9384")
     health_addr: Endpoint = health_flag(":9385")
     inspect_addr: Endpoint | None = flag(
-        ":6666", parse=parse_optional_endpoint, help="address of /ip-manager; without a host, 127.0.0.1; off for none"
+        ":6666",
+        parse=parse_optional_endpoint,
+        group=Group.INSPECTION,
+        help="address of /ip-manager; without a host, 127.0.0.1; off for none",
     )
     inspect_page_addr: Endpoint | None = flag(
-        ":9383", parse=parse_optional_endpoint, help="the same for browsers, which refuse port 6666; off for none"
+        ":9383",
+        parse=parse_optional_endpoint,
+        group=Group.INSPECTION,
+        help="another address of the same page, for browsers, which refuse port 6666; off for none",
     )
     node_name: NodeName = variable("COIL_NODE_NAME", parse=_parse_node_name, help="the Node this process runs on")
     kubeconfig: Path | None = flag(
-        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
+        "",
+        parse=parse_optional_path,
+        env="KUBECONFIG",
+        group=Group.API_SERVER,
+        help="how to reach the API server; in-cluster if not given",
     )
-    socket: Path = flag("/run/coild.sock", parse=parse_path, help="the Unix socket that the plugin calls")
-    pod_table_id: int = flag("116", parse=_TABLES, help="routing table of the routes to this node's pods")
-    pod_rule_prio: int = flag("2000", parse=_PRIORITIES, help="priority of the rule that looks up the pod table")
-    export_table_id: int = flag("119", parse=_TABLES, help="routing table that a routing daemon announces")
-    protocol_id: int = flag("30", parse=_PROTOCOLS, help="protocol of the routes that coild makes")
+    socket: Path = flag(
+        "/run/coild.sock", parse=parse_path, group=Group.PODS, help="the Unix socket that the plugin calls"
+    )
+    pod_table_id: int = flag(
+        "116", parse=_TABLES, group=Group.PODS, help="routing table of the routes to this node's pods"
+    )
+    pod_rule_prio: int = flag(
+        "2000", parse=_PRIORITIES, group=Group.PODS, help="priority of the rule that looks up the pod table"
+    )
+    export_table_id: int = flag(
+        "119", parse=_TABLES, group=Group.ROUTES, help="routing table that a routing daemon announces"
+    )
+    protocol_id: int = flag("30", parse=_PROTOCOLS, group=Group.ROUTES, help="protocol of the routes that coild makes")
     enable_ipam: bool = flag(
         "true",
         parse=parse_boolean,
-        help="give pods their addresses and wire them; without, this serves egress NAT only, chained after another "
-        "plugin that does so",
+        group=Group.PODS,
+        help="assign addresses to pods and wire them; if false, coild only serves egress NAT, chained after another "
+        "plugin",
     )
     enable_egress: bool = flag(
         "true",
         parse=parse_boolean,
-        help="give pods that name an Egress in an annotation their tunnels; needs the kernel modules fou and fou6 on "
-        "nodes where there are such pods, which are told if they lack",
+        group=Group.EGRESS,
+        help="set up tunnels for pods that name an Egress in an annotation; nodes with such pods need the kernel "
+        "modules fou and fou6",
     )
     enable_originating_only: bool = flag(
         "false",
         parse=parse_boolean,
-        help="pods with an Egress answer connections from outside where these came in, not through a tunnel",
+        group=Group.EGRESS,
+        help="clients of an Egress answer connections from outside on the way these came in, not through the tunnel",
     )
-    egress_port: int = flag("5555", parse=parse_integer(1, 65535), help="UDP port of the tunnels, the same everywhere")
-    compat_calico: bool = flag("false", parse=parse_boolean, help="name host ends of veths as Calico does")
+    egress_port: int = flag(
+        "5555", parse=parse_integer(1, 65535), group=Group.EGRESS, help="UDP port of the tunnels, the same everywhere"
+    )
+    compat_calico: bool = flag(
+        "false", parse=parse_boolean, group=Group.PODS, help="name host ends of veths as Calico does"
+    )
     host_address: HostAddress = flag(
         "link-local",
         parse=_parse_host_address,
+        group=Group.PODS,
         help="the pods' gateway: link-local (169.254.1.1 and fe80::1) or node-ip (the Node's InternalIPs)",
     )
     mtu: int = flag(
-        "0", parse=parse_integer(0, 65535), help="MTU of the pods in bytes; 0 for that of the node's uplink"
+        "0",
+        parse=parse_integer(0, 65535),
+        group=Group.PODS,
+        help="MTU of the pods in bytes; 0 for that of the node's uplink",
     )
     addressblock_gc_interval: float = flag(
-        "5m", parse=parse_period, help="how often addresses and blocks that nobody uses are looked for"
+        "5m",
+        parse=parse_period,
+        group=Group.POOLS,
+        help="interval between two collections of unused addresses and blocks",
     )
     cooling: float = flag(
-        "30s", parse=parse_duration, help="how long a freed address, and a block without a pod, rests before it is used"
+        "30s",
+        parse=parse_duration,
+        group=Group.POOLS,
+        help="how long a freed address, or a block without pods, stays unused",
     )
     warm_addresses: int = flag(
         "0",
         parse=parse_integer(0, 4096),
-        help="how many free addresses are kept of each pool that a pod here uses, so that the next pods need not wait",
+        group=Group.POOLS,
+        help="free addresses to keep ready in each pool that pods of this node use",
     )
     journal: Path | None = flag(
         "/run/coild.journal",
         parse=parse_optional_path,
-        help="a file that tells the next process which addresses still rest, and whose they are; none if empty",
+        group=Group.POOLS,
+        help="file that keeps cooldowns and owners of addresses across restarts; none if empty",
     )
-    acquire_timeout: float = flag("10s", parse=parse_period, help="how long an ADD may wait for an address")
+    acquire_timeout: float = flag(
+        "10s", parse=parse_period, group=Group.POOLS, help="how long an ADD may wait for an address"
+    )
     clear_routes_on_shutdown: bool = flag(
         "false",
         parse=parse_boolean,
+        group=Group.ROUTES,
         help="withdraw the exported routes, and those of --route-sync, when this process is stopped",
     )
     route_sync: bool = flag(
         "false",
         parse=parse_boolean,
+        group=Group.ROUTES,
         help="route the other nodes' blocks via these nodes' InternalIPs: for a flat layer 2 network without a "
         "routing daemon",
     )
     route_sync_protocol_id: int = flag(
-        "31", parse=_PROTOCOLS, help="protocol of the routes that --route-sync makes in the main table"
+        "31",
+        parse=_PROTOCOLS,
+        group=Group.ROUTES,
+        help="protocol of the routes that --route-sync makes in the main table",
     )
     route_sync_interval: float = flag(
-        "1m", parse=parse_period, help="how often the routes of --route-sync are compared with the kernel's"
+        "1m",
+        parse=parse_period,
+        group=Group.ROUTES,
+        help="interval between two comparisons of these routes with the kernel",
     )
 
     def supply_options(self, node_uid: str) -> SupplyOptions:

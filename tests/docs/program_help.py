@@ -34,12 +34,17 @@ _VALUED: Final = {"-n", "-o", "--namespace"}
 
 
 @cache
-def own_flags(program: str) -> frozenset[str]:
-    """Of one of our programs."""
+def own_help(program: str) -> str:
+    """What `--help` of one of our programs prints."""
     text = io.StringIO()
     with redirect_stdout(text), suppress(SystemExit):
         parse_settings(OURS[program], ["--help"], {}, program=program, about="")
-    return frozenset(_FLAG.findall(text.getvalue()))
+    return text.getvalue()
+
+
+def own_flags(program: str) -> frozenset[str]:
+    """Of one of our programs."""
+    return frozenset(_FLAG.findall(own_help(program)))
 
 
 def subcommand(words: Sequence[str]) -> tuple[str, ...]:

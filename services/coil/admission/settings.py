@@ -7,9 +7,10 @@ from pathlib import Path
 from coil.crd.names import is_object_name
 from coil.runtime.duration import parse_period
 from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import flag, parse_optional_path
+from coil.runtime.flag import Group, flag, kind, parse_optional_path
 
 
+@kind("HOST[,HOST...]")
 def parse_hosts(text: str) -> tuple[str, ...]:
     """Names and addresses between commas, none twice; empty means none."""
     hosts = [_parse_host(host.strip()) for host in text.split(",")] if text else []
@@ -32,14 +33,21 @@ class AdmissionSettings:
 
     webhook_addr: Endpoint
     webhook_host: tuple[str, ...] = flag(
-        "", parse=parse_hosts, help="further names or addresses of the webhooks, for self-managed certificates"
+        "",
+        parse=parse_hosts,
+        group=Group.WEBHOOKS,
+        help="further names or addresses of the webhooks, for self-managed certificates",
     )
     cert_dir: Path | None = flag(
         "",
         parse=parse_optional_path,
+        group=Group.WEBHOOKS,
         help="folder of tls.crt and tls.key (and ca.crt, to be put into the webhook configurations); "
         "self-managed certificates if not given",
     )
     cert_check_interval: float = flag(
-        "1m", parse=parse_period, help="how often certificates and webhook configurations are looked at"
+        "1m",
+        parse=parse_period,
+        group=Group.WEBHOOKS,
+        help="how often certificates and webhook configurations are looked at",
     )

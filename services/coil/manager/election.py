@@ -11,10 +11,11 @@ from coil.reconcile.leader import LeaderElector
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.watchdog import WatchdogThread
 from coil.runtime.duration import parse_period
-from coil.runtime.flag import flag, parse_text
+from coil.runtime.flag import Group, flag, kind, parse_text
 from coil.runtime.process import Process
 
 
+@kind("PERIOD")
 def parse_lease(text: str) -> LeaderTiming:
     """The timing of an election whose lease has that length, in whole seconds."""
     seconds = parse_period(text)
@@ -30,9 +31,14 @@ class ElectionSettings:
     """The settings of a process that elects a leader among its replicas; its own settings extend them."""
 
     lease_duration: LeaderTiming = flag(
-        "15s", parse=parse_lease, help="how long after a leader's death another replica takes over"
+        "15s",
+        parse=parse_lease,
+        group=Group.ELECTION,
+        help="how long after a leader's death another replica takes over",
     )
-    lease_namespace: str = flag("kube-system", parse=parse_text, help="where the lease of the leader election is kept")
+    lease_namespace: str = flag(
+        "kube-system", parse=parse_text, group=Group.ELECTION, help="where the lease of the leader election is kept"
+    )
 
 
 class Election:

@@ -2,10 +2,13 @@
 
 import re
 
+from coil.runtime.flag import kind
+
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.ASCII)
 
 
+@kind("DURATION")
 def parse_duration(text: str) -> float:
     """Seconds, never negative. Raises ValueError saying what is expected.
 
@@ -22,6 +25,7 @@ def parse_duration(text: str) -> float:
     return total
 
 
+@kind("PERIOD")
 def parse_period(text: str) -> float:
     """`parse_duration`, but longer than nothing: for what is repeated or waited for."""
     seconds = parse_duration(text)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from coil.crd.names import is_namespace_name
-from coil.runtime.flag import flag
+from coil.runtime.flag import Group, flag, kind
 
 EIP_LEASE_NAMESPACE: Final = "coil-eip-leases"
 """What the chart makes, with the roles."""
 
 
+@kind("NAMESPACE")
 def parse_namespace(text: str) -> str:
     """The name of a namespace."""
     if not is_namespace_name(text):
@@ -28,5 +29,6 @@ class EipLeaseSettings:
     eip_lease_namespace: str = flag(
         EIP_LEASE_NAMESPACE,
         parse=parse_namespace,
+        group=Group.EIP,
         help="the namespace of the gateway nodes' Leases; coil-egress-controller and the agents must be told the same",
     )

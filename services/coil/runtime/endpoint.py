@@ -6,6 +6,8 @@ An empty host is 127.0.0.1, not everything: opening a port to the network is a d
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from coil.runtime.flag import kind
+
 LOOPBACK = "127.0.0.1"
 
 
@@ -20,6 +22,7 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+@kind("HOST:PORT")
 def parse_endpoint(text: str) -> Endpoint:
     """`[host]:port`. Raises ValueError saying what is expected."""
     host, colon, port_text = text.rpartition(":")
@@ -38,12 +41,14 @@ def parse_endpoint(text: str) -> Endpoint:
     return Endpoint(host or LOOPBACK, int(port_text))
 
 
+@kind("HOST:PORT")
 def parse_open_endpoint(text: str) -> Endpoint:
     """As `parse_endpoint`, but without a host it is every address: for what others ask over the network."""
     endpoint = parse_endpoint(text)
     return Endpoint("", endpoint.port) if text.startswith(":") else endpoint
 
 
+@kind("HOST:PORT|off")
 def parse_optional_endpoint(text: str) -> Endpoint | None:
     """`[host]:port`, or None for `off` and for nothing. Raises ValueError."""
     if text in ("", "off"):

@@ -2,28 +2,59 @@
 
     @dataclass(frozen=True, kw_only=True)
     class Settings(FrameSettings):
-        gc_interval: float = flag("5m", parse=parse_period, help="how often unused blocks are looked for")
+        gc_interval: float = flag("5m", parse=parse_period, group=Group.POOLS, help="interval between two collections")
         node_name: str = variable("COIL_NODE_NAME", parse=parse_text, help="the node this process runs on")
 
 declares `--gc-interval` with that default (underscores become dashes) and a variable that must be set. A
 default is text and goes through the same parser as a given value. The command line wins over the
 environment, the environment over the default.
 A parser returns the value or raises ValueError with a noun phrase, what it expected; the message for the
-user adds name and value. Spelling follows Go's pflag: `--name=value`, `--name value`, and for booleans
-`--name` or `--name=false`.
+user adds name and value. `kind` names what it reads for `--help`, which lists flags by their groups. Spelling follows
+Go's pflag: `--name=value`, `--name value`, and for booleans `--name` or `--name=false`.
 """
 
 import argparse
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+Parser = TypeVar("Parser", bound=Callable[[str], Any])
 
 _METADATA = "coil.flag"
+_KIND = "coil_flag_kind"
 _BOOLEANS = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+
+
+class Group(StrEnum):
+    """The headings of `--help`, in their order; the same in all programs."""
+
+    API_SERVER = "API server"
+    POOLS = "Address pools and blocks"
+    PODS = "Pods"
+    ROUTES = "Routes"
+    EGRESS = "Egress NAT"
+    EIP = "Floating egress addresses"
+    ETCD = "etcd of Coil v1"
+    MIGRATION = "Migration"
+    INSPECTION = "Inspection"
+    WEBHOOKS = "Webhooks"
+    ELECTION = "Leader election"
+    PROCESS = "Process"
+    OTHER = "Other"
+
+
+def kind(name: str) -> Callable[[Parser], Parser]:
+    """Call what a parser reads by this name in `--help`: PERIOD, HOST:PORT, CIDR."""
+
+    def mark(parse: Parser) -> Parser:
+        setattr(parse, _KIND, name)
+        return parse
+
+    return mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +66,26 @@ class _Origin:
     default: str | None
     parse: Callable[[str], Any]
     help: str
+    group: Group = Group.OTHER
 
     @property
     def destination(self) -> str:
         return self.spelling.removeprefix("--").replace("-", "_")
 
 
-def flag(default: str | None, *, parse: Callable[[str], T], help: str, env: str = "") -> T:  # noqa: A002
+def flag(
+    default: str | None,
+    *,
+    parse: Callable[[str], T],
+    help: str,  # noqa: A002
+    env: str = "",
+    group: Group = Group.OTHER,
+) -> T:
     """A setting with a flag, and with `env` also a variable. `default` None: one of them must be given.
 
     Typed as the value it will hold, so that the field can be annotated with that.
     """
-    return cast(T, _field(_Origin(spelling="--", variable=env, default=default, parse=parse, help=help)))
+    return cast(T, _field(_Origin(spelling="--", variable=env, default=default, parse=parse, help=help, group=group)))
 
 
 def variable(name: str, *, parse: Callable[[str], T], help: str, default: str | None = None) -> T:  # noqa: A002
@@ -106,23 +145,26 @@ def _parser(origins: Collection[_Origin], *, program: str, about: str) -> argpar
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for origin in origins:
-        if not origin.spelling:
-            continue
+    flags = sorted(
+        (origin for origin in origins if origin.spelling), key=lambda origin: list(Group).index(origin.group)
+    )
+    headings = {group: parser.add_argument_group(group) for group in dict.fromkeys(origin.group for origin in flags)}
+    for origin in flags:
+        heading = headings[origin.group]
         note = f" (default {origin.default})" if origin.default else ""
         if origin.variable:
             note += f" [{origin.variable}]"
         text = (origin.help + note).replace("%", "%%")
         if origin.parse is parse_boolean:
-            parser.add_argument(origin.spelling, nargs="?", const="true", metavar="true|false", help=text)
+            heading.add_argument(origin.spelling, nargs="?", const="true", metavar=_kind(origin), help=text)
         else:
-            parser.add_argument(origin.spelling, metavar=_kind(origin.parse), help=text)
+            heading.add_argument(origin.spelling, metavar=_kind(origin), help=text)
     return parser
 
 
-def _kind(parse: Callable[[str], Any]) -> str:
-    """What a value is called in `--help`: the parser's name, `parse_period` for a period."""
-    return getattr(parse, "__name__", "value").removeprefix("parse_").removeprefix("_").removeprefix("optional_")
+def _kind(origin: _Origin) -> str:
+    name: str = getattr(origin.parse, _KIND, "VALUE")
+    return name
 
 
 def _environment_help(origins: Sequence[_Origin]) -> str:
@@ -136,6 +178,7 @@ def _environment_help(origins: Sequence[_Origin]) -> str:
     return "\n".join(["environment:", *lines])
 
 
+@kind("true|false")
 def parse_boolean(text: str) -> bool:
     """As pflag reads it: true, 1, t, false, 0, f in any case."""
     try:
@@ -147,6 +190,7 @@ def parse_boolean(text: str) -> bool:
 def parse_integer(minimum: int, maximum: int) -> Callable[[str], int]:
     """A parser for whole numbers in decimal from `minimum` to `maximum`, both included."""
 
+    @kind("N")
     def number(text: str) -> int:
         digits = text.removeprefix("-")
         if digits.isascii() and digits.isdigit() and minimum <= int(text) <= maximum:
@@ -156,6 +200,7 @@ def parse_integer(minimum: int, maximum: int) -> Callable[[str], int]:
     return number
 
 
+@kind("TEXT")
 def parse_text(text: str) -> str:
     """Any text but an empty one."""
     if not text:
@@ -163,11 +208,13 @@ def parse_text(text: str) -> str:
     return text
 
 
+@kind("PATH")
 def parse_path(text: str) -> Path:
     """The path of a file or folder, which need not exist yet."""
     return Path(parse_text(text))
 
 
+@kind("PATH")
 def parse_optional_path(text: str) -> Path | None:
     """A path; empty means none."""
     return Path(text) if text else None
@@ -176,6 +223,7 @@ def parse_optional_path(text: str) -> Path | None:
 def parse_word(*words: str) -> Callable[[str], str]:
     """A parser that accepts exactly `words`."""
 
+    @kind("|".join(words))
     def word(text: str) -> str:
         if text in words:
             return text

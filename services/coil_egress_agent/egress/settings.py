@@ -11,10 +11,11 @@ from coil.egress.policy import TunnelPolicy
 from coil.kernel.family import Family, IPAddress
 from coil.runtime.duration import parse_duration, parse_period
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint
-from coil.runtime.flag import flag, parse_integer, parse_optional_path, variable
+from coil.runtime.flag import Group, flag, kind, parse_integer, parse_optional_path, variable
 from coil.runtime.settings import FrameSettings
 
 
+@kind("NAMESPACE")
 def parse_namespace(text: str) -> str:
     """The name of a namespace."""
     if not is_namespace_name(text):
@@ -22,6 +23,7 @@ def parse_namespace(text: str) -> str:
     return text
 
 
+@kind("NAME")
 def parse_egress_name(text: str) -> str:
     """The name of an Egress."""
     if not is_object_name(text):
@@ -29,6 +31,7 @@ def parse_egress_name(text: str) -> str:
     return text
 
 
+@kind("ADDR[,ADDR]")
 def parse_addresses(text: str) -> tuple[IPAddress, ...]:
     """One address, or one of each family between a comma, as a pod's `status.podIPs` is given to its containers."""
     try:
@@ -45,10 +48,16 @@ class Settings(FrameSettings):
     """coil-egress-agent's settings; times are in seconds."""
 
     metrics_addr: Endpoint = flag(
-        ":8080", parse=parse_open_endpoint, help="address of /metrics; without a host, every address"
+        ":8080",
+        parse=parse_open_endpoint,
+        group=Group.PROCESS,
+        help="address of /metrics; without a host, every address",
     )
     health_addr: Endpoint = flag(
-        ":8081", parse=parse_open_endpoint, help="address of /healthz and /readyz; without a host, every address"
+        ":8081",
+        parse=parse_open_endpoint,
+        group=Group.PROCESS,
+        help="address of /healthz and /readyz; without a host, every address",
     )
     namespace: str = variable("COIL_POD_NAMESPACE", parse=parse_namespace, help="the Egress's namespace")
     name: str = variable("COIL_EGRESS_NAME", parse=parse_egress_name, help="the Egress's name")
@@ -56,15 +65,22 @@ class Settings(FrameSettings):
         "COIL_POD_ADDRESSES", parse=parse_addresses, help="the pod's own addresses, between a comma (status.podIPs)"
     )
     kubeconfig: Path | None = flag(
-        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
+        "",
+        parse=parse_optional_path,
+        env="KUBECONFIG",
+        group=Group.API_SERVER,
+        help="how to reach the API server; in-cluster if not given",
     )
-    egress_port: int = flag("5555", parse=parse_integer(1, 65535), help="UDP port of the tunnels, at both ends")
+    egress_port: int = flag(
+        "5555", parse=parse_integer(1, 65535), group=Group.EGRESS, help="UDP port of the tunnels, at both ends"
+    )
     resync_interval: float = flag(
-        "5m", parse=parse_period, help="how often the kernel is compared with what it should hold"
+        "5m", parse=parse_period, group=Group.PROCESS, help="how often the kernel is compared with what it should hold"
     )
     drain: float = flag(
         "3s",
         parse=parse_duration,
+        group=Group.EGRESS,
         help="how long packets are forwarded after a stop was asked for, while others learn that this pod is not ready "
         "any more; at most half of --stop-timeout",
     )

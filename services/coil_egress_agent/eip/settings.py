@@ -10,7 +10,7 @@ from coil.kernel.family import IPNetwork
 from coil.runtime.duration import parse_duration, parse_period
 from coil.runtime.eip_lease import EipLeaseSettings
 from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import flag, parse_boolean, parse_integer, parse_optional_path
+from coil.runtime.flag import Group, flag, kind, parse_boolean, parse_integer, parse_optional_path
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 
 SHORTEST_FENCE: Final = 0.3
@@ -18,6 +18,7 @@ SHORTEST_FENCE: Final = 0.3
 LONGEST_FENCE: Final = 60.0
 
 
+@kind("NODE")
 def parse_node_name(text: str) -> str:
     """The name of a Node."""
     if not is_object_name(text):
@@ -25,6 +26,7 @@ def parse_node_name(text: str) -> str:
     return text
 
 
+@kind("DURATION")
 def parse_fence(text: str) -> float:
     """How long a renewal is good for."""
     seconds = parse_duration(text)
@@ -33,6 +35,7 @@ def parse_fence(text: str) -> float:
     return seconds
 
 
+@kind("CIDR[,CIDR...]")
 def parse_networks(text: str) -> tuple[IPNetwork, ...]:
     """Networks between commas; empty means none. An address within a network stands for the network."""
     try:
@@ -47,31 +50,54 @@ class Settings(EipLeaseSettings, FrameSettings):
 
     metrics_addr: Endpoint = metrics_flag(":9398")
     health_addr: Endpoint = health_flag(":9399")
-    node_name: str = flag(None, parse=parse_node_name, env="COIL_NODE_NAME", help="the Node that this runs on")
+    node_name: str = flag(
+        None, parse=parse_node_name, env="COIL_NODE_NAME", group=Group.PROCESS, help="the Node that this runs on"
+    )
     kubeconfig: Path | None = flag(
-        "", parse=parse_optional_path, env="KUBECONFIG", help="how to reach the API server; in-cluster if not given"
+        "",
+        parse=parse_optional_path,
+        env="KUBECONFIG",
+        group=Group.API_SERVER,
+        help="how to reach the API server; in-cluster if not given",
     )
     eip_lease: float = flag(
         "600ms",
         parse=parse_fence,
+        group=Group.EIP,
         help="how long a gateway carries its addresses after the last renewal of its Lease that was acknowledged; it "
         "is renewed three times as often",
     )
-    tunnel_port: int = flag("7789", parse=parse_integer(1, 65535), help="UDP port of the mesh; the same on all nodes")
-    tunnel_vni: int = flag("100", parse=parse_integer(1, 2**24 - 1), help="VNI of the mesh; the same on all nodes")
+    tunnel_port: int = flag(
+        "7789", parse=parse_integer(1, 65535), group=Group.EIP, help="UDP port of the mesh; the same on all nodes"
+    )
+    tunnel_vni: int = flag(
+        "100", parse=parse_integer(1, 2**24 - 1), group=Group.EIP, help="VNI of the mesh; the same on all nodes"
+    )
     cluster_cidr: tuple[IPNetwork, ...] = flag(
         "",
         parse=parse_networks,
+        group=Group.EIP,
         help="networks of the cluster beside its nodes and pods, between commas: the Services', and others that "
         "policies without destinations are not about",
     )
     keep_source: bool = flag(
-        "true", parse=parse_boolean, help="keep what enters the mesh from being masqueraded by the CNI plugin"
+        "true",
+        parse=parse_boolean,
+        group=Group.EIP,
+        help="keep what enters the mesh from being masqueraded by the CNI plugin",
     )
     forward_shim: bool = flag(
-        "false", parse=parse_boolean, help="have iptables' chain FORWARD accept policy traffic where its policy is DROP"
+        "false",
+        parse=parse_boolean,
+        group=Group.EIP,
+        help="have iptables' chain FORWARD accept policy traffic where its policy is DROP",
     )
     resync_interval: float = flag(
-        "5m", parse=parse_period, help="how often the kernel is compared with what it should hold"
+        "5m", parse=parse_period, group=Group.PROCESS, help="how often the kernel is compared with what it should hold"
     )
-    cleanup: bool = flag("false", parse=parse_boolean, help="undo all that the agent has made on this node, and exit")
+    cleanup: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.PROCESS,
+        help="undo all that the agent has made on this node, and exit",
+    )

@@ -9,7 +9,9 @@ import pytest
 from coil.runtime.duration import parse_period
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import (
+    Group,
     flag,
+    kind,
     parse_boolean,
     parse_integer,
     parse_optional_path,
@@ -26,7 +28,9 @@ from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 class Settings(FrameSettings):
     metrics_addr: Endpoint = metrics_flag(":9384")
     health_addr: Endpoint = health_flag(":9385")
-    gc_interval: float = flag("5m", parse=parse_period, help="how often unused blocks are looked for")
+    gc_interval: float = flag(
+        "5m", parse=parse_period, group=Group.POOLS, help="how often unused blocks are looked for"
+    )
     pod_table_id: int = flag("116", parse=parse_integer(1, 252), help="routing table; 50% of all bugs")
     compat_calico: bool = flag("false", parse=parse_boolean, help="name veths as Calico does")
     enable_ipam: bool = flag("true", parse=parse_boolean, help="give addresses to pods")
@@ -154,11 +158,34 @@ def test_help_says_everything(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(capsys.readouterr().out.split())
     for part in (
         "Gives addresses to pods.",
-        "--gc-interval period how often unused blocks are looked for (default 5m)",
-        "--pod-table-id number routing table; 50% of all bugs (default 116)",
+        "--gc-interval PERIOD how often unused blocks are looked for (default 5m)",
+        "--pod-table-id N routing table; 50% of all bugs (default 116)",
         "--compat-calico [true|false] name veths as Calico does (default false)",
-        "--kubeconfig path the API server [KUBECONFIG]",
-        "--metrics-addr endpoint address of /metrics; without a host, 127.0.0.1 (default :9384)",
+        "--kubeconfig PATH the API server [KUBECONFIG]",
+        "--metrics-addr HOST:PORT address of /metrics; without a host, 127.0.0.1 (default :9384)",
         "environment: COIL_NODE_NAME the node this runs on ZONE where it stands (default here)",
     ):
         assert part in text
+
+
+def test_help_lists_flags_by_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--help")
+    lines = capsys.readouterr().out.splitlines()
+    headings = [line for line in lines if line.endswith(":") and line[0] not in " -"]
+    assert headings == ["options:", "Address pools and blocks:", "Process:", "Other:", "environment:"]
+    pools = lines[lines.index("Address pools and blocks:") + 1 : lines.index("Process:")]
+    assert [line.split()[0] for line in pools if line.startswith("  --")] == ["--gc-interval"]
+
+
+def test_a_parser_without_a_kind_reads_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Two:
+        plain: str = flag("", parse=str.strip, help="what")
+        named: str = flag("", parse=kind("CIDR")(lambda text: text), help="where")
+
+    with pytest.raises(SystemExit):
+        parse_settings(Two, ["--help"], {}, program="x", about="")
+    text = capsys.readouterr().out
+    assert "--plain VALUE" in text
+    assert "--named CIDR" in text
