@@ -24,6 +24,7 @@ from integration.cluster.requirement import (  # noqa: E402 - found through the 
     check_namespaces,
     check_requirements,
 )
+from integration.vm.boot import check_folder  # noqa: E402 - the same
 from integration.vm.feature import missing_features  # noqa: E402 - the same
 
 VENV = ROOT / ".venv"
@@ -101,6 +102,8 @@ def check_machine() -> None:
         raise RequirementError(
             "network namespaces and containers need root; run the same command as root (sudo make ...)."
         )
+    if problem := check_folder(ROOT):
+        raise RequirementError(f"this checkout cannot be tested where it is: {problem}.")
 
 
 def quiet(*argv: str) -> bool:

@@ -48,12 +48,19 @@ def main(arguments: list[str]) -> int:
     if inside_room():
         furnish_room()
     elif not room_obstacle():
+        _fetch_for(wanted)
         return run_in_room(arguments)
     readings = _take_all(wanted)
     write_json(_RESULT, readings)
     print(render_table(readings))
     print(f"\nwritten to {_RESULT}")
     return 0 if all(reading.value is not None for reading in readings) else 1
+
+
+def _fetch_for(wanted: tuple[Figure, ...]) -> None:
+    for part in _PARTS:
+        if part.fetch is not None and any(figure in wanted for figure in part.figures):
+            part.fetch()
 
 
 def _take_all(wanted: tuple[Figure, ...]) -> list[Reading]:

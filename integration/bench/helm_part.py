@@ -57,4 +57,4 @@ def _addresses(cluster: Cluster) -> list[str]:
     return [entry["ip"] for entry in pod["status"].get("podIPs", ())]
 
 
-PART = Part("helm", (FIRST_POD,), measure_install)
+PART = Part("helm", (FIRST_POD,), measure_install, fetch=build_image)

@@ -13,11 +13,14 @@ class Part:
     """`measure` takes the figures that are wanted (never none) and yields readings as they become known.
 
     It may yield more than was asked, may raise at any point, and has undone what it set up when it ends either way.
+    `fetch` brings what it needs from the package sources into the cache: it runs first, as there is no network in the
+    room where everything is measured.
     """
 
     name: str
     figures: tuple[Figure, ...]
     measure: Measure
+    fetch: Callable[[], object] | None = None
 
 
 def take_readings(part: Part, wanted: Collection[Figure]) -> list[Reading]:

@@ -34,6 +34,8 @@ class Errand:
     folder: Path
     results: Path | None
     """The machine's folder that is writable inside, at its own path."""
+    needed: Sequence[Path]
+    """Folders of the machine that the command must see even below a folder that is the guest's own, such as /tmp."""
     boot_modules: Sequence[str]
     """Files below /boot-modules of the initial file system, in their order."""
     modules: Sequence[str]
@@ -103,7 +105,7 @@ def _root_lines(errand: Errand) -> list[str]:
         "mount -t devtmpfs dev dev; mkdir -p dev/pts dev/shm",
         "mount -t devpts -o ptmxmode=666,mode=620 devpts dev/pts",
         "ln -sf /proc/self/fd dev/fd; ln -sf fd/0 dev/stdin; ln -sf fd/1 dev/stdout; ln -sf fd/2 dev/stderr",
-        *(f"mount -t tmpfs -o mode={mode} tmpfs {path}" for path, mode in _PRIVATE.items()),
+        *_private_lines(errand.needed),
         "mkdir -p run/lock; cp /errand run/errand",
     ]
     if errand.results is not None:
@@ -116,6 +118,30 @@ def _root_lines(errand: Errand) -> list[str]:
 
 
 _PRIVATE = {"run": "755", "tmp": "1777", "dev/shm": "1777", "var/tmp": "1777"}
+_KERNEL_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
+
+
+def check_folder(folder: Path) -> str:
+    """Why the guest cannot see the folder at its own path, as one sentence; "" when it can."""
+    for kernel in _KERNEL_FOLDERS:
+        if folder.is_relative_to(kernel):
+            return f"{folder} is below {kernel}, which the virtual machine's kernel has of its own: move it elsewhere"
+    return ""
+
+
+def _private_lines(needed: Sequence[Path]) -> list[str]:
+    """File systems of the guest's own, with those of the machine's folders put back that they would hide."""
+    hidden = [path for path in needed if any(path.is_relative_to(f"/{private}") for private in _PRIVATE)]
+    places = {path: shlex.quote(f".{path}") for path in hidden}
+    return [
+        *(f"mkdir -p /needed/{number}" for number in range(len(places))),
+        *(f"mount --bind {place} /needed/{number}" for number, place in enumerate(places.values())),
+        *(f"mount -t tmpfs -o mode={mode} tmpfs {path}" for path, mode in _PRIVATE.items()),
+        *(
+            f"mkdir -p {place} && mount --move /needed/{number} {place} || fail {shlex.quote(f'see {path}')}"
+            for number, (path, place) in enumerate(places.items())
+        ),
+    ]
 
 
 def _network_lines() -> list[str]:

@@ -11,11 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from integration.vm.archive import Archive
-from integration.vm.boot import Errand, render_boot, render_errand
+from integration.vm.boot import Errand, check_folder, render_boot, render_errand
 from integration.vm.bytecode import missing_bytecode
 from integration.vm.feature import MODULES, missing_features
 from integration.vm.kernel import Kernel, KernelError, cached_kernel
-from integration.vm.layer import select_files
+from integration.vm.layer import REPOSITORY, select_files
 from integration.vm.machine import QEMU, Machine, MachineError, choose_accelerator, run_machine
 from integration.vm.module_tree import BOOT, FOLDERS, OTHERS, ModuleTree, parse_dependencies
 
@@ -75,6 +75,10 @@ def _run_in_guest(argv: Sequence[str], environment: Mapping[str, str], terms: Te
         raise KernelError("there is no kernel to boot; python -m integration.vm.kernel brings one")
     if shutil.which(QEMU) is None:
         raise KernelError(f"{QEMU} is missing; install it: apt-get install qemu-system-x86")
+    needed = needed_folders(terms.payload)
+    for folder in (*needed, *([terms.results] if terms.results else [])):
+        if problem := check_folder(folder):
+            raise MachineError(problem)
     tree = parse_dependencies((kernel.modules / "modules.dep").read_text())
     boot_modules = tree.paths(BOOT)
     errand = Errand(
@@ -82,6 +86,7 @@ def _run_in_guest(argv: Sequence[str], environment: Mapping[str, str], terms: Te
         environment={**_inherited(environment), INSIDE_VARIABLE: "1"},
         folder=Path.cwd(),
         results=terms.results,
+        needed=needed,
         boot_modules=[PurePosixPath(path).name for path in boot_modules],
         modules=MODULES,
     )
@@ -99,6 +104,14 @@ def _run_in_guest(argv: Sequence[str], environment: Mapping[str, str], terms: Te
         sys.stdout.flush()
         sys.stderr.flush()
         return run_machine(machine, output=1, error=2, timeout=terms.timeout)
+
+
+def needed_folders(payload: Sequence[Path]) -> list[Path]:
+    """The folders that a run of the project's own programs reads, outermost only: checkout, interpreter, payload."""
+    asked = {REPOSITORY, *(Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)), Path.cwd()}
+    asked |= {path.resolve() if path.is_dir() else path.resolve().parent for path in payload}
+    asked.discard(Path("/"))
+    return sorted(path for path in asked if not any(path != other and path.is_relative_to(other) for other in asked))
 
 
 def _inherited(environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.vm.boot import REPORT_PORT, Errand, render_boot, render_errand
+from integration.vm.boot import REPORT_PORT, Errand, check_folder, render_boot, render_errand
 from integration.vm.machine import QEMU, Accelerator, Machine, MachineError, choose_accelerator, run_machine
 
 MACHINE = Machine(
@@ -25,6 +25,7 @@ ERRAND = Errand(
     environment={"NAME": "a value"},
     folder=Path("/work here"),
     results=None,
+    needed=[],
     boot_modules=["a.ko", "b.ko"],
     modules=["fou"],
 )
@@ -126,3 +127,22 @@ def test_the_command_reaches_the_guest_as_it_is() -> None:
 def test_modules_are_loaded_in_their_order() -> None:
     script = render_boot(ERRAND)
     assert script.index("/boot-modules/a.ko") < script.index("/boot-modules/b.ko")
+
+
+def test_a_checkout_below_a_folder_of_the_guests_own_is_seen_there() -> None:
+    text = render_boot(replace(ERRAND, needed=[Path("/run/a checkout"), Path("/home/me/other")]))
+    kept = text.index("mount --bind './run/a checkout' /needed/0")
+    hidden = text.index("mount -t tmpfs -o mode=755 tmpfs run")
+    back = text.index("mkdir -p './run/a checkout' && mount --move /needed/0 './run/a checkout'")
+    assert kept < hidden < back
+    assert "/home/me/other" not in text
+
+
+@pytest.mark.parametrize("folder", ["/dev/coil", "/proc/1/root/coil", "/sys/coil"])
+def test_a_folder_that_no_guest_can_see_is_named(folder: str) -> None:
+    assert folder in check_folder(Path(folder))
+
+
+@pytest.mark.parametrize("folder", ["/run/coil", "/device/coil", "/run/user/0/coil"])
+def test_any_other_folder_can_be_seen(folder: str) -> None:
+    assert check_folder(Path(folder)) == ""
