@@ -131,10 +131,22 @@ def exchange_marked(client: Netns, server: Netns, address: IPAddress, *, mark: i
         return str(peer[0])
 
 
-def steady(state: dict[str, Any]) -> dict[str, Any]:
-    """A namespace's state without what changes by itself: clocks of links."""
+def settled_state(netns: Netns) -> dict[str, Any]:
+    """The namespace's state once each of its IPv6 addresses has the local route that the kernel adds a moment later.
+
+    Without what changes by itself: the timers of links.
+    """
+    wait_until(lambda: not _unrouted(netns), what=f"local routes in {netns.name}", pause=0.01)
+    state = netns.state()
     for link in state["address"]:
         data = link.get("linkinfo", {}).get("info_data", {})
-        for clock in [key for key in data if key.endswith("_timer")]:
-            del data[clock]
+        for timer in [key for key in data if key.endswith("_timer")]:
+            del data[timer]
     return state
+
+
+def _unrouted(netns: Netns) -> set[str]:
+    """The IPv6 addresses of links that are up, but for those that have a local route."""
+    up = (link for link in netns.read("-6", "address") if "UP" in link["flags"])
+    addresses = {entry["local"] for link in up for entry in link["addr_info"] if entry["family"] == "inet6"}
+    return addresses - {route["dst"] for route in netns.read("-6", "route", "show", "table", "local", "type", "local")}

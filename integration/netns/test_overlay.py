@@ -17,7 +17,7 @@ from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
 from coil.netlink.overlay import OverlayNetwork
 from integration.netns.netns import Netns
-from integration.netns.segment import Ear, Host, Segment, exchange_marked, steady
+from integration.netns.segment import Ear, Host, Segment, exchange_marked, settled_state
 
 pytestmark = pytest.mark.kernel
 
@@ -273,7 +273,7 @@ async def test_marks_converge_and_others_rules_and_routes_stay(node: Host, overl
         "rule add priority 2000 table 116 protocol 30",
         "route add 192.0.2.0/24 dev egress.vxlan table 637534720 protocol 31",
     )
-    before = steady(node.netns.state())
+    before = settled_state(node.netns)
     for command in others:
         node.netns.ip(*command.split())
     foreign = node.netns.read("rule"), node.netns.read("route", "show", "table", "all", "proto", "31")
@@ -300,7 +300,7 @@ async def test_marks_converge_and_others_rules_and_routes_stay(node: Host, overl
     assert (node.netns.read("rule"), node.netns.read("route", "show", "table", "all", "proto", "31")) == foreign
     for command in others:
         node.netns.ip(*command.replace(" add ", " delete ").split())
-    assert steady(node.netns.state()) == before
+    assert settled_state(node.netns) == before
 
 
 async def test_packets_without_a_mark_of_another_node_skip_the_marks(node: Host, overlay: OverlayNetwork) -> None:
@@ -370,7 +370,7 @@ def _mac(frame: bytes, offset: int) -> str:
 async def test_cleaning_up_leaves_no_trace_and_takes_nothing_else(node: Host, overlay: OverlayNetwork) -> None:
     node.netns.ip("rule", "add", "priority", "1700", "fwmark", "0x5", "table", "5", "protocol", "31")
     node.netns.ip("-6", "neighbour", "add", "proxy", "fd00:1::77", "dev", "eth0")
-    before = steady(node.netns.state()), node.netns.read("-6", "neighbour", "show", "proxy")
+    before = settled_state(node.netns), node.netns.read("-6", "neighbour", "show", "proxy")
     for _ in range(2):
         await overlay.ensure_sysctls(tuple(Family))
         await overlay.ensure_tunnel(vxlan(1, local=node.ipv4))
@@ -379,7 +379,7 @@ async def test_cleaning_up_leaves_no_trace_and_takes_nothing_else(node: Host, ov
         await overlay.ensure_eip_device()
         await overlay.sync_eips([ip_address("10.1.0.99"), ip_address("fd00:1::99"), ip_address("203.0.113.9")])
         await overlay.clean_up()
-        assert (steady(node.netns.state()), node.netns.read("-6", "neighbour", "show", "proxy")) == before
+        assert (settled_state(node.netns), node.netns.read("-6", "neighbour", "show", "proxy")) == before
         await overlay.clean_up()
 
 
