@@ -15,8 +15,8 @@ from typing import Protocol
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import NAMESPACES, NODES, PODS, Namespace
 from coil.crd.names import ANNOTATION_POOL, DEFAULT_POOL, NodeName
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import ConflictError, NotFoundError
-from coil_migrator.cluster import Cluster
 from coil_migrator.conversion import Conversion, ConversionError, convert
 from coil_migrator.departure import wait_gone
 from coil_migrator.manifest import render_manifests
@@ -47,7 +47,9 @@ class DumpOptions:
     timeout: float = 120.0
 
 
-async def dump(cluster: Cluster, keys: KeySource, options: DumpOptions, *, progress: Progress, done: list[str]) -> str:
+async def dump(
+    cluster: ApiClient, keys: KeySource, options: DumpOptions, *, progress: Progress, done: list[str]
+) -> str:
     """The manifests. What was changed is added to `done`, one sentence each, as soon as it is true.
 
     Raises DumpError, EtcdError or ApiError; a cancellation leaves what `done` says.
@@ -82,7 +84,7 @@ async def dump(cluster: Cluster, keys: KeySource, options: DumpOptions, *, progr
     return render_manifests(conversion.pools, conversion.blocks)
 
 
-async def _look(cluster: Cluster, keys: KeySource, prefix: bytes) -> Conversion:
+async def _look(cluster: ApiClient, keys: KeySource, prefix: bytes) -> Conversion:
     entries = await keys.read(prefix)
     nodes = [NodeName(node.metadata.name) for node in await cluster.list(NODES)]
     try:
@@ -96,7 +98,7 @@ async def _look(cluster: Cluster, keys: KeySource, prefix: bytes) -> Conversion:
     return conversion
 
 
-async def _unmarked(cluster: Cluster, pools: tuple[AddressPool, ...], progress: Progress) -> list[str]:
+async def _unmarked(cluster: ApiClient, pools: tuple[AddressPool, ...], progress: Progress) -> list[str]:
     """The namespaces that v1 gave addresses from the pool of their name, and that do not say so yet."""
     found: list[str] = []
     for pool in pools:
@@ -114,7 +116,7 @@ async def _unmarked(cluster: Cluster, pools: tuple[AddressPool, ...], progress: 
     return found
 
 
-async def _exists(cluster: Cluster, item: V1Object) -> bool:
+async def _exists(cluster: ApiClient, item: V1Object) -> bool:
     try:
         await cluster.get(item.resource, item.name, namespace=item.namespace)
     except NotFoundError:
@@ -122,7 +124,7 @@ async def _exists(cluster: Cluster, item: V1Object) -> bool:
     return True
 
 
-async def _remove(cluster: Cluster, item: V1Object, timeout: float, done: list[str]) -> None:
+async def _remove(cluster: ApiClient, item: V1Object, timeout: float, done: list[str]) -> None:
     try:
         uid = (await cluster.get(item.resource, item.name, namespace=item.namespace)).metadata.uid
         await cluster.delete(item.resource, item.name, namespace=item.namespace, uid=uid)
@@ -139,7 +141,7 @@ async def _remove(cluster: Cluster, item: V1Object, timeout: float, done: list[s
         raise DumpError(f"v1's {item} is still there after {timeout:g} s: see what its finalizers wait for")
 
 
-async def _wait_for_writers(cluster: Cluster, timeout: float) -> None:
+async def _wait_for_writers(cluster: ApiClient, timeout: float) -> None:
     pods = partial(cluster.list, PODS, namespace=NAMESPACE)
 
     async def are_gone() -> bool:

@@ -14,8 +14,8 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.builtin import PODS, Pod
 from coil.crd.field_error import render_names
 from coil.crd.names import LABEL_RESERVED, RESERVED
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
-from coil_migrator.cluster import Cluster
 from coil_migrator.departure import wait_gone
 from coil_migrator.progress import Progress
 from coil_migrator.replacement import Replacement, describe_pod, find_tenants, plan_replacement
@@ -79,14 +79,14 @@ class Outlook:
         return found
 
 
-async def look(cluster: Cluster, options: ReplaceOptions) -> Outlook:
+async def look(cluster: ApiClient, options: ReplaceOptions) -> Outlook:
     """See what there is. Changes nothing. Raises ApiError."""
     blocks = await cluster.list(ADDRESS_BLOCKS, labels=_SELECTOR)
     replacement = plan_replacement(blocks, await cluster.list(PODS))
     return Outlook(replacement, len(blocks), await _restartable(cluster, options.coild))
 
 
-async def replace(cluster: Cluster, options: ReplaceOptions, *, progress: Progress, done: list[str]) -> None:
+async def replace(cluster: ApiClient, options: ReplaceOptions, *, progress: Progress, done: list[str]) -> None:
     """Do it, as of now. What was changed is added to `done`, one sentence each, as soon as it is true.
 
     Raises ReplaceError when something is left in the end, or ApiError; a cancellation leaves what `done` says.
@@ -117,7 +117,7 @@ async def replace(cluster: Cluster, options: ReplaceOptions, *, progress: Progre
         done.append(f"the DaemonSet {daemon_set} is being restarted")
 
 
-async def _end(cluster: Cluster, pod: Pod, timeout: float, done: list[str]) -> str:
+async def _end(cluster: ApiClient, pod: Pod, timeout: float, done: list[str]) -> str:
     """Delete the pod and wait until it is gone, or another one has its name. Returns why it is not, or nothing."""
     name, namespace, uid = pod.metadata.name, pod.metadata.namespace, pod.metadata.uid
     try:
@@ -138,7 +138,7 @@ async def _end(cluster: Cluster, pod: Pod, timeout: float, done: list[str]) -> s
     return "" if gone else f"has not ended within {timeout:g} s"
 
 
-async def _restartable(cluster: Cluster, name: DaemonSetName | None) -> DaemonSetName | None:
+async def _restartable(cluster: ApiClient, name: DaemonSetName | None) -> DaemonSetName | None:
     """The DaemonSet if it is there and was not restarted by an earlier run."""
     if name is None:
         return None
@@ -149,7 +149,7 @@ async def _restartable(cluster: Cluster, name: DaemonSetName | None) -> DaemonSe
     return None if found.spec.template.metadata.annotations.get(RESTART_MARK) == RESTART_VALUE else name
 
 
-async def _restart(cluster: Cluster, name: DaemonSetName) -> None:
+async def _restart(cluster: ApiClient, name: DaemonSetName) -> None:
     template = {"metadata": {"annotations": {RESTART_MARK: RESTART_VALUE}}}
     await cluster.patch(DAEMON_SETS, name.name, {"spec": {"template": template}}, namespace=name.namespace)
 

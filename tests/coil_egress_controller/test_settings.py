@@ -19,6 +19,7 @@ from coil_egress_controller.egress.own_image import (
 )
 from coil_egress_controller.eip.policy_version import UnservedPolicyError, choose_version, select_version, watch_version
 from coil_egress_controller.settings import Settings
+from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 
 
 def parse(*arguments: str, **environment: str) -> Settings:
@@ -83,10 +84,11 @@ async def test_without_a_name_of_its_own_pod_the_image_must_be_set() -> None:
         await find_own_image(KubeClient.connect(), namespace="", name="pod", container="main")
 
 
-class Versions:
+class Versions(MemoryClient):
     """Answers one after the other; the last one again and again."""
 
     def __init__(self, *answers: tuple[str, ...] | ApiError) -> None:
+        super().__init__(MemoryApi())
         self._answers = list(answers)
         self.slept: list[float] = []
 

@@ -3,39 +3,36 @@
 `reactions` play the controllers and kubelets: each is called after every deletion.
 """
 
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
-
-import msgspec
 
 from coil.crd.names import LABEL_NODE, LABEL_POOL, LABEL_RESERVED, RESERVED
 from coil.crd.resource import HasMetadata, Resource
-from coil.kube.errors import ApiError, ConflictError, NotFoundError
+from coil.kube.errors import ApiError
+from tests.coil.kube.memory_api import Call, Document, MemoryApi, MemoryClient, Moment
 
 T = TypeVar("T", bound=HasMetadata)
-Document = dict[str, Any]
 
 
-class MemoryCluster:
-    """A `Cluster`. `writes` are the changes that were asked for; `faults` are raised by the next calls of a verb."""
+class MemoryCluster(MemoryClient):
+    """`changes` are the writes that took effect; `faults` are raised by the next calls of a verb."""
 
     def __init__(self) -> None:
-        self.objects: dict[tuple[str, str, str], Document] = {}
-        self.writes: list[str] = []
+        super().__init__(MemoryApi(), self._pass)
+        self.objects = self.api.objects
+        self.changes: list[str] = []
         self.faults: dict[str, list[ApiError]] = {}
         self.reactions: list[Callable[[str, Document], None]] = []
         self.stubborn: set[str] = set()
         """Names of objects that are deleted in vain, as finalizers do it."""
-        self._numbers = itertools.count(1)
 
     # --- for tests
 
     def add(self, plural: str, name: str, *, namespace: str = "", **fields: Any) -> Document:
-        metadata = {"name": name, "namespace": namespace, "uid": f"uid-{next(self._numbers)}"}
-        metadata |= fields.pop("metadata", {})
-        document = self.objects[plural, namespace, name] = {"metadata": metadata, **fields}
-        return document
+        metadata = {"name": name, "namespace": namespace} | fields.pop("metadata", {})
+        resource: Resource[Any] = Resource("", "v1", plural, plural, namespaced=bool(namespace), type=dict)
+        self.api.put(resource, {"metadata": metadata, **fields})
+        return self.objects[plural, namespace, name]
 
     def add_pod(self, name: str, address: str, *, node: str = "node-1", **fields: Any) -> Document:
         """A pod of a controller, in the namespace `apps`, unless `fields` say otherwise."""
@@ -55,56 +52,20 @@ class MemoryCluster:
     def document(self, plural: str, name: str, namespace: str = "") -> Document:
         return self.objects[plural, namespace, name]
 
-    # --- as a Cluster
-
-    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        self._fault("get")
-        return msgspec.convert(self._find(resource, name, namespace), resource.type)
-
-    async def list(self, resource: Resource[T], *, namespace: str = "", labels: str = "") -> list[T]:
-        self._fault("list")
-        wanted = dict(pair.split("=") for pair in labels.split(",") if pair)
-        found = [
-            msgspec.convert(document, resource.type)
-            for (plural, place, _), document in sorted(self.objects.items())
-            if plural == resource.plural and namespace in {"", place}
-        ]
-        return [item for item in found if wanted.items() <= item.metadata.labels.items()]
-
-    async def patch(self, resource: Resource[T], name: str, patch: Mapping[str, Any], *, namespace: str = "") -> T:
-        self._fault("patch")
-        document = self._find(resource, name, namespace)
-        self.writes.append(f"patch {resource.plural} {name}")
-        _merge(document, patch)
-        return msgspec.convert(document, resource.type)
+    # --- as the API server
 
     async def delete(self, resource: Resource[T], name: str, *, namespace: str = "", uid: str = "") -> None:
-        self._fault("delete")
-        document = self._find(resource, name, namespace)
-        if uid not in {"", document["metadata"]["uid"]}:
-            raise ConflictError("the uid is another", status=409)
-        self.writes.append(f"delete {resource.plural} {name}")
-        if name not in self.stubborn:
-            del self.objects[resource.plural, namespace, name]
+        document = self.api.find_document(resource, name, namespace)
+        await super().delete(resource, name, namespace=namespace, uid=uid)
+        assert document is not None
+        if name in self.stubborn:
+            self.api.put(resource, document)
         for react in self.reactions:
             react(resource.plural, document)
 
-    def _find(self, resource: Resource[Any], name: str, namespace: str) -> Document:
-        assert resource.namespaced == bool(namespace), f"{resource.kind} and the namespace {namespace!r}"
-        try:
-            return self.objects[resource.plural, namespace, name]
-        except KeyError:
-            raise NotFoundError(f"{resource.plural} {name} not found", status=404) from None
-
-    def _fault(self, verb: str) -> None:
-        if waiting := self.faults.get(verb):
-            raise waiting.pop(0)
-
-
-def _merge(document: Document, patch: Mapping[str, Any]) -> None:
-    """RFC 7396, as far as nothing is taken away."""
-    for key, value in patch.items():
-        if isinstance(value, Mapping):
-            _merge(document.setdefault(key, {}), value)
-        else:
-            document[key] = value
+    async def _pass(self, call: Call, moment: Moment) -> None:
+        if moment is Moment.BEFORE:
+            if waiting := self.faults.get(call.verb):
+                raise waiting.pop(0)
+        elif call.verb in {"patch", "delete"}:
+            self.changes.append(f"{call.verb} {call.plural} {call.name}")

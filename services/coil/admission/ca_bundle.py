@@ -4,12 +4,13 @@ A configuration is patched only when it says something else, so that watching it
 work. Its other fields are the chart's and the admin's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import Resource
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
 
 GROUP = "admissionregistration.k8s.io"
@@ -47,16 +48,6 @@ VALIDATING: ConfigurationKind = Resource(
 )
 
 
-class ConfigurationClient(Protocol):
-    """The part of `coil.kube.client` that is used here."""
-
-    async def get(self, resource: ConfigurationKind, name: str, /) -> WebhookConfiguration: ...
-
-    async def patch(
-        self, resource: ConfigurationKind, name: str, patch: Sequence[Mapping[str, Any]], /
-    ) -> WebhookConfiguration: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Injection:
     """What one round has done: the configurations that were changed, and those that do not exist."""
@@ -84,7 +75,7 @@ class BundleInjector:
     """Keeps the bundle in the configurations of one name, of each of `kinds`."""
 
     def __init__(
-        self, client: ConfigurationClient, *, name: str, kinds: Sequence[ConfigurationKind] = (MUTATING, VALIDATING)
+        self, client: ApiClient, *, name: str, kinds: Sequence[ConfigurationKind] = (MUTATING, VALIDATING)
     ) -> None:
         self._client = client
         self._name = name

@@ -12,7 +12,7 @@ import msgspec
 
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import Resource
-from coil.kube.client import KubeClient
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
 
 TLS_TYPE = "kubernetes.io/tls"
@@ -36,7 +36,7 @@ SECRETS: Resource[Secret] = Resource("", "v1", "secrets", "Secret", namespaced=T
 class KubeSecretStore:
     """The Secret `namespace`/`name`. Raises ApiError; after an UnavailableError nobody knows what was written."""
 
-    client: KubeClient
+    client: ApiClient
     namespace: str
     name: str
 

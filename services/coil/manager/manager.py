@@ -22,11 +22,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from coil.crd.resource import HasMetadata
+from coil.kube.api_client import ApiClient
 from coil.manager.election import Election
 from coil.manager.term import Run, Term
 from coil.reconcile.cache import Cache, describe_unsynced, wait_synced
 from coil.reconcile.event_metric import EventMetrics
-from coil.reconcile.event_recorder import EventClient, EventRecorder
+from coil.reconcile.event_recorder import EventRecorder
 from coil.reconcile.informer import Informer, Source
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
@@ -84,7 +85,7 @@ class Manager:
             self._required.append(informer)
         return informer
 
-    def event_recorder(self, client: EventClient, *, host: str = "") -> EventRecorder:
+    def event_recorder(self, client: ApiClient, *, host: str = "") -> EventRecorder:
         """A recorder of Events by this program, which writes from now on. `host` is the node's name, if that matters.
 
         At most one for each process.

@@ -12,16 +12,16 @@ state of the objects is the truth.
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.event import EVENTS, MESSAGE_BYTES, Event, EventSource, EventType, ObjectReference
-from coil.crd.meta import ObjectMeta, Struct
-from coil.crd.resource import HasMetadata, Resource
+from coil.crd.meta import ObjectMeta
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -34,8 +34,6 @@ from coil.kube.errors import (
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.event_metric import EventMetrics
 from coil.reconcile.event_series import REPEAT_SECONDS, Drop, EventLedger, EventSubject, Series, Statement
-
-T = TypeVar("T", bound=HasMetadata)
 
 __all__ = ["EventRecorder", "EventSubject", "Recorder"]
 
@@ -59,14 +57,6 @@ class Recorder(Protocol):
         ...
 
 
-class EventClient(Protocol):
-    """The part of `coil.kube.client.KubeClient` that is used here."""
-
-    async def create(self, resource: Resource[T], body: Mapping[str, Any] | Struct, *, namespace: str = "") -> T: ...
-
-    async def patch(self, resource: Resource[T], name: str, patch: Mapping[str, Any], *, namespace: str = "") -> T: ...
-
-
 class EventRecorder:
     """A `Recorder`. Run `run()` in one task.
 
@@ -76,7 +66,7 @@ class EventRecorder:
 
     def __init__(
         self,
-        client: EventClient,
+        client: ApiClient,
         *,
         component: str,
         log: FilteringBoundLogger,

@@ -7,7 +7,7 @@ Every replica answers from before it knows the cluster. Until it is shown the ca
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -17,6 +17,7 @@ from coil.crd.builtin import NAMESPACES, Namespace
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
 from coil.crd.resource import HasMetadata, Resource
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
 from coil_egress_controller.cluster_view import Cache
 
@@ -40,16 +41,6 @@ class Picture(Protocol):
     def namespaces(self) -> Cache[Namespace]: ...
 
 
-class AdmissionReaderClient(Protocol):
-    """The part of `coil.kube.client.KubeClient` that is used here."""
-
-    async def get(self, resource: Resource[T], name: str) -> T: ...
-
-    async def list(self, resource: Resource[T]) -> list[T]: ...
-
-    async def create(self, resource: Resource[T], body: dict[str, Any]) -> T: ...
-
-
 class UnseenError(Exception):
     """Nobody knows at the moment; the message says what."""
 
@@ -57,7 +48,7 @@ class UnseenError(Exception):
 class AdmissionReader:
     """All methods raise UnseenError. Cancelled, they leave nothing behind."""
 
-    def __init__(self, client: AdmissionReaderClient, *, log: FilteringBoundLogger) -> None:
+    def __init__(self, client: ApiClient, *, log: FilteringBoundLogger) -> None:
         self._client = client
         self._log = log
         self._picture: Picture | None = None

@@ -6,11 +6,11 @@ controller may stop serving it; then the process ends and its successor chooses 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import POLICY_GROUP
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff
 
@@ -24,14 +24,6 @@ class UnservedPolicyError(Exception):
     """The API server serves no version that is known, or no longer the one in use."""
 
 
-class GroupClient(Protocol):
-    """The part of `coil.kube.client.KubeClient` that is used here."""
-
-    async def served_versions(self, group: str) -> tuple[str, ...]:
-        """Raises ApiError."""
-        ...
-
-
 def select_version(served: tuple[str, ...]) -> str:
     """Raises UnservedPolicyError."""
     for version in KNOWN_VERSIONS:
@@ -41,7 +33,7 @@ def select_version(served: tuple[str, ...]) -> str:
 
 
 async def choose_version(
-    client: GroupClient,
+    client: ApiClient,
     *,
     log: FilteringBoundLogger,
     random: Callable[[], float],
@@ -59,7 +51,7 @@ async def choose_version(
 
 
 async def watch_version(
-    client: GroupClient, version: str, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    client: ApiClient, version: str, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
     """Returns never; raises UnservedPolicyError when `version` is served no more."""
     while True:

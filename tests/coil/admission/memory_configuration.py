@@ -1,65 +1,53 @@
-"""Webhook configurations in memory, with patches as the API server applies them."""
+"""The API server as a bundle injector sees it: it keeps webhook configurations."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from coil.admission.ca_bundle import MUTATING, VALIDATING, ConfigurationKind, WebhookConfiguration
-from coil.kube.errors import ApiError, InvalidError, NotFoundError
+from coil.admission.ca_bundle import MUTATING, VALIDATING, ConfigurationKind
+from coil.kube.errors import ApiError
+from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 
 NAME = "webhooks"
 
 
-class MemoryConfigurations:
-    """A ConfigurationClient. `documents` by kind; calls are counted by verb; `fault` is raised while it is set."""
+class MemoryConfigurations(MemoryClient):
+    """A configuration of each kind at first; `fault` is raised by every call while it is set."""
 
     def __init__(self) -> None:
-        self.documents = {MUTATING.kind: document("mutate"), VALIDATING.kind: document("validate")}
+        super().__init__(MemoryApi(), self._pass)
         self.fault: ApiError | None = None
-        self.calls = {"get": 0, "patch": 0}
+        self.api.put(MUTATING, document("mutate"))
+        self.api.put(VALIDATING, document("validate"))
+
+    def count(self, verb: str) -> int:
+        return sum(call.verb == verb for call in self.calls)
 
     def bundles(self) -> set[bytes | None]:
         """What all webhooks say."""
         return {
             webhook.client_config.ca_bundle
-            for document in self.documents.values()
-            for webhook in msgspec.convert(document, WebhookConfiguration).webhooks or ()
+            for kind in (MUTATING, VALIDATING)
+            for configuration in self.api.all(kind)
+            for webhook in configuration.webhooks or ()
         }
 
     def overwrite(self, bundle: bytes) -> None:
-        for written in self.documents.values():
-            for webhook in written["webhooks"]:
+        for kind in (MUTATING, VALIDATING):
+            changed = self.api.find_document(kind, NAME)
+            assert changed is not None
+            for webhook in changed["webhooks"]:
                 webhook["clientConfig"]["caBundle"] = msgspec.to_builtins(bundle)
+            self.api.put(kind, changed)
 
-    async def get(self, resource: ConfigurationKind, name: str, /) -> WebhookConfiguration:
-        self._count("get")
-        return self._convert(resource)
+    def take(self, kind: ConfigurationKind) -> dict[str, Any]:
+        """Remove the configuration of a kind; returns it, for `api.put`."""
+        found = self.api.find_document(kind, NAME)
+        assert found is not None
+        self.api.remove(kind, NAME)
+        return found
 
-    async def patch(
-        self, resource: ConfigurationKind, name: str, patch: Sequence[Mapping[str, Any]], /
-    ) -> WebhookConfiguration:
-        self._count("patch")
-        self._convert(resource)
-        for operation in msgspec.to_builtins(patch):
-            *way, last = operation["path"].strip("/").split("/")
-            place: Any = self.documents[resource.kind]
-            for step in way:
-                place = place[int(step) if isinstance(place, list) else step]
-            if operation["op"] == "test":
-                if place[last] != operation["value"]:
-                    raise InvalidError("a test failed", status=422)
-            else:
-                place[last] = operation["value"]
-        return self._convert(resource)
-
-    def _convert(self, resource: ConfigurationKind) -> WebhookConfiguration:
-        if resource.kind not in self.documents:
-            raise NotFoundError(f"no {resource.kind}", status=404)
-        return msgspec.convert(self.documents[resource.kind], WebhookConfiguration)
-
-    def _count(self, verb: str) -> None:
-        self.calls[verb] += 1
+    async def _pass(self, _call: Call, _moment: Moment) -> None:
         if self.fault is not None:
             raise self.fault
 

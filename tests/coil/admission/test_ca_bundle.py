@@ -37,12 +37,12 @@ async def test_both_kinds_get_it_once() -> None:
     assert (await injector.inject(b"bundle")).patched == (MUTATING.kind, VALIDATING.kind)
     assert api.bundles() == {b"bundle"}
     assert (await injector.inject(b"bundle")).patched == ()
-    assert api.calls == {"get": 4, "patch": 2}
+    assert (api.count("get"), api.count("patch")) == (4, 2)
 
 
 async def test_a_missing_one_does_not_keep_the_other_from_it() -> None:
     api = MemoryConfigurations()
-    del api.documents[MUTATING.kind]
+    api.take(MUTATING)
     done = await BundleInjector(api, name=NAME).inject(b"bundle")
     assert (done.patched, done.missing) == ((VALIDATING.kind,), (MUTATING.kind,))
     assert api.bundles() == {b"bundle"}

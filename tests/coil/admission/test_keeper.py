@@ -108,11 +108,11 @@ class Life:
 
     @property
     def calls(self) -> int:
-        return sum(self.secret.calls.values()) + sum(self.api.calls.values())
+        return sum(self.secret.calls.values()) + len(self.api.calls)
 
     @property
     def writes(self) -> int:
-        return self.secret.writes + self.api.calls["patch"]
+        return self.secret.writes + self.api.count("patch")
 
 
 async def test_a_quiet_day() -> None:
@@ -138,7 +138,7 @@ async def test_twelve_years_at_two_looks_a_week() -> None:
     assert shown == [], "never without a good certificate"
     # A server certificate lives a year and is renewed after eight months; an authority after six years and eight.
     assert 18 <= life.secret.writes <= 20
-    assert life.api.calls["patch"] == 2 * 2
+    assert life.api.count("patch") == 2 * 2
     assert life.calls <= 3 * (life.wakes + 1) + life.writes
 
 
@@ -195,7 +195,7 @@ def test_two_replicas_that_cannot_agree_on_the_year_fight_slowly(wrong_by: timed
     longest = 2 * (2 * DAY / LONGEST_PAUSE + 7)
     assert 10 <= secret.writes <= longest, "an hour apart, after six doublings"
     assert secret.calls["read"] <= 2 * longest
-    assert api.calls["patch"] <= 4 * longest
+    assert api.count("patch") <= 4 * longest
 
 
 async def test_whoever_undoes_our_work_each_time_gets_it_done_hourly() -> None:
@@ -205,7 +205,7 @@ async def test_whoever_undoes_our_work_each_time_gets_it_done_hourly() -> None:
     await life.pass_time(days * DAY)
     slow = days * DAY / LONGEST_PAUSE
     assert life.wakes <= slow + 7, "six doublings lead from a minute to an hour"
-    assert life.api.calls["patch"] == 2 * (life.wakes + 1)
+    assert life.api.count("patch") == 2 * (life.wakes + 1)
 
 
 async def test_one_overwrite_is_repaired_at_the_next_look_and_the_pace_stays() -> None:
@@ -236,20 +236,21 @@ async def test_a_deleted_secret_is_made_again_and_both_authorities_are_trusted()
 
 async def test_configurations_that_come_later_do_not_wait_long_and_readiness_does_not_wait_for_them() -> None:
     life = Life()
-    installed = dict(life.api.documents)
-    life.api.documents.clear()
+    installed = {kind: life.api.take(kind) for kind in (MUTATING, VALIDATING)}
     await life.pass_time(2.0)
     assert life.keeper.check() is None
     assert life.secret.writes == 1
-    life.api.documents.update(installed)
+    for kind, configuration in installed.items():
+        life.api.api.put(kind, configuration)
     await life.pass_time(4.0)
     assert None not in life.api.bundles()
-    assert set(life.api.documents) == {MUTATING.kind, VALIDATING.kind}
+    assert all(life.api.api.find(kind, NAME) for kind in (MUTATING, VALIDATING))
 
 
 async def test_configurations_that_never_come_are_looked_for_once_a_period() -> None:
     life = Life()
-    life.api.documents.clear()
+    for kind in (MUTATING, VALIDATING):
+        life.api.take(kind)
     await life.pass_time(DAY)
     assert life.wakes <= DAY / PERIOD + 10
 
@@ -292,7 +293,7 @@ async def test_a_broken_source_is_reported_once_and_the_old_certificate_goes_on(
 async def test_without_a_bundle_no_configuration_is_touched() -> None:
     life = Life(source=ScriptedSource(Fetched(server_pair(), b"")))
     await life.pass_time(DAY)
-    assert life.api.calls == {"get": 0, "patch": 0}
+    assert life.api.calls == []
     assert life.keeper.check() is None
 
 

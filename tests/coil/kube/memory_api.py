@@ -63,7 +63,8 @@ class MemoryApi:
         self.groups: dict[str, tuple[str, ...]] = {}
         """The served versions by API group."""
         self._now = now
-        self._objects: dict[ObjectId, Document] = {}
+        self.objects: dict[ObjectId, Document] = {}
+        """As they are stored. Changed by hand, nobody is notified."""
         self._numbers = itertools.count(1)
         self._listeners: list[Callable[[], None]] = []
 
@@ -77,7 +78,7 @@ class MemoryApi:
         """Create or overwrite an object, its status included; returns a copy of what is stored."""
         document = _document(body)
         metadata = document["metadata"]
-        before = self._objects.get(_id(resource, metadata))
+        before = self.objects.get(_id(resource, metadata))
         if before is None:
             metadata.setdefault("uid", f"uid-{next(self._numbers)}")
             metadata.setdefault("creationTimestamp", self._now().isoformat())
@@ -88,23 +89,23 @@ class MemoryApi:
 
     def remove(self, resource: Resource[Any], name: str, namespace: str = "") -> None:
         """At once, whatever finalizers there are. KeyError if there is no such object."""
-        del self._objects[resource.plural, namespace, name]
+        del self.objects[resource.plural, namespace, name]
         self._notify()
 
     # --- reading
 
     def find(self, resource: Resource[T], name: str, namespace: str = "") -> T | None:
-        document = self._objects.get((resource.plural, namespace, name))
+        document = self.objects.get((resource.plural, namespace, name))
         return None if document is None else msgspec.convert(document, resource.type)
 
     def find_document(self, resource: Resource[Any], name: str, namespace: str = "") -> Document | None:
         """A copy."""
-        return deepcopy(self._objects.get((resource.plural, namespace, name)))
+        return deepcopy(self.objects.get((resource.plural, namespace, name)))
 
     def all(self, resource: Resource[T], namespace: str = "") -> list[T]:
         return [
             msgspec.convert(document, resource.type)
-            for (plural, found, _), document in sorted(self._objects.items())
+            for (plural, found, _), document in sorted(self.objects.items())
             if plural == resource.plural and namespace in {"", found}
         ]
 
@@ -116,7 +117,7 @@ class MemoryApi:
     def create(self, resource: Resource[T], body: Body) -> T:
         document = _document(body)
         metadata = document["metadata"]
-        if (key := _id(resource, metadata)) in self._objects:
+        if (key := _id(resource, metadata)) in self.objects:
             raise AlreadyExistsError(f"{key} exists", status=409)
         # The real API server's clock has seconds: objects often have the same age.
         metadata |= {"uid": f"uid-{next(self._numbers)}", "creationTimestamp": self._now().isoformat()}
@@ -176,7 +177,7 @@ class MemoryApi:
 
     def _existing(self, resource: Resource[Any], name: str, namespace: str) -> Document:
         try:
-            return self._objects[resource.plural, namespace, name]
+            return self.objects[resource.plural, namespace, name]
         except KeyError:
             raise NotFoundError(f"{resource.plural} {name} not found", status=404) from None
 
@@ -195,7 +196,7 @@ class MemoryApi:
             known = 0 if before is None else before["metadata"].get("generation", 0)
             metadata["generation"] = known + int(grown)
         metadata["resourceVersion"] = str(next(self._numbers))
-        self._objects[_id(resource, metadata)] = document
+        self.objects[_id(resource, metadata)] = document
         self._notify()
         return document
 
@@ -308,9 +309,9 @@ class MemoryClient:
 
 
 def _document(body: Mapping[str, Any] | HasMetadata | Struct) -> Document:
-    """A copy of its own, with JSON's types only, and without what the kind's name says already."""
-    document: Document = msgspec.to_builtins(body)
-    return {field: deepcopy(value) for field, value in document.items() if field not in {"apiVersion", "kind"}}
+    """A copy of its own, as JSON has it, and without what the kind's name says already."""
+    document: Document = msgspec.json.decode(msgspec.json.encode(body))
+    return {field: value for field, value in document.items() if field not in {"apiVersion", "kind"}}
 
 
 def _id(resource: Resource[Any], metadata: Mapping[str, Any]) -> ObjectId:

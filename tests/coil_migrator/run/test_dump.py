@@ -10,7 +10,8 @@ from coil.kube.errors import ForbiddenError, UnavailableError
 from coil_migrator.dump import DumpError, DumpOptions, dump
 from coil_migrator.progress import Progress
 from coil_migrator.v1_install import V1_OBJECTS
-from tests.coil_migrator.memory_cluster import Document, MemoryCluster
+from tests.coil.kube.memory_api import Document
+from tests.coil_migrator.memory_cluster import MemoryCluster
 from tests.coil_migrator.v1_cluster import V1Cluster
 
 OPTIONS = DumpOptions(prefix=b"/coil/", timeout=5.0)
@@ -78,20 +79,20 @@ async def test_v1_is_removed_namespaces_are_marked_and_the_objects_come_in_order
 
 async def test_who_writes_goes_before_what_lets_him(scene: Scene) -> None:
     await scene.dump()
-    assert scene.cluster.writes[:2] == ["delete daemonsets coil-node", "delete deployments coil-controllers"]
+    assert scene.cluster.changes[:2] == ["delete daemonsets coil-node", "delete deployments coil-controllers"]
 
 
 async def test_again_changes_nothing_and_says_the_same(scene: Scene) -> None:
     documents = await scene.dump()
-    scene.cluster.writes.clear()
+    scene.cluster.changes.clear()
     assert await scene.dump() == documents
-    assert scene.cluster.writes == []
+    assert scene.cluster.changes == []
 
 
 async def test_a_dry_run_changes_nothing_and_tells_all(scene: Scene) -> None:
     documents = await scene.dump(dry_run=True)
     assert len(documents) == 3
-    assert (scene.cluster.writes, scene.done) == ([], [])
+    assert (scene.cluster.changes, scene.done) == ([], [])
     told = scene.screen.getvalue()
     assert told.count("would remove v1's ") == len(V1_OBJECTS)
     assert "would annotate the namespace apps" in told
@@ -109,7 +110,7 @@ async def test_what_v1_did_until_its_end_is_in_the_dump(scene: Scene) -> None:
 
 async def test_v1_may_be_left_running(scene: Scene) -> None:
     await scene.dump(skip_uninstall=True)
-    assert scene.cluster.writes == ["patch namespaces apps"]
+    assert scene.cluster.changes == ["patch namespaces apps"]
     assert "are not in the dump" in scene.screen.getvalue()
 
 
@@ -130,7 +131,7 @@ async def test_what_cannot_be_converted_is_told_before_anything_is_changed(scene
         scene.v1 = V1Cluster()
     with pytest.raises(DumpError):
         await scene.dump()
-    assert (scene.cluster.writes, scene.done) == ([], [])
+    assert (scene.cluster.changes, scene.done) == ([], [])
 
 
 async def test_what_v1_breaks_at_its_end_is_told_with_what_was_done(scene: Scene) -> None:
@@ -157,7 +158,7 @@ async def test_a_pod_of_v1_that_does_not_end(scene: Scene) -> None:
     scene.cluster.reactions.clear()
     with pytest.raises(DumpError, match=r"still run after 5 s.*coil-controllers-5d-y, coil-node-x"):
         await scene.dump()
-    assert "patch namespaces apps" not in scene.cluster.writes
+    assert "patch namespaces apps" not in scene.cluster.changes
     for name in OWNERS:
         del scene.cluster.objects["pods", "kube-system", name]
     assert len(await scene.dump()) == 3

@@ -16,7 +16,8 @@ from coil_migrator.replace import (
     replace,
 )
 from coil_migrator.replacement import MIRROR
-from tests.coil_migrator.memory_cluster import Document, MemoryCluster
+from tests.coil.kube.memory_api import Document
+from tests.coil_migrator.memory_cluster import MemoryCluster
 
 COILD = DaemonSetName("kube-system", "coild")
 OPTIONS = ReplaceOptions(interval=10.0, timeout=30.0, coild=COILD)
@@ -67,7 +68,7 @@ def scene() -> Scene:
 
 async def test_pods_node_by_node_then_blocks_then_coild(scene: Scene) -> None:
     await scene.replace()
-    assert scene.cluster.writes == [
+    assert scene.cluster.changes == [
         *(f"delete pods old-{number}" for number in range(4)),
         "delete addressblocks default-0-v1",
         "delete addressblocks default-1-v1",
@@ -94,15 +95,15 @@ async def test_looking_changes_nothing_and_tells_all(scene: Scene) -> None:
         "2 reserved blocks will be removed",
         "the DaemonSet kube-system/coild will be restarted",
     ]
-    assert scene.cluster.writes == []
+    assert scene.cluster.changes == []
 
 
 async def test_afterwards_there_is_nothing_to_do(scene: Scene) -> None:
     await scene.replace()
-    scene.cluster.writes.clear()
+    scene.cluster.changes.clear()
     assert not await scene.look()
     await scene.replace()
-    assert [write for write in scene.cluster.writes if not write.startswith("patch")] == []
+    assert [write for write in scene.cluster.changes if not write.startswith("patch")] == []
 
 
 async def test_a_run_that_is_cut_short_is_gone_on_with(scene: Scene) -> None:
@@ -122,9 +123,9 @@ async def test_a_run_that_is_cut_short_is_gone_on_with(scene: Scene) -> None:
     assert [deed.split()[2] for deed in scene.done] == ["apps/old-0", "apps/old-1", "apps/old-2"]
     assert len(scene.cluster.names("addressblocks")) == 3
     scene.cluster.stubborn.clear()
-    scene.cluster.writes.clear()
+    scene.cluster.changes.clear()
     await scene.replace()
-    assert [write for write in scene.cluster.writes if "pods" in write] == ["delete pods old-2", "delete pods old-3"]
+    assert [write for write in scene.cluster.changes if "pods" in write] == ["delete pods old-2", "delete pods old-3"]
     assert scene.cluster.names("addressblocks") == ["default-2"]
 
 
@@ -150,7 +151,7 @@ async def test_a_static_pod_keeps_its_block(scene: Scene) -> None:
     scene.cluster.add_pod("static", "10.1.0.3", metadata={"annotations": {MIRROR: "x"}})
     with pytest.raises(ReplaceError, match="default-0-v1: apps/static"):
         await scene.replace()
-    assert "delete pods static" not in scene.cluster.writes
+    assert "delete pods static" not in scene.cluster.changes
 
 
 async def test_a_pod_that_came_back_with_its_old_address_keeps_the_block(scene: Scene) -> None:
@@ -192,7 +193,7 @@ async def test_a_missing_right_ends_it_at_once(scene: Scene) -> None:
     scene.cluster.faults["delete"] = [ForbiddenError("no", status=403)]
     with pytest.raises(ForbiddenError):
         await scene.replace()
-    assert (scene.done, scene.cluster.writes) == ([], [])
+    assert (scene.done, scene.cluster.changes) == ([], [])
 
 
 async def test_without_coild_nothing_is_restarted(scene: Scene) -> None:
