@@ -36,8 +36,7 @@ from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
-from coild.addresses.block_release import BlockRelease
-from coild.addresses.stuck_release import StuckRelease
+from coild.addresses.block_release import BlockRelease, ReleasableBlocks, StuckRelease
 from coild.addresses.supply import SupplyDeps, assemble_supply
 from coild.cni.plugin_socket import serve_plugin
 from coild.cni.service import CniService
@@ -89,7 +88,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     requests = Informer(kube.collection(BLOCK_REQUESTS, labels=own), log=log, metrics=informer_metrics)
     namespaces = Informer(kube.collection(NAMESPACES), log=log, metrics=informer_metrics)
     reconcile_metrics = ReconcileMetrics(process.registry)
-    emptied = WorkQueue("block-release", metrics=reconcile_metrics)
+    release_queue = WorkQueue("block-release", metrics=reconcile_metrics)
     export = RouteExport(network, policy=policy, backoff=EXPORT_BACKOFF, rng=rng, log=log)
     recorder = EventRecorder(
         kube, component="coild", host=settings.node_name, log=log, metrics=EventMetrics(process.registry)
@@ -102,7 +101,7 @@ async def assemble(settings: Settings, process: Process) -> None:
             requests=requests,
             namespace_of=partial(find_namespace, namespaces, kube),
             changed=export.changed,
-            emptied=emptied.add,
+            release_queue=release_queue,
         ),
         rng=rng,
         log=log,
@@ -135,22 +134,23 @@ async def assemble(settings: Settings, process: Process) -> None:
     )
     release = BlockRelease(
         client=kube,
-        store=store,
+        blocks=ReleasableBlocks(store, settings.cooling),
+        demand=supply.demand,
         withdraw=export.settled,
-        retract=supply.demand.requester.retract,
-        stay=supply.demand.stay,
+        retract=supply.requester.retract,
         log=log,
     )
     releasing = Controller(
         "block-release",
         release.reconcile,
-        queue=emptied,
+        queue=release_queue,
         metrics=reconcile_metrics,
         log=log,
         workers=RELEASE_WORKERS,
     )
-    late = StuckRelease(store, recorder, settings.node_name)
-    sweep = Sweep(network=network, pods=pods, late=late, policy=policy, log=log)
+    sweep = Sweep(
+        network=network, pods=pods, late=StuckRelease(store, recorder, settings.node_name), policy=policy, log=log
+    )
     await sweep.kernel()
 
     informers: dict[str, Informer[Any]] = {"addressblocks": blocks, "blockrequests": requests, "namespaces": namespaces}
@@ -159,7 +159,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     await wait_synced(informers.values(), log=log)
     await egress.wait_listed()
     process.spawn("events", recorder.run())
-    await supply.demand.discard_stale()
+    await supply.requester.discard_stale()
     await pods.recover()
     egress.adopt(pods.sites(lambda key: supply.journal.holder(key).pod))
 
@@ -171,6 +171,7 @@ async def assemble(settings: Settings, process: Process) -> None:
             settings, process, network=network, kube=kube, informer_metrics=informer_metrics, rng=rng, log=log
         )
     stack.push_async_callback(supply.close)
+    process.spawn("pool-demand", supply.demand.run())
     process.spawn("block-release", releasing.run())
     await serve_plugin(CniService(pods), settings, process, turns=turns, log=log)
     egress.follow()

@@ -182,7 +182,7 @@ class Settings(FrameSettings):
         return SupplyOptions(
             node=self.node_name,
             node_uid=node_uid,
-            cooling=self.cooling,
+            cooldown=self.cooling,
             warm_addresses=self.warm_addresses,
             acquire_timeout=self.acquire_timeout,
             journal=self.journal,

@@ -29,9 +29,8 @@ from coil.reconcile.informer import Informer, T
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
-from coild.addresses.block_release import BlockRelease
+from coild.addresses.block_release import BlockRelease, ReleasableBlocks, StuckRelease
 from coild.addresses.pool_demand import WaitOutcome
-from coild.addresses.stuck_release import StuckRelease
 from coild.addresses.supply import SupplyDeps, SupplyOptions, assemble_supply
 from coild.model.address_source import PodName
 from coild.model.keyed_executor import KeyedExecutor
@@ -158,6 +157,7 @@ class Coild:
         self.client = MemoryClient(world.api, self.gate)
         self.network = MemoryNetwork(world.kernel)
         self._tasks: list[asyncio.Task[Any]] = []
+        self._endless: list[asyncio.Task[Any]] = []
         own = {LABEL_NODE: str(NODE)}
         metrics = InformerMetrics(CollectorRegistry())
         self.block_source = MemorySource(world.api, ADDRESS_BLOCKS, labels=own, delay=self.watch_delay)
@@ -173,7 +173,7 @@ class Coild:
             SupplyOptions(
                 node=NODE,
                 node_uid=world.api.get(NODES, NODE).metadata.uid,
-                cooling=self.cooling,
+                cooldown=self.cooling,
                 warm_addresses=self.warm,
                 acquire_timeout=ACQUIRE_TIMEOUT,
                 journal=world.journal,
@@ -185,7 +185,7 @@ class Coild:
                 requests=self.requests,
                 namespace_of=self._namespace,
                 changed=self.export.changed,
-                emptied=self.queue.add,
+                release_queue=self.queue,
             ),
             rng=world.rng,
             log=LOG,
@@ -199,15 +199,15 @@ class Coild:
             supply.demand,
             supply.source,
         )
-        self.requester = self.demand.requester
+        self.changes, self.requester, self.sizes = supply.changes, supply.requester, supply.sizes
         self.late = StuckRelease(self.store, self.recorder, NODE, now)
         self.release = BlockRelease(
             client=self.client,
-            store=self.store,
+            blocks=ReleasableBlocks(self.store, self.cooling, now),
+            demand=self.demand,
             withdraw=self.export.settled,
             retract=self.requester.retract,
             log=LOG,
-            stay=self.demand.stay,
         )
         self.controller = Controller(
             "release", self.release.reconcile, queue=self.queue, metrics=reconcile_metrics, log=LOG, workers=2
@@ -236,13 +236,14 @@ class Coild:
         return await self.client.get(NAMESPACES, name)
 
     async def start(self) -> None:
-        self.spawn(self.blocks.run())
-        self.spawn(self.requests.run())
+        self._run(self.blocks.run())
+        self._run(self.requests.run())
         await self.blocks.wait_synced(60)
         await self.requests.wait_synced(60)
         await self.pods.recover()
-        self.spawn(self.export.run(self.store.networks))
-        self.spawn(self.controller.run())
+        self._run(self.export.run(self.store.networks))
+        self._run(self.demand.run())
+        self._run(self.controller.run())
         self.spawn(self.requester.discard_stale())
 
     async def start_again(self) -> "Coild":
@@ -251,6 +252,14 @@ class Coild:
         successor = replace(self, gate=Gate())
         await successor.start()
         return successor
+
+    @property
+    def ended(self) -> list[asyncio.Task[Any]]:
+        """What was to run as long as the process, and does not: coild stops then."""
+        return [task for task in self._endless if task.done()]
+
+    def _run(self, work: Any) -> None:
+        self._endless.append(self.spawn(work))
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

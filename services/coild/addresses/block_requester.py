@@ -1,17 +1,19 @@
-"""Asks the ipam-controller for blocks, one BlockRequest a block, and knows which pools have refused.
+"""Requests blocks from the ipam-controller, one BlockRequest per block, and remembers which pools have refused.
 
-Between `coild.addresses.pool_demand`, which decides how many are asked for, and the API server. One request goes
-through:
+Between `coild.addresses.pool_demand`, which decides how many are requested, and the API server. A request's life:
 
     create ─► the answer, seen by the informer of this node's requests ─► the block, seen by the informer of blocks
 
 The block may be seen before the answer, by its label: it counts at once. The request is deleted when both are here,
 while the pods already take their addresses. It never outlives its block, see `retract`.
 
-An answer counts by the request's UID, so an older request of the same name cannot be mistaken for it; one that was
-given before anybody waited is found in the informer's cache. A refusal (the pool is dry) or an unreachable API server
-is remembered for a backoff. A request that nobody answers stays, and counts, for minutes: neither a dry pool nor an
-absent controller makes a storm.
+An answer is matched by the request's UID, so an older request of the same name cannot be mistaken for it; one that was
+given while the create call was still under way is found in the informer's cache. A refusal (the pool is exhausted) or
+an unreachable API server is remembered for a backoff. A request that nobody answers stays, and counts as outstanding,
+for minutes: neither an exhausted pool nor an absent controller causes a storm of requests.
+
+Nothing here calls its caller: when a request has ended, or may have, its pool is marked
+(`coild.addresses.pool_changes`), and the review that follows looks at what is here.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ from coil.kube.errors import ApiError, ConflictError, NotFoundError
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.informer import Informer
 from coild.addresses.block_store import BlockStore
-from coild.addresses.pool_backoff import PoolBackoff
+from coild.addresses.pool_changes import PoolChanges
 from coild.model.address_source import AddressUnavailableError
 
 ANSWER_TIMEOUT = 300.0
@@ -43,19 +45,81 @@ BLOCK_TIMEOUT = 30.0
 """Seconds for the answered block to arrive by the other watch, and for the answer to follow its block."""
 
 
+SPARE_BACKOFF = Backoff(base=30.0, cap=600.0)
+"""How long a pool that refused is not asked for mere spare addresses: thousands of nodes might ask."""
+
 DELETED = Refused("the request was deleted", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Times are those of `PoolBackoff.clock`. `spare_until` is for requests that no pod waits for."""
+
+    reason: str
+    since: float
+    until: float
+    spare_until: float
+    attempts: int
+
+
+@dataclass(slots=True)
+class PoolBackoff:
+    """The pools that gave no block, why, and until when they are not asked again.
+
+    One entry per pool whose last answer was a refusal; the next refusal lasts longer, until the pool gives a block.
+    """
+
+    backoff: Backoff
+    rng: Random
+    clock: Callable[[], float]
+    _refusals: dict[PoolName, Refusal] = field(default_factory=dict)
+
+    def refuse(self, pool: PoolName, reason: str) -> Refusal:
+        """Record a refusal. Refusals of requests that were under way together are to be recorded once."""
+        now = self.clock()
+        known = self._refusals.get(pool)
+        attempts = 0 if known is None else known.attempts + 1
+        refusal = Refusal(
+            reason=reason,
+            since=now,
+            until=now + self.backoff.delay(attempts, self.rng.random),
+            spare_until=now + SPARE_BACKOFF.delay(attempts, self.rng.random),
+            attempts=attempts,
+        )
+        self._refusals[pool] = refusal
+        return refusal
+
+    def forgive(self, pool: PoolName, *, asked: float) -> None:
+        """The pool gave a block to a request made at `asked`. One made before the refusal proves nothing."""
+        refusal = self._refusals.get(pool)
+        if refusal is not None and refusal.since <= asked:
+            del self._refusals[pool]
+
+    def current(self, pool: PoolName) -> Refusal | None:
+        """The refusal, while it lasts: pods that need an address now get it as the reason for having none."""
+        refusal = self._refusals.get(pool)
+        return refusal if refusal is not None and self.clock() < refusal.until else None
+
+    def is_doubtful(self, pool: PoolName) -> bool:
+        """Whether the pool's last answer was a refusal, however long ago."""
+        return pool in self._refusals
+
+    def spare_until(self, pool: PoolName) -> float:
+        """Until when the pool is not asked for spare addresses; −∞ without a refusal."""
+        refusal = self._refusals.get(pool)
+        return float("-inf") if refusal is None else refusal.spare_until
 
 
 @dataclass(eq=False, slots=True)
 class _PendingRequest:
-    """One request on its way to a block. `request` is known when the API server has taken it."""
+    """One request on its way to a block. `request` is known once the API server has created it."""
 
     pool: PoolName
     begun: float
     request: BlockRequest | None = None
     answer: asyncio.Future[Granted | Refused] = field(default_factory=asyncio.Future)
-    landed: asyncio.Future[BlockName] = field(default_factory=asyncio.Future)
-    """Done when the block is in the books."""
+    arrived: asyncio.Future[BlockName] = field(default_factory=asyncio.Future)
+    """Done when the block is in the store."""
 
 
 class _DeletedError(AddressUnavailableError):
@@ -64,56 +128,61 @@ class _DeletedError(AddressUnavailableError):
 
 @dataclass(slots=True)
 class BlockRequester:
-    """One per process. `node_uid` is the Node's at start.
-
-    Set `settled`: it is told when a request of the pool has come to its end, by a block or without.
-    """
+    """One per process. `node_uid` is the Node's at start."""
 
     client: ApiClient
     requests: Informer[BlockRequest]
     store: BlockStore
+    changes: PoolChanges
     node: NodeName
     node_uid: str
     backoff: InitVar[Backoff]
     rng: Random
     log: FilteringBoundLogger
     clock: Callable[[], float] = time.monotonic
-    settled: Callable[[PoolName], None] = lambda pool: None
     refusals: PoolBackoff = field(init=False)
-    _quests: dict[PoolName, list[_PendingRequest]] = field(default_factory=dict)
-    """What is outstanding, the oldest first."""
+    _outstanding: dict[PoolName, list[_PendingRequest]] = field(default_factory=dict)
+    """By pool, the oldest first."""
     _unanswered: dict[RequestUid, _PendingRequest] = field(default_factory=dict)
     _own: set[str] = field(default_factory=set)
-    """Names of the requests that this process still has to do with."""
+    """Names of the requests that this process still has to take care of."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self, backoff: Backoff) -> None:
         self.refusals = PoolBackoff(backoff=backoff, rng=self.rng, clock=self.clock)
         self.requests.subscribe(self._observe)
-        self.store.subscribe(self._look)
 
     def start(self, pool: PoolName) -> None:
-        """Ask for a block, in the background. Its end is told to `settled`, a failure is in `refusals` by then."""
-        quest = _PendingRequest(pool, self.clock())
-        self._quests.setdefault(pool, []).append(quest)
-        task = asyncio.create_task(self._run(quest), name=f"block request for {pool}")
+        """Request a block, in the background. When that ends the pool is marked; a failure is in `refusals` by then."""
+        pending = _PendingRequest(pool, self.clock())
+        self._outstanding.setdefault(pool, []).append(pending)
+        task = asyncio.create_task(self._run(pending), name=f"block request for {pool}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def match_blocks(self, pool: PoolName) -> None:
+        """Match the requests of the pool with the blocks that are here: those requests are no longer outstanding."""
+        for pending in list(self._outstanding.get(pool, ())):
+            block = self._block_of(pending)
+            if block is not None and not pending.arrived.done():
+                pending.arrived.set_result(block)
+                self.refusals.forgive(pool, asked=pending.begun)
+                self._remove(pending)
+
     def outstanding(self, pool: PoolName) -> int:
-        """How many blocks of the pool have been asked for and are not here yet, as far as this process knows."""
-        return len(self._quests.get(pool, ()))
+        """How many requested blocks of the pool are not here yet, as of the last `match_blocks`."""
+        return len(self._outstanding.get(pool, ()))
 
     def oldest(self, pool: PoolName) -> float | None:
-        """When the oldest request that is outstanding was begun."""
-        quests = self._quests.get(pool)
-        return quests[0].begun if quests else None
+        """When the oldest outstanding request of the pool was begun; None if there is none."""
+        outstanding = self._outstanding.get(pool)
+        return outstanding[0].begun if outstanding else None
 
     async def discard_stale(self) -> None:
         """Delete the node's requests that nobody here waits for; their blocks, if any, are adopted.
 
-        An earlier process left them, or a creation whose answer was lost. Failures are logged and left to the next
-        call.
+        They were left by an earlier process, or by a creation whose answer was lost. Failures are logged and left to
+        the next call.
         """
         for request in self.requests.items():
             if request.metadata.name not in self._own:
@@ -122,89 +191,82 @@ class BlockRequester:
     async def retract(self, uid: RequestUid) -> None:
         """Delete the request of that UID, if it stands. Before its block goes back; raises ApiError to be retried.
 
-        A controller that died between block and answer would come back, find no block for the request and make a
-        second one.
+        A controller that was killed between creating the block and completing the request would otherwise find no
+        block for it when it returns, and make a second one.
         """
-        asked = (quest.request for quest in self._unanswered.values() if quest.request is not None)
+        asked = (pending.request for pending in self._unanswered.values() if pending.request is not None)
         request = next((request for request in chain(asked, self.requests.items()) if request.uid == uid), None)
         if request is not None:
             await self._remove_object(request)
 
     async def close(self) -> None:
         """Cancel what is under way and wait for its end. A request that stays is for the next process to discard."""
-        doomed = list(self._tasks)
-        for task in doomed:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*doomed, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- one request
 
-    async def _run(self, quest: _PendingRequest) -> None:
+    async def _run(self, pending: _PendingRequest) -> None:
         try:
-            await self._request(quest)
+            await self._request(pending)
         except AddressUnavailableError as error:
-            self._refuse(quest, str(error))
+            self._refuse(pending, str(error))
         except ApiError as error:
-            self._refuse(quest, f"no block of pool {quest.pool}: the API server did not take the request: {error}")
-        except asyncio.CancelledError:
-            self._remove(quest)
-            raise
-        self._settle(quest)
+            self._refuse(pending, f"no block of pool {pending.pool}: the API server did not take the request: {error}")
+        finally:
+            self._remove(pending)
+            self.changes.mark(pending.pool)
 
-    def _refuse(self, quest: _PendingRequest, reason: str) -> None:
-        if self.refusals.current(quest.pool) is not None:
-            return  # one for all that were under way together
-        refusal = self.refusals.refuse(quest.pool, reason)
+    def _refuse(self, pending: _PendingRequest, reason: str) -> None:
+        if self.refusals.current(pending.pool) is not None:
+            return  # recorded already, for all that were under way together
+        refusal = self.refusals.refuse(pending.pool, reason)
         delay = round(refusal.until - refusal.since, 1)
-        self.log.warning("no block", pool=quest.pool, reason=reason, next_try_in_seconds=delay)
+        self.log.warning("no block", pool=pending.pool, reason=reason, next_try_in_seconds=delay)
 
-    def _settle(self, quest: _PendingRequest) -> None:
-        if self._remove(quest):
-            self.settled(quest.pool)
+    def _remove(self, pending: _PendingRequest) -> None:
+        """It is outstanding no longer. Idempotent."""
+        outstanding = self._outstanding.get(pending.pool, [])
+        if pending in outstanding:
+            outstanding.remove(pending)
+        if not outstanding:
+            self._outstanding.pop(pending.pool, None)
 
-    def _remove(self, quest: _PendingRequest) -> bool:
-        """Whether it was outstanding until now."""
-        quests = self._quests.get(quest.pool, [])
-        if quest not in quests:
-            return False
-        quests.remove(quest)
-        if not quests:
-            del self._quests[quest.pool]
-        return True
-
-    async def _request(self, quest: _PendingRequest) -> None:
+    async def _request(self, pending: _PendingRequest) -> None:
         owner = self.node_uid
         try:
-            await self._ask(quest, owner)
+            await self._ask(pending, owner)
         except _DeletedError:
-            # A request that the UID of a Node since re-created owns is collected at once. To read the Node before each
-            # request would cost all pods that wait a round trip, to be right in this case.
+            # If the Node was re-created, a request owned by its former UID is garbage-collected at once. Reading the
+            # Node before each request would cost all waiting pods a round trip, for the sake of this rare case.
             node = await self.client.get(NODES, self.node)
             if node.metadata.uid == owner:
                 raise
             self.node_uid = node.metadata.uid
-            await self._ask(quest, node.metadata.uid)
+            await self._ask(pending, node.metadata.uid)
 
-    async def _ask(self, quest: _PendingRequest, owner: str) -> None:
+    async def _ask(self, pending: _PendingRequest, owner: str) -> None:
         name = f"req-{self.node}-{self.rng.getrandbits(32):08x}"
         self._own.add(name)
         try:
-            created = await self.client.create(BLOCK_REQUESTS, self._body(name, quest.pool, owner))
+            created = await self.client.create(BLOCK_REQUESTS, self._body(name, pending.pool, owner))
         except BaseException:
-            # Refused, or the answer was lost and it exists: then `discard_stale` will find it.
+            # Rejected; or the answer was lost and the request exists: then `discard_stale` will find it.
             self._own.discard(name)
             raise
-        quest.request = created
-        quest.answer = asyncio.Future()
-        self._unanswered[created.uid] = quest
+        pending.request = created
+        pending.answer = asyncio.Future()
+        self._unanswered[created.uid] = pending
         try:
             # Answer and block may have come while the create call was still on its way back.
             self._observe(None, self.requests.get(name))
-            self._look(quest.pool)
-            await self._block(quest, name)
+            self.changes.mark(pending.pool)
+            await self._block(pending, name)
         finally:
             del self._unanswered[created.uid]
-            # Nobody has to wait for the deletion. A process that stops leaves it to the next.
+            # Nothing waits for the deletion. A process that stops leaves it to the next.
             self._spawn_deletion(created)
 
     def _body(self, name: str, pool: PoolName, owner: str) -> dict[str, object]:
@@ -216,21 +278,21 @@ class BlockRequester:
             "spec": {"nodeName": self.node, "poolName": pool},
         }
 
-    async def _block(self, quest: _PendingRequest, name: str) -> None:
+    async def _block(self, pending: _PendingRequest, name: str) -> None:
         """Return when the block is here and the request is answered."""
-        pool = quest.pool
-        either: list[asyncio.Future[Any]] = [quest.answer, quest.landed]
+        pool = pending.pool
+        either: list[asyncio.Future[Any]] = [pending.answer, pending.arrived]
         await asyncio.wait(either, timeout=ANSWER_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
-        if quest.landed.done():
-            # It serves pods already. The controller has still to say so in the request.
-            await asyncio.wait({quest.answer}, timeout=BLOCK_TIMEOUT)
-        elif not quest.answer.done():
+        if pending.arrived.done():
+            # It serves pods already. The controller has still to complete the request.
+            await asyncio.wait({pending.answer}, timeout=BLOCK_TIMEOUT)
+        elif not pending.answer.done():
             raise AddressUnavailableError(
                 f"no block of pool {pool}: no answer within {ANSWER_TIMEOUT:.0f} s; is coil-ipam-controller running?"
             )
-        elif isinstance(answer := quest.answer.result(), Granted):
-            await asyncio.wait({quest.landed}, timeout=BLOCK_TIMEOUT)
-            if not quest.landed.done():
+        elif isinstance(answer := pending.answer.result(), Granted):
+            await asyncio.wait({pending.arrived}, timeout=BLOCK_TIMEOUT)
+            if not pending.arrived.done():
                 raise AddressUnavailableError(
                     f"block {answer.block} of pool {pool} was granted but did not arrive within {BLOCK_TIMEOUT:.0f} s"
                 )
@@ -239,7 +301,7 @@ class BlockRequester:
         else:
             detail = f" ({answer.message})" if answer.message else ""
             raise AddressUnavailableError(f"no block of pool {pool}: {answer.reason}{detail}")
-        self.log.info("block granted", pool=pool, block=quest.landed.result(), request=name)
+        self.log.info("block granted", pool=pool, block=pending.arrived.result(), request=name)
 
     def _spawn_deletion(self, request: BlockRequest) -> None:
         async def delete() -> None:
@@ -267,25 +329,20 @@ class BlockRequester:
 
     def _observe(self, old: BlockRequest | None, new: BlockRequest | None) -> None:
         subject = new or old
-        quest = self._unanswered.get(subject.uid) if subject is not None else None
-        if quest is None or quest.answer.done():
+        pending = self._unanswered.get(subject.uid) if subject is not None else None
+        if pending is None or pending.answer.done():
             return
         if new is None:
-            quest.answer.set_result(DELETED)
+            pending.answer.set_result(DELETED)
         elif not isinstance(outcome := new.outcome(), Pending):
-            quest.answer.set_result(outcome)
-            self._look(quest.pool)
+            pending.answer.set_result(outcome)
+            self.changes.mark(pending.pool)
 
-    def _look(self, pool: PoolName) -> None:
-        """Is a block here that was asked for?"""
-        for quest in list(self._quests.get(pool, ())):
-            if quest.request is None or quest.landed.done():
-                continue
-            block = self.store.answer_to(quest.request.uid)
-            answer = quest.answer.result() if quest.answer.done() else None
-            if block is None and isinstance(answer, Granted) and self.store.here(answer.block):
-                block = answer.block
-            if block is not None:
-                quest.landed.set_result(block)
-                self.refusals.forgive(pool, asked=quest.begun)
-                self._settle(quest)
+    def _block_of(self, pending: _PendingRequest) -> BlockName | None:
+        """The block that answers the request, if it is here."""
+        if pending.request is None:
+            return None
+        if (block := self.store.answer_to(pending.request.uid)) is not None:
+            return block
+        answer = pending.answer.result() if pending.answer.done() else None
+        return answer.block if isinstance(answer, Granted) and self.store.is_here(answer.block) else None

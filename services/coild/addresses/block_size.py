@@ -1,8 +1,9 @@
-"""How many addresses a block of each pool has: known from blocks, or asked of the API server. Part of `pool_demand`.
+"""How many addresses a block of each pool has: known from its blocks, or read from the API server. Part of
+`coild.addresses.pool_demand`.
 
-The size of a pool's blocks never changes, so it is remembered; a pool that was made anew with another corrects it with
-its first block. Pools that namespaces name are asked about before a pod needs them: a burst of pods on a pool that is
-new to the node then knows at once how many blocks to ask for.
+The size of a pool's blocks never changes, so it is remembered; a pool that was re-created with another size corrects it
+with its first block. Pools that namespaces name are read before a pod needs them: when a burst of pods uses a pool that
+is new to the node, it is then known at once how many blocks to request.
 """
 
 import asyncio
@@ -17,31 +18,33 @@ from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.names import PoolName
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError
+from coild.addresses.pool_changes import PoolChanges
 
 LARGEST_BITS = 127
 
 RETRY_SECONDS = 30.0
-"""A pool that could not be read is not tried again before."""
+"""A pool that could not be read is not read again earlier."""
 
 FORESEEN_POOLS = 256
-"""Anybody who may annotate a namespace may name pools."""
+"""A bound, as anybody who may annotate a namespace may name pools."""
 
 
 @dataclass(slots=True)
 class BlockSizes:
-    """One per process. Set `learnt`: it is told of a pool when its size has become known."""
+    """One per process. A pool whose size was read is marked in `changes`."""
 
     client: ApiClient
+    changes: PoolChanges
     log: FilteringBoundLogger
     clock: Callable[[], float] = time.monotonic
-    learnt: Callable[[PoolName], None] = lambda pool: None
     _sizes: dict[PoolName, int] = field(default_factory=dict)
     _failures: dict[PoolName, float] = field(default_factory=dict)
     """When a pool could not be read."""
     _reading: dict[PoolName, asyncio.Task[None]] = field(default_factory=dict)
     _foreseen: dict[PoolName, None] = field(default_factory=dict)
     """In the order in which they are read; those that were read stay."""
-    _scout: asyncio.Task[None] | None = None
+    _reader: asyncio.Task[None] | None = None
+    """Reads what is foreseen."""
 
     def of(self, pool: PoolName) -> int | None:
         """The number of addresses of a block, if it is known."""
@@ -52,7 +55,7 @@ class BlockSizes:
         self._sizes[pool] = size
 
     def ask(self, pool: PoolName) -> None:
-        """Find out now, in the background. Without an answer the pool's first block will tell."""
+        """Read the pool now, in the background. Without an answer the pool's first block will show its size."""
         failed = self._failures.get(pool, -math.inf)
         if pool not in self._sizes and pool not in self._reading and self.clock() >= failed + RETRY_SECONDS:
             task = asyncio.create_task(self._read(pool), name=f"block size of {pool}")
@@ -60,21 +63,21 @@ class BlockSizes:
             task.add_done_callback(lambda _: self._reading.pop(pool, None))
 
     def foresee(self, pool: PoolName) -> None:
-        """Find out at leisure, one pool after the other, and each once. Without an answer, `ask` is as before."""
+        """Read the pool when those named before have been read; each once. `ask` is not affected by a failure."""
         if pool in self._foreseen or len(self._foreseen) >= FORESEEN_POOLS:
             return
         self._foreseen[pool] = None
-        if self._scout is None or self._scout.done():
-            self._scout = asyncio.create_task(self._explore(pool), name="block sizes")
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read_foreseen(pool), name="block sizes")
 
     async def close(self) -> None:
         """Cancel what is under way."""
-        doomed = [*self._reading.values(), *([] if self._scout is None else [self._scout])]
-        for task in doomed:
+        tasks = [*self._reading.values(), *([] if self._reader is None else [self._reader])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*doomed, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _explore(self, first: PoolName) -> None:
+    async def _read_foreseen(self, first: PoolName) -> None:
         names = list(self._foreseen)
         position = names.index(first)
         while position < len(names):
@@ -100,4 +103,4 @@ class BlockSizes:
         if 0 <= bits <= LARGEST_BITS:  # what is stored was not necessarily validated
             self._sizes.setdefault(pool, 1 << bits)
             self._failures.pop(pool, None)
-            self.learnt(pool)
+            self.changes.mark(pool)

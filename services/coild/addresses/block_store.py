@@ -1,25 +1,27 @@
 """This node's blocks: the ledger, kept in step with the AddressBlocks that carry the node's label.
 
-    informer of AddressBlocks ─► BlockStore (NodeLedger) ◄─ coild.addresses.pool_source: acquire, release
-                                    │ changed  ─► coild.routes.export
-                                    │ supplied ─► coild.addresses.pool_demand, coild.addresses.block_requester
-                                    └ emptied  ─► coild.addresses.block_release
+    informer of AddressBlocks ─► BlockStore (NodeLedger) ◄─ acquire, release: coild.addresses.pool_source, pool_demand
+                                    ├─► PoolChanges: what is to be reviewed, and which blocks ran empty
+                                    └─► changed: the networks to announce are others (coild.addresses.route_export)
 
-All methods are synchronous, and run in the event loop's thread: the books need no lock. A block enters when its object
-appears. It leaves the books *before* anything is asked of the API server, so no address of a block on its way out is
-given, and an object that lingers there is not taken in again. It may leave when none of its addresses is out or rests:
-the next node would not know of that rest.
+All methods are synchronous and run in the event loop's thread, so the ledger needs no lock, and it agrees with the
+informer's cache at any moment at which somebody can look. No method calls the parts that react to a change: they are
+marked in `PoolChanges`.
 
-What the kernel holds comes first: an address that a pod has is never given to another, not even when its block was
-deleted under the pod, or comes only after the pod was found in the kernel. And a block that may have been edited under
-pods stays until they have gone (`coild.addresses.orphaned_addresses`); if no pod was found in it, it gives nothing
-until then.
+A block enters the ledger when its object appears. It leaves it *before* anything is asked of the API server
+(`coild.addresses.block_release`), so no address of a block on its way out is given, and an object that lingers there is
+not taken in again.
+
+What the kernel holds has precedence: an address that a pod has is never given to another, not even when its block was
+deleted under the pod, or arrives only after the pod was found in the kernel. And a block that may have been edited
+under pods stays until they have gone (`coild.addresses.orphaned_addresses`); one in which no pod was found gives
+nothing until then.
 """
 
-import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network
 
 from structlog.typing import FilteringBoundLogger
@@ -34,12 +36,13 @@ from coil.kernel.family import IPAddress
 from coil.reconcile.informer import Informer
 from coild.addresses.journal import AddressJournal
 from coild.addresses.orphaned_addresses import OrphanedAddresses
+from coild.addresses.pool_changes import PoolChanges
 from coild.model.address_source import HeldAddresses, PodName
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRelease:
-    """A block that left the books and is to leave the API server.
+    """A block that has left the ledger and is to leave the API server.
 
     Which object, the request that it was made for, and the finalizers it carries.
     """
@@ -50,79 +53,98 @@ class PendingRelease:
     finalizers: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PendingReleases:
+    """The blocks whose release is under way, until their objects are gone."""
+
+    _pending: dict[BlockName, PendingRelease] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[PendingRelease]:
+        return iter(list(self._pending.values()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._pending
+
+    def get(self, name: BlockName) -> PendingRelease | None:
+        """The release of the block of that name, if it is under way."""
+        return self._pending.get(name)
+
+    def add(self, document: AddressBlock) -> PendingRelease:
+        """Begin: from now on the object is not this node's block."""
+        pending = PendingRelease(document.name, document.metadata.uid, document.request, document.metadata.finalizers)
+        self._pending[document.name] = pending
+        return pending
+
+    def update(self, document: AddressBlock) -> bool:
+        """The object has changed; False if it is not one that is being released."""
+        pending = self._pending.get(document.name)
+        if pending is None or pending.uid != document.metadata.uid:
+            return False
+        self._pending[document.name] = replace(pending, finalizers=document.metadata.finalizers)
+        return True
+
+    def finish(self, document: AddressBlock) -> bool:
+        """The object is gone; False if it was not one that is being released."""
+        pending = self._pending.get(document.name)
+        if pending is None or pending.uid != document.metadata.uid:
+            return False
+        del self._pending[document.name]
+        return True
+
+
 class BlockStore:
-    """See the module's text. `changed` is told when the blocks to export change, `emptied` of a block that may go."""
+    """See the module's docstring. `cooldown` in seconds; `changed` is called when the networks to announce change."""
 
     def __init__(
         self,
         blocks: Informer[AddressBlock],
         *,
         journal: AddressJournal,
-        cooling: float,
+        cooldown: float,
+        changes: PoolChanges,
         changed: Callable[[], None],
-        emptied: Callable[[BlockName], None],
         log: FilteringBoundLogger,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._blocks = blocks
         self._journal = journal
-        self._cooling = cooling
+        self._changes = changes
         self._changed = changed
-        self._emptied = emptied
         self._log = log
         self._clock = clock
-        self._ledger = NodeLedger(cooling=cooling)
+        self._ledger = NodeLedger(cooling=cooldown)
         self._arrivals: dict[BlockName, float] = {}
-        """When a block came that has not served a pod yet."""
-        self._departures: dict[BlockName, PendingRelease] = {}
-        self._homeless = OrphanedAddresses(self.has)
-        self._suspects: set[BlockName] = set()
-        """The blocks that were here at start and may have been edited under pods."""
-        self._suppliers: list[Callable[[PoolName], None]] = []
+        """When a block arrived that has not served a pod yet."""
+        self._orphans = OrphanedAddresses(self.has)
+        self.pending = PendingReleases()
         blocks.subscribe(self._observe)
-
-    def subscribe(self, supplied: Callable[[PoolName], None]) -> None:
-        """Have `supplied` called, at once and in order, when a pool has more, fewer or other addresses to give."""
-        self._suppliers.append(supplied)
 
     # --- addresses
 
     def adopt(self, held: HeldAddresses) -> None:
         """Enter what the kernel holds.
 
-        Raises LedgerConflictError if no block here has it; it is entered then should such a block come.
+        Raises LedgerConflictError if no block here has it; it is entered as soon as such a block arrives.
         """
         try:
             self._enter(held)
         except LedgerConflictError:
-            self._homeless.pods[held.key] = held
+            self._orphans.add(held)
             raise
-
-    def has(self, pool: PoolName, address: IPAddress) -> bool:
-        """Whether one of the pool's blocks in the books has the address, free or not."""
-        return any(block.slot_of(address) is not None for block in self._ledger.blocks(pool))
 
     def resume(self) -> None:
         """Go on where an earlier process stopped. At start, after all that the kernel holds was adopted.
 
-        No block rests any longer only because it came a short while ago: nobody is about to use one.
+        No block is kept any longer only because it arrived a short while ago: no pod is about to use one.
         """
         self._arrivals.clear()
-        self._suspect()
-        held: dict[AttachmentKey, Allocation | None] = dict.fromkeys(self._homeless.pods)
+        self._withhold_suspects()
+        held: dict[AttachmentKey, Allocation | None] = dict.fromkeys(self._orphans.pods)
         held |= {allocation.key: allocation for allocation in self._ledger.allocations()}
         now = self._clock()
         for name, resumption in self._journal.resume(held, [block.name for block in self._ledger.blocks()]).items():
             cooling = {slot: now + seconds for slot, seconds in resumption.rests.items()}
             self._ledger.resume(name, last=resumption.last, cooling=cooling)
-
-    def find(self, key: AttachmentKey) -> Allocation | None:
-        """What the key holds."""
-        return self._ledger.find(key)
-
-    def allocations(self) -> list[Allocation]:
-        """Everything that is out."""
-        return self._ledger.allocations()
 
     def acquire(
         self, pool: PoolName, key: AttachmentKey, pod: PodName, *, reuse: Reuse = Reuse.RESTED
@@ -138,7 +160,7 @@ class BlockStore:
         return allocation
 
     def release(self, key: AttachmentKey) -> None:
-        """Take an address back, to rest; an unknown key is fine. A block that runs empty is offered for release."""
+        """Take an address back, to cool down; an unknown key is fine. A block that runs empty is marked."""
         allocation = self._ledger.release(key, now=self._clock())
         if allocation is not None:
             self._journal.took(allocation)
@@ -153,22 +175,34 @@ class BlockStore:
                 self._arrivals[allocation.block] = self._clock()
         self._returned(key, allocation)
 
-    # --- counts
+    # --- what it holds: nothing below this line changes anything
+
+    def find(self, key: AttachmentKey) -> Allocation | None:
+        """What the key holds."""
+        return self._ledger.find(key)
+
+    def allocations(self) -> list[Allocation]:
+        """All addresses that are out."""
+        return self._ledger.allocations()
+
+    def has(self, pool: PoolName, address: IPAddress) -> bool:
+        """Whether one of the pool's blocks in the ledger has the address, free or not."""
+        return any(block.slot_of(address) is not None for block in self._ledger.blocks(pool))
 
     def tally(self, pool: PoolName) -> Tally:
         """The counts of one pool."""
         return self._ledger.tally(pool, now=self._clock())
 
     def tallies(self) -> dict[PoolName, Tally]:
-        """The counts of each pool that has a block here; as quick as there are blocks."""
+        """The counts of each pool that has a block here; takes time by the number of blocks."""
         return self._ledger.tallies(now=self._clock())
 
     def occupancy(self) -> list[BlockOccupancy]:
-        """What is out and what rests, by pool and block."""
+        """What is out and what cools down, by pool and block."""
         return self._ledger.occupancy(now=self._clock())
 
     def next_rested(self, pool: PoolName) -> float | None:
-        """In how many seconds the next address of the pool has rested; None if none rests."""
+        """In how many seconds the next address of the pool has cooled down; None if none is cooling."""
         end = self._ledger.next_rested(pool, now=self._clock())
         return None if end is None else end - self._clock()
 
@@ -177,207 +211,198 @@ class BlockStore:
         blocks = self._ledger.blocks(pool)
         return blocks[-1].size if blocks else None
 
-    # --- blocks
-
     def networks(self) -> list[IPv4Network | IPv6Network]:
-        """What this node announces: the blocks in the books, the reserved ones too."""
+        """What this node announces: the blocks in the ledger, the reserved ones too."""
         blocks = self._ledger.blocks()
         return [network for block in blocks for network in (block.ipv4, block.ipv6) if network is not None]
 
     def block(self, name: BlockName) -> Block | None:
-        """The block of that name, if it is in the books."""
+        """The block of that name, if it is in the ledger."""
         return self._ledger.block(name)
 
-    def here(self, name: BlockName) -> bool:
-        """Whether the block is in the books, and its object exists."""
+    def document(self, name: BlockName) -> AddressBlock | None:
+        """The object of that name, as last seen."""
+        return self._blocks.get(name)
+
+    def is_here(self, name: BlockName) -> bool:
+        """Whether the block is in the ledger, and its object exists."""
         return self._blocks.get(name) is not None and self._ledger.block(name) is not None
 
     def answer_to(self, request: RequestUid) -> BlockName | None:
-        """The block in the books that was made for this request, if it is here."""
+        """The block in the ledger that was made for this request, if it is here."""
         for block in self._blocks.items():
             if block.request == request and self._ledger.block(block.name) is not None:
                 return block.name
         return None
 
-    def offer_unused(self) -> None:
-        """Offer each block without a pod for release, and those again whose release is under way.
+    def is_empty(self, name: BlockName) -> bool:
+        """Whether the block is in the ledger, none of its addresses is out, and it is not reserved."""
+        return self._ledger.is_empty(name)
 
-        Blocks that could not be taken in are tried again first.
-        """
-        for document in self._blocks.items():
-            if self._ledger.block(document.name) is None:
-                self._observe(None, document)
-        for block in self._ledger.empty_blocks():
-            self._emptied(block.name)
-        for name in self._departures:
-            self._emptied(name)
+    def cooled_down(self, name: BlockName) -> float:
+        """When the last address of the block has cooled down, by the clock; −∞ if none is cooling."""
+        return self._ledger.rests_until(name)
 
-    def rest_left(self, name: BlockName) -> float | None:
-        """Seconds until the block may go, 0 for now; None when it is in use, reserved, kept or not in the books.
+    def arrived(self, name: BlockName) -> float | None:
+        """When the block arrived, by the clock; None if it has served a pod since, or was here at start."""
+        return self._arrivals.get(name)
 
-        It rests as long as one of its addresses does, and for one cooling period after it came, unless a pod took it.
-        """
-        block = self._ledger.block(name)
-        if block is None or not self._ledger.is_empty(name):
-            return None
-        if self._blocks.get(name) is None:
-            return 0.0  # deleted under its pods: another node may have its addresses by now
-        if name in self._suspects:
-            return None
-        rested = self._ledger.rests_until(name)
-        if block.use is BlockUse.OPEN and name in self._arrivals:
-            rested = max(rested, self._arrivals[name] + self._cooling)
-        return max(rested - self._clock(), 0.0)
-
-    def depart(self, name: BlockName) -> PendingRelease | None:
-        """Take an empty block out of the books for good, and say what is to be deleted.
-
-        None when the block is in use, reserved, kept or unknown, or its object is gone already. Idempotent until then.
-        """
-        if (departure := self._departures.get(name)) is not None:
-            return departure
-        block = self._ledger.block(name)
-        if block is None or not self._ledger.is_empty(name):
-            return None
-        document = self._blocks.get(name)
-        if document is not None and name in self._suspects:
-            return None
-        self._remove(block)
-        if document is None:
-            return None
-        departure = PendingRelease(name, document.metadata.uid, document.request, document.metadata.finalizers)
-        self._departures[name] = departure
-        return departure
-
-    def departures(self) -> list[PendingRelease]:
-        """The blocks that have left the books and not yet the API server."""
-        return list(self._departures.values())
+    def is_suspect(self, name: BlockName) -> bool:
+        """Whether the block may have been edited under pods that are still there."""
+        return name in self._orphans.suspects
 
     def draining(self) -> list[AddressBlock]:
-        """The objects of blocks that are asked back while pods still have addresses of them."""
+        """The objects of blocks whose deletion was asked for while pods still have addresses of them."""
         return [
             document
             for document in self._blocks.items()
             if document.metadata.deleting
-            and document.name not in self._departures
+            and document.name not in self.pending
             and self._ledger.block(document.name) is not None
             and not self._ledger.is_empty(document.name)
         ]
 
     def kept(self) -> list[tuple[AddressBlock, list[HeldAddresses]]]:
         """The blocks without a pod that stay for pods whose addresses are in none of the blocks, and those pods."""
-        documents = [self._blocks.get(name) for name in sorted(self._suspects) if self._ledger.is_empty(name)]
-        return [(document, [*self._homeless.suspecting(document)]) for document in documents if document is not None]
+        documents = [self._blocks.get(name) for name in sorted(self._orphans.suspects) if self._ledger.is_empty(name)]
+        return [(document, self._orphans.claimants(document)) for document in documents if document is not None]
+
+    # --- blocks
+
+    def offer_unused(self) -> None:
+        """Mark each block without a pod for release, and those whose release is still to be finished.
+
+        Blocks that could not be taken in are tried again first.
+        """
+        self._admit(
+            document
+            for document in self._blocks.items()
+            if self._ledger.block(document.name) is None and document.name not in self.pending
+        )
+        for block in self._ledger.empty_blocks():
+            self._changes.mark_emptied(block.name)
+        for pending in self.pending:
+            self._changes.mark_emptied(pending.name)
+
+    def remove(self, name: BlockName) -> PendingRelease | None:
+        """Take a block out of the ledger for good; returns what is to be deleted, None if its object is gone already.
+
+        Raises LedgerConflictError while addresses of it are out.
+        """
+        block = self._ledger.block(name)
+        if block is not None:
+            self._drop(block)
+        document = self._blocks.get(name)
+        return None if document is None else self.pending.add(document)
 
     # --- inside
+
+    def _observe(self, old: AddressBlock | None, new: AddressBlock | None) -> None:
+        if new is None:
+            if old is not None and not self.pending.finish(old):
+                self._forget(old)
+        elif not self.pending.update(new):
+            self._admit([new])
+
+    def _admit(self, documents: Iterable[AddressBlock], *, acquitted: Iterable[AddressBlock] = ()) -> None:
+        """Take blocks in, or note how they have changed. Those that were acquitted may be released if they are empty.
+
+        What one block brings about for others is added to the list; there is no recursion.
+        """
+        waiting = deque([*((document, False) for document in documents), *((document, True) for document in acquitted)])
+        while waiting:
+            document, release = waiting.popleft()
+            waiting.extend((other, True) for other in self._take_in(document))
+            if release and self._ledger.is_empty(document.name):
+                self._changes.mark_emptied(document.name)
+
+    def _take_in(self, document: AddressBlock) -> list[AddressBlock]:
+        """Put one block into the ledger, with the orphans that are in it; returns the blocks that acquits."""
+        name = document.name
+        try:
+            block = self._judged(parse_block(document))
+            known = self._ledger.block(name) is not None
+            self._ledger.add_block(block)
+        except (MalformedBlockError, LedgerConflictError) as error:
+            self._log.error("block not taken in", block=name, why=str(error))
+            return []
+        acquitted = self._enter_orphans()
+        empty = self._ledger.is_empty(name)
+        if not known:
+            self._changed()
+            if empty:
+                self._arrivals[name] = self._clock()
+        if empty and (not known or document.metadata.deleting):
+            # It came too late for its pod, or its deletion is asked for: it goes unless a pod takes it soon.
+            self._changes.mark_emptied(name)
+        self._changes.mark(block.pool)
+        return acquitted
+
+    def _forget(self, document: AddressBlock) -> None:
+        self._orphans.suspects.discard(document.name)
+        block = self._ledger.block(document.name)
+        if block is None:
+            return
+        try:
+            self._drop(block)
+        except LedgerConflictError as error:
+            self._log.error("a block was deleted under its pods: its addresses may be given twice", why=str(error))
+            # It gives nothing new; the route stays for its pods, and goes with the last of them.
+            self._ledger.add_block(replace(block, use=BlockUse.DRAINING))
+            self._changed()
+            self._changes.mark(block.pool)
+
+    def _drop(self, block: Block) -> None:
+        self._ledger.remove_block(block.name)
+        self._arrivals.pop(block.name, None)
+        self._journal.left(block.name)
+        self._changed()
+        self._changes.mark(block.pool)
 
     def _returned(self, key: AttachmentKey, allocation: Allocation | None) -> None:
         self._settle(key)
         if allocation is None:
             return
-        self._house()  # whoever claims the slot that came free has it now
+        self._admit((), acquitted=self._enter_orphans())  # a pod that claims the slot that came free has it now
         if self._ledger.is_empty(allocation.block):
-            self._emptied(allocation.block)
-        self._supplied(allocation.pool)
-
-    def _supplied(self, pool: PoolName) -> None:
-        for supplied in self._suppliers:
-            supplied(pool)
-
-    def _remove(self, block: Block) -> None:
-        """Raises LedgerConflictError while addresses of it are out."""
-        self._ledger.remove_block(block.name)
-        self._arrivals.pop(block.name, None)
-        self._journal.left(block.name)
-        self._changed()
-        self._supplied(block.pool)
-
-    def _observe(self, old: AddressBlock | None, new: AddressBlock | None) -> None:
-        if new is None:
-            if old is not None:
-                self._forget(old)
-            return
-        departure = self._departures.get(new.name)
-        if departure is not None and departure.uid == new.metadata.uid:
-            self._departures[new.name] = replace(departure, finalizers=new.metadata.finalizers)
-            return
-        try:
-            block = self._judged(parse_block(new))
-            known = self._ledger.block(new.name) is not None
-            self._ledger.add_block(block)
-        except (MalformedBlockError, LedgerConflictError) as error:
-            self._log.error("block not taken in", block=new.name, why=str(error))
-            return
-        self._house()
-        empty = self._ledger.is_empty(new.name)
-        if not known:
-            self._changed()
-            if empty:
-                self._arrivals[new.name] = self._clock()
-        if empty and (not known or new.metadata.deleting):
-            # It came too late for its pod, or somebody asks for it back: unless a pod takes it soon, it goes.
-            self._emptied(new.name)
-        self._supplied(block.pool)
-
-    def _house(self) -> None:
-        for key, held in list(self._homeless.pods.items()):
-            with contextlib.suppress(LedgerConflictError):
-                self._enter(held)
-                self._settle(key)
+            self._changes.mark_emptied(allocation.block)
+        self._changes.mark(allocation.pool)
 
     def _settle(self, key: AttachmentKey) -> None:
-        """The pod has gone, or has a home: the blocks that are no longer suspected for its sake are like any other."""
-        if self._homeless.pods.pop(key, None) is None:
-            return
-        for name in sorted(self._suspects):
-            document = self._blocks.get(name)
-            if document is not None and any(self._homeless.suspecting(document)):
+        """The pod is gone, or has addresses of a block: no block is suspected for its sake any more."""
+        if self._orphans.remove(key):
+            self._admit((), acquitted=self._orphans.acquit(self._blocks.items()))
+
+    def _enter_orphans(self) -> list[AddressBlock]:
+        """Enter the orphans whose addresses are in a block now; returns the blocks that are acquitted by that."""
+        entered = False
+        for key, held in list(self._orphans.pods.items()):
+            try:
+                self._enter(held)
+            except LedgerConflictError:
                 continue
-            self._suspects.discard(name)
-            if document is not None:
-                self._observe(document, document)
-                if self._ledger.is_empty(name):
-                    self._emptied(name)
-
-    def _suspect(self) -> None:
-        for document in self._blocks.items():
-            if pods := [held.key for held in self._homeless.suspecting(document)]:
-                self._suspects.add(document.name)
-                if (block := self._ledger.block(document.name)) is not None:
-                    self._ledger.add_block(self._judged(block))
-                self._log.error(
-                    "a block is kept: it may have been edited under pods",
-                    block=document.name,
-                    containers=[pod.container_id for pod in pods],
-                )
-
-    def _judged(self, block: Block) -> Block:
-        """What the books are to have of it. A suspect without a pod gives nothing, and may be mended."""
-        known = self._ledger.block(block.name)
-        if block.name not in self._suspects or not (known is None or self._ledger.is_empty(block.name)):
-            return block
-        if known is not None and (block.pool, block.ipv4, block.ipv6) != (known.pool, known.ipv4, known.ipv6):
-            self._remove(known)
-        return replace(block, use=BlockUse.DRAINING) if block.use is BlockUse.OPEN else block
+            entered |= self._orphans.remove(key)
+        return self._orphans.acquit(self._blocks.items()) if entered else []
 
     def _enter(self, held: HeldAddresses) -> None:
         addresses = held.addresses
         self._ledger.adopt(held.key, pool=addresses.pool, ipv4=addresses.ipv4, ipv6=addresses.ipv6)
 
-    def _forget(self, document: AddressBlock) -> None:
-        departure = self._departures.get(document.name)
-        if departure is not None and departure.uid == document.metadata.uid:
-            del self._departures[document.name]
-            return
-        self._suspects.discard(document.name)
-        block = self._ledger.block(document.name)
-        if block is None:
-            return
-        try:
-            self._remove(block)
-        except LedgerConflictError as error:
-            self._log.error("a block was deleted under its pods: its addresses may be given twice", why=str(error))
-            # Nothing new of it here; the route stays for its pods, and goes with the last of them.
-            self._ledger.add_block(replace(block, use=BlockUse.DRAINING))
-            self._changed()
-            self._supplied(block.pool)
+    def _withhold_suspects(self) -> None:
+        for document in self._orphans.suspect(self._blocks.items()):
+            if (block := self._ledger.block(document.name)) is not None:
+                self._ledger.add_block(self._judged(block))
+            self._log.error(
+                "a block is kept: it may have been edited under pods",
+                block=document.name,
+                containers=[held.key.container_id for held in self._orphans.claimants(document)],
+            )
+
+    def _judged(self, block: Block) -> Block:
+        """The block as it is to be in the ledger. A suspect without a pod gives nothing, and may be corrected."""
+        known = self._ledger.block(block.name)
+        if block.name not in self._orphans.suspects or not (known is None or self._ledger.is_empty(block.name)):
+            return block
+        if known is not None and (block.pool, block.ipv4, block.ipv6) != (known.pool, known.ipv4, known.ipv6):
+            self._drop(known)
+        return replace(block, use=BlockUse.DRAINING) if block.use is BlockUse.OPEN else block

@@ -1,7 +1,7 @@
-"""Addresses from address pools: the first tenant of the seam in `coild.model.address_source`.
+"""Addresses from address pools: an implementation of `coild.model.address_source`.
 
-Which pool: the annotation of the pod's namespace. Which address: the books of `coild.addresses.block_store`, and when
-they have none to give, whatever `coild.addresses.pool_demand` can get.
+Which pool: the annotation of the pod's namespace. Which address: a free one of `coild.addresses.block_store`, or, if
+there is none, whatever `coild.addresses.pool_demand` can get.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from coil.crd.names import ANNOTATION_POOL, DEFAULT_POOL, PoolName
 from coil.ipam.attachment import AttachmentKey
 from coil.ipam.node_ledger import LedgerConflictError
 from coil.kernel.family import IPAddress
+from coild.addresses.block_requester import BlockRequester
+from coild.addresses.block_size import BlockSizes
 from coild.addresses.block_store import BlockStore
 from coild.addresses.pool_demand import PoolDemand
 from coild.model.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
@@ -28,11 +30,15 @@ class PoolAddressSource:
         *,
         store: BlockStore,
         demand: PoolDemand,
+        requester: BlockRequester,
+        sizes: BlockSizes,
         namespace_of: Callable[[str], Coroutine[Any, Any, Namespace]],
         log: FilteringBoundLogger,
     ) -> None:
         self._store = store
         self._demand = demand
+        self._requester = requester
+        self._sizes = sizes
         self._namespace_of = namespace_of
         self._log = log
 
@@ -48,16 +54,16 @@ class PoolAddressSource:
     async def recover(self, held: Iterable[HeldAddresses]) -> None:
         """Adopt what the kernel holds, then offer the blocks without a pod for release.
 
-        An attachment outside this node's blocks keeps its addresses: it is reported, and in no book.
+        An attachment outside this node's blocks keeps its addresses: it is logged, and not in the ledger.
         """
         for attachment in held:
             try:
                 self._store.adopt(attachment)
             except LedgerConflictError as error:
                 pool = attachment.addresses.pool
-                self._log.error("a pod's address is in none of this node's blocks", pool=pool, why=str(error))
+                self._log.error("a pod's address is in none of this node's blocks", pool=pool, error=str(error))
         self._store.resume()
-        self._demand.review_all()
+        self._demand.mark_all()
         self._store.offer_unused()
 
     async def acquire(self, key: AttachmentKey, pod: PodName, *, timeout: float) -> PodAddresses:
@@ -88,14 +94,14 @@ class PoolAddressSource:
 
     async def collect(self) -> None:
         """Offer every block without a pod for release, and take back requests that nobody waits for."""
-        self._demand.review_all()
+        self._demand.mark_all()
         self._store.offer_unused()
-        await self._demand.discard_stale()
+        await self._requester.discard_stale()
 
     def foresee(self, old: Namespace | None, new: Namespace | None) -> None:
-        """Hear of a namespace, whose pods may come to this node. For the informer of namespaces."""
+        """Learn of a pool whose pods may come to this node. A listener for the informer of namespaces."""
         if new is not None:
-            self._demand.sizes.foresee(_pool_named_by(new))
+            self._sizes.foresee(_pool_named_by(new))
 
     async def _pool_of(self, pod: PodName) -> PoolName:
         return _pool_named_by(await self._namespace_of(pod.namespace))

@@ -1,12 +1,12 @@
-"""How many free addresses are kept for pods to come, and which blocks may leave. Pure. Part of
+"""How many free addresses are kept for pods to come, and which blocks may be released. Pure. Part of
 `coild.addresses.pool_demand`.
 
-A pool is in use while one of its addresses is out, or waited for. Then `addresses` of it are kept free, not counting
-those that rest: fewer, and a block is asked for. A pool out of use keeps nothing.
+A pool is in use while one of its addresses is out, or a pod waits for one. Then `addresses` of it are kept free, not
+counting those that are cooling down: with fewer, a block is requested. A pool that is not in use keeps nothing.
 
-A block goes when the pool could have done without it for a while: what is left would have been enough for the most that
-were out or resting in that time, and the spare. The while is much longer than it takes to get a block, so pods that
-come and go, however many and however often within it, do not make a block go and come.
+A block may go once the pool could have done without it for the whole of the linger time: what is left would have been
+enough for the most that were out or cooling down in that time, and the spare. The linger time is much longer than it
+takes to get a block, so pods that come and go within it, however many, do not make a block go and come.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from coil.crd.names import PoolName
 from coil.ipam.occupancy import Tally
 
 LINGER_PERIODS = 10
-"""The while, in cooling periods: five minutes, by default."""
+"""The linger time, in cooldowns: five minutes, by default."""
 
 SHORTEST_STAY = 1.0
 """Seconds after which a block that is needed is looked at again, at the earliest."""
@@ -25,7 +25,7 @@ SHORTEST_STAY = 1.0
 
 @dataclass(slots=True)
 class _Level:
-    """So many addresses were not free, at last at `until`."""
+    """So many addresses were not free, the last time at `until`."""
 
     used: int
     until: float
@@ -33,20 +33,20 @@ class _Level:
 
 @dataclass(slots=True)
 class SpareBlock:
-    """`addresses` 0: nothing is kept, and blocks leave as soon as they have rested. `linger` in seconds."""
+    """`addresses` 0: nothing is kept, and blocks go as soon as they have cooled down. `linger` in seconds."""
 
     addresses: int
     linger: float
     clock: Callable[[], float]
     _levels: dict[PoolName, deque[_Level]] = field(default_factory=dict)
-    """The present comes last; before it what was higher within the while, and so falling: the first is the peak."""
+    """The present level is the last; before it those that were higher within the linger time: the first is the peak."""
 
     def shortfall(self, tally: Tally, *, waiting: int) -> int:
-        """How many addresses are missing to the spare of the pool, `waiting` pods being about to use it."""
+        """How many addresses the pool lacks for its spare; `waiting` pods are about to use it."""
         return max((self.addresses if tally.allocated or waiting else 0) - tally.free, 0)
 
     def note(self, pool: PoolName, tally: Tally) -> None:
-        """To be told whenever the counts of a pool have changed."""
+        """Record the pool's counts, whenever they may have changed."""
         if self.addresses == 0:
             return
         if tally.blocks == 0:
@@ -63,8 +63,7 @@ class SpareBlock:
             levels.popleft()
 
     def stay(self, pool: PoolName, tally: Tally, *, block_size: int) -> float:
-        """For how many seconds an empty block of the pool has to stay at least; 0 if it may go."""
-        self.note(pool, tally)
+        """For how many seconds an empty block of the pool has to stay at least; 0 if it may go. `tally` was noted."""
         levels = self._levels.get(pool)
         if not levels:
             return 0.0

@@ -12,15 +12,17 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.address_block import AddressBlock
 from coil.crd.block_request import BlockRequest
 from coil.crd.builtin import Namespace
-from coil.crd.names import BlockName, NodeName
+from coil.crd.names import NodeName
 from coil.kube.api_client import ApiClient
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.informer import Informer
+from coil.reconcile.queue import WorkQueue
 from coild.addresses.block_requester import BlockRequester
 from coild.addresses.block_size import BlockSizes
 from coild.addresses.block_store import BlockStore
 from coild.addresses.journal import AddressJournal
 from coild.addresses.journal_file import JournalFile
+from coild.addresses.pool_changes import PoolChanges
 from coild.addresses.pool_demand import DemandObserver, PoolDemand, Unobserved
 from coild.addresses.pool_source import PoolAddressSource
 from coild.addresses.spare_block import LINGER_PERIODS, SpareBlock
@@ -34,7 +36,7 @@ class SupplyOptions:
 
     node: NodeName
     node_uid: str
-    cooling: float
+    cooldown: float
     warm_addresses: int
     acquire_timeout: float
     journal: Path | None
@@ -43,14 +45,14 @@ class SupplyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SupplyDeps:
-    """What the parts speak to. `changed` and `emptied` are those of `BlockStore`."""
+    """What the parts depend on. `changed` is that of `BlockStore`, `release_queue` that of `PoolDemand`."""
 
     client: ApiClient
     blocks: Informer[AddressBlock]
     requests: Informer[BlockRequest]
     namespace_of: Callable[[str], Coroutine[Any, Any, Namespace]]
     changed: Callable[[], None]
-    emptied: Callable[[BlockName], None]
+    release_queue: WorkQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,15 @@ class PoolSupply:
     """The parts that others have to do with."""
 
     journal: AddressJournal
+    changes: PoolChanges
     store: BlockStore
+    requester: BlockRequester
+    sizes: BlockSizes
     demand: PoolDemand
     source: PoolAddressSource
 
     async def close(self) -> None:
-        """End what is under way. The books are of no use afterwards."""
+        """End what is under way. Nothing here may be used afterwards."""
         await self.demand.close()
         self.journal.close()
 
@@ -79,13 +84,14 @@ def assemble_supply(
     wall: Callable[[], float] = time.time,
 ) -> PoolSupply:
     """`wall` is the time of day in seconds since 1970, `clock` never jumps."""
-    journal = AddressJournal(JournalFile(options.journal, log=log), cooling=options.cooling, wall=wall, clock=clock)
+    journal = AddressJournal(JournalFile(options.journal, log=log), cooling=options.cooldown, wall=wall, clock=clock)
+    changes = PoolChanges()
     store = BlockStore(
         around.blocks,
         journal=journal,
-        cooling=options.cooling,
+        cooldown=options.cooldown,
+        changes=changes,
         changed=around.changed,
-        emptied=around.emptied,
         log=log,
         clock=clock,
     )
@@ -93,6 +99,7 @@ def assemble_supply(
         client=around.client,
         requests=around.requests,
         store=store,
+        changes=changes,
         node=options.node,
         node_uid=options.node_uid,
         backoff=options.backoff,
@@ -100,14 +107,19 @@ def assemble_supply(
         log=log,
         clock=clock,
     )
+    sizes = BlockSizes(around.client, changes, log, clock)
     demand = PoolDemand(
+        changes=changes,
         store=store,
         requester=requester,
-        sizes=BlockSizes(around.client, log, clock),
-        spare=SpareBlock(options.warm_addresses, LINGER_PERIODS * options.cooling, clock),
+        sizes=sizes,
+        spare=SpareBlock(options.warm_addresses, LINGER_PERIODS * options.cooldown, clock),
+        release_queue=around.release_queue,
         overdue=options.acquire_timeout,
         observer=observer or Unobserved(),
         clock=clock,
     )
-    source = PoolAddressSource(store=store, demand=demand, namespace_of=around.namespace_of, log=log)
-    return PoolSupply(journal, store, demand, source)
+    source = PoolAddressSource(
+        store=store, demand=demand, requester=requester, sizes=sizes, namespace_of=around.namespace_of, log=log
+    )
+    return PoolSupply(journal, changes, store, requester, sizes, demand, source)

@@ -10,7 +10,7 @@ from coil.kube.errors import ApiError
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import HostNetwork
 from coil.podnet.plan import RoutePolicy, plan_forwarding, plan_rules
-from coild.addresses.stuck_release import StuckRelease
+from coild.addresses.block_release import StuckRelease
 from coild.pods.pod_service import PodService
 
 

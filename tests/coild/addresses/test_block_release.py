@@ -1,16 +1,22 @@
 """Blocks go back in one order: books, route, object, finalizer."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
 
 from coil.crd.address_block import ADDRESS_BLOCKS
+from coil.crd.address_pool import SubnetSet
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.names import FINALIZER, BlockName, PoolName
 from coil.kube.errors import ApiError, UnavailableError
 from coil.netlink.error import NetlinkError
 from coil.reconcile.controller import DONE, RequeueAfter
 from tests.coil.kube.memory_api import Call, Moment
+from tests.coild.block_granter import pool
 from tests.coild.memory_network import Step
-from tests.coild.scene import COOLING, Coild, World, now, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, key, now, settle
 from tests.coild.virtual_loop import pass_turns
 
 DEFAULT, ZERO = PoolName("default"), BlockName("default-0")
@@ -271,6 +277,63 @@ async def test_no_block_goes_while_one_of_its_pool_is_asked_for(world: World, co
     await settle(3 * COOLING)
     assert world.blocks == [ZERO]
     assert await coild.add("c1") == ["10.1.0.0", "fd01::"]
+
+
+class TestWithoutCooldown:
+    """A block may be released the moment it is empty, unless a pod waits: with blocks of one address."""
+
+    @pytest.fixture
+    async def world(self) -> AsyncIterator[World]:
+        world = World(pool("default", SubnetSet(ipv4="10.1.0.0/30"), bits=0))
+        yield world
+        await world.close()
+
+    @pytest.fixture
+    async def coild(self, world: World) -> AsyncIterator[Coild]:
+        coild = Coild(world, cooling=0.0)
+        await coild.start()
+        yield coild
+        await coild.kill()
+
+    def take(self, coild: Coild, container: str) -> asyncio.Task[Any]:
+        request = coild.request(container)
+        return coild.spawn(coild.demand.take(DEFAULT, request.key, request.pod, deadline=now() + ACQUIRE_TIMEOUT))
+
+    @pytest.mark.parametrize("turns", range(1, 6))
+    async def test_an_address_that_comes_back_goes_to_the_pod_that_waits(
+        self, world: World, coild: Coild, turns: int
+    ) -> None:
+        await self.take(coild, "c1")
+        await settle()
+        world.granter.away = True
+        # Its name is in the queue for another reason, so that the worker is woken before the review.
+        asyncio.get_running_loop().call_soon(coild.queue.add, ZERO)
+        waiting = self.take(coild, "c2")
+        await pass_turns(turns)
+        coild.source.release(key("c1"))
+        await settle()
+        assert waiting.done()
+        assert str(waiting.result().ipv4) == "10.1.0.0"
+        assert world.blocks == [ZERO]
+
+    @pytest.mark.parametrize("turns", range(6))
+    async def test_a_block_that_arrives_goes_to_the_pod_that_waits(
+        self, world: World, coild: Coild, turns: int
+    ) -> None:
+        world.granter.away = True
+        coild.blocks.subscribe(lambda old, new: coild.queue.add(ZERO))
+        waiting = self.take(coild, "c1")
+        await pass_turns(turns)
+        world.granter.block(DEFAULT, 0)
+        await settle()
+        assert waiting.done()
+        assert world.blocks == [ZERO]
+
+    async def test_a_block_that_no_pod_waits_for_goes_at_once(self, world: World, coild: Coild) -> None:
+        await self.take(coild, "c1")
+        coild.source.release(key("c1"))
+        await settle()
+        assert world.blocks == []
 
 
 async def test_without_any_rest_pods_still_get_the_block_that_they_waited_for(world: World) -> None:

@@ -42,19 +42,12 @@ def faults(
 
 
 async def ask(coild: Coild, pool: PoolName = DEFAULT) -> str:
-    """One request, until it is settled; the reason if it was refused."""
-    over = asyncio.Event()
-    told = coild.requester.settled
-
-    def settled(of: PoolName) -> None:
-        told(of)
-        if of == pool:
-            over.set()
-
-    coild.requester.settled = settled
+    """One request, until it is no longer outstanding; the reason if it was refused."""
+    before = coild.requester.outstanding(pool)
     coild.requester.start(pool)
-    await over.wait()
-    coild.requester.settled = told
+    while coild.requester.outstanding(pool) > before:
+        await coild.changes.wait()  # the review takes the marks in the same turn of the loop
+        await asyncio.sleep(0)
     refusal = coild.requester.refusals.current(pool)
     return "" if refusal is None else refusal.reason
 

@@ -6,6 +6,7 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.names import ANNOTATION_POOL, PoolName
 from coil.kube.errors import UnavailableError
 from coild.addresses.block_size import FORESEEN_POOLS, RETRY_SECONDS, BlockSizes
+from coild.addresses.pool_changes import PoolChanges
 from tests.coil.kube.memory_api import MemoryClient
 from tests.coild.block_granter import pool
 from tests.coild.scene import LOG, Coild, World, now, settle
@@ -28,7 +29,7 @@ async def test_what_namespaces_name_is_read_once_each_and_one_after_the_other(wo
     assert reads(coild.client) == ["default", "second"]
     await settle(10)
     assert reads(coild.client) == ["default", "second", "nowhere"]
-    sizes = coild.demand.sizes
+    sizes = coild.sizes
     assert (sizes.of(DEFAULT), sizes.of(SECOND), sizes.of(PoolName("nowhere"))) == (2, 2, None)
     sizes.foresee(LATER)
     await settle(1)
@@ -36,7 +37,7 @@ async def test_what_namespaces_name_is_read_once_each_and_one_after_the_other(wo
 
 
 async def test_a_pool_that_was_not_there_at_first_is_asked_for_when_it_matters(world: World, coild: Coild) -> None:
-    sizes = coild.demand.sizes
+    sizes = coild.sizes
     sizes.foresee(LATER)
     await settle()
     world.api.create(ADDRESS_POOLS, pool("later", bits=4))
@@ -47,7 +48,7 @@ async def test_a_pool_that_was_not_there_at_first_is_asked_for_when_it_matters(w
 
 async def test_a_pool_that_cannot_be_read_is_not_asked_for_again_and_again(world: World, coild: Coild) -> None:
     coild.gate.fault = lambda call, moment: UnavailableError("away")
-    sizes = coild.demand.sizes
+    sizes = coild.sizes
     for _ in range(10):
         sizes.ask(DEFAULT)
         await settle(1)
@@ -64,7 +65,7 @@ async def test_a_pool_that_cannot_be_read_is_not_asked_for_again_and_again(world
 async def test_what_is_stored_may_be_nonsense() -> None:
     api = WatchedApi()
     api.create(ADDRESS_POOLS, pool("odd", bits=500))
-    sizes = BlockSizes(MemoryClient(api), LOG, now)
+    sizes = BlockSizes(MemoryClient(api), PoolChanges(), LOG, now)
     sizes.ask(PoolName("odd"))
     await settle()
     assert sizes.of(PoolName("odd")) is None
@@ -72,7 +73,7 @@ async def test_what_is_stored_may_be_nonsense() -> None:
 
 async def test_namespaces_cannot_make_it_read_for_ever() -> None:
     client = MemoryClient(WatchedApi())
-    sizes = BlockSizes(client, LOG, now)
+    sizes = BlockSizes(client, PoolChanges(), LOG, now)
     for number in range(2 * FORESEEN_POOLS):
         sizes.foresee(PoolName(f"pool-{number}"))
     await settle(1)
@@ -85,7 +86,7 @@ async def test_namespaces_cannot_make_it_read_for_ever() -> None:
 
 
 async def test_a_pool_made_anew_with_other_blocks_corrects_it(coild: Coild) -> None:
-    sizes = coild.demand.sizes
+    sizes = coild.sizes
     sizes.teach(DEFAULT, 32)
     await coild.add("c1")
     assert sizes.of(DEFAULT) == 2

@@ -13,9 +13,11 @@ from coil.ipam.node_ledger import LedgerConflictError, Reuse
 from coil.ipam.occupancy import Tally
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
+from coild.addresses.block_release import ReleasableBlocks
 from coild.addresses.block_store import BlockStore
 from coild.addresses.journal import AddressJournal
 from coild.addresses.journal_file import JournalFile
+from coild.addresses.pool_changes import PoolChanges
 from coild.model.address_source import HeldAddresses, PodAddresses, PodName
 from tests.coild.block_granter import NODE
 from tests.coild.scene import COOLING, LOG, World, end, key, now
@@ -27,28 +29,45 @@ POD = PodName("apps", "pod")
 ZERO, ONE = BlockName("default-0"), BlockName("default-1")
 
 
+class RecordedChanges(PoolChanges):
+    """All marks, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marked: list[PoolName] = []
+        self.emptied: list[BlockName] = []
+
+    def mark(self, pool: PoolName) -> None:
+        super().mark(pool)
+        self.marked.append(pool)
+
+    def mark_emptied(self, block: BlockName) -> None:
+        super().mark_emptied(block)
+        self.emptied.append(block)
+
+
 class Books:
-    """A store behind a real informer, and what it said to its neighbours."""
+    """A store behind a real informer, and the marks that it leaves."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.changes = 0
-        self.emptied: list[str] = []
+        self.marks = RecordedChanges()
+        self.emptied, self.marked = self.marks.emptied, self.marks.marked
         source = MemorySource(world.api, ADDRESS_BLOCKS, labels={LABEL_NODE: str(NODE)})
         metrics = InformerMetrics(CollectorRegistry())
         self.informer: Informer[AddressBlock] = Informer(source, log=LOG, metrics=metrics, clock=now)
         self.journal = AddressJournal(JournalFile(None, log=LOG), cooling=COOLING, wall=now, clock=now)
-        self.supplied: list[PoolName] = []
         self.store = BlockStore(
             self.informer,
             journal=self.journal,
-            cooling=COOLING,
+            cooldown=COOLING,
+            changes=self.marks,
             changed=self._changed,
-            emptied=self.emptied.append,
             log=LOG,
             clock=now,
         )
-        self.store.subscribe(self.supplied.append)
+        self.releasable = ReleasableBlocks(self.store, COOLING, now)
         self.task = asyncio.create_task(self.informer.run())
 
     def _changed(self) -> None:
@@ -117,23 +136,23 @@ async def test_a_block_is_known_by_the_request_that_it_answers(books: Books) -> 
     await books.patch(ONE, {"metadata": {"labels": {LABEL_REQUEST: "uid-x"}}})
     assert books.store.answer_to(RequestUid("uid-x")) == ONE
     assert plain.request == ""
-    assert books.store.depart(ONE) is not None
+    assert books.releasable.begin_release(ONE) is not None
     assert books.store.answer_to(RequestUid("uid-x")) is None, "it is on its way out"
 
 
-async def test_whoever_depends_on_the_supply_is_told_of_each_change(books: Books) -> None:
+async def test_each_change_of_what_a_pool_can_give_is_marked(books: Books) -> None:
     await books.block(0)
-    assert books.supplied == [DEFAULT]
+    assert books.marked == [DEFAULT]
     books.store.acquire(DEFAULT, key("c1"), POD)
-    assert books.supplied == [DEFAULT], "who takes an address knows of it"
+    assert books.marked == [DEFAULT], "who takes an address knows of it"
     books.store.release(key("c1"))
     books.store.release(key("c1"))
-    assert books.supplied == [DEFAULT] * 2
+    assert books.marked == [DEFAULT] * 2
     books.store.acquire(DEFAULT, key("c1"), POD)
     books.store.revoke(key("c1"))
-    assert books.supplied == [DEFAULT] * 3
-    books.store.depart(ZERO)
-    assert books.supplied == [DEFAULT] * 4
+    assert books.marked == [DEFAULT] * 3
+    books.releasable.begin_release(ZERO)
+    assert books.marked == [DEFAULT] * 4
 
 
 async def test_a_reserved_block_is_announced_and_nothing_else(books: Books) -> None:
@@ -143,8 +162,8 @@ async def test_a_reserved_block_is_announced_and_nothing_else(books: Books) -> N
     books.store.resume()
     books.store.offer_unused()
     assert books.emptied == []
-    assert books.store.rest_left(ZERO) is None
-    assert books.store.depart(ZERO) is None
+    assert books.releasable.cooldown_left(ZERO) is None
+    assert books.releasable.begin_release(ZERO) is None
 
 
 async def test_a_malformed_block_is_left_out_until_it_is_mended(books: Books) -> None:
@@ -189,15 +208,15 @@ async def test_an_emptied_block_is_offered_and_rests_as_long_as_its_addresses(bo
     await asyncio.sleep(100)
     books.store.release(key("c1"))
     assert books.emptied == []
-    assert books.store.rest_left(ZERO) is None
+    assert books.releasable.cooldown_left(ZERO) is None
     await asyncio.sleep(4)
     books.store.release(key("c2"))
     assert books.emptied == [ZERO]
-    assert books.store.rest_left(ZERO) == COOLING
+    assert books.releasable.cooldown_left(ZERO) == COOLING
     await asyncio.sleep(COOLING - 1)
-    assert books.store.rest_left(ZERO) == 1
+    assert books.releasable.cooldown_left(ZERO) == 1
     await asyncio.sleep(1)
-    assert books.store.rest_left(ZERO) == 0
+    assert books.releasable.cooldown_left(ZERO) == 0
     books.store.release(key("c2"))
     assert books.emptied == [ZERO], "an unknown key is nothing"
 
@@ -227,7 +246,7 @@ async def test_a_block_that_is_given_back_unused_has_no_more_to_rest_for_than_a_
     books.emptied.clear()
     books.store.revoke(key("c1"))
     assert books.emptied == [ZERO]
-    assert books.store.rest_left(ZERO) == COOLING, "the ADD is about to be repeated"
+    assert books.releasable.cooldown_left(ZERO) == COOLING, "the ADD is about to be repeated"
 
 
 async def test_collecting_does_not_shorten_the_rest(books: Books) -> None:
@@ -236,13 +255,13 @@ async def test_collecting_does_not_shorten_the_rest(books: Books) -> None:
     books.emptied.clear()
     books.store.offer_unused()
     assert books.emptied == [ZERO]
-    assert books.store.rest_left(ZERO) == COOLING - 3
+    assert books.releasable.cooldown_left(ZERO) == COOLING - 3
 
 
 async def test_at_start_nobody_is_about_to_use_a_block(books: Books) -> None:
     await books.block(0)
     books.store.resume()
-    assert books.store.rest_left(ZERO) == 0
+    assert books.releasable.cooldown_left(ZERO) == 0
 
 
 async def test_a_draining_block_gives_nothing_new_and_leaves_when_its_addresses_have_rested(books: Books) -> None:
@@ -251,19 +270,19 @@ async def test_a_draining_block_gives_nothing_new_and_leaves_when_its_addresses_
     await books.ask_back(ZERO)
     assert books.store.acquire(DEFAULT, key("c2"), POD) is None
     assert books.store.networks()
-    assert books.store.depart(ZERO) is None, "its pod is still there"
+    assert books.releasable.begin_release(ZERO) is None, "its pod is still there"
     assert [block.name for block in books.store.draining()] == [ZERO]
     books.emptied.clear()
     books.store.release(key("c1"))
     assert books.emptied == [ZERO]
-    assert books.store.rest_left(ZERO) == COOLING, "the next node would not know that it rests"
+    assert books.releasable.cooldown_left(ZERO) == COOLING, "the next node would not know that it rests"
     assert books.store.draining() == []
 
 
 async def test_an_unused_block_that_is_asked_back_has_nothing_to_rest_for(books: Books) -> None:
     await books.block(0)
     await books.ask_back(ZERO)
-    assert books.store.rest_left(ZERO) == 0
+    assert books.releasable.cooldown_left(ZERO) == 0
 
 
 async def test_an_empty_block_that_is_asked_back_is_offered(books: Books) -> None:
@@ -273,15 +292,15 @@ async def test_an_empty_block_that_is_asked_back_is_offered(books: Books) -> Non
     assert books.emptied == [ZERO]
 
 
-async def test_a_departing_block_is_out_of_the_books_and_stays_out(books: Books) -> None:
+async def test_a_block_that_is_being_released_is_out_of_the_ledger_and_stays_out(books: Books) -> None:
     block = await books.block(0)
-    departure = books.store.depart(ZERO)
-    assert departure is not None
-    assert (departure.uid, departure.finalizers) == (block.metadata.uid, (FINALIZER,))
+    pending = books.releasable.begin_release(ZERO)
+    assert pending is not None
+    assert (pending.uid, pending.finalizers) == (block.metadata.uid, (FINALIZER,))
     assert books.changes == 2
     assert books.store.networks() == []
     assert books.store.acquire(DEFAULT, key("c1"), POD) is None
-    assert books.store.depart(ZERO) == departure
+    assert books.releasable.begin_release(ZERO) == pending
     await books.ask_back(ZERO)
     assert books.store.networks() == []
     books.emptied.clear()
@@ -289,31 +308,31 @@ async def test_a_departing_block_is_out_of_the_books_and_stays_out(books: Books)
     assert books.emptied == [ZERO], "what could not be finished is tried again"
 
 
-async def test_a_departure_knows_the_finalizers_of_the_day(books: Books) -> None:
+async def test_a_pending_release_knows_the_present_finalizers(books: Books) -> None:
     await books.block(0)
     await books.patch(ZERO, {"metadata": {"finalizers": [FINALIZER, "example.com/other"]}})
-    departure = books.store.depart(ZERO)
-    assert departure is not None
-    assert departure.finalizers == (FINALIZER, "example.com/other")
+    pending = books.releasable.begin_release(ZERO)
+    assert pending is not None
+    assert pending.finalizers == (FINALIZER, "example.com/other")
     # To name it again would be to add a finalizer to an object on its way out, which the API server refuses for ever.
     await books.patch(ZERO, {"metadata": {"finalizers": [FINALIZER]}})
-    departure = books.store.depart(ZERO)
-    assert departure is not None
-    assert departure.finalizers == (FINALIZER,)
+    pending = books.releasable.begin_release(ZERO)
+    assert pending is not None
+    assert pending.finalizers == (FINALIZER,)
 
 
-async def test_a_new_block_of_the_name_of_one_that_departed_is_taken_in(books: Books) -> None:
+async def test_a_new_block_of_the_name_of_one_that_was_released_is_taken_in(books: Books) -> None:
     await books.block(0)
-    books.store.depart(ZERO)
+    books.releasable.begin_release(ZERO)
     await books.tear_out(ZERO)
-    assert books.store.depart(ZERO) is None
+    assert books.releasable.begin_release(ZERO) is None
     await books.block(0)
     assert books.store.acquire(DEFAULT, key("c1"), POD) is not None
 
 
 async def test_replaced_while_nobody_watched(books: Books) -> None:
     await books.block(0)
-    books.store.depart(ZERO)
+    books.releasable.begin_release(ZERO)
     books.world.api.delete(ADDRESS_BLOCKS, ZERO)
     books.world.api.patch(ADDRESS_BLOCKS, ZERO, {"metadata": {"finalizers": []}}, subresource="")
     await books.block(0)
@@ -321,10 +340,10 @@ async def test_replaced_while_nobody_watched(books: Books) -> None:
 
 
 @pytest.mark.parametrize("name", [ZERO, ONE])
-async def test_a_block_in_use_or_unknown_does_not_depart(books: Books, name: BlockName) -> None:
+async def test_a_block_in_use_or_unknown_is_not_released(books: Books, name: BlockName) -> None:
     await books.block(0)
     books.store.acquire(DEFAULT, key("c1"), POD)
-    assert books.store.depart(name) is None
+    assert books.releasable.begin_release(name) is None
     assert books.store.acquire(DEFAULT, key("c2"), POD) is not None
 
 
@@ -340,8 +359,8 @@ async def test_a_block_deleted_under_its_pods_stays_theirs_gives_nothing_new_and
     books.emptied.clear()
     books.store.release(key("c1"))
     assert books.emptied == [ZERO]
-    assert books.store.rest_left(ZERO) == 0, "another node may own its addresses by now"
-    assert books.store.depart(ZERO) is None, "there is no object to delete"
+    assert books.releasable.cooldown_left(ZERO) == 0, "another node may own its addresses by now"
+    assert books.releasable.begin_release(ZERO) is None, "there is no object to delete"
     assert books.store.networks() == []
 
 
@@ -349,9 +368,9 @@ async def test_a_block_that_comes_back_under_its_pods_is_usable_again(books: Boo
     await books.block(0)
     held = books.store.acquire(DEFAULT, key("c1"), POD)
     await books.tear_out(ZERO)
-    assert not books.store.here(ZERO), "the block that may be waited for is the new one"
+    assert not books.store.is_here(ZERO), "the block that may be waited for is the new one"
     await books.block(0)
-    assert books.store.here(ZERO)
+    assert books.store.is_here(ZERO)
     other = books.store.acquire(DEFAULT, key("c2"), POD)
     assert held is not None
     assert other is not None

@@ -1,5 +1,7 @@
 """Blocks that were edited under their pods while coild was away are not given back before the pods have gone."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
@@ -8,9 +10,10 @@ import pytest
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import LABEL_POOL, BlockName, PoolName
 from coil.ipam.node_ledger import LedgerConflictError
-from coild.addresses.stuck_release import LATE_SECONDS
+from coild.addresses.block_release import LATE_SECONDS
+from coild.model.address_source import AddressUnavailableError, PodAddresses, PodName
 from tests.coild.addresses.test_block_store import DEFAULT, ONE, POD, ZERO, Books, books, holding
-from tests.coild.scene import COOLING, Coild, World, addresses, key, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, addresses, key, now, settle
 from tests.coild.virtual_loop import pass_turns
 
 __all__ = ["books"]
@@ -118,13 +121,13 @@ async def test_a_block_with_pods_is_a_suspect_too_and_gives_what_it_has(books: B
     assert books.store.acquire(DEFAULT, key("c4"), POD) is None
     books.store.release(key("c1"))
     books.store.release(key("c3"))
-    assert (books.store.rest_left(ZERO), books.store.depart(ZERO)) == (None, None)
+    assert (books.releasable.cooldown_left(ZERO), books.releasable.begin_release(ZERO)) == (None, None)
     assert [document.name for document, _ in books.store.kept()] == [ZERO, ONE]
     books.emptied.clear()
     books.store.release(key("c2"))
     assert books.emptied == [ZERO, ONE]
-    assert books.store.rest_left(ZERO) == COOLING
-    assert books.store.depart(ONE) is not None
+    assert books.releasable.cooldown_left(ZERO) == COOLING
+    assert books.releasable.begin_release(ONE) is not None
 
 
 async def test_blocks_of_other_pools_are_none_of_it(books: Books) -> None:
@@ -134,8 +137,8 @@ async def test_blocks_of_other_pools_are_none_of_it(books: Books) -> None:
     with pytest.raises(LedgerConflictError):
         books.store.adopt(holding("c2", "10.1.9.9"))
     books.store.resume()
-    assert books.store.depart(BlockName("second-0")) is not None
-    assert books.store.depart(ZERO) is None
+    assert books.releasable.begin_release(BlockName("second-0")) is not None
+    assert books.releasable.begin_release(ZERO) is None
 
 
 async def test_a_suspect_whose_object_goes_leaves_the_books(books: Books) -> None:
@@ -157,11 +160,11 @@ async def test_two_that_claim_one_address_are_no_reason_to_keep_a_block(books: B
     with pytest.raises(LedgerConflictError):
         books.store.adopt(holding("c2", "10.1.0.0"))
     books.store.resume()
-    assert books.store.depart(ONE) is not None
-    assert books.store.rest_left(ZERO) is None
+    assert books.releasable.begin_release(ONE) is not None
+    assert books.releasable.cooldown_left(ZERO) is None
     books.store.release(key("c2"))
     books.store.release(key("c1"))
-    assert books.store.depart(ZERO) is not None
+    assert books.releasable.begin_release(ZERO) is not None
 
 
 async def test_who_claims_the_slot_that_comes_free_has_it(books: Books) -> None:
@@ -178,3 +181,58 @@ async def test_who_claims_the_slot_that_comes_free_has_it(books: Books) -> None:
     assert books.emptied == []
     books.store.release(key("pod"))
     assert books.emptied == [ZERO]
+
+
+class TestWaitsAgain:
+    """The pod's sandbox is made anew: it is to get another address, and the block that it was suspected of is free."""
+
+    @pytest.fixture
+    async def successor(self, world: World, coild: Coild) -> AsyncIterator[Coild]:
+        """Of the next life, in which the addresses of a pod c1 are in none of its blocks."""
+        successor = await edited(world, coild, ELSEWHERE)
+        world.granter.away = True
+        yield successor
+        await successor.kill()
+
+    def acquire(self, coild: Coild, container: str) -> asyncio.Task[PodAddresses]:
+        pod = PodName("apps", "pod")
+        return coild.spawn(coild.source.acquire(key(container), pod, timeout=ACQUIRE_TIMEOUT))
+
+    async def test_and_a_block_arrives(self, world: World, successor: Coild) -> None:
+        waiting = self.acquire(successor, "c1")
+        await settle(1)
+        world.granter.block(DEFAULT, 1)
+        await settle()
+        assert successor.ended == [], "the informer goes on"
+        assert str(waiting.result().ipv4) == "10.1.0.2"
+        assert successor.source.held() == {key("c1")}
+
+    @pytest.mark.parametrize("others", [0, 1, 3])
+    async def test_with_others_and_a_block_arrives(self, world: World, successor: Coild, others: int) -> None:
+        calls = [self.acquire(successor, container) for container in ("c1", *(f"d{n}" for n in range(others)))]
+        await settle(1)
+        world.granter.block(DEFAULT, 1)
+        await settle()
+        assert successor.ended == []
+        served = [call.result() for call in calls[:4] if call.done()]
+        # Two of the new block, and two of the one that is suspected no more.
+        assert len(served) == len({addresses.ipv4 for addresses in served}) == 1 + others
+        begin = now()
+        if others < 3:
+            await self.acquire(successor, "e1")
+        assert now() == begin, "nobody waits any longer, so whoever comes next finds no queue"
+
+    async def test_and_is_given_an_address_that_rests_as_nobody_answers(self, world: World, successor: Coild) -> None:
+        world.granter.block(DEFAULT, 1)
+        await settle()
+        for container in ("d0", "d1"):
+            await self.acquire(successor, container)
+        with pytest.raises(AddressUnavailableError):
+            await self.acquire(successor, "d2")
+        successor.source.release(key("d0"))
+        begin = now()
+        assert str((await self.acquire(successor, "c1")).ipv4) == "10.1.0.2"
+        assert now() == begin
+        assert successor.source.held() == {key("c1"), key("d1")}
+        assert (await self.acquire(successor, "d3")).ipv4 == IPv4Address("10.99.0.0"), "of the block that it was"
+        assert now() == begin, "nobody stands in the queue any more"

@@ -11,10 +11,12 @@ from coil.crd.address_pool import SubnetSet
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NAMESPACES, Namespace
 from coil.crd.names import PoolName
+from coil.ipam.occupancy import Tally
 from coil.kube.errors import ForbiddenError, UnavailableError
-from coild.addresses.pool_backoff import SPARE_BACKOFF
-from coild.addresses.pool_demand import MAX_OUTSTANDING
+from coild.addresses.block_requester import SPARE_BACKOFF
+from coild.addresses.pool_demand import MAX_OUTSTANDING, PoolDemand
 from coild.addresses.pool_source import PoolAddressSource
+from coild.addresses.spare_block import SpareBlock
 from coild.model.address_source import AddressUnavailableError
 from tests.coild.block_granter import pool
 from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, key, now, settle
@@ -290,6 +292,53 @@ class TestDeadline:
         assert [str(item.address) for item in plan.assignments] == ["10.1.0.1"]
 
 
+class TestReview:
+    """Reviews are scheduled by marks, and never run inside a change."""
+
+    async def test_any_number_of_changes_at_once_cost_one_review_of_the_pool(
+        self, wide: Coild, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await adds(wide, range(30))
+        await settle()
+        reviewed: list[PoolName] = []
+        review = PoolDemand.review
+
+        def count(self: PoolDemand, pool: PoolName) -> None:
+            reviewed.append(pool)
+            review(self, pool)
+
+        monkeypatch.setattr(PoolDemand, "review", count)
+        for number in range(30):
+            wide.source.release(key(f"apps{number}"))
+        assert reviewed == [], "a change only leaves a mark"
+        await settle()
+        assert reviewed.count(DEFAULT) == 1 + 1, "one for all the changes, one before the block is released"
+
+    async def test_a_free_address_is_given_without_a_turn_of_the_event_loop(self, wide: Coild) -> None:
+        await wide.add("c0")
+        await settle()
+        request = wide.request("c1")
+        taking = wide.demand.take(DEFAULT, request.key, request.pod, deadline=now() + 1)
+        with pytest.raises(StopIteration) as returned:
+            taking.send(None)
+        assert returned.value.value.key == request.key
+
+    async def test_a_pod_that_stops_waiting_leaves_nothing_in_the_queue_though_the_review_fails(
+        self, wide: Coild, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(self: SpareBlock, pool: PoolName, tally: Tally) -> None:
+            raise RuntimeError("a defect")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SpareBlock, "note", fail)
+            assert await adds(wide, range(1)) == [""], "not the pod's fault, and it is told in time"
+        assert len(wide.ended) == 1, "the process ends with the error"
+        assert isinstance(wide.ended[0].exception(), RuntimeError)
+        assert wide.demand._queues == {}
+        wide.spawn(wide.demand.run())
+        assert all(await adds(wide, range(1)))
+
+
 class TestGivingUp:
     async def test_an_address_that_comes_in_the_moment_of_giving_up_is_nobody_s(self, wide: Coild) -> None:
         source = wide.source
@@ -298,11 +347,11 @@ class TestGivingUp:
         task = asyncio.create_task(source.acquire(request.key, request.pod, timeout=60))
         await settle(1)
 
-        def give_up(pool: PoolName) -> None:
-            task.cancel()
-
-        wide.store.subscribe(give_up)  # told after the waiters
         wide.world.granter.block(DEFAULT, 0)
+        await wide.changes.wait()  # the block has arrived
+        await asyncio.sleep(0)
+        assert wide.source.held() == {request.key}, "it was served in this turn of the loop, and does not know yet"
+        assert task.cancel()
         await settle()
         assert task.cancelled()
         assert source.held() == frozenset()
@@ -436,6 +485,13 @@ def keep_namespaces(coild: Coild) -> PoolAddressSource:
     async def namespace_of(name: str) -> Namespace:
         return coild.world.api.get(NAMESPACES, name)
 
-    source = PoolAddressSource(store=coild.store, demand=coild.demand, namespace_of=namespace_of, log=coild.source._log)
+    source = PoolAddressSource(
+        store=coild.store,
+        demand=coild.demand,
+        requester=coild.requester,
+        sizes=coild.sizes,
+        namespace_of=namespace_of,
+        log=coild.source._log,
+    )
     coild.pods._source = source
     return source

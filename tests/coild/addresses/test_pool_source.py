@@ -116,6 +116,7 @@ async def test_recovery_keeps_what_pods_hold_and_gives_the_other_blocks_back_at_
     coild = Coild(world)
     coild.spawn(coild.blocks.run())
     coild.spawn(coild.export.run(coild.store.networks))
+    coild.spawn(coild.demand.run())
     coild.spawn(coild.controller.run())
     await coild.blocks.wait_synced(1)
     held = PodAddresses(PoolName("default"), IPv4Address("10.1.0.3"), None)

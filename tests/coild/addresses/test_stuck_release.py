@@ -3,7 +3,7 @@
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import FINALIZER
 from coil.kube.errors import UnavailableError
-from coild.addresses.stuck_release import LATE_SECONDS
+from coild.addresses.block_release import LATE_SECONDS
 from tests.coild.scene import COOLING, Coild, World, settle
 
 BLOCK = ("AddressBlock", "default-0", "BlockReleasedLate")
