@@ -195,7 +195,12 @@ def egress_agent_command(plane: ControlPlane, *, namespace: str, flags: Sequence
 def coild_command(
     plane: ControlPlane, *, socket: Path, flags: Sequence[str] = (), kubeconfig: Path | None = None
 ) -> list[str]:
-    """How coild is started, as its service account; may be used again after its death. It wants COIL_NODE_NAME."""
+    """How coild is started, as its service account; may be used again after its death. It wants COIL_NODE_NAME.
+
+    It fails open unless `flags` say otherwise: without a kubelet most sandboxes have no Pod object, and their ADDs
+    would be refused for it.
+    """
+    flags = ["--egress-fail-open=true", *flags]
     return daemon_command(kubeconfig or plane.kubeconfig_for("coild"), socket=socket, flags=flags)
 
 

@@ -1,5 +1,5 @@
-"""coild and pods with an annotation, on real nodes against a real API server: what ADD answers, what people are told,
-and egress alone behind another plugin.
+"""coild and pods with an annotation, on real nodes against a real API server: what ADD answers, which Events there are,
+and egress alone behind another plugin. Both daemons fail closed, as is the default.
 
 What tunnels do is shown where the kernel has them. Here it is shown what happens where it has not, and all that does
 not depend on it.
@@ -34,6 +34,7 @@ NET = "internet"
 CHAINED = "chained-node"
 ROUTER = {"app.kubernetes.io/name": "coil", "app.kubernetes.io/component": "egress"}
 INVALID_NETWORK_CONFIG = 7
+FAIL_CLOSED = "--egress-fail-open=false"
 PREV_RESULT: dict[str, Any] = {
     "cniVersion": "1.0.0",
     "interfaces": [{"name": "plug0"}, {"name": "eth0", "sandbox": "/run/netns/pod"}],
@@ -85,6 +86,11 @@ class World:
             documents.append({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
         apply(self.node.plane, *documents)
 
+    def annotate(self, pod: PodName, names: str | None) -> None:
+        """Change the pod's annotation, or remove it."""
+        annotation = f"egress.coil.cybozu.com/{NET}" + ("-" if names is None else f"={names}")
+        self.node.plane.kubectl("annotate", "--overwrite", f"--namespace={APPS}", "pod", pod.name, annotation)
+
     def told(self, pod: PodName) -> dict[str, str]:
         """Messages of the Events on the pod, by reason."""
         selector = f"--field-selector=involvedObject.name={pod.name}"
@@ -114,8 +120,8 @@ def world() -> Iterator[World]:
             chained,
             node.install_plugin(),
             chained.install_plugin(),
-            node.start_coild("--cooling=500ms"),
-            chained.start_coild("--enable-ipam=false", "--addressblock-gc-interval=200ms"),
+            node.start_coild("--cooling=500ms", FAIL_CLOSED),
+            chained.start_coild("--enable-ipam=false", "--addressblock-gc-interval=200ms", FAIL_CLOSED),
         )
         try:
             yield world
@@ -167,16 +173,70 @@ def add_behind(world: World, sandbox: Sandbox) -> dict[str, Any]:
 # --- with addresses of ours
 
 
-def test_what_an_annotation_names_wrongly_is_told_and_the_pod_starts(world: World, start: Start) -> None:
+def refusal(world: World, sandbox: Sandbox) -> str:
+    """The message of an ADD that fails, after which nothing of it is left; as a runtime does, with the DEL."""
+    with pytest.raises(CniError) as failure:
+        world.runtime.add(sandbox)
+    assert failure.value.code == TRY_AGAIN_LATER
+    assert not [alias for alias in world.node.kernel.pod_links() if sandbox.container_id in alias]
+    assert sandbox.kernel.link("eth0") is None
+    world.runtime.delete(sandbox)
+    return failure.value.message
+
+
+def test_a_pod_whose_egress_is_missing_or_invalid_waits_until_it_is_mended(world: World, start: Start) -> None:
     pod = world.make_pod(names="mars, No-Name")
-    result = world.runtime.add(start(pod))
-    assert len(result["ips"]) == 2
+    message = refusal(world, start(pod))
+    assert "the pod's egress is not available" in message
+    assert f"there is no Egress {NET}/mars" in message
+    assert "No-Name" in message
     wait_until(lambda: len(world.told(pod)) == 2, what="the pod's Events")
     assert f"{NET}/mars" in world.told(pod)["EgressNotFound"]
     assert "No-Name" in world.told(pod)["EgressAnnotationInvalid"]
-    # It is followed: as soon as there is such an Egress, something else is missing.
+    # As soon as there is such an Egress, something else is missing.
     world.make_egress("mars", served=False)
-    wait_until(lambda: "EgressNoService" in world.told(pod), what="the Egress without a Service is told")
+    world.annotate(pod, "mars")
+    wait_until(lambda: "has no Service yet" in refusal(world, start(pod)), what="the Service is missed")
+    wait_until(lambda: "EgressNoService" in world.told(pod), what="the Event about it")
+    world.annotate(pod, None)
+    wait_until(lambda: adds(world, start(pod)), what="without the annotation it starts")
+
+
+def adds(world: World, sandbox: Sandbox) -> bool:
+    """Whether the ADD succeeds."""
+    try:
+        return len(world.runtime.add(sandbox)["ips"]) == 2
+    except CniError:
+        return False
+
+
+def test_a_pod_that_the_api_server_does_not_know_waits(world: World, start: Start) -> None:
+    assert "the API server has no pod" in refusal(world, start(PodName(APPS, "ghost", secrets.token_hex(8))))
+    pod = world.make_pod()
+    another = PodName(pod.namespace, pod.name, "the-uid-of-its-predecessor")
+    assert "this is the sandbox of the-uid-of-its-predecessor" in refusal(world, start(another))
+    elsewhere = world.make_pod(node=CHAINED)
+    assert f"is bound to node '{CHAINED}'" in refusal(world, start(elsewhere))
+    assert adds(world, start(pod))
+
+
+def test_it_fails_open_only_if_told_so(world: World, start: Start) -> None:
+    world.coild.kill()
+    opened = world.node.start_coild("--cooling=500ms", "--egress-fail-open=true")
+    try:
+        pod = world.make_pod(names="jupiter, No-Name")
+        sandbox = start(pod)
+        assert len(world.runtime.add(sandbox)["ips"]) == 2
+        wait_until(lambda: len(world.told(pod)) == 2, what="the pod's Events")
+        assert "--egress-fail-open" in world.told(pod)["EgressNotFound"]
+        assert len(world.runtime.add(start(PodName(APPS, "ghost", secrets.token_hex(8))))["ips"]) == 2
+        # It is followed: as soon as there is such an Egress, something else is missing.
+        world.make_egress("jupiter", served=False)
+        wait_until(lambda: "EgressNoService" in world.told(pod), what="the Egress without a Service is told")
+        assert [rule["priority"] for rule in sandbox.kernel.ip("rule")] == [0, 32766, 32767]
+    finally:
+        opened.kill()
+        world.coild.ensure_running()
 
 
 def test_a_pod_with_an_egress_has_its_tunnel_or_does_not_start(world: World, start: Start) -> None:
@@ -280,8 +340,14 @@ def test_without_a_result_so_far_it_says_what_is_wrong(world: World, plugged: St
 
 def test_behind_another_plugin_wrong_annotations_and_refusals_are_told(world: World, plugged: Start) -> None:
     pod = world.make_pod(names="venus", node=CHAINED)
-    assert add_behind(world, plugged(pod)) == PREV_RESULT
+    with pytest.raises(CniError) as failure:
+        add_behind(world, plugged(pod))
+    assert failure.value.code == TRY_AGAIN_LATER
+    assert f"there is no Egress {NET}/venus" in failure.value.message
     wait_until(lambda: "EgressNotFound" in world.told(pod), what="the pod's Event")
+    with pytest.raises(CniError) as failure:
+        add_behind(world, plugged(PodName(APPS, "ghost", secrets.token_hex(8))))
+    assert failure.value.code == TRY_AGAIN_LATER
     world.make_egress("near")
     client = world.make_pod(names="near", node=CHAINED)
     sandbox = plugged(client)
@@ -304,6 +370,7 @@ def test_switched_off_annotations_say_nothing(world: World, start: Start) -> Non
         pod = world.make_pod(names="world")
         world.runtime.add(start(pod))
         assert world.told(pod) == {}
+        world.runtime.add(start(PodName(APPS, "ghost", secrets.token_hex(8))))
     finally:
         plain.kill()
         world.coild.ensure_running()

@@ -203,7 +203,14 @@ ROUTERS = Row(
         ),
         Panel(
             title="Pods whose Egress is wrong",
-            curves=(Curve("sum by (instance, reason) (coil_node_egress_problems) > 0", "{{instance}} {{reason}}"),),
+            curves=(
+                Curve("sum by (instance, reason) (coil_node_egress_problems) > 0", "{{instance}} {{reason}}"),
+                Curve("sum by (instance) (coil_node_egress_blocked_pods) > 0", "{{instance}} held back"),
+                Curve(
+                    f"sum by (instance, reason) (rate(coil_node_egress_refused_adds_total{RATE})) > 0",
+                    "{{instance}} {{reason}}: failed ADDs per second",
+                ),
+            ),
         ),
     ),
 )

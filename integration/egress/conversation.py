@@ -8,6 +8,8 @@ import socket
 import struct
 import threading
 import zlib
+from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +19,10 @@ from integration.egress.pod import SECONDS
 from integration.netns.netns import call_inside
 from integration.side_thread import SideThread
 
+DISCARD_PORT = 9
+
 _CHUNK = 1 << 16
+_INTERVAL = 0.02
 
 
 class Asker(Protocol):
@@ -85,6 +90,31 @@ class _Received:
     def take(self, data: bytes) -> None:
         self.size += len(data)
         self.checksum = zlib.crc32(data, self.checksum)
+
+
+class DatagramSender(SideThread):
+    """Sends datagrams to each address, one after another and whatever becomes of them, while the context is open.
+
+    `refusals` counts the errors of the pod's kernel, by address and errno.
+    """
+
+    def __init__(self, client: Asker, *addresses: str) -> None:
+        super().__init__("datagram-sender")
+        self._sockets = {address: client.socket(socket.SOCK_DGRAM, address) for address in addresses}
+        self.sent: Counter[str] = Counter()
+        self.refusals: Counter[tuple[str, int | None]] = Counter()
+
+    def work(self) -> None:
+        with ExitStack() as stack:
+            for each in self._sockets.values():
+                stack.enter_context(each)
+            while not self.stopped.wait(_INTERVAL):
+                for address, sending in self._sockets.items():
+                    try:
+                        sending.sendto(b"whose address is this?", (address, DISCARD_PORT))
+                        self.sent[address] += 1
+                    except OSError as error:
+                        self.refusals[address, error.errno] += 1
 
 
 class Transfer(SideThread):

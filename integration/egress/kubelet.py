@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
-from integration.apiserver.runtime import addresses_of
+from integration.apiserver.runtime import CniError, addresses_of
 from integration.apiserver.sandbox import PodName
 from integration.cluster.command_line import SERVICES_IPV4
 from integration.cluster.process import Process
@@ -54,6 +54,8 @@ class Kubelet:
         self._api = api
         self._stations = {station.name: station for station in stations}
         self._pods: dict[str, RunningPod] = {}
+        self.refusals: dict[str, list[CniError]] = {}
+        """By UID of the pod, why its ADDs failed. Each look at the pod tries again."""
 
     @property
     def pods(self) -> list[RunningPod]:
@@ -75,6 +77,8 @@ class Kubelet:
                 continue
             if uid not in self._pods:
                 self._start(document)
+            if uid not in self._pods:
+                continue  # its ADD has failed
             pod = self._pods[uid]
             pod.document = document
             if pod.ready != self._is_ready(pod):
@@ -117,7 +121,14 @@ class Kubelet:
         sandbox = station.wired.make_sandbox(name, container_id=secrets.token_hex(32))
         # A runtime has the plugin `loopback` do this.
         sandbox.kernel.run("ip", "link", "set", "lo", "up")
-        given = addresses_of(station.runtime.add(sandbox))
+        try:
+            given = addresses_of(station.runtime.add(sandbox))
+        except CniError as error:
+            _log.info("%s does not start: %s", name.name, error)
+            self.refusals.setdefault(name.uid, []).append(error)
+            station.runtime.delete(sandbox)
+            sandbox.destroy()
+            return
         addresses: dict[int, str] = {ip_address(each).version: each for each in given}
         pod = RunningPod(document=document, station=station, sandbox=sandbox, addresses=addresses)
         if "coil-egress-agent" in document["spec"]["containers"][0].get("command", []):

@@ -67,15 +67,6 @@ def test_the_source_port_changes_under_a_running_flow(world: World) -> None:
         assert conversation.seen == {egress.routers()[0].addresses[4]}
 
 
-def test_a_deleted_egress_leaves_its_clients(world: World) -> None:
-    with world.egress() as egress, world.client(egress.name) as client:
-        assert ask(client, world.external, ADDRESSES[4]) == egress.routers()[0].addresses[4]
-        egress.delete()
-        for version, own in client.addresses.items():
-            wait_seen(world, client, version, own)
-        assert not [link for link in client.kernel.ip("link") if link["ifname"].startswith(("fou4_", "fou6_"))]
-
-
 def test_another_client_comes_and_goes_unnoticed(world: World, egress: EgressUnderTest, client: RunningPod) -> None:
     [router] = egress.routers()
 

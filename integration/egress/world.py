@@ -69,15 +69,13 @@ class World:
             yield path.stem, "\n".join(path.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
     @contextmanager
-    def egress(self, **spec: Any) -> Iterator["EgressUnderTest"]:
+    def egress(self, *, name: str = "", **spec: Any) -> Iterator["EgressUnderTest"]:
         """An Egress with its routers, ready, and its Service known to kube-proxy; deleted at the end of the block."""
-        name = f"nat-{secrets.token_hex(3)}"
+        name = name or f"nat-{secrets.token_hex(3)}"
         spec = {"destinations": list(EVERYTHING), "replicas": 1, **spec}
-        document = {"apiVersion": "coil.cybozu.com/v2", "kind": "Egress", "metadata": {"name": name}, "spec": spec}
-        self.api.create(EGRESSES, document)
-        egress = EgressUnderTest(self, name, replicas=spec["replicas"])
+        egress = EgressUnderTest(self, name, spec=spec)
         try:
-            egress.wait_ready()
+            egress.create()
             yield egress
         finally:
             egress.delete()
@@ -85,6 +83,20 @@ class World:
     @contextmanager
     def client(self, *egresses: str, station: int = 0, namespace: str = CLIENT_NAMESPACE) -> Iterator[RunningPod]:
         """A pod with the annotation for those Egresses, or with none; deleted at the end of the block."""
+        with self.pod_object(*egresses, station=station, namespace=namespace) as uid:
+            yield self.wait_running(uid)
+
+    def wait_running(self, uid: str) -> RunningPod:
+        """The pod, once its ADD has succeeded."""
+        self.kubelet.wait_until(lambda: self.pod(uid), what=f"pod {uid} runs")
+        pod = self.pod(uid)
+        assert pod is not None
+        self.external.learn(self.stations)
+        return pod
+
+    @contextmanager
+    def pod_object(self, *egresses: str, station: int = 0, namespace: str = CLIENT_NAMESPACE) -> Iterator[str]:
+        """The UID of a pod that the kubelet may start or not; deleted at the end of the block."""
         name = f"client-{secrets.token_hex(3)}"
         wanted = {ANNOTATION: ",".join(egresses)} if egresses else {}
         document = {
@@ -96,22 +108,23 @@ class World:
                 "terminationGracePeriodSeconds": 0,
             },
         }
-        uid = self.api.create(f"/api/v1/namespaces/{namespace}/pods", document)["metadata"]["uid"]
-        self.kubelet.wait_until(lambda: self._pod(uid), what=f"{name} runs")
-        pod = self._pod(uid)
-        assert pod is not None
-        self.external.learn(self.stations)
+        uid: str = self.api.create(f"/api/v1/namespaces/{namespace}/pods", document)["metadata"]["uid"]
         try:
-            yield pod
+            yield uid
         finally:
-            self.api.delete(pod.path, grace=0)
-            self.kubelet.wait_until(lambda: self._pod(uid) is None, what=f"{name} is gone")
+            self.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", grace=0)
+            self.kubelet.wait_until(lambda: self.pod(uid) is None, what=f"{name} is gone")
 
     def forget(self, pod: RunningPod) -> None:
         """Delete the object of a pod that is finished."""
         self.api.delete(pod.path, grace=0)
 
-    def _pod(self, uid: str) -> RunningPod | None:
+    def annotate(self, pod: RunningPod, *egresses: str) -> None:
+        """Change what a running pod names; nothing takes the annotation away."""
+        self.api.patch(pod.path, {"metadata": {"annotations": {ANNOTATION: ",".join(egresses) or None}}})
+
+    def pod(self, uid: str) -> RunningPod | None:
+        """The pod, if it runs."""
         return next((pod for pod in self.kubelet.pods if pod.uid == uid), None)
 
 
@@ -121,7 +134,7 @@ class EgressUnderTest:
 
     world: World
     name: str
-    replicas: int
+    spec: dict[str, Any]
     addresses: dict[int, str] = field(default_factory=dict)
     """The Service's, by IP version."""
 
@@ -140,6 +153,12 @@ class EgressUnderTest:
         """Its Service."""
         return self.world.api.find(f"/api/v1/namespaces/{EGRESS_NAMESPACE}/services/{self.name}")
 
+    def create(self) -> None:
+        """Create it, for the first time or after a `delete`, and wait until it serves."""
+        document = {"apiVersion": "coil.cybozu.com/v2", "kind": "Egress", "metadata": {"name": self.name}}
+        self.world.api.create(EGRESSES, {**document, "spec": self.spec})
+        self.wait_ready()
+
     def wait_ready(self) -> None:
         """Until as many routers as wanted are ready, and every node leads the Service's addresses to them."""
         kubelet = self.world.kubelet
@@ -151,9 +170,9 @@ class EgressUnderTest:
 
         def ready() -> bool:
             routers = self.routers()
-            return len(routers) == self.replicas and all(router.ready for router in routers)
+            return len(routers) == self.spec["replicas"] and all(router.ready for router in routers)
 
-        kubelet.wait_until(ready, what=f"{self.name} has {self.replicas} ready routers")
+        kubelet.wait_until(ready, what=f"{self.name} has its ready routers")
         self.world.external.learn(self.world.stations)
         for station in self.world.stations:
             for address in self.addresses.values():
@@ -164,7 +183,8 @@ class EgressUnderTest:
         self.world.api.patch(self.path, {"spec": spec})
 
     def delete(self) -> None:
-        """Delete it and return when its routers are gone. Idempotent."""
+        """Delete it and return when its routers and its Service are gone. Idempotent."""
         with suppress(ApiError):
             self.world.api.delete(self.path)
-        self.world.kubelet.wait_until(lambda: not self.routers(), what=f"the routers of {self.name} are gone")
+        gone = lambda: not self.routers() and self.service() is None  # noqa: E731
+        self.world.kubelet.wait_until(gone, what=f"the routers and the Service of {self.name} are gone")

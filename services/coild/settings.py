@@ -106,6 +106,13 @@ class Settings(FrameSettings):
         group=Group.EGRESS,
         help="clients of an Egress answer connections from outside on the way these came in, not through the tunnel",
     )
+    egress_fail_open: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.EGRESS,
+        help="start a pod although the Egress that it names is missing, invalid or unknown, and let it reach with its "
+        "own address what no Egress serves; without, such a pod waits, and what its Egress was for is unreachable",
+    )
     egress_port: int = flag(
         "5555", parse=parse_integer(1, 65535), group=Group.EGRESS, help="UDP port of the tunnels, the same everywhere"
     )

@@ -19,6 +19,7 @@ from coil.crd.egress import Egress, EgressSpec
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
+from coil.egress.client_plan import GatewayProblem
 from coil.egress.gateway import ClientSpec
 from coil.egress.resolution import ClientOptions, resolve_client
 from coil.ipam.attachment import AttachmentKey, ContainerId
@@ -37,10 +38,9 @@ from coild.egress.api_reader import APIReader
 from coild.egress.client import EgressClients
 from coild.egress.directory import SERVICE_LABELS, EgressDirectory
 from coild.egress.follow import EgressFollow, render_key
-from coild.egress.metric import EgressMetrics
 from coild.egress.node_pods import INDEXERS, NodePods
 from coild.egress.pod_tunnel import PodTunnels
-from coild.egress.report import EgressReport
+from coild.egress.report import EgressMetrics, EgressReport
 from coild.model.address_source import PodName
 from coild.model.keyed_executor import KeyedExecutor
 from coild.model.pod_egress import PodSite
@@ -51,6 +51,7 @@ T = TypeVar("T", bound=HasMetadata)
 NODE = NodeName("node-1")
 BACKOFF = Backoff(base=1.0, cap=8.0, jitter=0.0)
 OPTIONS = ClientOptions()
+FAIL_OPEN = ClientOptions(fail_open=True)
 
 
 def pod(name: str, *, names: dict[str, str] | None = None, ips: tuple[str, ...] = (), **more: Any) -> Pod:
@@ -177,6 +178,7 @@ class MemoryPods:
     fault: Callable[[Path], Exception | None] = lambda path: None
     modules: set[str] = field(default_factory=set)
     delay: float = 0.0
+    problems: tuple[GatewayProblem, ...] = ()
     busy: set[Path] = field(default_factory=set)
 
     async def sync(self, spec: ClientSpec, netns: NetnsPath | Namespace) -> ClientChanges:
@@ -187,11 +189,11 @@ class MemoryPods:
             self.syncs.append(path)
             if (error := self.fault(path)) is not None:
                 raise error
-            if spec.gateways:
-                self.specs[path] = spec
-            else:
+            if spec.is_empty:
                 self.specs.pop(path, None)
-        return ClientChanges()
+            else:
+                self.specs[path] = spec
+        return ClientChanges(problems=() if spec.is_empty else self.problems)
 
     async def ensure_modules(self, names: Sequence[str]) -> None:
         self.modules.update(names)
@@ -229,7 +231,7 @@ class MemoryPods:
 class EgressNode:
     """One life of coild's egress; with an `earlier` one the next, whose informers list what that one's held."""
 
-    def __init__(self, earlier: "EgressNode | None" = None) -> None:
+    def __init__(self, earlier: "EgressNode | None" = None, *, options: ClientOptions = OPTIONS) -> None:
         self.kernel: MemoryPods = earlier.kernel if earlier else MemoryPods()
         self.server: MemoryServer = earlier.server if earlier else MemoryServer()
         self.pods: MemoryCache[Pod] = MemoryCache(dict(INDEXERS), earlier.pods if earlier else None)
@@ -245,7 +247,7 @@ class EgressNode:
             egresses=EgressDirectory(self.egresses, self.services, ask, clock=now),
             tunnels=PodTunnels(self.kernel, self.kernel),
             turns=self.turns,
-            options=OPTIONS,
+            options=options,
             report=EgressReport(self.recorder, EgressMetrics(self.registry)),
             log=LOG,
         )
@@ -309,6 +311,15 @@ class EgressNode:
         spec = self.kernel.specs.get(Path("/run/netns") / container)
         gateways = spec.gateways if spec is not None else ()
         return {str(gateway.addresses[0]): list(map(str, gateway.destinations)) for gateway in gateways}
+
+    def blocked(self, container: str) -> list[str]:
+        """What is unreachable from the container."""
+        spec = self.kernel.specs.get(Path("/run/netns") / container)
+        return list(map(str, spec.blocked)) if spec is not None else []
+
+    def events(self) -> list[tuple[str, str]]:
+        """Names of the pods and reasons of all Events up to now."""
+        return [(name, reason) for _, name, reason, _ in self.recorder.told]
 
     def take_syncs(self) -> list[str]:
         """The containers whose namespaces were worked on since the last look, in order."""

@@ -124,6 +124,8 @@ class History:
             if wanted is not None:
                 held = node.kernel.specs.get(Path("/run/netns") / name)
                 assert (held.gateways if held else ()) == wanted.gateways
+                # Never less: what an Egress was for is remembered by the client, and not by this look at the caches.
+                assert not wanted.blocks or (held is not None and held.blocks)
         assert node.routes("settled") == {"10.96.0.7": ["7.0.0.0/8"]}
         assert node.routes(BYSTANDER) == {}
 

@@ -23,16 +23,25 @@ class EgressRef:
 
 @dataclass(frozen=True, slots=True)
 class EgressNames:
-    """`references` are in order and each is there once; `problems` are sentences that name the annotation."""
+    """`references` are in order and each is there once. `problems` and `duplicates` are sentences that name the
+    annotation: after a problem nobody knows which Egress was meant, a duplicate changes nothing.
+    """
 
     references: tuple[EgressRef, ...] = ()
     problems: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether an Egress is asked for, rightly or wrongly."""
+        return bool(self.references or self.problems)
 
 
 def parse_egress_annotations(annotations: Mapping[str, str]) -> EgressNames:
     """The Egresses that `annotations` of a pod name, whether or not they exist. Blanks around names do not matter."""
     references: set[EgressRef] = set()
     problems: list[str] = []
+    duplicates: list[str] = []
     for key, value in sorted(annotations.items()):
         if not key.startswith(ANNOTATION_EGRESS_PREFIX):
             continue
@@ -47,7 +56,7 @@ def parse_egress_annotations(annotations: Mapping[str, str]) -> EgressNames:
             elif not is_object_name(name):
                 problems.append(f"annotation {key}: {name!r} is not the name of an Egress")
             elif reference in references:
-                problems.append(f"annotation {key}: {name!r} is named twice")
+                duplicates.append(f"annotation {key}: {name!r} is named twice")
             else:
                 references.add(reference)
-    return EgressNames(tuple(sorted(references)), tuple(problems))
+    return EgressNames(tuple(sorted(references)), tuple(problems), tuple(duplicates))

@@ -8,6 +8,10 @@ Policy routing asks in this order (specification, section 4):
     2000…  the private networks                       ─► main: nodes, pods, Services
     2100   everything                                 ─► 118: all other destinations
 
+What must not leave by the uplink and has no tunnel (`ClientSpec.blocked`) has a route of type "unreachable" in the
+table where its tunnel's would be: the lookup ends there, the narrowest destination still counts, and programs get
+EHOSTUNREACH at once instead of a timeout. A tunnel's route takes its place in one step, and the other way round.
+
 A tunnel's own packets are addressed to its gateway, and must leave by the uplink. Where a destination contains a
 gateway that no rule before it takes away, the gateway is thrown out of that table: the lookup goes on.
 """
@@ -41,10 +45,13 @@ _NAMES: Final = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayProblem:
-    """Something that a gateway was asked for and that cannot be, in a sentence."""
+    """Something that a gateway was asked for and that cannot be, in a sentence. `unserved`: the pod cannot reach it
+    through any tunnel, and would use its own address.
+    """
 
     gateway: str
     text: str
+    unserved: bool = False
 
     def __str__(self) -> str:
         return f"{self.gateway}: {self.text}"
@@ -64,27 +71,34 @@ class ClientPlan:
     problems: tuple[GatewayProblem, ...] = ()
 
 
-def plan_client(spec: ClientSpec, uplink: Uplink) -> ClientPlan:
+def plan_client(spec: ClientSpec, uplink: Uplink, present: Collection[Route] = ()) -> ClientPlan:
     """Plan a client. Of gateways that name one destination, the first by namespace and name has it; what cannot be is
     among the problems, and the rest is planned nevertheless.
+
+    `present` are the routes that the namespace's tables have; only `block_unclaimed` asks for them.
     """
     draft = _Draft(spec, uplink)
     for gateway in sorted(spec.gateways, key=_order):
         for family in Family:
             draft.add(gateway, family)
+    draft.block(spec.blocked)
+    if spec.block_unclaimed:
+        draft.block(route.destination for route in present if _is_way_out(route, spec.policy))
     tunnels = tuple(draft.tunnels.values())
-    families = tuple(family for family in Family if any(tunnel.family is family for tunnel in tunnels))
+    tunnelled = tuple(family for family in Family if any(tunnel.family is family for tunnel in tunnels))
+    families = tuple(family for family in Family if any(route.family is family for route in draft.routes.values()))
     policy = spec.policy
     reply_rules: tuple[Rule, ...] = ()
     reply_routes: tuple[Route, ...] = ()
     nft_table = None
-    if tunnels and spec.replies is Replies.WHERE_THEY_CAME_FROM:
+    if families and spec.replies is Replies.WHERE_THEY_CAME_FROM:
         reply_rules = plan_reply_rules(uplink, families, policy)
         reply_routes = plan_reply_routes(uplink, families, policy)
         nft_table = plan_reply_marks(uplink)
     return ClientPlan(
-        sysctls=plan_client_sysctls(uplink.name, families),
-        fou_ports=tuple(FouPort(family, policy.port) for family in families),
+        sysctls=plan_client_sysctls(uplink.name, tunnelled),
+        fou_ports=tuple(FouPort(family, policy.port) for family in tunnelled),
+        # Also where all is blocked: by these links coild finds after a restart what is ours.
         catch_alls=tuple(map(catch_all, families)),
         tunnels=tunnels,
         routes=(*draft.bypasses(), *draft.routes.values(), *reply_routes),
@@ -92,6 +106,24 @@ def plan_client(spec: ClientSpec, uplink: Uplink) -> ClientPlan:
         rules=(*reply_rules, *(rule for family in families for rule in _plan_rules(family, policy))),
         problems=tuple(draft.problems),
     )
+
+
+def unreachable(network: IPNetwork, *, table: int, protocol: int) -> Route:
+    """The route that ends a lookup with "no route to host"."""
+    return Route(
+        destination=network,
+        # The kernel has IPv6 routes of this type on lo, and IPv4 routes on no link.
+        device=LOOPBACK if network.version == 6 else None,
+        table=table,
+        protocol=protocol,
+        type=RouteType.UNREACHABLE,
+    )
+
+
+def _is_way_out(route: Route, policy: TunnelPolicy) -> bool:
+    """Whether it is a route of ours for a destination, not one that keeps a gateway out of its tunnel."""
+    ours = route.protocol == policy.protocol and route.table in (policy.private_table, policy.public_table)
+    return ours and route.type is not RouteType.THROW
 
 
 def client_rules(policy: TunnelPolicy) -> RuleClaim:
@@ -127,11 +159,13 @@ class _Draft:
     def __init__(self, spec: ClientSpec, uplink: Uplink) -> None:
         self._spec = spec
         self._uplink = uplink
+        self._families = set(map(Family.of, spec.addresses))
         self._gateways = {address for gateway in spec.gateways for address in gateway.addresses}
         self._owners: dict[IPNetwork, str] = {}
         self.tunnels: dict[LinkName, Tunnel] = {}
         self.routes: dict[IPNetwork, Route] = {}
         self.problems: list[GatewayProblem] = []
+        self._unserved: list[IPNetwork] = []
 
     def add(self, gateway: Gateway, family: Family) -> None:
         """Lead what of the gateway's destinations is of the family into a tunnel to it."""
@@ -142,13 +176,36 @@ class _Draft:
             tunnel = self._tunnel(gateway, family)
         except ValueError as error:
             lost = ", ".join(map(str, wanted))
-            self._report(gateway, f"{error}; {lost} cannot be reached through it")
+            unserved = family in self._families
+            self.problems.append(
+                GatewayProblem(
+                    gateway=gateway.name, text=f"{error}; {lost} cannot be reached through it", unserved=unserved
+                )
+            )
+            if unserved and not self._spec.fail_open:
+                self._unserved += wanted
             return
         claimed = [network for network in wanted if self._claim(network, gateway)]
         if claimed:
             self.tunnels.setdefault(tunnel.name, tunnel)
         for network in claimed:
             self.routes[network] = self._route(network, tunnel.name)
+
+    def block(self, networks: Iterable[IPNetwork]) -> None:
+        """Make unreachable what of these, and of what had no tunnel, is not routed. To be called after all `add`s."""
+        for network in (*networks, *self._unserved):
+            if (
+                Family.of(network) in self._families
+                and network not in self.routes
+                and not is_within(network, LINK_LOCAL_NETWORKS[Family.of(network)])
+                and not self._is_gateway(network)
+            ):
+                policy = self._spec.policy
+                table = policy.private_table if is_private(network) else policy.public_table
+                self.routes[network] = unreachable(network, table=table, protocol=policy.protocol)
+
+    def _is_gateway(self, network: IPNetwork) -> bool:
+        return network.prefixlen == network.max_prefixlen and network.network_address in self._gateways
 
     def _tunnel(self, gateway: Gateway, family: Family) -> Tunnel:
         """Raises ValueError with a sentence where there cannot be one."""
@@ -183,7 +240,7 @@ class _Draft:
         if is_within(network, LINK_LOCAL_NETWORKS[Family.of(network)]):
             self._report(gateway, f"{network} is link-local, which never leaves by a tunnel")
             return False
-        if network.prefixlen == network.max_prefixlen and network.network_address in self._gateways:
+        if self._is_gateway(network):
             self._report(gateway, f"{network} is the address of a gateway, which is reached without a tunnel")
             return False
         self._owners[network] = gateway.name

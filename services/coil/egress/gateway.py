@@ -35,12 +35,31 @@ class Replies(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSpec:
-    """A client pod. Without gateways there is to be nothing of ours in its namespace."""
+    """A client pod. With neither gateways nor anything blocked there is to be nothing of ours in its namespace.
+
+    `blocked` are destinations that must not be reached by the uplink though no gateway serves them: they are
+    unreachable from the namespace. With `block_unclaimed` so is every destination that the namespace has a route of
+    ours for and that no gateway serves any more. With `fail_open` a destination whose tunnel cannot be made is left to
+    the uplink instead of being blocked.
+    """
 
     addresses: tuple[IPAddress, ...]
     gateways: tuple[Gateway, ...]
     replies: Replies = Replies.BY_ROUTE
     policy: TunnelPolicy = field(default_factory=TunnelPolicy)
+    blocked: tuple[IPNetwork, ...] = ()
+    block_unclaimed: bool = False
+    fail_open: bool = False
+
+    @property
+    def blocks(self) -> bool:
+        """Whether anything is to be unreachable."""
+        return bool(self.blocked) or self.block_unclaimed
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is to be nothing of ours in the namespace."""
+        return not (self.gateways or self.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

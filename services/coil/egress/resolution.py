@@ -4,10 +4,13 @@
                         └─► Service: addresses                ├─► ClientSpec, problems
     addresses of the pod ─► families                          ┘
 
-Everything here is written by people, at any time and in any order. So whatever is wrong is a problem that is told, and
-takes nothing with it but itself: the other destinations, families and Egresses of the pod work. Invariants: no two
-gateways of a client have a destination in common; a gateway has destinations, and an address for each of their
-families, which the pod has too.
+Everything here is written by people, at any time and in any order. Whatever is wrong is reported as a problem and does
+not affect the other destinations, families and Egresses of the pod. What a problem leaves without a gateway is blocked,
+as the pod must not reach it with its own address: the destinations of the Egress as it is or was last seen, or, where
+nobody knows them, all that is not private and all that the namespace led into a tunnel before.
+
+Invariants: no two gateways of a client have a destination in common; a gateway has destinations, and an address for
+each of their families, which the pod has too. What is blocked has no gateway.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +25,7 @@ from coil.egress.annotation import EgressRef, parse_egress_annotations
 from coil.egress.gateway import ClientSpec, Gateway, Replies
 from coil.egress.policy import SourcePort, TunnelPolicy
 from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.route import DEFAULT_NETWORKS
 
 
 class ProblemReason(Enum):
@@ -39,27 +43,36 @@ class ProblemReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EgressProblem:
-    """`message` is a sentence for whoever looks at the pod; it is the same as long as the problem is."""
+    """`message` is a sentence for whoever looks at the pod; it is the same as long as the problem is. `unserved`: part
+    of what the pod asks for has no gateway, so the pod must not start.
+    """
 
     reason: ProblemReason
     message: str
+    unserved: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What is the same for all clients of a node."""
+    """What is the same for all clients of a node. `fail_open`: what has no gateway is reached with the pod's own
+    address.
+    """
 
     policy: TunnelPolicy = field(default_factory=TunnelPolicy)
     replies: Replies = Replies.BY_ROUTE
+    fail_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """`references` are what the pod asks for, whether or not it exists."""
+    """`references` are what the pod asks for, whether or not it exists; `destinations` what each is or was for, as far
+    as that is known, to be given to the next resolution of the pod.
+    """
 
     spec: ClientSpec
     references: tuple[EgressRef, ...] = ()
     problems: tuple[EgressProblem, ...] = ()
+    destinations: Mapping[EgressRef, tuple[IPNetwork, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,76 +84,142 @@ class EgressView:
 
 
 def resolve_client(
-    annotations: Mapping[str, str], addresses: Iterable[IPAddress], view: EgressView, options: ClientOptions
+    annotations: Mapping[str, str],
+    addresses: Iterable[IPAddress],
+    view: EgressView,
+    options: ClientOptions,
+    *,
+    known: Mapping[EgressRef, tuple[IPNetwork, ...]] | None = None,
 ) -> Resolution:
     """The client that a pod with these annotations and addresses is to be.
 
-    The order of annotations, names, destinations and addresses does not matter. A pod that names no Egress gets a spec
-    without gateways.
+    `known` are the destinations of an earlier resolution. The order of annotations, names, destinations and addresses
+    does not matter. A pod that names no Egress gets an empty spec.
     """
     own = tuple(sorted(set(addresses), key=lambda address: (address.version, int(address))))
     names = parse_egress_annotations(annotations)
-    problems = [EgressProblem(ProblemReason.ANNOTATION, text) for text in names.problems]
-    gateways: list[Gateway] = []
-    taken: dict[IPNetwork, EgressRef] = {}
+    draft = _Draft(frozenset(map(Family.of, own)), view, known or {})
+    draft.problems += [EgressProblem(ProblemReason.ANNOTATION, text) for text in names.problems]
+    draft.problems += [EgressProblem(ProblemReason.ANNOTATION, text, unserved=False) for text in names.duplicates]
+    draft.unknown = bool(names.problems)
+    if names.references and not own:
+        draft.problems.append(EgressProblem(ProblemReason.UNUSABLE, "the addresses of the pod are not known"))
     for reference in names.references:
-        gateway = _gateway(reference, frozenset(map(Family.of, own)), view, problems)
+        draft.add(reference)
+    spec = ClientSpec(
+        addresses=own,
+        gateways=tuple(draft.gateways),
+        replies=options.replies,
+        policy=options.policy,
+        blocked=() if options.fail_open else draft.blocked(),
+        block_unclaimed=draft.unknown and not options.fail_open,
+        fail_open=options.fail_open,
+    )
+    return Resolution(spec, names.references, tuple(draft.problems), draft.destinations)
+
+
+class _Draft:
+    """A resolution while Egresses are added to it, in their order."""
+
+    def __init__(
+        self, families: frozenset[Family], view: EgressView, known: Mapping[EgressRef, tuple[IPNetwork, ...]]
+    ) -> None:
+        self._families = families
+        self._view = view
+        self._known = known
+        self._served: dict[IPNetwork, EgressRef] = {}
+        self._unserved: set[IPNetwork] = set()
+        self.gateways: list[Gateway] = []
+        self.problems: list[EgressProblem] = []
+        self.destinations: dict[EgressRef, tuple[IPNetwork, ...]] = {}
+        self.unknown = False
+        """Whether the pod asks for something whose destinations nobody knows."""
+
+    def add(self, reference: EgressRef) -> None:
+        """Serve what the Egress can serve; the rest is unserved, and a problem."""
+        gateway = self._gateway(reference)
         if gateway is None:
-            continue
+            return
         free: list[IPNetwork] = []
         for destination in gateway.destinations:
-            if destination in taken:
-                text = f"Egress {reference}: its destination {destination} is that of {taken[destination]}, too"
-                problems.append(EgressProblem(ProblemReason.CONFLICT, f"{text}, which has it"))
+            if destination in self._served:
+                other = self._served[destination]
+                text = f"Egress {reference}: destination {destination} is already served by Egress {other}"
+                self.problems.append(EgressProblem(ProblemReason.CONFLICT, text, unserved=False))
             else:
-                taken[destination] = reference
+                self._served[destination] = reference
                 free.append(destination)
         if free:
-            gateways.append(_serving(gateway, free))
-    spec = ClientSpec(addresses=own, gateways=tuple(gateways), replies=options.replies, policy=options.policy)
-    return Resolution(spec, names.references, tuple(problems))
+            self.gateways.append(_serving(gateway, free))
+
+    def blocked(self) -> tuple[IPNetwork, ...]:
+        """What of the pod's families is unserved, sorted."""
+        networks = set(self._unserved)
+        if self.unknown:
+            networks.update(DEFAULT_NETWORKS.values())
+        ours = {network for network in networks if Family.of(network) in self._families}
+        return tuple(sorted(ours - self._served.keys(), key=_order))
+
+    def _gateway(self, reference: EgressRef) -> Gateway | None:
+        """The gateway with all that the pod can use of it."""
+        egress = self._view.egress(reference)
+        if egress is None:
+            self.problems.append(EgressProblem(ProblemReason.NOT_FOUND, f"there is no Egress {reference}"))
+            self._lose(reference)
+            return None
+        destinations = self._destinations(reference, egress)
+        service = self._view.service(reference)
+        if service is None:
+            text = f"Egress {reference} has no Service yet: is coil-egress-controller running?"
+            self.problems.append(EgressProblem(ProblemReason.NO_SERVICE, text))
+            self._unserved.update(destinations)
+            return None
+        addresses = _addresses(service)
+        # A family that the pod does not have is none of its business.
+        missing = {Family.of(destination) for destination in destinations} & self._families - addresses.keys()
+        for family in sorted(missing):
+            text = f"the Service of Egress {reference} has no {_NAMES[family]} address, which its destinations need"
+            self.problems.append(EgressProblem(ProblemReason.NO_ADDRESS, text))
+        self._unserved.update(destination for destination in destinations if Family.of(destination) in missing)
+        usable = self._families & addresses.keys()
+        return Gateway(
+            name=str(reference),
+            addresses=tuple(addresses[family] for family in sorted(addresses)),
+            destinations=tuple(destination for destination in destinations if Family.of(destination) in usable),
+            source_port=SourcePort.AUTO if egress.spec.fou_source_port_auto else SourcePort.FIXED,
+        )
+
+    def _destinations(self, reference: EgressRef, egress: Egress) -> list[IPNetwork]:
+        """Each once, in an order that does not depend on how they are written down."""
+        found: set[IPNetwork] = set()
+        is_complete = True
+        for text in egress.spec.destinations:
+            try:
+                found.add(parse_cidr(text))
+            except ValueError as error:
+                self.problems.append(EgressProblem(ProblemReason.DESTINATION, f"Egress {reference}: {error}"))
+                is_complete = False
+        destinations = sorted(found, key=_order)
+        if is_complete:
+            self.destinations[reference] = tuple(destinations)
+        else:
+            self._lose(reference)
+        return destinations
+
+    def _lose(self, reference: EgressRef) -> None:
+        """Nobody knows what the Egress is for: what it was for is unserved, or else anything may be."""
+        if reference in self._known:
+            self.destinations[reference] = self._known[reference]
+            self._unserved.update(self._known[reference])
+        else:
+            self.unknown = True
 
 
-def _gateway(
-    reference: EgressRef, families: frozenset[Family], view: EgressView, problems: list[EgressProblem]
-) -> Gateway | None:
-    """The gateway with all that the pod can use of it; what is wrong goes to `problems`."""
-    egress = view.egress(reference)
-    if egress is None:
-        problems.append(EgressProblem(ProblemReason.NOT_FOUND, f"there is no Egress {reference}"))
-        return None
-    destinations = _destinations(reference, egress, problems)
-    service = view.service(reference)
-    if service is None:
-        text = f"Egress {reference} has no Service yet: is coil-egress-controller running?"
-        problems.append(EgressProblem(ProblemReason.NO_SERVICE, text))
-        return None
-    addresses = _addresses(service)
-    # A family that the pod does not have is none of its business.
-    for family in sorted({Family.of(destination) for destination in destinations} & families - addresses.keys()):
-        text = f"the Service of Egress {reference} has no {_NAMES[family]} address, which its destinations need"
-        problems.append(EgressProblem(ProblemReason.NO_ADDRESS, text))
-    usable = [destination for destination in destinations if Family.of(destination) in families & addresses.keys()]
-    return Gateway(
-        name=str(reference),
-        addresses=tuple(addresses[family] for family in sorted(addresses)),
-        destinations=tuple(usable),
-        source_port=SourcePort.AUTO if egress.spec.fou_source_port_auto else SourcePort.FIXED,
-    )
+def _order(network: IPNetwork) -> tuple[int, int, int]:
+    return network.version, int(network.network_address), network.prefixlen
 
 
 _NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
-
-
-def _destinations(reference: EgressRef, egress: Egress, problems: list[EgressProblem]) -> list[IPNetwork]:
-    """Each once, in an order that does not depend on how they are written down."""
-    found: set[IPNetwork] = set()
-    for text in egress.spec.destinations:
-        try:
-            found.add(parse_cidr(text))
-        except ValueError as error:
-            problems.append(EgressProblem(ProblemReason.DESTINATION, f"Egress {reference}: {error}"))
-    return sorted(found, key=lambda network: (network.version, int(network.network_address), network.prefixlen))
 
 
 def _addresses(service: Service) -> dict[Family, IPAddress]:

@@ -46,7 +46,7 @@ class ClientNetwork:
         await self._stack.aclose()
 
     async def sync(self, spec: ClientSpec, netns: NetnsPath | Namespace) -> ClientChanges:
-        """Make the namespace what `spec` says; without gateways there is nothing of ours in it afterwards.
+        """Make the namespace what `spec` says; an empty one leaves nothing of ours in it.
 
         Idempotent: what is right already is not touched, and what changes does so without a gap for other flows. Calls
         for one namespace take turns, calls for several do not wait for each other. An open `Namespace` stays the

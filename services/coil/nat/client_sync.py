@@ -6,19 +6,22 @@ not change meets the same tunnel before, during and after.
 
 Invariant: a namespace with anything of ours has a flow-based link, or the sync that could not make it raised. That is
 how coild tells after a restart which pods have something (`coil.netlink.peer_namespace.pods_with_link`).
+
+It fails closed: a destination whose tunnel the kernel refuses is unreachable until a later sync makes the tunnel,
+unless the specification says `fail_open`.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from coil.egress.client_plan import ClientPlan, GatewayProblem, client_rules, plan_client
+from coil.egress.client_plan import ClientPlan, GatewayProblem, client_rules, plan_client, unreachable
 from coil.egress.gateway import ClientSpec, Replies
 from coil.egress.policy import TunnelPolicy
 from coil.egress.reply_plan import CLIENT_TABLE, REPLY_PRIORITY
 from coil.egress.router_plan import PEER_PRIORITY
 from coil.kernel.family import Family
-from coil.kernel.link import LinkState
+from coil.kernel.link import LinkName, LinkState
 from coil.kernel.route import Route, RouteType
 from coil.kernel.rule import Rule
 from coil.kernel.tunnel import FALLBACK_NAMES, FouPort, TunnelChanges, catch_all, diff_tunnels, tunnel_name
@@ -27,7 +30,7 @@ from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
 from coil.netlink.fou import ensure_fou_port, list_fou_ports, remove_fou_port
 from coil.netlink.link_message import rename_link
-from coil.netlink.route_sync import add_routes, sync_routes
+from coil.netlink.route_sync import add_routes, read_routes, sync_routes
 from coil.netlink.rule_sync import read_rules, sync_rules
 from coil.netlink.sysctl import apply_sysctls, missing_sysctls
 from coil.netlink.tunnel_sync import (
@@ -65,16 +68,16 @@ def sync_client(spec: ClientSpec) -> ClientChanges:
     with Connection() as connection:
         rules = read_rules(connection)
         if _is_router(rules, spec.policy):
-            if not spec.gateways:
+            if spec.is_empty:
                 return ClientChanges()
             # Both ends of tunnels use the same table and names: a client's would take a router's for its own, and
             # delete them.
             raise NetlinkError("this is the namespace of a router, which cannot be a client, too")
         found = read_tunnels(connection)
         plan = _plan(spec, found, connection)
-        if not plan.tunnels and not _is_client(rules, found, spec.policy):
+        if not plan.rules and not _is_client(rules, found, spec.policy):
             return ClientChanges(problems=plan.problems)
-        sync = _ClientSync(plan, spec.policy, rules, found, connection)
+        sync = _ClientSync(plan, spec, rules, found, connection)
         sync.run()
     for error in sync.errors:
         raise error
@@ -87,13 +90,17 @@ def _is_router(rules: list[Rule], policy: TunnelPolicy) -> bool:
 
 
 def _plan(spec: ClientSpec, found: TunnelTable, connection: Connection) -> ClientPlan:
-    if not spec.gateways:
+    if spec.is_empty:
         return ClientPlan()
     name = spec.policy.uplink
     routes: tuple[Route, ...] = ()
+    present: list[Route] = []
     if spec.replies is Replies.WHERE_THEY_CAME_FROM:
         routes = read_uplink_routes(name, connection)
-    return plan_client(spec, as_uplink(name, found.links.get(name), routes))
+    if spec.block_unclaimed:
+        tables = (spec.policy.private_table, spec.policy.public_table)
+        present = [route for table in tables for route in read_routes(table, connection)]
+    return plan_client(spec, as_uplink(name, found.links.get(name), routes), present)
 
 
 def _is_client(rules: list[Rule], found: TunnelTable, policy: TunnelPolicy) -> bool:
@@ -106,15 +113,17 @@ class _ClientSync:
     """One sync: a step that fails is remembered in `errors`, and the others are tried."""
 
     def __init__(
-        self, plan: ClientPlan, policy: TunnelPolicy, rules: list[Rule], found: TunnelTable, connection: Connection
+        self, plan: ClientPlan, spec: ClientSpec, rules: list[Rule], found: TunnelTable, connection: Connection
     ) -> None:
         self._plan = plan
-        self._policy = policy
+        self._policy = spec.policy
+        self._fail_open = spec.fail_open
         self._rules = rules
         self._found = found
         self._connection = connection
         self._own = [tunnel for tunnel in found.tunnels if tunnel.name == tunnel_name(tunnel.remote)]
         self._ports: frozenset[FouPort] = frozenset()
+        self._refused: set[LinkName] = set()  # tunnels that the kernel did not make
         self.made: list[str] = []
         self.errors: list[NetlinkError | NftError] = []
 
@@ -129,7 +138,7 @@ class _ClientSync:
         self._make_rules()
         self._remove_links(changes)
         self._remove_ports()
-        if not self._plan.tunnels:
+        if not self._plan.catch_alls:
             self._restore_fallbacks()
 
     @contextmanager
@@ -167,6 +176,7 @@ class _ClientSync:
 
     def _make_tunnels(self, changes: TunnelChanges) -> None:
         for tunnel in changes.creates:
+            self._refused.add(tunnel.name)
             with self._attempt():
                 index = create_tunnel(tunnel, self._connection)
                 # Up, and its routes, in one go: neither is any use without the other.
@@ -174,6 +184,7 @@ class _ClientSync:
                     index, [route for route in self._plan.routes if route.device == tunnel.name], self._connection
                 )
                 self.made.append(f"create {tunnel}")
+                self._refused.discard(tunnel.name)
         for tunnel in changes.changes:
             with self._attempt():
                 change_tunnel(tunnel, self._connection)
@@ -205,7 +216,7 @@ class _ClientSync:
             if claim.covers(rule) and rule.priority == REPLY_PRIORITY:
                 wanted[rule.table] = []  # of a link that was the uplink
         for route in self._plan.routes:
-            wanted.setdefault(int(route.table), []).append(route)
+            wanted.setdefault(int(route.table), []).append(self._without_refused(route))
         for table, routes in wanted.items():
             with self._attempt():
                 changes = sync_routes(
@@ -216,6 +227,12 @@ class _ClientSync:
                 )
                 self.made += (f"put {route}" for route in (*changes.replaces, *changes.adds))
                 self.made += (f"delete {route}" for route in (*changes.clears, *changes.deletes))
+
+    def _without_refused(self, route: Route) -> Route:
+        """The route, unless its tunnel is one that the kernel did not make."""
+        if self._fail_open or route.device not in self._refused:
+            return route
+        return unreachable(route.destination, table=route.table, protocol=route.protocol)
 
     def _make_rules(self) -> None:
         with self._attempt():

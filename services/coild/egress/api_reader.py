@@ -1,7 +1,8 @@
-"""Asks the API server for single objects that the caches lack: what an ADD wants to know and no informer has told yet.
+"""Reads single objects from the API server, past the caches: what an ADD needs and no informer has seen yet.
 
-Few at a time, and none for long: a burst of pods that nobody has heard of must not take the event loop, nor the API
-server, from those that need neither. Whoever gets no answer carries on without; the informers will tell.
+"There is no such object" and "nobody knows" are different answers: an ADD may act on the first and has to be repeated
+after the second. Few reads run at a time, and none for long: a burst of pods that no cache has must not take the event
+loop, or the API server, from those that need neither.
 """
 
 import asyncio
@@ -14,10 +15,10 @@ from coil.kube.errors import ApiError, NotFoundError
 
 T = TypeVar("T", bound=HasMetadata)
 
-ASK_SECONDS = 2.0
-"""How long an ADD waits at most for one look at what is lacking."""
+READ_SECONDS = 2.0
+"""How long an ADD waits at most for one read, its place in the queue included."""
 
-ASKED_AT_ONCE = 8
+CONCURRENT_READS = 8
 """Each may need a connection of its own, and beginning one costs the event loop some milliseconds."""
 
 
@@ -27,23 +28,33 @@ class AskedClient(Protocol):
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T: ...
 
 
+class NoAnswerError(Exception):
+    """The API server did not say whether there is such an object, or not in time."""
+
+
 class APIReader:
     """One per process."""
 
     def __init__(self, client: AskedClient, log: FilteringBoundLogger) -> None:
         self._client = client
         self._log = log
-        self._room = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._slots = asyncio.Semaphore(CONCURRENT_READS)
 
-    async def get(self, resource: Resource[T], name: str, *, namespace: str, deadline: float) -> T | None:
-        """The object as it is now. None if there is none, or no answer by `deadline` (the event loop's clock)."""
-        left = min(ASK_SECONDS, deadline - asyncio.get_running_loop().time())
+    async def get(self, resource: Resource[T], name: str, *, namespace: str, deadline: float) -> T:
+        """The object as it is now, by `deadline` (the event loop's clock) or within `READ_SECONDS`.
+
+        Raises NotFoundError if the API server says that there is none, NoAnswerError for anything else.
+        """
+        left = min(READ_SECONDS, deadline - asyncio.get_running_loop().time())
         try:
-            async with asyncio.timeout(left), self._room:
+            async with asyncio.timeout(left), self._slots:
                 return await self._client.get(resource, name, namespace=namespace)
         except NotFoundError:
-            return None
+            raise
         except (ApiError, TimeoutError, ValueError) as error:
-            why = str(error) or "no answer in time"
-            self._log.warning("not known yet, it follows", kind=resource.kind, namespace=namespace, name=name, why=why)
-            return None
+            reason = str(error) or "no answer in time"
+            self._log.warning(
+                "API server did not return an object", kind=resource.kind, namespace=namespace, name=name, why=reason
+            )
+            what = f"{resource.kind} {namespace}/{name}"
+            raise NoAnswerError(f"the API server did not return {what}: {reason}") from error

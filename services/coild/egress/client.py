@@ -6,19 +6,24 @@
 Both happen in the turn of the attachment, so that a namespace is never worked on twice at once, nor after its DEL. A
 DEL waits for the kernel at most: what a refresh needs of the API server is in caches.
 
-What a person wrote wrongly (no such Egress, no Service yet) is told as Events on the pod, which starts nevertheless and
-is put right when that is. **A kernel that refuses fails the ADD**, with a code that has the runtime try again: such a
-pod asked to leave the cluster under another address. Without its tunnels it would leave under its own, which may be
-let in where it should not, or be dropped where nobody sees why; with half of them it would do both. Where tunnels are
-impossible (a kernel without FoU) that is said on each such pod, and by a metric; all other pods do not notice.
+**It fails closed.** A pod that names an Egress asked to leave the cluster under another address. Under its own it may
+be let in where it should not, or be dropped where nobody sees why. So:
+
+* An ADD fails, with a code that has the runtime try again, if the pod's object is unknown, if what its annotations name
+  is missing, invalid or unknown, or if the kernel refuses the tunnels. No container has started by then.
+* From a pod that runs, what its Egress was for is unreachable while the Egress does not serve it. "The API server is
+  silent" is not "the Egress has gone": known tunnels stay.
+
+Each is an Event on the pod, a line in the log and a metric; pods that name no Egress do not notice. With
+`--egress-fail-open` both go on with the pod's own address, except where the kernel refuses.
 
 Router pods are not clients, but need sysctls that they cannot write themselves; they get them here, too.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from structlog.typing import FilteringBoundLogger
 
@@ -27,22 +32,22 @@ from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABE
 from coil.egress.annotation import EgressRef, parse_egress_annotations
 from coil.egress.client_pod import client_addresses
 from coil.egress.gateway import ClientSpec
-from coil.egress.resolution import ClientOptions, EgressProblem, ProblemReason, resolve_client
+from coil.egress.resolution import ClientOptions, EgressProblem, ProblemReason, Resolution, resolve_client
 from coil.egress.router_plan import plan_router_sysctls
 from coil.ipam.attachment import AttachmentKey
-from coil.kernel.family import Family
+from coil.kernel.family import Family, IPNetwork
 from coil.nat.error import NAT_ERRORS
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
 from coil.podnet.alias import PodAlias
+from coild.egress.api_reader import NoAnswerError
 from coild.egress.directory import EgressDirectory
-from coild.egress.metric import Occasion
 from coild.egress.node_pods import NodePods, pod_uids
 from coild.egress.pod_tunnel import PodTunnels, PodTunnelSpec, VethGoneError
-from coild.egress.report import EgressReport
+from coild.egress.report import POD_UNKNOWN, Consequence, EgressReport, Occasion
 from coild.model.address_source import PodName
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import PodSite
+from coild.model.pod_egress import PodSite, PodUnknownError
 
 
 @dataclass(slots=True)
@@ -58,14 +63,16 @@ class Client:
     found: bool
     prepared: bool = False
     egresses: tuple[EgressRef, ...] = ()
+    destinations: Mapping[EgressRef, tuple[IPNetwork, ...]] = field(default_factory=dict)
+    """What those Egresses are for, or were when they were last seen."""
     problems: tuple[EgressProblem, ...] = ()
     unusable: tuple[EgressProblem, ...] = ()
     """What the plan of its tunnels had to leave out, the last time they were compared."""
 
     def has(self, spec: ClientSpec) -> bool:
-        """Whether the namespace is as `spec` says. Without gateways, one is like the other."""
+        """Whether the namespace is as `spec` says."""
         applied = self.applied
-        return applied is not None and (applied == spec or not (applied.gateways or spec.gateways))
+        return applied is not None and (applied == spec or (applied.is_empty and spec.is_empty))
 
     def bind(self, pod: Pod) -> None:
         """From now on it is this pod's, and of no other of its name."""
@@ -106,7 +113,7 @@ class EgressClients:
         self._report = report
         self._log = log
         self._clients: dict[AttachmentKey, Client] = {}
-        report.metrics.observe(self._count, self._problems)
+        report.metrics.observe(clients=self._count, blocked=self._count_blocked, problems=self._problems)
 
     # --- who is there
 
@@ -133,7 +140,7 @@ class EgressClients:
             pod = self._pods.known(client.site.pod, client.site.addresses) if client.found else None
             if not client.found:
                 continue
-            if pod is not None and parse_egress_annotations(pod.metadata.annotations).references:
+            if pod is not None and parse_egress_annotations(pod.metadata.annotations).asks:
                 first.append(key)
             elif pod is None or _is_router(pod) or tunnelled is None or client.site.alias in tunnelled:
                 others.append(key)
@@ -160,26 +167,56 @@ class EgressClients:
             return
         # From here on no change is missed: it queues a refresh, whose turn comes after this one.
         client = self._clients.get(site.key)
+        is_new = client is None
         if client is None:
             # The runtime has made the namespace for this pod, so there is nothing of ours in it.
             client = self._clients[site.key] = Client(site, applied=self._nothing(site), found=False)
         client.site = site
-        pod = await self._pods.find(site.pod, deadline=deadline)
-        if pod is None:
-            return
+        try:
+            pod = await self._pods.find(site.pod, deadline=deadline)
+        except PodUnknownError as error:
+            if self._options.fail_open:
+                self._log.warning("pod's object not available yet; continuing without its egress", error=str(error))
+                return
+            self._report.metrics.count_refused_add(POD_UNKNOWN)
+            raise
         client.bind(pod)
-        names = parse_egress_annotations(pod.metadata.annotations)
-        if names.references:
-            await self._egresses.complete(names.references, deadline=deadline)
-        spec = self._resolve(client, pod)
-        if spec.gateways:
+        resolution = await self._resolve_now(client, pod, deadline)
+        if resolution.spec.gateways:
             client.applied = None  # an ADD that is repeated makes sure
         try:
-            await self._bring(client, pod, spec, site.netns, Occasion.ADD)
+            is_served = self._is_served(resolution.problems)
+            if is_served or not is_new:
+                # In a namespace that is not new a container may run, which is to be held back at once.
+                await self._bring(client, pod, resolution.spec, site.netns, Occasion.ADD)
         except NAT_ERRORS as error:
-            with suppress(*NAT_ERRORS):
-                await self._tunnels.make(PodTunnelSpec(self._nothing(site)), site.netns)
-            raise self._report.refused(pod, error) from error
+            if is_new:
+                await self._undo(site, site.netns)
+            raise self._report.kernel_refused(pod, error, Occasion.ADD) from error
+        problems = (*client.problems, *client.unusable)
+        if not self._is_served(problems):
+            if is_new and is_served:
+                await self._undo(site, site.netns)
+            raise self._report.not_served(problems)
+
+    async def _resolve_now(self, client: Client, pod: Pod, deadline: float) -> Resolution:
+        """What the pod asks for, with what the caches lack of it read from the API server."""
+        names = parse_egress_annotations(pod.metadata.annotations)
+        if names.references:
+            try:
+                await self._egresses.complete(names.references, deadline=deadline)
+            except NoAnswerError as error:
+                if not self._options.fail_open:
+                    raise self._report.not_answered(pod, error) from error
+        return self._resolve(client, pod, Occasion.ADD)
+
+    def _is_served(self, problems: Iterable[EgressProblem]) -> bool:
+        return self._options.fail_open or not any(problem.unserved for problem in problems)
+
+    async def _undo(self, site: PodSite, netns: NetnsPath) -> None:
+        """Leave nothing in the namespace of a pod whose ADD fails. No container runs there."""
+        with suppress(*NAT_ERRORS):
+            await self._tunnels.make(PodTunnelSpec(self._nothing(site)), netns)
 
     async def refresh(self, key: AttachmentKey) -> None:
         """Bring the attachment's namespace to what is known now. Idempotent; touches nothing where nothing changed.
@@ -197,7 +234,7 @@ class EgressClients:
         client.bind(pod)
         if not client.site.addresses:
             return  # nobody has told them yet
-        spec = self._resolve(client, pod)
+        spec = self._resolve(client, pod, Occasion.FOLLOW).spec
         if client.site.alias is None:
             if not client.has(spec):
                 self._log.warning("pod is not followed: its interface has no other end here", pod=pod.metadata.name)
@@ -207,8 +244,8 @@ class EgressClients:
         except VethGoneError:
             self.forget(key)  # without a DEL
         except NAT_ERRORS as error:
-            if not client.found or client.egresses or _is_router(pod):
-                raise self._report.refused(pod, error) from error
+            if not client.found or client.egresses or client.problems or _is_router(pod):
+                raise self._report.kernel_refused(pod, error, Occasion.FOLLOW) from error
             # Most likely it never had a tunnel; to ask for ever would help nobody.
             self._log.warning("cannot see whether a pod has tunnels left", pod=pod.metadata.name, why=str(error))
         client.found = False
@@ -231,15 +268,31 @@ class EgressClients:
         client.prepared = client.prepared or is_unprepared
         if outfit.spec is not None:
             client.applied = spec
-            unusable = tuple(EgressProblem(ProblemReason.UNUSABLE, str(problem)) for problem in problems)
-            self._report.tell(pod, unusable, before=client.unusable)
+            unusable = tuple(
+                EgressProblem(ProblemReason.UNUSABLE, str(problem), unserved=problem.unserved) for problem in problems
+            )
+            self._report.problems(pod, unusable, self._consequence(occasion), before=client.unusable)
             client.unusable = unusable
 
-    def _resolve(self, client: Client, pod: Pod) -> ClientSpec:
-        resolution = resolve_client(pod.metadata.annotations, client.site.addresses, self._egresses.view, self._options)
-        self._report.tell(pod, resolution.problems, before=client.problems)
+    def _resolve(self, client: Client, pod: Pod, occasion: Occasion) -> Resolution:
+        resolution = resolve_client(
+            pod.metadata.annotations,
+            client.site.addresses,
+            self._egresses.view,
+            self._options,
+            known=client.destinations,
+        )
+        # A pod whose ADD is repeated is told once more why it does not start.
+        before = client.problems if occasion is Occasion.FOLLOW else ()
+        self._report.problems(pod, resolution.problems, self._consequence(occasion), before=before)
         client.egresses, client.problems = resolution.references, resolution.problems
-        return resolution.spec
+        client.destinations = resolution.destinations
+        return resolution
+
+    def _consequence(self, occasion: Occasion) -> Consequence:
+        if self._options.fail_open:
+            return Consequence.OWN_ADDRESS
+        return Consequence.NOT_STARTED if occasion is Occasion.ADD else Consequence.BLOCKED
 
     def _concerns(self, site: PodSite) -> bool:
         # A pod's way out is its first interface; what other networks give it beside that has nothing to do with it.
@@ -249,10 +302,13 @@ class EgressClients:
         options = self._options
         return ClientSpec(addresses=site.addresses, gateways=(), replies=options.replies, policy=options.policy)
 
-    # --- what is told of them
+    # --- metrics
 
     def _count(self) -> int:
         return sum(client.applied is not None and bool(client.applied.gateways) for client in self._clients.values())
+
+    def _count_blocked(self) -> int:
+        return sum(client.applied is not None and client.applied.blocks for client in self._clients.values())
 
     def _problems(self) -> Counter[ProblemReason]:
         clients = self._clients.values()

@@ -1,7 +1,7 @@
-"""The Egresses and their Services, as far as this node has heard of them.
+"""The Egresses and their Services, as far as this node has seen them.
 
-Informers follow them; what an ADD needs and they lack is asked for once, and such an answer counts until the informer
-has something to say of the object itself: what came before an event must not look as if it had gone again.
+Informers follow them; what an ADD needs and they lack is read from the API server once, and that object counts until
+the informer has an event for it: an object read before its event must not look as if it had gone again.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABE
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.annotation import EgressRef
 from coil.egress.resolution import EgressView
+from coil.kube.errors import NotFoundError
 from coild.egress.api_reader import APIReader
 
 T = TypeVar("T", bound=HasMetadata)
@@ -68,27 +69,34 @@ class EgressDirectory:
         self,
         egresses: Cache[Egress],
         services: Cache[Service],
-        ask: APIReader,
+        reader: APIReader,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._egresses = _Known(EGRESSES, egresses, clock)
         self._services = _Known(SERVICES, services, clock)
-        self._ask = ask
+        self._reader = reader
         self.view = EgressView(egress=self._egresses.get, service=self._services.get)
 
     async def complete(self, references: Iterable[EgressRef], *, deadline: float) -> None:
-        """Ask for what is lacking of these, all at once, until `deadline` (the event loop's clock) at most.
+        """Read what the caches lack of these, all at once, until `deadline` (the event loop's clock) at most.
 
-        What does not exist, or is not told in time, goes on lacking: the informers will tell.
+        What does not exist goes on lacking. Raises NoAnswerError if that is not known of all of them; what was answered
+        by then counts.
         """
         known: tuple[_Known[Any], ...] = self._egresses, self._services
         lacking = [(kind, ref) for ref in references for kind in known if kind.get(ref) is None]
-        await asyncio.gather(*(self._look(kind, reference, deadline) for kind, reference in lacking))
+        reads = (self._read(kind, reference, deadline) for kind, reference in lacking)
+        for outcome in await asyncio.gather(*reads, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
 
-    async def _look(self, kind: _Known[Any], reference: EgressRef, deadline: float) -> None:
-        found = await self._ask.get(kind.resource, reference.name, namespace=reference.namespace, deadline=deadline)
-        if found is None:
+    async def _read(self, kind: _Known[Any], reference: EgressRef, deadline: float) -> None:
+        try:
+            found = await self._reader.get(
+                kind.resource, reference.name, namespace=reference.namespace, deadline=deadline
+            )
+        except NotFoundError:
             return
         if kind is not self._services or found.metadata.labels.items() >= SERVICE_LABELS.items():
             kind.answer(found)

@@ -1,8 +1,8 @@
 """Puts together what `--enable-egress` adds to coild: three informers, the clients, and who follows what changes.
 
 The start of coild does not depend on it: where Egresses cannot be listed (no such kind yet, no right to), addresses are
-given and pods are wired all the same, `/readyz` says what is missing, and an ADD asks for what it needs. But nothing is
-taken from a pod before everything has been listed: what is not known yet must not look as if it had gone.
+given and pods that name no Egress are wired, `/readyz` says what is missing, and an ADD reads what it needs. But
+nothing is taken from a pod before everything has been listed: what is not known yet must not look as if it had gone.
 """
 
 import asyncio
@@ -35,10 +35,9 @@ from coild.egress.api_reader import APIReader
 from coild.egress.client import EgressClients
 from coild.egress.directory import EgressDirectory
 from coild.egress.follow import EgressFollow, render_key
-from coild.egress.metric import EgressMetrics
 from coild.egress.node_pods import INDEXERS, NodePods
 from coild.egress.pod_tunnel import PodTunnels
-from coild.egress.report import EgressReport
+from coild.egress.report import EgressMetrics, EgressReport
 from coild.model.keyed_executor import KeyedExecutor
 from coild.model.pod_egress import NoEgress, PodEgress, PodSite
 from coild.settings import Settings
@@ -135,11 +134,11 @@ class EgressNat:
             "egresses": self._egresses,
             "services": self._services,
         }
-        ask = APIReader(kube, log)
-        self.pods = NodePods(self._pods, ask, node=settings.node_name)
+        reader = APIReader(kube, log)
+        self.pods = NodePods(self._pods, reader, node=settings.node_name)
         self.clients = EgressClients(
             pods=self.pods,
-            egresses=EgressDirectory(self._egresses, self._services, ask),
+            egresses=EgressDirectory(self._egresses, self._services, reader),
             tunnels=PodTunnels(tunnels, around.network),
             turns=around.turns,
             options=client_options(settings),
@@ -168,7 +167,7 @@ class EgressNat:
             async with asyncio.timeout(START_SECONDS):
                 await wait_synced(self._informers.values(), log=self._log)
         except TimeoutError:
-            self._log.warning("starting without Egresses, they follow", why=self._missing())
+            self._log.warning("starting before all Egresses are listed; ADDs read what they need", why=self._missing())
 
     def adopt(self, sites: Iterable[PodSite]) -> None:
         self.clients.adopt(sites)
@@ -195,4 +194,5 @@ def client_options(settings: Settings) -> ClientOptions:
     return ClientOptions(
         policy=TunnelPolicy(port=settings.egress_port, protocol=settings.protocol_id),
         replies=Replies.WHERE_THEY_CAME_FROM if settings.enable_originating_only else Replies.BY_ROUTE,
+        fail_open=settings.egress_fail_open,
     )

@@ -2,7 +2,7 @@
 
 A name alone says little: a pod that is deleted and made again has the name of the one whose sandbox is on its way out.
 So a pod is known by its UID where the runtime tells it, and by an address that it has where only a name is left, after
-a restart. In doubt it is none: to leave a pod alone can be made up for when the API server tells more.
+a restart. In doubt it is none: an ADD is refused then, and a pod that runs is left as it is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,9 +12,11 @@ from coil.crd.builtin import PODS, Pod
 from coil.crd.names import NodeName
 from coil.egress.client_pod import FINAL_PHASES, client_addresses
 from coil.kernel.family import IPAddress
+from coil.kube.errors import NotFoundError
 from coil.reconcile.store import Indexer
-from coild.egress.api_reader import APIReader
+from coild.egress.api_reader import APIReader, NoAnswerError
 from coild.model.address_source import PodName
+from coild.model.pod_egress import PodUnknownError
 
 BY_ADDRESS = "address"
 BY_UID = "uid"
@@ -47,24 +49,32 @@ INDEXERS: Mapping[str, Indexer[Pod]] = {
 class NodePods:
     """`cache` holds the pods that are bound to the node."""
 
-    def __init__(self, cache: PodCache, ask: APIReader, *, node: NodeName) -> None:
+    def __init__(self, cache: PodCache, reader: APIReader, *, node: NodeName) -> None:
         self._cache = cache
-        self._ask = ask
+        self._reader = reader
         self._node = node
 
-    async def find(self, name: PodName, *, deadline: float) -> Pod | None:
-        """The pod of an ADD; the API server is asked where the cache has not heard of it, until `deadline` at most.
+    async def find(self, name: PodName, *, deadline: float) -> Pod:
+        """The pod of an ADD: from the cache, or read from the API server until `deadline` (the event loop's clock).
 
-        None where there is no such pod, and where the API server does not answer. Then the pod is not held up: who
-        starts pods without an API server are kubelets that know them from their own disk. The cache will tell.
+        Without a UID it is always read: a cached pod of that name may be its predecessor. Raises PodUnknownError if
+        there is no such pod on this node, and if the API server does not answer.
         """
-        pod = self._cache.get(f"{name.namespace}/{name.name}")
-        if pod is not None and _is(pod, name.uid):
-            return pod
-        pod = await self._ask.get(PODS, name.name, namespace=name.namespace, deadline=deadline)
-        if pod is None:
-            return None
-        return pod if _is(pod, name.uid) and pod.spec.node_name == self._node else None
+        what = f"pod {name.namespace}/{name.name}"
+        cached = self._cache.get(f"{name.namespace}/{name.name}") if name.uid else None
+        if cached is not None and name.uid in pod_uids(cached):
+            return cached
+        try:
+            pod = await self._reader.get(PODS, name.name, namespace=name.namespace, deadline=deadline)
+        except NotFoundError:
+            raise PodUnknownError(f"the API server has no {what}") from None
+        except NoAnswerError as error:
+            raise PodUnknownError(str(error)) from error
+        if name.uid and name.uid not in pod_uids(pod):
+            raise PodUnknownError(f"{what} has UID {pod.metadata.uid} now, and this is the sandbox of {name.uid}")
+        if pod.spec.node_name != self._node:
+            raise PodUnknownError(f"{what} is bound to node {pod.spec.node_name!r}, not to {self._node!r}")
+        return pod
 
     def known(self, name: PodName | None, addresses: Iterable[IPAddress]) -> Pod | None:
         """The pod of an attachment, out of the cache. Without a UID it is known by its addresses; never a guess."""
@@ -87,7 +97,3 @@ def _only(pods: Iterable[Pod]) -> Pod | None:
 
 def _name(pod: Pod) -> tuple[str, str]:
     return pod.metadata.namespace, pod.metadata.name
-
-
-def _is(pod: Pod, uid: str) -> bool:
-    return not uid or uid in pod_uids(pod)

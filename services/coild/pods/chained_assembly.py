@@ -20,6 +20,7 @@ from coild.cni.plugin_socket import serve_plugin
 from coild.egress.nat import EgressDeps, start_egress
 from coild.model.address_source import PodName
 from coild.model.keyed_executor import KeyedExecutor
+from coild.model.pod_egress import PodUnknownError
 from coild.pods.chained_service import ChainedPods
 from coild.settings import Settings
 
@@ -47,8 +48,12 @@ async def assemble_chained(settings: Settings, process: Process) -> None:
     egress = await start_egress(settings, process, around, log=log)
 
     async def uid_of(name: PodName, deadline: float) -> str:
-        pod = await egress.pods.find(name, deadline=deadline)
-        return pod.metadata.uid if pod is not None else ""
+        try:
+            return (await egress.pods.find(name, deadline=deadline)).metadata.uid
+        except PodUnknownError:
+            if not settings.egress_fail_open:
+                raise
+            return ""
 
     await egress.wait_listed()
     pods = ChainedPods(network=network, egress=egress.clients, uid_of=uid_of, turns=turns, log=log)

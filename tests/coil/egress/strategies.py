@@ -46,4 +46,6 @@ def client_specs(draw: st.DrawFn) -> ClientSpec:
         addresses=tuple(draw(st.sampled_from((POD, POD[:1], POD[1:])))),
         gateways=tuple(draw(gateways(name)) for name in names),
         replies=draw(st.sampled_from(Replies)),
+        blocked=tuple(draw(st.lists(destinations, max_size=3, unique=True))),
+        fail_open=draw(st.booleans()),
     )

@@ -15,7 +15,7 @@ from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.route import Route, RouteType
 from coil.kernel.rule import Rule
 from coil.kernel.tunnel import FouPort, Tunnel, catch_all
-from tests.coil.egress.policy_lookup import MAIN, lookup
+from tests.coil.egress.policy_lookup import MAIN, NOWHERE, lookup
 
 ETH0 = LinkName("eth0")
 UPLINK = Uplink(
@@ -137,10 +137,69 @@ def test_without_gateways_there_is_nothing() -> None:
     assert plan(replies=Replies.WHERE_THEY_CAME_FROM) == ClientPlan()
 
 
-def test_a_gateway_that_cannot_be_leaves_nothing_but_its_problem() -> None:
-    assert plan(gateway("a/nat", "", "0.0.0.0/0")) == ClientPlan(
-        problems=plan(gateway("a/nat", "", "0.0.0.0/0")).problems
-    )
+def test_where_it_fails_open_a_gateway_that_cannot_be_leaves_nothing_but_its_problem() -> None:
+    found = plan(gateway("a/nat", "", "0.0.0.0/0"), fail_open=True)
+    assert found == ClientPlan(problems=found.problems)
+    assert [problem.unserved for problem in found.problems] == [True]
+
+
+class TestBlocked:
+    def test_a_destination_without_a_tunnel_is_unreachable(self) -> None:
+        planned = plan(blocked=tuple(map(ip_network, ("8.0.0.0/8", "10.9.0.0/16", "2001:db8::/32"))))
+        assert {(str(route.destination), route.device, route.table, route.type) for route in planned.routes} == {
+            ("8.0.0.0/8", None, 118, RouteType.UNREACHABLE),
+            ("10.9.0.0/16", None, 117, RouteType.UNREACHABLE),
+            ("2001:db8::/32", "lo", 118, RouteType.UNREACHABLE),
+        }
+        assert (planned.tunnels, planned.fou_ports, planned.sysctls) == ((), (), ())
+        for blocked in ("8.8.8.8", "10.9.1.1", "2001:db8::7"):
+            assert lookup(planned, ip_address(blocked)) == NOWHERE
+        for reached in ("9.9.9.9", "10.8.1.1", "169.254.1.1", "2600::1"):
+            assert lookup(planned, ip_address(reached)) == MAIN
+
+    def test_of_everything_that_is_blocked_the_cluster_is_still_reached(self) -> None:
+        planned = plan(blocked=(ip_network("0.0.0.0/0"), ip_network("::/0")))
+        for cluster in ("10.96.0.1", "172.16.1.1", "192.168.1.1", "169.254.1.1", "fd00::1", "fe80::1"):
+            assert lookup(planned, ip_address(cluster)) == MAIN
+        for outside in ("8.8.8.8", "2600::1"):
+            assert lookup(planned, ip_address(outside)) == NOWHERE
+
+    def test_the_narrowest_counts_and_of_equals_the_tunnel(self) -> None:
+        served = gateway("a/nat", "10.68.0.1", "0.0.0.0/0 8.8.8.0/24")
+        planned = plan(served, blocked=tuple(map(ip_network, ("0.0.0.0/0", "8.0.0.0/8", "8.8.8.0/24"))))
+        assert lookup(planned, ip_address("8.8.8.8")) == "fou4_0a440001"
+        assert lookup(planned, ip_address("8.9.9.9")) == NOWHERE
+        assert lookup(planned, ip_address("9.9.9.9")) == "fou4_0a440001"
+
+    def test_a_gateway_inside_what_is_blocked_is_reached(self) -> None:
+        planned = plan(gateway("a/nat", "198.51.100.1", "8.0.0.0/8"), blocked=(ip_network("0.0.0.0/0"),))
+        assert lookup(planned, ip_address("198.51.100.1")) == MAIN
+        assert lookup(planned, ip_address("198.51.100.2")) == NOWHERE
+
+    def test_a_family_that_the_pod_lacks_has_no_rules(self) -> None:
+        assert plan(blocked=(ip_network("::/0"),), addresses=(POD4,)) == ClientPlan()
+
+    def test_what_the_namespace_led_into_a_tunnel_stays_blocked_if_nobody_knows_whose_it_was(self) -> None:
+        before = plan(gateway("a/nat", "10.68.0.1 fd68::1", "10.9.0.0/16 8.0.0.0/8 2001:db8::/32"))
+        spec = ClientSpec(
+            addresses=(POD4, POD6),
+            gateways=(gateway("b/nat", "10.68.0.2", "8.0.0.0/8"),),
+            block_unclaimed=True,
+        )
+        foreign = Route(destination=ip_network("7.0.0.0/8"), device=ETH0, table=118, protocol=3)
+        planned = plan_client(spec, UPLINK, [*before.routes, foreign])
+        assert lookup(planned, ip_address("10.9.1.1")) == NOWHERE
+        assert lookup(planned, ip_address("2001:db8::7")) == NOWHERE
+        assert lookup(planned, ip_address("8.8.8.8")) == "fou4_0a440002"
+        assert lookup(planned, ip_address("7.7.7.7")) == MAIN, "another's route is not ours to block"
+        # And from then on, whatever is looked at again.
+        assert plan_client(spec, UPLINK, planned.routes) == planned
+        assert plan_client(replace(spec, block_unclaimed=False), UPLINK, planned.routes) != planned
+
+    def test_replies_to_what_came_in_by_the_uplink_still_leave_there(self) -> None:
+        planned = plan(blocked=(ip_network("0.0.0.0/0"),), replies=Replies.WHERE_THEY_CAME_FROM)
+        assert lookup(planned, ip_address("203.0.113.9"), mark=2) == "eth0"
+        assert lookup(planned, ip_address("203.0.113.9")) == NOWHERE
 
 
 def test_the_source_port_is_the_tunnels_own_or_the_kernels_choice() -> None:
@@ -209,8 +268,9 @@ class TestWhoHasADestination:
 def test_a_family_that_cannot_be_is_left_out_and_reported(addresses: Any, gateway_addresses: str, text: str) -> None:
     planned = plan(gateway("a/nat", gateway_addresses, "0.0.0.0/0 ::/0"), addresses=addresses)
     assert [tunnel.family for tunnel in planned.tunnels] == [Family.IPV4]
-    assert [route.family for route in planned.routes] == [Family.IPV4]
-    assert {rule.family for rule in planned.rules} == {Family.IPV4}
+    has_ipv6 = POD6 in addresses
+    assert lookup(planned, ip_address("2600::1")) == (NOWHERE if has_ipv6 else MAIN)
+    assert [problem.unserved for problem in planned.problems] == [has_ipv6]
     assert problems(planned) == [f"a/nat: {text}"]
 
 

@@ -1,7 +1,7 @@
 """Whatever gateways a client has: where packets go, and that the kernel gets there from anywhere."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from coil.kernel.link import LinkName
 from coil.kernel.route import Route, diff_routes
 from coil.kernel.rule import Rule, diff_claimed_rules
 from coil.kernel.tunnel import Tunnel, diff_tunnels, tunnel_name
-from tests.coil.egress.policy_lookup import MAIN, lookup
+from tests.coil.egress.policy_lookup import MAIN, NOWHERE, lookup
 from tests.coil.egress.strategies import client_specs
 
 ETH0 = LinkName("eth0")
@@ -56,26 +56,41 @@ def test_whatever_is_planned_a_flow_based_link_shows_it(spec: ClientSpec) -> Non
 
 def expected_way(spec: ClientSpec, planned: ClientPlan, address: IPAddress) -> str:
     """The specification, read naively: the most specific destination has a packet, but private networks only go to
-    destinations inside them, and gateways are reached as if there were no tunnels.
+    destinations inside them, and gateways are reached as if there were no tunnels. What no tunnel serves is
+    unreachable, or left to the main table where the client fails open.
     """
     family = Family.of(address)
+    if not any(Family.of(own) is family for own in spec.addresses):
+        return MAIN
     served = {tunnel.remote for tunnel in planned.tunnels}
     if address in served or address in LINK_LOCAL_NETWORKS[family]:
         return MAIN
     gateways = {address for gateway in spec.gateways for address in gateway.addresses}
     private = [network for network in PRIVATE_NETWORKS[family] if address in network]
     best: tuple[int, str] | None = None
+    unserved = None if spec.fail_open else NOWHERE
+    for network in spec.blocked:
+        inside = any(network.version == part.version and network.subnet_of(part) for part in private)  # type: ignore[arg-type]
+        alone = network.prefixlen == network.max_prefixlen and address in gateways
+        if (
+            address in network
+            and not alone
+            and (inside or not private)
+            and (best is None or network.prefixlen > best[0])
+        ):
+            best = network.prefixlen, NOWHERE
     for gateway in sorted(spec.gateways, key=lambda gateway: gateway.name.split("/")):
         remote = gateway.address(family)
-        if remote is None or remote not in served:
+        way = tunnel_name(remote) if remote is not None and remote in served else unserved
+        if way is None:
             continue
         for network in gateway.destinations:
             inside = any(network.version == part.version and network.subnet_of(part) for part in private)  # type: ignore[arg-type]
             alone = network.prefixlen == network.max_prefixlen and address in gateways
             if address not in network or alone or (private and not inside):
                 continue
-            if best is None or network.prefixlen > best[0]:
-                best = network.prefixlen, tunnel_name(remote)
+            if best is None or network.prefixlen > best[0] or (network.prefixlen == best[0] and best[1] == NOWHERE):
+                best = network.prefixlen, way
     return best[1] if best is not None else MAIN
 
 
@@ -84,10 +99,10 @@ def test_replies_never_meet_a_tunnel(spec: ClientSpec, address: IPAddress) -> No
     planned = plan_client(spec, UPLINK)
     if planned.nft_table is not None:
         family = Family.of(address)
-        if any(tunnel.family is family for tunnel in planned.tunnels):
+        if any(rule.family is family for rule in planned.rules):
             assert lookup(planned, address, mark=UPLINK.index) == "eth0"
     else:
-        assert spec.replies is Replies.BY_ROUTE or not planned.tunnels
+        assert spec.replies is Replies.BY_ROUTE or not planned.routes
 
 
 @given(client_specs(), st.randoms(use_true_random=False))
@@ -95,7 +110,7 @@ def test_the_order_of_gateways_and_addresses_does_not_matter(spec: ClientSpec, r
     gateways, addresses = list(spec.gateways), list(spec.addresses)
     random.shuffle(gateways)  # type: ignore[attr-defined]
     random.shuffle(addresses)  # type: ignore[attr-defined]
-    shuffled = ClientSpec(addresses=tuple(addresses), gateways=tuple(gateways), replies=spec.replies)
+    shuffled = replace(spec, addresses=tuple(addresses), gateways=tuple(gateways))
     assert plan_client(shuffled, UPLINK) == plan_client(spec, UPLINK)
 
 

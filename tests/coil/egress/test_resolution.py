@@ -39,13 +39,19 @@ def service(name: str, *addresses: str) -> Service:
 
 
 def resolve(
-    annotations: dict[str, str], *objects: Egress | Service, addresses: tuple[str, ...] = ("10.1.0.7", "fd01::7")
+    annotations: dict[str, str],
+    *objects: Egress | Service,
+    addresses: tuple[str, ...] = ("10.1.0.7", "fd01::7"),
+    options: ClientOptions = OPTIONS,
+    known: Resolution | None = None,
 ) -> Resolution:
     egresses = {str(_reference(found)): found for found in objects if isinstance(found, Egress)}
     services = {str(_reference(found)): found for found in objects if isinstance(found, Service)}
     view = EgressView(egress=lambda ref: egresses.get(str(ref)), service=lambda ref: services.get(str(ref)))
     named = {PREFIX + namespace: names for namespace, names in annotations.items()}
-    return resolve_client(named, map(ip_address, addresses), view, OPTIONS)
+    return resolve_client(
+        named, map(ip_address, addresses), view, options, known=known.destinations if known is not None else None
+    )
 
 
 def _reference(found: Egress | Service) -> EgressRef:
@@ -54,6 +60,10 @@ def _reference(found: Egress | Service) -> EgressRef:
 
 def reasons(resolution: Resolution) -> list[Reason]:
     return [problem.reason for problem in resolution.problems]
+
+
+def blocked(resolution: Resolution) -> list[str]:
+    return list(map(str, resolution.spec.blocked))
 
 
 def routes(resolution: Resolution) -> dict[str, list[str]]:
@@ -160,6 +170,80 @@ def test_an_api_server_without_dual_stack_tells_one_address() -> None:
     assert routes(resolve({"net": "world"}, WORLD, alone, addresses=("10.1.0.7",))) == {"net/world": ["0.0.0.0/0"]}
 
 
+EVERYTHING = ["0.0.0.0/0", "::/0"]
+BARE = egress("net/bare", "9.0.0.0/8", "2001:db8::/32")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "objects", "expected"),
+    [
+        ({"net": "mars"}, (), EVERYTHING),
+        ({"Net": "world"}, (WORLD, WORLD_SERVICE), EVERYTHING),
+        ({"net": ""}, (), EVERYTHING),
+        ({"net": "bare"}, (BARE,), ["9.0.0.0/8", "2001:db8::/32"]),
+        ({"net": "bare"}, (BARE, service("net/bare", "None")), ["9.0.0.0/8", "2001:db8::/32"]),
+        ({"net": "bare"}, (BARE, service("net/bare", "10.96.0.3")), ["2001:db8::/32"]),
+        ({"net": "bad"}, (egress("net/bad", "8.0.0.0/8", "x"), service("net/bad", "10.96.0.3", "fd96::3")), EVERYTHING),
+    ],
+    ids=["no Egress", "no namespace", "no name", "no Service", "headless", "one family", "destination"],
+)
+def test_what_is_not_served_is_blocked(
+    annotations: dict[str, str], objects: tuple[Egress | Service, ...], expected: list[str]
+) -> None:
+    found = resolve(annotations, *objects)
+    assert blocked(found) == expected
+    assert found.spec.block_unclaimed == (expected == EVERYTHING)
+    assert any(problem.unserved for problem in found.problems)
+    # Of a pod with one family, and of one that fails open.
+    assert blocked(resolve(annotations, *objects, addresses=("10.1.0.7",))) == [
+        text for text in expected if ":" not in text
+    ]
+    opened = resolve(annotations, *objects, options=replace(OPTIONS, fail_open=True))
+    assert (opened.spec.blocked, opened.spec.block_unclaimed, opened.spec.fail_open) == ((), False, True)
+    assert opened.problems == found.problems
+
+
+def test_what_a_lost_egress_was_for_is_blocked_and_nothing_else() -> None:
+    whole = resolve({"net": "bare, world"}, BARE, service("net/bare", "10.96.0.3", "fd96::3"), WORLD, WORLD_SERVICE)
+    lost = resolve({"net": "bare, world"}, WORLD, WORLD_SERVICE, known=whole)
+    assert reasons(lost) == [Reason.NOT_FOUND]
+    assert blocked(lost) == ["9.0.0.0/8", "2001:db8::/32"]
+    assert routes(lost) == {"net/world": EVERYTHING}
+    assert not lost.spec.block_unclaimed
+    # As long as it is away, whoever looks; and not beyond the annotation.
+    assert resolve({"net": "bare, world"}, WORLD, WORLD_SERVICE, known=lost) == lost
+    without = resolve({"net": "world"}, WORLD, WORLD_SERVICE, known=lost)
+    assert (blocked(without), set(without.destinations)) == ([], {EgressRef("net", "world")})
+
+
+def test_an_egress_that_becomes_invalid_still_blocks_what_it_was_for() -> None:
+    whole = resolve({"net": "bare"}, BARE, service("net/bare", "10.96.0.3", "fd96::3"))
+    spoilt = egress("net/bare", "9.0.0.0/8", "nonsense")
+    found = resolve({"net": "bare"}, spoilt, service("net/bare", "10.96.0.3", "fd96::3"), known=whole)
+    assert (routes(found), blocked(found)) == ({"net/bare": ["9.0.0.0/8"]}, ["2001:db8::/32"])
+
+
+def test_another_egress_of_the_same_destination_serves_what_a_missing_one_may_be_for() -> None:
+    found = resolve({"net": "mars, world"}, WORLD, WORLD_SERVICE)
+    assert (routes(found), blocked(found)) == ({"net/world": EVERYTHING}, [])
+    assert found.spec.block_unclaimed
+
+
+@pytest.mark.parametrize("names", ["world, world", "world"])
+def test_what_is_served_twice_stops_no_pod(names: str) -> None:
+    again = egress("zoo/z", "0.0.0.0/0"), service("zoo/z", "10.96.0.5")
+    found = resolve({"net": names, "zoo": "z"}, WORLD, WORLD_SERVICE, *again)
+    assert found.problems
+    assert not any(problem.unserved for problem in found.problems)
+    assert blocked(found) == []
+
+
+def test_a_client_without_a_known_address_is_not_served() -> None:
+    found = resolve({"net": "world"}, WORLD, WORLD_SERVICE, addresses=())
+    assert [(problem.reason, problem.unserved) for problem in found.problems] == [(Reason.UNUSABLE, True)]
+    assert resolve({}, addresses=()).problems == ()
+
+
 NAMES = st.sampled_from(["a/x", "a/y", "b/x", "c/z"])
 DESTINATIONS = st.sampled_from(["0.0.0.0/0", "8.0.0.0/8", "8.8.0.0/16", "::/0", "fd00::/8", "nonsense", "8.8.8.8/8"])
 SERVICES = st.lists(st.sampled_from(["10.96.0.1", "10.96.0.2", "fd96::1", "None", ""]), max_size=3)
@@ -191,6 +275,14 @@ def test_of_any_cluster(
         assert {Family.of(network) for network in gateway.destinations} == set(map(Family.of, gateway.addresses))
         assert set(map(Family.of, gateway.addresses)) <= families
         assert len(gateway.addresses) == len(set(map(Family.of, gateway.addresses)))
+    # What the pod asks for is served, or it is blocked, and then a problem says so.
+    unserved = [problem for problem in found.problems if problem.unserved]
+    assert not (set(found.spec.blocked) & set(taken))
+    assert not found.spec.blocks or unserved
+    for name in named:
+        for text in egresses.get(name, ["0.0.0.0/0", "::/0"]):
+            if text != "nonsense" and Family.of(network := ip_network(text, strict=False)) in families:
+                assert network in taken or network in found.spec.blocked
     # Whatever exists and is named is either served or complained of.
     for name in named:
         whole = name in egresses and services.get(name) and families

@@ -6,17 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as msgspec_replace
 
 from coil.crd.builtin import PODS, SERVICES
 from coil.crd.egress import EGRESSES
+from coil.egress.client_plan import GatewayProblem
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
-from coild.egress.api_reader import ASK_SECONDS, ASKED_AT_ONCE
+from coild.egress.api_reader import CONCURRENT_READS, READ_SECONDS
 from coild.egress.node_pods import STATIC_POD_HASH
 from coild.model.address_source import PodName
-from coild.model.pod_egress import EgressRefusedError, PodSite
-from tests.coild.egress_scene import EgressNode, egress, pod, service
+from coild.model.pod_egress import EgressRefusedError, EgressUnresolvedError, PodSite, PodUnknownError
+from tests.coild.egress_scene import FAIL_OPEN, EgressNode, egress, pod, service
 from tests.coild.scene import now, settle
 from tests.coild.virtual_loop import never
 
@@ -32,6 +34,11 @@ async def node() -> AsyncIterator[EgressNode]:
 
 def refuse(path: Path) -> Exception:
     return NetlinkError("FOU is not supported")
+
+
+async def unresolved(node: EgressNode, site: PodSite) -> None:
+    with pytest.raises(EgressUnresolvedError):
+        await node.add(site)
 
 
 async def refused(node: EgressNode, site: PodSite) -> None:
@@ -91,44 +98,155 @@ async def test_a_service_that_is_not_an_egress_s_does_not_count(node: EgressNode
     node.pods.put(pod("c1", names=WORLD))
     node.egresses.put(egress("world", "0.0.0.0/0"))
     node.server.put(SERVICES, service("world", "10.96.0.9", labels={}))
-    await node.add(node.site("c1"))
-    assert node.routes("c1") == {}
-    assert [told[2] for told in node.recorder.told] == ["EgressNoService"]
+    await unresolved(node, node.site("c1"))
+    assert node.take_syncs() == []
+    assert node.events() == [("c1", "EgressNoService")]
 
 
-@pytest.mark.parametrize(
+WRONG = pytest.mark.parametrize(
     ("names", "reason"),
     [
         ({"net": "mars"}, "EgressNotFound"),
         ({"Net": "world"}, "EgressAnnotationInvalid"),
+        ({"net": ""}, "EgressAnnotationInvalid"),
         ({"net": "bare"}, "EgressNoService"),
+        ({"net": "headless"}, "EgressNoAddress"),
         ({"net": "bad"}, "EgressInvalid"),
     ],
 )
-async def test_a_wrong_annotation_is_told_and_the_pod_starts(
-    node: EgressNode, names: dict[str, str], reason: str
-) -> None:
+
+
+def put_wrong(node: EgressNode, names: dict[str, str]) -> None:
+    """A good Egress, wrong ones, and a pod that names the good one beside `names`."""
     node.world()
     node.egresses.put(egress("bare", "8.0.0.0/8"))
+    node.egresses.put(egress("headless", "8.0.0.0/8"))
+    node.services.put(service("headless", "None"))
     node.egresses.put(egress("bad", "8.8.8.8"))
     node.services.put(service("bad", "10.96.0.4"))
     node.pods.put(pod("c1", names=names | {"net": "world, " + names["net"]} if "net" in names else names | WORLD))
+
+
+@WRONG
+async def test_a_pod_whose_egress_is_missing_or_invalid_is_not_wired(
+    node: EgressNode, names: dict[str, str], reason: str
+) -> None:
+    put_wrong(node, names)
+    await unresolved(node, node.site("c1"))
+    assert node.take_syncs() == [], "the sandbox goes; nothing is made in it"
+    assert node.events() == [("c1", reason)]
+    assert "the pod is not started until this is mended or the annotation is removed" in node.recorder.told[0][3]
+    assert node.recorder.subjects[0].uid == "uid-of-c1"
+    assert node.metric("coil_node_egress_refused_adds_total", reason=reason) == 1
+    # The next ADD is told of again: it is the kubelet's next attempt.
+    await unresolved(node, node.site("c1"))
+    assert node.events() == [("c1", reason)] * 2
+
+
+@WRONG
+async def test_with_fail_open_such_a_pod_starts_and_is_told(names: dict[str, str], reason: str) -> None:
+    node = EgressNode(options=FAIL_OPEN)
+    put_wrong(node, names)
     await node.add(node.site("c1"))
     assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
-    assert [(kind, name, why) for kind, name, why, _ in node.recorder.told] == [("Pod", "c1", reason)]
-    assert node.recorder.subjects[0].uid == "uid-of-c1"
+    assert node.blocked("c1") == []
+    assert node.events() == [("c1", reason)]
+    assert "--egress-fail-open" in node.recorder.told[0][3]
     assert node.metric("coil_node_egress_problems", reason=reason) == 1
+    assert node.metric("coil_node_egress_refused_adds_total", reason=reason) == 0
     # Said once, not each time that something is looked at.
     await node.clients.refresh(node.site("c1").key)
     assert len(node.recorder.told) == 1
+    await node.close()
+
+
+async def test_an_add_that_is_tried_again_succeeds_when_the_egress_is_there(node: EgressNode) -> None:
+    node.pods.put(pod("c1", names=WORLD))
+    await unresolved(node, node.site("c1"))
+    node.clients.forget(node.site("c1").key)
+    node.world()
+    await node.add(node.site("c1"))
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+
+
+async def test_a_name_that_is_written_twice_or_served_already_stops_no_pod(node: EgressNode) -> None:
+    node.world()
+    node.egresses.put(egress("zoo", "0.0.0.0/0"))
+    node.services.put(service("zoo", "10.96.0.5"))
+    node.pods.put(pod("c1", names={"net": "world, world, zoo"}))
+    await node.add(node.site("c1"))
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    assert node.events() == [("c1", "EgressAnnotationInvalid"), ("c1", "EgressConflict")]
+
+
+async def test_what_the_plan_of_the_tunnels_leaves_out_fails_the_add(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    node.kernel.problems = (GatewayProblem(gateway="net/world", text="MTU too small", unserved=True),)
+    await unresolved(node, node.site("c1"))
+    assert node.events() == [("c1", "EgressUnusable")]
+    assert node.take_syncs() == ["c1", "c1"], "what was made is taken away"
+    node.clients.forget(node.site("c1").key)
+    node.kernel.problems = (GatewayProblem(gateway="net/world", text="fe80::/64 is link-local"),)
+    await node.add(node.site("c1"))
 
 
 async def test_an_egress_that_does_not_exist_needs_no_kernel(node: EgressNode) -> None:
-    """So that a wrong name stops no pod where tunnels are impossible."""
     node.kernel.fault = refuse
     node.pods.put(pod("c1", names={"net": "mars"}))
+    await unresolved(node, node.site("c1"))
+    assert node.take_syncs() == []
+    assert node.events() == [("c1", "EgressNotFound")]
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs"])
+@pytest.mark.parametrize("lacking", ["egress", "service"])
+async def test_what_the_api_server_does_not_answer_is_not_what_does_not_exist(
+    node: EgressNode, lacking: str, fault: str
+) -> None:
+    async def fail() -> None:
+        if fault == "hangs":
+            await never()
+        raise UnavailableError("away")
+
+    node.world()
+    (node.egresses if lacking == "egress" else node.services).remove("net/world")
+    node.server.fault = fail
+    node.pods.put(pod("c1", names=WORLD))
+    with pytest.raises(EgressUnresolvedError, match="did not return"):
+        await node.add(node.site("c1"))
+    assert now() <= READ_SECONDS
+    assert node.events() == [("c1", "EgressUnknown")]
+    assert node.metric("coil_node_egress_refused_adds_total", reason="EgressUnknown") == 1
+    # A running pod that the caches know all of does not notice the outage.
+    node.world()
+    await node.add(node.site("c1"))
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+
+
+async def test_with_fail_open_an_egress_that_nobody_can_look_up_is_followed() -> None:
+    async def fail() -> None:
+        raise UnavailableError("away")
+
+    node = EgressNode(options=FAIL_OPEN)
+    node.server.fault = fail
+    node.pods.put(pod("c1", names=WORLD))
+    await node.follow()
     await node.add(node.site("c1"))
     assert node.take_syncs() == []
+    node.world()
+    await settle()
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    await node.close()
+
+
+async def test_a_repeated_add_of_a_running_pod_holds_back_what_its_egress_was_for(node: EgressNode) -> None:
+    node.world("8.0.0.0/8")
+    node.pods.put(pod("c1", names=WORLD))
+    await node.add(node.site("c1"))
+    node.egresses.remove("net/world")
+    await unresolved(node, node.site("c1"))
+    assert (node.routes("c1"), node.blocked("c1")) == ({}, ["8.0.0.0/8"])
 
 
 @pytest.mark.parametrize("error", [NetlinkError("no FoU"), NftError(doing="load", reason="no")])
@@ -155,8 +273,8 @@ async def test_a_kernel_without_tunnels_troubles_nobody_else(node: EgressNode) -
 
 
 @pytest.mark.parametrize("fault", ["fails", "hangs"])
-async def test_an_api_server_that_is_away_holds_no_pod_up(node: EgressNode, fault: str) -> None:
-    """Kubelets that start pods without an API server know them from their disk, and such a pod must start."""
+async def test_a_pod_that_nobody_knows_is_not_wired(node: EgressNode, fault: str) -> None:
+    """Not after 2 s either: its annotations may name an Egress."""
 
     async def fail() -> None:
         if fault == "hangs":
@@ -165,18 +283,45 @@ async def test_an_api_server_that_is_away_holds_no_pod_up(node: EgressNode, faul
 
     node.world()
     node.server.fault = fail
+    for _ in range(3):
+        before = now()
+        with pytest.raises(PodUnknownError, match="did not return Pod apps/c1"):
+            await node.add(node.site("c1"))
+        assert now() - before <= READ_SECONDS
+        node.clients.forget(node.site("c1").key)
+    assert node.take_syncs() == []
+    assert node.recorder.told == [], "there is no object that an Event could be about"
+    assert node.metric("coil_node_egress_refused_adds_total", reason="PodUnknown") == 3
+    node.pods.put(pod("c1"))
+    await node.add(node.site("c1"))
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs"])
+async def test_with_fail_open_an_api_server_that_is_away_holds_no_pod_up(fault: str) -> None:
+    """Kubelets that start pods without an API server know them from their disk."""
+
+    async def fail() -> None:
+        if fault == "hangs":
+            await never()
+        raise UnavailableError("away")
+
+    node = EgressNode(options=FAIL_OPEN)
+    node.world()
+    node.server.fault = fail
     await node.follow()
     await node.add(node.site("c1"))
-    assert now() <= ASK_SECONDS
+    assert now() <= READ_SECONDS
     assert node.take_syncs() == []
     node.pods.put(pod("c1", names=WORLD))
     await settle()
     assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    await node.close()
 
 
 async def test_nothing_is_asked_beyond_the_deadline(node: EgressNode) -> None:
     node.server.fault = never
-    await node.add(node.site("c1"), deadline=now() + 0.5)
+    with pytest.raises(PodUnknownError):
+        await node.add(node.site("c1"), deadline=now() + 0.5)
     assert now() == 0.5
 
 
@@ -188,12 +333,16 @@ async def test_a_burst_of_unknown_pods_asks_a_few_at_a_time_and_none_waits_for_l
         await asyncio.sleep(1.5)
         asked.pop()
 
+    for number in range(CONCURRENT_READS):
+        node.server.put(PODS, pod(f"c{number}"))
     node.server.fault = slow
     adding = [asyncio.create_task(node.add(node.site(f"c{number}"))) for number in range(50)]
     await settle(1.0)
-    assert len(asked) == ASKED_AT_ONCE
-    await asyncio.gather(*adding)
-    assert now() <= ASK_SECONDS
+    assert len(asked) == CONCURRENT_READS
+    outcomes = await asyncio.gather(*adding, return_exceptions=True)
+    assert now() <= READ_SECONDS
+    assert outcomes[:CONCURRENT_READS] == [None] * CONCURRENT_READS
+    assert {type(outcome) for outcome in outcomes[CONCURRENT_READS:]} == {PodUnknownError}
     assert node.take_syncs() == []
 
 
@@ -203,11 +352,24 @@ async def test_the_pod_of_an_earlier_sandbox_is_not_its_successor(node: EgressNo
     node.pods.put(pod("c1", uid="second", names=WORLD))
     node.server.put(PODS, pod("c1", uid="second", names=WORLD))
     site = node.site("c1", uid="first")
-    await node.add(site)
+    with pytest.raises(PodUnknownError, match="has UID second now, and this is the sandbox of first"):
+        await node.add(site)
     await node.clients.refresh(site.key)
     assert node.take_syncs() == []
     await node.add(node.site("c2", "c1", uid="second"))
     assert node.take_syncs() == ["c2"]
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [(None, "the API server has no pod apps/c1"), ("node-2", "is bound to node 'node-2', not to 'node-1'")],
+)
+async def test_a_pod_that_is_not_this_node_s_is_not_wired(node: EgressNode, found: str | None, reason: str) -> None:
+    if found is not None:
+        other = pod("c1")
+        node.server.put(PODS, msgspec_replace(other, spec=msgspec_replace(other.spec, node_name=found)))
+    with pytest.raises(PodUnknownError, match=reason):
+        await node.add(node.site("c1"))
 
 
 async def test_a_static_pod_has_two_uids(node: EgressNode) -> None:
@@ -219,8 +381,10 @@ async def test_a_static_pod_has_two_uids(node: EgressNode) -> None:
 
 
 async def test_a_runtime_that_tells_no_uid(node: EgressNode) -> None:
+    """Then the cached pod may be the one before, which names no Egress: the API server is asked."""
     node.world()
-    node.pods.put(pod("c1", names=WORLD))
+    node.pods.put(pod("c1", uid="before"))
+    node.server.put(PODS, pod("c1", names=WORLD))
     await node.add(node.site("c1", uid=""))
     assert node.routes("c1") != {}
     # From then on it is that pod, and not the next of its name.
@@ -310,17 +474,89 @@ async def test_changes_that_come_together_are_one(followed: EgressNode) -> None:
     assert followed.take_syncs() == ["c3"]
 
 
-async def test_an_egress_that_goes_leaves_its_clients_and_is_told(followed: EgressNode) -> None:
+async def test_what_a_deleted_egress_was_for_is_held_back_until_it_returns(followed: EgressNode) -> None:
+    followed.egresses.remove("net/world")
+    followed.services.remove("net/world")
+    await settle()
+    assert set(followed.take_syncs()) == {"c1", "c2"}
+    assert (followed.routes("c1"), followed.blocked("c1")) == ({}, ["0.0.0.0/0"])
+    assert followed.events() == [(name, "EgressNotFound") for name in ("c1", "c2")]
+    assert "what it is for is unreachable from the pod" in followed.recorder.told[0][3]
+    assert followed.metric("coil_node_egress_clients") == 1
+    assert followed.metric("coil_node_egress_blocked_pods") == 2
+    followed.world()
+    await settle()
+    assert (followed.routes("c1"), followed.blocked("c1")) == ({"10.96.0.9": ["0.0.0.0/0"]}, [])
+    assert followed.metric("coil_node_egress_problems", reason="EgressNotFound") == 0
+    assert followed.metric("coil_node_egress_blocked_pods") == 0
+
+
+async def test_what_a_deleted_egress_was_for_is_held_back_until_the_annotation_goes(followed: EgressNode) -> None:
     followed.egresses.remove("net/world")
     await settle()
-    assert followed.take_syncs() == ["c1", "c2"]
-    assert followed.routes("c1") == {}
-    assert [told[:3] for told in followed.recorder.told] == [("Pod", name, "EgressNotFound") for name in ("c1", "c2")]
-    assert followed.metric("coil_node_egress_clients") == 1
-    followed.egresses.put(egress("world", "0.0.0.0/0"))
+    assert followed.blocked("c1") == ["0.0.0.0/0"]
+    followed.pods.put(pod("c1"))
     await settle()
-    assert followed.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
-    assert followed.metric("coil_node_egress_problems", reason="EgressNotFound") == 0
+    assert followed.kernel.specs.keys() == {Path("/run/netns/c2"), Path("/run/netns/c3")}
+
+
+async def test_only_what_the_egress_was_for_is_held_back(followed: EgressNode) -> None:
+    followed.pods.put(pod("c1", names={"net": "lab,world"}))
+    await settle()
+    followed.egresses.remove("net/lab")
+    await settle()
+    assert (followed.routes("c1"), followed.blocked("c1")) == ({"10.96.0.9": ["0.0.0.0/0"]}, ["9.0.0.0/8"])
+
+
+async def test_a_service_that_goes_holds_back_what_its_egress_is_for(followed: EgressNode) -> None:
+    followed.services.remove("net/world")
+    await settle()
+    assert (followed.routes("c1"), followed.blocked("c1")) == ({}, ["0.0.0.0/0"])
+    assert followed.events() == [(name, "EgressNoService") for name in ("c1", "c2")]
+    followed.services.put(service("world", "10.96.0.10"))
+    await settle()
+    assert followed.routes("c1") == {"10.96.0.10": ["0.0.0.0/0"]}
+
+
+@pytest.mark.parametrize("names", [{"net": "mars"}, {"net": "No/Name"}])
+async def test_a_running_pod_that_comes_to_name_what_does_not_exist_is_held_back(
+    followed: EgressNode, names: dict[str, str]
+) -> None:
+    followed.pods.put(pod("c4", names=names))
+    await settle()
+    spec = followed.kernel.specs[Path("/run/netns/c4")]
+    assert (followed.blocked("c4"), spec.block_unclaimed) == (["0.0.0.0/0"], True)
+    followed.pods.put(pod("c4"))
+    await settle()
+    assert Path("/run/netns/c4") not in followed.kernel.specs
+
+
+async def test_with_fail_open_an_egress_that_goes_leaves_its_clients() -> None:
+    node = EgressNode(options=FAIL_OPEN)
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    await node.add(node.site("c1"))
+    await node.follow()
+    node.egresses.remove("net/world")
+    await settle()
+    assert node.kernel.specs == {}
+    assert node.events() == [("c1", "EgressNotFound")]
+    await node.close()
+
+
+async def test_a_start_while_the_egress_is_away_holds_back_all_that_it_may_be_for(followed: EgressNode) -> None:
+    """And what the namespace led into a tunnel, whatever that was: the kernel remembers it."""
+    followed.pods.put(pod("c1", names=WORLD, ips=("10.1.0.7",)))
+    followed.egresses.remove("net/world")
+    await settle()
+    node = await restart(followed, later(followed.site("c1")))
+    spec = node.kernel.specs[Path("/run/netns/c1")]
+    assert (node.blocked("c1"), spec.block_unclaimed) == (["0.0.0.0/0"], True)
+    assert node.events() == [("c1", "EgressNotFound")]
+    node.world("8.0.0.0/8")
+    await settle()
+    assert (node.routes("c1"), node.blocked("c1")) == ({"10.96.0.9": ["8.0.0.0/8"]}, [])
+    await node.close()
 
 
 async def test_a_service_made_anew_with_another_address(followed: EgressNode) -> None:
