@@ -61,8 +61,6 @@ RUN set -eu; umask 022; cd /source; \
     python3.11 -m pip install -q -c constraints.txt --target /tools hatchling; \
     python3.11 -m pip install -q -c constraints.txt --no-compile --target "$packages" -r requirements.txt; \
     rm -rf "$packages/bin"; \
-    # The generated clients, which coil.kube.library goes around.
-    rm -r "$packages/kubernetes_asyncio/client/api" "$packages/kubernetes_asyncio/client/models"; \
     # Bytecode that is taken as it is: the root may be read-only, and times of files mean nothing in an image.
     python3.11 -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/python3.11 "$packages"
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from coil.kube.library import Configuration, load_in_cluster, load_kube_config
+from coil.kube.kubeconfig import ClientConfig, PrivateFiles, load_kubeconfig, load_service_account
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _Fingerprint: TypeAlias = tuple[str, int, int]  # path, time of modification in ns, size
@@ -25,19 +25,16 @@ class AccessError(Exception):
 
 
 class Access:
-    """The connection parameters of one API server, kept fresh.
-
-    `load` fills an empty Configuration; use `kubeconfig()` or `in_cluster()`.
-    """
+    """The connection parameters of one API server, kept fresh. `load` is `kubeconfig()`'s or `in_cluster()`'s."""
 
     def __init__(
-        self, load: Callable[[Configuration], Awaitable[None]], *, clock: Callable[[], float] = time.monotonic
+        self, load: Callable[[], Awaitable[ClientConfig]], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._load = load
         self._clock = clock
         self._read_at = 0.0
         self._tls_files: list[_Fingerprint] = []
-        self.configuration = Configuration()
+        self.config = ClientConfig(server="")
         self.tls_generation = 0  # grows whenever CA, certificate or key are found to have changed
         self.trouble = ""  # why the last re-read failed, for the message of a refusal
 
@@ -47,15 +44,15 @@ class Access:
 
         Certificates and keys embedded in it are written to private temporary files until the process ends.
         """
+        files = PrivateFiles()
 
-        async def load(configuration: Configuration) -> None:
+        async def load() -> ClientConfig:
             try:
-                path.stat()  # noqa: ASYNC240 - local, and the loader reads the file in the same way
+                return await load_kubeconfig(path, files)
             except OSError as error:
-                raise AccessError(f"the kubeconfig {path} cannot be read: {error.strerror}") from error
-            try:
-                await load_kube_config(path, configuration)
-            except Exception as error:  # the loader's own, YAML's, or whatever a crooked file provokes
+                file = error.filename or path
+                raise AccessError(f"the kubeconfig {path} cannot be read: {file}: {error.strerror}") from error
+            except ValueError as error:
                 raise AccessError(f"the kubeconfig {path} cannot be used: {error}") from error
 
         return cls(load, clock=clock)
@@ -70,10 +67,10 @@ class Access:
     ) -> "Access":
         """What the kubelet gives to a pod: `token` and `ca.crt` in `directory`, KUBERNETES_SERVICE_HOST/PORT."""
 
-        async def load(configuration: Configuration) -> None:
+        async def load() -> ClientConfig:
             try:
-                load_in_cluster(configuration, token=directory / "token", ca=directory / "ca.crt", environ=environ)
-            except Exception as error:
+                return load_service_account(token=directory / "token", authority=directory / "ca.crt", environ=environ)
+            except (OSError, ValueError) as error:
                 raise AccessError(f"no kubeconfig given and no service account usable: {error}") from error
 
         return cls(load, clock=clock)
@@ -81,20 +78,18 @@ class Access:
     @property
     def authorization(self) -> str:
         """The value of the Authorization header, or "" where a client certificate is all there is."""
-        # A token file that ends with a line break would otherwise make an invalid header.
-        return str(self.configuration.api_key.get("BearerToken", "")).strip()
+        return self.config.authorization
 
     async def read(self) -> None:
         """Read everything now. Raises AccessError and keeps what there was."""
         self._read_at = self._clock()  # before the wait: one reader is enough
-        fresh = Configuration()
-        await self._load(fresh)
-        named = (fresh.ssl_ca_cert, fresh.cert_file, fresh.key_file)
+        fresh = await self._load()
+        named = (fresh.authority, fresh.certificate, fresh.key)
         try:
             tls_files = [_fingerprint(file) for file in named if file]
         except OSError as error:
             raise AccessError(f"a file of the TLS configuration cannot be read: {error}") from error
-        self.configuration = fresh
+        self.config = fresh
         self.trouble = ""
         if tls_files != self._tls_files:
             self._tls_files = tls_files
@@ -118,6 +113,6 @@ class Access:
             self.trouble = str(error)
 
 
-def _fingerprint(file: str) -> _Fingerprint:
-    found = Path(file).stat()
-    return (file, found.st_mtime_ns, found.st_size)
+def _fingerprint(file: Path) -> _Fingerprint:
+    found = file.stat()
+    return (str(file), found.st_mtime_ns, found.st_size)

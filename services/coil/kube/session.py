@@ -14,7 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from yarl import URL
 
-from coil.kube.library import Configuration
+from coil.kube.kubeconfig import ClientConfig
 
 READ_BUFFER = 2**21
 """A list's page or a burst of events should not stop the reading."""
@@ -23,8 +23,8 @@ READ_BUFFER = 2**21
 class Session:
     """A pool of connections; `limit` at most, 0 for as many as are wanted."""
 
-    def __init__(self, configuration: Configuration, context: ssl.SSLContext, *, limit: int) -> None:
-        self._server = str(configuration.host)
+    def __init__(self, config: ClientConfig, context: ssl.SSLContext, *, limit: int) -> None:
+        self._server = config.server
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=limit, ssl=context),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -32,9 +32,8 @@ class Session:
             trust_env=False,
         )
         self._options: dict[str, Any] = {
-            "proxy": _proxy(configuration),
-            "proxy_headers": configuration.proxy_headers,
-            "server_hostname": configuration.tls_server_name or None,
+            "proxy": _proxy(config),
+            "server_hostname": config.tls_server_name or None,
         }
 
     async def request(
@@ -58,24 +57,22 @@ class Session:
         await self._session.close()
 
 
-def tls_context(configuration: Configuration) -> ssl.SSLContext:
+def tls_context(config: ClientConfig) -> ssl.SSLContext:
     """Raises OSError (ssl.SSLError is one) when the files are no certificates."""
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None)
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file or None)
-    if not configuration.verify_ssl:
+    context = ssl.create_default_context(cafile=config.authority)
+    if config.certificate is not None:
+        context.load_cert_chain(config.certificate, keyfile=config.key)
+    if not config.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if configuration.disable_strict_ssl_verification:
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
-def _proxy(configuration: Configuration) -> str | None:
+def _proxy(config: ClientConfig) -> str | None:
     """The kubeconfig's own, else the environment's for this server (HTTPS_PROXY, NO_PROXY)."""
-    if configuration.proxy:
-        return str(configuration.proxy)
-    server = urlsplit(str(configuration.host))
+    if config.proxy:
+        return config.proxy
+    server = urlsplit(config.server)
     if proxy_bypass(server.netloc):
         return None
     return getproxies().get(server.scheme)

@@ -44,11 +44,11 @@ class _Pools:
     def __init__(self, access: Access) -> None:
         """Raises AccessError when the TLS files are no certificates."""
         try:
-            context = tls_context(access.configuration)
+            context = tls_context(access.config)
         except OSError as error:  # ssl.SSLError is one
             raise AccessError(f"the TLS configuration cannot be used: {error}") from error
-        self.calls = Session(access.configuration, context, limit=CALL_CONNECTIONS)
-        self.watches = Session(access.configuration, context, limit=0)
+        self.calls = Session(access.config, context, limit=CALL_CONNECTIONS)
+        self.watches = Session(access.config, context, limit=0)
         self.generation = access.tls_generation
         self._users = 0
         self._retired = False
