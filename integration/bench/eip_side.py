@@ -10,12 +10,12 @@ import time
 from functools import partial
 from typing import Final, Protocol
 
-from coil.eip.eip_table import FUSES, TABLE, EipTableOptions, plan_eip_tables
+from coil.eip.eip_table import TABLE, TIMEOUTS, EipTableOptions, plan_eip_tables
 from coil.kernel.nft_table import TableFamily
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket
 from coil.nft.table_sync import delete_table
-from coil_egress_agent.eip.nft_store import STEP, split_changes
+from coil_egress_agent.eip.kernel_tables import STEP, split_changes
 from integration.bench.eip_crowd import Crowd, policy_ref
 from integration.bench.eip_rule_text import changed_rules, changed_sets, full_rules, full_sets
 from integration.netns.netns import Netns
@@ -73,7 +73,7 @@ class OurSide:
         ended = time.perf_counter()
         self.kernel_seconds = ended - computed
         # As if every renewal were acknowledged.
-        refresh_timeouts(FUSES, _FUSE_MILLISECONDS, self._connection)
+        refresh_timeouts(TIMEOUTS, _FUSE_MILLISECONDS, self._connection)
         return ended - began
 
     def _change(self, number: int, *, changed: bool) -> float:

@@ -17,7 +17,7 @@ from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneIndex, Peer
-from coil.eip.eip_table import FUSES, EipTableOptions, plan_eip_tables
+from coil.eip.eip_table import TIMEOUTS, EipTableOptions, plan_eip_tables
 from coil.kernel.family import IPAddress
 from coil.kernel.link import MacAddress
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
@@ -146,7 +146,7 @@ class EipWorld:
             netns.call(lambda changes=changes: change_elements(TABLES, changes))  # type: ignore[misc]
 
     def refresh(self, node: NodeName, milliseconds: int) -> None:
-        self.nodes[node].call(lambda: refresh_timeouts(FUSES, milliseconds))
+        self.nodes[node].call(lambda: refresh_timeouts(TIMEOUTS, milliseconds))
 
 
 def nft(netns: Netns, text: str) -> str:

@@ -17,7 +17,7 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneIndex
-from coil.eip.eip_set import ALIVE, ARP_EIPS, FUSES, NODES, SETS, WAYS
+from coil.eip.eip_set import ALIVE, ARP_EIPS, NODES, SETS, TIMEOUTS, WAYS
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements, diff_elements
@@ -235,12 +235,12 @@ def test_fuses(host: Netns) -> None:
     load(host, SOME)
     before = ruleset(host)
     for _ in range(2):
-        host.call(lambda: refresh_timeouts(FUSES, 599_900))
+        host.call(lambda: refresh_timeouts(TIMEOUTS, 599_900))
         text = alive(host)
         assert all(f"{word} timeout 9m59s900ms" in text for word in ("ipv4", "ipv6", "request", "reply"))
         assert not load(host, SOME)
         assert "timeout 9m59s900ms" in alive(host)
-    host.call(lambda: refresh_timeouts(FUSES, 0))
+    host.call(lambda: refresh_timeouts(TIMEOUTS, 0))
     assert ruleset(host) == before
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from coil.eip.claim import Eip
 from coil.eip.data_plane import DataPlaneIndex
-from coil.eip.eip_set import ARP_EIPS, FUSES, NODE_IPS, NODES, SETS, WAYS
+from coil.eip.eip_set import ARP_EIPS, NODE_IPS, NODES, SETS, TIMEOUTS, WAYS
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.nft import element_sync
 from coil.nft.element_sync import TableReconciler, change_elements, load_elements, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket
-from coil_egress_agent.eip.nft_store import STEP, split_changes
+from coil_egress_agent.eip.kernel_tables import STEP, split_changes
 from integration.netns.eip_world import GATEWAY_NODE, REF, TABLES, nft, view
 from integration.netns.listed_elements import read_elements
 from integration.netns.netns import Netns
@@ -101,7 +101,7 @@ def burning_fuse(netns: Netns) -> Iterator[Callable[[], int]]:
     def burn() -> None:
         line = NetfilterSocket()
         while not over.wait(FIVE_TIMES_A_SECOND):
-            refresh_timeouts(FUSES, 600, line)
+            refresh_timeouts(TIMEOUTS, 600, line)
             done.append(None)
         line.close()
 
@@ -174,7 +174,7 @@ def test_what_an_earlier_process_left(host: Netns, kept: Kept, monkeypatch: pyte
 def test_what_changes_by_itself_is_no_difference(host: Netns, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor what others have in tables of their own, even of that name."""
     kept.load(SOME)
-    host.call(lambda: refresh_timeouts(FUSES, 599_900))
+    host.call(lambda: refresh_timeouts(TIMEOUTS, 599_900))
     nft(
         host, "add table ip coil-eip\nadd chain ip coil-eip prerouting\nadd table inet other\nadd chain inet other more"
     )

@@ -1,4 +1,4 @@
-"""Who else changes the tables of the EIP gateway, as the kernel tells it, and what the store makes of it."""
+"""Who else changes the tables of the EIP gateway, as the kernel tells it, and what the tables makes of it."""
 
 import asyncio
 import time
@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_table import SETS, EipTableOptions
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges
 from coil.nft.netfilter import NftError
-from coil_egress_agent.eip.nft_store import NftStore
+from coil_egress_agent.eip.kernel_tables import KernelTables
 from integration.netns.eip_world import nft
 from integration.netns.netns import Netns
 from integration.netns.test_eip_elements import alive, book_of_one, ruleset
@@ -23,16 +22,16 @@ CLASSES = SETS[Family.IPV4].classes
 
 
 @pytest.fixture
-async def store(host: Netns) -> AsyncIterator[NftStore]:
+async def tables(host: Netns) -> AsyncIterator[KernelTables]:
     """With nothing in it, and nothing to be told of."""
-    async with NftStore(EipTableOptions(), netns=host.path) as store:
-        await store.sync(DataPlaneIndex())
-        yield store
+    async with KernelTables(EipTableOptions(), netns=host.path) as tables:
+        await tables.sync({})
+        yield tables
 
 
-async def told(store: NftStore) -> None:
+async def told(tables: KernelTables) -> None:
     async with asyncio.timeout(_SECONDS):
-        await store.changed()
+        await tables.changed()
 
 
 def until_expired(host: Netns) -> None:
@@ -41,9 +40,9 @@ def until_expired(host: Netns) -> None:
         assert time.monotonic() < deadline
 
 
-async def nothing_told(host: Netns, store: NftStore) -> None:
+async def nothing_told(host: Netns, tables: KernelTables) -> None:
     """The next that is told is the next that is done: what came before would have been told with it, or earlier."""
-    waiting = asyncio.create_task(store.changed())
+    waiting = asyncio.create_task(tables.changed())
     nft(host, "add table inet another\ndelete table inet another")
     for _ in range(100):
         await asyncio.sleep(0)
@@ -53,26 +52,26 @@ async def nothing_told(host: Netns, store: NftStore) -> None:
         await waiting
 
 
-async def test_what_we_do_ourselves_is_not_told(host: Netns, store: NftStore) -> None:
+async def test_what_we_do_ourselves_is_not_told(host: Netns, tables: KernelTables) -> None:
     book = book_of_one()
-    await store.sync(book)
-    await store.change(ElementChanges(adds={CLASSES: {"10.9.0.1": "1:1"}}))
-    await store.keep_alive(60)
-    await store.silence()
-    await nothing_told(host, store)
+    await tables.sync(book.elements())
+    await tables.change(ElementChanges(adds={CLASSES: {"10.9.0.1": "1:1"}}))
+    await tables.refresh(lambda: 60)
+    await tables.refresh(lambda: 0.0)
+    await nothing_told(host, tables)
 
 
-async def test_what_expires_is_not_told(host: Netns, store: NftStore) -> None:
-    await store.keep_alive(0.02)
+async def test_what_expires_is_not_told(host: Netns, tables: KernelTables) -> None:
+    await tables.refresh(lambda: 0.02)
     await asyncio.to_thread(until_expired, host)
-    await store.keep_alive(60)
-    await nothing_told(host, store)
+    await tables.refresh(lambda: 60)
+    await nothing_told(host, tables)
 
 
-async def test_other_tables_are_not_told(host: Netns, store: NftStore) -> None:
+async def test_other_tables_are_not_told(host: Netns, tables: KernelTables) -> None:
     nft(host, "add table ip coil-eip\nadd table inet coil-eip2\nadd set inet coil-eip2 coil-eip { type ipv4_addr; }")
     nft(host, "add element inet coil-eip2 coil-eip { 10.0.0.1 }\ndelete table ip coil-eip")
-    await nothing_told(host, store)
+    await nothing_told(host, tables)
 
 
 @pytest.mark.parametrize(
@@ -87,27 +86,27 @@ async def test_other_tables_are_not_told(host: Netns, store: NftStore) -> None:
         "add table ip other\nadd chain inet coil-eip more",
     ],
 )
-async def test_what_others_do_is_told_and_mended(host: Netns, store: NftStore, command: str) -> None:
+async def test_what_others_do_is_told_and_mended(host: Netns, tables: KernelTables, command: str) -> None:
     book = book_of_one()
-    await store.sync(book)
+    await tables.sync(book.elements())
     before = ruleset(host)
     nft(host, command)
-    await told(store)
-    assert await store.sync(book)
+    await told(tables)
+    assert await tables.sync(book.elements())
     mended = [entry for entry in ruleset(host) if "other" not in str(entry)]
     assert mended == before
 
 
-async def test_a_fuse_that_waits_for_nothing(host: Netns, store: NftStore) -> None:
-    """Over one socket, again and again, also after a refusal."""
-    await store.keep_alive(599.9)
+async def test_refreshes_over_one_socket(host: Netns, tables: KernelTables) -> None:
+    """Again and again, also after a refusal."""
+    await tables.refresh(lambda: 599.9)
     assert alive(host).count("timeout 9m59s900ms") == 4
     nft(host, "delete table arp coil-eip")
     for _ in range(2):
         with pytest.raises(NftError, match="table inet coil-eip and table arp coil-eip"):
-            await store.keep_alive(60)
-    await store.sync(DataPlaneIndex())
-    await store.keep_alive(59.9)
+            await tables.refresh(lambda: 60)
+    await tables.sync({})
+    await tables.refresh(lambda: 59.9)
     assert alive(host).count("timeout 59s900ms") == 4
-    await store.silence()
+    await tables.refresh(lambda: 0.0)
     assert "elements" not in alive(host)

@@ -90,7 +90,7 @@ RANGED: Final = frozenset(
     name for names in SETS.values() for name in (names.subnet_classes, names.choices, names.cluster)
 )
 """Those with ranges."""
-FUSES: Final = ((ALIVE, ("ipv4", "ipv6")), (ARP_ALIVE, ("request", "reply")))
+TIMEOUTS: Final = ((ALIVE, ("ipv4", "ipv6")), (ARP_ALIVE, ("request", "reply")))
 """What is to be refreshed with every acknowledged renewal."""
 
 

@@ -32,7 +32,6 @@ from coil.eip.eip_set import (
     BITS,
     CLOSED,
     FORWARDED,
-    FUSES,
     HERE,
     NODE_IPS,
     NODES,
@@ -40,6 +39,7 @@ from coil.eip.eip_set import (
     SETS,
     SOLICITED,
     TABLE,
+    TIMEOUTS,
     WAYS,
     arp_sets,
     packet_sets,
@@ -75,7 +75,7 @@ from coil.kernel.nft_table import (
     Verdict,
 )
 
-__all__ = ["CLOSED", "FUSES", "HERE", "SETS", "TABLE", "EipTableOptions", "forward_shim", "plan_eip_tables"]
+__all__ = ["CLOSED", "HERE", "SETS", "TABLE", "TIMEOUTS", "EipTableOptions", "forward_shim", "plan_eip_tables"]
 
 DROPPED_CLOSED: Final = "dropped_closed"
 """No node could carry it, or there was no way to the node."""

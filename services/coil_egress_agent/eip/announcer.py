@@ -1,33 +1,22 @@
-"""Tells the neighbours of a node which EIPs have come to it: at once, and a few times more, as packets get lost.
+"""Announces to a node's neighbours which EIPs have come to it: at once and a few times more, as packets get lost.
 
-An address is announced only while it is held, looked at before each packet: by this process's own books, and by the
+An address is announced only while it is held. That is checked before each packet, by what this process knows and by the
 clock of the fence.
 """
 
 import asyncio
 import heapq
 from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.kernel.family import IPAddress
-from coil_egress_agent.eip.kernel import KERNEL_ERRORS
+from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, bounded, sentence
 from coil_egress_agent.eip.metric import NodeMetrics, Operation
 
 MOMENTS: Final = (0.0, 0.1, 0.3, 1.0, 3.0)
 """Seconds after an address has come."""
-
-
-class NeighborAdvertiser(Protocol):
-    """The overlay network, as far as it matters here."""
-
-    async def announce(self, addresses: Collection[IPAddress], /, *, is_held: Callable[[IPAddress], bool]) -> object:
-        """Gratuitous ARP and unsolicited neighbour advertisements, once, of those that are held at the very moment.
-
-        Raises one of KERNEL_ERRORS.
-        """
-        ...
 
 
 class Announcer:
@@ -37,14 +26,14 @@ class Announcer:
 
     def __init__(
         self,
-        herald: NeighborAdvertiser,
+        overlay: Overlay,
         *,
         may_hold: Callable[[], bool],
         metrics: NodeMetrics,
         log: FilteringBoundLogger,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._herald = herald
+        self._overlay = overlay
         self._may_hold = may_hold
         self._metrics = metrics
         self._log = log
@@ -55,8 +44,8 @@ class Announcer:
         self._changed = asyncio.Event()
 
     def announce(self, addresses: Collection[IPAddress], *, moments: Collection[float] = MOMENTS) -> None:
-        """They have come: tell of them at each of `moments`, in seconds from now. A series that is under way begins
-        anew.
+        """They have come: announce them at each of `moments`, in seconds from now. A series that is under way
+        restarts.
         """
         now = self._clock()
         for address in addresses:
@@ -67,7 +56,7 @@ class Announcer:
         self._changed.set()
 
     def withhold(self, addresses: Collection[IPAddress]) -> None:
-        """They go: not a word more about them."""
+        """They go: announce them no more."""
         for address in addresses:
             self._arrivals.pop(address, None)
 
@@ -91,13 +80,13 @@ class Announcer:
                 except TimeoutError:
                     pass
                 continue
-            await self._tell()
+            await self._announce_due()
 
     def _is_held(self, address: IPAddress) -> bool:
         # A worker's thread asks; reading a dict is safe there.
         return address in self._arrivals and self._may_hold()
 
-    async def _tell(self) -> None:
+    async def _announce_due(self) -> None:
         """Announce all that is due by now."""
         now = self._clock()
         addresses: dict[IPAddress, None] = {}
@@ -109,7 +98,7 @@ class Announcer:
             return
         try:
             with self._metrics.measured(Operation.ANNOUNCE):
-                await self._herald.announce(list(addresses), is_held=self._is_held)
+                await bounded(self._overlay.announce(list(addresses), is_held=self._is_held))
         except KERNEL_ERRORS as error:
             # The next moment is the next attempt.
-            self._log.warning("addresses not announced", addresses=[str(a) for a in addresses], why=str(error))
+            self._log.warning("addresses not announced", addresses=[str(a) for a in addresses], why=sentence(error))

@@ -1,24 +1,25 @@
-"""Makes the node's kernel what the gateways ask of it. One task; a second one (`EipDevice.run`) only takes
-addresses away.
+"""Makes the node's kernel what the gateways ask of it. One task; a second one (`EipDevice.run`) only takes addresses
+off.
 
-Each round takes what has changed and brings it about in this order:
+Each round takes what has changed and carries it out in this order:
 
-    addresses that go: announced no more, off the device
+    addresses that go: no longer announced, off the device
       ─► tunnel, peers ─► marks, old and new ─► elements ─► marks, only the new
       ─► addresses that come: on the device ─► announced ─► the round's revisions are published
 
-So a packet never meets a mark without a way, nor an EIP without its maps; and a revision is published only when the
+So a packet never meets a mark without a route, nor an EIP without its maps; and a revision is published only when the
 addresses that leave by it are off.
 
-What fails is tried again from the beginning, as a whole comparison, with a backoff. A mesh that cannot be made keeps
-nothing else from being done: policies whose node cannot be reached fail as their gateway says.
+It is no reconciler: a round is about everything that has changed, in one order. What fails is tried again from the
+start, as a whole comparison, with a backoff. A mesh that cannot be set up does not hold up the rest: policies whose
+node cannot be reached fail as their gateway says.
 """
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -32,28 +33,16 @@ from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder, Outcome
 from coil_egress_agent.eip.eip_device import RETRY_BACKOFF, EipDevice
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded, sentence
 from coil_egress_agent.eip.kernel_lease import KernelLease
-from coil_egress_agent.eip.lease_renewer import LeaseDemand
+from coil_egress_agent.eip.lease_renewer import LeaseDemand, LeaseRenewer
 from coil_egress_agent.eip.mesh import MeshPeer, plan_marks, plan_peers
 from coil_egress_agent.eip.mesh_sync import MeshSync
 from coil_egress_agent.eip.metric import NodeMetrics, Operation
-from coil_egress_agent.eip.node_assignment import LeaseState, Share, carrying_nodes, plan_share
+from coil_egress_agent.eip.node_assignment import LeaseState, NodeAssignment, carrying_nodes, plan_assignment
 
 MESH_SECONDS: Final = 2.0
-"""How long after a failure the mesh is tried again, if nothing else happens before."""
+"""How long after a failure the mesh is tried again, unless a round comes first."""
 GATHER_SECONDS: Final = 0.005
-"""How long a round waits for more of what has begun to change."""
-
-
-class Keeper(Protocol):
-    """`LeaseRenewer`, as far as it matters here."""
-
-    @property
-    def term(self) -> int | None: ...
-
-    @property
-    def applied(self) -> Mapping[str, int]: ...
-
-    def ask(self, wish: LeaseDemand, *, hurry: bool = False) -> None: ...
+"""How long a round waits for related changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,33 +52,33 @@ class Deps:
     overlay: Overlay
     tables: Tables
     mesh: MeshSync
-    keeper: Keeper
-    fuse: KernelLease
+    renewer: LeaseRenewer
+    kernel_lease: KernelLease
     announcer: Announcer
-    nudger: ConnectionProber
-    picture: ChangeTracker
-    book: DataPlaneBuilder
+    prober: ConnectionProber
+    tracker: ChangeTracker
+    builder: DataPlaneBuilder
 
 
 class Applier:
-    """Run `run` in one task; the rest is synchronous. `known` returns once the caches can be believed. `compute` runs a
-    function with its arguments where it holds up nothing; `on_loaded` is called once, when the kernel holds everything
-    for the first time and no lease is asked for yet.
+    """Run `run` in one task; the rest is synchronous. `known` returns once the caches are synced. `compute` runs a
+    function with its arguments without blocking the event loop; `on_loaded` is called once, when the kernel holds
+    everything for the first time and no lease is asked for yet.
     """
 
     def __init__(
         self,
-        place: Deps,
+        deps: Deps,
         *,
         node: NodeName,
         known: Callable[[], Awaitable[None]],
         metrics: NodeMetrics,
         log: FilteringBoundLogger,
         random: Callable[[], float] = random.random,
-        compute: Callable[..., Awaitable[Outcome]] = asyncio.to_thread,
+        compute: Callable[..., Awaitable[Any]] = asyncio.to_thread,
         on_loaded: Callable[[], object] = lambda: None,
     ) -> None:
-        self._place = place
+        self._deps = deps
         self._compute = compute
         self._on_loaded = on_loaded
         self._node = node
@@ -97,12 +86,12 @@ class Applier:
         self._metrics = metrics
         self._log = log
         self._random = random
-        self._hints = place.picture.changed
+        self._hints = deps.tracker.changed
         self._device = EipDevice(
-            place.overlay,
-            place.keeper,
-            fuse=place.fuse,
-            announcer=place.announcer,
+            deps.overlay,
+            deps.renewer,
+            kernel_lease=deps.kernel_lease,
+            announcer=deps.announcer,
             metrics=metrics,
             log=log,
             ended=self._hints.set,
@@ -115,6 +104,7 @@ class Applier:
         self._published: Mapping[str, int] = {}
         self._loaded = self._leaving = False
         self._settled = asyncio.Event()
+        self._mesh_retry: asyncio.TimerHandle | None = None
         self.trouble = "not tried yet"
         """What readiness lacks; "" for nothing."""
 
@@ -124,8 +114,8 @@ class Applier:
         return self._device.addresses
 
     def note_term(self) -> None:
-        """The keeper's term has changed."""
-        if self._place.keeper.term is None:
+        """The renewer's term has changed."""
+        if self._deps.renewer.term is None:
             self._device.note_end()
         self._hints.set()
 
@@ -165,24 +155,27 @@ class Applier:
             self._log.warning("leaving before other nodes have been given all addresses")
 
     async def run(self) -> None:
-        """Work until cancelled. The kernel then stays as it is, and the fuse blows by itself."""
+        """Work until cancelled. The kernel then stays as it is, and its timeouts run out by themselves."""
         await self._known()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._device.run(), name="withdrawal")
-            group.create_task(self._work(), name="rounds")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._device.run(), name="withdrawal")
+                group.create_task(self._work(), name="rounds")
+        finally:
+            self._cancel_mesh_retry()
 
     async def _work(self) -> None:
         attempt = 0
         while True:
             await self._hints.wait()
             await asyncio.sleep(GATHER_SECONDS)
-            snapshot = self._place.picture.take()
+            snapshot = self._deps.tracker.take()
             try:
                 await self._round(snapshot)
-                self.trouble = self._place.mesh.trouble
+                self.trouble = self._deps.mesh.trouble
             except KERNEL_ERRORS as error:
                 self._look_at_overlay = self._look_at_tables = True
-                self._place.picture.put_back(snapshot)
+                self._deps.tracker.put_back(snapshot)
                 self.trouble = sentence(error)
                 self._log.error("the kernel is not what it should be", why=self.trouble)
                 pause = RETRY_BACKOFF.delay(attempt, self._random)
@@ -192,41 +185,48 @@ class Applier:
             else:
                 attempt = 0
 
+    def _cancel_mesh_retry(self) -> None:
+        if self._mesh_retry is not None:
+            self._mesh_retry.cancel()
+            self._mesh_retry = None
+
     async def _round(self, snapshot: Snapshot) -> None:
-        place = self._place
+        deps = self._deps
+        self._cancel_mesh_retry()
         look, self._look_at_overlay = self._look_at_overlay, False
-        term = None if self._leaving else place.keeper.term
-        tenancy = LeaseState(node=self._node, term=term, applied=place.keeper.applied)
-        share = plan_share(snapshot.gateways, tenancy, labels=_labels(snapshot))
-        self._ask(snapshot, share, done=False)
-        await self._device.withdraw(share.addresses, look=look)
+        term = None if self._leaving else deps.renewer.term
+        lease = LeaseState(node=self._node, term=term, applied=deps.renewer.applied)
+        assignment = plan_assignment(snapshot.gateways, lease, labels=_labels(snapshot))
+        self._ask(snapshot, assignment, done=False)
+        await self._device.withdraw(assignment.addresses, look=look)
         if snapshot.tunnels_changed:
             self._peers = plan_peers(snapshot.tunnels, node=self._node)
         with self._metrics.measured(Operation.OVERLAY):
-            peers = await place.mesh.sync(snapshot.own, self._peers, carrier=share.wanted, look=look)
+            peers = await deps.mesh.sync(snapshot.own, self._peers, carrier=assignment.wanted, look=look)
         with self._metrics.measured(Operation.COMPUTE):
-            outcome = await self._compute(place.book.update, snapshot, tenancy, peers=peers, held=share.addresses)
-        place.nudger.expect(outcome.moved)
+            outcome = await self._compute(deps.builder.update, snapshot, lease, peers=peers, held=assignment.addresses)
+        deps.prober.expect(outcome.moved)
         marks = self._wanted_marks(snapshot, peers, outcome)
         await self._set_marks({**self._marks, **marks}, look=look)
         await self._set_elements(outcome)
         await self._set_marks(marks, look=False)
-        if term is not None and not await self._device.bring(share.addresses, term):
+        if term is not None and not await self._device.bring(assignment.addresses, term):
             self._hints.set()
-        place.nudger.go()
-        self._ask(snapshot, share, done=True)
+        deps.prober.go()
+        self._ask(snapshot, assignment, done=True)
         self._metrics.set_peers(len(peers))
-        if place.mesh.trouble:
-            asyncio.get_running_loop().call_later(MESH_SECONDS, self._hints.set)
-        if self._leaving and not place.picture.own_status_names():
+        if deps.mesh.trouble:
+            self._mesh_retry = asyncio.get_running_loop().call_later(MESH_SECONDS, self._hints.set)
+        if self._leaving and not deps.tracker.own_status_names():
             self._settled.set()
 
     async def _set_elements(self, outcome: Outcome) -> None:
-        tables = self._place.tables
+        tables = self._deps.tables
         if self._look_at_tables:
             self._look_at_tables = False
             with self._metrics.measured(Operation.RULES):
-                different = await bounded(tables.sync(self._place.book.book))
+                elements = await self._compute(self._deps.builder.index.elements)
+                different = await bounded(tables.sync(elements))
             if different and self._loaded and not outcome.changes:
                 self._metrics.count_repair("tables")
                 self._log.warning("something else had changed the tables")
@@ -236,7 +236,7 @@ class Applier:
         elif outcome.changes:
             with self._metrics.measured(Operation.ELEMENTS):
                 await bounded(tables.change(outcome.changes))
-        self._metrics.set_elements(self._place.book.book.counts())
+        self._metrics.set_elements(self._deps.builder.index.counts())
 
     def _wanted_marks(
         self, snapshot: Snapshot, peers: Sequence[MeshPeer], outcome: Outcome
@@ -247,38 +247,38 @@ class Applier:
         return plan_marks(peers, carrying_nodes(snapshot.gateways) | outcome.clients)
 
     async def _set_marks(self, marks: Mapping[int, tuple[IPAddress, ...]], *, look: bool) -> None:
-        mesh = self._place.mesh
+        mesh = self._deps.mesh
         if not mesh.working or (marks == self._marks and not look and mesh.remade == self._remade):
             return
         remade = mesh.remade
         with self._metrics.measured(Operation.OVERLAY):
-            await bounded(self._place.overlay.sync_marks(marks))
+            await bounded(self._deps.overlay.sync_marks(marks))
         self._marks, self._remade = dict(marks), remade
 
-    def _ask(self, snapshot: Snapshot, share: Share, *, done: bool) -> None:
-        """Tell the keeper what the round has found, or (`done`) brought about."""
-        wanted = (share.wanted and not self._leaving) or bool(self._device.addresses)
+    def _ask(self, snapshot: Snapshot, assignment: NodeAssignment, *, done: bool) -> None:
+        """Tell the renewer what the round has found, or (`done`) brought about."""
+        wanted = (assignment.wanted and not self._leaving) or bool(self._device.addresses)
         if not (done or (wanted and self._loaded)):
             # It is asked for when all else is in the kernel, as loading a hundred thousand elements may take longer
             # than the fence; and given back when nothing is there any more.
             return
         if done:
-            self._published = share.revisions
+            self._published = assignment.revisions
         node = snapshot.node
         owners = (
             (OwnerReference(api_version="v1", kind="Node", name=self._node, uid=node.metadata.uid),)
             if node is not None
             else ()
         )
-        self._place.keeper.ask(
+        self._deps.renewer.ask(
             LeaseDemand(
                 wanted=wanted,
-                known_term=share.known_term,
+                known_term=assignment.known_term,
                 owners=owners,
                 applied=self._published,
                 gateways=frozenset(gateway.metadata.uid for gateway in snapshot.gateways),
             ),
-            hurry=share.leaves,
+            hurry=assignment.leaves,
         )
 
 

@@ -12,15 +12,14 @@ import asyncio
 import heapq
 import random
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.eip.eip_set import NUDGE
 from coil.eip.path_change import PathChanges, Remedy
-from coil.kernel.family import IPAddress
 from coil.kernel.flow import Flow
-from coil_egress_agent.eip.kernel import KERNEL_ERRORS, bounded, sentence
+from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Flows, bounded, sentence
 from coil_egress_agent.eip.metric import ProbeMetrics
 
 MOMENTS: Final = (0.0, 0.6, 1.5, 4.0)
@@ -28,20 +27,6 @@ MOMENTS: Final = (0.0, 0.6, 1.5, 4.0)
 
 LIMIT: Final = 10_000
 """Connections that are looked after at a time: some tenths of a second of work for each moment."""
-
-
-class Flows(Protocol):
-    """`coil.netlink.conntrack.FlowTable`. All raise one of KERNEL_ERRORS."""
-
-    async def read(self, wanted: Callable[[IPAddress], bool], limit: int, /) -> tuple[tuple[Flow, ...], bool]:
-        """Connections that such sources have begun; whether there are more. `wanted` is called in another thread."""
-        ...
-
-    async def forget(self, flows: Sequence[Flow], /) -> None: ...
-
-    async def nudge(self, flows: Sequence[Flow], /, *, random: Callable[[], int], mark: int) -> int:
-        """Have their sources send something; returns how many of them were told to."""
-        ...
 
 
 class ConnectionProber:

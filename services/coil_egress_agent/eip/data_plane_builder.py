@@ -47,42 +47,42 @@ class _Statement:
 class DataPlaneBuilder:
     """`extra` are networks of the cluster that no object tells of. `book` is written by nobody else."""
 
-    def __init__(self, book: DataPlaneIndex, *, node: NodeName, extra: Collection[IPNetwork]) -> None:
-        self.book = book
+    def __init__(self, index: DataPlaneIndex, *, node: NodeName, extra: Collection[IPNetwork]) -> None:
+        self.index = index
         self._node = node
         self._extra = frozenset(extra)
         self._policies: tuple[EgressGatewayPolicy, ...] = ()
         self._pools: tuple[AddressPool, ...] = ()
         self._statements: dict[PolicyRef, _Statement] = {}
         self._nodes: dict[PolicyRef, frozenset[NodeName]] = {}  # where its pods are
-        book.set_own(node)
+        index.set_own(node)
 
     def update(
-        self, snapshot: Snapshot, tenancy: LeaseState, *, peers: Iterable[MeshPeer], held: Collection[IPAddress]
+        self, snapshot: Snapshot, lease: LeaseState, *, peers: Iterable[MeshPeer], held: Collection[IPAddress]
     ) -> Outcome:
         """Enter what has changed. `peers` are the nodes that the mesh leads to, `held` the EIPs that are on the node's
         device, or about to be.
         """
-        self.book.set_held(held)
+        self.index.set_held(held)
         if snapshot.policies is not None:
             self._policies = snapshot.policies
             self._parse_policies()
         if snapshot.pools is not None:
             self._pools = snapshot.pools
         if snapshot.pools is not None or snapshot.tunnels_changed:
-            self.book.set_cluster(self._cluster(snapshot.tunnels))
-        self.book.set_peers(tuple(_peer(peer) for peer in peers))
+            self.index.set_cluster(self._cluster(snapshot.tunnels))
+        self.index.set_peers(tuple(_peer(peer) for peer in peers))
         gateways = {gateway.metadata.name: gateway for gateway in snapshot.gateways}
-        views = self._views(gateways, plan_ways(snapshot.gateways, tenancy))
-        self.book.set_policies(views)
+        views = self._views(gateways, plan_ways(snapshot.gateways, lease))
+        self.index.set_policies(views)
         for ref, slices in snapshot.slices.items():
             sources = source_nodes(slices)
-            self.book.set_sources(ref, sources)
+            self.index.set_sources(ref, sources)
             if sources:
                 self._nodes[ref] = frozenset(sources.values())
             else:
                 self._nodes.pop(ref, None)
-        changes, moved = self.book.take_changes(), self.book.take_moves()
+        changes, moved = self.index.take_changes(), self.index.take_moves()
         return Outcome(changes=changes, moved=moved, clients=self._clients(views))
 
     def _parse_policies(self) -> None:
@@ -152,10 +152,10 @@ def wished_eip(policy: EgressGatewayPolicy, gateway: EgressGateway | None) -> Ei
 
     Where no address is known yet but the families of the gateway's ranges are, the unspecified ones stand for them.
     """
-    wish = policy.spec.egress_ip
-    if wish.use_node_ip:
+    demand = policy.spec.egress_ip
+    if demand.use_node_ip:
         return None
-    for ipv4, ipv6 in ((policy.status.eip.ipv4, policy.status.eip.ipv6), (wish.ipv4, wish.ipv6)):
+    for ipv4, ipv6 in ((policy.status.eip.ipv4, policy.status.eip.ipv6), (demand.ipv4, demand.ipv6)):
         first, second = parse_address(ipv4), parse_address(ipv6)
         pair = (
             first if isinstance(first, IPv4Address) else None,

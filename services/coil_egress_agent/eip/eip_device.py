@@ -1,4 +1,4 @@
-"""The EIPs that this node has on its device, and what follows from it: what is announced, and the fuse.
+"""The EIPs that this node has on its device, and what follows from it: announcements and the kernel's timeouts.
 
 Two tasks: the applier's rounds `withdraw` what goes and `bring` what comes; `run` takes everything off when a term
 ends, whatever a round is doing.
@@ -6,13 +6,13 @@ ends, whatever a round is doing.
 Invariants:
 * Addresses are put on the device only for a term that holds at that moment. A round that wants to put one on after its
   term has ended is turned away.
-* The fuse is armed only for the term whose addresses the kernel holds.
+* The kernel lease is held only for the term whose addresses the kernel has.
 """
 
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -21,27 +21,21 @@ from coil.reconcile.backoff import Backoff
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, bounded, sentence
 from coil_egress_agent.eip.kernel_lease import KernelLease
+from coil_egress_agent.eip.lease_renewer import LeaseRenewer
 from coil_egress_agent.eip.metric import NodeMetrics, Operation
 
 RETRY_BACKOFF: Final = Backoff(base=0.1, cap=2.0)
 
 
-class GatewayLease(Protocol):
-    """`LeaseRenewer`, as far as it matters here."""
-
-    @property
-    def term(self) -> int | None: ...
-
-
 class EipDevice:
-    """`ended` is called when everything has been taken off, or could not be, after a term's end."""
+    """`ended` is called after a term's end, when everything has been taken off or could not be."""
 
     def __init__(
         self,
         overlay: Overlay,
-        tenure: GatewayLease,
+        renewer: LeaseRenewer,
         *,
-        fuse: KernelLease,
+        kernel_lease: KernelLease,
         announcer: Announcer,
         metrics: NodeMetrics,
         log: FilteringBoundLogger,
@@ -49,8 +43,8 @@ class EipDevice:
         random: Callable[[], float] = random.random,
     ) -> None:
         self._overlay = overlay
-        self._tenure = tenure
-        self._fuse = fuse
+        self._renewer = renewer
+        self._kernel_lease = kernel_lease
         self._announcer = announcer
         self._metrics = metrics
         self._log = log
@@ -76,11 +70,11 @@ class EipDevice:
         while True:
             await self._ended.wait()
             self._ended.clear()
-            if self._tenure.term is not None:
+            if self._renewer.term is not None:
                 continue  # it goes on, or a round finds nothing that is for the new one
-            self._fuse.arm(None)
+            self._kernel_lease.hold(None)
             # Two threads: neither waits for the other, nor for the mesh.
-            off, out = await asyncio.gather(self._take_off(), self._fuse.take_out(), return_exceptions=True)
+            off, out = await asyncio.gather(self._take_off(), self._kernel_lease.revoke(), return_exceptions=True)
             for error in (off, out):
                 if isinstance(error, BaseException) and not isinstance(error, KERNEL_ERRORS):
                     raise error
@@ -95,7 +89,7 @@ class EipDevice:
                 attempt = 0
 
     async def withdraw(self, wanted: frozenset[IPAddress], *, look: bool) -> None:
-        """Have only such addresses on the device as are wanted. With `look`, whatever was done before. Raises one of
+        """Have none but wanted addresses on the device; with `look`, compare with the kernel in any case. Raises one of
         KERNEL_ERRORS.
         """
         gone = self._addresses - wanted
@@ -114,17 +108,17 @@ class EipDevice:
             self._announcer.announce(self._addresses)
 
     async def bring(self, wanted: frozenset[IPAddress], term: int) -> bool:
-        """Have all that are wanted on the device, and everybody told. False: the term does not hold any more. Raises
-        one of KERNEL_ERRORS.
+        """Have all that are wanted on the device, and announced. False: the term is over. Raises one of
+        KERNEL_ERRORS.
         """
-        if self._tenure.term != term:
+        if self._renewer.term != term:
             return False
-        self._fuse.arm(term)
+        self._kernel_lease.hold(term)
         new = wanted - self._addresses
         if not new:
             return True
         await self._set(wanted)
-        if self._tenure.term != term:
+        if self._renewer.term != term:
             return False
         self._log.info("addresses taken", addresses=sorted(map(str, new)), term=term)
         self._announcer.announce(new)
@@ -136,10 +130,10 @@ class EipDevice:
             self._log.warning("all addresses withdrawn")
 
     async def _set(self, addresses: frozenset[IPAddress]) -> object:
-        """Returns what had to be changed for it. Between this look at the term and the call's place in the overlay's
-        line nothing else runs: what takes them off when the term ends comes after it.
+        """Returns what had to be changed for it. Nothing else runs between this look at the term and the call's place
+        in the overlay's queue: what takes the addresses off when the term ends comes after it.
         """
-        if self._tenure.term is None:
+        if self._renewer.term is None:
             addresses = frozenset()
         self._dirty = True
         with self._metrics.measured(Operation.ADDRESSES):

@@ -1,16 +1,16 @@
-"""The node's kernel as the rest of the agent knows it: the overlay network and the nftables tables.
+"""The node's kernel as the rest of the agent knows it: one Protocol for each adapter.
 
-`coil.netlink.overlay` and `nft_store` are the real ones. Every method is idempotent and raises one of KERNEL_ERRORS,
-with a sentence that says what to do about it; a call that is cancelled may take effect nevertheless.
+Every method is idempotent unless it says otherwise, and raises one of KERNEL_ERRORS with a message that says what to do
+about it. A call that is cancelled may take effect nevertheless.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
-from coil.eip.data_plane import DataPlaneIndex
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.nft_element import ElementChanges
+from coil.kernel.flow import Flow
+from coil.kernel.nft_element import ElementChanges, Elements
 from coil.kernel.parent import ParentLink
 from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
@@ -19,7 +19,7 @@ from coil.nft.netfilter import NftError
 R = TypeVar("R")
 
 CALL_SECONDS: Final = 60.0
-"""A call that takes longer is given up; the kernel has stalled, and what was asked for may still come about."""
+"""A call that takes longer is abandoned: the kernel has stalled. What was asked for may still take effect."""
 
 KERNEL_ERRORS: Final = (NetlinkError, NftError, OSError)
 """What the kernel refuses, or does not answer (a TimeoutError is an OSError). All of it may pass."""
@@ -32,15 +32,15 @@ async def bounded(call: Awaitable[R]) -> R:
 
 
 def sentence(error: Exception) -> str:
-    """What is to be told of it."""
+    """What to log of it."""
     if isinstance(error, TimeoutError):
         return f"the kernel has not answered for {CALL_SECONDS:.0f} s"
     return str(error) or type(error).__name__
 
 
 class Overlay(Protocol):
-    """`coil.netlink.overlay.OverlayNetwork`. Calls about EIPs take turns in the order in which they were made, and so
-    do those about the mesh.
+    """The mesh and the device of the EIPs; `coil.netlink.overlay.OverlayNetwork`. Calls about EIPs take turns in the
+    order in which they were made, and so do those about the mesh.
     """
 
     async def ensure_sysctls(self, families: Collection[Family], /) -> None:
@@ -52,7 +52,7 @@ class Overlay(Protocol):
         ...
 
     async def ensure_tunnel(self, vxlan: Vxlan, /) -> bool:
-        """The tunnel's device with its addresses. True: it was made anew, and peers and marks have to follow."""
+        """The tunnel's device with its addresses. True: it was created, and peers and marks have to follow."""
         ...
 
     async def sync_peers(self, peers: Sequence[OverlayPeer], /) -> object:
@@ -63,46 +63,74 @@ class Overlay(Protocol):
         """Packets with a mark go to its tunnel addresses; these marks and no others."""
         ...
 
-    async def ensure_eip_device(self) -> object: ...
+    async def ensure_eip_device(self) -> object:
+        """The link that has the addresses."""
+        ...
 
     async def sync_eips(self, addresses: Collection[IPAddress], /) -> object:
         """The addresses of the EIP device: these and no others."""
         ...
 
     async def announce(self, addresses: Collection[IPAddress], /, *, is_held: Callable[[IPAddress], bool]) -> object:
-        """Tell hosts that they are here. `is_held` is called in another thread, right before each is sent."""
+        """Send gratuitous ARP and unsolicited neighbour advertisements, once, for those of which `is_held` is true; it
+        is called in another thread right before each is sent.
+        """
         ...
 
     async def changed(self) -> None:
-        """Wait until something of the overlay has changed, whoever changed it. For one task."""
+        """Wait until the overlay has changed, no matter who changed it. For one task."""
         ...
 
-    async def clean_up(self) -> object: ...
+    async def clean_up(self) -> object:
+        """Delete all that the calls above have made."""
+        ...
 
 
 class Tables(Protocol):
-    """`nft_store.NftStore`."""
+    """The node's nftables tables; `kernel_tables.KernelTables`. Three verbs write to them: `sync` and `change` take
+    turns, `refresh` has a thread and a socket of its own and waits for neither.
+    """
 
-    async def sync(self, book: DataPlaneIndex, /) -> bool:
-        """Make tables, rules and elements those of the book; whether any was different."""
+    async def sync(self, elements: Elements, /) -> bool:
+        """Make the tables what they should be, with these elements and no others; returns whether they were not. What
+        expires stays as it is. The first `sync` of a process comes before its first `refresh`.
+        """
         ...
 
     async def change(self, changes: ElementChanges, /) -> None:
-        """What the book has changed since it was last asked."""
+        """Add and delete elements of tables that are what they should be. Not idempotent: what is deleted must be
+        there, and what is added must not be there with another value. After an error a part may have taken place, and
+        `sync` is the way on.
+        """
+        ...
+
+    async def refresh(self, remaining: Callable[[], float], /) -> None:
+        """Answer for EIPs for so many more seconds; 0: not at all. After an error the former time stands.
+
+        `remaining` is called in another thread right before the kernel is told, and again if telling it took long.
+        """
         ...
 
     async def changed(self) -> None:
-        """Wait until somebody else has changed the tables. For one task."""
-        ...
-
-    async def keep_alive(self, seconds: float, /) -> None:
-        """Carry EIPs for so much longer. Does not wait in the line of the other calls."""
-        ...
-
-    async def silence(self) -> None:
-        """Carry no EIP from now on."""
+        """Wait until something else has, or may have, changed the tables. For one task."""
         ...
 
     async def clean_up(self) -> None:
-        """Nothing of the tables is left."""
+        """Delete the tables."""
+        ...
+
+
+class Flows(Protocol):
+    """The node's connections; `coil.netlink.conntrack.FlowTable`."""
+
+    async def read(self, wanted: Callable[[IPAddress], bool], limit: int, /) -> tuple[tuple[Flow, ...], bool]:
+        """Connections that such sources have begun; whether there are more. `wanted` is called in another thread."""
+        ...
+
+    async def forget(self, flows: Sequence[Flow], /) -> None:
+        """Drop their conntrack entries; absent ones are fine."""
+        ...
+
+    async def nudge(self, flows: Sequence[Flow], /, *, random: Callable[[], int], mark: int) -> int:
+        """Have their sources send something; returns how many of them were told to."""
         ...

@@ -1,10 +1,11 @@
-"""The kernel's own half of the fence: set elements that time out unless each acknowledged renewal puts them in anew.
+"""The kernel's own half of the fence: set elements that time out unless each acknowledged renewal refreshes them.
 
-When this process dies, hangs, or is cut off, nothing has to run for the node to fall silent: answers to ARP and
-neighbour discovery for its EIPs, and the forwarding of what comes through the tunnel, end with the last renewal's time.
+When this process dies, hangs or is cut off, nothing has to run for the node to fall silent: answers to ARP and
+neighbour discovery for its EIPs, and the forwarding of what arrives through the tunnel, end with the time of the last
+renewal.
 
-Invariant: the fuse is put in only for the term whose addresses the kernel holds (`held_for`), never for one that is
-older, nor for what a predecessor of this process has left.
+Invariant: the timeouts are refreshed only for the term whose addresses the kernel holds, never for an earlier one, nor
+for what a predecessor of this process has left (`coil.eip.lease_renewal.LeaseRenewal.kernel_timeout`).
 """
 
 import asyncio
@@ -21,7 +22,7 @@ SHORTEST: Final = 0.02
 
 
 class KernelLease:
-    """Run `run` in one task; the rest is synchronous. `broken` is called when the kernel refuses: the sets are gone."""
+    """Run `run` in one task; the rest is synchronous but for `revoke`."""
 
     def __init__(
         self, tables: Tables, renewer: LeaseRenewer, *, metrics: NodeMetrics, log: FilteringBoundLogger
@@ -34,40 +35,43 @@ class KernelLease:
         self._held_for: int | None = None
         self._trouble = ""
         self.broken = asyncio.Event()
-        """Set when the kernel has refused; whoever mends the tables clears it."""
+        """Set when the kernel has refused, as the sets are gone; whoever mends the tables clears it."""
 
-    def arm(self, term: int | None) -> None:
-        """What the kernel holds is of `term`; None: it holds nothing, or nobody knows of which term."""
+    def hold(self, term: int | None) -> None:
+        """The addresses in the kernel are those of `term`; None: there are none, or it is unknown of which term."""
         self._held_for = term
         self._renewed.set()
 
-    async def take_out(self) -> None:
-        """The kernel is to hold nothing any more."""
-        self.arm(None)
-        try:
-            await bounded(self._tables.silence())
-        except KERNEL_ERRORS as error:
-            # What is there blows by itself, at the latest when the fence is over.
-            self._log.warning("the fuse was not taken out", why=sentence(error))
-
-    def renew(self) -> None:
+    def renewed(self) -> None:
         """A renewal was acknowledged."""
         self._renewed.set()
 
+    async def revoke(self) -> None:
+        """End it in the kernel at once. A refusal is logged: the timeouts run out by themselves, within the fence."""
+        self.hold(None)
+        try:
+            await bounded(self._tables.refresh(lambda: 0.0))
+        except KERNEL_ERRORS as error:
+            self._log.warning("kernel timeouts not cleared", why=sentence(error))
+
     async def run(self) -> None:
-        """Put the fuse in after each renewal, the last one counting, until cancelled."""
+        """Refresh the timeouts after each renewal, the latest one counting, until cancelled."""
         while True:
             await self._renewed.wait()
             self._renewed.clear()
-            remaining = self._renewer.kernel_timeout(self._held_for)
-            if remaining < SHORTEST:
+            if self._remaining() < SHORTEST:
                 continue
             try:
-                with self._metrics.measured(Operation.FUSE):
-                    await self._tables.keep_alive(remaining)
+                with self._metrics.measured(Operation.REFRESH):
+                    await bounded(self._tables.refresh(self._remaining))
                 self._trouble = ""
             except KERNEL_ERRORS as error:
-                report = self._log.debug if str(error) == self._trouble else self._log.warning
-                self._trouble = str(error)
-                report("fuse not put in", why=self._trouble)
+                reason = sentence(error)
+                report = self._log.debug if reason == self._trouble else self._log.warning
+                self._trouble = reason
+                report("kernel timeouts not refreshed", why=reason)
                 self.broken.set()
+
+    def _remaining(self) -> float:
+        # The thread of the tables asks, too; what it reads may change only at the end of a term, to 0.
+        return self._renewer.kernel_timeout(self._held_for)

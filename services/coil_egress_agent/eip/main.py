@@ -42,11 +42,11 @@ from coil_egress_agent.eip.endpoint_address import BY_POLICY, ENDPOINT_SLICES, i
 from coil_egress_agent.eip.forward_shim import ensure_shim
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS
 from coil_egress_agent.eip.kernel_lease import KernelLease
+from coil_egress_agent.eip.kernel_tables import KernelTables
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
 from coil_egress_agent.eip.mesh import DEVICE
 from coil_egress_agent.eip.mesh_sync import MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
-from coil_egress_agent.eip.nft_store import NftStore
 from coil_egress_agent.eip.node_lease import KubeNodeLeaseStore
 from coil_egress_agent.eip.settings import Settings
 from coil_egress_agent.eip.tunnel_report import KubeTunnelStatusStore, TunnelReporter
@@ -78,7 +78,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     stack = process.stack
     options = table_options(settings)
     overlay = await stack.enter_async_context(OverlayNetwork(tunnel=DEVICE))
-    tables = await stack.enter_async_context(NftStore(options))
+    tables = await stack.enter_async_context(KernelTables(options))
     kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
     # Connections of their own: a renewal waits for no other call.
     lease_kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
@@ -99,12 +99,12 @@ async def assemble(settings: Settings, process: Process) -> None:
         "pools": pools,
         "node": nodes,
     }
-    picture = ChangeTracker(
+    tracker = ChangeTracker(
         Caches(gateways=gateways, policies=policies, slices=slices, tunnels=tunnels, pools=pools, nodes=nodes),
         node=node,
     )
 
-    keeper = LeaseRenewer(
+    renewer = LeaseRenewer(
         KubeNodeLeaseStore(client=lease_kube, namespace=settings.eip_lease_namespace, node=node),
         node=node,
         timing=FenceTiming(settings.eip_lease),
@@ -112,20 +112,20 @@ async def assemble(settings: Settings, process: Process) -> None:
         log=log,
     )
     metrics = NodeMetrics(process.registry)
-    fuse = KernelLease(tables, keeper, metrics=metrics, log=log)
-    announcer = Announcer(overlay, may_hold=lambda: keeper.term is not None, metrics=metrics, log=log)
-    reporter = TunnelReporter(KubeTunnelStatusStore(kube), picture.own_tunnel, log=log)
+    kernel_lease = KernelLease(tables, renewer, metrics=metrics, log=log)
+    announcer = Announcer(overlay, may_hold=lambda: renewer.term is not None, metrics=metrics, log=log)
+    reporter = TunnelReporter(KubeTunnelStatusStore(kube), tracker.own_tunnel, log=log)
     applier = Applier(
         Deps(
             overlay=overlay,
             tables=tables,
             mesh=MeshSync(overlay, reporter, vni=settings.tunnel_vni, port=settings.tunnel_port, log=log),
-            keeper=keeper,
-            fuse=fuse,
+            renewer=renewer,
+            kernel_lease=kernel_lease,
             announcer=announcer,
-            nudger=await _start_nudger(process, log=log),
-            picture=picture,
-            book=DataPlaneBuilder(DataPlaneIndex(), node=node, extra=settings.cluster_cidr),
+            prober=await _start_prober(process, log=log),
+            tracker=tracker,
+            builder=DataPlaneBuilder(DataPlaneIndex(), node=node, extra=settings.cluster_cidr),
         ),
         node=node,
         known=partial(wait_synced, informers.values(), log=log),
@@ -138,38 +138,38 @@ async def assemble(settings: Settings, process: Process) -> None:
         if any(tunnel is not None and tunnel.metadata.name == node for tunnel in (old, new)):
             reporter.look()
 
-    gateways.subscribe(picture.note_gateway)
-    policies.subscribe(picture.note_policy)
-    slices.subscribe(picture.note_slice)
-    tunnels.subscribe(picture.note_tunnel)
+    gateways.subscribe(tracker.note_gateway)
+    policies.subscribe(tracker.note_policy)
+    slices.subscribe(tracker.note_slice)
+    tunnels.subscribe(tracker.note_tunnel)
     tunnels.subscribe(note_own_tunnel)
-    pools.subscribe(picture.note_pool)
-    nodes.subscribe(picture.note_node)
-    keeper.on_term(applier.note_term)
-    keeper.on_renewal(fuse.renew)
+    pools.subscribe(tracker.note_pool)
+    nodes.subscribe(tracker.note_node)
+    renewer.on_term(applier.note_term)
+    renewer.on_renewal(kernel_lease.renewed)
 
     for name, informer in informers.items():
         process.add_readiness(name, partial(_listed, informer))
         process.spawn(name, informer.run())
     process.add_readiness("kernel", applier.missing)
-    process.spawn("fuse", fuse.run())
+    process.spawn("kernel-lease", kernel_lease.run())
     process.spawn("announcer", announcer.run())
     process.spawn("tunnel-report", reporter.run())
-    process.spawn("lease", keeper.run())
+    process.spawn("lease", renewer.run())
     process.spawn("applier", applier.run())
     process.spawn("resync", _resync(settings, applier, log=log))
     process.spawn("overlay-watch", _watch_overlay(overlay, applier))
     process.spawn("table-watch", _watch_tables(tables, applier))
-    process.spawn("fuse-watch", _watch_fuse(fuse, applier))
+    process.spawn("kernel-lease-watch", _watch_kernel_lease(kernel_lease, applier))
     # Entered last, so it is the first step of a stop: until it is over everything else works on.
     stack.push_async_callback(_leave, settings, process, applier)
 
 
-async def _start_nudger(process: Process, *, log: FilteringBoundLogger) -> ConnectionProber:
+async def _start_prober(process: Process, *, log: FilteringBoundLogger) -> ConnectionProber:
     flows = await process.stack.enter_async_context(FlowTable())
-    nudger = ConnectionProber(flows, metrics=ProbeMetrics(process.registry), log=log)
-    process.spawn("nudger", nudger.run())
-    return nudger
+    prober = ConnectionProber(flows, metrics=ProbeMetrics(process.registry), log=log)
+    process.spawn("prober", prober.run())
+    return prober
 
 
 def table_options(settings: Settings) -> EipTableOptions:
@@ -177,7 +177,7 @@ def table_options(settings: Settings) -> EipTableOptions:
 
 
 async def _leave(settings: Settings, process: Process, applier: Applier) -> None:
-    """What has failed is not kept up: its lease lapses, and the fuse blows."""
+    """What has failed is not kept up: its lease lapses, and the kernel's timeouts run out."""
     if process.failure is None:
         await applier.leave(seconds=settings.stop_timeout / 2)
 
@@ -202,7 +202,7 @@ async def _watch_overlay(overlay: OverlayNetwork, applier: Applier) -> None:
         await asyncio.sleep(OVERLAY_PAUSE)
 
 
-async def _watch_tables(tables: NftStore, applier: Applier) -> None:
+async def _watch_tables(tables: KernelTables, applier: Applier) -> None:
     """Have it looked at what others have changed: the first time at once."""
     while True:
         await tables.changed()
@@ -210,11 +210,11 @@ async def _watch_tables(tables: NftStore, applier: Applier) -> None:
         await asyncio.sleep(TABLES_PAUSE)
 
 
-async def _watch_fuse(fuse: KernelLease, applier: Applier) -> None:
-    """Where the fuse does not fit any more, the tables are gone."""
+async def _watch_kernel_lease(kernel_lease: KernelLease, applier: Applier) -> None:
+    """A refresh that was refused means that the tables are gone."""
     while True:
-        await fuse.broken.wait()
-        fuse.broken.clear()
+        await kernel_lease.broken.wait()
+        kernel_lease.broken.clear()
         applier.look_at_tables()
         await asyncio.sleep(OVERLAY_PAUSE)
 
@@ -223,7 +223,7 @@ async def _clean_up(settings: Settings) -> int:
     log = make_logger(NAME, level=settings.log_level, format=settings.log_format)
     options = table_options(settings)
     try:
-        async with OverlayNetwork(tunnel=DEVICE) as overlay, NftStore(options) as tables:
+        async with OverlayNetwork(tunnel=DEVICE) as overlay, KernelTables(options) as tables:
             await clean_node(overlay, tables, options=options)
     except KERNEL_ERRORS as error:
         log.error("not everything was undone", why=str(error) or type(error).__name__)

@@ -31,7 +31,8 @@ class Operation(StrEnum):
     ELEMENTS = "elements"
     ADDRESSES = "addresses"
     ANNOUNCE = "announce"
-    FUSE = "fuse"
+    REFRESH = "fuse"
+    """The kernel's timeouts, after a renewal."""
 
 
 class LeaseMetrics:

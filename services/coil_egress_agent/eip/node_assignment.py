@@ -43,7 +43,7 @@ class LeaseState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class NodeAssignment:
     """`wanted`: the node needs a Lease. `known_term`: the highest that a status names for it. `addresses`: those that
     it is to have. `revisions`: by UID, of the gateways whose status names it; `leaves`: some address is to leave it.
     """
@@ -55,9 +55,11 @@ class Share:
     leaves: bool
 
 
-def plan_share(gateways: Collection[EgressGateway], tenancy: LeaseState, *, labels: Mapping[str, str] | None) -> Share:
+def plan_assignment(
+    gateways: Collection[EgressGateway], lease: LeaseState, *, labels: Mapping[str, str] | None
+) -> NodeAssignment:
     """What the node has to do with the gateways. `labels` are its Node's, None if that does not exist."""
-    node, term = tenancy.node, tenancy.term
+    node, term = lease.node, lease.term
     wanted, leaves = False, False
     addresses: set[IPAddress] = set()
     revisions: dict[str, int] = {}
@@ -71,9 +73,9 @@ def plan_share(gateways: Collection[EgressGateway], tenancy: LeaseState, *, labe
                 leaves |= any(eip.leaving for eip in listed.eips)
                 revisions[gateway.metadata.uid] = gateway.status.revision
         if term is not None:
-            for eip in holding(gateway, node, term=term, applied=tenancy.applied):
+            for eip in holding(gateway, node, term=term, applied=lease.applied):
                 addresses.update(eip_addresses(eip))
-    return Share(
+    return NodeAssignment(
         wanted=wanted,
         known_term=known_term(gateways, node),
         addresses=frozenset(addresses),
@@ -82,7 +84,7 @@ def plan_share(gateways: Collection[EgressGateway], tenancy: LeaseState, *, labe
     )
 
 
-def plan_ways(gateways: Iterable[EgressGateway], tenancy: LeaseState) -> dict[PolicyRef, Way]:
+def plan_ways(gateways: Iterable[EgressGateway], lease: LeaseState) -> dict[PolicyRef, Way]:
     """The way of every policy that some status names. One that has come counts before one that leaves.
 
     What a status gives to the node without that it may carry it is on the way: its traffic must not leave with the
@@ -91,7 +93,7 @@ def plan_ways(gateways: Iterable[EgressGateway], tenancy: LeaseState) -> dict[Po
     ways: dict[PolicyRef, Way] = {}
     for gateway in gateways:
         for listed in gateway.status.node_list:
-            counts = listed.name != tenancy.node or tenancy.carries(gateway, listed)
+            counts = listed.name != lease.node or lease.carries(gateway, listed)
             for eip in listed.eips:
                 stays = counts and not eip.leaving
                 ipv4, ipv6 = _pair(eip)

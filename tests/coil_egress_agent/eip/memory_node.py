@@ -5,11 +5,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 
-from coil.eip.data_plane import DataPlaneIndex
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.flow import Flow
 from coil.kernel.link import LinkName, MacAddress
-from coil.kernel.nft_element import ElementChanges, ElementKey, ElementValue, SetName
+from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 from coil.kernel.parent import ParentLink
 from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
@@ -35,7 +34,7 @@ class Journal:
     async def enter(self, call: str, what: object = None) -> None:
         await asyncio.sleep(self.stall.get(call, 0.001))
         if call in self.refuse:
-            error = NftError if call in {"sync", "change", "alive", "silence"} else NetlinkError
+            error = NftError if call in {"sync", "change", "refresh"} else NetlinkError
             raise NftError(doing=call, reason="no") if error is NftError else NetlinkError(f"{call}: no")
         self.note(call, what)
 
@@ -141,10 +140,11 @@ class MemoryFlows:
 
 
 class MemoryTables:
-    """Implements `Tables`. `alive_until` is the fuse, in the loop's time."""
+    """Implements `Tables`; `tables_contract` asks the same of it and of a kernel. Times are the loop's."""
 
     def __init__(self, journal: Journal) -> None:
         self.elements: dict[SetName, dict[ElementKey, ElementValue]] = {}
+        self.exists = False
         self.alive_until = 0.0
         self._journal = journal
 
@@ -155,36 +155,44 @@ class MemoryTables:
     def of(self, name: str) -> dict[ElementKey, ElementValue]:
         return next((found for key, found in self.elements.items() if key.name == name), {})
 
-    async def sync(self, book: DataPlaneIndex) -> bool:
+    async def sync(self, elements: Elements) -> bool:
         await self._journal.enter("sync", None)
-        wanted = {name: dict(elements) for name, elements in book.elements().items() if elements}
-        different, self.elements = wanted != self.elements, wanted
+        wanted = {name: dict(words) for name, words in elements.items() if words}
+        different, self.elements = wanted != self.elements or not self.exists, wanted
+        self.exists = True
         return different
 
     async def change(self, changes: ElementChanges) -> None:
         await self._journal.enter("change", len(changes))
+        self._need_tables("change")
+        found = {name: dict(words) for name, words in self.elements.items()}
         for name, keys in changes.deletes.items():
             for key in keys:
-                if key not in self.elements.get(name, {}):
+                if key not in found.get(name, {}):
                     raise NftError(doing="change", reason=f"{key} is not there")
-                del self.elements[name][key]
+                del found[name][key]
         for name, words in changes.anew.items():
-            self.elements[name] = dict(words)
+            found[name] = dict(words)
         for name, added in changes.adds.items():
-            self.elements.setdefault(name, {}).update(added)
-        self.elements = {name: found for name, found in self.elements.items() if found}
+            words = found.setdefault(name, {})
+            for key, value in added.items():
+                if words.setdefault(key, value) != value:
+                    raise NftError(doing="change", reason=f"{key} is there with another value")
+        self.elements = {name: words for name, words in found.items() if words}
 
     async def changed(self) -> None:
         await asyncio.get_running_loop().create_future()
 
-    async def keep_alive(self, seconds: float) -> None:
-        until = asyncio.get_running_loop().time() + seconds
-        await self._journal.enter("alive")
-        self.alive_until = until
-
-    async def silence(self) -> None:
-        await self._journal.enter("silence")
-        self.alive_until = 0.0
+    async def refresh(self, remaining: Callable[[], float]) -> None:
+        # Asked when its turn has come, as the kernel counts from then.
+        await self._journal.enter("refresh")
+        self._need_tables("refresh")
+        self.alive_until = asyncio.get_running_loop().time() + max(0.0, remaining())
 
     async def clean_up(self) -> None:
         await self._journal.enter("clean tables")
+        self.elements, self.exists, self.alive_until = {}, False, 0.0
+
+    def _need_tables(self, doing: str) -> None:
+        if not self.exists:
+            raise NftError(doing=doing, reason="No such file or directory")

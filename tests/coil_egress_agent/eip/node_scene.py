@@ -194,8 +194,8 @@ class Agent:
             pools=cluster.pools,
             nodes=cluster.nodes,
         )
-        self.picture = ChangeTracker(caches, node=NODE)
-        self.keeper = LeaseRenewer(
+        self.tracker = ChangeTracker(caches, node=NODE)
+        self.renewer = LeaseRenewer(
             lease,
             node=NODE,
             timing=FenceTiming(),
@@ -206,24 +206,24 @@ class Agent:
             random=lambda: 0.5,
         )
         metrics = NodeMetrics(self.registry)
-        self.fuse = KernelLease(self.tables, self.keeper, metrics=metrics, log=log)
+        self.kernel_lease = KernelLease(self.tables, self.renewer, metrics=metrics, log=log)
         self.announcer = Announcer(
-            self.overlay, may_hold=lambda: self.keeper.term is not None, metrics=metrics, log=log, clock=loop.time
+            self.overlay, may_hold=lambda: self.renewer.term is not None, metrics=metrics, log=log, clock=loop.time
         )
-        self.nudger = ConnectionProber(self.flows, metrics=ProbeMetrics(self.registry), log=log, clock=loop.time)
-        self.reporter = TunnelReporter(cluster, self.picture.own_tunnel, log=log, random=lambda: 0.5)
+        self.prober = ConnectionProber(self.flows, metrics=ProbeMetrics(self.registry), log=log, clock=loop.time)
+        self.reporter = TunnelReporter(cluster, self.tracker.own_tunnel, log=log, random=lambda: 0.5)
         self.mesh = MeshSync(self.overlay, self.reporter, vni=100, port=7789, log=log)
         self.applier = Applier(
             Deps(
                 overlay=self.overlay,
                 tables=self.tables,
                 mesh=self.mesh,
-                keeper=self.keeper,
-                fuse=self.fuse,
+                renewer=self.renewer,
+                kernel_lease=self.kernel_lease,
                 announcer=self.announcer,
-                nudger=self.nudger,
-                picture=self.picture,
-                book=DataPlaneBuilder(DataPlaneIndex(), node=NODE, extra=()),
+                prober=self.prober,
+                tracker=self.tracker,
+                builder=DataPlaneBuilder(DataPlaneIndex(), node=NODE, extra=()),
             ),
             node=NODE,
             known=_known,
@@ -232,19 +232,19 @@ class Agent:
             random=lambda: 0.5,
             compute=_inline,
         )
-        cluster.gateways.subscribe(self.picture.note_gateway)
-        cluster.policies.subscribe(self.picture.note_policy)
-        cluster.slices.subscribe(self.picture.note_slice)
-        cluster.tunnels.subscribe(self.picture.note_tunnel)
+        cluster.gateways.subscribe(self.tracker.note_gateway)
+        cluster.policies.subscribe(self.tracker.note_policy)
+        cluster.slices.subscribe(self.tracker.note_slice)
+        cluster.tunnels.subscribe(self.tracker.note_tunnel)
         cluster.tunnels.subscribe(lambda _old, _new: self.reporter.look())
-        cluster.pools.subscribe(self.picture.note_pool)
-        cluster.nodes.subscribe(self.picture.note_node)
-        self.keeper.on_term(self.applier.note_term)
-        self.keeper.on_renewal(self.fuse.renew)
+        cluster.pools.subscribe(self.tracker.note_pool)
+        cluster.nodes.subscribe(self.tracker.note_node)
+        self.renewer.on_term(self.applier.note_term)
+        self.renewer.on_renewal(self.kernel_lease.renewed)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for part in (self.fuse, self.announcer, self.nudger, self.reporter, self.keeper, self.applier):
+            for part in (self.kernel_lease, self.announcer, self.prober, self.reporter, self.renewer, self.applier):
                 group.create_task(part.run())
 
 

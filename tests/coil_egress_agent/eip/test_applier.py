@@ -10,6 +10,7 @@ from coil.crd.egress_gateway import GatewayNode
 from coil.crd.meta import ObjectMeta
 from coil.eip.eip_table import CLOSED, HERE
 from coil.kube.lease_lock import Lease, LeaseSpec
+from coil_egress_agent.eip.applier import MESH_SECONDS
 from coil_egress_agent.eip.node_lease import parse_lease
 from tests.coil_egress_agent.eip.memory_lease import Trip
 from tests.coil_egress_agent.eip.node_scene import (
@@ -49,9 +50,9 @@ def held_scene() -> Scene:
 
 
 def position(scene: Scene, call: str, what: object = None) -> int:
-    for place, (_, name, content) in enumerate(scene.journal.entries):
+    for deps, (_, name, content) in enumerate(scene.journal.entries):
         if name == call and (what is None or content == what):
-            return place
+            return deps
     raise AssertionError(f"{call} {what} is not among {scene.journal.entries}")
 
 
@@ -70,7 +71,7 @@ async def test_a_node_that_no_gateway_selects_has_the_mesh_and_no_lease() -> Non
         assert len(scene.agent.overlay.peers) == 2
         assert scene.agent.overlay.marks == {MARK + 0x200: scene.agent.overlay.marks[MARK + 0x200]}
         assert way(scene) == MARK + 0x200
-        assert "alive" not in scene.journal.calls()
+        assert "refresh" not in scene.journal.calls()
         assert scene.agent.tables.of("class4").keys() == {"10.244.1.5"}
         own = scene.cluster.tunnels.get("n1")
         assert own is not None
@@ -81,7 +82,7 @@ async def test_an_address_is_taken_in_order() -> None:
     scene = Scene()
     fill(scene)
     async with running(scene):
-        await until(lambda: scene.agent.keeper.term == 1)
+        await until(lambda: scene.agent.renewer.term == 1)
         await asyncio.sleep(0.5)
         scene.journal.clear()
         fill(scene, listed("n1", eip()), revision=2)
@@ -103,9 +104,9 @@ async def test_nothing_of_another_term_is_taken() -> None:
     scene = Scene()
     fill(scene, listed("n1", eip(), term=7))
     async with running(scene):
-        await until(lambda: scene.agent.keeper.term)
+        await until(lambda: scene.agent.renewer.term)
         await asyncio.sleep(1)
-        assert scene.agent.keeper.term == 8
+        assert scene.agent.renewer.term == 8
         assert scene.eips == []
         assert way(scene) == CLOSED
         fill(scene, listed("n1", eip(), term=8), revision=2)
@@ -123,9 +124,9 @@ async def test_a_leaving_address_is_off_before_it_is_said_to_be() -> None:
 
         def applied() -> int:
             assert scene.lease.lease is not None
-            tenure = parse_lease(scene.lease.lease)
-            assert tenure is not None
-            return tenure.applied.get("uid-eg1", 0)
+            renewer = parse_lease(scene.lease.lease)
+            assert renewer is not None
+            return renewer.applied.get("uid-eg1", 0)
 
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -154,7 +155,7 @@ async def test_without_a_renewal_everything_is_withdrawn_when_the_fence_is_over(
         assert way(scene) == CLOSED
         scene.lease.usual = Trip()
         await until(lambda: scene.eips == ["10.6.1.1"])
-        assert scene.agent.keeper.term == 1
+        assert scene.agent.renewer.term == 1
         await until(lambda: scene.agent.tables.alive)
         assert way(scene) == HERE
 
@@ -180,7 +181,7 @@ async def test_the_kernel_is_not_kept_alive_for_what_it_holds_of_an_earlier_term
         await until(lambda: scene.eips and scene.agent.tables.alive)
         scene.journal.stall["eips"] = 5.0  # the address cannot be taken off soon
         scene.lease.revoke()
-        await until(lambda: scene.agent.keeper.term == 2)
+        await until(lambda: scene.agent.renewer.term == 2)
         await asyncio.sleep(0.7)
         assert not scene.agent.tables.alive
         await asyncio.sleep(12)
@@ -232,7 +233,7 @@ async def test_what_the_kernel_refuses_is_tried_again(call: str) -> None:
     scene = Scene()
     fill(scene)
     async with running(scene):
-        await until(lambda: scene.agent.keeper.term)
+        await until(lambda: scene.agent.renewer.term)
         scene.journal.refuse.add(call)
         fill(scene, listed("n1", eip()), listed("n2", eip("10.6.1.2", "p2")), revision=2)
         scene.cluster.policies.put(policy("p2", destinations=("9.9.9.0/24",)))
@@ -360,14 +361,14 @@ async def test_a_node_that_is_not_selected_any_more_keeps_its_lease_until_its_ad
         assert scene.lease.holder == "n1"
         fill(scene, listed("n2", eip()), revision=3)
         await until(lambda: not scene.lease.holder)
-        await until(lambda: scene.agent.keeper.idle)
+        await until(lambda: scene.agent.renewer.idle)
 
 
 async def test_a_status_older_than_what_was_applied_is_not_believed() -> None:
     scene = Scene()
     fill(scene, revision=5)
     async with running(scene):
-        await until(lambda: scene.agent.keeper.term)
+        await until(lambda: scene.agent.renewer.term)
         fill(scene, listed("n1", eip()), revision=6)
         await until(lambda: scene.eips)
         await asyncio.sleep(0.5)
@@ -375,3 +376,38 @@ async def test_a_status_older_than_what_was_applied_is_not_believed() -> None:
         await until(lambda: not scene.eips)
         fill(scene, listed("n1", eip()), revision=7)
         await until(lambda: scene.eips == ["10.6.1.1"])
+
+
+async def test_a_mesh_that_cannot_be_made_is_tried_again_once_in_its_time_however_many_rounds_there_were() -> None:
+    """Each round of a burst used to leave a retry behind, and each of those another, for as long as the trouble
+    lasted.
+    """
+    scene = Scene()
+    scene.journal.refuse.add("tunnel")
+    async with running(scene):
+        await until(lambda: scene.agent.mesh.trouble == "tunnel: no")
+        for number in range(50):
+            scene.cluster.gateways.put(gateway(revision=number + 2))
+            await asyncio.sleep(0.03)
+        scene.agent.logged.entries.clear()
+        before = scene.agent.registry.get_sample_value("coil_egress_eip_apply_seconds_count", {"operation": "compute"})
+        await asyncio.sleep(20 * MESH_SECONDS)
+        after = scene.agent.registry.get_sample_value("coil_egress_eip_apply_seconds_count", {"operation": "compute"})
+    assert before is not None
+    assert after is not None
+    assert 15 <= after - before <= 21
+
+
+async def test_a_refresh_that_is_held_up_gives_the_kernel_no_more_than_what_is_left() -> None:
+    scene = Scene()
+    async with running(scene):
+        fill(scene)
+        await until(lambda: scene.agent.renewer.term)
+        fill(scene, listed("n1", eip()), revision=2)
+        await until(lambda: scene.eips and scene.agent.tables.alive)
+        scene.journal.stall["refresh"] = 0.15
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            now = asyncio.get_running_loop().time()
+            # The kernel may answer until then, and this process may act for the term until now plus what is left.
+            assert scene.agent.tables.alive_until <= now + scene.agent.renewer.remaining + 1e-6

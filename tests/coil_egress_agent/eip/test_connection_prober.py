@@ -43,7 +43,7 @@ class Stage:
         self.registry = CollectorRegistry()
         self.logged = structlog.testing.LogCapture()
         numbers = count()
-        self.nudger = ConnectionProber(
+        self.prober = ConnectionProber(
             self.flows,
             metrics=ProbeMetrics(self.registry),
             log=structlog.wrap_logger(None, processors=[self.logged]),
@@ -51,8 +51,8 @@ class Stage:
         )
 
     def move(self, ways: PathChanges) -> None:
-        self.nudger.expect(ways)
-        self.nudger.go()
+        self.prober.expect(ways)
+        self.prober.go()
 
     def nudged(self) -> list[tuple[float, list[Flow]]]:
         """When, to a tenth of a second, and what."""
@@ -65,7 +65,7 @@ class Stage:
 @asynccontextmanager
 async def running() -> AsyncIterator[Stage]:
     stage = Stage()
-    task = asyncio.create_task(stage.nudger.run())
+    task = asyncio.create_task(stage.prober.run())
     try:
         yield stage
     finally:
@@ -87,12 +87,12 @@ async def test_at_each_moment() -> None:
 async def test_not_before_the_kernel_has_the_ways() -> None:
     async with running() as stage:
         stage.flows.flows = [flow(PODS[0]), flow(PODS[1])]
-        stage.nudger.expect(moved(PODS[0]))
+        stage.prober.expect(moved(PODS[0]))
         await asyncio.sleep(1)
         assert not stage.journal.entries
         # The round failed; the next one finds something else.
-        stage.nudger.expect(moved(PODS[1]))
-        stage.nudger.go()
+        stage.prober.expect(moved(PODS[1]))
+        stage.prober.go()
         await asyncio.sleep(0.1)
         assert stage.nudged()[0][1] == [flow(PODS[0]), flow(PODS[1])]
 
@@ -119,9 +119,9 @@ async def test_what_does_not_fit_is_forgotten_first() -> None:
 async def test_the_last_of_two_moves_counts() -> None:
     async with running() as stage:
         stage.flows.flows = [flow(PODS[0], translated=True)]
-        stage.nudger.expect(moved(PODS[0]))
-        stage.nudger.expect(moved(PODS[0], way=HERE))
-        stage.nudger.go()
+        stage.prober.expect(moved(PODS[0]))
+        stage.prober.expect(moved(PODS[0], way=HERE))
+        stage.prober.go()
         await asyncio.sleep(0.1)
         assert stage.journal.entries[1][2] == []
 
@@ -137,7 +137,7 @@ async def test_a_second_move_begins_the_moments_anew() -> None:
         times = {pod: [at for at, flows in stage.nudged() if flow(pod) in flows] for pod in PODS}
         assert times[PODS[0]] == [round(begin + at, 1) for at in (0, 0.6, *(1 + moment for moment in MOMENTS))]
         assert times[PODS[1]] == [round(begin + at, 1) for at in MOMENTS]
-        assert not stage.nudger._arrivals
+        assert not stage.prober._arrivals
 
 
 async def test_more_than_it_looks_after(monkeypatch: pytest.MonkeyPatch) -> None:

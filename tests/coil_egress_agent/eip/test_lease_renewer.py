@@ -1,4 +1,4 @@
-"""The keeper against a Lease in memory, in virtual time."""
+"""The renewer against a Lease in memory, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ NEVER = Trip(there=1e6)
 WANTED = LeaseDemand(wanted=True, gateways=frozenset({"g"}))
 
 
-def make_keeper(store: MemoryLease) -> LeaseRenewer:
+def make_renewer(store: MemoryLease) -> LeaseRenewer:
     loop = asyncio.get_running_loop()
     return LeaseRenewer(
         store,
@@ -47,12 +47,12 @@ def _drop(*_: object) -> str:
 
 
 @asynccontextmanager
-async def running(store: MemoryLease, wish: LeaseDemand = WANTED) -> AsyncIterator[LeaseRenewer]:
-    keeper = make_keeper(store)
-    keeper.ask(wish)
-    task = asyncio.create_task(keeper.run())
+async def running(store: MemoryLease, demand: LeaseDemand = WANTED) -> AsyncIterator[LeaseRenewer]:
+    renewer = make_renewer(store)
+    renewer.ask(demand)
+    task = asyncio.create_task(renewer.run())
     try:
-        yield keeper
+        yield renewer
     finally:
         task.cancel()
         await asyncio.wait({task})
@@ -61,18 +61,18 @@ async def running(store: MemoryLease, wish: LeaseDemand = WANTED) -> AsyncIterat
 
 async def test_nothing_is_written_while_nobody_asks() -> None:
     store = MemoryLease()
-    async with running(store, LeaseDemand()) as keeper:
+    async with running(store, LeaseDemand()) as renewer:
         await asyncio.sleep(10)
-        assert keeper.idle
+        assert renewer.idle
     assert store.calls == []
 
 
 async def test_creates_the_lease_with_owner_label_and_annotations() -> None:
     store = MemoryLease()
     owner = OwnerReference(api_version="v1", kind="Node", name="n1", uid="u")
-    wish = LeaseDemand(wanted=True, owners=(owner,), applied={"g": 3}, gateways=frozenset({"g"}))
-    async with running(store, wish) as keeper:
-        await until(lambda: keeper.term)
+    demand = LeaseDemand(wanted=True, owners=(owner,), applied={"g": 3}, gateways=frozenset({"g"}))
+    async with running(store, demand) as renewer:
+        await until(lambda: renewer.term)
     assert store.lease is not None
     metadata = store.lease.metadata
     assert metadata.name == "coil-eip-n1"
@@ -87,9 +87,9 @@ async def test_creates_the_lease_with_owner_label_and_annotations() -> None:
 
 async def test_a_quiet_holder_writes_five_times_a_second_and_never_reads() -> None:
     store = MemoryLease()
-    async with running(store) as keeper:
+    async with running(store) as renewer:
         await asyncio.sleep(10.05)
-        assert keeper.term == 1
+        assert renewer.term == 1
     assert store.calls == ["read", "create", *["replace"] * 50]
     assert len({spec_of(lease).renew_time for _, lease in store.writes}) == 51
     assert len({spec_of(lease).acquire_time for _, lease in store.writes}) == 1
@@ -97,12 +97,12 @@ async def test_a_quiet_holder_writes_five_times_a_second_and_never_reads() -> No
 
 async def test_the_fence_counts_from_the_sending() -> None:
     store = MemoryLease()
-    async with running(store) as keeper:
-        await until(lambda: keeper.term)
+    async with running(store) as renewer:
+        await until(lambda: renewer.term)
         store.usual = NEVER
         last = store.writes[-1][0] - store.usual.back  # when it arrived; it was sent a millisecond before
         loop = asyncio.get_running_loop()
-        await until(lambda: keeper.term is None)
+        await until(lambda: renewer.term is None)
         sent = store.writes[-1][0] - 0.001
         assert loop.time() == pytest.approx(sent + FENCE, abs=0.002)
         assert last < loop.time()
@@ -111,34 +111,34 @@ async def test_the_fence_counts_from_the_sending() -> None:
 async def test_one_lost_answer_does_not_cost_the_term() -> None:
     store = MemoryLease()
     lost: list[None] = []
-    async with running(store) as keeper:
-        await until(lambda: keeper.term)
-        keeper.on_term(lambda: lost.append(None))
+    async with running(store) as renewer:
+        await until(lambda: renewer.term)
+        renewer.on_term(lambda: lost.append(None))
         for trip in (NEVER, Trip(answered=False), Trip(reaches=False), Trip(there=0.25)):
             store.trips.append(trip)
             await asyncio.sleep(2)
-        assert keeper.term == 1
+        assert renewer.term == 1
     assert not lost
 
 
 async def test_a_conflict_is_read_and_the_renewal_goes_on() -> None:
     store = MemoryLease()
-    async with running(store) as keeper:
-        await until(lambda: keeper.term)
+    async with running(store) as renewer:
+        await until(lambda: renewer.term)
         store.touch()
         await asyncio.sleep(0.25)
-        assert keeper.term == 1
+        assert renewer.term == 1
     assert store.calls[-3:] == ["replace", "read", "replace"]
 
 
 async def test_a_revoked_term_ends_at_once_and_the_next_one_is_higher() -> None:
     store = MemoryLease()
     told: list[int | None] = []
-    async with running(store) as keeper:
-        await until(lambda: keeper.term)
-        keeper.on_term(lambda: told.append(keeper.term))
+    async with running(store) as renewer:
+        await until(lambda: renewer.term)
+        renewer.on_term(lambda: told.append(renewer.term))
         store.revoke()
-        await until(lambda: keeper.term == 2)
+        await until(lambda: renewer.term == 2)
     assert told == [None, 2]
     assert (store.holder, store.term) == ("n1", 2)
 
@@ -146,81 +146,81 @@ async def test_a_revoked_term_ends_at_once_and_the_next_one_is_higher() -> None:
 async def test_the_same_term_goes_on_after_a_silence_that_nobody_minded() -> None:
     store = MemoryLease()
     told: list[int | None] = []
-    async with running(store) as keeper:
-        await until(lambda: keeper.term)
-        keeper.on_term(lambda: told.append(keeper.term))
+    async with running(store) as renewer:
+        await until(lambda: renewer.term)
+        renewer.on_term(lambda: told.append(renewer.term))
         store.usual = Trip(reaches=False)
         await asyncio.sleep(5)
-        assert keeper.term is None
+        assert renewer.term is None
         store.usual = Trip()
-        await until(lambda: keeper.term)
+        await until(lambda: renewer.term)
     assert told == [None, 1]
 
 
 async def test_an_agent_that_starts_again_goes_on_with_its_term_and_with_what_was_applied() -> None:
     store = MemoryLease()
-    async with running(store, LeaseDemand(wanted=True, applied={"g": 7}, gateways=frozenset({"g"}))) as keeper:
-        await until(lambda: keeper.term)
-    async with running(store, LeaseDemand(wanted=True, applied={"g": 5}, gateways=frozenset({"g", "h"}))) as keeper:
-        await until(lambda: keeper.term)
-        assert keeper.term == 1
-        assert keeper.applied == {"g": 7}
+    async with running(store, LeaseDemand(wanted=True, applied={"g": 7}, gateways=frozenset({"g"}))) as renewer:
+        await until(lambda: renewer.term)
+    async with running(store, LeaseDemand(wanted=True, applied={"g": 5}, gateways=frozenset({"g", "h"}))) as renewer:
+        await until(lambda: renewer.term)
+        assert renewer.term == 1
+        assert renewer.applied == {"g": 7}
 
 
 async def test_what_was_applied_of_gateways_that_are_gone_is_forgotten() -> None:
     store = MemoryLease()
-    async with running(store, LeaseDemand(wanted=True, applied={"g": 7}, gateways=frozenset({"g"}))) as keeper:
-        await until(lambda: keeper.term)
-        keeper.ask(LeaseDemand(wanted=True, gateways=frozenset({"h"})))
+    async with running(store, LeaseDemand(wanted=True, applied={"g": 7}, gateways=frozenset({"g"}))) as renewer:
+        await until(lambda: renewer.term)
+        renewer.ask(LeaseDemand(wanted=True, gateways=frozenset({"h"})))
         await asyncio.sleep(0.5)
-        assert keeper.applied == {}
+        assert renewer.applied == {}
 
 
 async def test_a_deleted_lease_ends_the_term_and_no_term_is_used_twice() -> None:
     store = MemoryLease()
-    async with running(store) as keeper:
-        await until(lambda: keeper.term)
+    async with running(store) as renewer:
+        await until(lambda: renewer.term)
         store.lease = None
-        await until(lambda: keeper.term == 2)
+        await until(lambda: renewer.term == 2)
     store.lease = None
-    async with running(store, LeaseDemand(wanted=True, known_term=9)) as keeper:
-        await until(lambda: keeper.term)
-        assert keeper.term == 10
+    async with running(store, LeaseDemand(wanted=True, known_term=9)) as renewer:
+        await until(lambda: renewer.term)
+        assert renewer.term == 10
 
 
 async def test_a_lease_of_somebody_else_is_never_taken() -> None:
     store = MemoryLease()
     store.put(Lease(metadata=ObjectMeta(name="coil-eip-n1"), spec=LeaseSpec(holder_identity="n2", lease_transitions=4)))
-    async with running(store) as keeper:
+    async with running(store) as renewer:
         await asyncio.sleep(10)
-        assert keeper.term is None
-        assert "n2" in keeper.trouble
+        assert renewer.term is None
+        assert "n2" in renewer.trouble
     assert set(store.calls) == {"read"}
 
 
 async def test_giving_back_empties_the_holder_and_keeps_the_term() -> None:
     store = MemoryLease()
-    async with running(store) as keeper:
-        await until(lambda: keeper.term)
+    async with running(store) as renewer:
+        await until(lambda: renewer.term)
         store.trips.append(Trip(answered=False))
-        keeper.ask(LeaseDemand(wanted=False))
-        await until(lambda: keeper.idle)
-        assert keeper.term is None
+        renewer.ask(LeaseDemand(wanted=False))
+        await until(lambda: renewer.idle)
+        assert renewer.term is None
         assert (store.holder, store.term) == ("", 1)
         count = len(store.calls)
         await asyncio.sleep(10)
         assert len(store.calls) == count
-        keeper.ask(WANTED)
-        await until(lambda: keeper.term == 2)
+        renewer.ask(WANTED)
+        await until(lambda: renewer.term == 2)
 
 
 async def test_what_hurries_goes_out_at_once() -> None:
     store = MemoryLease()
-    async with running(store) as keeper:
-        await until(lambda: keeper.term)
+    async with running(store) as renewer:
+        await until(lambda: renewer.term)
         await asyncio.sleep(0.05)
         count = len(store.writes)
-        keeper.ask(LeaseDemand(wanted=True, applied={"g": 4}, gateways=frozenset({"g"})), hurry=True)
+        renewer.ask(LeaseDemand(wanted=True, applied={"g": 4}, gateways=frozenset({"g"})), hurry=True)
         await asyncio.sleep(0.01)
         assert len(store.writes) == count + 1
         lease = parse_lease(store.writes[-1][1])
@@ -265,9 +265,9 @@ def test_never_held_after_a_revocation_whatever_the_network_does(faults: list[Tr
                 store.revoke()
             await asyncio.sleep(0.02)
 
-    async def watch(keeper: LeaseRenewer, terms: list[int]) -> None:
+    async def watch(renewer: LeaseRenewer, terms: list[int]) -> None:
         while True:
-            term = keeper.term
+            term = renewer.term
             if term is not None:
                 assert term not in revoked
                 if not terms or terms[-1] != term:
@@ -278,10 +278,10 @@ def test_never_held_after_a_revocation_whatever_the_network_does(faults: list[Tr
         store = MemoryLease()
         store.trips.extend(faults)
         terms: list[int] = []
-        async with running(store) as keeper:
-            tasks = [asyncio.create_task(control(store)), asyncio.create_task(watch(keeper, terms))]
+        async with running(store) as renewer:
+            tasks = [asyncio.create_task(control(store)), asyncio.create_task(watch(renewer, terms))]
             await asyncio.sleep(12)
-            await until(lambda: keeper.term is not None, seconds=120, step=0.1)
+            await until(lambda: renewer.term is not None, seconds=120, step=0.1)
             for task in tasks:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):

@@ -23,6 +23,7 @@ from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.cleanup import clean_node
 from coil_egress_agent.eip.data_plane_builder import parse_networks, wished_eip
 from coil_egress_agent.eip.forward_shim import ensure_shim, remove_shim
+from coil_egress_agent.eip.kernel_tables import split_changes
 from coil_egress_agent.eip.mesh import (
     MeshError,
     plan_marks,
@@ -31,8 +32,7 @@ from coil_egress_agent.eip.mesh import (
     underlay_choices,
 )
 from coil_egress_agent.eip.metric import NodeMetrics
-from coil_egress_agent.eip.nft_store import split_changes
-from coil_egress_agent.eip.node_assignment import LeaseState, Way, plan_share, plan_ways
+from coil_egress_agent.eip.node_assignment import LeaseState, Way, plan_assignment, plan_ways
 from coil_egress_agent.eip.settings import Settings
 from coil_egress_agent.eip.tunnel_report import MeshReport, plan_report
 from tests.coil_egress_agent.eip.memory_node import PARENT, Journal, MemoryOverlay, MemoryTables
@@ -42,7 +42,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ENVIRONMENT = {"COIL_NODE_NAME": "n1"}
 
 
-def tenancy(term: int | None = 1, **applied: int) -> LeaseState:
+def lease(term: int | None = 1, **applied: int) -> LeaseState:
     return LeaseState(node=NODE, term=term, applied=applied)
 
 
@@ -90,21 +90,21 @@ def test_share(
     known: int,
     addresses: tuple[str, ...],
 ) -> None:
-    share = plan_share([gateway(*nodes)], tenancy(term), labels=labels)  # type: ignore[arg-type]
-    assert (share.wanted, share.known_term) == (wanted, known)
-    assert share.addresses == frozenset(map(ip_address, addresses))
+    assignment = plan_assignment([gateway(*nodes)], lease(term), labels=labels)  # type: ignore[arg-type]
+    assert (assignment.wanted, assignment.known_term) == (wanted, known)
+    assert assignment.addresses == frozenset(map(ip_address, addresses))
 
 
 def test_an_empty_selector_selects_nothing() -> None:
     bare = msgspec.structs.replace(gateway(), spec=EgressGatewaySpec())
-    assert not plan_share([bare], tenancy(), labels=LABELS).wanted
+    assert not plan_assignment([bare], lease(), labels=LABELS).wanted
 
 
 def test_ways() -> None:
     address = IPv4Address("10.6.1.1")
 
     def way(*nodes: object, **facts: int) -> Way | None:
-        return plan_ways([gateway(*nodes)], tenancy(**facts)).get(ref())  # type: ignore[arg-type]
+        return plan_ways([gateway(*nodes)], lease(**facts)).get(ref())  # type: ignore[arg-type]
 
     assert way() is None
     assert way(listed("n2", eip())) == Way("n2", address)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_ways() -> None:
     assert way(listed("n1", eip()), term=2) == Way(None, address, moving=True, given=NODE)
     assert way(listed("n1", eip(leaving=3))) == gone
     assert way(listed("n2", eip(leaving=3))) == gone
-    # The new place counts, on whichever side it stands.
+    # The new deps counts, on whichever side it stands.
     moved = Way("n3", IPv4Address("10.6.1.2"))  # type: ignore[arg-type]
     assert way(listed("n2", eip(leaving=3)), listed("n3", eip("10.6.1.2"))) == moved
     assert way(listed("n3", eip("10.6.1.2")), listed("n4", eip(leaving=3))) == moved
@@ -122,8 +122,8 @@ def test_ways() -> None:
 
 def test_a_stale_status_gives_nothing() -> None:
     stale = msgspec.structs.replace(gateway(listed("n1", eip()), revision=3), metadata=ObjectMeta(name="g", uid="u"))
-    assert plan_ways([stale], tenancy(u=4))[ref()].moving
-    assert not plan_ways([stale], tenancy(u=3))[ref()].moving
+    assert plan_ways([stale], lease(u=4))[ref()].moving
+    assert not plan_ways([stale], lease(u=3))[ref()].moving
 
 
 def test_peers_are_the_complete_tunnels_of_others() -> None:

@@ -1,11 +1,12 @@
-"""The node's nftables tables, without waiting for them on the event loop.
+"""The node's nftables tables, without blocking the event loop.
 
-Two threads: what keeps the EIPs alive never stands in line behind the elements of a hundred thousand pods. Within the
-kernel it still waits for the transaction that runs, so many changes are carried out in steps where that can be: what is
-looked up by something comes before that, and goes after it.
+Two threads: a refresh of what keeps the EIPs alive never queues behind the elements of a hundred thousand pods. Within
+the kernel it still waits for the transaction that runs, so large changes are carried out in steps where possible: what
+is looked up is added before what leads to it, and deleted after it.
 """
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import islice
@@ -13,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from coil.eip.data_plane import DataPlaneIndex
-from coil.eip.eip_table import FUSES, SETS, TABLE, EipTableOptions, plan_eip_tables
-from coil.kernel.nft_element import ElementChanges, ElementKey, ElementValue, SetName
+from coil.eip.eip_table import SETS, TABLE, TIMEOUTS, EipTableOptions, plan_eip_tables
+from coil.eip.gateway_lease import MARGIN
+from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 from coil.kernel.nft_table import TableFamily
 from coil.netlink.link_watch import open_event_socket
 from coil.netlink.namespace import Namespace
@@ -26,16 +27,16 @@ from coil.nft.netfilter import NetfilterSocket
 from coil.nft.table_sync import delete_table
 
 STEP: Final = 4096
-"""Elements in one transaction, where there may be several: what the fuse may have to wait for."""
+"""Elements in one transaction, where there may be several: what a refresh may have to wait for."""
 
 _CLASSES: Final = frozenset(name for sets in SETS.values() for name in (sets.classes, sets.subnet_classes))
 _CHOICES: Final = frozenset(name for sets in SETS.values() for name in (sets.choices, sets.default_choices))
 
 
-class NftStore:
-    """The tables of the process's namespace, or of the one at `netns`. An async context manager; leaving it waits for
-    running jobs and leaves the kernel's state as it is. All methods raise NftError, and BusyError where far too much
-    waits.
+class KernelTables:
+    """Implements `Tables` for the process's namespace, or the one at `netns`. An async context manager; leaving it
+    waits for running calls and leaves the kernel's state as it is. All methods raise NftError, and BusyError where far
+    too many calls wait.
     """
 
     def __init__(self, options: EipTableOptions, *, netns: Path | None = None) -> None:
@@ -43,25 +44,25 @@ class NftStore:
         self._tables = plan_eip_tables(options)
         self._stack = AsyncExitStack()
         self._worker: Worker
-        self._fuse: Worker
-        self._fuse_line = NetfilterSocket()
+        self._refresher: Worker
+        self._refresh_socket = NetfilterSocket()
         self._watch: TableWatch
-        self._kept: TableReconciler
+        self._reconciler: TableReconciler
 
-    async def __aenter__(self) -> "NftStore":
+    async def __aenter__(self) -> "KernelTables":
         async with AsyncExitStack() as stack:
             home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
             threads = unique_thread_name()
-            stack.callback(self._fuse_line.close)
-            self._fuse = Worker(threads, home, threads=1)
-            stack.push_async_callback(self._fuse.aclose)
-            events = await self._fuse.run(open_event_socket, NETLINK_NETFILTER)
+            stack.callback(self._refresh_socket.close)
+            self._refresher = Worker(threads, home, threads=1)
+            stack.push_async_callback(self._refresher.aclose)
+            events = await self._refresher.run(open_event_socket, NETLINK_NETFILTER)
             self._watch = TableWatch(events, [(table.family, table.name) for table in self._tables], own=threads)
             stack.callback(self._watch.close)
-            self._kept = TableReconciler(
+            self._reconciler = TableReconciler(
                 self._tables, transaction=self._watch.unheard, split=partial(split_changes, limit=STEP)
             )
-            stack.callback(self._kept.close)
+            stack.callback(self._reconciler.close)
             self._worker = Worker(threads, home, threads=1)
             stack.push_async_callback(self._worker.aclose)
             self._stack = stack.pop_all()
@@ -72,39 +73,37 @@ class NftStore:
     ) -> None:
         await self._stack.aclose()
 
-    async def sync(self, book: DataPlaneIndex) -> bool:
-        """Make both tables, with rules and elements, what the book says; whether anything was different.
-
-        The book must not change meanwhile. The first time before `keep_alive`: what is there is then read by the
-        library, which would not come to an end.
+    async def sync(self, elements: Elements) -> bool:
+        """See `Tables`. The first one reads what is there by libnftables, which would not come to an end beside a
+        `refresh`.
         """
-        return await self._worker.run(self._sync, book)
-
-    def _sync(self, book: DataPlaneIndex) -> bool:
-        return self._kept.load(book.elements())
+        return await self._worker.run(self._reconciler.load, elements)
 
     async def change(self, changes: ElementChanges) -> None:
-        """Carry out the changes. After an error some of them may have happened: `sync` is the way on."""
+        """See `Tables`. One transaction for each STEP elements, where several do no harm."""
         for step in split_changes(changes, limit=STEP):
-            await self._worker.run(self._change, step)
+            await self._worker.run(self._reconciler.change, step)
 
-    def _change(self, changes: ElementChanges) -> None:
-        self._kept.change(changes)
+    async def refresh(self, remaining: Callable[[], float]) -> None:
+        """See `Tables`. Whole milliseconds, rounded down."""
+        await self._refresher.run(self._refresh, remaining)
+
+    def _refresh(self, remaining: Callable[[], float]) -> None:
+        # The kernel counts from when it carries out the transaction. What it has waited for is taken off at once, by a
+        # second one.
+        for _ in range(2):
+            asked = time.monotonic()
+            milliseconds = int(max(0.0, remaining()) * 1000)
+            refresh_timeouts(TIMEOUTS, milliseconds, self._refresh_socket)
+            if not milliseconds or time.monotonic() - asked < MARGIN / 2:
+                return
 
     async def changed(self) -> None:
-        """Wait until somebody else has, or may have, changed the tables since this returned last. For one task."""
+        """See `Tables`."""
         await self._watch.changed()
 
-    async def keep_alive(self, seconds: float) -> None:
-        """Whole milliseconds, rounded down."""
-        await self._fuse.run(refresh_timeouts, FUSES, int(seconds * 1000), self._fuse_line)
-
-    async def silence(self) -> None:
-        """Nothing is alive any more."""
-        await self._fuse.run(refresh_timeouts, FUSES, 0, self._fuse_line)
-
     async def clean_up(self) -> None:
-        """Delete both tables. Idempotent."""
+        """See `Tables`. Idempotent."""
         for family in (TableFamily.INET, TableFamily.ARP):
             await self._worker.run(delete_table, TABLE, family)
 

@@ -1,0 +1,27 @@
+"""The fake of the tables keeps the contract that the kernel keeps."""
+
+import asyncio
+
+import pytest
+
+from coil.kernel.nft_element import Elements
+from tests.coil_egress_agent.eip.memory_node import Journal, MemoryTables
+from tests.coil_egress_agent.eip.tables_contract import TablesContract
+
+
+class MemoryStage:
+    def __init__(self) -> None:
+        self.tables = MemoryTables(Journal())
+
+    async def elements(self) -> Elements:
+        return self.tables.elements
+
+    async def timeout(self) -> float | None:
+        left = self.tables.alive_until - asyncio.get_running_loop().time()
+        return round(left, 1) if left > 0 else None
+
+
+class TestMemoryTables(TablesContract):
+    @pytest.fixture
+    def stage(self) -> MemoryStage:
+        return MemoryStage()
