@@ -13,7 +13,7 @@ from coil.kernel.route import Route, link_scope
 from coil.kernel.tunnel import FouPort, Tunnel, catch_all, tunnel_name
 from coil.netlink.connection import Connection
 from coil.netlink.fou import ensure_fou_port
-from coil.netlink.tunnel_sync import create_tunnel, ensure_catch_alls, open_tunnel
+from coil.netlink.tunnel import create_tunnel, ensure_catch_alls, open_tunnel
 from integration.netns.netns import Netns
 
 R = TypeVar("R")

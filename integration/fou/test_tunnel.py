@@ -9,15 +9,16 @@ from coil.kernel.family import Family
 from coil.kernel.link import LinkName
 from coil.kernel.tunnel import CatchAll, Tunnel, catch_all, diff_tunnels, tunnel_name
 from coil.netlink.error import KernelError, NetlinkError
-from coil.netlink.tunnel_sync import (
+from coil.netlink.tunnel import (
     change_tunnel,
     create_tunnel,
     delete_tunnels,
     ensure_catch_alls,
+    find_tunnels,
     open_tunnel,
+    read_tunnels,
     rename_fallbacks,
 )
-from coil.netlink.tunnel_table import find_tunnels, read_tunnels
 from integration.fou.conversation import Capture, Conversation
 from integration.fou.end import MTU, PORT, End
 from integration.patience import wait_until

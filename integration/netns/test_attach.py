@@ -35,13 +35,15 @@ def lines(entries: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
     }
 
 
-async def test_the_pods_end(network: HostNetwork, pod: Netns) -> None:
+async def test_the_pods_end(network: HostNetwork, host: Netns, pod: Netns) -> None:
     plan = pod_plan()
-    attached = await network.attach_pod(plan, pod.path)
+    await network.attach_pod(plan, pod.path)
     link = pod.link("eth0")
     assert link is not None
     assert (link["operstate"], link["mtu"], link["address"]) == ("UP", 1400, plan.pod.mac)
-    assert (link["linkinfo"]["info_kind"], link["ifindex"]) == ("veth", attached.pod_index)
+    host_end = host.link(plan.host.name)
+    assert host_end is not None
+    assert (link["linkinfo"]["info_kind"], link["ifindex"]) == ("veth", host_end["link_index"])
     found = addresses(link)
     assert found["10.64.0.1/32"]["scope"] == "global"
     assert found["fd64::1/128"]["scope"] == "global"
@@ -61,11 +63,13 @@ async def test_the_pods_end(network: HostNetwork, pod: Netns) -> None:
 
 async def test_the_hosts_end(network: HostNetwork, host: Netns, pod: Netns) -> None:
     plan = pod_plan()
-    attached = await network.attach_pod(plan, pod.path)
+    await network.attach_pod(plan, pod.path)
     link = host.link(plan.host.name)
     assert link is not None
-    assert (link["operstate"], link["mtu"], link["address"]) == ("UP", 1400, attached.host_mac)
-    assert (link["ifalias"], link["group"], link["ifindex"]) == (plan.host.alias, "default", attached.host_index)
+    assert (link["operstate"], link["mtu"], link["address"]) == ("UP", 1400, plan.host.mac)
+    pod_end = pod.link("eth0")
+    assert pod_end is not None
+    assert (link["ifalias"], link["group"], link["ifindex"]) == (plan.host.alias, "default", pod_end["link_index"])
     assert addresses(link).keys() == {"169.254.1.1/32", "fe80::1/64"}
     assert not [entry for entry in link["addr_info"] if entry.get("tentative")]
     name = plan.host.name

@@ -11,7 +11,7 @@ from coil.kernel.link import LinkName
 from coil.netlink.connection import Connection
 from coil.netlink.error import BusyError, NetlinkError
 from coil.netlink.host import HostNetwork
-from coil.netlink.link_watch import LinkWatch
+from coil.netlink.monitor import LinkWatch
 from integration.netns.netns import Netns, exchange
 from integration.netns.plans import pod_plan
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from coil.netlink import attachment
-from coil.netlink.attachment import AttachedPod
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, NetlinkError
 from coil.netlink.host import HostNetwork, NetnsPath
@@ -127,7 +126,7 @@ async def test_of_two_at_once_for_one_name_one_wins_whole(
     for _ in range(10):
         pods = [new_netns(), new_netns()]
         results = await asyncio.gather(*(network.attach_pod(plan, pod.path) for pod in pods), return_exceptions=True)
-        (winner,) = [pod for pod, result in zip(pods, results, strict=True) if isinstance(result, AttachedPod)]
+        (winner,) = [pod for pod, result in zip(pods, results, strict=True) if result is None]
         (loser,) = [pod for pod, result in zip(pods, results, strict=True) if isinstance(result, LinkExistsError)]
         await network.check_pod(plan, winner.path)
         assert loser.link_names() == set()
@@ -189,10 +188,10 @@ class Gate:
         self._open = threading.Event()
         original = attachment.attach
 
-        def attach(*args: Any, **kwargs: Any) -> AttachedPod:
+        def attach(*args: Any, **kwargs: Any) -> None:
             self.reached.release()
             assert self._open.wait(10)
-            return original(*args, **kwargs)
+            original(*args, **kwargs)
 
         monkeypatch.setattr(attachment, "attach", attach)
 

@@ -11,11 +11,11 @@ import pytest
 from coil.kernel.family import IPAddress
 from coil.kernel.link import Link, LinkName
 from coil.kernel.route import Route
-from coil.netlink import link_table, peer_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.host import HostNetwork
-from coil.netlink.route_sync import RouteAdditions
+from coil.netlink.link import read_links as read
+from coil.netlink.route import RouteAdditions
 from coil.podnet.plan import DEFAULT_POLICY
 from integration.netns.netns import Netns, exchange
 from integration.netns.plans import DUAL, pod_plan
@@ -104,7 +104,6 @@ async def test_a_pod_that_goes_while_it_is_looked_at_is_not_mistaken_for_its_suc
     plan, successor = pod_plan(1), pod_plan(2)
     pod, other = new_netns(), new_netns()
     await network.attach_pod(plan, pod.path)
-    read = link_table.read_links
     looks = 0
 
     def read_links(connection: Connection) -> list[Link]:
@@ -118,7 +117,7 @@ async def test_a_pod_that_goes_while_it_is_looked_at_is_not_mistaken_for_its_suc
         return links
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(peer_address, "read_links", read_links)
+    monkeypatch.setattr("coil.netlink.address.read_links", read_links)
     assert await network.pod_addresses([plan.host.name]) == {}
     assert looks == 2
 
@@ -128,12 +127,11 @@ async def test_what_the_kernel_would_not_tell_is_an_error_and_no_pod_without_add
 ) -> None:
     plan = pod_plan()
     await network.attach_pod(plan, pod.path)
-    read = link_table.read_links
 
     def read_links(connection: Connection) -> list[Link]:
         return [replace(link, peer_netns=999) if link.name == plan.host.name else link for link in read(connection)]
 
-    monkeypatch.setattr(peer_address, "read_links", read_links)
+    monkeypatch.setattr("coil.netlink.address.read_links", read_links)
     with pytest.raises(NetlinkError, match=f"the other end of {plan.host.name} cannot be looked at"):
         await network.pod_addresses([plan.host.name])
 

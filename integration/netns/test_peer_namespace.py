@@ -11,9 +11,8 @@ from coil.kernel.link import LinkName
 from coil.netlink import peer_namespace
 from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
-from coil.netlink.namespace import Namespace
-from coil.netlink.nsid_message import get_netns_number
-from coil.netlink.request import Request
+from coil.netlink.namespace import Namespace, get_netns_number
+from coil.netlink.wire import Request
 from coil.podnet.alias import PodAlias, render_alias
 from integration.netns.netns import Netns
 

@@ -10,7 +10,7 @@ from coil.kernel.family import Family
 from coil.kernel.link import LinkName
 from coil.kernel.rule import Rule, RuleChanges, RuleClaim
 from coil.netlink.connection import Connection
-from coil.netlink.rule_sync import ensure_rules, read_rules, sync_rules
+from coil.netlink.rule import ensure_rules, read_rules, sync_rules
 from integration.netns.netns import Netns
 
 pytestmark = pytest.mark.kernel

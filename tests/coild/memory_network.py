@@ -16,7 +16,7 @@ from coil.kernel.link import LinkName
 from coil.kernel.route import Route, RouteChanges, diff_routes
 from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
 from coil.netlink.host import NetnsPath, PodLink
-from coil.netlink.route_sync import RouteAdditions
+from coil.netlink.route import RouteAdditions
 from coil.podnet.alias import parse_alias
 from coil.podnet.plan import PodPlan
 

@@ -17,7 +17,7 @@ from coil.egress.nat_counter import NatCounterKind, counter_name
 from coil.egress.policy import SourcePort, TunnelPolicy
 from coil.egress.uplink import Uplink
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.link import LinkName, Sysctl, forwarding_sysctls
 from coil.kernel.nft_table import (
     SOURCE,
     ChainType,
@@ -107,15 +107,8 @@ def plan_router_sysctls(families: Collection[Family]) -> tuple[Sysctl, ...]:
 
     In a container without privileges /proc/sys cannot be written; then whoever made the namespace has to do it.
     """
-    sysctls = {
-        Family.IPV4: (
-            Sysctl("net/ipv4/ip_forward", "1"),
-            Sysctl("net/ipv4/conf/default/rp_filter", "0"),
-            Sysctl("net/ipv4/conf/all/rp_filter", "0"),
-        ),
-        Family.IPV6: (Sysctl("net/ipv6/conf/all/forwarding", "1"),),
-    }
-    return tuple(sysctl for family in Family if family in families for sysctl in sysctls[family])
+    filters = ("net/ipv4/conf/default/rp_filter", "net/ipv4/conf/all/rp_filter") if Family.IPV4 in families else ()
+    return (*forwarding_sysctls(families), *(Sysctl(path, "0") for path in filters))
 
 
 def plan_masquerade(addresses: Collection[IPAddress], uplink: LinkName) -> NftTable:

@@ -4,9 +4,12 @@ Invariant: a `LinkName` has passed `parse_link_name`, so it may be part of a pat
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
+
+from coil.kernel.family import Family
 
 LinkName = NewType("LinkName", str)
 MacAddress = NewType("MacAddress", str)
@@ -14,6 +17,7 @@ MacAddress = NewType("MacAddress", str)
 
 LOOPBACK = LinkName("lo")
 
+_FORWARDING = {Family.IPV4: "net/ipv4/ip_forward", Family.IPV6: "net/ipv6/conf/all/forwarding"}
 _LINK_NAME = re.compile(r"[!-.0-9;-~]{1,15}")  # printable ASCII without blank, slash and colon
 
 
@@ -51,6 +55,11 @@ class Sysctl:
 
     path: str
     value: str
+
+
+def forwarding_sysctls(families: Collection[Family]) -> tuple[Sysctl, ...]:
+    """What makes a router of a namespace. They hold for the links that exist and for those to come."""
+    return tuple(Sysctl(_FORWARDING[family], "1") for family in Family if family in families)
 
 
 def parse_link_name(text: str) -> LinkName:

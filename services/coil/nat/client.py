@@ -11,10 +11,9 @@ from typing import Final
 
 from coil.egress.gateway import ClientSpec
 from coil.nat.client_sync import ClientChanges, sync_client
-from coil.nat.turn import NamespaceExecutor
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
-from coil.netlink.worker import Worker
+from coil.netlink.worker import NamespaceExecutor, Worker
 
 _THREADS: Final = 4
 """The kernel changes links one at a time, but what it waits for when it deletes them, it waits for in parallel."""

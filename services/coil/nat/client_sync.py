@@ -25,23 +25,23 @@ from coil.kernel.link import LinkName, LinkState
 from coil.kernel.route import Route, RouteType
 from coil.kernel.rule import Rule
 from coil.kernel.tunnel import FALLBACK_NAMES, FouPort, TunnelChanges, catch_all, diff_tunnels, tunnel_name
-from coil.nat.uplink import as_uplink, read_uplink_routes
 from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
 from coil.netlink.fou import ensure_fou_port, list_fou_ports, remove_fou_port
-from coil.netlink.link_message import rename_link
-from coil.netlink.route_sync import add_routes, read_routes, sync_routes
-from coil.netlink.rule_sync import read_rules, sync_rules
+from coil.netlink.link import rename_link
+from coil.netlink.route import add_routes, as_uplink, read_routes, read_uplink_routes, sync_routes
+from coil.netlink.rule import read_rules, sync_rules
 from coil.netlink.sysctl import apply_sysctls, missing_sysctls
-from coil.netlink.tunnel_sync import (
+from coil.netlink.tunnel import (
+    TunnelTable,
     change_tunnel,
     create_tunnel,
     delete_tunnels,
     ensure_catch_alls,
     open_tunnel,
+    read_tunnels,
     rename_fallbacks,
 )
-from coil.netlink.tunnel_table import TunnelTable, read_tunnels
 from coil.nft.netfilter import NftError
 from coil.nft.table_sync import delete_table, sync_table
 

@@ -24,24 +24,23 @@ from coil.kernel.family import IPAddress
 from coil.kernel.link import Link, LinkName, LinkState, Sysctl
 from coil.kernel.route import Route
 from coil.kernel.tunnel import Tunnel, tunnel_name
-from coil.nat.uplink import read_uplink
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.fou import ensure_fou_port
-from coil.netlink.link_message import set_up
-from coil.netlink.route_message import new_route
-from coil.netlink.route_sync import read_routes
-from coil.netlink.rule_sync import sync_rules
+from coil.netlink.link import set_up
+from coil.netlink.route import new_route, read_routes, read_uplink
+from coil.netlink.rule import sync_rules
 from coil.netlink.sysctl import apply_sysctls, missing_sysctls
-from coil.netlink.tunnel_sync import (
+from coil.netlink.tunnel import (
     change_tunnel,
     create_tunnel,
     delete_tunnels,
     ensure_catch_alls,
+    find_tunnels,
     open_tunnel,
+    read_tunnels,
     rename_fallbacks,
 )
-from coil.netlink.tunnel_table import find_tunnels, read_tunnels
 from coil.nft.table_sync import read_counters, sync_table
 
 _REMEDY: Final = (

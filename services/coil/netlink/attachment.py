@@ -1,23 +1,30 @@
-"""One pod's veth: made whole or not at all, and taken away. Runs in a worker's thread, in the host's
-namespace.
+"""One pod's veth: made whole or not at all, compared with its plan, and taken away. Runs in a worker's thread, in the
+host's namespace.
 
 Making it takes three datagrams: the veth with both its ends (in the pod's namespace), then everything on the
 host's end, then everything on the pod's. Deleting the veth deletes every address, route and neighbour that
 hangs on either end, so that is the whole undo, at every step. Until the last step is done, the host's end
-carries a mark (`link_group`) by which the undo is made up for after a crash.
+carries a mark (the group UNFINISHED, see `link`) by which the undo is made up for after a crash.
+
+A comparison changes nothing. A veth that Coil's Go program made, before this one took its place, differs from the plan
+and is as good: it has hardware addresses that the kernel drew, gateways of its own and no permanent neighbours. Such a
+veth is only checked for what packets need to reach the pod.
 """
 
 import errno
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 
-from coil.kernel.link import LinkName, MacAddress
-from coil.netlink import link_group
-from coil.netlink.address_message import new_address
+from coil.kernel.link import Link, LinkName, LinkState
+from coil.netlink.address import dump_addresses, new_address, parse_address
 from coil.netlink.connection import Connection
-from coil.netlink.error import KernelError, LinkExistsError, NamespaceError
-from coil.netlink.link_message import (
+from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
+from coil.netlink.link import (
+    DEFAULT_GROUP,
+    UNFINISHED_GROUP,
     delete_link,
+    find_link,
     get_link,
     new_veth,
     parse_link,
@@ -25,29 +32,16 @@ from coil.netlink.link_message import (
     set_group,
     set_up,
 )
-from coil.netlink.link_table import find_link
 from coil.netlink.namespace import Namespace
-from coil.netlink.neighbour_message import new_neighbour
+from coil.netlink.neighbour import dump_neighbours, new_neighbour, parse_neighbour
 from coil.netlink.readiness import await_carrier, await_local
-from coil.netlink.request import Request
-from coil.netlink.route_message import new_route
-from coil.netlink.sysctl import apply_sysctls
+from coil.netlink.route import dump_routes, new_route, parse_route
+from coil.netlink.sysctl import apply_sysctls, missing_sysctls
+from coil.netlink.wire import Request
 from coil.podnet.plan import LinkEnd, PodPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachedPod:
-    """What was made: both ends, by name and index, and the path-independent facts that a CNI result needs."""
-
-    host_name: LinkName
-    host_index: int
-    host_mac: MacAddress
-    pod_name: LinkName
-    pod_index: int
-    pod_mac: MacAddress
-
-
-def attach(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> AttachedPod:
+def attach(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> None:
     """Make everything in `plan`. Raises a NetlinkError, and then nothing of it exists, in neither namespace."""
     if pod_netns.is_same(home):
         raise NamespaceError(pod_netns.path, "is the node's own")
@@ -66,18 +60,10 @@ def attach(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> AttachedP
             pod.apply(_configure(plan.pod, pod_link.index))
             _await_ready(plan.host, pod_link.peer_index, host)
             _await_ready(plan.pod, pod_link.index, pod)
-            host.apply((set_group(plan.host.name, link_group.DEFAULT),))
+            host.apply((set_group(plan.host.name, DEFAULT_GROUP),))
         except BaseException:
             detach(plan.host.name, connection=host)
             raise
-    return AttachedPod(
-        host_name=plan.host.name,
-        host_index=pod_link.peer_index,
-        host_mac=plan.host.mac,
-        pod_name=plan.pod.name,
-        pod_index=pod_link.index,
-        pod_mac=plan.pod.mac,
-    )
 
 
 def _create_veth(plan: PodPlan, *, host: Connection, pod: Connection, home: Namespace) -> None:
@@ -87,7 +73,7 @@ def _create_veth(plan: PodPlan, *, host: Connection, pod: Connection, home: Name
         mtu=plan.mtu,
         peer=plan.host.name,
         peer_mac=plan.host.mac,
-        peer_group=link_group.UNFINISHED,
+        peer_group=UNFINISHED_GROUP,
         peer_netns=home.fileno(),
     )
     try:
@@ -124,3 +110,65 @@ def _await_ready(end: LinkEnd, index: int, connection: Connection) -> None:
 def detach(name: LinkName, *, connection: Connection) -> None:
     """Delete the host's end and with it everything. No such link is success."""
     connection.apply((delete_link(name),), tolerate={errno.ENODEV})
+
+
+def check(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> None:
+    """Compare both ends with the plan. Raises PodCheckError that names everything missing; what is there in
+    addition is fine.
+    """
+    with ExitStack() as stack:
+        host = stack.enter_context(Connection())
+        with pod_netns.entered(home):
+            pod = stack.enter_context(Connection())
+        plan = _adapted(plan, find_link(plan.host.name, host), find_link(plan.pod.name, pod))
+        missing = _missing(plan.host, plan.mtu, host)
+        with pod_netns.entered(home):
+            missing += (f"{thing} (in the pod)" for thing in _missing(plan.pod, plan.mtu, pod))
+    if missing:
+        raise PodCheckError(tuple(missing))
+
+
+def _adapted(plan: PodPlan, host: Link | None, pod: Link | None) -> PodPlan:
+    """The plan, or what is to be asked of the links instead if they are another program's."""
+    # Ours have the plan's addresses; one that somebody changed leaves the other, and is missed.
+    if host is None or pod is None or host.mac == plan.host.mac or pod.mac == plan.pod.mac:
+        return plan
+    return replace(
+        plan,
+        mtu=host.mtu,
+        host=replace(plan.host, mac=host.mac or plan.host.mac, addresses=(), sysctls=()),
+        pod=replace(plan.pod, mac=pod.mac or plan.pod.mac, routes=(), neighbours=(), sysctls=()),
+    )
+
+
+def _missing(end: LinkEnd, mtu: int, connection: Connection) -> list[str]:
+    link = find_link(end.name, connection)
+    if link is None:
+        return [f"link {end.name}"]
+    missing: list[str] = []
+    if link.state is not LinkState.UP:
+        missing.append(f"link {end.name} up")
+    if link.mtu != mtu:
+        missing.append(f"MTU {mtu} on {end.name} (it is {link.mtu})")
+    if link.mac != end.mac:
+        missing.append(f"hardware address {end.mac} on {end.name} (it is {link.mac})")
+    if link.alias != end.alias:
+        missing.append(f"alias {end.alias!r} on {end.name} (it is {link.alias!r})")
+    names = {link.index: link.name}
+    actual: set[object] = set()
+    families = {address.family for address in end.addresses} | {route.family for route in end.routes}
+    for family in families:
+        actual |= _parsed(connection.dump(dump_addresses(family)), parse_address, names)
+        actual |= _parsed(connection.dump(dump_neighbours(family)), parse_neighbour, names)
+        for table in {route.table for route in end.routes}:
+            actual |= _parsed(connection.dump(dump_routes(family, table)), parse_route, names)
+    wanted = (*end.addresses, *end.neighbours, *end.routes)
+    missing += (str(thing) for thing in wanted if thing not in actual)
+    missing += (f"{sysctl.path} = {sysctl.value}" for sysctl in missing_sysctls(end.sysctls))
+    return missing
+
+
+def _parsed(
+    bodies: list[bytes], parse: Callable[[bytes, dict[int, LinkName]], object], names: dict[int, LinkName]
+) -> set[object]:
+    return {thing for body in bodies if (thing := parse(body, names)) is not None}

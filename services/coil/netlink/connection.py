@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Final
 
 from coil.netlink.error import KernelError, NetlinkError
-from coil.netlink.request import Request
 from coil.netlink.wire import (
     HEADER,
     NLM_F_ACK,
@@ -23,6 +22,7 @@ from coil.netlink.wire import (
     NLMSG_DONE,
     NLMSG_ERROR,
     NLMSGERR_ATTR_MSG,
+    Request,
     parse_attributes,
     parse_text,
     split_messages,

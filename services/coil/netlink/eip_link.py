@@ -1,7 +1,9 @@
-"""The link that floating addresses hang on, the addresses, and who answers for them. Runs in a worker's thread.
+"""The link that floating addresses hang on, the addresses, who answers for them, and the links on which they are looked
+for. Runs in a worker's thread.
 
     ensure_eip_link(name, connection)                                          a dummy, or a bridge without ports
     sync_eips(name, eips, parent=..., connection=...) -> AddressChanges        exactly these, none before it may
+    read_parents(connection, without=...)                                      the links by which the node is reached
 
 IPv4: the kernel answers ARP for an address of any link on every link (as long as arp_ignore is 0). IPv6: it answers
 solicitations for addresses of the link that asks only (ndisc_recv_ns), and the groups that solicitations are sent to
@@ -14,20 +16,51 @@ from ipaddress import IPv6Address, ip_interface
 from typing import Final
 
 from coil.kernel.address import Address, NeighbourProxy
-from coil.kernel.family import Family, IPAddress
+from coil.kernel.family import Family, IPAddress, IPInterface
 from coil.kernel.link import Link, LinkName, LinkState, Sysctl
 from coil.kernel.mark import MARK_PROTOCOL
 from coil.kernel.parent import ParentLink, select_announcers
-from coil.netlink.address_message import new_host_address
-from coil.netlink.address_sync import AddressChanges, sync_addresses
+from coil.netlink.address import AddressChanges, dump_addresses, new_host_address, parse_address, sync_addresses
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
-from coil.netlink.link_message import get_link, new_virtual_link, parse_link, set_up
-from coil.netlink.link_table import find_link, read_links
-from coil.netlink.neighbour_message import delete_proxy, dump_proxies, parse_proxy, put_proxy
-from coil.netlink.parent_table import read_parents
+from coil.netlink.link import find_link, get_link, new_virtual_link, parse_link, read_links, set_up
+from coil.netlink.neighbour import delete_proxy, dump_proxies, parse_proxy, put_proxy
 from coil.netlink.readiness import await_local
 from coil.netlink.sysctl import ensure_sysctls
+
+_MAC_LENGTH = len("00:00:00:00:00:00")
+
+
+def read_parents(connection: Connection, *, without: Collection[LinkName] = ()) -> list[ParentLink]:
+    """All links that are up, speak Ethernet and have an address, but for those named."""
+    links = read_links(connection)
+    names = {link.index: link.name for link in links}
+    interfaces: dict[LinkName, list[IPInterface]] = {}
+    for family in Family:
+        for body in connection.dump(dump_addresses(family)):
+            if (address := parse_address(body, names)) is not None:
+                interfaces.setdefault(address.device, []).append(address.interface)
+    return [
+        ParentLink(
+            name=link.name, index=link.index, mac=link.mac, mtu=link.mtu, interfaces=tuple(interfaces[link.name])
+        )
+        for link in links
+        if link.name in interfaces
+        and link.name not in without
+        and link.state is LinkState.UP
+        and link.mac is not None
+        and len(link.mac) == _MAC_LENGTH
+        and any(octet not in "0:" for octet in link.mac)  # the loopback's is zero
+    ]
+
+
+def find_parent(address: IPAddress, connection: Connection, *, without: Collection[LinkName] = ()) -> ParentLink:
+    """The link that carries the node's address. Raises NetlinkError where no Ethernet link that is up does."""
+    for link in read_parents(connection, without=without):
+        if link.has(address):
+            return link
+    raise NetlinkError(f"no Ethernet link that is up has the node's address {address}")
+
 
 EIP_KINDS: Final = ("dummy", "bridge")
 """What the link may be, in the order of preference. Not every kernel has dummies."""

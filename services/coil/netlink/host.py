@@ -19,25 +19,17 @@ from coil.kernel.family import IPAddress
 from coil.kernel.link import Link, LinkName, MacAddress, Sysctl
 from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
-from coil.netlink import (
-    attachment,
-    inspection,
-    kernel_module,
-    link_table,
-    peer_address,
-    peer_namespace,
-    route_sync,
-    rule_sync,
-)
-from coil.netlink.attachment import AttachedPod
+from coil.netlink import attachment, kernel_module, peer_namespace, route, rule
+from coil.netlink.address import read_peer_addresses
 from coil.netlink.connection import Connection
 from coil.netlink.error import NamespaceError, NetlinkError
-from coil.netlink.link_watch import LinkWatch, open_event_socket
+from coil.netlink.link import read_links
+from coil.netlink.monitor import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
 from coil.netlink.peer_namespace import PeerNamespaces
 from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
-from coil.netlink.route_sync import RouteAdditions
-from coil.netlink.sysctl import apply_sysctls
+from coil.netlink.route import RouteAdditions
+from coil.netlink.sysctl import apply_sysctls, ensure_sysctls
 from coil.netlink.worker import Worker
 from coil.podnet.alias import PodAlias, parse_alias
 from coil.podnet.plan import PodPlan
@@ -105,13 +97,13 @@ class HostNetwork:
         """The host ends of all pods' veth, known by their alias."""
         return [
             PodLink(name=link.name, index=link.index, mac=link.mac, alias=alias)
-            for link in await self._connected(link_table.read_links)
+            for link in await self._connected(read_links)
             if (alias := parse_alias(link.alias)) is not None
         ]
 
     async def pod_routes(self, table: int) -> list[Route]:
         """The routes of one table, of both families and all protocols."""
-        return await self._connected(lambda connection: route_sync.read_routes(table, connection))
+        return await self._connected(lambda connection: route.read_routes(table, connection))
 
     async def pod_addresses(self, links: Collection[LinkName]) -> dict[LinkName, tuple[IPAddress, ...]]:
         """The addresses at the pod's end of each veth, those for the link left out; in each family what was added first
@@ -119,7 +111,7 @@ class HostNetwork:
 
         A link that is gone is not in the answer. Raises NetlinkError where the kernel would not tell.
         """
-        return await self._connected(lambda connection: peer_address.read_peer_addresses(links, connection))
+        return await self._connected(lambda connection: read_peer_addresses(links, connection))
 
     async def add_routes(self, routes: Collection[Route]) -> RouteAdditions:
         """Add each route to what is there, and replace nothing: who has the place keeps it, and the route is refused.
@@ -127,7 +119,7 @@ class HostNetwork:
         Idempotent: a route that is there is fine, and so is one whose link is gone. Raises NetlinkError for the first
         that the kernel did not take.
         """
-        return await self._connected(lambda connection: route_sync.add_routes(routes, connection))
+        return await self._connected(lambda connection: route.add_routes(routes, connection))
 
     async def uplink(self, node_addresses: Collection[IPAddress] = ()) -> Link:
         """The link that has one of the node's addresses, or else the one its default route leaves by; its
@@ -135,17 +127,19 @@ class HostNetwork:
 
         Raises NetlinkError if there is neither.
         """
-        return await self._connected(lambda connection: route_sync.find_uplink(node_addresses, connection))
+        return await self._connected(lambda connection: route.find_uplink(node_addresses, connection))
 
     async def ensure_sysctls(self, sysctls: Collection[Sysctl]) -> None:
-        """Write the sysctls, in the host's namespace. Idempotent. Raises NetlinkError."""
-        await self._reading.run(apply_sysctls, sysctls)
+        """Write the sysctls that say something else, in the host's namespace. Idempotent. Raises NetlinkError that says
+        what to do.
+        """
+        await self._reading.run(ensure_sysctls, sysctls)
 
     async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:
         """Make each rule exist once, and no other of the same protocols. Idempotent; a cancelled call may
         still take effect.
         """
-        return await self._connected(lambda connection: rule_sync.ensure_rules(rules, connection))
+        return await self._connected(lambda connection: rule.ensure_rules(rules, connection))
 
     async def sync_routes(self, *, table: int, protocol: int, wanted: Collection[Route]) -> RouteChanges:
         """Make `wanted` the routes of `protocol` in `table`; leave those of other protocols alone.
@@ -166,11 +160,11 @@ class HostNetwork:
 
         def job() -> RouteChanges:
             with Connection() as connection:
-                return route_sync.sync_routes(table=table, protocol=protocol, plan=plan, connection=connection)
+                return route.sync_routes(table=table, protocol=protocol, plan=plan, connection=connection)
 
         return await self._routing.run(job)
 
-    async def attach_pod(self, plan: PodPlan, netns: NetnsPath) -> AttachedPod:
+    async def attach_pod(self, plan: PodPlan, netns: NetnsPath) -> None:
         """Make the veth of `plan` between the host and the namespace at `netns`. All or nothing.
 
         When it returns, connections both ways work. Raises NamespaceError, LinkExistsError (not idempotent:
@@ -181,7 +175,7 @@ class HostNetwork:
         """
         job = self._attaching.submit(self._attach, plan, netns)
         try:
-            return await asyncio.shield(asyncio.wrap_future(job))
+            await asyncio.shield(asyncio.wrap_future(job))
         except asyncio.CancelledError as cancelled:
             if not job.cancel():
                 try:
@@ -190,11 +184,11 @@ class HostNetwork:
                     raise cancelled from error
             raise
 
-    def _attach(self, plan: PodPlan, netns: NetnsPath) -> AttachedPod:
+    def _attach(self, plan: PodPlan, netns: NetnsPath) -> None:
         with Namespace(netns) as pod_netns:
-            return attachment.attach(plan, pod_netns, home=self._home)
+            attachment.attach(plan, pod_netns, home=self._home)
 
-    async def _undo(self, job: Future[AttachedPod], host_name: LinkName) -> None:
+    async def _undo(self, job: Future[None], host_name: LinkName) -> None:
         try:
             await asyncio.wrap_future(job)
         except Exception:
@@ -208,7 +202,7 @@ class HostNetwork:
 
         def check() -> None:
             with Namespace(netns) as pod_netns:
-                inspection.check(plan, pod_netns, home=self._home)
+                attachment.check(plan, pod_netns, home=self._home)
 
         await self._reading.run(check)
 

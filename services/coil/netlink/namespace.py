@@ -1,18 +1,21 @@
-"""Network namespaces: opened by path, entered by a thread.
+"""Network namespaces: opened by path, entered by a thread, and their numbers (linux/net_namespace.h).
 
 A thread's namespace decides where its new sockets live and what it sees below /proc/sys/net; a socket stays
-where it was made. Only threads of the worker enter namespaces.
+where it was made. Only threads of the worker enter namespaces. Each namespace counts those that its links lead to.
 """
 
 import ctypes
 import errno
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from coil.netlink.error import NamespaceError
+from coil.netlink.wire import Request, attribute_u32, parse_attributes, parse_s32
 
 _CLONE_NEWNET = 0x40000000
 _CURRENT = Path("/proc/thread-self/ns/net")
@@ -76,3 +79,22 @@ class Namespace:
             yield
         finally:
             home.enter()
+
+
+RTM_GETNSID: Final = 90
+
+_RTGEN = struct.Struct("=Bxxx")  # family
+_NETNSA_NSID = 1
+_NETNSA_FD = 3
+_NOT_ASSIGNED = -1
+
+
+def get_netns_number(fd: int) -> Request:
+    """Ask for the number that the socket's namespace has for the one that is open as `fd`."""
+    return Request(RTM_GETNSID, 0, _RTGEN.pack(0) + attribute_u32(_NETNSA_FD, fd), ("find the number of a namespace",))
+
+
+def parse_netns_number(body: bytes) -> int | None:
+    """Read the answer; None where it has no number, so that no link leads there."""
+    number = parse_s32(parse_attributes(body, _RTGEN.size)[_NETNSA_NSID])
+    return None if number == _NOT_ASSIGNED else number

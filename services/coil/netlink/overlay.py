@@ -17,20 +17,20 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.link import LinkName, Sysctl, forwarding_sysctls
 from coil.kernel.parent import ParentLink
 from coil.kernel.vxlan import VXLAN_KIND, OverlayPeer, PeerChanges, Vxlan
-from coil.netlink import announcement, eip_link, mark_sync, parent_table, vxlan_sync
-from coil.netlink.address_sync import AddressChanges
+from coil.netlink import announcement, eip_link
+from coil.netlink.address import AddressChanges
 from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
-from coil.netlink.link_table import find_link
-from coil.netlink.link_watch import open_event_socket
-from coil.netlink.mark_sync import MarkChanges
+from coil.netlink.link import find_link
+from coil.netlink.mark import MarkChanges, remove_marks, sync_marks
+from coil.netlink.monitor import OverlayWatch, open_event_socket
 from coil.netlink.namespace import Namespace
-from coil.netlink.overlay_watch import OverlayWatch
 from coil.netlink.removal import remove_links
 from coil.netlink.sysctl import ensure_sysctls, read_sysctl
+from coil.netlink.vxlan import ensure_vxlan, sync_peers
 from coil.netlink.worker import Worker
 
 TUNNEL_LINK: Final = LinkName("egress.vxlan")
@@ -85,7 +85,7 @@ class OverlayNetwork:
         """The link that has the node's address, from now on watched as ours are. Raises NetlinkError if none has."""
         parent = await self._connected(
             self._eips,
-            lambda connection: parent_table.find_parent(address, connection, without=(self._tunnel, self._eip_device)),
+            lambda connection: eip_link.find_parent(address, connection, without=(self._tunnel, self._eip_device)),
         )
         self._watch.follow(parent.name, parent.index)
         return parent
@@ -110,15 +110,13 @@ class OverlayNetwork:
         if vxlan.name != self._tunnel:
             raise ValueError(f"the tunnel's link is {self._tunnel}, not {vxlan.name}")
         self._parent = vxlan.parent
-        created = await self._connected(self._mesh, lambda connection: vxlan_sync.ensure_vxlan(vxlan, connection))
+        created = await self._connected(self._mesh, lambda connection: ensure_vxlan(vxlan, connection))
         await self._follow(self._mesh, self._tunnel)
         return created
 
     async def sync_peers(self, peers: Sequence[OverlayPeer]) -> PeerChanges:
         """Make `peers` all that the tunnel's link knows. Idempotent. Raises ValueError where two share an address."""
-        return await self._connected(
-            self._mesh, lambda connection: vxlan_sync.sync_peers(self._tunnel, peers, connection)
-        )
+        return await self._connected(self._mesh, lambda connection: sync_peers(self._tunnel, peers, connection))
 
     async def sync_marks(self, ways: Mapping[int, Collection[IPAddress]]) -> MarkChanges:
         """For each mark, by family, the tunnel address that packets which carry it are sent to; all marks there are.
@@ -126,9 +124,7 @@ class OverlayNetwork:
         A mark that is there before and after has a way at every instant. Idempotent. Raises ValueError; see
         `coil.kernel.mark.plan_marks`.
         """
-        return await self._connected(
-            self._mesh, lambda connection: mark_sync.sync_marks(self._tunnel, ways, connection)
-        )
+        return await self._connected(self._mesh, lambda connection: sync_marks(self._tunnel, ways, connection))
 
     async def ensure_eip_device(self) -> None:
         """Have the link of the EIPs there and up: a dummy, or a bridge without ports. Idempotent."""
@@ -157,7 +153,7 @@ class OverlayNetwork:
 
         def job() -> None:
             with Connection() as connection:
-                links = parent_table.read_parents(connection, without=(self._tunnel, self._eip_device))
+                links = eip_link.read_parents(connection, without=(self._tunnel, self._eip_device))
             announcement.announce(wanted, links, parent=parent, is_held=is_held)
 
         await self._eips.run(job)
@@ -185,7 +181,7 @@ class OverlayNetwork:
         _remove_link(self._eip_device, eip_link.EIP_KINDS, connection)
 
     def _remove_mesh(self, connection: Connection) -> None:
-        mark_sync.remove_marks(connection)
+        remove_marks(connection)
         _remove_link(self._tunnel, (VXLAN_KIND,), connection)
 
     async def _follow(self, worker: Worker, name: LinkName) -> None:
@@ -209,8 +205,7 @@ def _remove_link(name: LinkName, kinds: Collection[str], connection: Connection)
 
 
 def _ensure_sysctls(families: Collection[Family]) -> None:
-    switches = {Family.IPV4: "net/ipv4/ip_forward", Family.IPV6: "net/ipv6/conf/all/forwarding"}
-    ensure_sysctls(Sysctl(switches[family], "1") for family in Family if family in families)
+    ensure_sysctls(forwarding_sysctls(families))
     if read_sysctl(_LIBERAL) is not None:
         ensure_sysctls((Sysctl(_LIBERAL, "1"),))
     arp_ignore = read_sysctl("net/ipv4/conf/all/arp_ignore")

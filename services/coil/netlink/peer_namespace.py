@@ -24,10 +24,8 @@ from typing import Final
 from coil.kernel.link import Link, LinkName
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NamespaceError, NetlinkError
-from coil.netlink.link_message import get_link, set_alias
-from coil.netlink.link_table import find_link, read_links
-from coil.netlink.namespace import Namespace
-from coil.netlink.nsid_message import get_netns_number, parse_netns_number
+from coil.netlink.link import find_link, get_link, read_links, set_alias
+from coil.netlink.namespace import Namespace, get_netns_number, parse_netns_number
 from coil.podnet.alias import PodAlias, parse_alias, render_alias
 
 _MOUNTS: Final = (Path("/run/netns"), Path("/var/run/docker/netns"))

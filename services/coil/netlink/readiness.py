@@ -17,8 +17,8 @@ from coil.kernel.link import LinkName
 from coil.kernel.route import RouteType
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
-from coil.netlink.link_message import get_link, parse_link
-from coil.netlink.route_message import get_route, parse_route_type
+from coil.netlink.link import get_link, parse_link
+from coil.netlink.route import get_route, parse_route_type
 
 _PAUSES: Final = tuple(0.0001 * 1.5**attempt for attempt in range(24))
 """Seconds between looks at something that is about to happen: three seconds in all."""

@@ -2,7 +2,7 @@
 
 Two facts of the kernel make this worth a module (measured; net/core/dev.c). A deletion spends a fraction of a
 millisecond on the link and 15 ms more on a wait for the other processors, in which the link is already out of
-every table: `link_watch` tells of that moment. And a deletion of a whole group of links pays for its waits
+every table: `monitor.LinkWatch` reports that moment. And a deletion of a whole group of links pays for its waits
 once.
 
     remove(name) ─► pending ─► batch: set group on each, delete group (a thread, 20 ms) ─► next batch
@@ -20,11 +20,10 @@ from functools import partial
 from typing import Final
 
 from coil.kernel.link import LinkName
-from coil.netlink import link_group
 from coil.netlink.connection import Connection
 from coil.netlink.error import BusyError
-from coil.netlink.link_message import delete_group, set_group
-from coil.netlink.link_watch import LinkWatch
+from coil.netlink.link import DOOMED_GROUP, UNFINISHED_GROUP, delete_group, set_group
+from coil.netlink.monitor import LinkWatch
 from coil.netlink.worker import Worker
 
 _MAX_BATCH: Final = 64  # the kernel holds the lock of all links for the whole batch: 0.3 ms for each
@@ -91,9 +90,9 @@ class LinkRemoval:
 
 def remove_links(names: Collection[LinkName]) -> None:
     """Delete the links in one go. Runs in a thread, in the namespace of the links. Raises KernelError."""
-    marks = [set_group(name, link_group.DOOMED) for name in names]
+    marks = [set_group(name, DOOMED_GROUP) for name in names]
     with Connection() as connection:
-        connection.apply([*marks, delete_group(link_group.DOOMED)], tolerate=_GONE)
+        connection.apply([*marks, delete_group(DOOMED_GROUP)], tolerate=_GONE)
 
 
 def remove_unfinished() -> None:
@@ -101,7 +100,7 @@ def remove_unfinished() -> None:
     made.
     """
     with Connection() as connection:
-        connection.apply([delete_group(link_group.UNFINISHED)], tolerate=_GONE)
+        connection.apply([delete_group(UNFINISHED_GROUP)], tolerate=_GONE)
 
 
 def _observe(answer: asyncio.Future[None]) -> None:

@@ -1,12 +1,8 @@
-"""The frame of every netlink message: a header, a fixed struct, attributes (linux/netlink.h, RFC 3549 section
-2.2).
-
-Numbers are in the byte order of the machine, except where a name says otherwise. Everything is padded to four
-bytes.
-"""
+"""Netlink's framing (RFC 3549, linux/netlink.h): headers, attributes, and a request before it has a sequence number."""
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
 ATTRIBUTE = struct.Struct("=HH")  # length, type
@@ -120,3 +116,15 @@ def split_messages(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
             raise ValueError("truncated netlink message")
         yield kind, flags, sequence, datagram[offset + HEADER.size : offset + length]
         offset += (length + 3) & ~3
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One message. `doing` says what it is for, in an error's words; it is put into text only when there is
+    an error.
+    """
+
+    type: int
+    flags: int
+    body: bytes
+    doing: tuple[object, ...]

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from coil.kernel.address import Address, Neighbour
 from coil.kernel.family import Family, IPAddress, IPInterface
-from coil.kernel.link import LinkName, MacAddress, Sysctl
+from coil.kernel.link import LinkName, MacAddress, Sysctl, forwarding_sysctls
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteProtocol, RouteTable, link_scope
 from coil.kernel.rule import Rule
 from coil.podnet.alias import PodAlias, render_alias
@@ -133,9 +133,8 @@ def plan_rules(policy: RoutePolicy = DEFAULT_POLICY, families: Collection[Family
 
 
 def plan_forwarding(families: Collection[Family] = tuple(Family)) -> tuple[Sysctl, ...]:
-    """The sysctls that make a router of the node. They hold for the links that exist and for those to come."""
-    switches = {Family.IPV4: "net/ipv4/ip_forward", Family.IPV6: "net/ipv6/conf/all/forwarding"}
-    return tuple(Sysctl(switches[family], "1") for family in families)
+    """The sysctls that make a router of the node."""
+    return forwarding_sysctls(families)
 
 
 def _pod_end(name: LinkName, pairs: _Pairs, *, mac: MacAddress, host_mac: MacAddress) -> LinkEnd:

@@ -18,9 +18,8 @@ from coil.eip.eip_table import SETS, TABLE, TIMEOUTS, EipTableOptions, plan_eip_
 from coil.eip.gateway_lease import MARGIN
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 from coil.kernel.nft_table import TableFamily
-from coil.netlink.link_watch import open_event_socket
+from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
 from coil.netlink.namespace import Namespace
-from coil.netlink.table_watch import NETLINK_NETFILTER, TableWatch, unique_thread_name
 from coil.netlink.worker import Worker
 from coil.nft.element_sync import TableReconciler, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket

@@ -7,7 +7,7 @@ from coil.kernel.family import IPAddress
 from coil.kernel.link import LinkName
 from coil.kernel.route import Route
 from coil.netlink.host import NetnsPath, PodLink
-from coil.netlink.route_sync import RouteAdditions
+from coil.netlink.route import RouteAdditions
 from coil.podnet.plan import PodPlan
 
 

@@ -29,7 +29,7 @@ from coil.kernel.link import LinkName, parse_link_name
 from coil.kernel.route import Route
 from coil.netlink.error import NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
-from coil.netlink.route_sync import RouteAdditions
+from coil.netlink.route import RouteAdditions
 from coil.podnet.alias import PodAlias
 from coil.podnet.gateway import HostAddresses
 from coil.podnet.host_link import calico_link_name, random_link_name

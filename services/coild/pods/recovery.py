@@ -4,7 +4,7 @@
     pod table ────────► its addresses    ├─► attachments
     the pod itself ───► if that says too little
 
-Veths in the making are gone by now (`coil.netlink.link_group`), so a link with an alias of ours is a finished ADD, also
+Veths in the making are gone by now (`coil.netlink.link`), so a link with an alias of ours is a finished ADD, also
 when its routes are missing: others have emptied tables before. The pod still has its addresses then. But a pod may give
 itself any address, where it is allowed to; so what it says counts only as far as the books bear it out, and after what
 the routes say, which only the node writes.

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from coil.netlink.request import Request
-from coil.netlink.wire import HEADER
+from coil.netlink.wire import HEADER, Request
 
 
 def read(message_class: Any, request: Request) -> Any:

@@ -8,7 +8,7 @@ from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg
 
 from coil.kernel.family import Family
 from coil.kernel.flow import Endpoint, Flow
-from coil.netlink.conntrack_message import delete_flow, dump_flows, parse_flow, parse_source
+from coil.netlink.conntrack import delete_flow, dump_flows, parse_flow, parse_source
 from coil.netlink.wire import attribute
 
 _HEADER = 16

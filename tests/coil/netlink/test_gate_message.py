@@ -5,7 +5,7 @@ from pyroute2.netlink.rtnl.fibmsg import fibmsg
 
 from coil.kernel.family import Family
 from coil.kernel.mark import MarkGate
-from coil.netlink.rule_message import delete_gate, new_gate, parse_rule
+from coil.netlink.rule import delete_gate, new_gate, parse_rule
 from tests.coil.netlink.oracle import read
 
 GOTO, NOP, INVERT = 2, 3, 2  # linux/fib_rules.h

@@ -13,14 +13,14 @@ from coil.kernel.address import Address, Neighbour
 from coil.kernel.family import Family, IPAddress, IPInterface
 from coil.kernel.link import LinkName, MacAddress
 from coil.kernel.route import Route, RouteScope
-from coil.netlink.address_message import (
+from coil.netlink.address import (
     delete_address,
     new_address,
     new_host_address,
     parse_address,
     parse_address_index,
 )
-from coil.netlink.link_message import (
+from coil.netlink.link import (
     delete_group,
     delete_link,
     get_link,
@@ -31,8 +31,8 @@ from coil.netlink.link_message import (
     set_group,
     set_up,
 )
-from coil.netlink.neighbour_message import new_neighbour, parse_neighbour
-from coil.netlink.route_message import (
+from coil.netlink.neighbour import new_neighbour, parse_neighbour
+from coil.netlink.route import (
     delete_route,
     dump_link_routes,
     get_route,

@@ -9,7 +9,7 @@ from coil.kernel.address import Neighbour, NeighbourProxy
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName, MacAddress
 from coil.kernel.vxlan import ForwardingEntry
-from coil.netlink.neighbour_message import (
+from coil.netlink.neighbour import (
     delete_forwarding,
     delete_neighbour,
     delete_proxy,

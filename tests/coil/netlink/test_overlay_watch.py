@@ -14,12 +14,11 @@ from coil.kernel.address import Address
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName
 from coil.kernel.rule import Rule
-from coil.netlink.address_message import delete_address, new_address
-from coil.netlink.link_message import new_virtual_link
-from coil.netlink.overlay_watch import OverlayWatch
-from coil.netlink.request import Request
-from coil.netlink.rule_message import delete_rule
-from coil.netlink.wire import HEADER
+from coil.netlink.address import delete_address, new_address
+from coil.netlink.link import new_virtual_link
+from coil.netlink.monitor import OverlayWatch
+from coil.netlink.rule import delete_rule
+from coil.netlink.wire import HEADER, Request
 from tests.coild.virtual_loop import pass_turns
 
 OURS, PARENT, OTHER = LinkName("egress.eip"), LinkName("eth0"), LinkName("veth1")

@@ -10,7 +10,7 @@ from pyroute2.netlink.rtnl.fibmsg import fibmsg
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName
 from coil.kernel.rule import Rule
-from coil.netlink.rule_message import append_rule, delete_rule, new_rule, parse_rule
+from coil.netlink.rule import append_rule, delete_rule, new_rule, parse_rule
 from coil.netlink.wire import attribute_u32
 from tests.coil.netlink.oracle import read
 

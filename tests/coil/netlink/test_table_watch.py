@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coil.kernel.nft_table import TableFamily
-from coil.netlink.table_watch import LARGE, LATER, TableWatch, unique_thread_name
+from coil.netlink.monitor import LARGE, LATER, TableWatch, unique_thread_name
 from coil.netlink.wire import HEADER, attribute_text, attribute_u32
 from tests.coild.virtual_loop import pass_turns
 

@@ -10,8 +10,8 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName, LinkState
 from coil.kernel.tunnel import Tunnel, catch_all, tunnel_name
-from coil.netlink.link_message import new_virtual_link, parse_link
-from coil.netlink.tunnel_message import new_catch_all, new_tunnel, parse_tunnel, set_tunnel
+from coil.netlink.link import new_virtual_link, parse_link
+from coil.netlink.tunnel import new_catch_all, new_tunnel, parse_tunnel, set_tunnel
 from tests.coil.netlink.oracle import read
 
 

@@ -9,8 +9,8 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from coil.kernel.family import IPAddress
 from coil.kernel.link import LinkName, MacAddress
 from coil.kernel.vxlan import Vxlan, VxlanState
-from coil.netlink.link_message import new_virtual_link, parse_link, set_mac, set_mtu
-from coil.netlink.vxlan_message import new_vxlan, parse_vxlan, set_vxlan
+from coil.netlink.link import new_virtual_link, parse_link, set_mac, set_mtu
+from coil.netlink.vxlan import new_vxlan, parse_vxlan, set_vxlan
 from coil.netlink.wire import attribute_be16, attribute_u8, attribute_u32
 from tests.coil.netlink.oracle import read
 

@@ -13,12 +13,12 @@ from coil.kernel.address import Neighbour, NeighbourProxy
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName, MacAddress
 from coil.kernel.vxlan import ForwardingEntry
-from coil.netlink.request import Request
 from coil.netlink.wire import (
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
     NLM_F_REPLACE,
+    Request,
     attribute,
     attribute_u8,
     attribute_u32,

@@ -11,10 +11,9 @@ from coil.kernel.route import Route, diff_routes
 from coil.kernel.rule import RuleChanges
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
-from coil.netlink.link_table import find_link
-from coil.netlink.route_message import delete_route, dump_link_routes, parse_route, replace_route
-from coil.netlink.rule_message import delete_gate, new_gate
-from coil.netlink.rule_sync import sync_rules
+from coil.netlink.link import find_link
+from coil.netlink.route import delete_route, dump_link_routes, parse_route, replace_route
+from coil.netlink.rule import delete_gate, new_gate, sync_rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,15 @@
-"""The tunnel's link, and what it knows of its peers. Runs in a worker's thread, in the namespace of the link.
+"""VXLAN: the codec (IFLA_VXLAN_*, linux/if_link.h), the tunnel's link, and what it knows of its peers.
 
     ensure_vxlan(vxlan, connection) -> bool               True if it was made anew, without peers and routes
     sync_peers(name, peers, connection) -> PeerChanges
 
-Both begin with what the kernel says, so they repair whatever somebody else has changed.
+Both begin with what the kernel says, so they repair whatever somebody else has changed. A change names only what is to
+change: the kernel keeps the rest (vxlan_nl2conf). Runs in a worker's thread, in the namespace of the link.
 """
 
 import errno
 from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import Final
 
 from coil.kernel.family import Family
@@ -19,17 +21,26 @@ from coil.kernel.vxlan import (
     PeerTable,
     Vxlan,
     VxlanChange,
+    VxlanState,
     diff_peers,
     diff_vxlan,
     plan_peers,
 )
-from coil.netlink.address_message import new_address
-from coil.netlink.address_sync import sync_addresses
+from coil.netlink.address import new_address, sync_addresses
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
-from coil.netlink.link_message import get_link, parse_link, set_mac, set_mtu, set_up
-from coil.netlink.link_table import find_link
-from coil.netlink.neighbour_message import (
+from coil.netlink.link import (
+    change_virtual_link,
+    find_link,
+    get_link,
+    new_virtual_link,
+    parse_link,
+    parse_link_data,
+    set_mac,
+    set_mtu,
+    set_up,
+)
+from coil.netlink.neighbour import (
     delete_forwarding,
     delete_neighbour,
     dump_forwarding,
@@ -41,7 +52,62 @@ from coil.netlink.neighbour_message import (
 )
 from coil.netlink.removal import remove_links
 from coil.netlink.sysctl import ensure_sysctls
-from coil.netlink.vxlan_message import new_vxlan, parse_vxlan, set_vxlan
+from coil.netlink.wire import (
+    Request,
+    attribute,
+    attribute_be16,
+    attribute_u8,
+    attribute_u32,
+    parse_attributes,
+    parse_be16,
+    parse_u8,
+    parse_u32,
+)
+
+_ID = 1
+_GROUP = 2
+_LINK = 3
+_LOCAL = 4
+_LEARNING = 7
+_PORT = 15
+_GROUP6 = 16
+_LOCAL6 = 17
+_COLLECT_METADATA = 25
+_NOT_PLAIN = (_GROUP, _LINK, _GROUP6)
+
+
+def new_vxlan(vxlan: Vxlan) -> Request:
+    """Make the link, down. EEXIST where its name is taken, or another link has its VNI on its port."""
+    data = attribute_u32(_ID, vxlan.vni) + attribute_be16(_PORT, vxlan.port) + _changeable(vxlan)
+    return new_virtual_link(vxlan.name, VXLAN_KIND, data, mtu=vxlan.mtu)
+
+
+def set_vxlan(vxlan: Vxlan) -> Request:
+    """Change what can be changed of the link of that name. EOPNOTSUPP where its family is another."""
+    return change_virtual_link(vxlan.name, VXLAN_KIND, _changeable(vxlan), mtu=0)
+
+
+def _changeable(vxlan: Vxlan) -> bytes:
+    local = _LOCAL if vxlan.local.version == 4 else _LOCAL6
+    return attribute(local, vxlan.local.packed) + attribute_u8(_LEARNING, 0)
+
+
+def parse_vxlan(body: bytes, link: Link) -> VxlanState | None:
+    """Read an RTM_NEWLINK message whose link is `link`; None if it is of another kind."""
+    if link.kind != VXLAN_KIND:
+        return None
+    data = parse_attributes(parse_link_data(body), 0)
+    local = data.get(_LOCAL) or data.get(_LOCAL6)
+    # A number on the way out (vxlan_fill_info), though it is read as one, too.
+    flow_based = _COLLECT_METADATA in data and data[_COLLECT_METADATA] != b"\0"
+    return VxlanState(
+        vni=parse_u32(data[_ID]) if _ID in data else 0,
+        port=parse_be16(data[_PORT]) if _PORT in data else 0,
+        local=ip_address(local) if local else None,
+        learning=bool(parse_u8(data[_LEARNING])) if _LEARNING in data else False,
+        plain=not flow_based and not any(kind in data for kind in _NOT_PLAIN),
+    )
+
 
 _ABSENT: Final = {errno.ENOENT, errno.ESRCH}
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coil.nat.turn import NamespaceExecutor
 from coil.netlink.error import BusyError
 from coil.netlink.namespace import Namespace
-from coil.netlink.worker import Worker
+from coil.netlink.worker import NamespaceExecutor, Worker
 
 _SECONDS = 20.0
 
@@ -114,7 +113,7 @@ async def test_the_namespace_is_closed_in_any_case(turns: NamespaceExecutor, tmp
 async def test_far_too_many_are_refused(
     turns: NamespaceExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coil.nat.turn._MOST", 1)
+    monkeypatch.setattr("coil.netlink.worker._MOST", 1)
     go_on = threading.Event()
     first = asyncio.ensure_future(turns.run(place(tmp_path, "a"), lambda: go_on.wait(_SECONDS)))
     await asyncio.sleep(0)

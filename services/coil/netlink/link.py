@@ -1,13 +1,23 @@
-"""Links on the wire: `struct ifinfomsg` and IFLA_* (linux/if_link.h, linux/veth.h)."""
+"""Links: the codec (`struct ifinfomsg` and IFLA_*, linux/if_link.h, linux/veth.h), reading them, and their groups.
 
+Groups are marks of a veth's first and last moments. They are part of the kernel's state and so survive a crash. A host
+end is born UNFINISHED and leaves that group when everything on both ends is there; whatever is in it when coild starts
+is the rest of an ADD that a crash cut off. DOOMED links are being deleted. Links of either group may be deleted by
+anyone at any time; the numbers are such that nobody else uses them by accident.
+"""
+
+import errno
 import struct
+from typing import Final
 
 from coil.kernel.link import Link, LinkName, LinkState, MacAddress
-from coil.netlink.request import Request
+from coil.netlink.connection import Connection
+from coil.netlink.error import KernelError
 from coil.netlink.wire import (
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
+    Request,
     attribute,
     attribute_s32,
     attribute_text,
@@ -186,3 +196,23 @@ def parse_link(body: bytes) -> Link:
         peer_index=parse_u32(attributes[_IFLA_LINK]) if _IFLA_LINK in attributes else 0,
         peer_netns=parse_s32(attributes[_IFLA_LINK_NETNSID]) if _IFLA_LINK_NETNSID in attributes else None,
     )
+
+
+DEFAULT_GROUP: Final = 0
+UNFINISHED_GROUP: Final = int.from_bytes(b"coil", "big")
+DOOMED_GROUP: Final = int.from_bytes(b"COIL", "big")
+
+
+def find_link(name: LinkName, connection: Connection) -> Link | None:
+    """The link of that name, or None."""
+    try:
+        return parse_link(connection.get(get_link(name)))
+    except KernelError as error:
+        if error.errno == errno.ENODEV:
+            return None
+        raise
+
+
+def read_links(connection: Connection) -> list[Link]:
+    """All links of the namespace."""
+    return [parse_link(body) for body in connection.dump(dump_links())]
