@@ -57,6 +57,10 @@ class Replica:
     def has_logged(self, event: str) -> bool:
         return any(line["event"] == event for line in self.lines())
 
+    def resyncs(self, controller: str) -> int:
+        """How often that controller has looked at everything."""
+        return sum(line["event"] == "resync" and line["controller"] == controller for line in self.lines())
+
     def metrics(self) -> dict[str, float]:
         """Its samples, by name and labels as they are written."""
         connection = HTTPConnection(str(LOCALHOST), self._metrics, timeout=10)

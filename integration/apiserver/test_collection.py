@@ -68,7 +68,7 @@ async def test_a_dead_node_that_holds_blocks_is_reported_once(world: IpamWorld) 
     await until(told, what="an Event on the node")
     for heartbeat in range(1, 4):
         await set_ready(world, node, "Unknown", since=since, heartbeat=heartbeat)
-    await until(swept_again(world), what="two more sweeps")
+    await until(resynced_again(world), what="two more resyncs")
     (event,) = await world.events(node)
     assert (event.type, event.reason, event.count) == ("Warning", "HoldsBlocks", 1)
     assert f"{pool} (2)" in event.message
@@ -116,7 +116,7 @@ async def test_blocks_that_are_not_what_they_should_be(world: IpamWorld) -> None
     for number in range(6):
         await world.ask(f"req{number}", node=node, pool=pool)
     await until(world.all_answered, what="answers")
-    await until(at_work(world), what="the first sweep")
+    await until(at_work(world), what="the first resync")
     names = [f"{pool}-{index}" for index in range(6)]
     sound = await world.client.get(ADDRESS_BLOCKS, names[0])
 
@@ -192,21 +192,20 @@ async def add_block(world: IpamWorld, name: str, *, index: int, ipv4: str, **lab
     return name
 
 
-SWEEP = "looking for what absent nodes have left"
-
-
 def at_work(world: IpamWorld) -> Any:
-    async def swept() -> bool:
-        return any(replica.has_logged(SWEEP) for replica in world.replicas)
+    """Holds after the leader's first look at all nodes and blocks."""
 
-    return swept
+    async def resynced() -> bool:
+        return any(replica.resyncs("node") and replica.resyncs("blockaudit") for replica in world.replicas)
+
+    return resynced
 
 
-def swept_again(world: IpamWorld) -> Any:
-    """Holds after two more sweeps."""
-    before = sum(line["event"] == SWEEP for line in world.replicas[0].lines())
+def resynced_again(world: IpamWorld) -> Any:
+    """Holds after the leader has looked for dead nodes twice more."""
+    before = world.replicas[0].resyncs("deadnode")
 
-    async def swept() -> bool:
-        return sum(line["event"] == SWEEP for line in world.replicas[0].lines()) >= before + 2
+    async def resynced() -> bool:
+        return world.replicas[0].resyncs("deadnode") >= before + 2
 
-    return swept
+    return resynced

@@ -241,9 +241,9 @@ async def test_a_request_of_a_node_that_does_not_exist_is_refused(world: IpamWor
     replica = await world.start_ready()
 
     async def swept() -> bool:
-        return replica.has_logged("looking for what absent nodes have left")
+        return replica.resyncs("node") > 0
 
-    await until(swept, what="the sweep at the beginning of a term, which would collect the request")
+    await until(swept, what="the resync at the beginning of a term, which would collect the request")
     name = await world.add_pool("pool", {"ipv4": "10.76.0.0/24"})
     node = NodeName(f"{world.name}-nowhere")
     body = {"metadata": {"name": f"{world.name}-req"}, "spec": {"nodeName": node, "poolName": name}}

@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass
 
 from coil.crd.names import PoolName
-from coil_ipam_controller.leadership import REQUEST_WORKERS
+from coil_ipam_controller.block_request_reconciler import WORKERS
 from integration.bench.ipam_stage import CONTROLLER, Stage
 from integration.bench.process_state import resident_megabytes
 
 _STOP_SECONDS = 20.0
-_SETTLE_SECONDS = 1.0
+_CONFIRM_SECONDS = 1.0
 """For the controller's watch to bring the last requests, before it may work."""
 
 
@@ -36,7 +36,7 @@ async def take_our_round(stage: Stage, pool: PoolName, subnet: str) -> Round:
     controller, _ = await stage.start_controller()
     try:
         await stage.add_requests(pool)
-        await asyncio.sleep(_SETTLE_SECONDS)
+        await asyncio.sleep(_CONFIRM_SECONDS)
         async with stage.answers(pool) as answered:
             began = await stage.hand_over()
             seconds = await answered - began
@@ -53,7 +53,7 @@ async def take_peer_round(stage: Stage, pool: PoolName, subnet: str) -> float:
     await stage.add_pool(pool, subnet)
     await stage.add_requests(pool)
     kubeconfig = await asyncio.to_thread(stage.plane.kubeconfig_for, CONTROLLER)
-    command = ["-m", "integration.bench.ipam_peer", str(kubeconfig), pool, str(REQUEST_WORKERS)]
+    command = ["-m", "integration.bench.ipam_peer", str(kubeconfig), pool, str(WORKERS)]
     peer = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -62,7 +62,7 @@ async def take_peer_round(stage: Stage, pool: PoolName, subnet: str) -> float:
         assert peer.stdout is not None
         if (await peer.stdout.readline()).strip() != b"ready":
             raise RuntimeError(f"the peer ended with code {await peer.wait()}")
-        await asyncio.sleep(_SETTLE_SECONDS)
+        await asyncio.sleep(_CONFIRM_SECONDS)
         async with stage.answers(pool) as answered:
             began = time.perf_counter()
             peer.stdin.write(b"\n")

@@ -18,7 +18,7 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.names import ANNOTATION_POOL, LABEL_NODE, NodeName, PoolName
 from coil.crd.resource import Resource
 from coil.ipam.layout import PlannedBlock
-from coil_ipam_controller.block_render import render_block
+from coil_ipam_controller.block_request_reconciler import render_block
 from integration.bench.bare_client import MERGE_PATCH, Call
 
 IMAGES = 50

@@ -1,6 +1,6 @@
 """Answers BlockRequests: each gets exactly one block, or a refusal that says why.
 
-The way of a request, three writes and (with a picture that is up to date) not one read:
+The way of a request: three writes and, with caches that are up to date, no read:
 1. choose the lowest free index of the pool, from the caches and the reservations of requests under way;
 2. promise: write the block's name into the request's status, on condition that the request has not changed;
 3. create the block of that name, labelled with the request's UID;
@@ -16,12 +16,12 @@ replaced its name is looked up, never taken for another's because a cache says s
 
 A refusal is final for its request, so it is never given on the word of a cache alone.
 
-A node deletes its request as soon as it has read the answer. One that is still there long after is dangling: its node
-has died in between, or runs a daemon that does not clean up. It is deleted, as nothing depends on it: the block says
-itself whose it is. One that has no answer yet is never deleted while its node exists.
+A node deletes its request as soon as it has read the answer. One that is still there long afterwards is dangling: its
+node has died in the meantime, or runs a daemon that does not clean up. It is deleted, as nothing depends on it: the
+block itself names its node. A request without an answer is never deleted while its node exists.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,24 +34,32 @@ from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, ConditionType, Pending, RefusalReason, Refused
 from coil.crd.builtin import NODES
-from coil.crd.meta import Condition
-from coil.crd.names import LABEL_VALUE_LENGTH, BlockName, is_object_name
+from coil.crd.meta import Condition, ObjectMeta, OwnerReference
+from coil.crd.names import (
+    FINALIZER,
+    LABEL_NODE,
+    LABEL_POOL,
+    LABEL_REQUEST,
+    LABEL_VALUE_LENGTH,
+    BlockName,
+    is_object_name,
+)
 from coil.ipam.index_set import IndexSet
 from coil.ipam.layout import PlannedBlock, parse_block_index
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, NotFoundError
+from coil.manager.term import Term
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder
-from coil_ipam_controller.block_render import render_block
-from coil_ipam_controller.cluster_view import BY_REQUEST, ClusterView
-from coil_ipam_controller.pool_event import tell_exhausted, tell_useless
-from coil_ipam_controller.pool_supply import describe_exhaustion, judge_pool
+from coil_ipam_controller.caches import BY_REQUEST, Caches
+from coil_ipam_controller.pool_supply import describe_exhaustion, judge_pool, report_exhausted, report_unusable
 
 DANGLING_SECONDS = 600.0
 """After which an answered request is deleted."""
 
 ATTEMPTS = 8
-"""Names tried in one go that turn out to be taken; then the caches get time to catch up."""
+"""Names tried in one reconcile that turn out to be taken; after that the caches get time to catch up."""
+WORKERS = 16
 
 
 class StaleCacheError(Exception):
@@ -59,7 +67,7 @@ class StaleCacheError(Exception):
 
 
 class RequestGoneError(Exception):
-    """The request was deleted, so nobody waits for an answer."""
+    """The request was deleted, so nothing waits for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +77,40 @@ class _Choice:
 
 
 class BlockRequestReconciler:
-    """`now` is the wall clock, in UTC, for the conditions."""
+    """The keys are names of requests. `index` follows the blocks of `caches`; `now` is the wall clock, in UTC.
+
+    Requests that dangle are looked for every `resync` seconds.
+    """
 
     def __init__(
         self,
         *,
         client: ApiClient,
-        view: ClusterView,
-        book: IndexSet,
+        caches: Caches,
+        index: IndexSet,
         recorder: Recorder,
+        resync: float,
         now: Callable[[], datetime],
         log: FilteringBoundLogger,
     ) -> None:
         self._client = client
-        self._view = view
-        self._book = book
+        self._caches = caches
+        self._index = index
         self._recorder = recorder
+        self._resync = resync
         self._now = now
         self._log = log
 
+    def setup(self, term: Term) -> None:
+        caches = self._caches
+        controller = term.controller("blockrequest", self.reconcile, workers=WORKERS)
+        controller.watch(caches.requests, _new_request)
+        controller.needs(caches.pools, caches.blocks, caches.nodes)
+        controller.resync(self.dangling, every=self._resync, at_start=True)
+
     async def reconcile(self, name: str) -> Result:
         """Answer the request of that name. Raises ConflictError when the cache lags behind: come again."""
-        request = self._view.requests.get(name)
+        request = self._caches.requests.get(name)
         if request is None or request.metadata.deleting:
             return DONE
         if not isinstance(request.outcome(), Pending):
@@ -100,12 +120,12 @@ class BlockRequestReconciler:
         try:
             await self._answer(request, log)
         except RequestGoneError:
-            log.info("block request went before its answer")
+            log.info("block request was deleted before it was answered")
         return DONE
 
     def dangling(self) -> list[str]:
-        """Requests that their nodes seem to have forgotten, by name."""
-        return [request.metadata.name for request in self._view.requests.items() if self._is_dangling(request)]
+        """Names of answered requests that their nodes seem to have forgotten."""
+        return [request.metadata.name for request in self._caches.requests.items() if self._is_dangling(request)]
 
     def _is_dangling(self, request: BlockRequest) -> bool:
         answered = [time for condition in request.status.conditions if (time := condition.last_transition_time)]
@@ -129,14 +149,14 @@ class BlockRequestReconciler:
             log.info("block found again", block=block.name)
             return
         refusal = await self._judge_node(request)
-        # A promised name that nobody has must be the one to try: a call that creates it may be under way.
+        # A promised name without a block must be tried first: a call that creates it may be under way.
         bound = "" if promised else promise
         for _ in range(ATTEMPTS):
             choice = refusal or await self._choose(request, bound)
             if isinstance(choice, Refused):
                 await self._refuse(request, choice)
                 log.warning("block request refused", reason=str(choice.reason), message=choice.message)
-                self._tell_pool(request, choice)
+                self._report(request, choice)
                 return
             request = await self._promise(request, choice.planned)
             if await self._create(request, choice):
@@ -144,16 +164,16 @@ class BlockRequestReconciler:
                 log.info("block created", block=choice.planned.name)
                 return
             log.info("block name is taken, trying another", block=choice.planned.name)
-            self._book.concede(choice.planned, request.uid)
+            self._index.concede(choice.planned, request.uid)
             bound = ""
         raise StaleCacheError(f"{ATTEMPTS} block names in a row were taken")
 
     async def _find_block(self, request: BlockRequest) -> AddressBlock | None:
-        """A block that was created for this request by a controller that made no promises.
+        """A block that was created for this request by a controller that writes no promises (Coil v2).
 
         The cache finds it, the API server confirms it.
         """
-        known = self._view.blocks.by_index(BY_REQUEST, request.uid)
+        known = self._caches.blocks.by_index(BY_REQUEST, request.uid)
         for block in sorted(known, key=lambda block: block.index):
             live = await self._live_block(block.name)
             if live is not None and _answers(live, request):
@@ -165,7 +185,7 @@ class BlockRequestReconciler:
         if len(name) > LABEL_VALUE_LENGTH:
             message = f"the name of the node {name!r} does not fit into a label"
             return Refused(RefusalReason.INVALID_NODE, message)
-        if self._view.nodes.get(name) is not None:
+        if self._caches.nodes.get(name) is not None:
             return None
         try:
             if is_object_name(name):
@@ -176,7 +196,7 @@ class BlockRequestReconciler:
         return Refused(RefusalReason.NO_SUCH_NODE, f"there is no node {name!r}")
 
     async def _choose(self, request: BlockRequest, bound: str) -> _Choice | Refused:
-        cached = self._view.pools.get(request.spec.pool_name)
+        cached = self._caches.pools.get(request.spec.pool_name)
         choice = self._choose_from(cached, request, bound)
         if isinstance(choice, Refused):
             choice = self._choose_from(await self._live_pool(request.spec.pool_name), request, bound)
@@ -187,15 +207,15 @@ class BlockRequestReconciler:
         name = request.spec.pool_name
         if pool is None:
             return Refused(RefusalReason.NO_SUCH_POOL, f"there is no address pool {name!r}")
-        layout = judge_pool(pool, self._view.pools.items())
+        layout = judge_pool(pool, self._caches.pools.items())
         if isinstance(layout, Refused):
             return layout
         index = parse_block_index(layout.pool, bound)
         if index is not None and index < layout.size:
             planned = layout.block_at(index)
-            self._book.take(planned, request.uid)
+            self._index.take(planned, request.uid)
             return _Choice(pool, planned)
-        free = self._book.reserve(layout, request.uid)
+        free = self._index.reserve(layout, request.uid)
         if free is None:
             return Refused(RefusalReason.OUT_OF_BLOCKS, describe_exhaustion(layout))
         return _Choice(pool, free)
@@ -205,7 +225,7 @@ class BlockRequestReconciler:
         try:
             return await self._write_status(request, {"addressBlockName": planned.name})
         except BaseException:
-            self._book.release(planned, request.uid)
+            self._index.release(planned, request.uid)
             raise
 
     async def _create(self, request: BlockRequest, choice: _Choice) -> bool:
@@ -219,8 +239,8 @@ class BlockRequestReconciler:
                 raise
             return _answers(live, request)
         finally:
-            # Also when nobody knows how the creation ended: others are not to try its index for now.
-            self._book.settle(choice.planned, request.uid)
+            # Also when the outcome of the creation is unknown: others are not to try its index for now.
+            self._index.settle(choice.planned, request.uid)
         return True
 
     async def _grant(self, request: BlockRequest, block: BlockName) -> None:
@@ -233,15 +253,15 @@ class BlockRequestReconciler:
         conditions = self._conditions(kinds, reason=refusal.reason, message=refusal.message)
         await self._write_status(request, {"addressBlockName": None, "conditions": conditions})
 
-    def _tell_pool(self, request: BlockRequest, refusal: Refused) -> None:
-        """That a request was refused concerns whoever looks after the pool, unless that is what they want."""
-        pool = self._view.pools.get(request.spec.pool_name)
+    def _report(self, request: BlockRequest, refusal: Refused) -> None:
+        """Report a refusal on its pool, too: that is where an admin can do something about it."""
+        pool = self._caches.pools.get(request.spec.pool_name)
         if pool is None or pool.metadata.deleting:
             return
         if refusal.reason == RefusalReason.OUT_OF_BLOCKS:
-            tell_exhausted(self._recorder, pool, refusal.message)
+            report_exhausted(self._recorder, pool, refusal.message)
         elif refusal.reason == RefusalReason.INVALID_POOL:
-            tell_useless(self._recorder, pool, refusal.message)
+            report_unusable(self._recorder, pool, refusal.message)
 
     def _conditions(self, kinds: Sequence[ConditionType], *, reason: str = "", message: str = "") -> Any:
         now = self._now()
@@ -277,6 +297,41 @@ class BlockRequestReconciler:
             return await self._client.get(ADDRESS_POOLS, name) if is_object_name(name) else None
         except NotFoundError:
             return None
+
+
+def render_block(planned: PlannedBlock, *, pool: AddressPool, request: BlockRequest) -> AddressBlock:
+    """The block that answers `request`, complete from its birth: a block without labels, owner or finalizer
+    would be nobody's."""
+    owner = OwnerReference(
+        api_version=ADDRESS_POOLS.api_version,
+        kind=ADDRESS_POOLS.kind,
+        name=pool.metadata.name,
+        uid=pool.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+    metadata = ObjectMeta(
+        name=planned.name,
+        labels={
+            LABEL_POOL: pool.metadata.name,
+            LABEL_NODE: request.spec.node_name,
+            LABEL_REQUEST: request.uid,
+        },
+        finalizers=(FINALIZER,),
+        owner_references=(owner,),
+    )
+    return AddressBlock(
+        metadata=metadata,
+        index=planned.index,
+        ipv4=None if planned.ipv4 is None else str(planned.ipv4),
+        ipv6=None if planned.ipv6 is None else str(planned.ipv6),
+    )
+
+
+def _new_request(old: BlockRequest | None, new: BlockRequest | None) -> Iterable[str]:
+    # Later changes are written here; a reconcile that fails is retried by its queue.
+    if old is None and new is not None and isinstance(new.outcome(), Pending):
+        yield new.metadata.name
 
 
 def _answers(block: AddressBlock, request: BlockRequest) -> bool:

@@ -1,51 +1,42 @@
-"""coil-ipam-controller: gives blocks of pools to nodes, and takes back those of nodes that are no more.
+"""coil-ipam-controller: gives address blocks of pools to nodes, and collects those of nodes that were deleted.
 
-Run by `python -m coil_ipam_controller`, any number of replicas. Wires the parts together and nothing else: all
-replicas keep their caches up to date, answer admission reviews and are ready; one of them, elected, works.
+Run by `python -m coil_ipam_controller`, any number of replicas. Wires the parts together and nothing else: every
+replica follows its caches, answers admission reviews and serves the inspection page; the leader reconciles.
 """
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.admission.assembly import WebhookService, start_admission
-from coil.crd.address_block import ADDRESS_BLOCKS
-from coil.crd.address_pool import ADDRESS_POOLS
-from coil.crd.block_request import BLOCK_REQUESTS
-from coil.crd.builtin import NODES
 from coil.crd.names import BlockName
-from coil.crd.resource import HasMetadata, Resource
 from coil.ipam.index_set import IndexSet
 from coil.ipam.layout import PlannedBlock
+from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
-from coil.kube.collection import Freshness
 from coil.manager.election import Election
-from coil.reconcile.cache import wait_synced
-from coil.reconcile.event_metric import EventMetrics
-from coil.reconcile.event_recorder import EventRecorder, Recorder
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
-from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.term import TermSource
+from coil.manager.manager import Manager
+from coil.manager.term import Term
+from coil.reconcile.event_recorder import Recorder
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
-from coil_ipam_controller.cluster_view import BLOCK_INDEXERS, REQUEST_INDEXERS, ClusterView
-from coil_ipam_controller.dead_node_metric import DeadNodeCollector
-from coil_ipam_controller.deps import Deps
-from coil_ipam_controller.inspection import start_cluster_inspection
-from coil_ipam_controller.leadership import Leadership, TermSources
+from coil_ipam_controller.address_pool_reconciler import AddressPoolReconciler
+from coil_ipam_controller.block_audit_reconciler import BlockAuditReconciler, doubtful_blocks
+from coil_ipam_controller.block_request_reconciler import BlockRequestReconciler
+from coil_ipam_controller.caches import Caches
+from coil_ipam_controller.dead_node import DeadNodeCollector, DeadNodeReconciler
+from coil_ipam_controller.inspection import BlockHistory, start_cluster_inspection
+from coil_ipam_controller.node_reconciler import NodeReconciler
 from coil_ipam_controller.pool_admission import PoolAdmission
-from coil_ipam_controller.pool_event import tell_passed_over
-from coil_ipam_controller.pool_metric import PoolCollector, doubtful_blocks
+from coil_ipam_controller.pool_status import PoolCollector, PoolStatusReconciler
+from coil_ipam_controller.pool_supply import report_passed_over
 from coil_ipam_controller.settings import Settings
-
-T = TypeVar("T", bound=HasMetadata)
 
 NAME = "coil-ipam-controller"
 
@@ -60,69 +51,97 @@ def main() -> int:
 async def assemble(settings: Settings, process: Process) -> None:
     """Start everything; returns once the caches are synced and this replica contends for the lease."""
     log = process.log
-    kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
-    informer_metrics = InformerMetrics(process.registry)
-
-    def follow(
-        resource: Resource[T],
-        indexers: Mapping[str, Callable[[T], Iterable[str]]],
-        freshness: Freshness = Freshness.LATEST,
-    ) -> Informer[T]:
-        collection = kube.collection(resource, freshness=freshness)
-        return Informer(collection, log=log, metrics=informer_metrics, indexers=indexers)
-
-    pools = follow(ADDRESS_POOLS, {})
-    # Tens of thousands, and no decision takes the cache's word for a block, or for the absence of a node: see
-    # BlockRequestReconciler and NodeReconciler.
-    blocks = follow(ADDRESS_BLOCKS, BLOCK_INDEXERS, Freshness.CACHED)
-    nodes = follow(NODES, {}, Freshness.CACHED)
-    requests = follow(BLOCK_REQUESTS, REQUEST_INDEXERS)
-    view = ClusterView(pools, blocks, requests, nodes)
-    # The book hears of a block before any controller does.
-    recorder = EventRecorder(kube, component=NAME, log=log, metrics=EventMetrics(process.registry))
-    process.spawn("events", recorder.run())
-    book = IndexSet(time.monotonic, passed_over=partial(_report_passed_over, log, recorder, view))
-    blocks.subscribe(book.observe)
-    sources = TermSources(TermSource(pools), TermSource(blocks), TermSource(requests), TermSource(nodes))
-    PoolCollector(view, process.registry)
     now = partial(datetime.now, UTC)
-    DeadNodeCollector(view, process.registry, after=settings.dead_node_after, now=now)
-
-    informers: dict[str, Informer[Any]] = {
-        "addresspools": pools,
-        "addressblocks": blocks,
-        "blockrequests": requests,
-        "nodes": nodes,
-    }
-    for name, informer in informers.items():
-        process.add_readiness(name, partial(_listed, informer))
-        process.spawn(name, informer.run())
-    admission = PoolAdmission(client=kube, known_pools=lambda: pools.items() if pools.synced else None, log=log)
-    place = WebhookService(NAME, settings.lease_namespace)
-    await start_admission(process, settings, admission.judges, client=kube, at=place)
-    await wait_synced(informers.values(), log=log)
-
-    metrics = ReconcileMetrics(process.registry)
-    leadership = Leadership(
-        Deps(client=kube, view=view, book=book, recorder=recorder, now=now, clock=time.monotonic, log=log),
-        policy=settings.policy,
-        sources=sources,
+    kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
+    manager = Manager(process)
+    caches = Caches.follow(manager, kube)
+    recorder = manager.event_recorder(kube)
+    # Subscribed for the life of the process, so it hears of a block before any controller does.
+    index = IndexSet(time.monotonic, passed_over=partial(_report_passed_over, log, recorder, caches))
+    caches.blocks.subscribe(index.observe)
+    PoolCollector(caches, process.registry)
+    DeadNodeCollector(caches, process.registry, after=settings.dead_node_after, now=now)
+    history = BlockHistory(caches, span=settings.inspect_history, now=now)
+    manager.add_runnable("history", history.run)
+    reconcilers = Reconcilers(
+        settings=settings,
+        client=kube,
+        caches=caches,
+        index=index,
+        recorder=recorder,
         doubtful=doubtful_blocks(process.registry).set,
-        metrics=metrics,
+        now=now,
+        clock=time.monotonic,
+        log=log,
     )
-    election = Election(process, settings, client=kube, metrics=metrics)
-    process.spawn("election", election.run(leadership.lead))
-    leads = election.holds_lease
-    start_cluster_inspection(settings, process, view=view, replica=election.identity, leads=leads, log=log)
+    manager.each_term(reconcilers.setup)
+
+    pools = caches.pools
+    admission = PoolAdmission(client=kube, known_pools=lambda: pools.items() if pools.synced else None, log=log)
+    service = WebhookService(NAME, settings.lease_namespace)
+    await start_admission(process, settings, admission.judges, client=kube, at=service)
+
+    election = Election(process, settings, client=kube, metrics=manager.metrics)
+    await manager.start(election)
+    start_cluster_inspection(settings, process, caches=caches, election=election, history=history)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconcilers:
+    """Makes the reconcilers of a term. `index` follows the blocks of `caches`.
+
+    `doubtful` is called with the number of blocks that need an admin. `now` is the wall clock in UTC, `clock` monotonic
+    seconds.
+    """
+
+    settings: Settings
+    client: ApiClient
+    caches: Caches
+    index: IndexSet
+    recorder: Recorder
+    doubtful: Callable[[int], None]
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+    log: FilteringBoundLogger
+
+    def setup(self, term: Term) -> None:
+        settings, client, caches, index, log = self.settings, self.client, self.caches, self.index, self.log
+        resync, recorder, now, clock = settings.gc_interval, self.recorder, self.now, self.clock
+        BlockRequestReconciler(
+            client=client, caches=caches, index=index, recorder=recorder, resync=resync, now=now, log=log
+        ).setup(term)
+        AddressPoolReconciler(client=client, caches=caches, index=index, log=log).setup(term)
+        PoolStatusReconciler(
+            client=client,
+            caches=caches,
+            index=index,
+            recorder=recorder,
+            nearly_full=settings.pool_nearly_full,
+            resync=resync,
+            now=now,
+            log=log,
+        ).setup(term)
+        NodeReconciler(
+            client=client, caches=caches, grace=settings.node_grace, resync=resync, clock=clock, log=log
+        ).setup(term)
+        DeadNodeReconciler(
+            caches=caches, recorder=recorder, after=settings.dead_node_after, resync=resync, now=now, log=log
+        ).setup(term)
+        BlockAuditReconciler(
+            client=client,
+            caches=caches,
+            recorder=recorder,
+            doubtful=self.doubtful,
+            resync=resync,
+            now=now,
+            clock=clock,
+            log=log,
+        ).setup(term)
 
 
 def _report_passed_over(
-    log: FilteringBoundLogger, recorder: Recorder, view: ClusterView, planned: PlannedBlock, holder: BlockName
+    log: FilteringBoundLogger, recorder: Recorder, caches: Caches, planned: PlannedBlock, holder: BlockName
 ) -> None:
     log.error("index passed over: its addresses are another block's", index=planned.name, holder=holder)
-    if (pool := view.pools.get(planned.pool)) is not None:
-        tell_passed_over(recorder, pool, planned.name, holder)
-
-
-def _listed(informer: Informer[Any]) -> str | None:
-    return None if informer.synced else f"not listed yet: {informer.last_error or 'no answer'}"
+    if (pool := caches.pools.get(planned.pool)) is not None:
+        report_passed_over(recorder, pool, planned.name, holder)

@@ -1,4 +1,4 @@
-"""What an admin reads about a pool: how much there is, how much is out, and what to mind. Pure.
+"""What an admin reads about a pool: its size, its use, and what needs attention; in its status and in the metrics.
 
 Two conditions. `Ready` says whether the pool may give blocks at all: its spec is valid, no older pool has the same
 addresses, nobody has deleted it. `Full` says whether there are any left, and in its reason whether that will be soon
@@ -6,54 +6,174 @@ addresses, nobody has deleted it. `Full` says whether there are any left, and in
 and `kubectl wait --for=condition=Full=false` waits for room.
 
 Everything is computed from the layout and a count, never block by block: a pool may have 2^59 of them.
+
+A change of a pool's spec is written at once, to all pools, as their overlaps are part of each one's state. Changes of
+blocks are gathered for `BATCH_WINDOW` first, so two thousand nodes that ask for a block make one write a second and not
+two thousand. What has not changed is not written. The conditions before are read from the pool itself, so a new leader
+does not report again what the last one has reported.
 """
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import AddressBlock
 from coil.crd.address_pool import (
+    ADDRESS_POOLS,
     MAX_COUNT,
     AddressPool,
     AddressPoolStatus,
     PoolCondition,
     PoolConditionType,
     PoolFill,
+    PoolObstacle,
     Usage,
 )
-from coil.crd.field_error import render_names
+from coil.crd.block_request import Refused
+from coil.crd.names import FINALIZER
+from coil.ipam.index_set import IndexSet
 from coil.ipam.layout import PoolLayout
-from coil_ipam_controller.pool_supply import Standing, describe_exhaustion
+from coil.kube.api_client import ApiClient
+from coil.kube.errors import NotFoundError
+from coil.manager.term import Term
+from coil.reconcile.controller import DONE, Result
+from coil.reconcile.event_recorder import Recorder
+from coil_ipam_controller.caches import BY_POOL, Caches
+from coil_ipam_controller.pool_supply import (
+    Holding,
+    Standing,
+    assess_pool,
+    describe_exhaustion,
+    judge_pool,
+    report_change,
+    report_in_use,
+)
 
-GIVES_BLOCKS = "GivesBlocks"
-NODES_NAMED = 5
-"""Nodes that the message of a dying pool names."""
+GIVES_BLOCKS: Final = "GivesBlocks"
+BATCH_WINDOW: Final = 1.0
+"""Seconds for which changes of blocks are gathered."""
+WORKERS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """Who keeps a pool from going."""
+class PoolStatusReconciler:
+    """The keys are names of pools. `index` follows the blocks of `caches`, `now` is the wall clock, in UTC.
 
-    blocks: int
-    reserved: int
-    by_node: tuple[tuple[str, int], ...]  # most blocks first
+    `nearly_full` is in percent of a pool's blocks. Every pool is looked at again after `resync` seconds: somebody may
+    have edited a status, or a write from here was overtaken by one of the last leader.
+    """
 
-    @classmethod
-    def of(cls, blocks: Iterable[AddressBlock]) -> "Holding":
-        found = list(blocks)
-        counts = Counter(block.node or "no node" for block in found)
-        by_node = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
-        return cls(len(found), sum(block.reserved for block in found), tuple(by_node))
+    def __init__(
+        self,
+        *,
+        client: ApiClient,
+        caches: Caches,
+        index: IndexSet,
+        recorder: Recorder,
+        nearly_full: int,
+        resync: float,
+        now: Callable[[], datetime],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._index = index
+        self._recorder = recorder
+        self._nearly_full = nearly_full
+        self._resync = resync
+        self._now = now
+        self._log = log
 
-    def __str__(self) -> str:
-        named = render_names([f"{node} ({count})" for node, count in self.by_node], shown=NODES_NAMED)
-        reserved = f", {self.reserved} of them reserved" if self.reserved else ""
-        return f"{self.blocks} blocks remain{reserved}: {named}"
+    def setup(self, term: Term) -> None:
+        controller = term.controller("poolstatus", self.reconcile, workers=WORKERS)
+        controller.watch(self._caches.pools, self.affected)
+        controller.watch(self._caches.blocks, _pools_of_block, batch_window=BATCH_WINDOW)
+        controller.resync(self._names, every=self._resync, at_start=True)
+
+    async def reconcile(self, name: str) -> Result:
+        """Bring the status of the pool of that name up to date. Raises ConflictError when the cache lags behind."""
+        pool = self._caches.pools.get(name)
+        # A new pool gets its finalizer first, which is another event: no two writes for one version of it.
+        if pool is None or not (pool.metadata.deleting or FINALIZER in pool.metadata.finalizers):
+            return DONE
+        deleting = pool.metadata.deleting
+        holding = Holding.of(self._caches.blocks.by_index(BY_POOL, name)) if deleting else None
+        status = plan_status(
+            pool,
+            assess_pool(pool, self._caches.pools.items()),
+            used=self._index.used(pool.name),
+            holding=holding,
+            nearly_full=self._nearly_full,
+            now=self._now(),
+        )
+        if status == pool.status:
+            return DONE
+        try:
+            await self._client.patch(ADDRESS_POOLS, name, render_status(pool, status), subresource="status")
+        except NotFoundError:
+            return DONE
+        report_change(self._recorder, pool, status)
+        ready = pool.status.condition(PoolConditionType.READY)
+        if holding is not None and holding.blocks and (ready is None or ready.reason != PoolObstacle.DELETING):
+            report_in_use(self._recorder, pool, holding)
+            self._log.info("pool waits for its blocks", pool=name, held=str(holding))
+        return DONE
+
+    def affected(self, old: AddressPool | None, new: AddressPool | None) -> Iterable[str]:
+        """The pools whose status may differ after that change of one: all, unless only a status was written."""
+        if old is None or new is None or _matters(old) != _matters(new):
+            yield from self._names()
+
+    def _names(self) -> list[str]:
+        return [pool.name for pool in self._caches.pools.items()]
+
+
+def _pools_of_block(old: AddressBlock | None, new: AddressBlock | None) -> Iterable[str]:
+    """Pools that have a block more or less."""
+    before, after = ((block.pool, block.index) if block is not None else None for block in (old, new))
+    if before != after:
+        yield from {place[0] for place in (before, after) if place is not None and place[0]}
+
+
+def _matters(pool: AddressPool) -> tuple[object, ...]:
+    return pool.spec, pool.metadata.generation, pool.metadata.deleting, FINALIZER in pool.metadata.finalizers
+
+
+class PoolCollector(Collector):
+    """The fill level of every pool, read from the caches at the moment of a scrape, so that it cannot be stale.
+
+    A pool that gives no blocks has a maximum of 0. Every replica reports it, leader or not; take the `max by (pool)`.
+    """
+
+    def __init__(self, caches: Caches, registry: CollectorRegistry) -> None:
+        self._caches = caches
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        # Without it the registration would scrape, and the caches may not be filled yet.
+        yield from self._families()
+
+    def collect(self) -> Iterator[Metric]:
+        most, allocated = self._families()
+        pools = self._caches.pools.items()
+        for pool in pools:
+            layout = judge_pool(pool, pools)
+            most.add_metric([pool.name], 0 if isinstance(layout, Refused) else layout.size)
+            allocated.add_metric([pool.name], len(self._caches.blocks.by_index(BY_POOL, pool.name)))
+        yield most
+        yield allocated
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily("coil_controller_max_blocks", "Blocks that the pool can have.", labels=["pool"]),
+            GaugeMetricFamily("coil_controller_allocated_blocks", "Blocks of the pool that exist.", labels=["pool"]),
+        )
 
 
 def plan_status(

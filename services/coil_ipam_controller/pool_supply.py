@@ -1,13 +1,33 @@
-"""Which pools can give blocks: the rules of a pool by itself, and its peace with the other pools. Pure."""
+"""Which pools can give blocks, why others cannot, and the Events that say so.
 
+A pool has to keep the rules by itself and must not overlap an older one. The Events are here so that the reconcilers
+which find a pool unusable report it in the same words: no message has a count that changes, so repetitions become one
+Event with a growing count.
+"""
+
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coil.crd.address_pool import AddressPool, PoolObstacle
+from coil.crd.address_block import AddressBlock
+from coil.crd.address_pool import (
+    ADDRESS_POOLS,
+    AddressPool,
+    AddressPoolStatus,
+    PoolConditionType,
+    PoolFill,
+    PoolObstacle,
+)
 from coil.crd.block_request import RefusalReason, Refused
-from coil.crd.field_error import render_errors
+from coil.crd.field_error import render_errors, render_names
+from coil.crd.names import BlockName
 from coil.crd.pool_validation import validate_disjoint
 from coil.ipam.layout import InvalidPoolError, PoolLayout, parse_layout
+from coil.reconcile.event_recorder import Recorder
+from coil.reconcile.event_series import EventSubject
+
+NODES_NAMED = 5
+"""Nodes that the message of a pool being deleted names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +39,32 @@ class Standing:
     message: str = ""
 
 
-def assess_pool(pool: AddressPool, others: Iterable[AddressPool]) -> Standing:
-    """What the pool is good for.
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The blocks that keep a pool from being deleted."""
 
-    Of two pools that overlap, only the older one gives blocks: were it both, two pods could get one address, and
-    were it neither, a mistyped new pool would stop one that works.
+    blocks: int
+    reserved: int
+    by_node: tuple[tuple[str, int], ...]  # most blocks first
+
+    @classmethod
+    def of(cls, blocks: Iterable[AddressBlock]) -> "Holding":
+        found = list(blocks)
+        counts = Counter(block.node or "no node" for block in found)
+        by_node = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+        return cls(len(found), sum(block.reserved for block in found), tuple(by_node))
+
+    def __str__(self) -> str:
+        named = render_names([f"{node} ({count})" for node, count in self.by_node], shown=NODES_NAMED)
+        reserved = f", {self.reserved} of them reserved" if self.reserved else ""
+        return f"{self.blocks} blocks remain{reserved}: {named}"
+
+
+def assess_pool(pool: AddressPool, others: Iterable[AddressPool]) -> Standing:
+    """Whether the pool gives blocks, and why not.
+
+    Of two pools that overlap only the older one gives blocks: if both did, two pods could get the same address, and if
+    neither did, a mistyped new pool would stop one that works.
     """
     name = pool.metadata.name
     try:
@@ -51,6 +92,54 @@ def judge_pool(pool: AddressPool, others: Iterable[AddressPool]) -> PoolLayout |
 
 def describe_exhaustion(layout: PoolLayout) -> str:
     return f"all {layout.size} blocks of the pool {layout.pool!r} are in use"
+
+
+def report_exhausted(recorder: Recorder, pool: AddressPool, why: str) -> None:
+    """There is no block for a node that asks for one. `why` is the message of the request's own answer."""
+    message = f"{why}: append a subnet to it, or delete pods and nodes that are no longer needed"
+    recorder.warn(_subject(pool), reason="PoolExhausted", message=message)
+
+
+def report_unusable(recorder: Recorder, pool: AddressPool, why: str) -> None:
+    """The pool gives no blocks, because it is invalid or overlaps an older one."""
+    recorder.warn(_subject(pool), reason="PoolGivesNoBlocks", message=why)
+
+
+def report_passed_over(recorder: Recorder, pool: AddressPool, index: BlockName, holder: BlockName) -> None:
+    """An index is free, but its addresses are in a block that should not exist."""
+    message = f"{index} cannot be allocated: its addresses are in the block {holder}"
+    recorder.warn(_subject(pool), reason="IndexPassedOver", message=message)
+
+
+def report_in_use(recorder: Recorder, pool: AddressPool, holding: Holding) -> None:
+    """The pool was deleted and waits until its blocks are released."""
+    message = f"the pool will be deleted once its blocks are released; {holding}"
+    recorder.note(_subject(pool), reason="PoolInUse", message=message)
+
+
+def report_change(recorder: Recorder, pool: AddressPool, status: AddressPoolStatus) -> None:
+    """Report what is new in `status`, compared with the pool's status before."""
+    ready_before, ready = (of.condition(PoolConditionType.READY) for of in (pool.status, status))
+    if ready is not None and (ready_before is None or ready_before.reason != ready.reason):
+        if ready.reason in {PoolObstacle.INVALID, PoolObstacle.OVERLAPS}:
+            report_unusable(recorder, pool, ready.message)
+        elif ready.status == "True" and ready_before is not None:
+            recorder.note(_subject(pool), reason="PoolReady", message="the pool gives blocks again")
+    full_before, full = (of.condition(PoolConditionType.FULL) for of in (pool.status, status))
+    before = PoolFill.HAS_ROOM if full_before is None else full_before.reason
+    if full is None or full.reason == before or pool.metadata.deleting:
+        return
+    match full.reason:
+        case PoolFill.EXHAUSTED:
+            report_exhausted(recorder, pool, full.message)
+        case PoolFill.NEARLY_FULL:
+            recorder.warn(_subject(pool), reason="PoolNearlyFull", message=full.message)
+        case PoolFill.HAS_ROOM if before in {PoolFill.EXHAUSTED, PoolFill.NEARLY_FULL}:
+            recorder.note(_subject(pool), reason="PoolHasRoom", message="there is room in the pool again")
+
+
+def _subject(pool: AddressPool) -> EventSubject:
+    return EventSubject.of(ADDRESS_POOLS, pool.metadata)
 
 
 def _older(left: AddressPool, right: AddressPool) -> bool:

@@ -9,7 +9,6 @@ from coil.runtime.duration import parse_period
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint, parse_optional_endpoint
 from coil.runtime.flag import Group, flag, kind, parse_optional_path
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
-from coil_ipam_controller.deps import Policy
 
 
 @kind("PERCENT")
@@ -73,12 +72,3 @@ class Settings(AdmissionSettings, ElectionSettings, FrameSettings):
         group=Group.POOLS,
         help="a pool with more of its blocks in use is reported as nearly full",
     )
-
-    @property
-    def policy(self) -> Policy:
-        return Policy(
-            gc_interval=self.gc_interval,
-            node_grace=self.node_grace,
-            dead_node_after=self.dead_node_after,
-            pool_nearly_full=self.pool_nearly_full,
-        )

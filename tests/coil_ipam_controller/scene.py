@@ -1,5 +1,6 @@
 """Small worlds for the reconcilers: documents, and controllers that stand on an API in memory."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,46 +14,78 @@ from coil.crd.builtin import NODES, Node
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER, BlockName, NodeName, PoolName
 from coil.ipam.index_set import IndexSet
-from coil_ipam_controller.deps import Deps, Policy
-from coil_ipam_controller.reconcilers import Reconcilers
+from coil.runtime.flag import parse_settings
+from coil_ipam_controller.address_pool_reconciler import AddressPoolReconciler
+from coil_ipam_controller.block_audit_reconciler import BlockAuditReconciler
+from coil_ipam_controller.block_request_reconciler import BlockRequestReconciler
+from coil_ipam_controller.dead_node import DeadNodeReconciler
+from coil_ipam_controller.node_reconciler import NodeReconciler
+from coil_ipam_controller.pool_status import PoolStatusReconciler
+from coil_ipam_controller.settings import Settings
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
+from tests.coil_ipam_controller.memory_caches import MemoryCaches
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
-from tests.coil_ipam_controller.memory_view import MemoryView
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
-POLICY = Policy(gc_interval=3600, node_grace=0, dead_node_after=600, pool_nearly_full=90)
-"""Without a grace for absent nodes, so that only the tests of the grace have to wait for it."""
+SETTINGS = replace(parse_settings(Settings, (), {}, program="coil-ipam-controller", about=""), node_grace=0.0)
+"""The defaults, but without a grace for absent nodes, so that only the tests of the grace have to wait for it."""
 
 
 class Life:
-    """One life of the controller: its own caches and book. It begins with caches that are up to date.
+    """One life of the controller: its own caches and index. It begins with caches that are up to date.
 
     `clock` is its monotonic one; `wall` is seconds since `NOON`.
     """
 
-    def __init__(self, client: MemoryClient, policy: Policy = POLICY) -> None:
+    def __init__(self, client: MemoryClient, settings: Settings = SETTINGS) -> None:
         self.client = client
         self.clock = 0.0
         self.wall = 0.0
-        self.caches = MemoryView(client.api)
-        self.book = IndexSet(lambda: self.clock)
-        self.caches.blocks.subscribe(self.book.observe)
+        self.caches = MemoryCaches(client.api)
+        self.index = IndexSet(lambda: self.clock)
+        self.caches.blocks.subscribe(self.index.observe)
         self.caches.look()
         self.events = MemoryRecorder()
         self.doubtful = 0
-        place = Deps(
-            client=client,
-            view=self.caches.view,
-            book=self.book,
-            recorder=self.events,
-            now=lambda: NOON + timedelta(seconds=self.wall),
-            clock=lambda: self.clock,
-            log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
+        log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
+        caches, index, recorder, resync = self.caches.all, self.index, self.events, settings.gc_interval
+
+        def clock() -> float:
+            return self.clock
+
+        def now() -> datetime:
+            return NOON + timedelta(seconds=self.wall)
+
+        self.requests = BlockRequestReconciler(
+            client=client, caches=caches, index=index, recorder=recorder, resync=resync, now=now, log=log
         )
-        self.team = Reconcilers.assemble(place, policy, doubtful=partial(setattr, self, "doubtful"))
-        self.requests = self.team.requests
-        self.pools = self.team.pools
-        self.nodes = self.team.nodes
+        self.pools = AddressPoolReconciler(client=client, caches=caches, index=index, log=log)
+        self.statuses = PoolStatusReconciler(
+            client=client,
+            caches=caches,
+            index=index,
+            recorder=recorder,
+            nearly_full=settings.pool_nearly_full,
+            resync=resync,
+            now=now,
+            log=log,
+        )
+        self.nodes = NodeReconciler(
+            client=client, caches=caches, grace=settings.node_grace, resync=resync, clock=clock, log=log
+        )
+        self.dead_nodes = DeadNodeReconciler(
+            caches=caches, recorder=recorder, after=settings.dead_node_after, resync=resync, now=now, log=log
+        )
+        self.audit = BlockAuditReconciler(
+            client=client,
+            caches=caches,
+            recorder=recorder,
+            doubtful=partial(setattr, self, "doubtful"),
+            resync=resync,
+            now=now,
+            clock=clock,
+            log=log,
+        )
 
     def wait(self, seconds: float) -> None:
         """Time passes on both clocks."""

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
@@ -12,9 +11,7 @@ from coil.crd.meta import ObjectMeta, OwnerReference
 from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_POOL, LABEL_RESERVED
 from coil.kube.errors import ConflictError
 from coil.reconcile.controller import DONE, RequeueAfter
-from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.queue import WorkQueue
-from coil_ipam_controller.block_audit_reconciler import LATE_SECONDS, RECHECK_SECONDS, SETTLE_SECONDS
+from coil_ipam_controller.block_audit_reconciler import CONFIRM_SECONDS, LATE_SECONDS, RECHECK_SECONDS
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil_ipam_controller.scene import NOON, Life, add_node, add_pool
 
@@ -56,26 +53,24 @@ def edit(life: Life, metadata: dict[str, Any] | None = None, **fields: object) -
 
 async def audit(life: Life) -> object:
     """Both looks at the block."""
-    result = await life.team.audit.reconcile(NAME)
-    if isinstance(result, RequeueAfter) and result.seconds <= SETTLE_SECONDS:
+    result = await life.audit.reconcile(NAME)
+    if isinstance(result, RequeueAfter) and result.seconds <= CONFIRM_SECONDS:
         life.wait(result.seconds)
         life.caches.look()
-        result = await life.team.audit.reconcile(NAME)
+        result = await life.audit.reconcile(NAME)
     life.caches.look()
     return result
 
 
 async def suspects(life: Life) -> list[str]:
-    """What a sweep finds."""
-    queue = WorkQueue("audit", metrics=ReconcileMetrics(CollectorRegistry()))
-    await life.team.audit.sweep(queue)
-    return [queue.get_nowait() for _ in range(len(queue))]
+    """What a resync finds."""
+    return [name async for name in life.audit.all_suspects()]
 
 
 async def test_a_block_that_is_as_it_should_be_costs_nothing(life: Life) -> None:
     assert await suspects(life) == []
     assert await audit(life) == DONE
-    assert await life.team.audit.reconcile("never heard of") == DONE
+    assert await life.audit.reconcile("never heard of") == DONE
     assert (life.client.calls, life.events.told) == ([], [])
 
 
@@ -149,10 +144,10 @@ async def test_nothing_is_said_of_blocks_of_an_invalid_pool(api: MemoryApi, life
 
 async def test_what_changes_between_the_two_looks_is_looked_at_anew(life: Life) -> None:
     edit(life, index=4)
-    assert await life.team.audit.reconcile(NAME) == RequeueAfter(SETTLE_SECONDS)
-    life.wait(SETTLE_SECONDS - 1)
+    assert await life.audit.reconcile(NAME) == RequeueAfter(CONFIRM_SECONDS)
+    life.wait(CONFIRM_SECONDS - 1)
     edit(life, index=5)
-    assert await life.team.audit.reconcile(NAME) == RequeueAfter(SETTLE_SECONDS)
+    assert await life.audit.reconcile(NAME) == RequeueAfter(CONFIRM_SECONDS)
     assert life.events.told == []
 
 
@@ -188,12 +183,12 @@ async def test_a_reference_to_an_earlier_pool_of_that_name_is_replaced(api: Memo
 
 async def test_the_reference_is_to_the_pool_that_there_is(api: MemoryApi, life: Life) -> None:
     edit(life, {"ownerReferences": []})
-    await life.team.audit.reconcile(NAME)
-    life.wait(SETTLE_SECONDS)
+    await life.audit.reconcile(NAME)
+    life.wait(CONFIRM_SECONDS)
     api.patch(ADDRESS_POOLS, "default", {"metadata": {"finalizers": []}}, subresource="")
     api.delete(ADDRESS_POOLS, "default")
     add_pool(api, "default", SubnetSet(ipv4="10.2.0.0/24", ipv6="fd02::/120"))
-    assert await life.team.audit.reconcile(NAME) == DONE
+    assert await life.audit.reconcile(NAME) == DONE
     assert api.get(ADDRESS_BLOCKS, NAME).metadata.owner_references == (), "the cache showed a pool that is no more"
 
 
@@ -211,11 +206,11 @@ async def test_a_block_that_has_changed_is_not_written_over(api: MemoryApi) -> N
 
 async def test_the_older_daemon_may_take_the_finalizer_away_before_it_deletes(api: MemoryApi, life: Life) -> None:
     edit(life, {"finalizers": []})
-    assert await life.team.audit.reconcile(NAME) == RequeueAfter(SETTLE_SECONDS)
+    assert await life.audit.reconcile(NAME) == RequeueAfter(CONFIRM_SECONDS)
     api.delete(ADDRESS_BLOCKS, NAME)
     life.caches.look()
-    life.wait(SETTLE_SECONDS)
-    assert await life.team.audit.reconcile(NAME) == DONE
+    life.wait(CONFIRM_SECONDS)
+    assert await life.audit.reconcile(NAME) == DONE
     assert (life.client.calls, life.events.told) == ([], [])
 
 
@@ -234,7 +229,7 @@ async def test_a_reserved_block_is_left_as_it_is(life: Life) -> None:
 async def test_a_reserved_block_of_an_absent_node_is_told_of_it_and_of_its_pool(api: MemoryApi, life: Life) -> None:
     edit(life, {"labels": RESERVED})
     node = life.caches.nodes.get("node1")
-    assert list(life.team.audit.reserved_of(node, None)) == [NAME]
+    assert list(life.audit.reserved_of(node, None)) == [NAME]
     api.delete(NODES, "node1")
     life.caches.look()
     assert await audit(life) == RequeueAfter(RECHECK_SECONDS)
@@ -255,14 +250,14 @@ async def test_a_block_that_was_moved_to_another_node_is_told(api: MemoryApi, li
     before = life.caches.blocks.get(NAME)
     edit(life, {"labels": {LABEL_NODE: "node2"}})
     after = life.caches.blocks.get(NAME)
-    assert list(life.team.audit.suspects(before, after)) == [NAME]
+    assert list(life.audit.suspects(before, after)) == [NAME]
     assert await audit(life) == RequeueAfter(RECHECK_SECONDS)
     (told,) = life.events.told
     assert told.reason == "NodeChanged"
     assert "from the node 'node1' to 'node2'" in told.message
     assert api.get(ADDRESS_BLOCKS, NAME).node == "node2"
     edit(life, {"labels": {LABEL_NODE: "node1"}})
-    assert list(life.team.audit.suspects(after, life.caches.blocks.get(NAME))) == [NAME]
+    assert list(life.audit.suspects(after, life.caches.blocks.get(NAME))) == [NAME]
     assert await audit(life) == DONE
     assert life.doubtful == 0
 
@@ -276,14 +271,14 @@ async def test_a_block_that_does_not_go_is_told_and_one_that_goes_is_not(api: Me
     going = life.caches.blocks.get(NAME)
     assert going is not None
     assert going.metadata.deletion_timestamp == NOON.replace(hour=0)
-    assert list(life.team.audit.suspects(before, going)) == [NAME]
-    assert await life.team.audit.reconcile(NAME) == RequeueAfter(LATE_SECONDS)
+    assert list(life.audit.suspects(before, going)) == [NAME]
+    assert await life.audit.reconcile(NAME) == RequeueAfter(LATE_SECONDS)
     life.wait(LATE_SECONDS)
-    assert await life.team.audit.reconcile(NAME) == RequeueAfter(RECHECK_SECONDS)
+    assert await life.audit.reconcile(NAME) == RequeueAfter(RECHECK_SECONDS)
     (told,) = life.events.told
     assert told.reason == "ReleasedLate"
     assert "'node1'" in told.message
     edit(life, {"finalizers": []})
-    assert list(life.team.audit.suspects(going, None)) == [NAME]
-    assert await life.team.audit.reconcile(NAME) == DONE
+    assert list(life.audit.suspects(going, None)) == [NAME]
+    assert await life.audit.reconcile(NAME) == DONE
     assert life.doubtful == 0

@@ -10,12 +10,12 @@ from coil.crd.builtin import NODES
 from coil.page import cluster_document as page
 from coil_ipam_controller.cluster_description import ClusterSnapshot, HistorySnapshot, describe_cluster
 from tests.coil.kube.memory_api import MemoryApi
-from tests.coil_ipam_controller.memory_view import MemoryView
+from tests.coil_ipam_controller.memory_caches import MemoryCaches
 from tests.coil_ipam_controller.scene import NOON, add_block, add_node, add_pool, add_request
 
 
 def describe(api: MemoryApi, **history: tuple[int, ...]) -> page.ClusterDocument:
-    caches = MemoryView(api)
+    caches = MemoryCaches(api)
     caches.look()
     counts: Any = history
     return describe_cluster(

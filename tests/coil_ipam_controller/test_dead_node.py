@@ -9,7 +9,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import SubnetSet
 from coil.crd.builtin import NODES, Node
 from coil.reconcile.controller import DONE, RequeueAfter
-from coil_ipam_controller.dead_node_metric import DeadNodeCollector
+from coil_ipam_controller.dead_node import DeadNodeCollector
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.scene import NOON, Life, add_block, add_node, add_pool
 
@@ -56,9 +56,9 @@ def set_ready(life: Life, status: str, *, since: float = 0.0, heartbeat: float =
 async def test_a_dead_node_is_reported_when_it_is_time_and_once(life: Life, status: str) -> None:
     set_ready(life, status)
     life.wait(100)
-    assert await life.team.dead_nodes.reconcile("node1") == RequeueAfter(LIMIT - 100)
+    assert await life.dead_nodes.reconcile("node1") == RequeueAfter(LIMIT - 100)
     life.wait(LIMIT - 100)
-    assert await life.team.dead_nodes.reconcile("node1") == DONE
+    assert await life.dead_nodes.reconcile("node1") == DONE
     (told,) = life.events.told
     assert (told.type, told.kind, told.name, told.reason) == ("Warning", "Node", "node1", "HoldsBlocks")
     assert told.message == (
@@ -68,7 +68,7 @@ async def test_a_dead_node_is_reported_when_it_is_time_and_once(life: Life, stat
     life.wait(3600)
     add_block(life.client.api, "other-1", 1, pool="other", node="node1")
     life.caches.look()
-    assert await life.team.dead_nodes.reconcile("node1") == DONE
+    assert await life.dead_nodes.reconcile("node1") == DONE
     assert len(life.events.told) == 1
     assert life.client.calls == []
 
@@ -76,35 +76,35 @@ async def test_a_dead_node_is_reported_when_it_is_time_and_once(life: Life, stat
 async def test_one_that_came_back_and_died_again_is_reported_again(life: Life) -> None:
     set_ready(life, "Unknown")
     life.wait(LIMIT)
-    await life.team.dead_nodes.reconcile("node1")
+    await life.dead_nodes.reconcile("node1")
     set_ready(life, "True", since=LIMIT)
-    assert await life.team.dead_nodes.reconcile("node1") == DONE
+    assert await life.dead_nodes.reconcile("node1") == DONE
     life.wait(100)
     set_ready(life, "Unknown", since=LIMIT + 100)
-    assert await life.team.dead_nodes.reconcile("node1") == RequeueAfter(LIMIT)
+    assert await life.dead_nodes.reconcile("node1") == RequeueAfter(LIMIT)
     life.wait(LIMIT)
-    await life.team.dead_nodes.reconcile("node1")
+    await life.dead_nodes.reconcile("node1")
     assert life.events.reasons == ["HoldsBlocks"] * 2
 
 
 async def test_who_is_not_reported(api: MemoryApi, life: Life) -> None:
     life.wait(10 * LIMIT)
-    assert await life.team.dead_nodes.reconcile("node1") == DONE, "never said anything of itself"
+    assert await life.dead_nodes.reconcile("node1") == DONE, "never said anything of itself"
     set_ready(life, "True")
-    assert await life.team.dead_nodes.reconcile("node1") == DONE
-    assert await life.team.dead_nodes.reconcile("never heard of") == DONE
+    assert await life.dead_nodes.reconcile("node1") == DONE
+    assert await life.dead_nodes.reconcile("never heard of") == DONE
     set_ready(life, "Unknown")
     for block in api.all(ADDRESS_BLOCKS):
         api.patch(
             ADDRESS_BLOCKS, block.name, {"metadata": {"labels": {"coil.cybozu.com/reserved": "true"}}}, subresource=""
         )
     life.caches.look()
-    assert await life.team.dead_nodes.reconcile("node1") == DONE, "holds nothing that would go with it"
+    assert await life.dead_nodes.reconcile("node1") == DONE, "holds nothing that would go with it"
     assert life.events.told == []
 
 
 async def test_only_what_begins_or_ends_is_work(life: Life) -> None:
-    changed = life.team.dead_nodes.changed_nodes
+    changed = life.dead_nodes.changed_nodes
     assert list(changed(*set_ready(life, "True"))) == []
     assert list(changed(*set_ready(life, "True", heartbeat=300))) == []
     assert list(changed(*set_ready(life, "Unknown", since=340))) == ["node1"]
@@ -112,22 +112,22 @@ async def test_only_what_begins_or_ends_is_work(life: Life) -> None:
     assert before.metadata.resource_version != after.metadata.resource_version
     assert list(changed(before, after)) == []
     assert list(changed(after, None)) == ["node1"]
-    assert life.team.dead_nodes.unready_nodes() == ["node1"]
+    assert life.dead_nodes.unready_nodes() == ["node1"]
 
 
 async def test_a_block_for_a_node_that_is_not_ready_is_work(life: Life) -> None:
     block = life.caches.blocks.get("default-0")
-    assert list(life.team.dead_nodes.holders(None, block)) == []
+    assert list(life.dead_nodes.holders(None, block)) == []
     set_ready(life, "Unknown")
-    assert list(life.team.dead_nodes.holders(None, block)) == ["node1"]
-    assert list(life.team.dead_nodes.holders(block, block)) == []
-    assert list(life.team.dead_nodes.holders(block, None)) == ["node1"]
+    assert list(life.dead_nodes.holders(None, block)) == ["node1"]
+    assert list(life.dead_nodes.holders(block, block)) == []
+    assert list(life.dead_nodes.holders(block, None)) == ["node1"]
 
 
 async def test_the_metrics_follow_the_clock_and_the_cache(life: Life) -> None:
     registry = CollectorRegistry(auto_describe=True)
     now = NOON
-    DeadNodeCollector(life.caches.view, registry, after=LIMIT, now=lambda: now)
+    DeadNodeCollector(life.caches.all, registry, after=LIMIT, now=lambda: now)
 
     def values() -> tuple[float | None, float | None, float | None]:
         return (

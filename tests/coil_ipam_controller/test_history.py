@@ -4,18 +4,18 @@ from datetime import timedelta
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
-from coil_ipam_controller.history import POINTS, POOLS, BlockHistory
+from coil_ipam_controller.inspection import POINTS, POOLS, BlockHistory
 from tests.coil.kube.memory_api import MemoryApi
-from tests.coil_ipam_controller.memory_view import MemoryView
+from tests.coil_ipam_controller.memory_caches import MemoryCaches
 from tests.coil_ipam_controller.scene import NOON, add_block, add_pool
 
 
 class Scene:
     def __init__(self) -> None:
         self.api = MemoryApi()
-        self.caches = MemoryView(self.api)
+        self.caches = MemoryCaches(self.api)
         self.now = NOON
-        self.history = BlockHistory(self.caches.view, span=3600.0, now=lambda: self.now)
+        self.history = BlockHistory(self.caches.all, span=3600.0, now=lambda: self.now)
 
     def sample(self) -> dict[str, tuple[int, ...]]:
         self.caches.look()

@@ -10,7 +10,7 @@ from coil.crd.builtin import NODES
 from coil.kube.errors import ConflictError, UnavailableError
 from coil.reconcile.controller import DONE, RequeueAfter
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
-from tests.coil_ipam_controller.scene import POLICY, Life, add_block, add_node, add_request
+from tests.coil_ipam_controller.scene import SETTINGS, Life, add_block, add_node, add_request
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ async def test_death_at_any_call(api: MemoryApi, number: int, moment: Moment) ->
 
 
 GRACE = 15
-PATIENT = replace(POLICY, node_grace=GRACE)
+PATIENT = replace(SETTINGS, node_grace=GRACE)
 
 
 async def test_an_absence_must_last(api: MemoryApi) -> None:

@@ -3,17 +3,17 @@
 from prometheus_client import CollectorRegistry
 
 from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
-from coil_ipam_controller.pool_metric import PoolCollector
+from coil_ipam_controller.pool_status import PoolCollector
 from tests.coil.kube.memory_api import MemoryApi
-from tests.coil_ipam_controller.memory_view import MemoryView
+from tests.coil_ipam_controller.memory_caches import MemoryCaches
 from tests.coil_ipam_controller.scene import add_block, add_pool
 
 
 def test_pools_come_and_go() -> None:
     api = MemoryApi()
-    caches = MemoryView(api)
+    caches = MemoryCaches(api)
     registry = CollectorRegistry(auto_describe=True)
-    PoolCollector(caches.view, registry)
+    PoolCollector(caches.all, registry)
 
     def level(pool: str) -> tuple[float | None, float | None]:
         labels = {"pool": pool}

@@ -31,7 +31,7 @@ def life(api: MemoryApi) -> Life:
 async def status_of(life: Life, name: str = "default") -> AddressPoolStatus:
     """The stored status after a reconcile with caches that are up to date."""
     life.caches.look()
-    await life.team.statuses.reconcile(name)
+    await life.statuses.reconcile(name)
     life.caches.look()
     return life.client.api.get(ADDRESS_POOLS, name).status
 
@@ -82,7 +82,7 @@ async def test_what_has_not_changed_is_not_written(api: MemoryApi, life: Life) -
     await status_of(life)
     life.wait(100)
     await status_of(life)
-    await life.team.statuses.reconcile("never heard of")
+    await life.statuses.reconcile("never heard of")
     assert [call.verb for call in life.client.calls] == ["patch status"]
 
 
@@ -152,7 +152,7 @@ async def test_a_pool_is_ready_again_when_the_older_one_has_gone(api: MemoryApi,
     api.patch(ADDRESS_POOLS, "default", {"metadata": {"finalizers": []}}, subresource="")
     api.delete(ADDRESS_POOLS, "default")
     life.caches.look()
-    assert list(life.team.statuses.affected(older, None)) == ["late"]
+    assert list(life.statuses.affected(older, None)) == ["late"]
     assert conditions(await status_of(life, "late"))["Ready"] == ("True", "GivesBlocks")
     assert life.events.reasons == ["PoolGivesNoBlocks", "PoolReady"]
 
@@ -209,7 +209,7 @@ async def test_a_status_decided_on_an_old_version_is_not_written(api: MemoryApi,
     life.caches.look()
     api.patch(ADDRESS_POOLS, "default", {"metadata": {"labels": {"a": "b"}}}, subresource="")
     with pytest.raises(ConflictError):
-        await life.team.statuses.reconcile("default")
+        await life.statuses.reconcile("default")
     assert life.events.told == []
 
 
@@ -220,7 +220,7 @@ async def test_a_new_pool_gets_its_finalizer_first(api: MemoryApi, life: Life) -
     before = life.caches.pools.get("default")
     await life.pools.reconcile("default")
     life.caches.look()
-    assert list(life.team.statuses.affected(before, life.caches.pools.get("default"))) == ["default"]
+    assert list(life.statuses.affected(before, life.caches.pools.get("default"))) == ["default"]
     assert conditions(await status_of(life))["Ready"] == ("True", "GivesBlocks")
 
 
@@ -229,7 +229,7 @@ async def test_our_own_writing_concerns_no_pool(api: MemoryApi, life: Life) -> N
     life.caches.look()
     before = life.caches.pools.get("default")
     await status_of(life)
-    assert list(life.team.statuses.affected(before, life.caches.pools.get("default"))) == []
+    assert list(life.statuses.affected(before, life.caches.pools.get("default"))) == []
 
 
 def planned(pool: AddressPool, used: int, nearly_full: int = 90) -> AddressPoolStatus:

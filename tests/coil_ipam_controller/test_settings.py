@@ -8,7 +8,6 @@ from coil.manager.election import parse_lease
 from coil.reconcile.claim import LeaderTiming
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
-from coil_ipam_controller.deps import Policy
 from coil_ipam_controller.settings import Settings, parse_percentage
 
 
@@ -23,14 +22,14 @@ def test_defaults() -> None:
     assert settings.gc_interval == 3600
     assert settings.kubeconfig is None
     assert settings.lease_duration == LeaderTiming()
-    assert settings.policy == Policy(gc_interval=3600, node_grace=15, dead_node_after=600, pool_nearly_full=90)
+    assert (settings.node_grace, settings.dead_node_after, settings.pool_nearly_full) == (15, 600, 90)
 
 
 def test_given_values() -> None:
     assert parse("--gc-interval=5m").gc_interval == 300
-    assert parse("--node-grace=1m").policy.node_grace == 60
-    assert parse("--dead-node-after=1h").policy.dead_node_after == 3600
-    assert parse("--pool-nearly-full=75%").policy.pool_nearly_full == 75
+    assert parse("--node-grace=1m").node_grace == 60
+    assert parse("--dead-node-after=1h").dead_node_after == 3600
+    assert parse("--pool-nearly-full=75%").pool_nearly_full == 75
     assert parse(KUBECONFIG="/a").kubeconfig == Path("/a")
     assert parse("--kubeconfig", "/b", KUBECONFIG="/a").kubeconfig == Path("/b")
     assert parse("--lease-duration=30s").lease_duration.renew == 18

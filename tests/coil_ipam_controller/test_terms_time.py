@@ -10,8 +10,8 @@ from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet, Usage
 from coil.crd.builtin import NODES
 from tests.coil.kube.memory_api import MemoryApi
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_ipam_controller.scene import NOON, POLICY, add_block, add_node, add_pool
-from tests.coil_ipam_controller.test_leadership import Replica
+from tests.coil_ipam_controller.scene import NOON, SETTINGS, add_block, add_node, add_pool
+from tests.coil_ipam_controller.test_terms import Replica
 
 LOOK = 0.01  # seconds by which the caches are late
 
@@ -23,7 +23,7 @@ def play(script: Callable[[MemoryApi, Replica], Awaitable[None]]) -> None:
         api = MemoryApi()
         add_node(api, "node1")
         add_pool(api, "default", SubnetSet(ipv4="10.2.0.0/16"))
-        replica = Replica(api, replace(POLICY, node_grace=15))
+        replica = Replica(api, replace(SETTINGS, node_grace=15))
 
         changed = asyncio.Event()
         changed.set()

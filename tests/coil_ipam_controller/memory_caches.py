@@ -8,7 +8,8 @@ from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
 from coil.crd.builtin import NODES, Node
 from coil.crd.resource import HasMetadata, Resource
-from coil_ipam_controller.cluster_view import BLOCK_INDEXERS, REQUEST_INDEXERS, ClusterView
+from coil.kube.errors import ApiError
+from coil_ipam_controller.caches import BLOCK_INDEXERS, REQUEST_INDEXERS, Caches
 from tests.coil.kube.memory_api import MemoryApi
 
 T = TypeVar("T", bound=HasMetadata)
@@ -43,6 +44,20 @@ class MemoryCache(Generic[T]):
             listener(None, item)
         self._listeners.append(listener)
 
+    def unsubscribe(self, listener: Callable[[T | None, T | None], None], /) -> None:
+        self._listeners.remove(listener)
+
+    @property
+    def synced(self) -> bool:
+        return True
+
+    @property
+    def last_error(self) -> ApiError | None:
+        return None
+
+    async def wait_synced(self, timeout: float) -> None:
+        pass
+
     def look(self) -> None:
         before, self._objects = self._objects, {item.metadata.name: item for item in self._api.all(self._resource)}
         for name in before.keys() | self._objects.keys():
@@ -57,15 +72,15 @@ class MemoryCache(Generic[T]):
                     listener(old, new)
 
 
-class MemoryView:
-    """The four caches; `view` is what reconcilers get."""
+class MemoryCaches:
+    """The four caches; `all` is what reconcilers get."""
 
     def __init__(self, api: MemoryApi) -> None:
         self.pools: MemoryCache[AddressPool] = MemoryCache(api, ADDRESS_POOLS)
         self.blocks: MemoryCache[AddressBlock] = MemoryCache(api, ADDRESS_BLOCKS, BLOCK_INDEXERS)
         self.requests: MemoryCache[BlockRequest] = MemoryCache(api, BLOCK_REQUESTS, REQUEST_INDEXERS)
         self.nodes: MemoryCache[Node] = MemoryCache(api, NODES)
-        self.view = ClusterView(self.pools, self.blocks, self.requests, self.nodes)
+        self.all = Caches(pools=self.pools, blocks=self.blocks, requests=self.requests, nodes=self.nodes)
 
     def look(self) -> None:
         """Bring all caches up to date."""

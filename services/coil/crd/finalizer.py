@@ -1,4 +1,4 @@
-"""Adding and removing the suite's finalizer, without ever touching anybody else's. Pure: patches only."""
+"""Adds and removes Coil's finalizer, and never touches another one. Pure: patches only."""
 
 from typing import Any
 

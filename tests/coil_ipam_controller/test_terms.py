@@ -14,47 +14,45 @@ from coil.crd.block_request import BLOCK_REQUESTS, Pending
 from coil.crd.builtin import NODES
 from coil.crd.names import FINALIZER
 from coil.ipam.index_set import IndexSet
-from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.term import TermSource
-from coil_ipam_controller.deps import Deps, Policy
-from coil_ipam_controller.leadership import Leadership, TermSources
+from coil.manager.manager import Manager
+from coil.runtime.process import Process
+from coil_ipam_controller.main import Reconcilers
+from coil_ipam_controller.settings import Settings
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
+from tests.coil_ipam_controller.memory_caches import MemoryCaches
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
-from tests.coil_ipam_controller.memory_view import MemoryView
-from tests.coil_ipam_controller.scene import NOON, POLICY, add_block, add_node, add_pool, add_request, granted
+from tests.coil_ipam_controller.scene import NOON, SETTINGS, add_block, add_node, add_pool, add_request, granted
 
 TURNS = 2000
 
 
 class Replica:
-    def __init__(self, api: MemoryApi, policy: Policy = POLICY) -> None:
+    def __init__(self, api: MemoryApi, settings: Settings = SETTINGS) -> None:
         self.client = MemoryClient(api)
-        self.caches = caches = MemoryView(api)
-        self.sources = TermSources(
-            TermSource(caches.pools), TermSource(caches.blocks), TermSource(caches.requests), TermSource(caches.nodes)
-        )
-        book = IndexSet(lambda: 0.0)
-        caches.blocks.subscribe(book.observe)
+        self.caches = caches = MemoryCaches(api)
         self.events = MemoryRecorder()
-        self.leadership = Leadership(
-            Deps(
-                client=self.client,
-                view=caches.view,
-                book=book,
-                recorder=self.events,
-                now=lambda: NOON,
-                clock=asyncio.get_running_loop().time,
-                log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
-            ),
-            policy=policy,
-            sources=self.sources,
+        index = IndexSet(lambda: 0.0)
+        caches.blocks.subscribe(index.observe)
+        log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
+        clock = asyncio.get_running_loop().time
+        reconcilers = Reconcilers(
+            settings=settings,
+            client=self.client,
+            caches=caches.all,
+            index=index,
+            recorder=self.events,
             doubtful=lambda count: None,
-            metrics=ReconcileMetrics(CollectorRegistry()),
+            now=lambda: NOON,
+            clock=clock,
+            log=log,
         )
+        process = Process("coil-ipam-controller", log=log, registry=CollectorRegistry(), stop_timeout=10)
+        self.manager = Manager(process, clock=clock)
+        self.manager.each_term(reconcilers.setup)
 
     @asynccontextmanager
     async def term(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.leadership.lead())
+        task = asyncio.create_task(self.manager.lead())
         try:
             yield
             assert not task.done()

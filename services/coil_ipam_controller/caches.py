@@ -1,0 +1,57 @@
+"""The caches of the controller and their indexes: what all replicas know of the cluster, leader or not.
+
+Custom resources are listed from the API server's store, as no request and no deletion of a pool may be missed.
+Blocks and nodes are tens of thousands and come from its memory: no decision takes the cache's word for a block, or for
+the absence of a node (see BlockRequestReconciler and NodeReconciler).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
+from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
+from coil.crd.builtin import NODES, Node
+from coil.kube.client import KubeClient
+from coil.kube.collection import Freshness
+from coil.manager.manager import Manager
+from coil.reconcile.cache import Cache
+
+BY_POOL: Final = "pool"
+BY_NODE: Final = "node"
+BY_REQUEST: Final = "request"
+
+
+def _present(*values: str) -> list[str]:
+    return [value for value in values if value]
+
+
+BLOCK_INDEXERS: Mapping[str, Callable[[AddressBlock], Iterable[str]]] = {
+    BY_POOL: lambda block: _present(block.pool),
+    BY_NODE: lambda block: _present(block.node),
+    BY_REQUEST: lambda block: _present(block.request),
+}
+REQUEST_INDEXERS: Mapping[str, Callable[[BlockRequest], Iterable[str]]] = {
+    BY_NODE: lambda request: _present(request.spec.node_name),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """Blocks are indexed by pool, node and the UID of the request that they answer; requests by node."""
+
+    pools: Cache[AddressPool]
+    blocks: Cache[AddressBlock]
+    requests: Cache[BlockRequest]
+    nodes: Cache[Node]
+
+    @classmethod
+    def follow(cls, manager: Manager, kube: KubeClient) -> "Caches":
+        cached = Freshness.CACHED
+        return cls(
+            pools=manager.cache(kube.collection(ADDRESS_POOLS)),
+            blocks=manager.cache(kube.collection(ADDRESS_BLOCKS, freshness=cached), indexers=BLOCK_INDEXERS),
+            requests=manager.cache(kube.collection(BLOCK_REQUESTS), indexers=REQUEST_INDEXERS),
+            nodes=manager.cache(kube.collection(NODES, freshness=cached)),
+        )
