@@ -3,10 +3,9 @@
 Host and pods are throwaway namespaces. What the kernel holds is told by iproute2.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -14,63 +13,22 @@ from prometheus_client import CollectorRegistry
 
 from coil.cnirpc.call_metric import CallMetrics
 from coil.cnirpc.server import serve_cni
-from coil.crd.names import PoolName
-from coil.ipam.attachment import AttachmentKey
-from coil.kernel.family import IPAddress
 from coil.netlink.host import HostNetwork
 from coil.podnet.gateway import LINK_LOCAL
-from coil.podnet.plan import DEFAULT_POLICY, plan_forwarding, plan_rules
+from coil.podnet.plan import DEFAULT_POLICY
 from coild.cni.plugin_socket import LIMITS
 from coild.cni.service import CniService
-from coild.model.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
 from coild.model.keyed_executor import KeyedExecutor
 from coild.model.pod_egress import NoEgress
-from coild.pods.pod_service import PodNetworkOptions, PodService
+from coild.pods.engine import PodEngine
+from coild.pods.veth import VethWiring
 from integration.netns.netns import Netns
+from tests.coild.listed_source import ListedSource
 from tests.coild.scene import LOG, ListRecorder
 
 ADDRESSES = 16
-POOL = PoolName("default")
-_FIRST = IPv4Address("10.64.0.1"), IPv6Address("fd64::1")
 _ANSWERED = "coil_cni_operation_duration_seconds_count"
 _SYSCTL_FOLDERS = [f"net/{family}/conf/{name}" for family in ("ipv4", "ipv6") for name in ("all", "default", "lo")]
-
-
-class ListedAddresses:
-    """An `AddressSource` of sixteen pairs of addresses."""
-
-    def __init__(self) -> None:
-        self._held: dict[AttachmentKey, PodAddresses] = {}
-
-    def recognizes(self, pool: PoolName, address: IPAddress) -> bool:
-        return pool == POOL
-
-    async def recover(self, held: Iterable[HeldAddresses]) -> None:
-        self._held = {each.key: each.addresses for each in held}
-
-    def holding(self, key: AttachmentKey) -> PodAddresses | None:
-        return self._held.get(key)
-
-    async def acquire(self, key: AttachmentKey, pod: PodName, *, timeout: float) -> PodAddresses:
-        if key not in self._held:
-            pairs = [PodAddresses(POOL, _FIRST[0] + number, _FIRST[1] + number) for number in range(ADDRESSES)]
-            free = [pair for pair in pairs if pair not in self._held.values()]
-            if not free:
-                raise AddressUnavailableError(f"{ADDRESSES} pods have all addresses")
-            self._held[key] = free[0]
-        return self._held[key]
-
-    def revoke(self, key: AttachmentKey) -> None:
-        self._held.pop(key, None)
-
-    def release(self, key: AttachmentKey) -> None:
-        self._held.pop(key, None)
-
-    def held(self) -> frozenset[AttachmentKey]:
-        return frozenset(self._held)
-
-    async def collect(self) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -80,9 +38,9 @@ class Daemon:
     socket: Path
     host: Netns
     pods: Sequence[Netns]
-    service: PodService
-    source: ListedAddresses
-    turns: KeyedExecutor
+    service: PodEngine
+    source: ListedSource
+    executor: KeyedExecutor
     registry: CollectorRegistry
 
     @classmethod
@@ -91,15 +49,13 @@ class Daemon:
         """With so many namespaces for pods that it does not know of."""
         host = new_netns()
         async with HostNetwork(host.path) as network:
-            await network.ensure_sysctls(plan_forwarding())
-            await network.ensure_rules(plan_rules())
-            source, turns = ListedAddresses(), KeyedExecutor(LOG)
-            service = PodService(
+            wiring = VethWiring(network, mtu=1400, gateways=LINK_LOCAL, policy=DEFAULT_POLICY, log=LOG)
+            await wiring.prepare()
+            source, executor = ListedSource(wiring, tag="default", size=ADDRESSES), KeyedExecutor(LOG)
+            service = PodEngine(
                 source=source,
-                network=network,
                 egress=NoEgress(),
-                turns=turns,
-                options=PodNetworkOptions(mtu=1400, gateways=LINK_LOCAL, policy=DEFAULT_POLICY, compat_calico=False),
+                executor=executor,
                 acquire_timeout=1.0,
                 recorder=ListRecorder(),
                 log=LOG,
@@ -108,7 +64,7 @@ class Daemon:
             registry = CollectorRegistry()
             calls = CallMetrics(registry)
             async with serve_cni(CniService(service), path=socket, limits=LIMITS, grace=1.0, metrics=calls):
-                yield cls(socket, host, [new_netns() for _ in range(pods)], service, source, turns, registry)
+                yield cls(socket, host, [new_netns() for _ in range(pods)], service, source, executor, registry)
 
     @property
     def answered(self) -> int:
@@ -119,8 +75,11 @@ class Daemon:
     @property
     def books(self) -> list[str]:
         """Every attachment that coild knows of, and every address that it holds."""
-        sites = self.service.sites(lambda _: None)
-        return [*(f"attached: {site.key}" for site in sites), *(f"held: {key}" for key in self.source.held())]
+        attached = self.service.attachments()
+        return [
+            *(f"attached: {attachment.key}" for attachment in attached),
+            *(f"held: {key}" for key in self.source.held()),
+        ]
 
     def kernel(self) -> dict[str, Any]:
         """Links, addresses, routes, rules, neighbours and sysctls of the host's and the pods' namespaces."""

@@ -1,8 +1,11 @@
 """coild: gives addresses to the pods of its node and wires them. Run by `python -m coild`, one per node, as root.
 
-Wires the parts together and nothing else. The order of the start is the order of trust: the kernel's side first
-(rules, sysctls), then what the API server knows (this node's blocks), then the books from both, and only then the
-socket: an ADD never meets half a picture. Until then the plugin finds no socket and the runtime asks again.
+Wires the parts together and nothing else. `Start` is the start as a list of phases, in the order of trust: the
+kernel's side first (rules, sysctls), then what the API server knows, then the books from both, and only then the
+socket: no ADD meets half a picture. Until then the plugin finds no socket, and the runtime tries again.
+
+Where addresses come from is decided in one phase (`choose_source`): address pools, or another plugin before this one
+(`--enable-ipam=false`).
 """
 
 import asyncio
@@ -10,9 +13,10 @@ import itertools
 import os
 import random
 import sys
+from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -20,7 +24,6 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
 from coil.crd.names import LABEL_NODE, NodeName
-from coil.crd.resource import HasMetadata
 from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.host import HostNetwork
@@ -37,21 +40,22 @@ from coil.reconcile.queue import WorkQueue
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coild.addresses.block_release import BlockRelease, ReleasableBlocks, StuckRelease
-from coild.addresses.supply import SupplyDeps, assemble_supply
+from coild.addresses.chained import ChainedSource
+from coild.addresses.supply import PoolSupply, SupplyDeps, SupplyOptions, assemble_supply
 from coild.cni.plugin_socket import serve_plugin
 from coild.cni.service import CniService
-from coild.egress.nat import EgressDeps, NodeEgress, WithoutEgress, start_egress
+from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, start_egress
 from coild.inspection import start_node_inspection
 from coild.metric import NodeCollector, WaitMetrics
+from coild.model.address_source import AddressSource
+from coild.model.attachment import PodName
 from coild.model.keyed_executor import KeyedExecutor
-from coild.pods.chained_assembly import assemble_chained
-from coild.pods.pod_service import PodNetworkOptions, PodService
-from coild.pods.sweep import Sweep
+from coild.model.pod_egress import PodUnknownError
+from coild.pods.engine import PodEngine
+from coild.pods.veth import VethWiring
 from coild.routes.export import RouteExport
 from coild.routes.flat_network import start_route_sync
 from coild.settings import HostAddress, Settings
-
-T = TypeVar("T", bound=HasMetadata)
 
 START_BACKOFF = Backoff(base=0.5, cap=15.0)
 EXPORT_BACKOFF = Backoff(base=0.5, cap=30.0)
@@ -66,117 +70,251 @@ def main() -> int:
         program="coild",
         about="Gives addresses to the pods of a node and wires them.",
     )
-    assembly = assemble if settings.enable_ipam else assemble_chained
-    return run(partial(assembly, settings), name="coild", settings=settings)
+    return run(partial(assemble, settings), name="coild", settings=settings)
 
 
 async def assemble(settings: Settings, process: Process) -> None:
     """Start everything; returns once the socket is served."""
-    log = process.log.bind(node=settings.node_name)
-    rng = random.Random()  # noqa: S311 - spreads retries, guards nothing
-    stack = process.stack
-    policy = settings.route_policy
+    if not settings.enable_ipam and not settings.enable_egress:
+        raise ValueError("--enable-ipam=false and --enable-egress=false leave coild nothing to do")
+    start = Start(settings, process)
+    for phase in (
+        start.connect,
+        start.start_egress,
+        start.choose_source,
+        start.prepare_node,
+        start.list_objects,
+        start.recover,
+        start.announce,
+        start.serve,
+        start.maintain,
+    ):
+        await phase()
 
-    network = await stack.enter_async_context(HostNetwork())
-    kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
-    node = await read_node(kube, settings.node_name, rng=rng, log=log)
-    options = await pod_options(settings, node, network)
 
-    informer_metrics = InformerMetrics(process.registry)
-    own = f"{LABEL_NODE}={settings.node_name}"
-    blocks = Informer(kube.collection(ADDRESS_BLOCKS, labels=own), log=log, metrics=informer_metrics)
-    requests = Informer(kube.collection(BLOCK_REQUESTS, labels=own), log=log, metrics=informer_metrics)
-    namespaces = Informer(kube.collection(NAMESPACES), log=log, metrics=informer_metrics)
-    reconcile_metrics = ReconcileMetrics(process.registry)
-    release_queue = WorkQueue("block-release", metrics=reconcile_metrics)
-    export = RouteExport(network, policy=policy, backoff=EXPORT_BACKOFF, rng=rng, log=log)
-    recorder = EventRecorder(
-        kube, component="coild", host=settings.node_name, log=log, metrics=EventMetrics(process.registry)
-    )
-    supply = assemble_supply(
-        settings.supply_options(node.metadata.uid),
-        SupplyDeps(
-            client=kube,
-            blocks=blocks,
-            requests=requests,
-            namespace_of=partial(find_namespace, namespaces, kube),
-            changed=export.changed,
-            release_queue=release_queue,
-        ),
-        rng=rng,
-        log=log,
-        observer=WaitMetrics(process.registry),
-    )
-    store = supply.store
-    namespaces.subscribe(supply.source.foresee)
-    NodeCollector(store, export, process.registry)
-    turns = KeyedExecutor(log)
-    around = EgressDeps(
-        kube=kube,
-        network=network,
-        turns=turns,
-        recorder=recorder,
-        informer_metrics=informer_metrics,
-        reconcile_metrics=reconcile_metrics,
-    )
-    egress: NodeEgress = (
-        await start_egress(settings, process, around, log=log) if settings.enable_egress else WithoutEgress()
-    )
-    pods = PodService(
-        source=supply.source,
-        network=network,
-        egress=egress.clients,
-        turns=turns,
-        options=options,
-        acquire_timeout=settings.acquire_timeout,
-        recorder=recorder,
-        log=log,
-    )
-    release = BlockRelease(
-        client=kube,
-        blocks=ReleasableBlocks(store, settings.cooling),
-        demand=supply.demand,
-        withdraw=export.settled,
-        retract=supply.requester.retract,
-        log=log,
-    )
-    releasing = Controller(
-        "block-release",
-        release.reconcile,
-        queue=release_queue,
-        metrics=reconcile_metrics,
-        log=log,
-        workers=RELEASE_WORKERS,
-    )
-    sweep = Sweep(
-        network=network, pods=pods, late=StuckRelease(store, recorder, settings.node_name), policy=policy, log=log
-    )
-    await sweep.kernel()
+class Start:
+    """The phases of coild's start; each is called once, in the order in which they stand here."""
 
-    informers: dict[str, Informer[Any]] = {"addressblocks": blocks, "blockrequests": requests, "namespaces": namespaces}
-    for name, informer in informers.items():
-        process.spawn(name, informer.run())
-    await wait_synced(informers.values(), log=log)
-    await egress.wait_listed()
-    process.spawn("events", recorder.run())
-    await supply.requester.discard_stale()
-    await pods.recover()
-    egress.adopt(pods.sites(lambda key: supply.journal.holder(key).pod))
+    network: HostNetwork
+    kube: KubeClient
+    egress: NodeEgress
+    source: AddressSource
+    pods: PodEngine
+    pools: "Pools | None" = None
 
-    if settings.clear_routes_on_shutdown:
-        stack.push_async_callback(export.sync, ())
-    process.spawn("route-export", export.run(store.networks))
-    if settings.route_sync:
-        start_route_sync(
-            settings, process, network=network, kube=kube, informer_metrics=informer_metrics, rng=rng, log=log
+    def __init__(self, settings: Settings, process: Process) -> None:
+        self.settings = settings
+        self.process = process
+        self.log: FilteringBoundLogger = process.log.bind(node=settings.node_name)
+        self.rng = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self.executor = KeyedExecutor(self.log)
+        self.informer_metrics = InformerMetrics(process.registry)
+        self.reconcile_metrics = ReconcileMetrics(process.registry)
+
+    async def connect(self) -> None:
+        """The kernel and the API server, which need not answer yet; Events may be sent."""
+        stack = self.process.stack
+        self.network = await stack.enter_async_context(HostNetwork())
+        self.kube = await stack.enter_async_context(KubeClient.connect(self.settings.kubeconfig))
+        self.recorder = EventRecorder(
+            self.kube,
+            component="coild",
+            host=self.settings.node_name,
+            log=self.log,
+            metrics=EventMetrics(self.process.registry),
         )
-    stack.push_async_callback(supply.close)
-    process.spawn("pool-demand", supply.demand.run())
-    process.spawn("block-release", releasing.run())
-    await serve_plugin(CniService(pods), settings, process, turns=turns, log=log)
-    egress.follow()
-    process.spawn("sweep", sweep.run(settings.addressblock_gc_interval))
-    start_node_inspection(settings, process, books=store, names=supply.journal, log=log)
+        self.process.spawn("events", self.recorder.run())
+
+    async def start_egress(self) -> None:
+        """Begin to list what egress NAT needs, if it is on."""
+        if not self.settings.enable_egress:
+            self.egress = WithoutEgress()
+            return
+        deps = EgressDeps(
+            kube=self.kube,
+            network=self.network,
+            turns=self.executor,
+            recorder=self.recorder,
+            informer_metrics=self.informer_metrics,
+            reconcile_metrics=self.reconcile_metrics,
+        )
+        self.egress = await start_egress(self.settings, self.process, deps, log=self.log)
+
+    async def choose_source(self) -> None:
+        """Where the pods' addresses come from, and the engine that attaches pods with them."""
+        if self.settings.enable_ipam:
+            node = await read_node(self.kube, self.settings.node_name, rng=self.rng, log=self.log)
+            self.pools = Pools(self, node, await self._veth_wiring(node))
+            self.source = self.pools.supply.source
+        else:
+            self.source = ChainedSource(self.network, uid_of=self._uid_of, log=self.log)
+        self.pods = PodEngine(
+            source=self.source,
+            egress=self.egress.clients,
+            executor=self.executor,
+            acquire_timeout=self.settings.acquire_timeout,
+            recorder=self.recorder,
+            log=self.log,
+        )
+
+    async def prepare_node(self) -> None:
+        """What the pods' wiring needs of the node."""
+        await self.source.wiring.prepare()
+
+    async def list_objects(self) -> None:
+        """Wait until the API server has listed what the books are made of; of egress, for some seconds."""
+        if self.pools is not None:
+            await self.pools.list_objects()
+        await self.egress.wait_listed()
+
+    async def recover(self) -> None:
+        """The books, from the kernel and the API server; then egress takes over the pods that are there."""
+        if self.pools is not None:
+            await self.pools.supply.requester.discard_stale()
+        await self.pods.recover()
+        self.egress.adopt(self.pods.attachments())
+
+    async def announce(self) -> None:
+        """The routes of this node's blocks, and what happens to blocks from now on."""
+        if self.pools is not None:
+            self.pools.announce()
+
+    async def serve(self) -> None:
+        """The plugin's calls."""
+        service = CniService(self.pods, chained=not self.settings.enable_ipam)
+        await serve_plugin(service, self.settings, self.process, executor=self.executor, log=self.log)
+
+    async def maintain(self) -> None:
+        """What goes on beside the calls: following egress, sweeps, the inspection page."""
+        self.egress.follow()
+        self.process.spawn("sweep", self.pods.run_sweeps(self.settings.addressblock_gc_interval))
+        if self.pools is not None:
+            self.pools.maintain()
+
+    async def _veth_wiring(self, node: Node) -> VethWiring:
+        settings = self.settings
+        addresses = [ip_address(entry.address) for entry in node.status.addresses if entry.type == "InternalIP"]
+        return VethWiring(
+            self.network,
+            mtu=settings.mtu or (await self.network.uplink(addresses)).mtu,
+            gateways=node_addresses(addresses) if settings.host_address is HostAddress.NODE_IP else LINK_LOCAL,
+            policy=settings.route_policy,
+            compat_calico=settings.compat_calico,
+            log=self.log,
+        )
+
+    async def _uid_of(self, name: PodName, deadline: float) -> str:
+        """Where the runtime does not pass it."""
+        if not isinstance(self.egress, EgressNat):
+            return ""
+        try:
+            return (await self.egress.pods.find(name, deadline=deadline)).metadata.uid
+        except PodUnknownError:
+            if not self.settings.egress_fail_open:
+                raise
+            return ""
+
+
+class Pools:
+    """What address pools add to the start: informers, the supply of addresses, the exported routes, block release."""
+
+    def __init__(self, start: Start, node: Node, wiring: VethWiring) -> None:
+        self._start = start
+        settings, process, kube, log = start.settings, start.process, start.kube, start.log
+        own = f"{LABEL_NODE}={settings.node_name}"
+        metrics = start.informer_metrics
+        blocks = Informer(kube.collection(ADDRESS_BLOCKS, labels=own), log=log, metrics=metrics)
+        requests = Informer(kube.collection(BLOCK_REQUESTS, labels=own), log=log, metrics=metrics)
+        namespaces = Informer(kube.collection(NAMESPACES), log=log, metrics=metrics)
+        self._informers: dict[str, Informer[Any]] = {
+            "addressblocks": blocks,
+            "blockrequests": requests,
+            "namespaces": namespaces,
+        }
+        release_queue = WorkQueue("block-release", metrics=start.reconcile_metrics)
+        self._export = RouteExport(
+            start.network, policy=settings.route_policy, backoff=EXPORT_BACKOFF, rng=start.rng, log=log
+        )
+        self.supply: PoolSupply = assemble_supply(
+            SupplyOptions(
+                node=settings.node_name,
+                node_uid=node.metadata.uid,
+                cooldown=settings.cooling,
+                warm_addresses=settings.warm_addresses,
+                acquire_timeout=settings.acquire_timeout,
+                journal=settings.journal,
+            ),
+            SupplyDeps(
+                client=kube,
+                blocks=blocks,
+                requests=requests,
+                namespace_of=partial(find_namespace, namespaces, kube),
+                changed=self._export.changed,
+                release_queue=release_queue,
+                wiring=wiring,
+            ),
+            rng=start.rng,
+            log=log,
+            observer=WaitMetrics(process.registry),
+        )
+        namespaces.subscribe(self.supply.source.foresee)
+        store = self.supply.store
+        NodeCollector(store, self._export, process.registry)
+        release = BlockRelease(
+            client=kube,
+            blocks=ReleasableBlocks(store, settings.cooling),
+            demand=self.supply.demand,
+            withdraw=self._export.settled,
+            retract=self.supply.requester.retract,
+            log=log,
+        )
+        self._releasing = Controller(
+            "block-release",
+            release.reconcile,
+            queue=release_queue,
+            metrics=start.reconcile_metrics,
+            log=log,
+            workers=RELEASE_WORKERS,
+        )
+        self._stuck = StuckRelease(store, start.recorder, settings.node_name)
+
+    async def list_objects(self) -> None:
+        """This node's blocks and requests, and the namespaces."""
+        for name, informer in self._informers.items():
+            self._start.process.spawn(name, informer.run())
+        await wait_synced(self._informers.values(), log=self._start.log)
+
+    def announce(self) -> None:
+        """Export the routes; from now on blocks may be released."""
+        start, stack = self._start, self._start.process.stack
+        if start.settings.clear_routes_on_shutdown:
+            stack.push_async_callback(self._export.sync, ())
+        start.process.spawn("route-export", self._export.run(self.supply.store.networks))
+        if start.settings.route_sync:
+            start_route_sync(
+                start.settings,
+                start.process,
+                network=start.network,
+                kube=start.kube,
+                informer_metrics=start.informer_metrics,
+                rng=start.rng,
+                log=start.log,
+            )
+        stack.push_async_callback(self.supply.close)
+        start.process.spawn("pool-demand", self.supply.demand.run())
+        start.process.spawn("block-release", self._releasing.run())
+
+    def maintain(self) -> None:
+        """The inspection page, and a look at releases that do not end."""
+        start = self._start
+        start.process.spawn("stuck-release", _repeat(self._stuck.report, start.settings.addressblock_gc_interval))
+        start_node_inspection(start.settings, start.process, source=self.supply.source, log=start.log)
+
+
+async def _repeat(work: Callable[[], None], interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        work()
 
 
 async def read_node(kube: KubeClient, name: NodeName, *, rng: random.Random, log: FilteringBoundLogger) -> Node:
@@ -186,7 +324,7 @@ async def read_node(kube: KubeClient, name: NodeName, *, rng: random.Random, log
             return await kube.get(NODES, name)
         except (UnavailableError, NotFoundError, ForbiddenError) as error:
             # An API server that has just started refuses everybody: it has not read the roles yet.
-            log.warning("waiting for this node's object", why=str(error))
+            log.warning("waiting for this node's object", error=str(error))
         await asyncio.sleep(START_BACKOFF.delay(attempt, rng.random))
     raise AssertionError("unreachable")
 
@@ -194,14 +332,3 @@ async def read_node(kube: KubeClient, name: NodeName, *, rng: random.Random, log
 async def find_namespace(namespaces: Informer[Namespace], kube: KubeClient, name: str) -> Namespace:
     """The namespace as it was last seen; one that was never seen is asked for."""
     return namespaces.get(name) or await kube.get(NAMESPACES, name)
-
-
-async def pod_options(settings: Settings, node: Node, network: HostNetwork) -> PodNetworkOptions:
-    """What the settings and the node say of all pods' networks."""
-    addresses = [ip_address(entry.address) for entry in node.status.addresses if entry.type == "InternalIP"]
-    return PodNetworkOptions(
-        mtu=settings.mtu or (await network.uplink(addresses)).mtu,
-        gateways=node_addresses(addresses) if settings.host_address is HostAddress.NODE_IP else LINK_LOCAL,
-        policy=settings.route_policy,
-        compat_calico=settings.compat_calico,
-    )

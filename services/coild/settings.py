@@ -20,7 +20,6 @@ from coil.runtime.flag import (
     variable,
 )
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
-from coild.addresses.supply import SupplyOptions
 
 _TABLES = parse_integer(1, 2**32 - 1)
 _PROTOCOLS = parse_integer(5, 255)
@@ -183,17 +182,6 @@ class Settings(FrameSettings):
         group=Group.ROUTES,
         help="interval between two comparisons of these routes with the kernel",
     )
-
-    def supply_options(self, node_uid: str) -> SupplyOptions:
-        """How addresses are supplied to the pods of the Node with this UID."""
-        return SupplyOptions(
-            node=self.node_name,
-            node_uid=node_uid,
-            cooldown=self.cooling,
-            warm_addresses=self.warm_addresses,
-            acquire_timeout=self.acquire_timeout,
-            journal=self.journal,
-        )
 
     @property
     def route_policy(self) -> RoutePolicy:

@@ -41,9 +41,9 @@ from coild.egress.follow import EgressFollow, render_key
 from coild.egress.node_pods import INDEXERS, NodePods
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
-from coild.model.address_source import PodName
+from coild.model.attachment import Attachment, PodName
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import PodSite
+from tests.coild.memory_network import MemoryNamespace
 from tests.coild.scene import LOG, ListRecorder, end, now
 
 T = TypeVar("T", bound=HasMetadata)
@@ -146,22 +146,6 @@ class MemoryServer:
         if key not in self.objects:
             raise NotFoundError(f"no {key}")
         return cast(T, self.objects[key])
-
-
-class MemoryNamespace:
-    """An open namespace: only its name matters."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> "MemoryNamespace":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass
@@ -274,13 +258,13 @@ class EgressNode:
 
     def site(
         self, container: str, name: str = "", *, uid: str | None = None, ips: tuple[str, ...] = ("10.1.0.7",)
-    ) -> PodSite:
+    ) -> Attachment:
         """The attachment of a container that exists in the kernel; its pod has the same name unless told otherwise."""
         name = name or container
         key = AttachmentKey(ContainerId(container), "eth0")
         alias = PodAlias("default", container, "eth0")
         path = self.kernel.veths.setdefault(alias, Path("/run/netns") / container)
-        return PodSite(
+        return Attachment(
             key=key,
             pod=PodName("apps", name, f"uid-of-{name}" if uid is None else uid),
             addresses=tuple(map(ip_address, ips)),
@@ -288,10 +272,10 @@ class EgressNode:
             netns=NetnsPath(path),
         )
 
-    async def add(self, site: PodSite, *, deadline: float = math.inf) -> None:
-        await self.turns.take(site.key, lambda: self.clients.connect(site, deadline=deadline))
+    async def add(self, site: Attachment, *, deadline: float = math.inf) -> None:
+        await self.turns.run(site.key, lambda: self.clients.connect(site, deadline=deadline))
 
-    async def delete(self, site: PodSite) -> None:
+    async def delete(self, site: Attachment) -> None:
         async def work() -> None:
             self.clients.forget(site.key)
             assert site.alias is not None
@@ -299,7 +283,7 @@ class EgressNode:
             if path is not None:
                 self.kernel.specs.pop(path, None)
 
-        await self.turns.take(site.key, work)
+        await self.turns.run(site.key, work)
 
     def world(self, *destinations: str) -> None:
         """An Egress "world" with its Service, known to the caches."""
@@ -327,7 +311,7 @@ class EgressNode:
         self.kernel.syncs.clear()
         return names
 
-    def wanted(self, site: PodSite) -> ClientSpec | None:
+    def wanted(self, site: Attachment) -> ClientSpec | None:
         """What follows from the caches, by the pure resolution."""
         assert site.pod is not None
         found = self.pods.get(f"apps/{site.pod.name}")

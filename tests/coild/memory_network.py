@@ -10,15 +10,34 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import cast
 
 from coil.kernel.family import IPAddress
-from coil.kernel.link import LinkName
+from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.route import Route, RouteChanges, diff_routes
+from coil.kernel.rule import Rule, RuleChanges, diff_rules
 from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
 from coil.netlink.host import NetnsPath, PodLink
+from coil.netlink.namespace import Namespace
 from coil.netlink.route import RouteAdditions
-from coil.podnet.alias import parse_alias
+from coil.podnet.alias import PodAlias, parse_alias
 from coil.podnet.plan import PodPlan
+
+
+class MemoryNamespace:
+    """An open namespace: only its name matters."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> "MemoryNamespace":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class Stage(Enum):
@@ -59,6 +78,12 @@ class Kernel:
     exported: set[Route] = field(default_factory=set)
     foreign: list[Route] = field(default_factory=list)
     """Routes that somebody else made."""
+    named: dict[NetnsPath, PodAlias] = field(default_factory=dict)
+    """The host's ends of veths that another plugin made, by namespace of the pod: those with an alias of ours."""
+    flat: set[NetnsPath] = field(default_factory=set)
+    """Namespaces of pods whose interfaces have no other end on the host."""
+    rules: set[Rule] = field(default_factory=set)
+    sysctls: set[Sysctl] = field(default_factory=set)
     twice: list[str] = field(default_factory=list)
     """Addresses that two pods had at one time: must stay empty."""
 
@@ -80,6 +105,7 @@ class Kernel:
         """A veth goes with the namespace that holds its end."""
         self.namespaces.discard(netns)
         self.veths = {name: veth for name, veth in self.veths.items() if veth.netns != netns}
+        self.named.pop(netns, None)
 
     def advance(self, veth: Veth, stage: Stage) -> None:
         veth.stage = stage
@@ -96,6 +122,8 @@ class Step(Enum):
     READ = "read"
     EXPORT = "export"
     RESTORE = "restore"
+    PREPARE = "prepare"
+    NAME = "name"
 
 
 Gate = Callable[[Step], Awaitable[None]]
@@ -114,12 +142,40 @@ class MemoryNetwork:
         self.gate = gate
         self.killed = False
 
+    async def ensure_sysctls(self, sysctls: Collection[Sysctl]) -> None:
+        await self.gate(Step.PREPARE)
+        self.kernel.sysctls.update(sysctls)
+
+    async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:
+        await self.gate(Step.PREPARE)
+        changes = diff_rules(self.kernel.rules, rules)
+        self.kernel.rules = set(rules)
+        return changes
+
+    async def name_host_end(self, ifname: LinkName, alias: PodAlias, netns: NetnsPath) -> LinkName | None:
+        await self.gate(Step.NAME)
+        if netns not in self.kernel.namespaces:
+            raise NamespaceError(netns, "does not exist")
+        if netns in self.kernel.flat:
+            return None
+        self.kernel.named[netns] = alias
+        return LinkName(f"cali{netns.name}")
+
+    async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
+        await self.gate(Step.READ)
+        own = (veth.netns for veth in self.kernel.veths.values() if parse_alias(veth.plan.host.alias) == alias)
+        found = [*own, *(netns for netns, known in self.kernel.named.items() if known == alias)]
+        return cast(Namespace, MemoryNamespace(found[0])) if found else None
+
     async def pod_links(self) -> list[PodLink]:
         await self.gate(Step.READ)
         return [
             PodLink(name=name, index=index, mac=veth.plan.host.mac, alias=alias)
             for index, (name, veth) in enumerate(self.kernel.veths.items(), start=10)
             if veth.stage is not Stage.BARE and (alias := parse_alias(veth.plan.host.alias)) is not None
+        ] + [
+            PodLink(name=LinkName(f"cali{netns.name}"), index=index, mac=None, alias=alias)
+            for index, (netns, alias) in enumerate(self.kernel.named.items(), start=1000)
         ]
 
     async def pod_routes(self, table: int) -> list[Route]:

@@ -32,10 +32,11 @@ from coil.reconcile.queue import WorkQueue
 from coild.addresses.block_release import BlockRelease, ReleasableBlocks, StuckRelease
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.supply import SupplyDeps, SupplyOptions, assemble_supply
-from coild.model.address_source import PodName
+from coild.model.attachment import AddRequest, PodName
 from coild.model.keyed_executor import KeyedExecutor
 from coild.model.pod_egress import NoEgress, PodEgress
-from coild.pods.pod_service import AddRequest, PodNetworkOptions, PodService
+from coild.pods.engine import PodEngine
+from coild.pods.veth import VethWiring
 from coild.routes.export import RouteExport
 from tests.coil.kube.memory_api import BIRTH, Call, MemoryClient, Moment
 from tests.coild.block_granter import NODE, BlockGranter, pool
@@ -63,7 +64,8 @@ def key(container: str, ifname: str = "eth0") -> AttachmentKey:
     return AttachmentKey(ContainerId(container), ifname)
 
 
-def addresses(plan: PodPlan) -> list[str]:
+def addresses(plan: PodPlan | None) -> list[str]:
+    assert plan is not None
     return [str(assignment.address) for assignment in plan.assignments]
 
 
@@ -186,6 +188,14 @@ class Coild:
                 namespace_of=self._namespace,
                 changed=self.export.changed,
                 release_queue=self.queue,
+                wiring=VethWiring(
+                    self.network,
+                    mtu=1500,
+                    gateways=LINK_LOCAL,
+                    policy=DEFAULT_POLICY,
+                    compat_calico=self.compat_calico,
+                    log=LOG,
+                ),
             ),
             rng=world.rng,
             log=LOG,
@@ -212,15 +222,11 @@ class Coild:
         self.controller = Controller(
             "release", self.release.reconcile, queue=self.queue, metrics=reconcile_metrics, log=LOG, workers=2
         )
-        self.turns = KeyedExecutor(LOG)
-        self.pods = PodService(
+        self.executor = KeyedExecutor(LOG)
+        self.pods = PodEngine(
             source=self.source,
-            network=self.network,
             egress=self.egress,
-            turns=self.turns,
-            options=PodNetworkOptions(
-                mtu=1500, gateways=LINK_LOCAL, policy=DEFAULT_POLICY, compat_calico=self.compat_calico
-            ),
+            executor=self.executor,
             acquire_timeout=ACQUIRE_TIMEOUT,
             recorder=self.recorder,
             log=LOG,

@@ -11,8 +11,9 @@ from coil.page.node_document import AddressCounts, AddressState, NodeDocument
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
 from coild.addresses.journal import Holder
+from coild.addresses.page import describe_pools
 from coild.inspection import describe_node
-from coild.model.address_source import PodName
+from coild.model.attachment import PodName
 from coild.settings import Settings
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -33,8 +34,7 @@ def describe(ledger: NodeLedger, *, now: float = 0.0, **holders: Holder) -> Node
     unknown = Holder(None, None)
     return describe_node(
         NodeName("node1"),
-        ledger.occupancy(now=now),
-        holder=lambda key: holders.get(key.container_id, unknown),
+        describe_pools(ledger.occupancy(now=now), holder=lambda key: holders.get(key.container_id, unknown)),
         now=NOON,
     )
 

@@ -1,7 +1,7 @@
-"""The alias of a host link: the record from which coild knows its pods again after a crash.
+"""The alias of a host link: the record by which coild recognises its pods after a crash.
 
 `COIL:<pool>:<container ID>:<interface>` for a pod with addresses from a pool, `COIL::<pod UID>:<interface>`
-in egress-only mode. Invariant: what `render_alias` writes, `parse_alias` reads back unchanged.
+behind another plugin. Invariant: what `render_alias` writes, `parse_alias` reads back unchanged.
 """
 
 from dataclasses import dataclass
@@ -13,18 +13,20 @@ MAX_LENGTH = 255
 
 @dataclass(frozen=True, slots=True)
 class PodAlias:
-    """Which attachment a host link belongs to. With an empty `pool`, `container_id` holds the pod's UID
-    (egress-only mode).
+    """Which attachment a host link belongs to.
+
+    `tag` says where its addresses come from: the name of a pool; "" for another plugin, and `container_id` is then
+    the pod's UID. Other sources choose tags that cannot be names of pools.
     """
 
-    pool: str
+    tag: str
     container_id: str
     ifname: str
 
 
 def render_alias(alias: PodAlias) -> str:
     """The text for the kernel. Raises ValueError if it would not be read back as the same alias."""
-    text = f"{MARK}:{alias.pool}:{alias.container_id}:{alias.ifname}"
+    text = f"{MARK}:{alias.tag}:{alias.container_id}:{alias.ifname}"
     if len(text.encode()) > MAX_LENGTH or parse_alias(text) != alias:
         raise ValueError(f"cannot be a link alias: {text!r}")
     return text

@@ -146,7 +146,7 @@ class StuckRelease:
             subject = EventSubject.of(ADDRESS_BLOCKS, document.metadata)
             yield subject, f"its deletion was asked for, but pods on node {self.node} still have addresses of it"
         for document, pods in self.store.kept():
-            addresses = sorted(str(address) for held in pods for address in held.addresses.present)
+            addresses = sorted(str(address) for held in pods for address in held.addresses)
             named = ", ".join(addresses[:NAMED]) + (", …" if len(addresses) > NAMED else "")
             yield (
                 EventSubject.of(ADDRESS_BLOCKS, document.metadata),

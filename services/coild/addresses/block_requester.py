@@ -36,7 +36,7 @@ from coil.reconcile.backoff import Backoff
 from coil.reconcile.informer import Informer
 from coild.addresses.block_store import BlockStore
 from coild.addresses.pool_changes import PoolChanges
-from coild.model.address_source import AddressUnavailableError
+from coild.model.attachment import AddressUnavailableError
 
 ANSWER_TIMEOUT = 300.0
 """Seconds after which a request that nobody answers is taken back; the next pod makes a new one."""

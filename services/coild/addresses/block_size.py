@@ -86,7 +86,7 @@ class BlockSizes:
                 try:
                     await self._fetch(pool)
                 except ApiError as error:
-                    self.log.info("a pool that a namespace names could not be read", pool=pool, why=str(error))
+                    self.log.info("a pool that a namespace names could not be read", pool=pool, error=str(error))
             names, position = list(self._foreseen), position + 1
 
     async def _read(self, pool: PoolName) -> None:
@@ -94,7 +94,7 @@ class BlockSizes:
             await self._fetch(pool)
         except ApiError as error:
             self._failures[pool] = self.clock()
-            self.log.info("blocks are asked for one at a time", pool=pool, why=str(error))
+            self.log.info("blocks are asked for one at a time", pool=pool, error=str(error))
 
     async def _fetch(self, pool: PoolName) -> None:
         """Raises ApiError."""

@@ -37,7 +37,7 @@ from coil.reconcile.informer import Informer
 from coild.addresses.journal import AddressJournal
 from coild.addresses.orphaned_addresses import OrphanedAddresses
 from coild.addresses.pool_changes import PoolChanges
-from coild.model.address_source import HeldAddresses, PodName
+from coild.model.attachment import Attachment, PodName
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class BlockStore:
 
     # --- addresses
 
-    def adopt(self, held: HeldAddresses) -> None:
+    def adopt(self, held: Attachment) -> None:
         """Enter what the kernel holds.
 
         Raises LedgerConflictError if no block here has it; it is entered as soon as such a block arrives.
@@ -262,7 +262,7 @@ class BlockStore:
             and not self._ledger.is_empty(document.name)
         ]
 
-    def kept(self) -> list[tuple[AddressBlock, list[HeldAddresses]]]:
+    def kept(self) -> list[tuple[AddressBlock, list[Attachment]]]:
         """The blocks without a pod that stay for pods whose addresses are in none of the blocks, and those pods."""
         documents = [self._blocks.get(name) for name in sorted(self._orphans.suspects) if self._ledger.is_empty(name)]
         return [(document, self._orphans.claimants(document)) for document in documents if document is not None]
@@ -324,7 +324,7 @@ class BlockStore:
             known = self._ledger.block(name) is not None
             self._ledger.add_block(block)
         except (MalformedBlockError, LedgerConflictError) as error:
-            self._log.error("block not taken in", block=name, why=str(error))
+            self._log.error("block not taken in", block=name, error=str(error))
             return []
         acquitted = self._enter_orphans()
         empty = self._ledger.is_empty(name)
@@ -346,7 +346,7 @@ class BlockStore:
         try:
             self._drop(block)
         except LedgerConflictError as error:
-            self._log.error("a block was deleted under its pods: its addresses may be given twice", why=str(error))
+            self._log.error("a block was deleted under its pods: its addresses may be given twice", error=str(error))
             # It gives nothing new; the route stays for its pods, and goes with the last of them.
             self._ledger.add_block(replace(block, use=BlockUse.DRAINING))
             self._changed()
@@ -384,9 +384,8 @@ class BlockStore:
             entered |= self._orphans.remove(key)
         return self._orphans.acquit(self._blocks.items()) if entered else []
 
-    def _enter(self, held: HeldAddresses) -> None:
-        addresses = held.addresses
-        self._ledger.adopt(held.key, pool=addresses.pool, ipv4=addresses.ipv4, ipv6=addresses.ipv6)
+    def _enter(self, held: Attachment) -> None:
+        self._ledger.adopt(held.key, pool=PoolName(held.tag), ipv4=held.ipv4, ipv6=held.ipv6)
 
     def _withhold_suspects(self) -> None:
         for document in self._orphans.suspect(self._blocks.items()):

@@ -23,7 +23,7 @@ from coil.crd.names import BlockName
 from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.ipam.node_ledger import Allocation
 from coild.addresses.journal_file import JournalFile
-from coild.model.address_source import PodName
+from coild.model.attachment import PodName
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):

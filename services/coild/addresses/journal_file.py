@@ -48,7 +48,7 @@ class JournalFile:
         except FileNotFoundError:
             return []
         except OSError as error:
-            self._say("not read", why=str(error))
+            self._say("not read", error=str(error))
             self._path = None
             return []
         header, _, body = data.partition(b"\n")
@@ -79,13 +79,13 @@ class JournalFile:
         try:
             written = os.write(self._descriptor, line)
         except OSError as error:
-            self._say("not written", why=str(error))
+            self._say("not written", error=str(error))
             return
         # A full disk may have taken a part of a line: the next one must not be glued to it.
         self._torn = written < len(line)
         self._size += written
         if self._torn:
-            self._say("not written", why=os.strerror(errno.ENOSPC))
+            self._say("not written", error=os.strerror(errno.ENOSPC))
 
     @property
     def grown(self) -> bool:
@@ -125,7 +125,7 @@ class JournalFile:
             self._descriptor = None
 
     def _fail(self, error: OSError) -> None:
-        self._say("not rewritten", why=str(error))
+        self._say("not rewritten", error=str(error))
         self._full = 2 * max(self._size, COMPACT_BYTES)  # not with every record again
 
     def _say(self, what: str, **details: object) -> None:

@@ -17,7 +17,7 @@ from coil.crd.names import BlockName, PoolName
 from coil.ipam.attachment import AttachmentKey
 from coil.ipam.block import MalformedBlockError, parse_block
 from coil.kernel.family import IPAddress
-from coild.model.address_source import HeldAddresses
+from coild.model.attachment import Attachment
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class OrphanedAddresses:
     """`has` says whether a block of the pool in the store has the address."""
 
     has: Callable[[PoolName, IPAddress], bool]
-    pods: dict[AttachmentKey, HeldAddresses] = field(default_factory=dict)
+    pods: dict[AttachmentKey, Attachment] = field(default_factory=dict)
     suspects: set[BlockName] = field(default_factory=set)
 
-    def add(self, held: HeldAddresses) -> None:
+    def add(self, held: Attachment) -> None:
         """The kernel holds what no block has."""
         self.pods[held.key] = held
 
@@ -50,12 +50,12 @@ class OrphanedAddresses:
         self.suspects.difference_update(document.name for document in acquitted)
         return acquitted
 
-    def claimants(self, block: AddressBlock) -> list[HeldAddresses]:
+    def claimants(self, block: AddressBlock) -> list[Attachment]:
         """The pods whose addresses may have been that block's before it was edited."""
         return [held for held in self.pods.values() if self._may_be_of(held, block)]
 
-    def _may_be_of(self, held: HeldAddresses, block: AddressBlock) -> bool:
-        pool, addresses = held.addresses.pool, held.addresses.present
+    def _may_be_of(self, held: Attachment, block: AddressBlock) -> bool:
+        pool, addresses = PoolName(held.tag), held.addresses
         if block.pool == pool:
             # An orphan all of whose addresses are in a block lost them to another pod that claims the same.
             return not all(self.has(pool, address) for address in addresses)

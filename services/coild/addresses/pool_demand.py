@@ -32,7 +32,7 @@ from coild.addresses.block_size import BlockSizes
 from coild.addresses.block_store import BlockStore
 from coild.addresses.pool_changes import PoolChanges
 from coild.addresses.spare_block import SpareBlock
-from coild.model.address_source import AddressUnavailableError, PodName
+from coild.model.attachment import AddressUnavailableError, PodName
 
 MAX_OUTSTANDING = 16
 """Block requests of one pool at a time. Pods beyond what these bring wait for the next ones."""

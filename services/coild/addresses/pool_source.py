@@ -5,7 +5,7 @@ there is none, whatever `coild.addresses.pool_demand` can get.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
@@ -13,13 +13,19 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.builtin import Namespace
 from coil.crd.names import ANNOTATION_POOL, DEFAULT_POOL, PoolName
 from coil.ipam.attachment import AttachmentKey
-from coil.ipam.node_ledger import LedgerConflictError
+from coil.ipam.node_ledger import Allocation, LedgerConflictError
 from coil.kernel.family import IPAddress
+from coil.kube.errors import NotFoundError
+from coil.page.node_document import PoolDocument
+from coil.podnet.alias import PodAlias
 from coild.addresses.block_requester import BlockRequester
 from coild.addresses.block_size import BlockSizes
 from coild.addresses.block_store import BlockStore
+from coild.addresses.journal import AddressJournal
+from coild.addresses.page import describe_pools
 from coild.addresses.pool_demand import PoolDemand
-from coild.model.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
+from coild.model.address_source import PodWiring
+from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, NoSuchNamespaceError, PodName
 
 
 class PoolAddressSource:
@@ -33,8 +39,12 @@ class PoolAddressSource:
         requester: BlockRequester,
         sizes: BlockSizes,
         namespace_of: Callable[[str], Coroutine[Any, Any, Namespace]],
+        journal: AddressJournal,
+        wiring: PodWiring[Any],
         log: FilteringBoundLogger,
     ) -> None:
+        self.wiring = wiring
+        self._journal = journal
         self._store = store
         self._demand = demand
         self._requester = requester
@@ -42,32 +52,45 @@ class PoolAddressSource:
         self._namespace_of = namespace_of
         self._log = log
 
-    def recognizes(self, pool: PoolName, address: IPAddress) -> bool:
-        """See `AddressSource`."""
-        return self._store.has(pool, address)
+    def owns(self, alias: PodAlias) -> bool:
+        """See `AddressSource`. The tag is the name of the pool."""
+        return alias.tag != ""
 
-    def holding(self, key: AttachmentKey) -> PodAddresses | None:
+    async def identify(self, key: AttachmentKey, pod: PodName, *, deadline: float) -> AttachmentKey:
+        """See `AddressSource`."""
+        return key
+
+    def recognizes(self, tag: str, address: IPAddress) -> bool:
+        """See `AddressSource`."""
+        return self._store.has(PoolName(tag), address)
+
+    def pod_of(self, key: AttachmentKey) -> PodName | None:
+        """See `AddressSource`. The journal knows."""
+        return self._journal.holder(key).pod
+
+    def holding(self, key: AttachmentKey) -> tuple[IPAddress, ...]:
         """See `AddressSource`."""
         held = self._store.find(key)
-        return None if held is None else PodAddresses(held.pool, held.ipv4, held.ipv6)
+        return () if held is None else _addresses(held)
 
-    async def recover(self, held: Iterable[HeldAddresses]) -> None:
+    async def recover(self, found: Sequence[Attachment]) -> None:
         """Adopt what the kernel holds, then offer the blocks without a pod for release.
 
         An attachment outside this node's blocks keeps its addresses: it is logged, and not in the ledger.
         """
-        for attachment in held:
+        for attachment in found:
             try:
                 self._store.adopt(attachment)
             except LedgerConflictError as error:
-                pool = attachment.addresses.pool
+                pool = attachment.tag
                 self._log.error("a pod's address is in none of this node's blocks", pool=pool, error=str(error))
         self._store.resume()
         self._demand.mark_all()
         self._store.offer_unused()
 
-    async def acquire(self, key: AttachmentKey, pod: PodName, *, timeout: float) -> PodAddresses:
+    async def acquire(self, key: AttachmentKey, request: AddRequest, *, timeout: float) -> Attachment:
         """See `AddressSource`. Waits for a block when none of the pool has a free address."""
+        pod = request.pod
         if (allocation := self._store.find(key)) is None:
             end = asyncio.get_running_loop().time() + timeout
             try:
@@ -78,7 +101,8 @@ class PoolAddressSource:
                     f"no answer about the namespace {pod.namespace} within {max(timeout, 0):.0f} s"
                 ) from None
             allocation = await self._demand.take(pool, key, pod, deadline=end)
-        return PodAddresses(allocation.pool, allocation.ipv4, allocation.ipv6)
+        alias = PodAlias(allocation.pool, key.container_id, key.ifname)
+        return Attachment.of(request, key=key, addresses=_addresses(allocation), alias=alias)
 
     def revoke(self, key: AttachmentKey) -> None:
         """See `AddressSource`."""
@@ -98,13 +122,24 @@ class PoolAddressSource:
         self._store.offer_unused()
         await self._requester.discard_stale()
 
+    def describe(self) -> tuple[PoolDocument, ...]:
+        """See `AddressSource`."""
+        return describe_pools(self._store.occupancy(), holder=self._journal.holder)
+
     def foresee(self, old: Namespace | None, new: Namespace | None) -> None:
         """Learn of a pool whose pods may come to this node. A listener for the informer of namespaces."""
         if new is not None:
             self._sizes.foresee(_pool_named_by(new))
 
     async def _pool_of(self, pod: PodName) -> PoolName:
-        return _pool_named_by(await self._namespace_of(pod.namespace))
+        try:
+            return _pool_named_by(await self._namespace_of(pod.namespace))
+        except NotFoundError as error:
+            raise NoSuchNamespaceError(str(error)) from error
+
+
+def _addresses(allocation: Allocation) -> tuple[IPAddress, ...]:
+    return tuple(address for address in (allocation.ipv4, allocation.ipv6) if address is not None)
 
 
 def _pool_named_by(namespace: Namespace) -> PoolName:

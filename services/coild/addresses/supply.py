@@ -26,6 +26,7 @@ from coild.addresses.pool_changes import PoolChanges
 from coild.addresses.pool_demand import DemandObserver, PoolDemand, Unobserved
 from coild.addresses.pool_source import PoolAddressSource
 from coild.addresses.spare_block import LINGER_PERIODS, SpareBlock
+from coild.model.address_source import PodWiring
 
 REFUSAL_BACKOFF = Backoff(base=1.0, cap=30.0)
 
@@ -53,6 +54,7 @@ class SupplyDeps:
     namespace_of: Callable[[str], Coroutine[Any, Any, Namespace]]
     changed: Callable[[], None]
     release_queue: WorkQueue
+    wiring: PodWiring[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,13 @@ def assemble_supply(
         clock=clock,
     )
     source = PoolAddressSource(
-        store=store, demand=demand, requester=requester, sizes=sizes, namespace_of=around.namespace_of, log=log
+        store=store,
+        demand=demand,
+        requester=requester,
+        sizes=sizes,
+        namespace_of=around.namespace_of,
+        journal=journal,
+        wiring=around.wiring,
+        log=log,
     )
     return PoolSupply(journal, changes, store, requester, sizes, demand, source)

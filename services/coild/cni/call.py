@@ -1,12 +1,9 @@
-"""A call of the plugin as both of coild's CNI services read it, and what its failures are to the runtime.
+"""A call of the plugin, read: which attachment, which pod, and what came before in the chain.
 
-Every refusal says what was wrong. A failure that may pass by itself (no free address yet, the API server away, a kernel
-that refuses tunnels, an Egress that does not exist yet, too much to do) is TRY_AGAIN_LATER, code 11, so that the
-runtime asks again instead of giving the pod up.
+Raises CniError, as nothing of the call has had any effect yet.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -14,17 +11,14 @@ import msgspec
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.kernel.family import IPAddress
 from coil.kernel.link import parse_link_name
-from coil.kube.errors import ApiError, NotFoundError
-from coil.netlink.error import BusyError, NamespaceError, NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
-from coild.model.address_source import AddressUnavailableError, PodName
-from coild.model.pod_egress import EgressRefusedError, EgressUnresolvedError, PodUnknownError
-from coild.pods.pod_service import UnknownAttachmentError
+from coild.model.attachment import PodName
 
 
 def read_key(args: CniArgs) -> AttachmentKey:
-    """Which attachment. Raises CniError, as all of these."""
+    """The container's interface."""
     if not args.container_id or ":" in args.container_id:
         raise CniError(
             CniErrorCode.INVALID_ENVIRONMENT_VARIABLES, f"CNI_CONTAINERID is not a container: {args.container_id!r}"
@@ -50,17 +44,25 @@ def read_argument(args: CniArgs, name: str) -> str:
 
 
 def read_pod(args: CniArgs) -> PodName:
-    """Whose attachment it is."""
-    return PodName(
-        read_argument(args, "K8S_POD_NAMESPACE"),
-        read_argument(args, "K8S_POD_NAME"),
-        args.args.get("K8S_POD_UID", ""),
-    )
+    """The pod of an ADD, whose name must be there."""
+    read_argument(args, "K8S_POD_NAMESPACE")
+    read_argument(args, "K8S_POD_NAME")
+    return read_pod_if_given(args)
+
+
+def read_pod_if_given(args: CniArgs) -> PodName:
+    """The pod as far as the call names it."""
+    given = args.args.get
+    return PodName(given("K8S_POD_NAMESPACE", ""), given("K8S_POD_NAME", ""), given("K8S_POD_UID", ""))
 
 
 class _ValidAttachment(msgspec.Struct, frozen=True):
     container_id: str = msgspec.field(name="containerID")
     ifname: str
+
+
+class _Chained(msgspec.Struct, frozen=True, rename="camel"):
+    prev_result: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Network(msgspec.Struct, frozen=True):
@@ -99,30 +101,17 @@ def is_chained(args: CniArgs) -> bool:
     return args.args.get("IS_CHAINED") == "true"
 
 
-@contextmanager
-def as_cni_error() -> Iterator[None]:
-    """Give each failure of the layers below the code that tells the runtime what to do about it."""
+def read_previous_addresses(args: CniArgs) -> tuple[IPAddress, ...]:
+    """Those of the result of the plugin before."""
     try:
-        yield
-    except EgressRefusedError as error:
-        raise CniError(CniErrorCode.TRY_AGAIN_LATER, "the kernel did not take the pod's egress", str(error)) from error
-    except EgressUnresolvedError as error:
-        raise CniError(CniErrorCode.TRY_AGAIN_LATER, "the pod's egress is not available", str(error)) from error
-    except PodUnknownError as error:
-        raise CniError(CniErrorCode.TRY_AGAIN_LATER, "the pod's object is not known", str(error)) from error
-    except (AddressUnavailableError, BusyError) as error:
-        raise CniError(CniErrorCode.TRY_AGAIN_LATER, str(error)) from error
-    except NotFoundError as error:
-        raise CniError(CniErrorCode.UNKNOWN_CONTAINER, "the pod's namespace does not exist", str(error)) from error
-    except ApiError as error:
-        raise CniError(CniErrorCode.TRY_AGAIN_LATER, "the API server did not answer", str(error)) from error
-    except UnknownAttachmentError as error:
-        raise CniError(CniErrorCode.UNKNOWN_CONTAINER, str(error)) from error
-    except NamespaceError as error:
-        raise CniError(CniErrorCode.UNKNOWN_CONTAINER, "the pod's network namespace is gone", str(error)) from error
-    except PodCheckError as error:
-        raise CniError(CniErrorCode.INTERNAL, "the pod's network is not as it was made", str(error)) from error
-    except NetlinkError as error:
-        raise CniError(CniErrorCode.INTERNAL, "the kernel did not take the pod's network", str(error)) from error
+        return tuple(ip_address(text.partition("/")[0]) for text in args.ips)
     except ValueError as error:
-        raise CniError(CniErrorCode.INVALID_ENVIRONMENT_VARIABLES, "the pod cannot be wired", str(error)) from error
+        raise CniError(CniErrorCode.INVALID_NETWORK_CONFIG, "prevResult has no address", str(error)) from None
+
+
+def read_previous_result(args: CniArgs) -> bytes:
+    """The result of the plugin before, as it stands in the network configuration."""
+    try:
+        return bytes(msgspec.json.decode(args.stdin_data, type=_Chained).prev_result)
+    except msgspec.MsgspecError as error:
+        raise CniError(CniErrorCode.DECODING_FAILURE, "the network configuration cannot be read", str(error)) from None

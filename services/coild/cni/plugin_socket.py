@@ -20,10 +20,10 @@ GRACE = 3.0
 
 
 async def serve_plugin(
-    service: CniBase, settings: Settings, process: Process, *, turns: KeyedExecutor, log: FilteringBoundLogger
+    service: CniBase, settings: Settings, process: Process, *, executor: KeyedExecutor, log: FilteringBoundLogger
 ) -> None:
     """Serve until the process stops; then what has begun comes to its end, within bounds."""
-    process.stack.push_async_callback(_settle, turns, log)
+    process.stack.push_async_callback(_settle, executor, log)
     calls = CallMetrics(process.registry)
     await process.stack.enter_async_context(
         serve_cni(service, path=settings.socket, limits=LIMITS, grace=GRACE, metrics=calls)
@@ -31,9 +31,9 @@ async def serve_plugin(
     process.add_readiness("socket", lambda: None if settings.socket.is_socket() else f"{settings.socket} is gone")
 
 
-async def _settle(turns: KeyedExecutor, log: FilteringBoundLogger) -> None:
+async def _settle(executor: KeyedExecutor, log: FilteringBoundLogger) -> None:
     try:
         async with asyncio.timeout(GRACE):
-            await turns.settle()
+            await executor.settle()
     except TimeoutError:
         log.warning("stopping with operations under way; the next start recovers from the kernel")

@@ -1,9 +1,9 @@
-"""The gRPC face of coild: turns the plugin's arguments into operations of `coild.pods.pod_service`, and failures into
-codes.
+"""The gRPC face of coild: turns the plugin's arguments into operations on pods, and failures into codes.
 
-Every refusal changes nothing. A result so far is refused: addresses from two plugins would be one too many, and only
-one of them would be the pod's for its egress. (After coild, a chain may go on.) Without IPAM there is another face,
-`coild.cni.chained`.
+Every refusal changes nothing. At the head of a chain (`chained` false) a result so far is refused: addresses from two
+plugins would be one too many, and only one of them would be the pod's for its egress. Behind another plugin it is the
+other way round: a result so far must be there, and it is the answer, unchanged, as coild only adds to what the pod's
+namespace holds. (Our plugin prints that result without looking at the answer.)
 """
 
 from betterproto.lib.google.protobuf import Empty
@@ -12,40 +12,44 @@ from coil.cnirpc.deadline import call_deadline
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import AddResponse, CniArgs, CniBase
 from coild.cni.call import (
-    as_cni_error,
     is_chained,
     read_key,
     read_netns,
     read_network,
     read_pod,
+    read_pod_if_given,
+    read_previous_addresses,
+    read_previous_result,
     read_valid_attachments,
 )
+from coild.cni.errors import as_cni_error
 from coild.cni.result import render_result
-from coild.pods.pod_service import AddRequest, PodService
+from coild.model.attachment import AddRequest, PodService
 
 
 class CniService(CniBase):
     """Implements `pkg.cnirpc.CNI`. Raises CniError only; a cancelled caller leaves the operation to complete."""
 
-    def __init__(self, pods: PodService) -> None:
+    def __init__(self, pods: PodService, *, chained: bool = False) -> None:
         self._pods = pods
+        self._chained = chained
 
     async def add(self, cni_args: CniArgs) -> AddResponse:
         """ADD. Idempotent: the same container and interface get the same addresses again."""
         with as_cni_error():
-            key = read_key(cni_args)
-            netns = read_netns(cni_args)
-            pod = read_pod(cni_args)
-            if is_chained(cni_args):
-                raise CniError(
-                    CniErrorCode.INVALID_NETWORK_CONFIG,
-                    "another plugin has wired the pod already, and coild gives addresses itself",
-                    "put coil first in the chain, or run coild with --enable-ipam=false",
-                )
-            plan = await self._pods.add(
-                AddRequest(key=key, netns=netns, pod=pod, deadline=call_deadline(), network=read_network(cni_args))
+            key, netns, pod = read_key(cni_args), read_netns(cni_args), read_pod(cni_args)
+            self._refuse_wrong_place(cni_args)
+            request = AddRequest(
+                key=key,
+                netns=netns,
+                pod=pod,
+                addresses=read_previous_addresses(cni_args) if self._chained else (),
+                deadline=call_deadline(),
+                network=read_network(cni_args),
             )
-        return AddResponse(result=render_result(plan, netns=cni_args.netns))
+            plan = await self._pods.add(request)
+            result = read_previous_result(cni_args) if plan is None else render_result(plan, netns=cni_args.netns)
+        return AddResponse(result=result)
 
     async def del_(self, cni_args: CniArgs) -> Empty:
         """DEL. An attachment that is unknown is deleted already."""
@@ -56,7 +60,7 @@ class CniService(CniBase):
     async def check(self, cni_args: CniArgs) -> Empty:
         """CHECK."""
         with as_cni_error():
-            await self._pods.check(read_key(cni_args), read_netns(cni_args))
+            await self._pods.check(read_key(cni_args), read_netns(cni_args), read_pod_if_given(cni_args))
         return Empty()
 
     async def gc(self, cni_args: CniArgs) -> Empty:
@@ -65,3 +69,18 @@ class CniService(CniBase):
             network, valid = read_valid_attachments(cni_args)
             await self._pods.collect_garbage(network, valid)
         return Empty()
+
+    def _refuse_wrong_place(self, args: CniArgs) -> None:
+        """Raises CniError where coild's place in the chain is another than it was started for."""
+        if is_chained(args) and not self._chained:
+            raise CniError(
+                CniErrorCode.INVALID_NETWORK_CONFIG,
+                "another plugin has wired the pod already, and coild gives addresses itself",
+                "put coil first in the chain, or run coild with --enable-ipam=false",
+            )
+        if self._chained and not is_chained(args):
+            raise CniError(
+                CniErrorCode.INVALID_NETWORK_CONFIG,
+                "no plugin before has wired the pod, and coild gives no addresses",
+                "put coil after another plugin in the chain, or run coild without --enable-ipam=false",
+            )

@@ -45,9 +45,9 @@ from coild.egress.directory import EgressDirectory
 from coild.egress.node_pods import NodePods, pod_uids
 from coild.egress.pod_tunnel import PodTunnels, PodTunnelSpec, VethGoneError
 from coild.egress.report import POD_UNKNOWN, Consequence, EgressReport, Occasion
-from coild.model.address_source import PodName
+from coild.model.attachment import Attachment, PodName
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import PodSite, PodUnknownError
+from coild.model.pod_egress import PodUnknownError
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Client:
     this process, and has not been looked at yet. `prepared`: a router pod, with its sysctls.
     """
 
-    site: PodSite
+    site: Attachment
     applied: ClientSpec | None
     found: bool
     prepared: bool = False
@@ -117,7 +117,7 @@ class EgressClients:
 
     # --- who is there
 
-    def adopt(self, sites: Iterable[PodSite]) -> None:
+    def adopt(self, sites: Iterable[Attachment]) -> None:
         """Take over the attachments that an earlier process has made. Once, before the first ADD."""
         for site in sites:
             if self._concerns(site):
@@ -132,7 +132,7 @@ class EgressClients:
         try:
             tunnelled = await self._tunnels.clients()
         except NetlinkError as error:
-            self._log.warning("cannot tell which pods have tunnels; looking at each of them", why=str(error))
+            self._log.warning("cannot tell which pods have tunnels; looking at each of them", error=str(error))
             tunnelled = None
         first: list[AttachmentKey] = []
         others: list[AttachmentKey] = []
@@ -162,7 +162,7 @@ class EgressClients:
 
     # --- what they have
 
-    async def connect(self, site: PodSite, *, deadline: float) -> None:
+    async def connect(self, site: Attachment, *, deadline: float) -> None:
         if not self._concerns(site) or site.pod is None or site.netns is None:
             return
         # From here on no change is missed: it queues a refresh, whose turn comes after this one.
@@ -213,7 +213,7 @@ class EgressClients:
     def _is_served(self, problems: Iterable[EgressProblem]) -> bool:
         return self._options.fail_open or not any(problem.unserved for problem in problems)
 
-    async def _undo(self, site: PodSite, netns: NetnsPath) -> None:
+    async def _undo(self, site: Attachment, netns: NetnsPath) -> None:
         """Leave nothing in the namespace of a pod whose ADD fails. No container runs there."""
         with suppress(*NAT_ERRORS):
             await self._tunnels.make(PodTunnelSpec(self._nothing(site)), netns)
@@ -224,7 +224,7 @@ class EgressClients:
         Raises EgressRefusedError; then it is to be tried again.
         """
         if key in self._clients:
-            await self._turns.take(key, lambda: self._refresh(key))
+            await self._turns.run(key, lambda: self._refresh(key))
 
     async def _refresh(self, key: AttachmentKey) -> None:
         client = self._clients.get(key)
@@ -247,7 +247,7 @@ class EgressClients:
             if not client.found or client.egresses or client.problems or _is_router(pod):
                 raise self._report.kernel_refused(pod, error, Occasion.FOLLOW) from error
             # Most likely it never had a tunnel; to ask for ever would help nobody.
-            self._log.warning("cannot see whether a pod has tunnels left", pod=pod.metadata.name, why=str(error))
+            self._log.warning("cannot see whether a pod has tunnels left", pod=pod.metadata.name, error=str(error))
         client.found = False
 
     async def _bring(
@@ -294,11 +294,11 @@ class EgressClients:
             return Consequence.OWN_ADDRESS
         return Consequence.NOT_STARTED if occasion is Occasion.ADD else Consequence.BLOCKED
 
-    def _concerns(self, site: PodSite) -> bool:
+    def _concerns(self, site: Attachment) -> bool:
         # A pod's way out is its first interface; what other networks give it beside that has nothing to do with it.
         return site.key.ifname == self._options.policy.uplink
 
-    def _nothing(self, site: PodSite) -> ClientSpec:
+    def _nothing(self, site: Attachment) -> ClientSpec:
         options = self._options
         return ClientSpec(addresses=site.addresses, gateways=(), replies=options.replies, policy=options.policy)
 

@@ -38,8 +38,9 @@ from coild.egress.follow import EgressFollow, render_key
 from coild.egress.node_pods import INDEXERS, NodePods
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
+from coild.model.attachment import Attachment
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import NoEgress, PodEgress, PodSite
+from coild.model.pod_egress import NoEgress, PodEgress
 from coild.settings import Settings
 
 NAME = "egress-clients"
@@ -71,7 +72,7 @@ class NodeEgress(Protocol):
     async def wait_listed(self) -> None:
         """Return when everything has been listed, or has taken long enough."""
 
-    def adopt(self, sites: Iterable[PodSite]) -> None:
+    def adopt(self, sites: Iterable[Attachment]) -> None:
         """Take over the attachments that an earlier process has made."""
 
     def follow(self) -> None:
@@ -87,7 +88,7 @@ class WithoutEgress:
     async def wait_listed(self) -> None:
         pass
 
-    def adopt(self, sites: Iterable[PodSite]) -> None:
+    def adopt(self, sites: Iterable[Attachment]) -> None:
         pass
 
     def follow(self) -> None:
@@ -167,9 +168,11 @@ class EgressNat:
             async with asyncio.timeout(START_SECONDS):
                 await wait_synced(self._informers.values(), log=self._log)
         except TimeoutError:
-            self._log.warning("starting before all Egresses are listed; ADDs read what they need", why=self._missing())
+            self._log.warning(
+                "starting before all Egresses are listed; ADDs read what they need", missing=self._missing()
+            )
 
-    def adopt(self, sites: Iterable[PodSite]) -> None:
+    def adopt(self, sites: Iterable[Attachment]) -> None:
         self.clients.adopt(sites)
 
     def follow(self) -> None:

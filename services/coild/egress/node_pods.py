@@ -15,7 +15,7 @@ from coil.kernel.family import IPAddress
 from coil.kube.errors import NotFoundError
 from coil.reconcile.store import Indexer
 from coild.egress.api_reader import APIReader, NoAnswerError
-from coild.model.address_source import PodName
+from coild.model.attachment import PodName
 from coild.model.pod_egress import PodUnknownError
 
 BY_ADDRESS = "address"

@@ -1,84 +1,88 @@
-"""The seam for where a pod's addresses come from.
+"""The seam for where pods' addresses come from, and how pods with such addresses are wired.
 
-Address pools are its first tenant (`coild.addresses.pool_source`); interfaces of a cloud and ports of a virtual
-network are to follow. `coild.pods.pod_service` drives it and is the only caller:
+    coild.cni ─► coild.pods.engine ─► AddressSource   whose address is whose
+                                  └─► its PodWiring   how the pod's interface comes to be
 
-    recognizes, recover, holding
-              once at start, with what the kernel holds: the kernel is the database
-    acquire   for an ADD; the same attachment gets the same answer
-    revoke    for an ADD that failed later on: the address was never used
-    release   for a DEL, after the veth and its routes are gone, so that nobody can hold the address twice
-    collect   periodically: give back what is held for no attachment
+One process has one source. Address pools are one (`coild.addresses.pool_source`, wired with a veth by
+`coild.pods.veth`); behind another plugin, which gave the pod its addresses and wired it, there is
+`coild.addresses.chained`. The engine knows neither: whatever tells sources apart is said here. A new source passes the
+contract suite in `tests/coild/pods/source_contract.py`, and the engine stays as it is.
 
-A source keeps its own books and consults its own back end; it never touches a link. No call holds a lock while it
-waits, so a slow back end for one pod does not stand in the way of another.
+What a source owns:
+
+- **its addresses**: `acquire`, `revoke`, `release`, `held`, `holding`, `collect`;
+- **how its pods are recognised after a crash**: the tag in the alias of a pod's link (`owns`), and which attachment a
+  container is (`identify`);
+- **its wiring**: what is made for each pod, and what it needs of the node (rules, sysctls, routes, translation), or
+  nothing where another plugin wired the pod;
+- **what people see of it**: `describe` for the inspection page; its metrics it registers itself.
+
+The engine calls in this order, for one attachment at a time, never two at once:
+
+    start   wiring.prepare ─► wiring.recover (which calls source.recover) ─► wiring.restore
+    ADD     identify ─► acquire ─► wiring.plan ─► wiring.attach         revoke or release if a later step fails
+            identify ─► wiring.plan ─► wiring.check                     if it was attached before
+    DEL     wiring.detach ─► release      in this order, so that no two pods have an address
+    sweep   wiring.prepare ─► wiring.restore ─► wiring.aliases ─► collect
+
+A source keeps its own books and asks its own back end; only its wiring touches a link. No call holds a lock while it
+waits, so a back end that is slow for one pod does not delay another.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from coil.crd.names import PoolName
-from coil.ipam.node_ledger import AttachmentKey
+from coil.ipam.attachment import AttachmentKey
 from coil.kernel.family import IPAddress
+from coil.netlink.host import NetnsPath
+from coil.page.node_document import PoolDocument
+from coil.podnet.alias import PodAlias
+from coil.podnet.plan import PodPlan
+from coild.model.attachment import AddRequest, Attachment, PodName
 
+P = TypeVar("P", bound=PodPlan | None)
 
-@dataclass(frozen=True, slots=True)
-class PodName:
-    """A pod as CNI_ARGS name it. Runtimes do not always tell its UID."""
-
-    namespace: str
-    name: str
-    uid: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PodAddresses:
-    """What a source gave: at least one family. `pool` goes into the link's alias, to be found there by `recover`."""
-
-    pool: PoolName
-    ipv4: IPv4Address | None
-    ipv6: IPv6Address | None
-
-    @property
-    def present(self) -> tuple[IPAddress, ...]:
-        """The addresses, IPv4 first."""
-        return tuple(address for address in (self.ipv4, self.ipv6) if address is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldAddresses:
-    """An attachment that the kernel holds."""
-
-    key: AttachmentKey
-    addresses: PodAddresses
-
-
-class AddressUnavailableError(Exception):
-    """No address now; the message says of which pool and why. Trying again later may help."""
+Exclusively: TypeAlias = Callable[[AttachmentKey, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Runs the work while no operation on the attachment is under way; not at all if the attachment has changed since."""
 
 
 class AddressSource(Protocol):
     """See the module's docstring for the order of calls."""
 
-    def recognizes(self, pool: PoolName, address: IPAddress) -> bool:
-        """Whether it is one of the addresses that this source has here to give, or has given."""
+    @property
+    def wiring(self) -> "PodWiring[Any]":
+        """How pods with addresses of this source are wired."""
 
-    async def recover(self, held: Iterable[HeldAddresses]) -> None:
+    def owns(self, alias: PodAlias) -> bool:
+        """Whether a link with this alias is a pod's of this source."""
+
+    async def identify(self, key: AttachmentKey, pod: PodName, *, deadline: float) -> AttachmentKey:
+        """The key under which the container's interface is kept: that of its alias, so that the next process finds it.
+
+        `key` itself for a source whose aliases name containers. `deadline` by the event loop's clock. Raises
+        `coild.model.pod_egress.PodUnknownError` where the pod has to be looked up and cannot be.
+        """
+
+    def recognizes(self, tag: str, address: IPAddress) -> bool:
+        """Whether the address is one that this source may give, or has given, to pods with that tag."""
+
+    async def recover(self, found: Sequence[Attachment]) -> None:
         """Take the kernel's attachments into the books; of two that claim one address, the first has it.
 
         Called once, before any verb that changes the books.
         """
 
-    def holding(self, key: AttachmentKey) -> PodAddresses | None:
-        """What the books have for the attachment: no other's, in any case."""
+    def pod_of(self, key: AttachmentKey) -> PodName | None:
+        """Whose a recovered attachment is, as far as it is known."""
 
-    async def acquire(self, key: AttachmentKey, pod: PodName, *, timeout: float) -> PodAddresses:
-        """Addresses for the attachment, within `timeout` seconds.
+    def holding(self, key: AttachmentKey) -> tuple[IPAddress, ...]:
+        """The addresses that the books have for the attachment, and for no other; empty for an unknown key."""
 
-        Idempotent: a known key gets what it holds. Raises `AddressUnavailableError`. Cancelled, it has acquired
-        nothing.
+    async def acquire(self, key: AttachmentKey, request: AddRequest, *, timeout: float) -> Attachment:
+        """Addresses for the attachment, within `timeout` seconds, as the attachment that is to be made.
+
+        Idempotent: a known key gets what it holds. Raises AddressUnavailableError, NoSuchNamespaceError or ApiError.
+        Cancelled, it has acquired nothing.
         """
 
     def revoke(self, key: AttachmentKey) -> None:
@@ -91,4 +95,47 @@ class AddressSource(Protocol):
         """The attachments in the books."""
 
     async def collect(self) -> None:
-        """Give back what serves no attachment."""
+        """Periodically: give back what serves no attachment. Raises ApiError."""
+
+    def describe(self) -> tuple[PoolDocument, ...]:
+        """Its part of the node's inspection page; nothing for a source that has no books to show."""
+
+
+class PodWiring(Protocol[P]):
+    """What is done in the kernel for a pod, and for the node that its pods are on. Errors are NetlinkErrors.
+
+    `P` is what it plans: a PodPlan, or None where another plugin wires the pods.
+    """
+
+    async def prepare(self) -> None:
+        """What the pods need of the node, whoever they are. Idempotent; called at start and with every sweep."""
+
+    def plan(self, attachment: Attachment) -> P:
+        """What is to exist for the pod. Pure. Raises InvalidPodError.
+
+        The name of the host's link is the attachment's, or chosen here if it has none yet: the same for the same
+        attachment, in the next process, too.
+        """
+
+    async def attach(self, attachment: Attachment, plan: P, netns: NetnsPath) -> Attachment:
+        """Make it, all or nothing, and return the attachment as it is now: without its alias, for one, where the
+        interface turned out to have no end on this node.
+        """
+
+    async def check(self, attachment: Attachment, plan: P, netns: NetnsPath) -> None:
+        """Return if everything is there. Raises PodCheckError naming what is not; other errors say nothing about it."""
+
+    async def detach(self, attachment: Attachment) -> None:
+        """Take it away; on return nothing leads to the pod's addresses any more. Idempotent."""
+
+    async def aliases(self) -> frozenset[PodAlias]:
+        """The aliases of the links that are there."""
+
+    async def recover(self, source: AddressSource) -> list[Attachment]:
+        """What earlier processes attached, after the source has taken it into its books. Once, at start."""
+
+    async def restore(self, attachments: Collection[Attachment], exclusively: Exclusively) -> None:
+        """Put back what others removed. The attachments have those of their addresses that the books bear out.
+
+        Goes on after an error that concerns one pod. Raises NetlinkError where the kernel cannot be read.
+        """

@@ -1,7 +1,7 @@
-"""Operations on one thing take turns; those on different things never wait for each other.
+"""Operations with one key run one after the other; those with different keys never wait for each other.
 
-The things are attachments, and links by their names. An operation that has begun runs to its end even if whoever asked
-for it no longer waits: half an operation is worse than one that the next in turn undoes.
+Keys are attachments, and links by their names. An operation that has begun runs to its end even if whoever asked for
+it no longer waits: half an operation is worse than one that the next with its key undoes.
 """
 
 import asyncio
@@ -15,32 +15,35 @@ from coil.kernel.link import LinkName
 
 T = TypeVar("T")
 
-Thing: TypeAlias = AttachmentKey | LinkName
+Key: TypeAlias = AttachmentKey | LinkName
 
 
 class KeyedExecutor:
-    """One per process. A turn may be taken within the turn of another thing: of a link within an attachment's."""
+    """One per process. Within an operation another may be run with another key: of a link within an attachment's."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log
-        self._last: dict[Thing, asyncio.Task[object]] = {}
+        self._last: dict[Key, asyncio.Task[object]] = {}
 
-    def __contains__(self, thing: Thing) -> bool:
-        """Whether an operation on it is under way, or waits."""
-        return thing in self._last
+    def __contains__(self, key: Key) -> bool:
+        """Whether an operation with the key is under way, or waits."""
+        return key in self._last
 
-    async def take(self, thing: Thing, work: Callable[[], Awaitable[T]]) -> T:
-        """Do `work` after all that was asked for on the thing before. A cancelled caller leaves it to complete."""
-        previous = self._last.get(thing)
+    async def run(self, key: Key, work: Callable[[], Awaitable[T]]) -> T:
+        """Do `work` after everything that was asked for with the key before.
 
-        async def turn() -> T:
+        A cancelled caller leaves it to complete.
+        """
+        previous = self._last.get(key)
+
+        async def operation() -> T:
             if previous is not None:
                 await asyncio.wait([previous])
             return await work()
 
-        task = asyncio.create_task(turn(), name=str(thing))
-        self._last[thing] = task
-        task.add_done_callback(lambda done: self._end(thing, done))
+        task = asyncio.create_task(operation(), name=str(key))
+        self._last[key] = task
+        task.add_done_callback(lambda done: self._end(key, done))
         return await asyncio.shield(task)
 
     async def settle(self) -> None:
@@ -48,10 +51,10 @@ class KeyedExecutor:
         while self._last:
             await asyncio.wait(list(self._last.values()))
 
-    def _end(self, thing: Thing, task: asyncio.Task[T]) -> None:
-        if self._last.get(thing) is task:
-            del self._last[thing]
-        # What fails in the turn of a link is heard by the attachment that took it.
-        if isinstance(thing, AttachmentKey) and not task.cancelled() and (error := task.exception()) is not None:
-            # Said here because the runtime may have gone; it is the only trace then.
-            self._log.info("operation failed", container=thing.container_id, why=str(error))
+    def _end(self, key: Key, task: asyncio.Task[T]) -> None:
+        if self._last.get(key) is task:
+            del self._last[key]
+        # The failure of an operation on a link reaches the operation on an attachment that ran it.
+        if isinstance(key, AttachmentKey) and not task.cancelled() and (error := task.exception()) is not None:
+            # Logged here because the runtime may have gone; it is the only trace then.
+            self._log.info("operation failed", container=key.container_id, error=str(error))

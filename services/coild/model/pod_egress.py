@@ -1,34 +1,13 @@
-"""The seam between a pod's attachment and its egress: what an ADD tells of the pod before it is answered.
+"""The seam between a pod's attachment and its egress.
 
-`coild.pods.pod_service` and `coild.pods.chained_service` drive it, in the turn of the attachment;
-`coild.egress.client` is behind it, or, with --enable-egress=false, nothing.
+`coild.pods.engine` calls it, before the ADD is answered, and never twice at once for one attachment;
+`coild.egress.client` implements it, or, with --enable-egress=false, nothing.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from coil.ipam.attachment import AttachmentKey
-from coil.kernel.family import IPAddress
-from coil.netlink.host import NetnsPath
-from coil.podnet.alias import PodAlias
-from coild.model.address_source import PodName
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSite:
-    """Where a pod's network is.
-
-    `alias` is that of the link at the host's end, by which the pod's namespace is found again; None where the pod's
-    interface has no other end. `netns` is the path that this process heard in the ADD; None after a restart. `pod` is
-    None where nobody remembers whose the attachment is; its UID, or all but its UID, may be missing. Without
-    `addresses` the pod's are those that the API server tells.
-    """
-
-    key: AttachmentKey
-    pod: PodName | None
-    addresses: tuple[IPAddress, ...]
-    alias: PodAlias | None = None
-    netns: NetnsPath | None = None
+from coild.model.attachment import Attachment
 
 
 class PodEgressError(Exception):
@@ -50,10 +29,10 @@ class PodUnknownError(PodEgressError):
 
 
 class PodEgress(Protocol):
-    async def connect(self, site: PodSite, *, deadline: float) -> None:
+    async def connect(self, attachment: Attachment, *, deadline: float) -> None:
         """Give a pod that has been attached what its annotations and labels ask for.
 
-        `site.netns` is given; `deadline` by the event loop's clock. Idempotent. Raises PodEgressError; then the
+        Its `netns` is given; `deadline` by the event loop's clock. Idempotent. Raises PodEgressError; then the
         pod must not start.
         """
         ...
@@ -66,7 +45,7 @@ class PodEgress(Protocol):
 class NoEgress:
     """What pods have of egress without it."""
 
-    async def connect(self, site: PodSite, *, deadline: float) -> None:
+    async def connect(self, attachment: Attachment, *, deadline: float) -> None:
         pass
 
     def forget(self, key: AttachmentKey) -> None:

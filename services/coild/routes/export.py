@@ -73,7 +73,7 @@ class RouteExport:
             try:
                 await self.sync(networks())
             except NetlinkError as error:
-                self._log.error("routes not exported", table=self._policy.export_table, why=str(error))
+                self._log.error("routes not exported", table=self._policy.export_table, error=str(error))
                 self.failures += 1
                 self._passed = waiting + self._passed
                 self._wake.set()

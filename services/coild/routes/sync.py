@@ -96,7 +96,7 @@ class RouteSync:
                 failures = 0
                 rest = max(SHORTEST_REST, REST_FACTOR * (clock() - began))
             except NetlinkError as error:
-                self._log.error("routes to other nodes are not complete", why=str(error))
+                self._log.error("routes to other nodes are not complete", error=str(error))
                 self._metrics.failures.inc()
                 rest = self._backoff.delay(failures, self._rng.random)
                 failures += 1

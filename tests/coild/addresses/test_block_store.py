@@ -11,6 +11,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_REQUEST, BlockName, NodeName, PoolName, RequestUid
 from coil.ipam.node_ledger import LedgerConflictError, Reuse
 from coil.ipam.occupancy import Tally
+from coil.podnet.alias import PodAlias
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coild.addresses.block_release import ReleasableBlocks
@@ -18,7 +19,7 @@ from coild.addresses.block_store import BlockStore
 from coild.addresses.journal import AddressJournal
 from coild.addresses.journal_file import JournalFile
 from coild.addresses.pool_changes import PoolChanges
-from coild.model.address_source import HeldAddresses, PodAddresses, PodName
+from coild.model.attachment import Attachment, PodName
 from tests.coild.block_granter import NODE
 from tests.coild.scene import COOLING, LOG, World, end, key, now
 from tests.coild.virtual_loop import pass_turns
@@ -377,8 +378,10 @@ async def test_a_block_that_comes_back_under_its_pods_is_usable_again(books: Boo
     assert other.ipv4 != held.ipv4
 
 
-def holding(container: str, ipv4: str) -> HeldAddresses:
-    return HeldAddresses(key(container), PodAddresses(DEFAULT, IPv4Address(ipv4), None))
+def holding(container: str, ipv4: str) -> Attachment:
+    return Attachment(
+        key=key(container), pod=None, addresses=(IPv4Address(ipv4),), alias=PodAlias(DEFAULT, container, "eth0")
+    )
 
 
 async def test_what_the_kernel_holds_is_not_given_to_another(books: Books) -> None:

@@ -11,7 +11,7 @@ from coil.ipam.block import Block
 from coil.ipam.node_ledger import NodeLedger
 from coild.addresses.journal import AddressJournal, Holder, Resumption
 from coild.addresses.journal_file import COMPACT_BYTES, JournalFile
-from coild.model.address_source import PodName
+from coild.model.attachment import PodName
 from tests.coild.scene import LOG, key
 
 POOL, ZERO, ONE = PoolName("default"), BlockName("default-0"), BlockName("default-1")

@@ -11,7 +11,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import LABEL_POOL, BlockName, PoolName
 from coil.ipam.node_ledger import LedgerConflictError
 from coild.addresses.block_release import LATE_SECONDS
-from coild.model.address_source import AddressUnavailableError, PodAddresses, PodName
+from coild.model.attachment import AddressUnavailableError, Attachment
 from tests.coild.addresses.test_block_store import DEFAULT, ONE, POD, ZERO, Books, books, holding
 from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, addresses, key, now, settle
 from tests.coild.virtual_loop import pass_turns
@@ -194,9 +194,9 @@ class TestWaitsAgain:
         yield successor
         await successor.kill()
 
-    def acquire(self, coild: Coild, container: str) -> asyncio.Task[PodAddresses]:
-        pod = PodName("apps", "pod")
-        return coild.spawn(coild.source.acquire(key(container), pod, timeout=ACQUIRE_TIMEOUT))
+    def acquire(self, coild: Coild, container: str) -> asyncio.Task[Attachment]:
+        request = coild.request(container)
+        return coild.spawn(coild.source.acquire(request.key, request, timeout=ACQUIRE_TIMEOUT))
 
     async def test_and_a_block_arrives(self, world: World, successor: Coild) -> None:
         waiting = self.acquire(successor, "c1")

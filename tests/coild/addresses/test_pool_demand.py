@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from coild.addresses.block_requester import SPARE_BACKOFF
 from coild.addresses.pool_demand import MAX_OUTSTANDING, PoolDemand
 from coild.addresses.pool_source import PoolAddressSource
 from coild.addresses.spare_block import SpareBlock
-from coild.model.address_source import AddressUnavailableError
+from coild.model.attachment import AddressUnavailableError
 from tests.coild.block_granter import pool
-from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, key, now, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, addresses, key, now, settle
 
 DEFAULT = PoolName("default")
 WIDE = pool("default", SubnetSet(ipv4="10.1.0.0/20"), bits=5)
@@ -281,15 +282,15 @@ class TestDeadline:
         wide.world.granter.away = True
         request = wide.request("c1")
         with pytest.raises(AddressUnavailableError, match="pool default"):
-            await wide.pods.add(type(request)(request.key, request.netns, request.pod, deadline=now() + 3))
+            await wide.pods.add(replace(request, deadline=now() + 3))
         assert 2.5 < now() < 3
 
     async def test_a_caller_that_is_gone_already_still_gets_what_is_free(self, wide: Coild) -> None:
         await wide.add("c0")
         wide.source = keep_namespaces(wide)
         request = wide.request("c1")
-        plan = await wide.pods.add(type(request)(request.key, request.netns, request.pod, deadline=now() - 1))
-        assert [str(item.address) for item in plan.assignments] == ["10.1.0.1"]
+        plan = await wide.pods.add(replace(request, deadline=now() - 1))
+        assert addresses(plan) == ["10.1.0.1"]
 
 
 class TestReview:
@@ -344,7 +345,7 @@ class TestGivingUp:
         source = wide.source
         wide.world.granter.away = True
         request = wide.request("c1")
-        task = asyncio.create_task(source.acquire(request.key, request.pod, timeout=60))
+        task = asyncio.create_task(source.acquire(request.key, request, timeout=60))
         await settle(1)
 
         wide.world.granter.block(DEFAULT, 0)
@@ -360,7 +361,7 @@ class TestGivingUp:
     async def test_of_two_callers_with_one_key_the_other_keeps_it(self, wide: Coild) -> None:
         wide.world.granter.away = True
         request = wide.request("c1")
-        tasks = [asyncio.create_task(wide.source.acquire(request.key, request.pod, timeout=60)) for _ in range(2)]
+        tasks = [asyncio.create_task(wide.source.acquire(request.key, request, timeout=60)) for _ in range(2)]
         await settle(1)
         tasks[0].cancel()
         wide.world.granter.wake()
@@ -491,6 +492,8 @@ def keep_namespaces(coild: Coild) -> PoolAddressSource:
         requester=coild.requester,
         sizes=coild.sizes,
         namespace_of=namespace_of,
+        journal=coild.journal,
+        wiring=coild.source.wiring,
         log=coild.source._log,
     )
     coild.pods._source = source

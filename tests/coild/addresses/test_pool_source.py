@@ -7,24 +7,34 @@ import pytest
 
 from coil.crd.builtin import NAMESPACES
 from coil.crd.names import ANNOTATION_POOL, PoolName
-from coil.kube.errors import NotFoundError, UnavailableError
-from coild.model.address_source import AddressUnavailableError, HeldAddresses, PodAddresses, PodName
+from coil.kube.errors import UnavailableError
+from coil.podnet.alias import PodAlias
+from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, NoSuchNamespaceError, PodName
 from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.scene import ACQUIRE_TIMEOUT, Coild, World, key, now, settle
 
 
-async def acquire(coild: Coild, container: str, namespace: str = "apps") -> PodAddresses:
-    return await coild.source.acquire(key(container), PodName(namespace, "pod"), timeout=ACQUIRE_TIMEOUT)
+async def acquire(coild: Coild, container: str, namespace: str = "apps") -> Attachment:
+    request = AddRequest(
+        key=key(container), netns=coild.world.kernel.namespace(container), pod=PodName(namespace, "pod")
+    )
+    return await coild.source.acquire(request.key, request, timeout=ACQUIRE_TIMEOUT)
+
+
+def found(container: str, pool: str, address: str) -> Attachment:
+    """As the kernel has it."""
+    alias = PodAlias(pool, container, "eth0")
+    return Attachment(key=key(container), pod=None, addresses=(IPv4Address(address),), alias=alias)
 
 
 @pytest.mark.parametrize(("namespace", "pool"), [("apps", "default"), ("lab", "second"), ("den", "tiny")])
 async def test_the_annotation_of_the_namespace_chooses_the_pool(coild: Coild, namespace: str, pool: str) -> None:
-    assert (await acquire(coild, "c1", namespace)).pool == pool
+    assert (await acquire(coild, "c1", namespace)).tag == pool
 
 
 async def test_an_empty_annotation_chooses_nothing(world: World, coild: Coild) -> None:
     world.api.patch(NAMESPACES, "lab", {"metadata": {"annotations": {ANNOTATION_POOL: ""}}}, subresource="")
-    assert (await acquire(coild, "c1", "lab")).pool == "default"
+    assert (await acquire(coild, "c1", "lab")).tag == "default"
 
 
 async def test_a_known_attachment_keeps_its_addresses_when_the_annotation_changes(world: World, coild: Coild) -> None:
@@ -32,7 +42,7 @@ async def test_a_known_attachment_keeps_its_addresses_when_the_annotation_change
     annotations = {ANNOTATION_POOL: "second"}
     world.api.patch(NAMESPACES, "apps", {"metadata": {"annotations": annotations}}, subresource="")
     assert await acquire(coild, "c1") == first
-    assert (await acquire(coild, "c2")).pool == "second"
+    assert (await acquire(coild, "c2")).tag == "second"
 
 
 async def test_many_pods_at_once_share_requests_and_get_different_addresses(world: World, coild: Coild) -> None:
@@ -92,7 +102,7 @@ async def test_a_caller_that_gives_up_has_nothing(world: World, coild: Coild) ->
 
 
 async def test_a_namespace_that_does_not_exist(coild: Coild) -> None:
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NoSuchNamespaceError):
         await acquire(coild, "c1", "nowhere")
 
 
@@ -119,9 +129,9 @@ async def test_recovery_keeps_what_pods_hold_and_gives_the_other_blocks_back_at_
     coild.spawn(coild.demand.run())
     coild.spawn(coild.controller.run())
     await coild.blocks.wait_synced(1)
-    held = PodAddresses(PoolName("default"), IPv4Address("10.1.0.3"), None)
-    stray = PodAddresses(PoolName("second"), IPv4Address("10.2.0.0"), None)
-    await coild.source.recover([HeldAddresses(key("c1"), held), HeldAddresses(key("c2"), stray)])
+    held = found("c1", "default", "10.1.0.3")
+    stray = found("c2", "second", "10.2.0.0")
+    await coild.source.recover([held, stray])
     assert coild.source.held() == {key("c1")}
     await settle()
     assert now() == 0, "no rest for blocks that nobody was about to use"

@@ -15,13 +15,21 @@ from coil.netlink.host import NetnsPath
 from coil.podnet.plan import PodPlan
 from coil.reconcile.event_recorder import EventSubject
 from coild.cni.service import CniService
-from coild.model.address_source import AddressUnavailableError
+from coild.model.attachment import (
+    UNNAMED,
+    AddRequest,
+    AddressUnavailableError,
+    InvalidPodError,
+    NoSuchNamespaceError,
+    PodName,
+    UnknownAttachmentError,
+)
 from coild.model.pod_egress import EgressRefusedError, EgressUnresolvedError, PodUnknownError
-from coild.pods.pod_service import AddRequest, PodService, UnknownAttachmentError
+from coild.pods.engine import PodEngine
 from tests.coild.scene import Coild, World, now
 
 
-class FailingPods(PodService):
+class FailingPods(PodEngine):
     """Every operation ends in `error`."""
 
     def __init__(self, error: Exception) -> None:
@@ -33,7 +41,7 @@ class FailingPods(PodService):
     async def delete(self, key: AttachmentKey) -> None:
         raise self.error
 
-    async def check(self, key: AttachmentKey, netns: NetnsPath) -> None:
+    async def check(self, key: AttachmentKey, netns: NetnsPath, pod: PodName = UNNAMED) -> None:
         raise self.error
 
 
@@ -236,13 +244,14 @@ async def test_bad_arguments_change_nothing(
         (PodUnknownError("no answer"), CniErrorCode.TRY_AGAIN_LATER),
         (UnavailableError("away"), CniErrorCode.TRY_AGAIN_LATER),
         (ForbiddenError("no", status=403), CniErrorCode.TRY_AGAIN_LATER),
-        (NotFoundError("namespace", status=404), CniErrorCode.UNKNOWN_CONTAINER),
+        (NotFoundError("request", status=404), CniErrorCode.TRY_AGAIN_LATER),
+        (NoSuchNamespaceError("namespace apps"), CniErrorCode.UNKNOWN_CONTAINER),
         (UnknownAttachmentError("container c1"), CniErrorCode.UNKNOWN_CONTAINER),
         (NamespaceError(Path("/run/netns/c1"), "does not exist"), CniErrorCode.UNKNOWN_CONTAINER),
         (PodCheckError(("link veth0",)), CniErrorCode.INTERNAL),
         (LinkExistsError("eth0 exists"), CniErrorCode.INTERNAL),
         (KernelError(doing="x", errno=12), CniErrorCode.INTERNAL),
-        (ValueError("too long"), CniErrorCode.INVALID_ENVIRONMENT_VARIABLES),
+        (InvalidPodError("too long"), CniErrorCode.INVALID_ENVIRONMENT_VARIABLES),
     ],
 )
 @pytest.mark.parametrize("verb", ["ADD", "CHECK", "DEL"])
@@ -254,5 +263,6 @@ async def test_the_code_of_every_failure(verb: str, error: Exception, code: CniE
 
 async def test_what_nobody_foresaw_is_not_dressed_up() -> None:
     """The server around the service logs it, with its traceback, and answers INTERNAL."""
-    with pytest.raises(RuntimeError, match="unforeseen"):
-        await CniService(FailingPods(RuntimeError("unforeseen"))).add(args())
+    for error in (RuntimeError("unforeseen"), ValueError("unforeseen")):
+        with pytest.raises(type(error), match="unforeseen"):
+            await CniService(FailingPods(error)).add(args())

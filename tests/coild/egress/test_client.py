@@ -16,8 +16,8 @@ from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coild.egress.api_reader import CONCURRENT_READS, READ_SECONDS
 from coild.egress.node_pods import STATIC_POD_HASH
-from coild.model.address_source import PodName
-from coild.model.pod_egress import EgressRefusedError, EgressUnresolvedError, PodSite, PodUnknownError
+from coild.model.attachment import Attachment, PodName
+from coild.model.pod_egress import EgressRefusedError, EgressUnresolvedError, PodUnknownError
 from tests.coild.egress_scene import FAIL_OPEN, EgressNode, egress, pod, service
 from tests.coild.scene import now, settle
 from tests.coild.virtual_loop import never
@@ -36,12 +36,12 @@ def refuse(path: Path) -> Exception:
     return NetlinkError("FOU is not supported")
 
 
-async def unresolved(node: EgressNode, site: PodSite) -> None:
+async def unresolved(node: EgressNode, site: Attachment) -> None:
     with pytest.raises(EgressUnresolvedError):
         await node.add(site)
 
 
-async def refused(node: EgressNode, site: PodSite) -> None:
+async def refused(node: EgressNode, site: Attachment) -> None:
     with pytest.raises(EgressRefusedError):
         await node.add(site)
 
@@ -610,14 +610,14 @@ async def test_a_veth_that_went_without_a_del_is_forgotten(followed: EgressNode)
 # --- after a restart
 
 
-def later(site: PodSite, *, name: str | None = "", uid: str = "") -> PodSite:
+def later(site: Attachment, *, name: str | None = "", uid: str = "") -> Attachment:
     """As it is known to the next process: by the journal at best."""
     assert site.pod is not None
     known = None if name is None else replace(site.pod, name=name or site.pod.name, uid=uid)
     return replace(site, netns=None, pod=known)
 
 
-async def restart(earlier: EgressNode, *sites: PodSite) -> EgressNode:
+async def restart(earlier: EgressNode, *sites: Attachment) -> EgressNode:
     await earlier.close()
     earlier.take_syncs()
     node = EgressNode(earlier)

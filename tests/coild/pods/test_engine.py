@@ -4,6 +4,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -11,15 +12,19 @@ import pytest
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import BlockName, PoolName
-from coil.ipam.attachment import AttachmentKey
+from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.kernel.link import LinkName
-from coil.kube.errors import NotFoundError
 from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
 from coil.podnet.alias import PodAlias
-from coild.model.address_source import AddressUnavailableError, PodName
-from coild.model.pod_egress import EgressRefusedError, PodSite
-from coild.pods.pod_service import UnknownAttachmentError
+from coild.model.attachment import (
+    AddressUnavailableError,
+    Attachment,
+    NoSuchNamespaceError,
+    PodName,
+    UnknownAttachmentError,
+)
+from coild.model.pod_egress import EgressRefusedError
 from tests.coild.memory_network import Stage, Step, slow
 from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, addresses, key, now, settle
 from tests.coild.virtual_loop import pass_turns
@@ -132,7 +137,7 @@ async def test_an_attachment_that_the_kernel_would_not_take_leaves_nothing(coild
 async def test_no_address(world: World, coild: Coild) -> None:
     with pytest.raises(AddressUnavailableError, match="nowhere"):
         await coild.add("c1", "lost")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NoSuchNamespaceError):
         await coild.add("c2", "no-such-namespace")
     assert coild.traces == []
 
@@ -263,7 +268,7 @@ async def test_settle_waits_for_what_has_begun(world: World, coild: Coild) -> No
     task = coild.spawn(coild.add("c1"))
     await pass_turns()
     task.cancel()
-    await coild.turns.settle()
+    await coild.executor.settle()
     assert now() > 3
     assert world.live == set(FIRST)
 
@@ -533,7 +538,7 @@ async def test_what_a_pod_gave_itself_is_not_routed(world: World, coild: Coild) 
     flushed.lost = flushed.routes
     assert not any(route.destination.version == 6 for route in single.routes)
     successor = await reborn(world, coild)
-    await successor.pods.restore_routes()
+    await successor.pods.restore()
     assert set(world.kernel.routes) == routes
     assert await successor.add("c1") == FIRST
     assert await successor.add("c2") == ["10.1.0.1", "fd01::1"]
@@ -550,7 +555,7 @@ async def test_an_address_that_another_pods_route_holds_is_not_taken_from_it(wor
     old.lost = old.routes
     routes = set(world.kernel.routes)
     successor = await reborn(world, coild)
-    await successor.pods.restore_routes()
+    await successor.pods.restore()
     assert set(world.kernel.routes) == routes
     assert len(world.kernel.veths) == 2
     assert successor.source.held() == {key("new")}
@@ -570,7 +575,7 @@ async def test_a_pod_of_which_nothing_is_known_here_stays_and_gets_no_route(worl
     # Its block comes back, and with it the right to the addresses.
     world.granter.block(PoolName("default"), 0)
     await settle()
-    await successor.pods.restore_routes()
+    await successor.pods.restore()
     assert {str(route.destination) for route in world.kernel.routes} == {"10.1.0.0/32", "fd01::/128"}
     await successor.kill()
 
@@ -597,11 +602,11 @@ async def test_the_sweep_puts_routes_back_from_one_look(world: World, coild: Coi
         steps.append(step)
 
     coild.network.gate = gate
-    await coild.pods.restore_routes()
+    await coild.pods.restore()
     assert steps == [Step.READ]
     world.kernel.flush()
     steps.clear()
-    await coild.pods.restore_routes()
+    await coild.pods.restore()
     assert steps == [Step.READ, *[Step.RESTORE] * 8]
     assert set(world.kernel.routes) == routes
 
@@ -611,7 +616,7 @@ async def test_an_attachment_that_is_deleted_meanwhile_gets_no_route(world: Worl
     await coild.add("c2")
     world.kernel.flush()
     coild.network.gate = slow
-    restoring = coild.spawn(coild.pods.restore_routes())
+    restoring = coild.spawn(coild.pods.restore())
     await settle(0.005)
     deleting = coild.spawn(coild.delete("c2"))
     again = coild.spawn(coild.add("c2"))
@@ -636,11 +641,11 @@ async def test_a_place_that_somebody_has_taken_is_left_to_him(world: World, coil
             world.kernel.foreign.append(late)
 
     coild.network.gate = gate
-    await coild.pods.restore_routes()
+    await coild.pods.restore()
     assert [route.device for route in world.kernel.routes] == [None, None], "seen, and met on the way"
     world.kernel.foreign.clear()
     coild.network.gate = slow
-    await coild.pods.restore_routes()
+    await coild.pods.restore()
     assert len(world.kernel.routes) == 2
 
 
@@ -649,9 +654,9 @@ async def test_a_route_that_the_kernel_refuses_stands_in_nobodys_way(world: Worl
     await coild.add("c2")
     world.kernel.flush()
     coild.network.gate = failing(Step.RESTORE, KernelError(doing="add", errno=errno.ENETDOWN))
-    await coild.pods.restore_routes()
+    await coild.pods.restore()
     assert len(world.kernel.routes) == 2
-    await coild.pods.restore_routes()
+    await coild.pods.restore()
     assert len(world.kernel.routes) == 4
 
 
@@ -662,11 +667,11 @@ async def test_a_route_that_the_kernel_refuses_stands_in_nobodys_way(world: Worl
 class NotedEgress:
     """A `PodEgress` that notes whom it has."""
 
-    sites: dict[AttachmentKey, PodSite] = field(default_factory=dict)
+    sites: dict[AttachmentKey, Attachment] = field(default_factory=dict)
     error: Exception | None = None
 
-    async def connect(self, site: PodSite, *, deadline: float) -> None:
-        self.sites[site.key] = site
+    async def connect(self, attachment: Attachment, *, deadline: float) -> None:
+        self.sites[attachment.key] = attachment
         await asyncio.sleep(0.01)
         if self.error is not None:
             raise self.error
@@ -689,14 +694,16 @@ async def test_egress_hears_of_the_pod_before_the_add_returns(egress: tuple[Coil
     request = replace(coild.request("c1"), pod=PodName("apps", "p", "uid-1"))
     await coild.pods.add(request)
     (site,) = noted.sites.values()
-    assert site == PodSite(
+    assert site == Attachment(
         key=request.key,
         pod=request.pod,
         addresses=tuple(map(ip_address, FIRST)),
         alias=PodAlias("default", "c1", "eth0"),
         netns=request.netns,
+        link=LinkName("veth" + sha256(b"c1/eth0").hexdigest()[:8]),
+        container=ContainerId("c1"),
     )
-    assert coild.pods.sites(lambda key: request.pod) == [replace(site, netns=None)]
+    assert coild.pods.attachments() == [site]
     # An ADD that is repeated makes sure of it.
     noted.sites.clear()
     await coild.pods.add(request)

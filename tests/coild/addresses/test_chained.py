@@ -10,18 +10,18 @@ import pytest
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.ipam.attachment import AttachmentKey, ContainerId
-from coil.kernel.link import LinkName
-from coil.netlink.error import NamespaceError
-from coil.netlink.host import NetnsPath, PodLink
-from coil.netlink.namespace import Namespace
+from coil.netlink.host import NetnsPath
 from coil.podnet.alias import PodAlias
-from coild.cni.chained import ChainedCniService
-from coild.model.address_source import PodName
+from coild.addresses.chained import ChainedSource
+from coild.cni.service import CniService
+from coild.model.attachment import Attachment, PodName
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import EgressRefusedError, PodSite
-from coild.pods.chained_service import ChainedPods
-from tests.coild.egress_scene import MemoryNamespace
-from tests.coild.scene import LOG
+from coild.model.pod_egress import EgressRefusedError
+from coild.pods.engine import PodEngine
+from tests.coild.memory_network import Kernel, MemoryNetwork
+from tests.coild.scene import LOG, ListRecorder
+
+C1, OTHER = NetnsPath(Path("/run/netns/c1")), NetnsPath(Path("/run/netns/other"))
 
 PREV_RESULT = {
     "cniVersion": "0.4.0",
@@ -31,64 +31,43 @@ PREV_RESULT = {
 
 
 @dataclass
-class MemoryHost:
-    """A `ChainedNetwork`. Pods' namespaces by path; those in `flat` have interfaces without a host's end."""
-
-    namespaces: set[str] = field(default_factory=lambda: {"/run/netns/c1", "/run/netns/c2"})
-    flat: set[str] = field(default_factory=set)
-    aliases: dict[str, PodAlias] = field(default_factory=dict)
-    """By path of the namespace."""
-
-    async def pod_links(self) -> list[PodLink]:
-        return [
-            PodLink(name=LinkName(Path(path).name), index=number, mac=None, alias=alias)
-            for number, (path, alias) in enumerate(self.aliases.items())
-        ]
-
-    async def name_host_end(self, ifname: LinkName, alias: PodAlias, netns: NetnsPath) -> LinkName | None:
-        if str(netns) not in self.namespaces:
-            raise NamespaceError(netns, "No such file or directory")
-        if str(netns) in self.flat:
-            return None
-        self.aliases[str(netns)] = alias
-        return LinkName(f"veth{netns.name}")
-
-    async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
-        found = [path for path, known in self.aliases.items() if known == alias]
-        return MemoryNamespace(Path(found[0])) if found else None  # type: ignore[return-value]
-
-    def destroy(self, path: str) -> None:
-        self.namespaces.discard(path)
-        self.aliases.pop(path, None)
-
-
-@dataclass
 class NotedEgress:
     """A `PodEgress`."""
 
-    connected: list[PodSite] = field(default_factory=list)
+    connected: list[Attachment] = field(default_factory=list)
     known: set[AttachmentKey] = field(default_factory=set)
     error: Exception | None = None
 
-    async def connect(self, site: PodSite, *, deadline: float) -> None:
-        self.known.add(site.key)
+    async def connect(self, attachment: Attachment, *, deadline: float) -> None:
+        self.known.add(attachment.key)
         if self.error is not None:
             raise self.error
-        self.connected.append(site)
+        self.connected.append(attachment)
 
     def forget(self, key: AttachmentKey) -> None:
         self.known.discard(key)
 
 
 class Node:
-    def __init__(self, host: MemoryHost | None = None) -> None:
-        self.host = host or MemoryHost()
+    """One life of coild behind another plugin; `kernel` outlives it."""
+
+    def __init__(self, kernel: Kernel | None = None) -> None:
+        self.kernel = kernel or Kernel()
+        if kernel is None:
+            for name in ("c1", "c2"):
+                self.kernel.namespace(name)
+        self.network = MemoryNetwork(self.kernel)
         self.egress = NotedEgress()
         self.uids = {"p": "uid-1"}
-        self.pods = ChainedPods(
-            network=self.host, egress=self.egress, uid_of=self._uid_of, turns=KeyedExecutor(LOG), log=LOG
+        self.pods = PodEngine(
+            source=ChainedSource(self.network, uid_of=self._uid_of, log=LOG),
+            egress=self.egress,
+            executor=KeyedExecutor(LOG),
+            acquire_timeout=10.0,
+            recorder=ListRecorder(),
+            log=LOG,
         )
-        self.service = ChainedCniService(self.pods)
+        self.service = CniService(self.pods, chained=True)
 
     async def _uid_of(self, name: PodName, deadline: float) -> str:
         return self.uids.get(name.name, "")
@@ -132,7 +111,7 @@ async def test_the_life_of_a_pod(node: Node) -> None:
     answer = await node.service.add(args())
     assert json.loads(answer.result) == PREV_RESULT
     (site,) = node.egress.connected
-    assert site.alias == node.host.aliases["/run/netns/c1"] == PodAlias("", "uid-1", "eth0")
+    assert site.alias == node.kernel.named[C1] == PodAlias("", "uid-1", "eth0")
     assert site.addresses == (ip_address("10.9.0.2"), ip_address("fd09::2"))
     assert (site.netns, site.pod) == (Path("/run/netns/c1"), PodName("apps", "p", "uid-1"))
     await node.service.add(args())
@@ -147,7 +126,7 @@ async def test_without_a_plugin_before_it_is_a_mistake(node: Node) -> None:
     error = await refused(node, "ADD", args(chained=False))
     assert error.code is CniErrorCode.INVALID_NETWORK_CONFIG
     assert "--enable-ipam" in error.details
-    assert node.host.aliases == {}
+    assert node.kernel.named == {}
 
 
 async def test_a_result_without_addresses_that_can_be_read(node: Node) -> None:
@@ -159,7 +138,7 @@ async def test_a_result_without_addresses_that_can_be_read(node: Node) -> None:
 async def test_a_del_tolerates_everything(node: Node) -> None:
     await node.service.del_(args("unknown", uid=""))
     await node.service.add(args())
-    node.host.destroy("/run/netns/c1")
+    node.kernel.remove_namespace(C1)
     gone = args()
     gone.netns = ""
     await node.service.del_(gone)
@@ -168,13 +147,13 @@ async def test_a_del_tolerates_everything(node: Node) -> None:
 
 async def test_a_runtime_that_tells_no_uid(node: Node) -> None:
     await node.service.add(args(uid=""))
-    assert node.host.aliases["/run/netns/c1"] == PodAlias("", "uid-1", "eth0")
+    assert node.kernel.named[C1] == PodAlias("", "uid-1", "eth0")
 
 
 async def test_a_pod_that_nobody_knows_has_no_alias(node: Node) -> None:
     node.uids.clear()
     await node.service.add(args(uid=""))
-    assert node.host.aliases == {}
+    assert node.kernel.named == {}
     assert node.egress.connected[0].alias is None
     await node.service.check(args(uid=""))
     await node.service.del_(args(uid=""))
@@ -182,7 +161,7 @@ async def test_a_pod_that_nobody_knows_has_no_alias(node: Node) -> None:
 
 
 async def test_an_interface_without_an_end_on_the_host(node: Node) -> None:
-    node.host.flat.add("/run/netns/c1")
+    node.kernel.flat.add(C1)
     await node.service.add(args())
     assert node.egress.connected[0].alias is None
     await node.service.check(args())
@@ -205,7 +184,7 @@ async def test_a_namespace_that_is_gone(node: Node) -> None:
 
 async def test_a_late_del_of_the_sandbox_before_leaves_the_present_one(node: Node) -> None:
     await node.service.add(args("c1"))
-    node.host.destroy("/run/netns/c1")
+    node.kernel.remove_namespace(C1)
     await node.service.add(args("c2"))
     await node.service.del_(args("c1"))
     assert node.known == ["uid-1"]
@@ -216,16 +195,17 @@ async def test_a_late_del_of_the_sandbox_before_leaves_the_present_one(node: Nod
 
 async def test_a_check_notices_that_the_veth_is_gone(node: Node) -> None:
     await node.service.add(args())
-    node.host.destroy("/run/netns/c1")
+    node.kernel.remove_namespace(C1)
     assert (await refused(node, "CHECK", args())).code is CniErrorCode.INTERNAL
 
 
 async def test_the_next_process_knows_the_pods_by_their_aliases(node: Node) -> None:
     await node.service.add(args())
-    node.host.aliases["/run/netns/other"] = PodAlias("default", "c7", "eth0")  # with addresses of ours: not chained
-    after = Node(node.host)
-    (site,) = await after.pods.recover()
-    assert site == PodSite(
+    node.kernel.named[OTHER] = PodAlias("default", "c7", "eth0")  # with addresses of ours: not chained
+    after = Node(node.kernel)
+    await after.pods.recover()
+    (site,) = after.pods.attachments()
+    assert site == Attachment(
         key=AttachmentKey(ContainerId("uid-1"), "eth0"),
         pod=PodName("", "", "uid-1"),
         addresses=(),
@@ -236,7 +216,7 @@ async def test_the_next_process_knows_the_pods_by_their_aliases(node: Node) -> N
     after.egress.known.add(site.key)
     await after.service.del_(args())
     assert after.known == ["uid-1"]
-    node.host.destroy("/run/netns/c1")
+    node.kernel.remove_namespace(C1)
     await after.pods.collect()
     assert after.known == []
     assert (await refused(after, "CHECK", args())).code is CniErrorCode.UNKNOWN_CONTAINER

@@ -1,18 +1,32 @@
-"""What coild asks of the kernel about pods. `coil.netlink.host.HostNetwork` is one; tests have another, in memory."""
+"""What coild asks of the kernel about pods.
+
+`coil.netlink.host.HostNetwork` implements it; tests have another, in memory.
+"""
 
 from collections.abc import Collection
 from typing import Protocol
 
 from coil.kernel.family import IPAddress
-from coil.kernel.link import LinkName
+from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.route import Route
+from coil.kernel.rule import Rule, RuleChanges
 from coil.netlink.host import NetnsPath, PodLink
+from coil.netlink.namespace import Namespace
 from coil.netlink.route import RouteAdditions
+from coil.podnet.alias import PodAlias
 from coil.podnet.plan import PodPlan
 
 
 class PodNetwork(Protocol):
     """The promises, and the exceptions, are those of `HostNetwork`."""
+
+    async def ensure_sysctls(self, sysctls: Collection[Sysctl]) -> None:
+        """Write the sysctls, in the host's namespace. Idempotent."""
+        ...
+
+    async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:
+        """Make each rule exist once, and no other of the same protocols. Idempotent."""
+        ...
 
     async def pod_links(self) -> list[PodLink]:
         """The host ends of all veths that carry an alias of ours."""
@@ -40,4 +54,12 @@ class PodNetwork(Protocol):
 
     async def detach_pod(self, host_name: LinkName) -> None:
         """Returns when veth and routes are gone. Idempotent."""
+        ...
+
+    async def name_host_end(self, ifname: LinkName, alias: PodAlias, netns: NetnsPath) -> LinkName | None:
+        """Give the host's end of a pod's interface an alias; None where it has no other end on this node."""
+        ...
+
+    async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
+        """The namespace of the pod whose veth has this alias; the caller closes it. None if there is no such veth."""
         ...

@@ -1,0 +1,166 @@
+"""One pod's attachment to the network, in the words that coild's features share.
+
+    AttachmentKey   which one: a container's interface, or whatever else its address source knows it by
+    PodName         whose it is
+    AddRequest      what the runtime asks for
+    Attachment      what there is
+
+What the kernel says of an attachment is the alias of a link (`coil.podnet.alias`); what the books say is theirs.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Protocol
+
+from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.link import LinkName
+from coil.netlink.host import NetnsPath
+from coil.podnet.alias import PodAlias
+from coil.podnet.plan import PodPlan
+
+
+@dataclass(frozen=True, slots=True)
+class PodName:
+    """A pod as CNI_ARGS name it. Runtimes do not always pass its UID."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+
+
+UNNAMED = PodName("", "")
+"""Of a call that names no pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRequest:
+    """An ADD as the runtime asks for it.
+
+    `key` names the container. `deadline` is when the caller stops waiting, by the event loop's clock. `network` is the
+    name in the network configuration, by which a GC selects attachments. `addresses` are those in the result of the
+    plugin before, in its order; empty at the head of a chain.
+    """
+
+    key: AttachmentKey
+    netns: NetnsPath
+    pod: PodName
+    addresses: tuple[IPAddress, ...] = ()
+    deadline: float = math.inf
+    network: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A pod that is attached, or about to be.
+
+    `pod` is None where nobody remembers whose the attachment is; its UID, or all but its UID, may be missing.
+    `addresses` has at most one of each family; none where only the API server knows them. `alias` is that
+    of the link at the host's end, by which the attachment and the pod's namespace are found again; None where the
+    pod's interface has no other end on this node. `link` is the name of that link where coild made it.
+
+    The rest is known of what this process attached: `container` (recovered where the alias names it), the path `netns`
+    and the name of the `network`, "" for none.
+    """
+
+    key: AttachmentKey
+    pod: PodName | None
+    addresses: tuple[IPAddress, ...]
+    alias: PodAlias | None = None
+    netns: NetnsPath | None = None
+    link: LinkName | None = None
+    container: ContainerId | None = None
+    network: str = ""
+
+    @classmethod
+    def of(
+        cls, request: AddRequest, *, key: AttachmentKey, addresses: Iterable[IPAddress], alias: PodAlias | None
+    ) -> "Attachment":
+        """What is to be made for the request; of each family the first address counts."""
+        return cls(
+            key=key,
+            pod=request.pod,
+            addresses=first_of_each_family(addresses),
+            alias=alias,
+            netns=request.netns,
+            container=request.key.container_id,
+            network=request.network,
+        )
+
+    @property
+    def ipv4(self) -> IPv4Address | None:
+        return next((address for address in self.addresses if isinstance(address, IPv4Address)), None)
+
+    @property
+    def ipv6(self) -> IPv6Address | None:
+        return next((address for address in self.addresses if isinstance(address, IPv6Address)), None)
+
+    @property
+    def tag(self) -> str:
+        """By which the address source recognises its own; see `PodAlias`."""
+        return self.alias.tag if self.alias is not None else ""
+
+
+def alias_key(alias: PodAlias) -> AttachmentKey:
+    """The attachment that a link's alias names."""
+    return AttachmentKey(ContainerId(alias.container_id), alias.ifname)
+
+
+def first_of_each_family(addresses: Iterable[IPAddress]) -> tuple[IPAddress, ...]:
+    """In their order: what the API server will report as the pod's addresses."""
+    first: dict[Family, IPAddress] = {}
+    for address in addresses:
+        first.setdefault(Family.of(address), address)
+    return tuple(first.values())
+
+
+class AddressUnavailableError(Exception):
+    """No address now; the message says from where and why. Trying again later may help."""
+
+
+class NoSuchNamespaceError(Exception):
+    """The API server has no namespace of the pod's name, so nobody can say where its addresses come from."""
+
+
+class InvalidPodError(ValueError):
+    """The pod cannot be wired as it is: a name that the kernel does not take, a family without a gateway, an MTU that
+    is too small. Trying again does not help.
+    """
+
+
+class UnknownAttachmentError(Exception):
+    """CHECK of something that was never added, or has been deleted."""
+
+
+class PodService(Protocol):
+    """The operations of CNI on pods. `coild.pods.engine.PodEngine` implements them, `coild.cni.service` calls them."""
+
+    async def add(self, request: AddRequest) -> PodPlan | None:
+        """Attach the pod; return what was made of its interface, None where another plugin made it.
+
+        Idempotent: the same container and interface get the same addresses again. Raises the errors above,
+        `coild.model.pod_egress.PodEgressError`, NetlinkError or ApiError; then nothing is left. A cancelled caller
+        leaves the operation to complete.
+        """
+        ...
+
+    async def delete(self, key: AttachmentKey) -> None:
+        """Detach; an unknown attachment is fine. On return the addresses are free. Raises NetlinkError."""
+        ...
+
+    async def check(self, key: AttachmentKey, netns: NetnsPath, pod: PodName = UNNAMED) -> None:
+        """Return if everything that the ADD made is still there. `pod` may lack any of its parts.
+
+        Raises UnknownAttachmentError, or NetlinkError naming what is missing.
+        """
+        ...
+
+    async def collect_garbage(self, network: str, valid: frozenset[AttachmentKey]) -> None:
+        """Detach what was added to the network and is not among `valid`, which is all that the runtime knows of.
+
+        Leaves alone what an earlier process added, as nothing says to which network, and what an operation is under
+        way for. Goes on after an error. Raises NetlinkError, the last there was.
+        """
+        ...

@@ -1,0 +1,205 @@
+"""Wires pods with a veth each: the wiring of address pools, and of any source whose pods are routed to one by one.
+
+    attachment ─► coil.podnet.plan_pod ─► coil.netlink: veth, addresses, routes, neighbours, sysctls
+
+What the node needs for it: forwarding, and a rule that looks up the table of routes to pods (`prepare`).
+
+Recovery reads the kernel, which is the database:
+
+    aliases of links ─► whose veth it is ┐
+    pod table ────────► its addresses    ├─► attachments
+    the pod itself ───► if that says too little
+
+Veths in the making are gone by then (`coil.netlink.link`), so a link with an alias of ours is a finished ADD,
+even if its routes are missing: others have emptied tables before. The pod still has its addresses then. But a pod may
+give itself any address, where it is allowed to; so what it says counts only as far as the books bear it out, and after
+what the routes say, which only the node writes.
+
+Routes to pods that others removed are put back. Where somebody has put another route in the place of one, that route
+stays, and is reported: so a mistake of ours never takes an address away from whoever has it.
+"""
+
+from collections.abc import Collection
+from functools import partial
+from hashlib import sha256
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.ipam.attachment import AttachmentKey
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.link import LinkName, parse_link_name
+from coil.kernel.route import Route
+from coil.netlink.error import NetlinkError
+from coil.netlink.host import NetnsPath
+from coil.podnet.alias import PodAlias
+from coil.podnet.gateway import HostAddresses
+from coil.podnet.host_link import calico_link_name, random_link_name
+from coil.podnet.plan import PodPlan, RoutePolicy, plan_forwarding, plan_pod, plan_pod_routes, plan_rules
+from coild.model.address_source import AddressSource, Exclusively
+from coild.model.attachment import Attachment, InvalidPodError, alias_key, first_of_each_family
+from coild.model.pod_network import PodNetwork
+
+
+class VethWiring:
+    """Implements `coild.model.address_source.PodWiring`. One per process; `mtu` in bytes."""
+
+    def __init__(
+        self,
+        network: PodNetwork,
+        *,
+        mtu: int,
+        gateways: HostAddresses,
+        policy: RoutePolicy,
+        compat_calico: bool = False,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._network = network
+        self._mtu = mtu
+        self._gateways = gateways
+        self._policy = policy
+        self._compat_calico = compat_calico
+        self._log = log
+
+    async def prepare(self) -> None:
+        """Forwarding on, and the lookup of the pod table in place."""
+        await self._network.ensure_sysctls(plan_forwarding())
+        if changes := await self._network.ensure_rules(plan_rules(self._policy)):
+            self._log.info("rules set", added=len(changes.adds), removed=len(changes.deletes))
+
+    # --- one pod
+
+    def plan(self, attachment: Attachment) -> PodPlan:
+        """See `PodWiring`."""
+        if attachment.alias is None:
+            raise InvalidPodError("a pod without an alias could not be recognised after a restart")
+        try:
+            return plan_pod(
+                host_name=attachment.link or self._link_name(attachment),
+                ifname=parse_link_name(attachment.key.ifname),
+                alias=attachment.alias,
+                addresses=(attachment.ipv4, attachment.ipv6),
+                mtu=self._mtu,
+                gateways=self._gateways,
+                policy=self._policy,
+            )
+        except ValueError as error:
+            raise InvalidPodError(str(error)) from error
+
+    async def attach(self, attachment: Attachment, plan: PodPlan, netns: NetnsPath) -> Attachment:
+        """See `PodWiring`."""
+        await self._network.attach_pod(plan, netns)
+        return attachment
+
+    async def check(self, attachment: Attachment, plan: PodPlan, netns: NetnsPath) -> None:
+        """See `PodWiring`."""
+        await self._network.check_pod(plan, netns)
+
+    async def detach(self, attachment: Attachment) -> None:
+        """See `PodWiring`."""
+        if attachment.link is not None:
+            await self._network.detach_pod(attachment.link)
+
+    def _link_name(self, attachment: Attachment) -> LinkName:
+        key, pod = attachment.key, attachment.pod
+        if self._compat_calico and pod is not None:
+            return calico_link_name(namespace=pod.namespace, pod=pod.name)
+        # Derived, not drawn: an ADD that is repeated after a crash meets its own link.
+        return random_link_name(sha256(f"{key.container_id}/{key.ifname}".encode()).digest()[:4])
+
+    # --- all pods
+
+    async def aliases(self) -> frozenset[PodAlias]:
+        """See `PodWiring`."""
+        return frozenset(link.alias for link in await self._network.pod_links())
+
+    async def recover(self, source: AddressSource) -> list[Attachment]:
+        """See `PodWiring`.
+
+        A link of which neither the routes nor the pod tell an address is what an unfinished ADD left; it is removed.
+        """
+        routed: dict[LinkName, list[IPAddress]] = {}
+        for route in await self._network.pod_routes(self._policy.pod_table):
+            if route.device is not None and route.destination.num_addresses == 1:
+                routed.setdefault(route.device, []).append(route.destination.network_address)
+        links = [link for link in await self._network.pod_links() if source.owns(link.alias)]
+        doubtful = [link.name for link in links if {*map(Family.of, routed.get(link.name, ()))} < {*Family}]
+        own = await self._network.pod_addresses(doubtful) if doubtful else {}
+        certain: dict[AttachmentKey, Attachment] = {}
+        claimed: dict[AttachmentKey, Attachment] = {}
+        for link in links:
+            if link.name in routed:
+                certain[alias_key(link.alias)] = _attachment(link.name, link.alias, routed[link.name])
+            elif own.get(link.name):
+                known = [address for address in own[link.name] if source.recognizes(link.alias.tag, address)]
+                # One address that is known is enough to find the other by, and two need not belong together.
+                addresses = known[:1] or own[link.name]
+                claimed[alias_key(link.alias)] = _attachment(link.name, link.alias, addresses)
+                self._log.warning("no route leads to a pod; using the addresses on its interface", link=link.name)
+            else:
+                self._log.warning("removing the remains of an unfinished ADD", link=link.name)
+                await self._network.detach_pod(link.name)
+        attachments = [*certain.values(), *(claim for key, claim in claimed.items() if key not in certain)]
+        await source.recover(attachments)
+        return [
+            _completed(attachment, source.holding(attachment.key), own.get(attachment.link or LinkName(""), ()))
+            for attachment in attachments
+        ]
+
+    async def restore(self, attachments: Collection[Attachment], exclusively: Exclusively) -> None:
+        """See `PodWiring`. Takes one look at the pod table."""
+        wanted = {
+            attachment.key: plan_pod_routes(attachment.link, attachment.addresses, self._policy)
+            for attachment in attachments
+            if attachment.link is not None
+        }
+        table = await self._network.pod_routes(self._policy.pod_table)
+        # Whatever their metric and protocol.
+        there = {(route.destination, route.device) for route in table}
+        taken = {route.destination for route in table}
+        lost = {
+            key: [route for route in routes if (route.destination, route.device) not in there]
+            for key, routes in wanted.items()
+        }
+        refused = [route for routes in lost.values() for route in routes if route.destination in taken]
+        restored: list[Route] = []
+
+        async def put_back(routes: list[Route]) -> None:
+            try:
+                additions = await self._network.add_routes(routes)
+            except NetlinkError as error:
+                self._log.warning("routes to a pod are missing", link=routes[0].device, error=str(error))
+                return
+            restored.extend(additions.added)
+            refused.extend(additions.refused)
+
+        for key, routes in lost.items():
+            if missing := [route for route in routes if route.destination not in taken]:
+                await exclusively(key, partial(put_back, missing))
+        if restored:
+            self._log.warning("routes to pods were missing from the pod table and are back", routes=len(restored))
+        for route in refused:
+            self._log.warning("another's route has the place of a route to a pod", missing=str(route))
+
+
+def _attachment(link: LinkName, alias: PodAlias, addresses: Collection[IPAddress]) -> Attachment:
+    key = alias_key(alias)
+    return Attachment(
+        key=key,
+        pod=None,
+        addresses=_ipv4_first(addresses),
+        alias=alias,
+        link=link,
+        container=key.container_id,
+    )
+
+
+def _completed(attachment: Attachment, held: Collection[IPAddress], own: Collection[IPAddress]) -> Attachment:
+    """With the address of the other family, if the pod has the very one that the books have for it."""
+    confirmed = [address for address in held if address in own]
+    if not confirmed or attachment.link is None or attachment.alias is None:
+        return attachment
+    return _attachment(attachment.link, attachment.alias, (*attachment.addresses, *confirmed))
+
+
+def _ipv4_first(addresses: Collection[IPAddress]) -> tuple[IPAddress, ...]:
+    return first_of_each_family(sorted(addresses, key=Family.of))
