@@ -62,11 +62,11 @@ class NatWorld:
         return Gateway(name=name, **options)
 
     async def sync(
-        self, *gateways: Gateway, host: Host | None = None, replies: Replies = Replies.BY_ROUTE
+        self, *gateways: Gateway, host: Host | None = None, replies: Replies = Replies.BY_ROUTE, **options: Any
     ) -> ClientChanges:
-        """Make the client, or another pod, a client of those gateways."""
+        """Make the client, or another pod, a client of those gateways; `options` are further fields of the spec."""
         pod = host or self.stage.client
-        spec = ClientSpec(addresses=tuple(pod.addresses.values()), gateways=gateways, replies=replies)
+        spec = ClientSpec(addresses=tuple(pod.addresses.values()), gateways=gateways, replies=replies, **options)
         return await self.client.sync(spec, pod.netns.path)
 
     async def connect(self, source_port: SourcePort = SourcePort.FIXED) -> None:
