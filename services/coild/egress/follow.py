@@ -1,16 +1,15 @@
-"""Who has to be looked at when something changes: from events to attachments. The work is `coild.egress.client`'s.
+"""Maps events to the attachments that have to be refreshed. The refresh itself is `coild.egress.client`'s.
 
-    Pod: annotations, or whose attachment it is ┐
-    Egress: destinations, source port           ├─► the attachments it concerns ─► queue ─► refresh
-    Service: addresses                          ┘
+    Pod: annotations, addresses      ┐
+    Egress: destinations, source port├─► the attachments concerned ─► queue ─► refresh
+    Service: addresses               ┘
 
-Everything else that happens to these objects, above all every status, concerns nobody: the replicas of an Egress, the
-conditions of a pod. Changes that come together are one refresh; a refresh that fails is tried again, and no other
-waits for it.
+Other changes of these objects, such as the replicas of an Egress or the conditions of a pod, are ignored. Changes that
+come together cause one refresh; one that fails is retried without delaying the others.
 """
 
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from coil.crd.builtin import Pod, Service
 from coil.crd.egress import Egress
@@ -19,29 +18,20 @@ from coil.crd.resource import HasMetadata
 from coil.egress.annotation import EgressRef
 from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.reconcile.controller import DONE, Done
+from coild.egress.client import EgressClients
 
 T = TypeVar("T", bound=HasMetadata)
-
-
-class Clients(Protocol):
-    """The part of `coild.egress.client.EgressClients` that is used here."""
-
-    def naming(self, egress: EgressRef) -> list[AttachmentKey]: ...
-
-    def of_pod(self, pod: Pod) -> list[AttachmentKey]: ...
-
-    async def refresh(self, key: AttachmentKey) -> None: ...
 
 
 class EgressFollow:
     """The key functions and the reconcile of a `coil.reconcile.controller.Controller`."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: EgressClients) -> None:
         self._clients = clients
 
     def of_pod(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
-        """What a pod's change concerns. Of a pod that is gone, nothing: its namespace goes with it."""
-        if new is None or (old is not None and _wishes(old) == _wishes(new)):
+        """Attachments of the pod; none for a pod that is gone, as its namespace goes with it."""
+        if new is None or (old is not None and _relevant(old) == _relevant(new)):
             return ()
         return map(render_key, self._clients.of_pod(new))
 
@@ -77,8 +67,8 @@ def parse_key(text: str) -> AttachmentKey:
     return AttachmentKey(ContainerId(container), ifname)
 
 
-def _wishes(pod: Pod) -> tuple[object, ...]:
-    """What of a pod says which tunnels it is to have, or that an attachment is its own."""
+def _relevant(pod: Pod) -> tuple[object, ...]:
+    """What of a pod decides which tunnels it has, or that an attachment is its own."""
     asked = {
         name: value for name, value in pod.metadata.annotations.items() if name.startswith(ANNOTATION_EGRESS_PREFIX)
     }

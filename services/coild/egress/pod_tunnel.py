@@ -41,7 +41,7 @@ class PodNamespaces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodTunnelSpec:
-    """What a namespace is to have of ours; what is None is left as it is."""
+    """What is to be ours in a namespace; what is None is left as it is."""
 
     spec: ClientSpec | None = None
     sysctls: tuple[Sysctl, ...] | None = None
@@ -53,7 +53,7 @@ class VethGoneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodTunnels:
-    """Raises what `coil.nat.error.NAT_ERRORS` names; what was done by then stays, and may be done again."""
+    """Raises `coil.nat.error.NAT_ERRORS`; what was done by then stays, and every call may be repeated."""
 
     tunnels: Tunnels
     namespaces: PodNamespaces
@@ -65,21 +65,21 @@ class PodTunnels:
         """
         return await self.namespaces.pods_with_link([catch_all(family).name for family in Family])
 
-    async def make(self, outfit: PodTunnelSpec, where: NetnsPath | PodAlias) -> tuple[GatewayProblem, ...]:
-        """Make it so; returns what of it cannot be. Idempotent. Raises VethGoneError, too, for an alias."""
+    async def make(self, wanted: PodTunnelSpec, where: NetnsPath | PodAlias) -> tuple[GatewayProblem, ...]:
+        """Make the namespace so; returns what cannot be made. Idempotent. For an alias it may raise VethGoneError."""
         if not isinstance(where, PodAlias):
-            return await self._make(outfit, where)
+            return await self._make(wanted, where)
         namespace = await self.namespaces.open_pod_namespace(where)
         if namespace is None:
             raise VethGoneError
         with namespace:
-            return await self._make(outfit, namespace)
+            return await self._make(wanted, namespace)
 
-    async def _make(self, outfit: PodTunnelSpec, netns: NetnsPath | Namespace) -> tuple[GatewayProblem, ...]:
-        if outfit.sysctls is not None:
-            await self.namespaces.ensure_pod_sysctls(outfit.sysctls, netns)
-        if outfit.spec is not None and outfit.spec.gateways:
+    async def _make(self, wanted: PodTunnelSpec, netns: NetnsPath | Namespace) -> tuple[GatewayProblem, ...]:
+        if wanted.sysctls is not None:
+            await self.namespaces.ensure_pod_sysctls(wanted.sysctls, netns)
+        if wanted.spec is not None and wanted.spec.gateways:
             # Nothing else asks for these, and only on nodes where a pod needs them.
-            families = {Family.of(address) for gateway in outfit.spec.gateways for address in gateway.addresses}
+            families = {Family.of(address) for gateway in wanted.spec.gateways for address in gateway.addresses}
             await self.namespaces.ensure_modules([FOU_MODULES[family] for family in sorted(families)])
-        return (await self.tunnels.sync(outfit.spec, netns)).problems if outfit.spec is not None else ()
+        return (await self.tunnels.sync(wanted.spec, netns)).problems if wanted.spec is not None else ()
