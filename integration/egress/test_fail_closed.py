@@ -88,7 +88,13 @@ def test_what_a_deleted_egress_was_for_is_held_back_until_it_returns_or_the_anno
         assert seen_outside(outside, client) == set()
         world.annotate(client)
         wait_datagrams(outside, set(client.addresses.values()))
-        assert {rule["priority"] for rule in client.kernel.ip("rule")} == {0, 32766, 32767}
+        # The routes go before the rules, so that a datagram may be here before those are gone.
+        wait_until(
+            lambda: {rule["priority"] for rule in client.kernel.ip("rule")} == {0, 32766, 32767},
+            what="nothing is left of ours",
+            timeout=PATIENCE,
+            pause=PAUSE,
+        )
 
 
 def test_a_pod_waits_for_an_egress_that_does_not_exist_and_then_uses_it(world: World) -> None:
