@@ -23,9 +23,7 @@ from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil_egress_agent.egress.client_index import ClientIndex
-from coil_egress_agent.egress.peer_metric import PeerMetrics
-from coil_egress_agent.egress.peer_sync import RETRY_BACKOFF, PeerSync, Wishes
-from coil_egress_agent.egress.source_port import SourcePortSetting
+from coil_egress_agent.egress.peer_sync import RETRY_BACKOFF, DesiredPeers, PeerMetrics, PeerSync, SourcePortSetting
 from tests.coil_egress_agent.memory_router import MemoryRouter
 from tests.coil_egress_agent.pod_world import EGRESS, PodWorld
 
@@ -42,7 +40,7 @@ class Agent:
         log = structlog.wrap_logger(None, processors=[self.logged])
         self.registry = CollectorRegistry()
         self.router = router
-        self.book = ClientIndex(own)
+        self.clients = ClientIndex(own)
         self.source_port = SourcePortSetting(log=log)
         self.informer = Informer(
             world, log=log, metrics=InformerMetrics(self.registry), clock=clock, random=lambda: 0.5
@@ -56,9 +54,9 @@ class Agent:
         )
         self.peers = PeerSync(
             router,
-            Wishes(
+            DesiredPeers(
                 spec=RouterSpec(addresses=own),
-                book=self.book,
+                clients=self.clients,
                 source_port=self.source_port,
                 known=partial(self.informer.wait_synced, 1e9),
             ),
@@ -88,7 +86,7 @@ class Agent:
             group.create_task(self.peers.run())
 
     def _note(self, old: Pod | None, new: Pod | None) -> None:
-        self.peers.look(self.book.observe(old, new))
+        self.peers.look(self.clients.observe(old, new))
 
 
 def make_world() -> PodWorld:

@@ -28,7 +28,7 @@ class Fault(Enum):
 
 
 class MemoryRouter:
-    """Implements `coil_egress_agent.egress.router.Router`. `faults` are met by calls in their order, then there are
+    """Implements `coil_egress_agent.egress.peer_sync.Router`. `faults` are met by calls in their order, then there are
     none.
 
     `removing` is called with what a call begins to remove.

@@ -9,9 +9,9 @@ from structlog.testing import LogCapture
 
 from coil.crd.builtin import Pod, PodIP, PodStatus
 from coil.crd.meta import ObjectMeta
-from coil_egress_agent.egress.client_index import ClientIndex
+from coil_egress_agent.egress.client_index import ClientCollector, ClientIndex
 from coil_egress_agent.egress.nat_metric import READ_SECONDS, NatCollector, NatReading
-from coil_egress_agent.egress.peer_metric import ClientCollector, Operation, PeerMetrics
+from coil_egress_agent.egress.peer_sync import Operation, PeerMetrics
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_agent.agent_scene import OWN
 from tests.coil_egress_agent.memory_router import Fault, MemoryRouter

@@ -9,7 +9,7 @@ from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_tunnel import EgressTunnel
 from coil.eip.tunnel_plan import parse_mark
-from coil_egress_agent.eip.endpoint_address import EndpointSlice, source_nodes
+from coil_egress_agent.eip.change_tracker import EndpointSlice, source_nodes
 from coil_egress_agent.eip.mesh import plan_peers
 from integration.bench import eip_text
 from integration.bench.bare_client import Call

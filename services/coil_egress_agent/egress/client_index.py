@@ -1,16 +1,22 @@
-"""Which client pods hold which addresses. Pure; written by the informer's listener, read by `peer_sync` and metrics.
+"""Which client pods hold which addresses. Written by the cache's listener, read by `peer_sync` and metrics.
 
-Addresses are used again: the object of a pod that has gone may still be there when the next pod has its address, and
-events of different pods come in any order. So an address has a set of holders, known by their UIDs, and is wanted
-while there is one.
+Addresses are reused: the object of a pod that is gone may still exist when the next pod has its address, and events of
+different pods come in any order. So an address has a set of holders, known by their UIDs, and is wanted while there is
+one.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from coil.crd.builtin import Pod
+from coil.egress.annotation import EgressRef
 from coil.egress.client_pod import client_addresses
 from coil.kernel.family import Family, IPAddress
+from coil.kernel.tunnel import tunnel_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,8 @@ class ClientIndex:
         return self._pods.values()
 
     def observe(self, old: Pod | None, new: Pod | None) -> set[IPAddress]:
-        """What an informer of clients tells; `old` and `new` are of one UID. Returns the addresses that have got their
-        first holder by it, or lost their last one.
+        """A listener of a cache of clients; `old` and `new` are of one UID. Returns the addresses that have got their
+        first holder, or lost their last one.
         """
         [uid] = {pod.metadata.uid for pod in (old, new) if pod is not None}
         known = self._pods.pop(uid, None)
@@ -82,3 +88,40 @@ class ClientIndex:
         for address in left:
             del self._holders[address]
         return left
+
+
+class ClientCollector(Collector):
+    """Coil's own two families, read from the index at the moment of a scrape."""
+
+    def __init__(self, index: ClientIndex, egress: EgressRef, registry: CollectorRegistry) -> None:
+        self._index = index
+        self._egress = egress
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        # Without it, registration would scrape.
+        return iter(_families())
+
+    def collect(self) -> Iterator[Metric]:
+        count, info = _families()
+        labels = [self._egress.namespace, self._egress.name]
+        count.add_metric(labels, len(self._index.pods))
+        for pod in self._index.pods:
+            for address in pod.addresses:
+                info.add_metric([*labels, pod.namespace, pod.name, str(address), tunnel_name(address)], 1)
+        return iter((count, info))
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    return (
+        GaugeMetricFamily(
+            "coil_egress_client_pod_count",
+            "Pods that are annotated for this Egress, and may use it.",
+            labels=["namespace", "egress"],
+        ),
+        GaugeMetricFamily(
+            "coil_egress_client_pod_info",
+            "1 for each address of a client; namespace and egress are the Egress's.",
+            labels=["namespace", "egress", "pod_namespace", "pod", "pod_ip", "interface"],
+        ),
+    )

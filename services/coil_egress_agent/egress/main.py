@@ -1,34 +1,30 @@
 """coil-egress-agent: the far end of the clients' tunnels. Run by `python -m coil_egress_agent`, one per router pod.
 
 Wires the parts together and nothing else. Nothing is waited for here: a kernel without tunnels, an API server that is
-away or rights that are missing keep the pod unready, with the reason at `/readyz`, and heal when they pass. The process
-is root in its container and has one capability, CAP_NET_ADMIN.
+unavailable or a missing permission keep the pod unready, with the reason at `/readyz`, until they pass. The process is
+root in its container and has one capability, CAP_NET_ADMIN.
 """
 
 import asyncio
 import os
 import sys
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from coil.crd.builtin import PODS, Pod
 from coil.crd.egress import EGRESSES, Egress
 from coil.egress.client_pod import FINAL_PHASES, is_client
 from coil.kube.client import KubeClient
+from coil.manager.manager import Manager
 from coil.nat.router import RouterNetwork
 from coil.reconcile.cache import wait_synced
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
-from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
-from coil_egress_agent.egress.client_index import ClientIndex
+from coil_egress_agent.egress.client_index import ClientCollector, ClientIndex
 from coil_egress_agent.egress.nat_metric import NatCollector, NatReading
-from coil_egress_agent.egress.peer_metric import ClientCollector, PeerMetrics
-from coil_egress_agent.egress.peer_sync import RETRY_BACKOFF, PeerSync, Wishes
+from coil_egress_agent.egress.peer_sync import RETRY_BACKOFF, DesiredPeers, PeerMetrics, PeerSync, SourcePortSetting
 from coil_egress_agent.egress.settings import Settings
-from coil_egress_agent.egress.source_port import SourcePortSetting
 
 NAME = "coil-egress-agent"
 
@@ -44,37 +40,30 @@ def main() -> int:
 
 
 async def assemble(settings: Settings, process: Process) -> None:
-    """Start everything; `/readyz` says what is not there yet."""
+    """Start everything; `/readyz` says what is missing."""
     log = process.log.bind(egress=str(settings.egress))
     stack = process.stack
     router = await stack.enter_async_context(RouterNetwork())
     kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
 
-    informer_metrics = InformerMetrics(process.registry)
+    manager = Manager(process)
     # Tens of thousands of pods, of which a few are clients. Listed from the store: a cached list may be older than what
     # was seen before, and a client that it lacks would lose its tunnel for a moment.
-    clients = Informer(
-        kube.collection(PODS, fields=PHASES, keep=partial(is_client, egress=settings.egress)),
-        log=log,
-        metrics=informer_metrics,
+    clients = manager.cache(kube.collection(PODS, fields=PHASES, keep=partial(is_client, egress=settings.egress)))
+    egresses = manager.cache(
+        kube.collection(EGRESSES, namespace=settings.namespace, fields=f"metadata.name={settings.name}")
     )
-    egresses = Informer(
-        kube.collection(EGRESSES, namespace=settings.namespace, fields=f"metadata.name={settings.name}"),
-        log=log,
-        metrics=informer_metrics,
-    )
-    informers: dict[str, Informer[Any]] = {"pods": clients, "egresses": egresses}
 
-    book = ClientIndex(settings.addresses)
+    index = ClientIndex(settings.addresses)
     source_port = SourcePortSetting(log=log)
-    queue = WorkQueue("peers", metrics=ReconcileMetrics(process.registry), backoff=RETRY_BACKOFF)
+    queue = WorkQueue("peers", metrics=manager.metrics, backoff=RETRY_BACKOFF)
     peers = PeerSync(
         router,
-        Wishes(
+        DesiredPeers(
             spec=settings.router_spec,
-            book=book,
+            clients=index,
             source_port=source_port,
-            known=partial(wait_synced, informers.values(), log=log),
+            known=partial(wait_synced, [clients, egresses], log=log),
         ),
         queue=queue,
         resync_interval=settings.resync_interval,
@@ -83,7 +72,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     )
 
     def note_pod(old: Pod | None, new: Pod | None) -> None:
-        peers.look(book.observe(old, new))
+        peers.look(index.observe(old, new))
 
     def note_egress(_old: Egress | None, new: Egress | None) -> None:
         if source_port.observe(new):
@@ -91,14 +80,12 @@ async def assemble(settings: Settings, process: Process) -> None:
 
     clients.subscribe(note_pod)
     egresses.subscribe(note_egress)
-    ClientCollector(book, settings.egress, process.registry)
+    ClientCollector(index, settings.egress, process.registry)
     reading = NatReading(router, log=log)
     NatCollector(reading, settings.egress, process.registry)
 
-    for name, informer in informers.items():
-        process.add_readiness(name, partial(_listed, informer))
-        process.spawn(name, informer.run())
     process.add_readiness("peers", peers.missing)
+    # Not runnables of the manager, which start when all caches are synced: all but the peers is set up before that.
     process.spawn("peer-sync", peers.run())
     process.spawn("nat-reading", reading.run(peers.is_set_up))
     # Entered last, so it is the first step of a stop: until it is over everything else works on.
@@ -106,10 +93,8 @@ async def assemble(settings: Settings, process: Process) -> None:
 
 
 async def _drain(settings: Settings, process: Process) -> None:
-    """Packets still arrive until every node has heard that this pod takes no more. What has failed is not kept up."""
+    """Packets still arrive until every node has heard that this pod takes no more. After a failure there is no
+    drain.
+    """
     if process.failure is None:
         await asyncio.sleep(min(settings.drain, settings.stop_timeout / 2))
-
-
-def _listed(informer: Informer[Any]) -> str | None:
-    return None if informer.synced else f"not listed yet: {informer.last_error or 'no answer'}"

@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.egress.annotation import EgressRef
 from coil.egress.nat_counter import NatCounter, NatCounterKind
 from coil.kernel.family import Family
-from coil_egress_agent.egress.router import CALL_SECONDS, ROUTER_ERRORS, Router
+from coil_egress_agent.egress.peer_sync import CALL_SECONDS, ROUTER_ERRORS, Router
 
 READ_SECONDS: Final = 5.0
 CONNTRACK: Final = Path("/proc/sys/net/netfilter")

@@ -1,12 +1,12 @@
 """Makes the kernel's peers those that the clients' addresses ask for, and keeps them so.
 
-    informer of clients ─► client_book ─► queue of addresses ─► batches ─► the kernel
-    informer of the Egress ─► source_port ──┘        ▲
+    cache of clients ─► client_index ─► queue of addresses ─► batches ─► the kernel
+    cache of the Egress ─► SourcePortSetting ─┘        ▲
                                every few minutes: all that are wanted, and all that the kernel has
 
-An address in the queue says only: look. Whether it is wanted is decided at the moment of the call, so an address that
-has changed hands in the meantime is not touched, and a thousand events cost a few calls. In each round what comes is
-made before what goes is taken away.
+An address in the queue is only a hint. Whether it is wanted is decided at the moment of the call, so an address that
+has changed hands in the meantime is not touched, and a thousand events cost a few calls. That is why it is no
+reconciler of one key at a time: 256 addresses share a call of the kernel. In each round additions come before removals.
 
 Invariants:
 * An address that some client holds is never removed, from whatever order of events.
@@ -17,21 +17,31 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, Protocol
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
 
+from coil.crd.egress import Egress
 from coil.egress.gateway import RouterSpec
+from coil.egress.nat_counter import NatCounter
+from coil.egress.policy import SourcePort
 from coil.kernel.family import IPAddress
+from coil.nat.error import NAT_ERRORS
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.queue import QueueEmptyError, WorkQueue
 from coil_egress_agent.egress.client_index import ClientIndex
-from coil_egress_agent.egress.peer_metric import Operation, PeerMetrics
-from coil_egress_agent.egress.router import CALL_SECONDS, ROUTER_ERRORS, Router
-from coil_egress_agent.egress.source_port import SourcePortSetting
+
+CALL_SECONDS: Final = 60.0
+"""A call that takes longer is given up; the kernel has stalled, and what was asked for may still come about."""
+
+ROUTER_ERRORS: Final = (*NAT_ERRORS, OSError)
+"""What the kernel refuses, or does not answer (a TimeoutError is an OSError). All of it may pass."""
 
 RETRY_BACKOFF = Backoff(base=0.2, cap=30.0)
 BATCH: Final = 256
@@ -41,13 +51,109 @@ PATIENCE: Final = 5
 _EVERYTHING: Final = "everything"
 """A key in the queue beside the addresses: set up, compare, and look at each address."""
 
+_SECONDS = (0.002, 0.01, 0.05, 0.2, 1.0, 5.0, 30.0)
+
+
+class Router(Protocol):
+    """Every method is idempotent, and raises one of ROUTER_ERRORS with a sentence that says what to do about it."""
+
+    async def set_up(self, spec: RouterSpec) -> None:
+        """All but the peers. Those that are complete stay as they are; what is only a part of one may go."""
+        ...
+
+    async def peers(self) -> frozenset[IPAddress]:
+        """The peers that are complete in the kernel."""
+        ...
+
+    async def add_peers(self, peers: Collection[IPAddress], source_port: SourcePort) -> None:
+        """Complete what is missing of each; change the source port in place."""
+        ...
+
+    async def remove_peers(self, peers: Collection[IPAddress]) -> None:
+        """Absent ones are fine."""
+        ...
+
+    async def counters(self) -> tuple[NatCounter, ...]:
+        """What was masqueraded and what was dropped, by family, since the namespace was set up."""
+        ...
+
+
+class SourcePortSetting:
+    """The source port of the tunnels, as this router pod's own Egress has it; `observe` is called by its cache.
+
+    It is read there and is not a flag, so that a change needs no new router pods, which would cost every client its
+    connections. A deleted Egress leaves the last value: its router pods are about to go.
+    """
+
+    def __init__(self, *, log: FilteringBoundLogger) -> None:
+        self.value = SourcePort.FIXED
+        self._log = log
+
+    def observe(self, new: Egress | None) -> bool:
+        """Returns whether `value` has changed."""
+        if new is None:
+            return False
+        value = SourcePort.AUTO if new.spec.fou_source_port_auto else SourcePort.FIXED
+        if value is self.value:
+            return False
+        self.value = value
+        self._log.info("the tunnels' source port changes", source_port=value.value)
+        return True
+
+
+class Operation(StrEnum):
+    """What the kernel is asked for."""
+
+    SET_UP = "set_up"
+    READ = "read"
+    ADD = "add"
+    REMOVE = "remove"
+
+
+class PeerMetrics:
+    """One per registry. Every operation has its series from the start, so that an alert may rely on its zero."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        operations = ", ".join(Operation)
+        seconds = Histogram(
+            "coil_egress_kernel_seconds",
+            f"Length of a call of the kernel, however many peers it was for, by operation: {operations}.",
+            ["operation"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        failures = Counter(
+            "coil_egress_kernel_failures",
+            "Calls that the kernel refused, wholly or for one of their peers.",
+            ["operation"],
+            registry=registry,
+        )
+        self._seconds = {operation: seconds.labels(operation.value) for operation in Operation}
+        self._failures = {operation: failures.labels(operation.value) for operation in Operation}
+        self._peers = Gauge("coil_egress_peers", "Addresses of clients that have a tunnel.", registry=registry)
+        self._refused = Gauge(
+            "coil_egress_refused_peers",
+            "Addresses for which the kernel has refused to make or remove a tunnel; they are tried again.",
+            registry=registry,
+        )
+
+    @contextmanager
+    def measured(self, operation: Operation) -> Iterator[None]:
+        """Time the block; count it as failed if it raises."""
+        with self._failures[operation].count_exceptions(), self._seconds[operation].time():
+            yield
+
+    def set_peers(self, peers: int, *, refused: int) -> None:
+        self._peers.set(peers)
+        self._refused.set(refused)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the kernel is to hold, at any moment. `known` returns when `book` and `source_port` can be believed."""
+class DesiredPeers:
+    """What the kernel is to hold, at any moment. `known` returns when `clients` and `source_port` are synced."""
 
     spec: RouterSpec
-    book: ClientIndex
+    clients: ClientIndex
     source_port: SourcePortSetting
     known: Callable[[], Awaitable[None]]
 
@@ -58,7 +164,7 @@ class PeerSync:
     def __init__(
         self,
         router: Router,
-        wishes: Wishes,
+        desired: DesiredPeers,
         *,
         queue: WorkQueue,
         resync_interval: float,
@@ -67,8 +173,8 @@ class PeerSync:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._router = router
-        self._wishes = wishes
-        self._book = wishes.book
+        self._desired = desired
+        self._clients = desired.clients
         self._queue = queue
         self._resync_interval = resync_interval
         self._metrics = metrics
@@ -88,7 +194,7 @@ class PeerSync:
 
     def look_at_all(self) -> None:
         """Something about all tunnels has changed."""
-        self.look(list(self._book))
+        self.look(list(self._clients))
 
     def missing(self) -> str | None:
         """What readiness lacks. Once nothing does, it stays so: an unready router has its clients' flows cut."""
@@ -134,12 +240,12 @@ class PeerSync:
         try:
             with self._metrics.measured(Operation.SET_UP):
                 async with asyncio.timeout(CALL_SECONDS):
-                    await self._router.set_up(self._wishes.spec)
+                    await self._router.set_up(self._desired.spec)
             if not self.is_set_up.is_set():
                 self._log.info("the kernel is set up", seconds=round(self._clock() - began, 3))
                 self.is_set_up.set()
             self._trouble = ""
-            await self._wishes.known()
+            await self._desired.known()
             with self._metrics.measured(Operation.READ):
                 async with asyncio.timeout(CALL_SECONDS):
                     kernel = await self._router.peers()
@@ -148,7 +254,7 @@ class PeerSync:
             delay = self._queue.retry(_EVERYTHING)
             self._log.error("the kernel cannot be set up", why=self._trouble, retry_in=round(delay, 2))
             return
-        wanted = set(self._book)
+        wanted = set(self._clients)
         if self._awaited is None:
             self._awaited = set(wanted)
             self._log.info("clients known", addresses=len(wanted), kept=len(kernel & wanted), left=len(kernel - wanted))
@@ -159,13 +265,13 @@ class PeerSync:
 
     async def _bring_about(self, addresses: Sequence[IPAddress]) -> None:
         # What is wanted is asked anew before the second call: the first one took its time.
-        await self._add([address for address in addresses if address in self._book])
-        await self._remove([address for address in addresses if address not in self._book])
+        await self._add([address for address in addresses if address in self._clients])
+        await self._remove([address for address in addresses if address not in self._clients])
         self._metrics.set_peers(len(self._peers), refused=len(self._refusals))
 
     async def _add(self, addresses: Sequence[IPAddress]) -> None:
         async def add(some: Sequence[IPAddress]) -> None:
-            await self._router.add_peers(some, self._wishes.source_port.value)
+            await self._router.add_peers(some, self._desired.source_port.value)
 
         began = self._clock()
         done = await self._change(add, addresses, operation=Operation.ADD)

@@ -61,7 +61,7 @@ class Deps:
 
 
 class Applier:
-    """Run `run` in one task; the rest is synchronous. `known` returns once the caches are synced. `compute` runs a
+    """Run `run` in one task; the rest is synchronous. Not before the caches are synced. `compute` runs a
     function with its arguments without blocking the event loop; `on_loaded` is called once, when the kernel holds
     everything for the first time and no lease is asked for yet.
     """
@@ -71,7 +71,6 @@ class Applier:
         deps: Deps,
         *,
         node: NodeName,
-        known: Callable[[], Awaitable[None]],
         metrics: NodeMetrics,
         log: FilteringBoundLogger,
         random: Callable[[], float] = random.random,
@@ -82,7 +81,6 @@ class Applier:
         self._compute = compute
         self._on_loaded = on_loaded
         self._node = node
-        self._known = known
         self._metrics = metrics
         self._log = log
         self._random = random
@@ -156,7 +154,6 @@ class Applier:
 
     async def run(self) -> None:
         """Work until cancelled. The kernel then stays as it is, and its timeouts run out by themselves."""
-        await self._known()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._device.run(), name="withdrawal")

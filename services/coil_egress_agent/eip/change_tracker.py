@@ -1,36 +1,81 @@
-"""What the caches say, gathered between two rounds of the applier: listeners note what has changed for the next one.
+"""What has changed in the caches since the applier's last round.
 
-    informers ─ note_… ─► ChangeTracker ─ take ─► Snapshot ─► picture_book (in a thread)
+    caches ─ note_… ─► ChangeTracker ─ take ─► Snapshot ─► data_plane_builder (in a thread)
 
 Objects in the caches are frozen, so a snapshot is a few tuples of references, and a thread may read it while the caches
-go on.
+change. EgressEndpointSlices are decoded to what a node needs of them: addresses and nodes, without names and UIDs of a
+hundred thousand pods.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import Node
+from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES
 from coil.crd.egress_gateway import EgressGateway, PolicyRef
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_tunnel import EgressTunnel
+from coil.crd.eip_names import LABEL_POLICY
+from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.names import NodeName
-from coil.crd.resource import HasMetadata
-from coil_egress_agent.eip.endpoint_address import BY_POLICY, EndpointSlice, policy_key, policy_of
+from coil.crd.resource import Resource
+from coil.kernel.family import IPAddress
+from coil.reconcile.cache import Cache
+from coil_egress_agent.eip.node_assignment import parse_address
 
-T = TypeVar("T", bound=HasMetadata)
+BY_POLICY = "policy"
+"""The informer's index of slices, by the policy's key."""
 
 
-class Cache(Protocol[T]):
-    """The part of the informer that is read here."""
+class Endpoint(Struct, frozen=True, kw_only=True, gc=False):
+    ipv4_list: tuple[str, ...] = ()
+    ipv6_list: tuple[str, ...] = ()
+    node_name: str = ""
 
-    def get(self, key: str) -> T | None: ...
 
-    def items(self) -> list[T]: ...
+class EndpointSlice(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    endpoints: tuple[Endpoint, ...] = ()
 
-    def by_index(self, index: str, value: str) -> list[T]: ...
+
+ENDPOINT_SLICES: Resource[EndpointSlice] = Resource(
+    EGRESS_ENDPOINT_SLICES.group,
+    EGRESS_ENDPOINT_SLICES.version,
+    EGRESS_ENDPOINT_SLICES.plural,
+    EGRESS_ENDPOINT_SLICES.kind,
+    namespaced=True,
+    type=EndpointSlice,
+)
+
+
+def policy_of(slice_: EndpointSlice) -> PolicyRef | None:
+    """The policy whose endpoints it has."""
+    name = slice_.metadata.labels.get(LABEL_POLICY)
+    return PolicyRef(namespace=slice_.metadata.namespace, name=name) if name else None
+
+
+def policy_key(ref: PolicyRef) -> str:
+    """As in the index."""
+    return f"{ref.namespace}/{ref.name}"
+
+
+def index_by_policy(slice_: EndpointSlice) -> list[str]:
+    """An indexer for the informer."""
+    ref = policy_of(slice_)
+    return [] if ref is None else [policy_key(ref)]
+
+
+def source_nodes(slices: Iterable[EndpointSlice]) -> dict[IPAddress, NodeName]:
+    """Every endpoint's addresses, and the node that it is on. What is no address is passed over."""
+    return {
+        address: NodeName(endpoint.node_name)
+        for slice_ in slices
+        for endpoint in slice_.endpoints
+        for text in (*endpoint.ipv4_list, *endpoint.ipv6_list)
+        if (address := parse_address(text)) is not None
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from coil.eip.data_plane import DataPlaneIndex, Peer, PolicyView
 from coil.eip.path_change import PathChanges
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.nft_element import ElementChanges
-from coil_egress_agent.eip.change_tracker import Snapshot
-from coil_egress_agent.eip.endpoint_address import source_nodes
+from coil_egress_agent.eip.change_tracker import Snapshot, source_nodes
 from coil_egress_agent.eip.mesh import MeshPeer
 from coil_egress_agent.eip.node_assignment import LeaseState, Way, parse_address, plan_ways
 

@@ -1,7 +1,9 @@
 """coil-egress-agent on a node. Run by `python -m coil_egress_agent.eip`, one per node, in the node's own namespace.
 
-Wires the parts together and nothing else. Nothing is waited for here: an API server that is away, a kernel without what
-it takes, or rights that are missing keep the node unready, with the reason at `/readyz`, and heal when they pass.
+Wires the parts together and nothing else. None of them is a reconciler: a node's kernel is brought up to date as a
+whole, in one order, so they are runnables, which start once all caches are synced. An API server that is unavailable, a
+kernel that lacks a feature or a missing permission keep the node unready, with the reason at `/readyz`, until they
+pass.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ import os
 import random
 import sys
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -24,21 +26,18 @@ from coil.crd.resource import HasMetadata
 from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.kube.client import KubeClient
+from coil.manager.manager import Manager
 from coil.netlink.conntrack import FlowTable
 from coil.netlink.overlay import OverlayNetwork
-from coil.reconcile.cache import wait_synced
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
 from coil.runtime.flag import parse_settings
 from coil.runtime.log import make_logger
 from coil.runtime.process import Process, run
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.applier import Applier, Deps
-from coil_egress_agent.eip.change_tracker import Caches, ChangeTracker
+from coil_egress_agent.eip.change_tracker import BY_POLICY, ENDPOINT_SLICES, Caches, ChangeTracker, index_by_policy
 from coil_egress_agent.eip.cleanup import clean_node
 from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
-from coil_egress_agent.eip.endpoint_address import BY_POLICY, ENDPOINT_SLICES, index_by_policy
 from coil_egress_agent.eip.forward_shim import ensure_shim
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS
 from coil_egress_agent.eip.kernel_lease import KernelLease
@@ -72,7 +71,7 @@ def main() -> int:
 
 
 async def assemble(settings: Settings, process: Process) -> None:
-    """Start everything; `/readyz` says what is not there yet."""
+    """Start everything once the caches are synced; until then `/readyz` says what is missing."""
     node = NodeName(settings.node_name)
     log = process.log.bind(node=node)
     stack = process.stack
@@ -83,22 +82,13 @@ async def assemble(settings: Settings, process: Process) -> None:
     # Connections of their own: a renewal waits for no other call.
     lease_kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
 
-    informer_metrics = InformerMetrics(process.registry)
-    follow = partial(Informer, log=log, metrics=informer_metrics)
-    gateways = follow(kube.collection(EGRESS_GATEWAYS))
-    policies = follow(kube.collection(EGRESS_GATEWAY_POLICIES))
-    slices = follow(kube.collection(ENDPOINT_SLICES), indexers={BY_POLICY: index_by_policy})
-    tunnels = follow(kube.collection(EGRESS_TUNNELS))
-    pools = follow(kube.collection(ADDRESS_POOLS))
-    nodes = follow(kube.collection(NODES, fields=f"metadata.name={node}"))
-    informers: dict[str, Informer[Any]] = {
-        "gateways": gateways,
-        "policies": policies,
-        "slices": slices,
-        "tunnels": tunnels,
-        "pools": pools,
-        "node": nodes,
-    }
+    manager = Manager(process)
+    gateways = manager.cache(kube.collection(EGRESS_GATEWAYS))
+    policies = manager.cache(kube.collection(EGRESS_GATEWAY_POLICIES))
+    slices = manager.cache(kube.collection(ENDPOINT_SLICES), indexers={BY_POLICY: index_by_policy})
+    tunnels = manager.cache(kube.collection(EGRESS_TUNNELS))
+    pools = manager.cache(kube.collection(ADDRESS_POOLS))
+    nodes = manager.cache(kube.collection(NODES, fields=f"metadata.name={node}"))
     tracker = ChangeTracker(
         Caches(gateways=gateways, policies=policies, slices=slices, tunnels=tunnels, pools=pools, nodes=nodes),
         node=node,
@@ -115,6 +105,8 @@ async def assemble(settings: Settings, process: Process) -> None:
     kernel_lease = KernelLease(tables, renewer, metrics=metrics, log=log)
     announcer = Announcer(overlay, may_hold=lambda: renewer.term is not None, metrics=metrics, log=log)
     reporter = TunnelReporter(KubeTunnelStatusStore(kube), tracker.own_tunnel, log=log)
+    flows = await stack.enter_async_context(FlowTable())
+    prober = ConnectionProber(flows, metrics=ProbeMetrics(process.registry), log=log)
     applier = Applier(
         Deps(
             overlay=overlay,
@@ -123,12 +115,11 @@ async def assemble(settings: Settings, process: Process) -> None:
             renewer=renewer,
             kernel_lease=kernel_lease,
             announcer=announcer,
-            prober=await _start_prober(process, log=log),
+            prober=prober,
             tracker=tracker,
             builder=DataPlaneBuilder(DataPlaneIndex(), node=node, extra=settings.cluster_cidr),
         ),
         node=node,
-        known=partial(wait_synced, informers.values(), log=log),
         metrics=metrics,
         log=log,
         on_loaded=_settle_memory,
@@ -148,28 +139,20 @@ async def assemble(settings: Settings, process: Process) -> None:
     renewer.on_term(applier.note_term)
     renewer.on_renewal(kernel_lease.renewed)
 
-    for name, informer in informers.items():
-        process.add_readiness(name, partial(_listed, informer))
-        process.spawn(name, informer.run())
     process.add_readiness("kernel", applier.missing)
-    process.spawn("kernel-lease", kernel_lease.run())
-    process.spawn("announcer", announcer.run())
-    process.spawn("tunnel-report", reporter.run())
-    process.spawn("lease", renewer.run())
-    process.spawn("applier", applier.run())
-    process.spawn("resync", _resync(settings, applier, log=log))
-    process.spawn("overlay-watch", _watch_overlay(overlay, applier))
-    process.spawn("table-watch", _watch_tables(tables, applier))
-    process.spawn("kernel-lease-watch", _watch_kernel_lease(kernel_lease, applier))
+    manager.add_runnable("kernel-lease", kernel_lease.run)
+    manager.add_runnable("announcer", announcer.run)
+    manager.add_runnable("prober", prober.run)
+    manager.add_runnable("tunnel-report", reporter.run)
+    manager.add_runnable("lease", renewer.run)
+    manager.add_runnable("applier", applier.run)
+    manager.add_runnable("resync", partial(_resync, settings, applier, log=log))
+    manager.add_runnable("overlay-watch", partial(_watch_overlay, overlay, applier))
+    manager.add_runnable("table-watch", partial(_watch_tables, tables, applier))
+    manager.add_runnable("kernel-lease-watch", partial(_watch_kernel_lease, kernel_lease, applier))
+    await manager.start()
     # Entered last, so it is the first step of a stop: until it is over everything else works on.
     stack.push_async_callback(_leave, settings, process, applier)
-
-
-async def _start_prober(process: Process, *, log: FilteringBoundLogger) -> ConnectionProber:
-    flows = await process.stack.enter_async_context(FlowTable())
-    prober = ConnectionProber(flows, metrics=ProbeMetrics(process.registry), log=log)
-    process.spawn("prober", prober.run())
-    return prober
 
 
 def table_options(settings: Settings) -> EipTableOptions:
@@ -238,7 +221,3 @@ def _settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _listed(informer: Informer[Any]) -> str | None:
-    return None if informer.synced else f"not listed yet: {informer.last_error or 'no answer'}"

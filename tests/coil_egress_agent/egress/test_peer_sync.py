@@ -8,8 +8,7 @@ import pytest
 
 from coil.egress.policy import SourcePort
 from coil.kernel.family import IPAddress
-from coil_egress_agent.egress.peer_sync import BATCH, PATIENCE
-from coil_egress_agent.egress.router import CALL_SECONDS
+from coil_egress_agent.egress.peer_sync import BATCH, CALL_SECONDS, PATIENCE
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_agent.agent_scene import OWN, RESYNC, make_world, running, until
 from tests.coil_egress_agent.memory_router import NO_FOU, Fault, MemoryRouter

@@ -32,10 +32,16 @@ from coil.eip.data_plane import DataPlaneIndex
 from coil.reconcile.store import Store
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.applier import Applier, Deps
-from coil_egress_agent.eip.change_tracker import Caches, ChangeTracker
+from coil_egress_agent.eip.change_tracker import (
+    BY_POLICY,
+    Caches,
+    ChangeTracker,
+    Endpoint,
+    EndpointSlice,
+    index_by_policy,
+)
 from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
-from coil_egress_agent.eip.endpoint_address import BY_POLICY, Endpoint, EndpointSlice, index_by_policy
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
 from coil_egress_agent.eip.mesh_sync import MeshSync
@@ -51,7 +57,10 @@ LABELS = {"egress": "true"}
 
 
 class World(Generic[T]):
-    """One kind's cache."""
+    """One kind's cache; implements `coil.reconcile.cache.Cache`."""
+
+    synced = True
+    last_error = None
 
     def __init__(self, indexers: dict[str, Callable[[T], Iterable[str]]] | None = None) -> None:
         self._store: Store[T] = Store(indexers or {})
@@ -67,8 +76,16 @@ class World(Generic[T]):
     def by_index(self, index: str, value: str) -> list[T]:
         return self._store.by_index(index, value)
 
+    async def wait_synced(self, timeout: float) -> None:
+        pass
+
     def subscribe(self, listener: Callable[[T | None, T | None], None]) -> None:
         self._listeners.append(listener)
+        for item in self.items():
+            listener(None, item)
+
+    def unsubscribe(self, listener: Callable[[T | None, T | None], None]) -> None:
+        self._listeners.remove(listener)
 
     def put(self, item: T) -> T:
         self._version += 1
@@ -226,7 +243,6 @@ class Agent:
                 builder=DataPlaneBuilder(DataPlaneIndex(), node=NODE, extra=()),
             ),
             node=NODE,
-            known=_known,
             metrics=metrics,
             log=log,
             random=lambda: 0.5,
@@ -246,10 +262,6 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             for part in (self.kernel_lease, self.announcer, self.prober, self.reporter, self.renewer, self.applier):
                 group.create_task(part.run())
-
-
-async def _known() -> None:
-    await asyncio.sleep(0.01)
 
 
 class Scene:
