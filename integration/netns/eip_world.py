@@ -16,8 +16,9 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
-from coil.eip.data_plane import DataPlaneIndex, Peer
+from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_table import TIMEOUTS, EipTableOptions, plan_eip_tables
+from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import IPAddress
 from coil.kernel.link import MacAddress
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts

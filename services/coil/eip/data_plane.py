@@ -19,31 +19,17 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.classification import PolicyView, classify, cluster_spans, needs_cluster
 from coil.eip.eip_set import ARP_EIPS, CLOSED, HERE, NODE_IPS, NODES, OPEN, RANGED, SETS, SOLICITED, WAYS
-from coil.eip.element_ledger import ElementLedger
+from coil.eip.element_ledger import ElementLedger, Numbering
 from coil.eip.interval import Span, span_word
-from coil.eip.numbering import Numbering
 from coil.eip.path_change import ClassWays, PathChanges, WayLog
 from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_word
+from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import Family, IPAddress, IPNetwork
-from coil.kernel.link import MacAddress
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 _SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
 
-__all__ = ["DataPlaneIndex", "Peer", "PolicyView"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """Another node: the mark that leads to it, and how it is reached. `tunnel` are its addresses in the tunnel network,
-    `parent` those that carry the tunnel.
-    """
-
-    node: NodeName
-    mark: int
-    mac: MacAddress
-    tunnel: tuple[IPAddress, ...] = ()
-    parent: tuple[IPAddress, ...] = ()
+__all__ = ["DataPlaneIndex", "PolicyView"]
 
 
 @dataclass(slots=True)

@@ -1,10 +1,11 @@
-"""Elements as they are to be, who wants them, and what has changed since somebody asked."""
+"""Elements as they are to be, who wants them, what has changed since the last question, and the numbers in them."""
 
 from collections.abc import Collection, Hashable, Mapping
 from enum import Enum
+from hashlib import blake2s
 from typing import Final
 
-from coil.kernel.nft_element import MOST_RANGES, ElementChanges, ElementKey, Elements, ElementValue, SetName
+from coil.kernel.nft_element import MOST_RANGES, ElementChanges, ElementKey, Elements, ElementValue, SetName, class_word
 
 _Words = dict[ElementKey, ElementValue]
 
@@ -81,3 +82,31 @@ class ElementLedger:
     def elements(self) -> Elements:
         """All elements of now."""
         return {name: dict(words) for name, words in self._now.items() if words}
+
+
+_COUNT = 0xFFFF * 0xFFFF
+"""Of numbers that `class_word` has words for."""
+
+
+class Numbering:
+    """Numbers for names: what the sets call a class or a policy. A name has the same number in every process, so one
+    that takes over what an earlier one has left need not write it again.
+
+    Two names never have one number at a time. Where they should, the later one gets the next that is free; that is the
+    one case where the number depends on more than the name.
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, name: str) -> str:
+        """The word of its number (`coil.kernel.nft_element`). Not idempotent: ask once, and give it back once."""
+        number = int.from_bytes(blake2s(name.encode(), digest_size=8).digest())
+        while (word := class_word(number % _COUNT + 1)) in self._taken:
+            number += 1
+        self._taken.add(word)
+        return word
+
+    def give_back(self, word: str) -> None:
+        """Nobody uses it any more."""
+        self._taken.discard(word)

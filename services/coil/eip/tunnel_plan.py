@@ -13,7 +13,9 @@ from typing import Final
 
 from coil.crd.egress_tunnel import EgressTunnel, TunnelEnd
 from coil.crd.names import NodeName
+from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import MacAddress
+from coil.kernel.vxlan import OverlayPeer
 
 NODE_MARK: Final = 0x26000000
 NODE_MARK_MASK: Final = 0xFF000000
@@ -39,6 +41,24 @@ class TunnelIdentity:
 
     mark: str
     end: TunnelEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another node's end of the mesh: the mark that leads to it, and how it is reached. `tunnel` are its addresses in
+    the tunnel network, `parent` those of the link that carries its tunnel.
+    """
+
+    node: NodeName
+    mark: int
+    mac: MacAddress
+    tunnel: tuple[IPAddress, ...] = ()
+    parent: tuple[IPAddress, ...] = ()
+
+    def overlay(self, family: Family) -> OverlayPeer | None:
+        """What the kernel is to know of it over an underlay of that family; None if it has no such address."""
+        underlay = next((address for address in self.parent if Family.of(address) is family), None)
+        return None if underlay is None else OverlayPeer(mac=self.mac, tunnel=self.tunnel, underlay=underlay)
 
 
 def plan_tunnels(tunnels: Iterable[EgressTunnel], nets: TunnelNets) -> Mapping[NodeName, TunnelIdentity]:

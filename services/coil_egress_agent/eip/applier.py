@@ -25,6 +25,7 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.meta import OwnerReference
 from coil.crd.names import NodeName
+from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import IPAddress
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.change_tracker import ChangeTracker, Snapshot
@@ -34,7 +35,7 @@ from coil_egress_agent.eip.eip_device import RETRY_BACKOFF, EipDevice
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded, sentence
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.lease_renewer import LeaseDemand, LeaseRenewer
-from coil_egress_agent.eip.mesh import MeshPeer, plan_marks, plan_peers
+from coil_egress_agent.eip.mesh import plan_marks, plan_peers
 from coil_egress_agent.eip.mesh_sync import MeshSync
 from coil_egress_agent.eip.metric import NodeMetrics, Operation
 from coil_egress_agent.eip.node_assignment import LeaseState, NodeAssignment, carrying_nodes, plan_assignment
@@ -96,7 +97,7 @@ class Applier:
             random=random,
         )
         self._look_at_overlay = self._look_at_tables = True  # the next round compares them with the kernel
-        self._peers: tuple[MeshPeer, ...] = ()
+        self._peers: tuple[Peer, ...] = ()
         self._marks: dict[int, tuple[IPAddress, ...]] = {}  # in the kernel
         self._remade = 0
         self._published: Mapping[str, int] = {}
@@ -236,7 +237,7 @@ class Applier:
         self._metrics.set_elements(self._deps.builder.index.counts())
 
     def _wanted_marks(
-        self, snapshot: Snapshot, peers: Sequence[MeshPeer], outcome: Outcome
+        self, snapshot: Snapshot, peers: Sequence[Peer], outcome: Outcome
     ) -> dict[int, tuple[IPAddress, ...]]:
         """Ways to the nodes that carry anything, and, on one that does, back to those whose pods leave through it."""
         if outcome.clients is None:

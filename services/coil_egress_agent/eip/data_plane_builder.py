@@ -14,12 +14,12 @@ from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_tunnel import EgressTunnel
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
-from coil.eip.data_plane import DataPlaneIndex, Peer, PolicyView
+from coil.eip.data_plane import DataPlaneIndex, PolicyView
 from coil.eip.path_change import PathChanges
+from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.nft_element import ElementChanges
 from coil_egress_agent.eip.change_tracker import Snapshot, source_nodes
-from coil_egress_agent.eip.mesh import MeshPeer
 from coil_egress_agent.eip.node_assignment import LeaseState, Way, parse_address, plan_ways
 
 
@@ -57,7 +57,7 @@ class DataPlaneBuilder:
         index.set_own(node)
 
     def update(
-        self, snapshot: Snapshot, lease: LeaseState, *, peers: Iterable[MeshPeer], held: Collection[IPAddress]
+        self, snapshot: Snapshot, lease: LeaseState, *, peers: Iterable[Peer], held: Collection[IPAddress]
     ) -> Outcome:
         """Enter what has changed. `peers` are the nodes that the mesh leads to, `held` the EIPs that are on the node's
         device, or about to be.
@@ -70,7 +70,7 @@ class DataPlaneBuilder:
             self._pools = snapshot.pools
         if snapshot.pools is not None or snapshot.tunnels_changed:
             self.index.set_cluster(self._cluster(snapshot.tunnels))
-        self.index.set_peers(tuple(_peer(peer) for peer in peers))
+        self.index.set_peers(tuple(peers))
         gateways = {gateway.metadata.name: gateway for gateway in snapshot.gateways}
         views = self._views(gateways, plan_ways(snapshot.gateways, lease))
         self.index.set_policies(views)
@@ -181,10 +181,6 @@ def parse_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:
 
 def _eip(way: Way) -> Eip | None:
     return None if way.ipv4 is None and way.ipv6 is None else Eip(way.ipv4, way.ipv6)
-
-
-def _peer(peer: MeshPeer) -> Peer:
-    return Peer(node=peer.node, mark=peer.mark, mac=peer.mac, tunnel=peer.tunnel, parent=peer.parent)
 
 
 def _ref(policy: EgressGatewayPolicy) -> PolicyRef:

@@ -5,17 +5,16 @@ for reasons that do not concern its packets, and only the controller's placement
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Final
 
 from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus
 from coil.crd.names import NodeName
-from coil.eip.tunnel_plan import parse_mark
+from coil.eip.tunnel_plan import Peer, parse_mark
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, MacAddress
 from coil.kernel.parent import ParentLink
-from coil.kernel.vxlan import OverlayPeer, Vxlan, vxlan_mtu
+from coil.kernel.vxlan import Vxlan, vxlan_mtu
 from coil_egress_agent.eip.node_assignment import parse_address
 
 DEVICE: Final = LinkName("egress.vxlan")
@@ -27,27 +26,11 @@ class MeshError(Exception):
     """This node cannot take part yet; the sentence says what is missing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshPeer:
-    """Another node's end. `parent` are the addresses of its underlay."""
-
-    node: NodeName
-    mark: int
-    mac: MacAddress
-    tunnel: tuple[IPAddress, ...]
-    parent: tuple[IPAddress, ...]
-
-    def overlay(self, family: Family) -> OverlayPeer | None:
-        """The peer over an underlay of that family; None if it has none."""
-        underlay = next((address for address in self.parent if Family.of(address) is family), None)
-        return None if underlay is None else OverlayPeer(mac=self.mac, tunnel=self.tunnel, underlay=underlay)
-
-
-def plan_peers(tunnels: Iterable[EgressTunnel], *, node: NodeName) -> tuple[MeshPeer, ...]:
+def plan_peers(tunnels: Iterable[EgressTunnel], *, node: NodeName) -> tuple[Peer, ...]:
     """The other nodes' tunnels that are complete. Of two with the same mark or hardware address the first by name
     counts: the controller is about to mend it.
     """
-    peers: list[MeshPeer] = []
+    peers: list[Peer] = []
     taken: set[object] = set()
     for tunnel in sorted(tunnels, key=lambda tunnel: tunnel.metadata.name):
         peer = _peer(tunnel)
@@ -90,7 +73,7 @@ def plan_tunnel(status: EgressTunnelStatus, *, underlay: IPAddress, parent: Pare
     )
 
 
-def plan_marks(peers: Iterable[MeshPeer], nodes: Collection[NodeName] | None) -> dict[int, tuple[IPAddress, ...]]:
+def plan_marks(peers: Iterable[Peer], nodes: Collection[NodeName] | None) -> dict[int, tuple[IPAddress, ...]]:
     """From mark to tunnel addresses, of the peers that are among `nodes`; None: of all."""
     return {peer.mark: peer.tunnel for peer in peers if nodes is None or peer.node in nodes}
 
@@ -115,7 +98,7 @@ def parse_parent(status: EgressTunnelStatus) -> tuple[IPAddress, ...]:
     return tuple(found)
 
 
-def _peer(tunnel: EgressTunnel) -> MeshPeer | None:
+def _peer(tunnel: EgressTunnel) -> Peer | None:
     status = tunnel.status
     mark = parse_mark(status.mark)
     texts = (status.tunnel.ipv4, status.tunnel.ipv6)
@@ -123,7 +106,7 @@ def _peer(tunnel: EgressTunnel) -> MeshPeer | None:
     parent = parse_parent(status)
     if mark is None or not addresses or not parent or not _is_mac(status.tunnel.mac):
         return None
-    return MeshPeer(
+    return Peer(
         node=NodeName(tunnel.metadata.name),
         mark=mark,
         mac=MacAddress(status.tunnel.mac.lower()),

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus
+from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.parent import ParentLink
 from coil.kernel.vxlan import Vxlan
 from coil.netlink.error import NetlinkError
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, bounded, sentence
-from coil_egress_agent.eip.mesh import MeshError, MeshPeer, plan_tunnel, underlay_choices
+from coil_egress_agent.eip.mesh import MeshError, plan_tunnel, underlay_choices
 from coil_egress_agent.eip.tunnel_report import MeshReport, TunnelReporter
 
 
@@ -34,7 +35,7 @@ class MeshSync:
         self._status: EgressTunnelStatus | None = None
         self._parent: ParentLink | None = None
         self._vxlan: Vxlan | None = None
-        self._peers: tuple[MeshPeer, ...] | None = None
+        self._peers: tuple[Peer, ...] | None = None
         self.trouble = "not tried yet"
         self.remade = 0
 
@@ -44,8 +45,8 @@ class MeshSync:
         return self._vxlan is not None
 
     async def sync(
-        self, own: EgressTunnel | None, peers: Sequence[MeshPeer], *, carrier: bool, look: bool
-    ) -> tuple[MeshPeer, ...]:
+        self, own: EgressTunnel | None, peers: Sequence[Peer], *, carrier: bool, look: bool
+    ) -> tuple[Peer, ...]:
         """Make tunnel and peers what they are to be; returns the peers that the kernel has. With `look` the kernel is
         asked whatever was done before. `carrier`: the node may be given EIPs, and has to be able to answer for them.
         """

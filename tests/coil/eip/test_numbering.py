@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.eip import numbering
-from coil.eip.numbering import Numbering
+from coil.eip import element_ledger
+from coil.eip.element_ledger import Numbering
 
 
 @given(st.sets(st.text(), max_size=50))
@@ -19,7 +19,7 @@ def test_a_name_has_the_same_number_everywhere(names: set[str]) -> None:
 
 
 def test_two_names_never_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbering, "_COUNT", 3)
+    monkeypatch.setattr(element_ledger, "_COUNT", 3)
     book = Numbering()
     words = [book.take(name) for name in "abc"]
     assert sorted(words) == ["1:1", "1:2", "1:3"]

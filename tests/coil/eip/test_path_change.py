@@ -9,9 +9,10 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
-from coil.eip.data_plane import DataPlaneIndex, Peer
+from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_set import CLOSED, HERE
 from coil.eip.path_change import PathChanges, Remedy
+from coil.eip.tunnel_plan import Peer
 from coil.kernel.flow import TCP, Endpoint, Flow
 from coil.kernel.link import MacAddress
 

@@ -8,7 +8,8 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
-from coil.eip.data_plane import DataPlaneIndex, Peer
+from coil.eip.data_plane import DataPlaneIndex
+from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
 from tests.coil.eip.packet_oracle import World
