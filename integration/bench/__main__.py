@@ -29,6 +29,7 @@ _PARTS = (
     cni_part.PART,
     plugin_part.PART,
     coild_part.PART,
+    coild_part.IMPORT_PART,
     *ipam_part.PARTS,
     egress_part.PART,
     *eip_part.PARTS,

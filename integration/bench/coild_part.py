@@ -5,6 +5,8 @@ as the runtime execs it.
 """
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ RSS = Figure("coild.rss_mb.pods110", "MB")
 RESTART = Figure("coild.restart_ready_s.pods110", "s")
 IDLE = Figure("coild.idle_cpu_percent", "%")
 STALL = Figure("coild.stall_ms.par32", "ms")
+IMPORT = Figure("coild.start.import_ms", "ms")
 
 _PODS = 110  # as many as a kubelet takes
 _WIDTH = 8
@@ -34,6 +37,16 @@ _RESTARTS = 7
 _IDLE_SECONDS = 60.0
 _STALL_WIDTH = 32
 _STALL_RUNS = 7
+_IMPORTS = 15
+_IMPORT_SECONDS = 60.0
+_IMPORT = """
+import sys
+from time import perf_counter, process_time
+sys.modules["rich"] = sys.modules["greenlet"] = None  # see plain_coild
+wall, cpu, before = perf_counter(), process_time(), len(sys.modules)
+import coild.main
+print((perf_counter() - wall) * 1000, (process_time() - cpu) * 1000, len(sys.modules) - before)
+"""
 _INSPECTION = 6666
 _PLAIN = "integration.bench.plain_coild"
 
@@ -147,4 +160,28 @@ def _require_pods(count: int) -> None:
         raise RuntimeError(f"coild knows {held} pods, and there are {count}")
 
 
+def measure_import(_wanted: Collection[Figure]) -> Iterator[Reading]:
+    """`import coild.main` in interpreters of their own, one after the other; the first, which is not counted, writes
+    the bytecode.
+    """
+    runs = [_take_import() for _ in range(1 + _IMPORTS)][1:]
+    yield Reading(
+        figure=IMPORT,
+        value=median(cpu for _, cpu, _ in runs),
+        runs=len(runs),
+        note=f"processor time of `import coild.main` within a started interpreter, bytecode cached, "
+        f"{runs[0][2]:.0f} modules; by the clock {median(wall for wall, _, _ in runs):.0f} ms; "
+        f"runs {spread([cpu for _, cpu, _ in runs])}",
+    )
+
+
+def _take_import() -> tuple[float, float, float]:
+    """Milliseconds of the clock and of the processor, and how many modules it took."""
+    command = [sys.executable, "-c", _IMPORT]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_IMPORT_SECONDS)
+    wall, cpu, modules = map(float, result.stdout.split())
+    return wall, cpu, modules
+
+
 PART = Part("coild", (RSS, RESTART, STALL, IDLE), measure_coild)
+IMPORT_PART = Part("coild-import", (IMPORT,), measure_import)
