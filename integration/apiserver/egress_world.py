@@ -70,6 +70,10 @@ class EgressReplica:
     def logged(self, event: str) -> list[Document]:
         return [line for line in self.lines() if line["event"] == event]
 
+    def resyncs(self) -> int:
+        """How often all Egresses have been queued for a comparison with the API server."""
+        return sum(line["controller"] == "egress" for line in self.logged("resync"))
+
 
 class EgressWorld:
     """An API server with the chart, and namespaces in which Egresses are made by `kubectl apply`."""

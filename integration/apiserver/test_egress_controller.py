@@ -71,8 +71,8 @@ def patch(world: EgressWorld, namespace: str, **spec: Any) -> None:
 
 def await_resyncs(replica: EgressReplica, count: int) -> None:
     """So many comparisons from now on have been made, and the one before the last is done with."""
-    wanted = len(replica.logged("comparing everything")) + count
-    wait_until(lambda: len(replica.logged("comparing everything")) >= wanted, what="further comparisons")
+    wanted = replica.resyncs() + count
+    wait_until(lambda: replica.resyncs() >= wanted, what="further comparisons")
 
 
 def becomes(read: Callable[[], Any], wanted: Any, *, what: str) -> None:

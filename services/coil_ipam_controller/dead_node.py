@@ -31,10 +31,8 @@ WORKERS = 2
 
 def unready_since(node: Node) -> datetime | None:
     """When the node ceased to be ready; None if it is ready, or no kubelet has reported yet."""
-    for condition in node.status.conditions:
-        if condition.type == "Ready":
-            return None if condition.status == "True" else condition.last_transition_time
-    return None
+    condition = node.ready_condition
+    return None if condition is None or node.ready else condition.last_transition_time
 
 
 class DeadNodeReconciler:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,39 +18,16 @@ from coil.admission.review import (
     decode_review,
 )
 from coil.crd.access_review import SUBJECT_ACCESS_REVIEWS
-from coil.crd.builtin import NAMESPACES, Namespace
-from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
-from coil.crd.resource import HasMetadata, Resource, object_key
+from coil.crd.builtin import NAMESPACES
+from coil.crd.egress_gateway import EGRESS_GATEWAYS
+from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.crd.resource import HasMetadata, Resource
 from coil.kube.errors import ApiError
-from coil_egress_controller.cluster_view import Cache
-from coil_egress_controller.eip.admission_reader import AdmissionReader
+from coil_egress_controller.eip.admission_reader import AdmissionCaches, AdmissionReader
 from tests.coil.kube.memory_api import Body, Call, MemoryApi, MemoryClient, Moment
+from tests.coil_egress_controller.scene import MemoryCache
 
 T = TypeVar("T", bound=HasMetadata)
-
-
-class ListCache:
-    """A `Cache` of what it was made of."""
-
-    def __init__(self, items: Iterable[Any]) -> None:
-        self._items = {object_key(item.metadata): item for item in items}
-
-    def get(self, key: str) -> Any:
-        return self._items.get(key)
-
-    def items(self) -> list[Any]:
-        return list(self._items.values())
-
-    def by_index(self, index: str, value: str) -> list[Any]:
-        raise NotImplementedError
-
-
-class CachePicture:
-    def __init__(self, api: MemoryApi) -> None:
-        self.gateways: Cache[EgressGateway] = ListCache(api.all(EGRESS_GATEWAYS))
-        self.policies: Cache[EgressGatewayPolicy] = ListCache(api.all(EGRESS_GATEWAY_POLICIES))
-        self.namespaces: Cache[Namespace] = ListCache(api.all(NAMESPACES))
 
 
 class ReviewingClient(MemoryClient):
@@ -91,7 +67,7 @@ class AdmissionWorld:
     def __init__(self) -> None:
         self.api = MemoryApi()
         self.client = ReviewingClient(self.api)
-        self.sight = AdmissionReader(self.client, log=structlog.get_logger())
+        self.reader = AdmissionReader(self.client, log=structlog.get_logger())
 
     def put(self, resource: Resource[T], item: T) -> None:
         self.api.put(resource, item)
@@ -101,7 +77,15 @@ class AdmissionWorld:
 
     def show_caches(self) -> None:
         """Caches that know what there is now, and are never told of anything later."""
-        self.sight.show(CachePicture(self.api))
+        caches = AdmissionCaches(
+            gateways=MemoryCache(self.api, EGRESS_GATEWAYS),
+            policies=MemoryCache(self.api, EGRESS_GATEWAY_POLICIES),
+            namespaces=MemoryCache(self.api, NAMESPACES),
+        )
+        for cache in (caches.gateways, caches.policies, caches.namespaces):
+            assert isinstance(cache, MemoryCache)
+            cache.look()
+        self.reader.use(caches)
 
 
 def request(operation: Operation, new: Any, old: Any = None, *, user: str = "jane") -> AdmissionRequest:

@@ -13,7 +13,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-import structlog
 from prometheus_client import CollectorRegistry
 
 from coil.crd.builtin import NAMESPACES, NODES
@@ -36,15 +35,14 @@ from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.errors import ApiError, ConflictError, NotFoundError, UnavailableError
 from coil.kube.lease_lock import LEASES, Lease
 from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.term import TermSource
-from coil_egress_controller.eip.deps import EipDeps, EipSettings
-from coil_egress_controller.eip.leadership import EipLeadership, EipSources
+from coil_egress_controller.eip.choice_index import POLICY_INDEXERS
+from coil_egress_controller.eip.controllers import EipCaches, EipControllers
+from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, is_endpoint
 from coil_egress_controller.eip.metric import EipCollector, EipMetrics
-from coil_egress_controller.eip.pod import EIP_PODS, EipPod, is_endpoint
-from coil_egress_controller.eip.view import POD_INDEXERS, POLICY_INDEXERS, SLICE_INDEXERS, EipView
+from coil_egress_controller.eip.slice_reconciler import SLICE_INDEXERS
 from tests.coil.kube.memory_api import Call, Document, MemoryApi, MemoryClient, Moment
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_egress_controller.scene import MemoryCache
+from tests.coil_egress_controller.scene import LOG, MemoryCache, run_term
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -164,7 +162,7 @@ class World:
         self.pods: MemoryCache[EipPod] = KeptCache(api, EIP_PODS, POD_INDEXERS)
         self.gateways: MemoryCache[EgressGateway] = MemoryCache(api, EGRESS_GATEWAYS)
         self.policies: MemoryCache[EgressGatewayPolicy] = MemoryCache(api, EGRESS_GATEWAY_POLICIES, POLICY_INDEXERS)
-        self.view = EipView(
+        self.caches = EipCaches(
             nodes=MemoryCache(api, NODES),
             namespaces=MemoryCache(api, NAMESPACES),
             pods=self.pods,
@@ -174,26 +172,21 @@ class World:
             slices=MemoryCache(api, EGRESS_ENDPOINT_SLICES, SLICE_INDEXERS),
             leases=MemoryCache(api, LEASES),
         )
-        self.sources = EipSources(
-            **{name: TermSource(getattr(self.view, name)) for name in EipView.__dataclass_fields__}
-        )
         self.registry = CollectorRegistry()
-        EipCollector(self.view, self.registry)
-        self.place = EipDeps(
+        EipCollector(gateways=self.gateways, policies=self.policies, registry=self.registry)
+        self.controllers = EipControllers(
+            caches=self.caches,
             client=self.client,
-            view=self.view,
             recorder=self.recorder,
-            policy=EipSettings(
-                lease_namespace=LEASE_NAMESPACE,
-                tunnel_nets=TunnelNets(ipv4=IPv4Network("172.31.0.0/16"), ipv6=IPv6Network("fd11::/112")),
-                slice_endpoints=100,
-                resync=RESYNC,
-            ),
             metrics=EipMetrics(self.registry),
+            lease_namespace=LEASE_NAMESPACE,
+            tunnel_nets=TunnelNets(ipv4=IPv4Network("172.31.0.0/16"), ipv6=IPv6Network("fd11::/112")),
+            slice_endpoints=100,
+            resync=RESYNC,
             now=self.now,
             clock=self.clock,
             random=Random(1).random,
-            log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
+            log=LOG,
         )
         self.metrics = ReconcileMetrics(self.registry)
         self.following = asyncio.Event()
@@ -210,13 +203,12 @@ class World:
         return NOON + timedelta(seconds=self.clock())
 
     def look(self) -> None:
-        for name in EipView.__dataclass_fields__:
-            getattr(self.view, name).look()
+        for name in EipCaches.__dataclass_fields__:
+            getattr(self.caches, name).look()
 
     def lead(self) -> None:
         """A leader begins its term."""
-        leadership = EipLeadership(self.place, sources=self.sources, synced=_at_once, metrics=self.metrics)
-        self._term = asyncio.create_task(leadership.lead())
+        self._term = asyncio.create_task(run_term(self.controllers.setup, metrics=self.metrics))
 
     async def depose(self) -> None:
         """The leader's term ends; nothing of it must be left."""
@@ -249,7 +241,7 @@ class World:
         await asyncio.sleep(seconds)
 
     def add_node(self, name: str, *, agent: bool = True, gateway: bool = True, **status: Any) -> None:
-        addresses = [{"type": "InternalIP", "address": f"192.0.2.{len(self.view.nodes.items()) + 1}"}]
+        addresses = [{"type": "InternalIP", "address": f"192.0.2.{len(self.caches.nodes.items()) + 1}"}]
         ready = [{"type": "Ready", "status": "True"}]
         labels = {"egress": "true"} if gateway else {}
         self.api.put(
@@ -368,10 +360,6 @@ def tenure_of(lease: Lease) -> GatewayLease | None:
         transitions=lease.spec.lease_transitions,
         annotations=lease.metadata.annotations,
     )
-
-
-async def _at_once() -> None:
-    pass
 
 
 def play(script: Callable[[World], Awaitable[None]]) -> None:

@@ -1,10 +1,14 @@
 """The egress-controller's reconcilers over an API server in memory, with caches that follow when they are told to."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Generic, TypeVar
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from coil.crd.builtin import (
     CLUSTER_ROLE_BINDINGS,
@@ -16,13 +20,16 @@ from coil.crd.builtin import (
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.router_container import RouterProgram
+from coil.kube.errors import ApiError
+from coil.manager.term import Term
+from coil.reconcile.cache import Listener
 from coil.reconcile.event_series import EventSubject
+from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.store import Indexer, Store
-from coil.reconcile.term import Listener
-from coil_egress_controller.cluster_view import EGRESS_INDEXERS, ClusterView
-from coil_egress_controller.egress.egress_reconciler import EgressReconciler
+from coil_egress_controller.egress.controllers import EgressCaches
+from coil_egress_controller.egress.egress_reconciler import EgressReconciler, RouterCaches
 from coil_egress_controller.egress.role_binding_reconciler import RoleBindingReconciler
-from coil_egress_controller.egress.service_account_reconciler import ServiceAccountReconciler
+from coil_egress_controller.egress.service_account_reconciler import EGRESS_INDEXERS, ServiceAccountReconciler
 from tests.coil.kube.memory_api import Document, MemoryApi, MemoryClient
 
 T = TypeVar("T", bound=HasMetadata)
@@ -30,6 +37,7 @@ T = TypeVar("T", bound=HasMetadata)
 BUDGETS = disruption_budgets("v1")
 PROGRAM = RouterProgram(image="coil:1", port=5555)
 KEY = "internet/nat"
+LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
 
 
 class MemoryCache(Generic[T]):
@@ -40,11 +48,37 @@ class MemoryCache(Generic[T]):
         self._resource = resource
         self._store: Store[T] = Store(indexers or {})
         self._listeners: list[Listener[T]] = []
+        self._listed = asyncio.Event()
+        self._listed.set()
+        self.last_error: ApiError | None = None
+
+    @property
+    def synced(self) -> bool:
+        return self._listed.is_set()
+
+    def unserve(self) -> None:
+        """The kind is not served until `serve`. To be called before the first `look`."""
+        self._listed.clear()
+
+    def serve(self) -> None:
+        self._listed.set()
+        self.look()
+
+    async def wait_synced(self, timeout: float) -> None:
+        async with asyncio.timeout(timeout):
+            await self._listed.wait()
 
     def subscribe(self, listener: Listener[T], /) -> None:
+        for item in self.items():
+            listener(None, item)
         self._listeners.append(listener)
 
+    def unsubscribe(self, listener: Listener[T], /) -> None:
+        self._listeners.remove(listener)
+
     def look(self) -> None:
+        if not self.synced:
+            return
         present = {object_key(item.metadata): item for item in self._present()}
         for key in [key for key in self._store if key not in present]:
             self._tell(self._store.remove(key), None)
@@ -98,7 +132,7 @@ class Scene:
         self.budget_cache = MemoryCache(self.api, BUDGETS)
         self.account_cache = MemoryCache(self.api, SERVICE_ACCOUNTS)
         self.binding_cache = MemoryCache(self.api, CLUSTER_ROLE_BINDINGS)
-        self.view = view = ClusterView(
+        self.caches = EgressCaches(
             egresses=self.egress_cache,
             deployments=self.deployment_cache,
             services=self.service_cache,
@@ -106,17 +140,23 @@ class Scene:
             accounts=self.account_cache,
             bindings=self.binding_cache,
         )
-        log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
-        self.accounts = ServiceAccountReconciler(client=self.client, view=view, log=log)
-        self.bindings = RoleBindingReconciler(client=self.client, view=view, log=log)
+        self.accounts = ServiceAccountReconciler(
+            client=self.client, egresses=self.egress_cache, accounts=self.account_cache, log=LOG
+        )
+        self.bindings = RoleBindingReconciler(
+            client=self.client, egresses=self.egress_cache, bindings=self.binding_cache, log=LOG
+        )
         self.egresses = EgressReconciler(
             client=self.client,
-            view=view,
+            egresses=self.egress_cache,
+            routers=RouterCaches(
+                deployments=self.deployment_cache, services=self.service_cache, budgets=self.budget_cache
+            ),
             accounts=self.accounts,
             recorder=self.told,
             program=PROGRAM,
             budgets=BUDGETS,
-            log=log,
+            log=LOG,
         )
 
     def look(self) -> None:
@@ -141,3 +181,17 @@ class Scene:
         found = self.api.find_document(resource, name, "internet")
         assert found is not None, resource.plural
         return found
+
+
+async def run_term(setup: Callable[[Term], None], *, metrics: ReconcileMetrics | None = None) -> None:
+    """One term of leadership, until cancelled; its clock is the event loop's."""
+    with ExitStack() as stack:
+        term = Term(
+            stack,
+            metrics=metrics or ReconcileMetrics(CollectorRegistry()),
+            log=LOG,
+            clock=asyncio.get_running_loop().time,
+            random=Random(1).random,
+        )
+        setup(term)
+        await term.run()

@@ -8,8 +8,9 @@ from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicy, Egres
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import object_key
 from coil.crd.selector import LabelSelector, Requirement
-from coil_egress_controller.eip.endpoint_index import EndpointIndex
-from coil_egress_controller.eip.pod import EipPod, LabelMeta
+from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, EndpointIndex, LabelMeta
+from tests.coil.kube.memory_api import MemoryApi
+from tests.coil_egress_controller.scene import MemoryCache
 
 LABELS = st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["a", "b"]))
 SPACES = st.sampled_from(["s", "t"])
@@ -42,26 +43,38 @@ POLICIES = st.builds(
 )
 
 
+class PodCache(MemoryCache[EipPod]):
+    """Reads `pods`."""
+
+    def __init__(self, pods: dict[str, EipPod]) -> None:
+        super().__init__(MemoryApi(), EIP_PODS)
+        self._pods = pods
+
+    def by_index(self, index: str, value: str) -> list[EipPod]:
+        assert index in POD_INDEXERS
+        return [pod for pod in self._pods.values() if pod.metadata.namespace == value]
+
+
 @given(st.lists(st.tuples(PODS | POLICIES, st.booleans()), max_size=30))
 def test_the_endpoints_of_each_policy(changes: list[tuple[EipPod | EgressGatewayPolicy, bool]]) -> None:
     pods: dict[str, EipPod] = {}
     policies: dict[str, EgressGatewayPolicy] = {}
-    book = EndpointIndex(lambda namespace: [pod for pod in pods.values() if pod.metadata.namespace == namespace])
+    index = EndpointIndex(PodCache(pods))
     for item, stays in changes:
         key = object_key(item.metadata)
-        before = {policy: book.endpoints(policy) for policy in policies}
+        before = {policy: index.endpoints(policy) for policy in policies}
         if isinstance(item, EipPod):
             old = pods.pop(key, None)
             if stays:
                 pods[key] = item
-            told = set(book.change_pod(old, pods.get(key)))
-            changed = {policy for policy in policies if book.endpoints(policy) != before[policy]}
+            told = set(index.change_pod(old, pods.get(key)))
+            changed = {policy for policy in policies if index.endpoints(policy) != before[policy]}
             assert changed <= told
         else:
             was = policies.pop(key, None)
             if stays:
                 policies[key] = item
-            book.change_policy(was, policies.get(key))
+            index.change_policy(was, policies.get(key))
         for name, policy in policies.items():
             selector = policy.spec.applied_to.pod_selector
             expected = {
@@ -72,4 +85,4 @@ def test_the_endpoints_of_each_policy(changes: list[tuple[EipPod | EgressGateway
                 and pod.status.pod_ips
                 and selector.selects(pod.metadata.labels)
             }
-            assert {endpoint.pod_name for endpoint in book.endpoints(name)} == expected
+            assert {endpoint.pod_name for endpoint in index.endpoints(name)} == expected

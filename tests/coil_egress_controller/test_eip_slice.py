@@ -7,7 +7,7 @@ import msgspec
 from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpointSlice
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.kube.errors import NamespaceTerminatingError, UnavailableError
-from coil_egress_controller.eip.pod import EIP_PODS, EipPod
+from coil_egress_controller.eip.endpoint_index import EIP_PODS, EipPod
 from tests.coil_egress_controller.eip_world import World, play
 
 LIMIT = 100

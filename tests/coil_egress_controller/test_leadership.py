@@ -6,17 +6,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import structlog
-from prometheus_client import CollectorRegistry
 
 from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import Resource
-from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.term import TermSource
+from coil_egress_controller.egress.controllers import EgressControllers
 from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING
-from coil_egress_controller.leadership import Deps, Leadership, TermSources
-from tests.coil_egress_controller.scene import BUDGETS, PROGRAM, Scene
+from tests.coil_egress_controller.scene import BUDGETS, LOG, PROGRAM, Scene, run_term
 
 TURNS = 2000
 
@@ -24,30 +20,19 @@ TURNS = 2000
 class Replica:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        view = scene.view
-        self.sources = TermSources(
-            egresses=TermSource(scene.egress_cache),
-            deployments=TermSource(scene.deployment_cache),
-            services=TermSource(scene.service_cache),
-            budgets=TermSource(scene.budget_cache),
-            accounts=TermSource(scene.account_cache),
-            bindings=TermSource(scene.binding_cache),
-        )
-        place = Deps(
+        self.controllers = EgressControllers(
+            caches=scene.caches,
             client=scene.client,
-            view=view,
             recorder=scene.told,
             budgets=BUDGETS,
             program=PROGRAM,
             resync=3600.0,
-            clock=asyncio.get_running_loop().time,
-            log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
+            log=LOG,
         )
-        self.leadership = Leadership(place, sources=self.sources, metrics=ReconcileMetrics(CollectorRegistry()))
 
     @asynccontextmanager
     async def term(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.leadership.lead())
+        task = asyncio.create_task(run_term(self.controllers.setup))
         try:
             yield
             assert not task.done()

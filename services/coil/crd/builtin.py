@@ -38,6 +38,16 @@ class Node(Struct, frozen=True, kw_only=True):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
+    @property
+    def ready_condition(self) -> NodeCondition | None:
+        """None: nothing has been reported about the node yet."""
+        return next((condition for condition in self.status.conditions if condition.type == "Ready"), None)
+
+    @property
+    def ready(self) -> bool:
+        """Whether Kubernetes considers the node ready; not if that is unknown."""
+        return self.ready_condition is not None and self.ready_condition.status == "True"
+
 
 class Namespace(Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta

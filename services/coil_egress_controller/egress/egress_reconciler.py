@@ -1,20 +1,21 @@
-"""Carries out Egresses: a Deployment of router pods, the Service in front of them, the disruption budget, the status.
+"""Reconciles Egresses: a Deployment of router pods, the Service in front of them, the disruption budget, the status.
 
-For each Egress: the account of its namespace, then the three objects, each by itself, so that one that is refused keeps
-nothing else from being there; then the status, which the scale subresource and with it autoscalers read. An Egress that
-is gone needs nothing: its objects name it as their owner, and the garbage collector takes them.
+For each Egress: the ServiceAccount of its namespace, then the three objects, independently, so that the refusal of one
+does not prevent the others; then the status, which the scale subresource and so autoscalers read. A deleted Egress
+needs no work: its objects name it as their owner, and the garbage collector deletes them.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import DEPLOYMENTS, SERVICES, Deployment, PodDisruptionBudget
+from coil.crd.builtin import DEPLOYMENTS, SERVICES, Deployment, PodDisruptionBudget, Service
 from coil.crd.egress import EGRESSES, Egress, EgressStatus
 from coil.crd.egress_validation import validate_egress
-from coil.crd.resource import Resource, object_key
+from coil.crd.field_error import render_errors
+from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.deployment import overlay_deployment, render_deployment
 from coil.egress.disruption_budget import overlay_budget, render_budget
 from coil.egress.ownership import Ownership, judge_ownership
@@ -31,36 +32,48 @@ from coil.kube.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from coil.manager.term import Term
+from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
-from coil_egress_controller.cluster_view import ClusterView
-from coil_egress_controller.egress.event import tell_invalid, tell_name_taken, tell_refused
+from coil.reconcile.event_series import EventSubject
 from coil_egress_controller.egress.owned_object import NameTakenError, OwnedObjects
 from coil_egress_controller.egress.service_account_reconciler import ServiceAccountReconciler
 
+WORKERS = 4
 TAKEN_SECONDS = 30.0
-"""Until a name that somebody else has is looked at again: nothing tells when it is free."""
+"""Until the next look at a name that is taken by a foreign object: no event says when it is free."""
 
-_NO_REFUSAL = (AlreadyExistsError, ConflictError, UnauthorizedError, UnavailableError)
-"""What says nothing about the object, and is gone the next time or soon after."""
+_TRANSIENT = (AlreadyExistsError, ConflictError, UnauthorizedError, UnavailableError)
+"""Errors that say nothing about the object itself; a retry is likely to succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterCaches:
+    """The objects of Egresses, which have the names of these."""
+
+    deployments: Cache[Deployment]
+    services: Cache[Service]
+    budgets: Cache[PodDisruptionBudget]
 
 
 @dataclass(slots=True)
-class _Troubles:
-    """What has kept objects of an Egress from being as wanted."""
+class _Failures:
+    """Why objects of an Egress are not as wanted."""
 
     refusals: list[ApiError]
     names_taken: int = 0
 
 
 class EgressReconciler:
-    """Wants to be told of Egresses, and of what carries the labels of one and has its name."""
+    """Of one term. The keys are those of Egresses."""
 
     def __init__(
         self,
         *,
         client: ApiClient,
-        view: ClusterView,
+        egresses: Cache[Egress],
+        routers: RouterCaches,
         accounts: ServiceAccountReconciler,
         recorder: Recorder,
         program: RouterProgram,
@@ -69,36 +82,48 @@ class EgressReconciler:
     ) -> None:
         """`budgets` is the version of that kind which the API server serves."""
         self._client = client
-        self._view = view
+        self._egresses = egresses
+        self._deployments = routers.deployments
+        self._services = routers.services
+        self._budgets = routers.budgets
         self._accounts = accounts
         self._recorder = recorder
         self._program = program
-        self._budgets = budgets
+        self._budget_kind = budgets
         self._log = log
         self.objects = OwnedObjects(client, log=log)
 
+    def setup(self, term: Term, *, resync: float) -> None:
+        """Objects are compared with the API server every `resync` seconds: a fingerprint does not show everything."""
+        controller = term.controller("egress", self.reconcile, workers=WORKERS)
+        controller.watch(self._egresses, keys_of_change)
+        controller.watch(self._deployments, keys_of_change)
+        controller.watch(self._services, keys_of_change)
+        controller.watch(self._budgets, keys_of_change)
+        controller.resync(self._forget_all, every=resync)
+
     async def reconcile(self, key: str) -> Result:
         """Bring everything of the Egress of that key in line. Raises the first refusal of the API server."""
-        egress = self._view.egresses.get(key)
+        egress = self._egresses.get(key)
         if egress is None or egress.metadata.deleting:
             self.objects.forget(key)
             return DONE
         if errors := validate_egress(egress):
-            tell_invalid(self._recorder, egress, errors)
+            self._warn(egress, "EgressInvalid", render_errors(errors))
         await self._accounts.ensure(egress.metadata.namespace)
-        troubles = _Troubles([])
-        deployment = await self._attempt(egress, DEPLOYMENTS, self._ensure_deployment, troubles)
-        await self._attempt(egress, SERVICES, self._ensure_service, troubles)
-        await self._attempt(egress, self._budgets, self._ensure_budget, troubles)
-        await self._show(egress, deployment)
-        if troubles.refusals:
-            raise troubles.refusals[0]
-        return RequeueAfter(TAKEN_SECONDS) if troubles.names_taken else DONE
+        failures = _Failures([])
+        deployment = await self._attempt(egress, DEPLOYMENTS, self._ensure_deployment, failures)
+        await self._attempt(egress, SERVICES, self._ensure_service, failures)
+        await self._attempt(egress, self._budget_kind, self._ensure_budget, failures)
+        await self._update_status(egress, deployment)
+        if failures.refusals:
+            raise failures.refusals[0]
+        return RequeueAfter(TAKEN_SECONDS) if failures.names_taken else DONE
 
     async def _ensure_deployment(self, egress: Egress) -> Deployment:
         return await self.objects.ensure(
             DEPLOYMENTS,
-            self._view.deployments.get(object_key(egress.metadata)),
+            self._deployments.get(object_key(egress.metadata)),
             egress,
             wanted=render_deployment(egress, self._program),
             overlay=overlay_deployment,
@@ -107,54 +132,66 @@ class EgressReconciler:
     async def _ensure_service(self, egress: Egress) -> None:
         await self.objects.ensure(
             SERVICES,
-            self._view.services.get(object_key(egress.metadata)),
+            self._services.get(object_key(egress.metadata)),
             egress,
             wanted=render_service(egress, self._program.port),
             overlay=overlay_service,
         )
 
     async def _ensure_budget(self, egress: Egress) -> None:
-        cached = self._view.budgets.get(object_key(egress.metadata))
+        cached = self._budgets.get(object_key(egress.metadata))
         wanted = render_budget(egress)
         if wanted is None:
-            await self.objects.remove(self._budgets, cached, egress)
+            await self.objects.remove(self._budget_kind, cached, egress)
         else:
-            await self.objects.ensure(self._budgets, cached, egress, wanted=wanted, overlay=overlay_budget)
+            await self.objects.ensure(self._budget_kind, cached, egress, wanted=wanted, overlay=overlay_budget)
 
     async def _attempt(
         self,
         egress: Egress,
         resource: Resource[Any],
         step: Callable[[Egress], Awaitable[Deployment | None]],
-        troubles: _Troubles,
+        failures: _Failures,
     ) -> Deployment | None:
-        """Do one step; a refusal is told and kept. Raises what is no refusal: the next ones would not fare better."""
+        """Do one step. A refusal is reported as an Event and kept in `failures`; any other error is raised, as the next
+        steps would not fare better.
+        """
         try:
             return await step(egress)
         except NameTakenError as error:
-            troubles.names_taken += 1
+            failures.names_taken += 1
             if error.ownership is Ownership.FOREIGN:
-                tell_name_taken(self._recorder, egress, resource)
-                self._log.warning("a name is taken", egress=object_key(egress.metadata), kind=resource.kind)
+                key = object_key(egress.metadata)
+                message = f"the {resource.kind} {key} was not made for this Egress and is left alone"
+                self._warn(egress, f"{resource.kind}NameTaken", f"{message}: rename or delete either")
+                self._log.warning("a name is taken", egress=key, kind=resource.kind)
         except NamespaceTerminatingError:
-            # The Egress goes, too, though it does not say so yet: what went before it is not made again.
-            self._log.debug("namespace goes", egress=object_key(egress.metadata), kind=resource.kind)
-        except _NO_REFUSAL:
+            # The Egress is going to be deleted, too: what was deleted before it is not created again.
+            self._log.debug("namespace is being deleted", egress=object_key(egress.metadata), kind=resource.kind)
+        except _TRANSIENT:
             raise
         except ApiError as error:
-            tell_refused(self._recorder, egress, resource, error)
-            troubles.refusals.append(error)
+            message = f"the API server refuses the {resource.kind}: {error.message}"
+            self._warn(egress, f"{resource.kind}Refused", message)
+            failures.refusals.append(error)
         return None
 
+    def _forget_all(self) -> Iterable[str]:
+        self.objects.forget()
+        return [object_key(egress.metadata) for egress in self._egresses.items()]
+
+    def _warn(self, egress: Egress, reason: str, message: str) -> None:
+        self._recorder.warn(EventSubject.of(EGRESSES, egress.metadata), reason=reason, message=message)
+
     def _own_deployment(self, egress: Egress) -> Deployment | None:
-        cached = self._view.deployments.get(object_key(egress.metadata))
+        cached = self._deployments.get(object_key(egress.metadata))
         ours = cached is not None and judge_ownership(cached.metadata, egress) is Ownership.OURS
         return cached if ours else None
 
-    async def _show(self, egress: Egress, deployment: Deployment | None) -> None:
-        """Bring the status in line. One that is late is written again when the Deployment is heard of."""
+    async def _update_status(self, egress: Egress, deployment: Deployment | None) -> None:
+        """Bring the status in line. An outdated one is written again at the Deployment's next event."""
         if deployment is None:
-            # One that would not be changed still has its pods.
+            # A Deployment whose change was refused still has its pods.
             deployment = self._own_deployment(egress)
         replicas = 0 if deployment is None else deployment.status.replicas
         status = EgressStatus(replicas=replicas, selector=router_selector(egress.metadata.name))
@@ -168,4 +205,9 @@ class EgressReconciler:
         try:
             await self._client.patch(EGRESSES, metadata.name, patch, namespace=metadata.namespace, subresource="status")
         except NotFoundError:
-            self._log.debug("egress went meanwhile", egress=object_key(metadata))
+            self._log.debug("egress deleted meanwhile", egress=object_key(metadata))
+
+
+def keys_of_change(old: HasMetadata | None, new: HasMetadata | None) -> Iterable[str]:
+    """Of an object, or of another one that has the same namespace and name."""
+    return {object_key(item.metadata) for item in (old, new) if item is not None}

@@ -1,43 +1,66 @@
 """The ServiceAccount of router pods: one in each namespace that has Egresses, and in no other.
 
-It is made when the first Egress comes and deleted when the last one has gone. One that somebody else has made under
-this name serves as well, and stays: ours is known by its labels. It is never written to after its creation, so image
-pull secrets and annotations may be added to it.
+It is created with the first Egress and deleted after the last one. An account of that name that somebody else has
+created is used as it is and never deleted: ours has labels. It is not written to after its creation, so that image pull
+secrets and annotations may be added to it.
 """
+
+from collections.abc import Callable, Iterable, Mapping
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import SERVICE_ACCOUNTS
-from coil.crd.egress import EGRESSES
+from coil.crd.builtin import SERVICE_ACCOUNTS, ServiceAccount
+from coil.crd.egress import EGRESSES, Egress
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
+from coil.crd.resource import HasMetadata
 from coil.egress.router_pod import ROUTER_ACCOUNT
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, NamespaceTerminatingError, NotFoundError
+from coil.manager.term import Term
+from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
-from coil_egress_controller.cluster_view import BY_NAMESPACE, ClusterView
 
+WORKERS = 2
+BY_NAMESPACE = "namespace"
+EGRESS_INDEXERS: Mapping[str, Callable[[Egress], Iterable[str]]] = {
+    BY_NAMESPACE: lambda egress: [egress.metadata.namespace]
+}
+"""What the cache of Egresses needs."""
 _LABELS = {LABEL_APP_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT_EGRESS}
 
 
 class ServiceAccountReconciler:
-    """Wants to be told of the namespaces of Egresses that come and go, and of accounts of ours that go."""
+    """The keys are names of namespaces."""
 
-    def __init__(self, *, client: ApiClient, view: ClusterView, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        *,
+        client: ApiClient,
+        egresses: Cache[Egress],
+        accounts: Cache[ServiceAccount],
+        log: FilteringBoundLogger,
+    ) -> None:
         self._client = client
-        self._view = view
+        self._egresses = egresses
+        self._accounts = accounts
         self._log = log
 
+    def setup(self, term: Term) -> None:
+        controller = term.controller("serviceaccount", self.reconcile, workers=WORKERS)
+        controller.watch(self._egresses, _namespaces_of_change)
+        controller.watch(self._accounts, _namespaces_of_change)
+
     async def reconcile(self, namespace: str) -> Result:
-        """Make or delete the account of that namespace."""
-        if self._view.egresses.by_index(BY_NAMESPACE, namespace):
+        """Create or delete the account of that namespace."""
+        if self._egresses.by_index(BY_NAMESPACE, namespace):
             await self.ensure(namespace)
         else:
             await self._remove(namespace)
         return DONE
 
     async def ensure(self, namespace: str) -> None:
-        """Have an account there. Idempotent; raises ApiError."""
-        if self._view.accounts.get(f"{namespace}/{ROUTER_ACCOUNT}") is not None:
+        """Create the account if there is none. Idempotent; raises ApiError."""
+        if self._accounts.get(f"{namespace}/{ROUTER_ACCOUNT}") is not None:
             return
         document = {"metadata": {"name": ROUTER_ACCOUNT, "namespace": namespace, "labels": _LABELS}}
         try:
@@ -45,13 +68,13 @@ class ServiceAccountReconciler:
         except AlreadyExistsError:
             return
         except (NamespaceTerminatingError, NotFoundError):
-            self._log.debug("no account in a namespace that goes", namespace=namespace)
+            self._log.debug("no account is created in a namespace that is being deleted", namespace=namespace)
             return
         self._log.info("created", kind=SERVICE_ACCOUNTS.kind, namespace=namespace, name=ROUTER_ACCOUNT)
 
     async def _remove(self, namespace: str) -> None:
-        account = self._view.accounts.get(f"{namespace}/{ROUTER_ACCOUNT}")
-        # The cache may not have heard of an Egress that has just been made.
+        account = self._accounts.get(f"{namespace}/{ROUTER_ACCOUNT}")
+        # The cache may not show an Egress yet that has just been created.
         if account is None or await self._client.list(EGRESSES, namespace=namespace):
             return
         try:
@@ -59,3 +82,9 @@ class ServiceAccountReconciler:
         except NotFoundError:
             return
         self._log.info("deleted", kind=SERVICE_ACCOUNTS.kind, namespace=namespace, name=ROUTER_ACCOUNT)
+
+
+def _namespaces_of_change(old: HasMetadata | None, new: HasMetadata | None) -> Iterable[str]:
+    """Of an object that was created or deleted."""
+    present = new or old
+    return [] if present is None or (old is not None and new is not None) else [present.metadata.namespace]

@@ -1,85 +1,85 @@
-"""What admission sees of the cluster when it judges gateways and policies.
+"""What admission reads of the cluster when it checks gateways and policies, and of the request itself.
 
-That is the live state, and what the caches have when the API server does not say in time.
-
-Every replica answers from before it knows the cluster. Until it is shown the caches, there is only the live state.
+That is the live state, and the caches' when the API server does not answer in time. Every replica answers reviews
+before its caches are synced; until then there is only the live state.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.admission.review import UserInfo
+from coil.admission.review import AdmissionRequest, ReviewError, UserInfo, decode_object
 from coil.crd.access_review import SUBJECT_ACCESS_REVIEWS
 from coil.crd.builtin import NAMESPACES, Namespace
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
-from coil_egress_controller.cluster_view import Cache
+from coil.reconcile.cache import Cache
 
 T = TypeVar("T", bound=HasMetadata)
 Answer = TypeVar("Answer")
 
 ASK_SECONDS = 1.5
-"""For one question. A judge asks at most four, one after the other, and `coil.admission.server` gives it 8 for all."""
+"""For one call. A review makes at most four, one after the other, and `coil.admission.server` allows 8 for all."""
 
 
-class Picture(Protocol):
-    """The caches that are used here; `coil_egress_controller.eip.view.EipView` has them."""
-
-    @property
-    def gateways(self) -> Cache[EgressGateway]: ...
-
-    @property
-    def policies(self) -> Cache[EgressGatewayPolicy]: ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionCaches:
+    gateways: Cache[EgressGateway]
+    policies: Cache[EgressGatewayPolicy]
+    namespaces: Cache[Namespace]
 
     @property
-    def namespaces(self) -> Cache[Namespace]: ...
+    def synced(self) -> bool:
+        return self.gateways.synced and self.policies.synced and self.namespaces.synced
 
 
-class UnseenError(Exception):
-    """Nobody knows at the moment; the message says what."""
+class UnknownStateError(Exception):
+    """The state is unknown at the moment; the message says of what."""
 
 
 class AdmissionReader:
-    """All methods raise UnseenError. Cancelled, they leave nothing behind."""
+    """All methods raise UnknownStateError. Cancelled, they leave nothing behind."""
 
     def __init__(self, client: ApiClient, *, log: FilteringBoundLogger) -> None:
         self._client = client
         self._log = log
-        self._picture: Picture | None = None
+        self._caches: AdmissionCaches | None = None
 
-    def show(self, picture: Picture) -> None:
-        """To be called once all of its caches have been listed."""
-        self._picture = picture
+    def use(self, caches: AdmissionCaches) -> None:
+        """Fall back to these caches from when all of them are synced."""
+        self._caches = caches
 
     async def gateways(self) -> Sequence[EgressGateway]:
-        return await self._list(EGRESS_GATEWAYS, lambda picture: picture.gateways)
+        return await self._list(EGRESS_GATEWAYS, lambda caches: caches.gateways)
 
     async def namespaces(self) -> Sequence[Namespace]:
-        return await self._list(NAMESPACES, lambda picture: picture.namespaces)
+        return await self._list(NAMESPACES, lambda caches: caches.namespaces)
 
     async def policies(self) -> Sequence[EgressGatewayPolicy]:
-        return await self._list(EGRESS_GATEWAY_POLICIES, lambda picture: picture.policies)
+        return await self._list(EGRESS_GATEWAY_POLICIES, lambda caches: caches.policies)
 
     async def known_policies(self) -> Sequence[EgressGatewayPolicy]:
-        """The cache's, as policies may be many, and are made often; the live ones while there is no cache."""
-        return await self.policies() if self._picture is None else self._picture.policies.items()
+        """The cached ones, as policies may be many and are created often; the live ones while there is no cache."""
+        caches = self._synced_caches()
+        return await self.policies() if caches is None else caches.policies.items()
 
     async def gateway(self, name: str) -> EgressGateway | None:
         """None if there is none of that name."""
-        return await self._get(EGRESS_GATEWAYS, name, lambda picture: picture.gateways)
+        return await self._get(EGRESS_GATEWAYS, name, lambda caches: caches.gateways)
 
     async def namespace(self, name: str) -> Namespace | None:
         """None if there is none of that name."""
-        return await self._get(NAMESPACES, name, lambda picture: picture.namespaces)
+        return await self._get(NAMESPACES, name, lambda caches: caches.namespaces)
 
     async def may(self, user: UserInfo, *, verb: str, resource: str, subresource: str, namespace: str) -> bool:
-        """Whether the API server grants somebody a right to something of the EIP gateway in a namespace."""
+        """Whether the API server grants `user` a right on resources of the group of EgressGateways in a namespace."""
         attributes = {
             "verb": verb,
             "group": EGRESS_GATEWAY_POLICIES.group,
@@ -97,16 +97,16 @@ class AdmissionReader:
         try:
             review = await self._ask(self._client.create(SUBJECT_ACCESS_REVIEWS, {"metadata": {}, "spec": spec}))
         except (ApiError, TimeoutError) as error:
-            raise UnseenError(f"the API server does not say who has which right: {_said(error)}") from error
+            raise UnknownStateError(f"the API server does not say who has which right: {_said(error)}") from error
         return review.status.allowed
 
-    async def _list(self, resource: Resource[T], cache: Callable[[Picture], Cache[T]]) -> Sequence[T]:
+    async def _list(self, resource: Resource[T], cache: Callable[[AdmissionCaches], Cache[T]]) -> Sequence[T]:
         try:
             return await self._ask(self._client.list(resource))
         except (ApiError, TimeoutError) as error:
             return self._instead(cache, resource.plural, error).items()
 
-    async def _get(self, resource: Resource[T], name: str, cache: Callable[[Picture], Cache[T]]) -> T | None:
+    async def _get(self, resource: Resource[T], name: str, cache: Callable[[AdmissionCaches], Cache[T]]) -> T | None:
         try:
             return await self._ask(self._client.get(resource, name))
         except NotFoundError:
@@ -118,12 +118,37 @@ class AdmissionReader:
         async with asyncio.timeout(ASK_SECONDS):
             return await question
 
-    def _instead(self, cache: Callable[[Picture], Cache[T]], what: str, error: Exception) -> Cache[T]:
-        if self._picture is None:
-            raise UnseenError(f"{what} cannot be read now: {_said(error)}") from error
-        self._log.warning("a change is judged by the cache", what=what, why=_said(error))
-        return cache(self._picture)
+    def _instead(self, cache: Callable[[AdmissionCaches], Cache[T]], what: str, error: Exception) -> Cache[T]:
+        caches = self._synced_caches()
+        if caches is None:
+            raise UnknownStateError(f"{what} cannot be read now: {_said(error)}") from error
+        self._log.warning("admission falls back to the cache", what=what, error=_said(error))
+        return cache(caches)
+
+    def _synced_caches(self) -> AdmissionCaches | None:
+        return self._caches if self._caches is not None and self._caches.synced else None
 
 
 def _said(error: Exception) -> str:
     return str(error) or "no answer in time"
+
+
+class _AnyObject(Struct, frozen=True, kw_only=True):
+    """An object whose spec is not decoded yet; it may be anything."""
+
+    metadata: ObjectMeta
+    spec: Any = None
+
+
+def changes_spec(request: AdmissionRequest) -> bool:
+    """Whether an update changes the spec. Raises ReviewError for what is no object."""
+    new, old = decode_object(request.object, _AnyObject), decode_object(request.old_object, _AnyObject)
+    return bool(new.spec != old.spec)
+
+
+def try_decode(raw: Any, kind: type[Answer]) -> Answer | None:
+    """The object before a change; None if it cannot be decoded, so that the new one is checked like a creation."""
+    try:
+        return decode_object(raw, kind)
+    except ReviewError:
+        return None

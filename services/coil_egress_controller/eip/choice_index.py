@@ -1,47 +1,67 @@
-"""Which gateway each policy means, kept up to date change by change.
+"""Which gateway each policy uses, updated with every change.
 
-A policy's gateway follows from its spec, the labels of its namespace and what the gateways allow; so each of the three
-may move policies from one gateway to another, and both have to be looked at then.
+A policy's gateway follows from its spec, the labels of its namespace and the namespaces that the gateways allow; a
+change of any of the three may move policies from one gateway to another, and then both are reconciled.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from coil.crd.builtin import Namespace
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.resource import object_key
 from coil.eip.gateway_choice import NoGateway, choose_gateway
-from coil_egress_controller.cluster_view import BY_NAMESPACE
-from coil_egress_controller.eip.view import BY_GATEWAY, EipView
+from coil.manager.channel import Channel
+from coil.reconcile.cache import Cache
+
+_BY_NAMESPACE: Final = "namespace"
+_BY_GATEWAY: Final = "gateway"
+
+POLICY_INDEXERS: Final[Mapping[str, Callable[[EgressGatewayPolicy], Iterable[str]]]] = {
+    _BY_NAMESPACE: lambda policy: [policy.metadata.namespace],
+    # "" for a policy that names none.
+    _BY_GATEWAY: lambda policy: [policy.spec.egress_gateway_name],
+}
+"""What the cache of policies needs."""
 
 
 class ChoiceIndex:
-    """In memory, of one term. The methods `change_…` take an informer's changes and name the gateways that have other
-    policies, or other wishes of theirs, than before; `strayed` hears of each policy that means none now, or for another
-    reason. One that is being deleted means nothing.
+    """In memory, of one term. The methods `change_…` take a cache's changes and return the gateways that have other
+    policies, or policies with another spec, than before. Each policy that has no gateway now, or for another reason
+    than before, is sent to `strayed`, by key. One that is being deleted has none.
     """
 
-    def __init__(self, view: EipView, *, strayed: Callable[[str], None]) -> None:
-        self._view = view
+    def __init__(
+        self,
+        *,
+        gateways: Cache[EgressGateway],
+        policies: Cache[EgressGatewayPolicy],
+        namespaces: Cache[Namespace],
+        strayed: Channel[str],
+    ) -> None:
+        self._gateway_cache = gateways
+        self._policy_cache = policies
+        self._namespace_cache = namespaces
         self._strayed = strayed
         self._choices: dict[str, str | NoGateway] = {}
         self._policies: dict[str, set[str]] = {}
 
     def policies(self, gateway: str) -> list[str]:
-        """The keys of the policies that mean the gateway of that name."""
+        """The keys of the policies that use the gateway of that name."""
         return sorted(self._policies.get(gateway, ()))
 
     def choice(self, policy: str) -> str | NoGateway | None:
-        """What the policy of that key means; None if there is none, or it goes."""
+        """The gateway of the policy of that key, or why it has none; None if there is no such policy (any more)."""
         return self._choices.get(policy)
 
     def change_policy(self, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy | None) -> Iterable[str]:
         """Changes of a status alone are none."""
         present = new or old
-        if present is None or (old is not None and new is not None and _wish(old) == _wish(new)):
+        if present is None or (old is not None and new is not None and _wanted(old) == _wanted(new)):
             return
         key = object_key(present.metadata)
-        moved = self._judge(key, new)
+        moved = self._update(key, new)
         choice = self._choices.get(key)
         yield from moved or ([choice] if isinstance(choice, str) else [])
 
@@ -49,22 +69,22 @@ class ChoiceIndex:
         present = new or old
         if present is None or (old is not None and new is not None and old.metadata.labels == new.metadata.labels):
             return
-        for policy in self._view.policies.by_index(BY_NAMESPACE, present.metadata.name):
-            yield from self._judge(object_key(policy.metadata), policy)
+        for policy in self._policy_cache.by_index(_BY_NAMESPACE, present.metadata.name):
+            yield from self._update(object_key(policy.metadata), policy)
 
     def change_gateway(self, old: EgressGateway | None, new: EgressGateway | None) -> Iterable[str]:
-        """Does not name the gateway itself unless its policies change."""
+        """Does not return the gateway itself unless its policies change."""
         present = new or old
         if present is None:
             return
         if old is not None and new is not None and old.spec.allowed_namespaces == new.spec.allowed_namespaces:
             return
         for name in (present.metadata.name, ""):
-            for policy in self._view.policies.by_index(BY_GATEWAY, name):
-                yield from self._judge(object_key(policy.metadata), policy)
+            for policy in self._policy_cache.by_index(_BY_GATEWAY, name):
+                yield from self._update(object_key(policy.metadata), policy)
 
-    def _judge(self, key: str, policy: EgressGatewayPolicy | None) -> list[str]:
-        """Choose anew; returns the gateways that the policy has left and come to, if it moves."""
+    def _update(self, key: str, policy: EgressGatewayPolicy | None) -> list[str]:
+        """Choose again; returns the gateways that the policy has left and joined, if it moves."""
         before = self._choices.pop(key, None)
         after = self._choose(policy) if policy is not None and not policy.metadata.deleting else None
         if after is not None:
@@ -76,18 +96,18 @@ class ChoiceIndex:
         if isinstance(after, str):
             self._policies.setdefault(after, set()).add(key)
         elif after is not None:
-            self._strayed(key)
+            self._strayed.send(key)
         return [name for name in (before, after) if isinstance(name, str)]
 
     def _choose(self, policy: EgressGatewayPolicy) -> str | NoGateway:
-        namespace = self._view.namespaces.get(policy.metadata.namespace)
+        namespace = self._namespace_cache.get(policy.metadata.namespace)
         found = choose_gateway(
             policy.spec,
             namespace_labels=namespace.metadata.labels if namespace is not None else {},
-            gateway=self._view.gateways.get,
+            gateway=self._gateway_cache.get,
         )
         return found if isinstance(found, NoGateway) else found.metadata.name
 
 
-def _wish(policy: EgressGatewayPolicy) -> tuple[object, ...]:
+def _wanted(policy: EgressGatewayPolicy) -> tuple[object, ...]:
     return policy.metadata.uid, policy.metadata.deleting, policy.spec

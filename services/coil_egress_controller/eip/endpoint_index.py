@@ -1,22 +1,57 @@
-"""Which pods each policy selects, kept up to date change by change.
+"""Which pods each policy selects, updated with every change.
 
-A change of a pod costs as much as there are policies that might mean it: they are found by one of the labels that they
-want, not by asking all of a namespace's. A new policy costs one look at the pods of its namespace.
+A change of a pod costs as much as there are policies that might select it: they are found by one of the labels that
+they require, not by trying all of a namespace. A new policy costs one pass over the pods of its namespace.
+
+The cache has all pods of a cluster, so it keeps only what decides about an endpoint: most of a pod is in its
+annotations, and field names that no document has keep these out.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
+import msgspec
+
+from coil.crd.builtin import Pod
 from coil.crd.egress_endpoint_slice import EgressEndpoint
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.resource import object_key
+from coil.crd.meta import ObjectMeta, OwnerReference
+from coil.crd.resource import Resource, object_key
 from coil.crd.selector import LabelSelector
 from coil.eip.slice_packing import endpoint_of
-from coil_egress_controller.eip.pod import EipPod
+from coil.reconcile.cache import Cache
+
+_BY_NAMESPACE: Final = "namespace"
+
+
+class LabelMeta(ObjectMeta, frozen=True, kw_only=True):
+    """Metadata whose annotations, owners and finalizers are not read."""
+
+    annotations: dict[str, str] = msgspec.field(name="-annotations", default_factory=dict)
+    finalizers: tuple[str, ...] = msgspec.field(name="-finalizers", default=())
+    owner_references: tuple[OwnerReference, ...] = msgspec.field(name="-ownerReferences", default=())
+
+
+class EipPod(Pod, frozen=True, kw_only=True):
+    metadata: LabelMeta
+
+
+EIP_PODS: Resource[EipPod] = Resource("", "v1", "pods", "Pod", namespaced=True, type=EipPod)
+
+
+def is_endpoint(pod: EipPod) -> bool:
+    """Whether it has addresses of its own, and something runs there."""
+    return endpoint_of(pod) is not None
+
+
+POD_INDEXERS: Final[Mapping[str, Callable[[EipPod], Iterable[str]]]] = {
+    _BY_NAMESPACE: lambda pod: [pod.metadata.namespace]
+}
+"""What the cache of pods needs."""
 
 
 class _Mark(NamedTuple):
-    """A label that pods must have to be meant; without key, in that namespace, all may be."""
+    """A label that pods must have to be selected; without a key, all of that namespace may be."""
 
     namespace: str
     key: str = ""
@@ -24,10 +59,14 @@ class _Mark(NamedTuple):
 
 
 class EndpointIndex:
-    """In memory, of one term. `pods_of` gives the pods of a namespace that were told of, and no others."""
+    """In memory, of one term. Subscribe `change_policy`, then `change_pod`, in one go.
 
-    def __init__(self, pods_of: Callable[[str], Iterable[EipPod]]) -> None:
-        self._pods_of = pods_of
+    Policies that are there before the first pod take their endpoints from the pods that follow.
+    """
+
+    def __init__(self, pods: Cache[EipPod]) -> None:
+        self._pods = pods
+        self._has_pods = False
         self._selectors: dict[str, LabelSelector] = {}
         self._marked: dict[_Mark, set[str]] = {}
         self._endpoints: dict[str, dict[str, EgressEndpoint]] = {}
@@ -36,12 +75,8 @@ class EndpointIndex:
         """What the policy of that key selects."""
         return list(self._endpoints.get(policy, {}).values())
 
-    def enter(self, policy: EgressGatewayPolicy) -> None:
-        """Know a policy before pods are told of."""
-        self._enter(policy, ())
-
     def change_policy(self, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy | None) -> None:
-        """A policy has come, changed or gone."""
+        """A policy was created, changed or deleted."""
         present = new or old
         if present is None:
             return
@@ -51,10 +86,12 @@ class EndpointIndex:
             return
         self._leave(key, present.metadata.namespace)
         if new is not None:
-            self._enter(new, self._pods_of(new.metadata.namespace))
+            pods = self._pods.by_index(_BY_NAMESPACE, new.metadata.namespace) if self._has_pods else ()
+            self._enter(new, pods)
 
     def change_pod(self, old: EipPod | None, new: EipPod | None) -> Iterable[str]:
-        """A pod has come, changed or gone: the keys of the policies with other endpoints now."""
+        """A pod was created, changed or deleted: returns the keys of the policies with other endpoints now."""
+        self._has_pods = True
         present = new or old
         if present is None:
             return

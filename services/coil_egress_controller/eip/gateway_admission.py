@@ -31,15 +31,14 @@ from coil.crd.field_error import FieldError, render_names, select_new
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import object_key
 from coil.eip.gateway_choice import choose_gateway
-from coil_egress_controller.eip.admission_reader import AdmissionReader, UnseenError
-from coil_egress_controller.eip.change import changes_spec, try_decode
+from coil_egress_controller.eip.admission_reader import AdmissionReader, UnknownStateError, changes_spec, try_decode
 
 GATEWAY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgateway"
 
 
 class GatewayAdmission:
-    def __init__(self, sight: AdmissionReader) -> None:
-        self._sight = sight
+    def __init__(self, reader: AdmissionReader) -> None:
+        self._reader = reader
 
     @property
     def judges(self) -> Mapping[str, Judge]:
@@ -55,7 +54,7 @@ class GatewayAdmission:
                     return await self._judge(request, try_decode(request.old_object, EgressGateway))
                 case Operation.DELETE:
                     return await self._judge_deletion(request)
-        except UnseenError as error:
+        except UnknownStateError as error:
             return Unjudged(str(error))
         return ALLOWED
 
@@ -70,20 +69,20 @@ class GatewayAdmission:
             return Invalid(faults)
         if old is not None and old.spec.ranges == new.spec.ranges:
             return ALLOWED
-        others = await self._sight.gateways()
+        others = await self._reader.gateways()
         before = [] if old is None else validate_disjoint_ranges(old, others)
         faults = select_new(validate_disjoint_ranges(new, others), before)
         if old is not None:
-            faults += validate_kept(old, new, await self._sight.policies())
+            faults += validate_kept(old, new, await self._reader.policies())
         return Invalid(faults) if faults else ALLOWED
 
     async def _judge_deletion(self, request: AdmissionRequest) -> Verdict:
         before = try_decode(request.old_object, EgressGateway)
         gateway = before or EgressGateway(metadata=ObjectMeta(name=request.name))
-        policies = await self._sight.policies()
+        policies = await self._reader.policies()
         if not policies:
             return ALLOWED
-        users = find_users(gateway, policies, await self._sight.gateways(), await self._sight.namespaces())
+        users = find_users(gateway, policies, await self._reader.gateways(), await self._reader.namespaces())
         if not users:
             return ALLOWED
         return Denied(f"the gateway is in use by the policies {render_names(users)}: delete them first")

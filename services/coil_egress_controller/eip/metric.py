@@ -1,7 +1,7 @@
-"""What the controller tells Prometheus of floating addresses: the state of gateways, and the work of a leader.
+"""The metrics of floating egress addresses: the state of gateways, and the work of a leader.
 
-The state is read from the caches at the moment of a scrape, so that it cannot be stale; every replica tells it, leader
-or not: take the `max by (gateway)`. The rest counts what this replica has done.
+The state is read from the caches at the moment of a scrape, so that it cannot be stale; every replica exports it,
+leader or not: take the `max by (gateway)`. The rest counts what this replica has done.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from coil.crd.egress_gateway import EgressGateway, GatewayNode
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_tunnel import TunnelPhase
-from coil_egress_controller.eip.view import EipView
+from coil.reconcile.cache import Cache
 
 _SECONDS: Final = (0.5, 0.7, 0.75, 0.8, 0.9, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0)
 """Fine where the usual fence and its margin are: 0.7 s."""
@@ -66,7 +66,7 @@ class EipMetrics:
         self._writes = {operation: writes.labels(operation.value) for operation in SliceWrite}
 
     def count_revocation(self, seconds: float) -> None:
-        """`seconds` after the last that was heard of the node."""
+        """`seconds` after the node's lease was last seen to change."""
         self._revocations.inc()
         self._detection.observe(seconds)
 
@@ -75,10 +75,17 @@ class EipMetrics:
 
 
 class EipCollector(Collector):
-    """Gateways that are gone are told no more."""
+    """Deleted gateways have no series."""
 
-    def __init__(self, view: EipView, registry: CollectorRegistry) -> None:
-        self._view = view
+    def __init__(
+        self,
+        *,
+        gateways: Cache[EgressGateway],
+        policies: Cache[EgressGatewayPolicy],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._gateways = gateways
+        self._policies = policies
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
@@ -88,12 +95,12 @@ class EipCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         addresses, nodes, policies = self._families()
         by_gateway: dict[str, list[EgressGatewayPolicy]] = {}
-        for policy in self._view.policies.items():
+        for policy in self._policies.items():
             by_gateway.setdefault(policy.status.egress_gateway_name, []).append(policy)
-        # What is told of no gateway, or of one that is gone, belongs to none.
-        strays = [policy for name, found in by_gateway.items() for policy in found if not self._view.gateways.get(name)]
+        # A policy whose status names no gateway, or a deleted one, belongs to none.
+        strays = [policy for name, found in by_gateway.items() for policy in found if not self._gateways.get(name)]
         _add_policies(policies, NO_GATEWAY, strays)
-        for gateway in self._view.gateways.items():
+        for gateway in self._gateways.items():
             name, served = gateway.metadata.name, by_gateway.get(gateway.metadata.name, [])
             _add_policies(policies, name, served)
             usage, assigned = gateway.status.ip_usage, _assigned(gateway, served)

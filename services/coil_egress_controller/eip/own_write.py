@@ -1,28 +1,34 @@
-"""What this leader has written and its cache has not heard of yet.
+"""Writes of this leader: many of them a few at a time, and those that the cache does not show yet.
 
-A reconciler that looks at the cache right after its own write would decide on the state before it: its next write would
-meet a conflict, and wait for a retry. An answer of the API server is as good as a cache, until the cache says something
-that is no older.
+A reconciler that reads the cache right after its own write would decide on the state before it: its next write would
+meet a conflict, and wait for a retry. The API server's answer is as good as the cache until the cache shows something
+that is at least as new.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from coil.crd.resource import HasMetadata, object_key
+from coil.kube.errors import ApiError
 
 T = TypeVar("T", bound=HasMetadata)
+Work = TypeVar("Work")
+
+AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Write(Generic[T]):
-    """`outdated` are the versions of the object that it was built upon, one after the other."""
+    """`outdated` are the versions of the object that led to `written`, one after the other."""
 
     outdated: frozenset[str]
     written: T
 
 
 class OwnWrites(Generic[T]):
-    """Of one kind, in one term. Subscribe `observe` to the kind's source."""
+    """Of one kind, in one term. Subscribe `observe` to the kind's cache before anything that reads it."""
 
     def __init__(self) -> None:
         self._writes: dict[str, _Write[T]] = {}
@@ -42,11 +48,11 @@ class OwnWrites(Generic[T]):
             self.forget(key)
 
     def forget(self, key: str) -> None:
-        """Believe the cache: a write has met a conflict, or the object is gone."""
+        """Trust the cache again: a write has met a conflict, or the object is gone."""
         self._writes.pop(key, None)
 
     def observe(self, old: T | None, new: T | None) -> None:
-        """The cache has changed. Unless it is news of before the write, it counts again."""
+        """The cache has changed. Unless it shows a state from before the write, it is trusted again."""
         present = new or old
         if present is None:
             return
@@ -67,3 +73,27 @@ class OwnWrites(Generic[T]):
 
 def _version(item: T | None) -> str:
     return item.metadata.resource_version if item is not None else ""
+
+
+async def work_through(
+    items: Iterable[Work], work: Callable[[Work], Awaitable[None]], *, at_once: int = AT_ONCE
+) -> None:
+    """Await `work` for each item, `at_once` at a time; an ApiError of one does not keep the others from being done.
+
+    Raises the first ApiError when all are done, and any other error at once. Cancelled, no call is left running.
+    """
+    waiting = iter(items)
+    failures: list[ApiError] = []
+
+    async def worker() -> None:
+        for item in waiting:
+            try:
+                await work(item)
+            except ApiError as error:
+                failures.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(worker())
+    if failures:
+        raise failures[0]

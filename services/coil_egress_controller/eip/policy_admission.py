@@ -28,8 +28,7 @@ from coil.crd.eip_names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
 from coil.crd.eip_validation import validate_policy, validate_policy_update
 from coil.crd.field_error import FieldError, select_new
 from coil.eip.gateway_choice import NoGateway, choose_gateway
-from coil_egress_controller.eip.admission_reader import AdmissionReader, UnseenError
-from coil_egress_controller.eip.change import changes_spec, try_decode
+from coil_egress_controller.eip.admission_reader import AdmissionReader, UnknownStateError, changes_spec, try_decode
 
 POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgatewaypolicy"
 
@@ -39,8 +38,8 @@ POD_SUBNET = "podsubnet"
 
 
 class PolicyAdmission:
-    def __init__(self, sight: AdmissionReader) -> None:
-        self._sight = sight
+    def __init__(self, reader: AdmissionReader) -> None:
+        self._reader = reader
 
     @property
     def judges(self) -> Mapping[str, Judge]:
@@ -63,7 +62,7 @@ class PolicyAdmission:
             faults = await self._judge_right(request, new)
             if old is None:
                 faults += await self._judge_choice(request.namespace, new)
-        except UnseenError as error:
+        except UnknownStateError as error:
             return Unjudged(str(error))
         return Invalid(faults) if faults else ALLOWED
 
@@ -71,7 +70,7 @@ class PolicyAdmission:
         if not policy.spec.applied_to.pod_subnet:
             return []
         plural = EGRESS_GATEWAY_POLICIES.plural
-        if await self._sight.may(
+        if await self._reader.may(
             request.user_info, verb=USE, resource=plural, subresource=POD_SUBNET, namespace=request.namespace
         ):
             return []
@@ -82,10 +81,10 @@ class PolicyAdmission:
         return [FieldError("spec.appliedTo.podSubnet", message)]
 
     async def _judge_choice(self, namespace: str, policy: EgressGatewayPolicy) -> list[FieldError]:
-        found = await self._sight.namespace(namespace)
+        found = await self._reader.namespace(namespace)
         labels = {} if found is None else found.metadata.labels
         names = _names(policy.spec, labels)
-        gateways = {name: gateway for name in names if (gateway := await self._sight.gateway(name)) is not None}
+        gateways = {name: gateway for name in names if (gateway := await self._reader.gateway(name)) is not None}
         chosen = choose_gateway(policy.spec, namespace_labels=labels, gateway=gateways.get)
         if isinstance(chosen, NoGateway):
             return [FieldError("spec.egressGatewayName", chosen.message)]
@@ -102,7 +101,7 @@ class PolicyAdmission:
         if faults := validate_offered(policy, gateway):
             return faults
         metadata = msgspec.structs.replace(policy.metadata, namespace=namespace)
-        return validate_untaken(msgspec.structs.replace(policy, metadata=metadata), await self._sight.known_policies())
+        return validate_untaken(msgspec.structs.replace(policy, metadata=metadata), await self._reader.known_policies())
 
 
 def judge_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -> list[FieldError]:

@@ -1,34 +1,44 @@
-"""Tells each EgressGatewayPolicy what has become of it: its gateway, address and node, or why it is not served.
+"""Writes the status of each EgressGatewayPolicy: its gateway, address and node, or why it is not served.
 
-Agents take nothing from it but the address of a policy that no node carries, so it is written behind the gateway's
-status, never before, by a few workers: a thousand policies that moved hold up nothing. The keys are those of policies.
+Agents read nothing of it but the address of a policy that no node carries, so it is written after the gateway's status,
+never before, and by a few workers: a thousand policies that move hold up nothing. The keys are those of policies.
 
-A status is guarded by the version that it was planned from. The conditions before are read from the policy itself, so a
-new leader does not tell again what the last one has told.
+A status is guarded by the version that it was planned from. The previous conditions are read from the policy itself, so
+a new leader does not report again what the last one has reported.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from coil.crd.egress_gateway import PolicyRef
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.egress_gateway_policy import (
+    EGRESS_GATEWAY_POLICIES,
+    EgressGatewayPolicy,
+    EgressGatewayPolicyStatus,
+)
+from coil.crd.meta import Condition
 from coil.crd.resource import object_key
 from coil.eip.claim import Placed, Refusal
 from coil.eip.gateway_choice import NoGateway
 from coil.eip.gateway_status import plan_policy_status
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
+from coil.manager.channel import Channel
+from coil.manager.term import Term
+from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
-from coil.reconcile.queue import WorkQueue
+from coil.reconcile.event_recorder import Recorder
+from coil.reconcile.event_series import EventSubject
 from coil_egress_controller.eip.choice_index import ChoiceIndex
-from coil_egress_controller.eip.deps import EipDeps
-from coil_egress_controller.eip.event import tell_refused_policy
+from coil_egress_controller.eip.gateway_reconciler import GatewayDecision
 from coil_egress_controller.eip.own_write import OwnWrites
 
-SETTLE_SECONDS: Final = 0.2
-"""After a policy's change: its namespace or its gateway may be about to appear."""
+WORKERS: Final = 4
+_BATCH_WINDOW: Final = 0.2
+"""After a policy's change: its namespace or its gateway may be about to be created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +48,43 @@ class _Verdict:
 
 
 class PolicyStatusReconciler:
-    """Of one term. `queue` is the one that `reconcile` gets its keys from; `written` follows the source of policies."""
+    """Of one term. `written` follows the cache of policies."""
 
     def __init__(
         self,
-        place: EipDeps,
         *,
+        client: ApiClient,
+        policies: Cache[EgressGatewayPolicy],
         choices: ChoiceIndex,
         written: OwnWrites[EgressGatewayPolicy],
-        queue: WorkQueue,
+        recorder: Recorder,
+        now: Callable[[], datetime],
     ) -> None:
-        self._place = place
-        self._view = place.view
+        self._client = client
+        self._policies = policies
         self._choices = choices
         self._written = written
-        self._queue = queue
+        self._recorder = recorder
+        self._now = now
         self._verdicts: dict[str, _Verdict] = {}
 
-    def announce(self, gateway: str, outcomes: Sequence[tuple[PolicyRef, Placed | Refusal]]) -> None:
-        """What the status of `gateway`, which is written, means for its policies."""
-        for ref, outcome in outcomes:
-            key, verdict = f"{ref.namespace}/{ref.name}", _Verdict(gateway, outcome)
+    def setup(self, term: Term, *, decided: Channel[GatewayDecision], strayed: Channel[str], resync: float) -> None:
+        """`strayed` are the keys of policies that have lost their gateway."""
+        controller = term.controller("egressgatewaypolicy", self.reconcile, workers=WORKERS)
+        controller.watch(self._policies, self._changed_policies, batch_window=_BATCH_WINDOW)
+        controller.watch_channel(decided, self._decided_policies)
+        controller.watch_channel(strayed, lambda policy: [policy], batch_window=_BATCH_WINDOW)
+        controller.resync(lambda: [object_key(policy.metadata) for policy in self._policies.items()], every=resync)
+
+    def _decided_policies(self, decision: GatewayDecision) -> Iterable[str]:
+        for ref, outcome in decision.outcomes:
+            key, verdict = f"{ref.namespace}/{ref.name}", _Verdict(decision.gateway, outcome)
             if self._verdicts.get(key) != verdict:
                 self._verdicts[key] = verdict
-                self._queue.add(key)
+                yield key
 
-    def changed_policies(self, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy | None) -> Iterable[str]:
-        """A policy that has come or gone, or in whose status somebody else has written."""
+    def _changed_policies(self, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy | None) -> Iterable[str]:
+        """A policy that was created or deleted, or in whose status somebody else has written."""
         present = new or old
         if present is None:
             return
@@ -78,7 +98,7 @@ class PolicyStatusReconciler:
 
     async def reconcile(self, key: str) -> Result:
         """Bring the status of the policy of that key up to date, if anything is known of it."""
-        policy = self._written.latest(key, self._view.policies.get(key))
+        policy = self._written.latest(key, self._policies.get(key))
         choice = self._choices.choice(key)
         if policy is None or choice is None:
             return DONE
@@ -88,15 +108,15 @@ class PolicyStatusReconciler:
         else:
             verdict = self._verdicts.get(key)
             if verdict is None or verdict.gateway != choice:
-                return DONE  # the gateway is going to say
+                return DONE  # a decision about the gateway is to come
             gateway, outcome = verdict.gateway, verdict.outcome
-        status = plan_policy_status(policy, gateway, outcome, now=self._place.now())
+        status = plan_policy_status(policy, gateway, outcome, now=self._now())
         if status == policy.status:
             return DONE
         name, namespace = policy.metadata.name, policy.metadata.namespace
         body = msgspec.structs.replace(policy, status=status)
         try:
-            stored = await self._place.client.replace(
+            stored = await self._client.replace(
                 EGRESS_GATEWAY_POLICIES, body, name=name, namespace=namespace, subresource="status"
             )
         except ApiError as error:
@@ -104,7 +124,16 @@ class PolicyStatusReconciler:
             if isinstance(error, NotFoundError):
                 return DONE
             raise
-        self._written.note(policy, stored, cached=self._view.policies.get(key))
+        self._written.note(policy, stored, cached=self._policies.get(key))
         if not isinstance(outcome, Placed):
-            tell_refused_policy(self._place.recorder, policy, status)
+            self._report(policy, status)
         return DONE
+
+    def _report(self, policy: EgressGatewayPolicy, status: EgressGatewayPolicyStatus) -> None:
+        """As Events: why the policy is not served, where its status did not give that reason before."""
+        before: dict[str, Condition] = {condition.type: condition for condition in policy.status.conditions}
+        for condition in status.conditions:
+            known = before.get(condition.type)
+            if condition.status == "False" and (known is None or known.reason != condition.reason):
+                subject = EventSubject.of(EGRESS_GATEWAY_POLICIES, policy.metadata)
+                self._recorder.warn(subject, reason=condition.reason, message=condition.message)

@@ -1,19 +1,20 @@
-"""Which nodes each gateway selects, kept up to date change by change: a cluster has many nodes, and few carry EIPs."""
+"""Which nodes each gateway selects, updated with every change: a cluster has many nodes, and few carry EIPs."""
 
 from collections.abc import Iterable
 
 from coil.crd.builtin import Node
 from coil.crd.egress_gateway import EgressGateway
-from coil_egress_controller.eip.view import EipView
+from coil.reconcile.cache import Cache
 
 
 class SelectionIndex:
-    """In memory, of one term. The methods `change_…` take an informer's changes and name the gateways that are
-    concerned. An empty selector selects no node: admission refuses it, and one that is there is a mistake.
+    """In memory, of one term. The methods `change_…` take a cache's changes and return the gateways that are affected.
+    An empty selector selects no node: admission refuses it, so one that is stored is a mistake.
     """
 
-    def __init__(self, view: EipView) -> None:
-        self._view = view
+    def __init__(self, *, gateways: Cache[EgressGateway], nodes: Cache[Node]) -> None:
+        self._gateways = gateways
+        self._nodes = nodes
         self._selected: dict[str, set[str]] = {}
 
     def nodes(self, gateway: str) -> list[str]:
@@ -28,18 +29,16 @@ class SelectionIndex:
             return
         if old is not None and old.spec == new.spec and old.metadata.deleting == new.metadata.deleting:
             return
-        self._selected[new.metadata.name] = {
-            node.metadata.name for node in self._view.nodes.items() if _selects(new, node)
-        }
+        self._selected[new.metadata.name] = {node.metadata.name for node in self._nodes.items() if _selects(new, node)}
         yield new.metadata.name
 
     def change_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
-        """A node's labels, or whether it is there to stay."""
+        """Changes of a node's labels, or its creation or deletion."""
         present = new or old
-        if present is None or (old is not None and new is not None and _standing(old) == _standing(new)):
+        if present is None or (old is not None and new is not None and _relevant(old) == _relevant(new)):
             return
         name = present.metadata.name
-        for gateway in self._view.gateways.items():
+        for gateway in self._gateways.items():
             selected = self._selected.setdefault(gateway.metadata.name, set())
             before = name in selected
             after = new is not None and _selects(gateway, new)
@@ -58,15 +57,15 @@ class SelectionIndex:
         """The highest term for which a gateway's status lists addresses at the node; None if none does."""
         terms = [
             entry.term
-            for gateway in self._view.gateways.items()
+            for gateway in self._gateways.items()
             for entry in gateway.status.node_list
             if entry.name == node and any(eip.ipv4 or eip.ipv6 for eip in entry.eips)
         ]
         return max(terms, default=None)
 
     def gateways(self, node: str) -> Iterable[str]:
-        """The gateways that the node of that name concerns: they select it, or their status names it."""
-        for gateway in self._view.gateways.items():
+        """The gateways that the node of that name affects: they select it, or their status lists it."""
+        for gateway in self._gateways.items():
             name = gateway.metadata.name
             if node in self._selected.get(name, ()) or any(entry.name == node for entry in gateway.status.node_list):
                 yield name
@@ -77,5 +76,5 @@ def _selects(gateway: EgressGateway, node: Node) -> bool:
     return not selector.empty and selector.selects(node.metadata.labels)
 
 
-def _standing(node: Node) -> tuple[object, ...]:
+def _relevant(node: Node) -> tuple[object, ...]:
     return node.metadata.uid, node.metadata.labels, node.metadata.deleting

@@ -1,69 +1,85 @@
-"""Keeps the EgressEndpointSlices of each policy true to the pods that it selects.
+"""Keeps the EgressEndpointSlices of each policy in line with the pods that it selects.
 
-Pods come and go in crowds: changes are gathered for `SETTLE_SECONDS`, then a policy's endpoints are packed as a whole,
-with as few writes as the change needs (`coil.eip.slice_packing`). The keys are those of policies. What a policy that is
-gone has left is deleted here, too: the garbage collector would take longer, and agents read slices.
+Pods come and go in crowds: changes are gathered for a moment, then a policy's endpoints are packed as a whole, with as
+few writes as the change needs (`coil.eip.slice_packing`). The keys are those of policies. The slices of a deleted
+policy are deleted here, too: the garbage collector would take longer, and agents read slices.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpointSlice
-from coil.crd.egress_gateway_policy import EgressGatewayPolicy
+from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.eip_names import LABEL_POLICY
 from coil.crd.resource import object_key
 from coil.eip.slice_packing import Packing, pack
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NamespaceTerminatingError, NotFoundError
+from coil.manager.term import Term
+from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
-from coil_egress_controller.eip.bounded_work import work_through
-from coil_egress_controller.eip.endpoint_index import EndpointIndex
+from coil_egress_controller.eip.endpoint_index import EipPod, EndpointIndex
 from coil_egress_controller.eip.metric import EipMetrics, SliceWrite
-from coil_egress_controller.eip.own_write import OwnWrites
-from coil_egress_controller.eip.pod import EipPod
-from coil_egress_controller.eip.view import BY_POLICY, EipView, policies_of
+from coil_egress_controller.eip.own_write import OwnWrites, work_through
 
-SETTLE_SECONDS: Final = 0.15
+WORKERS: Final = 4
+_BATCH_WINDOW: Final = 0.15
+_BY_POLICY: Final = "policy"
 _WRITES_AT_ONCE = 4
 _NAME_LENGTH = 253
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Without vowels, and what looks like them: no words (as Kubernetes does it)."""
+"""Without vowels and characters that look like them, so that no words appear, as in Kubernetes' generated names."""
 _SUFFIX_LENGTH = 5
 
 
-class SliceReconciler:
-    """Of one term. `limit` is the most endpoints of a slice, `random` gives [0, 1). `written` follows the slices."""
+def policies_of(slice_: EgressEndpointSlice) -> set[str]:
+    """The keys of the policies that it names, by its label and as its owners: one, unless somebody has changed it."""
+    metadata = slice_.metadata
+    names = {owner.name for owner in metadata.owner_references if owner.kind == EGRESS_GATEWAY_POLICIES.kind}
+    if label := metadata.labels.get(LABEL_POLICY):
+        names.add(label)
+    return {f"{metadata.namespace}/{name}" for name in names}
 
-    def __init__(
-        self,
-        *,
-        client: ApiClient,
-        view: EipView,
-        book: EndpointIndex,
-        written: OwnWrites[EgressEndpointSlice],
-        limit: int,
-        metrics: EipMetrics,
-        random: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._view = view
-        self._book = book
-        self._written = written
-        self._limit = limit
-        self._metrics = metrics
-        self._random = random
+
+SLICE_INDEXERS: Final[Mapping[str, Callable[[EgressEndpointSlice], Iterable[str]]]] = {_BY_POLICY: policies_of}
+"""What the cache of slices needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceReconciler:
+    """Of a term. `limit` is the maximum of endpoints of a slice; `random` gives [0, 1). `written` follows `slices`."""
+
+    client: ApiClient
+    pods: Cache[EipPod]
+    policies: Cache[EgressGatewayPolicy]
+    slices: Cache[EgressEndpointSlice]
+    endpoints: EndpointIndex
+    written: OwnWrites[EgressEndpointSlice]
+    limit: int
+    metrics: EipMetrics
+    random: Callable[[], float]
+
+    def setup(self, term: Term, *, resync: float) -> None:
+        controller = term.controller("egressendpointslice", self.reconcile, workers=WORKERS)
+        # Policies before pods: see EndpointIndex.
+        controller.watch(self.policies, self._changed_policies, batch_window=_BATCH_WINDOW)
+        controller.watch(self.pods, self.endpoints.change_pod, batch_window=_BATCH_WINDOW)
+        controller.watch(self.slices, self._changed_slices, batch_window=_BATCH_WINDOW)
+        controller.resync(lambda: [object_key(policy.metadata) for policy in self.policies.items()], every=resync)
 
     async def reconcile(self, key: str) -> Result:
         """Bring the slices of the policy of that key in line. Raises the first refusal, after the others are done."""
-        policy = self._view.policies.get(key)
-        existing = self._slices(key)
+        policy = self.policies.get(key)
+        existing = self._slices_of(key)
         if policy is None or policy.metadata.deleting:
             packing = Packing(deletes=tuple(one for one in existing if not one.metadata.deleting))
         else:
             packing = pack(
                 policy,
-                self._book.endpoints(key),
+                self.endpoints.endpoints(key),
                 existing,
-                limit=self._limit,
+                limit=self.limit,
                 fresh_name=lambda: self._fresh_name(policy.metadata.name),
             )
         # What is new first: an endpoint that moves is in two slices for a moment, never in none.
@@ -72,63 +88,60 @@ class SliceReconciler:
         await work_through(packing.deletes, self._delete, at_once=_WRITES_AT_ONCE)
         return DONE
 
-    def changed_pods(self, old: EipPod | None, new: EipPod | None) -> Iterable[str]:
-        return self._book.change_pod(old, new)
-
-    def changed_policies(self, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy | None) -> Iterable[str]:
-        """A policy that has come or gone, or selects other pods."""
-        self._book.change_policy(old, new)
+    def _changed_policies(self, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy | None) -> Iterable[str]:
+        """A policy that was created or deleted, or selects other pods."""
+        self.endpoints.change_policy(old, new)
         present = new or old
         if present is not None and (old is None or new is None or old.spec.applied_to != new.spec.applied_to):
             yield object_key(present.metadata)
 
-    def changed_slices(self, old: EgressEndpointSlice | None, new: EgressEndpointSlice | None) -> Iterable[str]:
-        """A slice that is not as it was last written here. Those of policies that are gone count, too."""
+    def _changed_slices(self, old: EgressEndpointSlice | None, new: EgressEndpointSlice | None) -> Iterable[str]:
+        """The policies of a slice that is not as it was last written here; of deleted policies, too."""
         present = new or old
         if present is None:
             return
-        ours = self._written.latest(object_key(present.metadata), None)
+        ours = self.written.latest(object_key(present.metadata), None)
         if ours is None or new is None or ours.metadata.resource_version != new.metadata.resource_version:
             yield from policies_of(present)
 
-    def _slices(self, key: str) -> list[EgressEndpointSlice]:
-        known = {one.metadata.name: one for one in self._view.slices.by_index(BY_POLICY, key)}
-        known |= {one.metadata.name: one for one in self._written.unseen() if key in policies_of(one)}
+    def _slices_of(self, key: str) -> list[EgressEndpointSlice]:
+        known = {one.metadata.name: one for one in self.slices.by_index(_BY_POLICY, key)}
+        known |= {one.metadata.name: one for one in self.written.unseen() if key in policies_of(one)}
         return list(known.values())
 
     async def _create(self, body: EgressEndpointSlice) -> None:
         try:
-            created = await self._client.create(EGRESS_ENDPOINT_SLICES, body, namespace=body.metadata.namespace)
+            created = await self.client.create(EGRESS_ENDPOINT_SLICES, body, namespace=body.metadata.namespace)
         except NamespaceTerminatingError:
-            # The policy goes, too, though it does not say so yet.
+            # The policy is going to be deleted, too.
             return
-        self._metrics.count_write(SliceWrite.CREATE)
-        self._written.note(None, created, cached=self._cached(created))
+        self.metrics.count_write(SliceWrite.CREATE)
+        self.written.note(None, created, cached=self._cached(created))
 
     async def _replace(self, body: EgressEndpointSlice) -> None:
         name, namespace = body.metadata.name, body.metadata.namespace
         try:
-            stored = await self._client.replace(EGRESS_ENDPOINT_SLICES, body, name=name, namespace=namespace)
+            stored = await self.client.replace(EGRESS_ENDPOINT_SLICES, body, name=name, namespace=namespace)
         except ApiError:
-            self._written.forget(object_key(body.metadata))
+            self.written.forget(object_key(body.metadata))
             raise
-        self._metrics.count_write(SliceWrite.UPDATE)
-        self._written.note(body, stored, cached=self._cached(stored))
+        self.metrics.count_write(SliceWrite.UPDATE)
+        self.written.note(body, stored, cached=self._cached(stored))
 
     async def _delete(self, slice_: EgressEndpointSlice) -> None:
         metadata = slice_.metadata
-        self._written.forget(object_key(metadata))
+        self.written.forget(object_key(metadata))
         try:
-            await self._client.delete(
+            await self.client.delete(
                 EGRESS_ENDPOINT_SLICES, metadata.name, namespace=metadata.namespace, uid=metadata.uid
             )
         except NotFoundError:
             return
-        self._metrics.count_write(SliceWrite.DELETE)
+        self.metrics.count_write(SliceWrite.DELETE)
 
     def _cached(self, slice_: EgressEndpointSlice) -> EgressEndpointSlice | None:
-        return self._view.slices.get(object_key(slice_.metadata))
+        return self.slices.get(object_key(slice_.metadata))
 
     def _fresh_name(self, policy: str) -> str:
-        letters = (_SUFFIX_LETTERS[int(self._random() * len(_SUFFIX_LETTERS))] for _ in range(_SUFFIX_LENGTH))
+        letters = (_SUFFIX_LETTERS[int(self.random() * len(_SUFFIX_LETTERS))] for _ in range(_SUFFIX_LENGTH))
         return f"{policy[: _NAME_LENGTH - 1 - _SUFFIX_LENGTH].rstrip('-.')}-{''.join(letters)}"

@@ -21,7 +21,7 @@ OVERLAP = "spec.ranges.ipv4[0]: '10.6.0.5' overlaps '10.6.0.1-10.6.0.9' of the g
 class Door:
     def __init__(self) -> None:
         self.world = AdmissionWorld()
-        self.admission = GatewayAdmission(self.world.sight)
+        self.admission = GatewayAdmission(self.world.reader)
         self.world.put(EGRESS_GATEWAYS, gateway("other", ranges={"ipv4": ["10.6.0.1-10.6.0.9"]}))
         self.world.add_namespace("shop", tenant="shop")
         self.world.add_namespace("bank")

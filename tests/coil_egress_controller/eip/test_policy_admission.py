@@ -26,7 +26,7 @@ class Door:
 
     def __init__(self) -> None:
         self.world = AdmissionWorld()
-        self.admission = PolicyAdmission(self.world.sight)
+        self.admission = PolicyAdmission(self.world.reader)
         self.add_gateway("shared", ranges={"ipv4": ["10.6.0.1-10.6.0.9"], "ipv6": ["fd00::1-fd00::9"]})
         self.add_gateway("shop", allowedNamespaces={"matchLabels": {"tenant": "shop"}})
         self.world.add_namespace("shop", tenant="shop")

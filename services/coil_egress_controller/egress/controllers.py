@@ -1,0 +1,90 @@
+"""Router pods: the caches of the feature, followed by every replica, and the controllers of a leader's term."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.builtin import (
+    CLUSTER_ROLE_BINDINGS,
+    DEPLOYMENTS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    ClusterRoleBinding,
+    Deployment,
+    PodDisruptionBudget,
+    Service,
+    ServiceAccount,
+)
+from coil.crd.egress import EGRESSES, Egress
+from coil.crd.resource import Resource
+from coil.egress.router_container import RouterProgram
+from coil.egress.router_label import EGRESS_SELECTOR
+from coil.kube.api_client import ApiClient
+from coil.kube.client import KubeClient
+from coil.manager.manager import Manager
+from coil.manager.term import Term
+from coil.reconcile.cache import Cache
+from coil.reconcile.event_recorder import Recorder
+from coil_egress_controller.egress.egress_reconciler import EgressReconciler, RouterCaches
+from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING, RoleBindingReconciler
+from coil_egress_controller.egress.service_account_reconciler import EGRESS_INDEXERS, ServiceAccountReconciler
+
+_BINDING: Final = f"metadata.name={ROUTER_BINDING}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressCaches:
+    """Egresses of all namespaces; of the other kinds only what carries the labels of an Egress's objects, and of
+    ClusterRoleBindings only the one of router pods.
+    """
+
+    egresses: Cache[Egress]
+    deployments: Cache[Deployment]
+    services: Cache[Service]
+    budgets: Cache[PodDisruptionBudget]
+    accounts: Cache[ServiceAccount]
+    bindings: Cache[ClusterRoleBinding]
+
+    @classmethod
+    def start(cls, manager: Manager, client: KubeClient, *, budgets: Resource[PodDisruptionBudget]) -> "EgressCaches":
+        """Follow everything from now on. `budgets` is the version of that kind which the API server serves."""
+        labels = EGRESS_SELECTOR
+        return cls(
+            egresses=manager.cache(client.collection(EGRESSES), indexers=EGRESS_INDEXERS),
+            deployments=manager.cache(client.collection(DEPLOYMENTS, labels=labels)),
+            services=manager.cache(client.collection(SERVICES, labels=labels)),
+            budgets=manager.cache(client.collection(budgets, labels=labels)),
+            accounts=manager.cache(client.collection(SERVICE_ACCOUNTS, labels=labels)),
+            bindings=manager.cache(client.collection(CLUSTER_ROLE_BINDINGS, fields=_BINDING)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressControllers:
+    """`setup` declares the controllers of a term. `program` is what runs in router pods, `resync` is in seconds."""
+
+    caches: EgressCaches
+    client: ApiClient
+    recorder: Recorder
+    budgets: Resource[PodDisruptionBudget]
+    program: RouterProgram
+    resync: float
+    log: FilteringBoundLogger
+
+    def setup(self, term: Term) -> None:
+        caches, client, log = self.caches, self.client, self.log
+        accounts = ServiceAccountReconciler(client=client, egresses=caches.egresses, accounts=caches.accounts, log=log)
+        routers = EgressReconciler(
+            client=client,
+            egresses=caches.egresses,
+            routers=RouterCaches(deployments=caches.deployments, services=caches.services, budgets=caches.budgets),
+            accounts=accounts,
+            recorder=self.recorder,
+            program=self.program,
+            budgets=self.budgets,
+            log=log,
+        )
+        routers.setup(term, resync=self.resync)
+        accounts.setup(term)
+        RoleBindingReconciler(client=client, egresses=caches.egresses, bindings=caches.bindings, log=log).setup(term)

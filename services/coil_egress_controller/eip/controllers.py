@@ -1,0 +1,193 @@
+"""Floating egress addresses: the feature's caches, followed by every replica, and the controllers of a leader's term.
+
+Its kinds may not be served yet, when the program was upgraded before its CRDs. So all caches are optional: the rest of
+the process does not wait for them, and each controller starts when the kinds that it reads are listed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
+from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpointSlice
+from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
+from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel
+from coil.eip.gateway_lease import LEASE_LABELS
+from coil.eip.tunnel_plan import TunnelNets
+from coil.kube.api_client import ApiClient
+from coil.kube.client import KubeClient
+from coil.kube.collection import Freshness
+from coil.kube.lease_lock import LEASES, Lease
+from coil.manager.channel import Channel
+from coil.manager.manager import Manager
+from coil.manager.term import Term
+from coil.reconcile.cache import Cache
+from coil.reconcile.event_recorder import Recorder
+from coil_egress_controller.eip.choice_index import POLICY_INDEXERS, ChoiceIndex
+from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, EndpointIndex, is_endpoint
+from coil_egress_controller.eip.gateway_reconciler import GatewayDecision, GatewayReconciler
+from coil_egress_controller.eip.lease_monitor import LeaseMonitor
+from coil_egress_controller.eip.metric import EipMetrics
+from coil_egress_controller.eip.node_fact import NodeFactSource
+from coil_egress_controller.eip.own_write import OwnWrites
+from coil_egress_controller.eip.policy_status_reconciler import PolicyStatusReconciler
+from coil_egress_controller.eip.selection_index import SelectionIndex
+from coil_egress_controller.eip.slice_reconciler import SLICE_INDEXERS, SliceReconciler
+from coil_egress_controller.eip.tunnel_phase_reconciler import TunnelPhaseReconciler
+from coil_egress_controller.eip.tunnel_reconciler import TunnelReconciler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EipCaches:
+    """Pods only if they are endpoints, Leases only those of gateway nodes.
+
+    A cache may lag behind. Every write is guarded by the version that it was decided on; whether a node is gone, or a
+    lease has lapsed, is asked of the API server before it has consequences.
+    """
+
+    nodes: Cache[Node]
+    namespaces: Cache[Namespace]
+    pods: Cache[EipPod]
+    leases: Cache[Lease]
+    tunnels: Cache[EgressTunnel]
+    gateways: Cache[EgressGateway]
+    policies: Cache[EgressGatewayPolicy]
+    slices: Cache[EgressEndpointSlice]
+
+    @classmethod
+    def start(cls, manager: Manager, client: KubeClient, *, lease_namespace: str) -> "EipCaches":
+        """Follow everything from now on."""
+        labels = ",".join(f"{key}={value}" for key, value in LEASE_LABELS.items())
+        # There are many objects of the built-in kinds, and no decision relies on a cache for the absence of one.
+        cached = Freshness.CACHED
+        pods = client.collection(EIP_PODS, freshness=cached, keep=is_endpoint)
+        leases = client.collection(LEASES, namespace=lease_namespace, labels=labels)
+        policies, slices = client.collection(EGRESS_GATEWAY_POLICIES), client.collection(EGRESS_ENDPOINT_SLICES)
+        return cls(
+            nodes=manager.cache(client.collection(NODES, freshness=cached), optional=True),
+            namespaces=manager.cache(client.collection(NAMESPACES, freshness=cached), optional=True),
+            pods=manager.cache(pods, indexers=POD_INDEXERS, optional=True),
+            leases=manager.cache(leases, optional=True),
+            tunnels=manager.cache(client.collection(EGRESS_TUNNELS), optional=True),
+            gateways=manager.cache(client.collection(EGRESS_GATEWAYS), optional=True),
+            policies=manager.cache(policies, indexers=POLICY_INDEXERS, optional=True),
+            slices=manager.cache(slices, indexers=SLICE_INDEXERS, optional=True),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EipControllers:
+    """`setup` declares the controllers of a term.
+
+    `lease_namespace` has the Leases of gateway nodes; `slice_endpoints` is the maximum of an EgressEndpointSlice;
+    `resync` is in seconds. `now` is the wall clock in UTC, `clock` gives monotonic seconds, `random` [0, 1).
+    """
+
+    caches: EipCaches
+    client: ApiClient
+    recorder: Recorder
+    metrics: EipMetrics
+    lease_namespace: str
+    tunnel_nets: TunnelNets
+    slice_endpoints: int
+    resync: float
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+    random: Callable[[], float]
+    log: FilteringBoundLogger
+
+    def setup(self, term: Term) -> None:
+        """Everything that is remembered is made here: nothing of it may outlive the term.
+
+        A lease that was watched in an earlier term would seem to be silent since then, and be revoked under a node
+        that renews it.
+        """
+        caches, client, log = self.caches, self.client, self.log
+        gateways_written: OwnWrites[EgressGateway] = OwnWrites()
+        policies_written: OwnWrites[EgressGatewayPolicy] = OwnWrites()
+        slices_written: OwnWrites[EgressEndpointSlice] = OwnWrites()
+        tunnels_written: OwnWrites[EgressTunnel] = OwnWrites()
+        # They hear of everything before the controllers that look things up in them.
+        term.subscribe(caches.gateways, gateways_written.observe)
+        term.subscribe(caches.policies, policies_written.observe)
+        term.subscribe(caches.slices, slices_written.observe)
+        term.subscribe(caches.tunnels, tunnels_written.observe)
+        strayed: Channel[str] = Channel()
+        decided: Channel[GatewayDecision] = Channel()
+        selections = SelectionIndex(gateways=caches.gateways, nodes=caches.nodes)
+        choices = ChoiceIndex(
+            gateways=caches.gateways, policies=caches.policies, namespaces=caches.namespaces, strayed=strayed
+        )
+        leases = LeaseMonitor(
+            client=client,
+            namespace=self.lease_namespace,
+            listed_term=selections.listed_term,
+            metrics=self.metrics,
+            clock=self.clock,
+            log=log,
+        )
+        gateways = GatewayReconciler(
+            client=client,
+            choices=choices,
+            selections=selections,
+            facts=NodeFactSource(nodes=caches.nodes, tunnels=caches.tunnels, lease_of=leases.lease),
+            leases=leases,
+            gateways=caches.gateways,
+            policies=caches.policies,
+            written=gateways_written,
+            policies_written=policies_written,
+            decided=decided,
+            recorder=self.recorder,
+            now=self.now,
+            random=self.random,
+            log=log,
+        )
+        policies = PolicyStatusReconciler(
+            client=client,
+            policies=caches.policies,
+            choices=choices,
+            written=policies_written,
+            recorder=self.recorder,
+            now=self.now,
+        )
+        slices = SliceReconciler(
+            client=client,
+            pods=caches.pods,
+            policies=caches.policies,
+            slices=caches.slices,
+            endpoints=EndpointIndex(caches.pods),
+            written=slices_written,
+            limit=self.slice_endpoints,
+            metrics=self.metrics,
+            random=self.random,
+        )
+        tunnels = TunnelReconciler(
+            client=client,
+            nodes=caches.nodes,
+            tunnels=caches.tunnels,
+            nets=self.tunnel_nets,
+            written=tunnels_written,
+            log=log,
+        )
+        phases = TunnelPhaseReconciler(
+            client=client,
+            nodes=caches.nodes,
+            tunnels=caches.tunnels,
+            gateways=caches.gateways,
+            lease_of=leases.lease,
+            is_gateway=selections.selects,
+            written=tunnels_written,
+            log=log,
+        )
+        gateways.setup(term, caches.nodes, caches.namespaces, caches.tunnels, caches.leases, resync=self.resync)
+        policies.setup(term, decided=decided, strayed=strayed, resync=self.resync)
+        slices.setup(term, resync=self.resync)
+        tunnels.setup(term, resync=self.resync)
+        # What the gateways' controller needs, too: until that one is open, no node counts as a gateway.
+        needs = (caches.leases, caches.policies, caches.namespaces)
+        phases.setup(term, leases.changes, needs=needs, resync=self.resync)
+        # Last: the others hear of the leases that are there.
+        leases.setup(term, leases=caches.leases, gateways=caches.gateways)
