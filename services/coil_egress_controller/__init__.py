@@ -1,1 +1,1 @@
-"""coil-egress-controller: makes router pods of Egresses."""
+"""coil-egress-controller: router pods for Egresses, and floating egress addresses."""

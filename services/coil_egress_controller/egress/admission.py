@@ -1,9 +1,9 @@
-"""Judges changes of Egresses before they are stored.
+"""Checks changes of Egresses before they are stored.
 
-Every replica answers, from before it knows the cluster until its end, and needs nothing but the object to do it. A new
-Egress must keep every rule; of an update only what it breaks anew is refused, so that one that was stored in worse
-times can always be labelled, scaled or mended step by step. How many router pods there are to be is also changed
-through the scale subresource, which webhooks do not see: its bounds stand in the CRD's schema.
+Every replica answers, also before its caches are synced, as it needs nothing but the object. A new Egress must keep
+every rule; an update is refused only for rules that it breaks itself, so that an Egress that was stored in violation of
+some can still be labelled, scaled or repaired step by step. The number of router pods is also changed through the scale
+subresource, which webhooks do not see: its bounds are in the CRD's schema.
 """
 
 from collections.abc import Mapping
@@ -38,17 +38,17 @@ class EgressAdmission:
         return {MUTATE_PATH: self.mutate, VALIDATE_PATH: self.validate}
 
     async def mutate(self, request: AdmissionRequest) -> Verdict:
-        """Name the router's container in a new template that has none, for people to see where to add to it."""
+        """Add the router's container to a new template that has none, so that people see where to add to it."""
         if request.operation is not Operation.CREATE:
             return ALLOWED
         try:
             egress = decode_object(request.object, Egress)
         except ReviewError:
-            return ALLOWED  # the schema, or the other webhook, says what is wrong
+            return ALLOWED  # refused by the schema or the other webhook, with the reason
         return Allowed(plan_container(egress))
 
     async def validate(self, request: AdmissionRequest) -> Verdict:
-        """Refuse what breaks a rule, naming the fields."""
+        """Refuse violations of rules, with their fields."""
         if request.operation not in {Operation.CREATE, Operation.UPDATE}:
             return ALLOWED
         try:
@@ -75,7 +75,7 @@ def plan_container(egress: Egress) -> Patch:
 
 
 def _faults_before(request: AdmissionRequest) -> list[FieldError]:
-    """What was wrong before an update. One that could not even be decoded has nothing worth keeping."""
+    """The violations before an update; none if the object cannot be decoded: the new one must keep every rule."""
     try:
         return validate_egress(decode_object(request.old_object, Egress))
     except ReviewError:

@@ -1,12 +1,12 @@
-"""The image of router pods, where none is set: that of this controller's own pod, so that both have one version."""
+"""The default image of router pods: that of this controller's own pod, so that both have the same version."""
 
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import Resource
-from coil.kube.client import KubeClient
+from coil.kube.api_client import ApiClient
 
 
 class ImageUnknownError(Exception):
-    """Nothing says which image router pods are to have. The message says what to set."""
+    """The image of router pods is not known. The message says what to set."""
 
 
 class ContainerImage(Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class OwnPod(Struct, frozen=True, kw_only=True):
 OWN_PODS: Resource[OwnPod] = Resource("", "v1", "pods", "Pod", namespaced=True, type=OwnPod)
 
 
-async def find_own_image(client: KubeClient, *, namespace: str, name: str, container: str) -> str:
+async def find_own_image(client: ApiClient, *, namespace: str, name: str, container: str) -> str:
     """The image of `container` in the pod of that name, or of its only container.
 
     Raises ImageUnknownError, or ApiError.

@@ -1,11 +1,11 @@
-"""Judges changes of EgressGateways before they are stored.
+"""Checks changes of EgressGateways before they are stored.
 
-Every replica answers. A new gateway must keep every rule and share no address with another; of an update only what it
-breaks anew is refused, so that a bad old gateway can always be labelled or mended step by step. What policies depend on
-cannot go: an address that one has, or the gateway of one.
+Every replica answers. A new gateway must keep every rule and share no address with another; an update is refused only
+for rules that it breaks itself, so that a gateway that was stored in violation of some can still be labelled, or
+repaired step by step. What policies depend on cannot be removed: an address that one has, or the gateway of one.
 
-Two gateways that are created in one moment with the same addresses may both pass, each unseen by the other's judge, as
-may a deletion beside a policy that comes: the controller looks again before it acts.
+Two gateways that are created at the same moment with the same addresses may both pass, as neither review sees the other
+one, and so may a deletion beside a new policy: the controller checks again before it acts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ class GatewayAdmission:
         return {GATEWAY_PATH: self.validate}
 
     async def validate(self, request: AdmissionRequest) -> Verdict:
-        """Refuse what breaks a rule, naming the fields, and the deletion of what is in use. Raises ReviewError."""
+        """Refuse violations of rules, with their fields, and the deletion of what is in use. Raises ReviewError."""
         try:
             match request.operation:
                 case Operation.CREATE:
@@ -59,7 +59,7 @@ class GatewayAdmission:
         return ALLOWED
 
     async def _judge(self, request: AdmissionRequest, old: EgressGateway | None) -> Verdict:
-        """`old` None: a new one, or one whose old state has nothing worth keeping."""
+        """`old` is None for a new one, and for one whose old state cannot be decoded."""
         try:
             new = decode_object(request.object, EgressGateway)
         except ReviewError as error:
@@ -94,9 +94,9 @@ def find_users(
     gateways: Iterable[EgressGateway],
     namespaces: Iterable[Namespace],
 ) -> Sequence[str]:
-    """The keys of the policies that have something of the gateway, or mean it and may; in order.
+    """The keys of the policies that have an address or a node of the gateway, or would use it; sorted.
 
-    A policy that names a gateway which does not let it in keeps nobody from deleting that.
+    A policy that names a gateway whose `allowedNamespaces` exclude it does not prevent the deletion.
     """
     by_name = {other.metadata.name: other for other in gateways} | {gateway.metadata.name: gateway}
     labels = {namespace.metadata.name: namespace.metadata.labels for namespace in namespaces}

@@ -1,9 +1,9 @@
-"""Judges changes of EgressGatewayPolicies before they are stored: the tenants' door.
+"""Checks changes of EgressGatewayPolicies, which tenants may make, before they are stored.
 
-Every replica answers. A new policy must mean a gateway that lets its namespace in; an address it asks for must be one
-of the gateway's and no other tenant's. To select pods by address is to select those of other namespaces, too: that
-takes a right, which is asked for like those of Kubernetes' own kinds, and which no tenant has by default. Of an update
-only what it breaks anew is refused. The controller looks again whenever it acts, as labels and gateways change.
+Every replica answers. A new policy must use a gateway that allows its namespace; an address that it asks for must be
+one of the gateway's and no other tenant's. To select pods by address is to select those of other namespaces, too: that
+takes a permission, checked by a SubjectAccessReview, that no tenant has by default. An update is refused only for rules
+that it breaks itself. The controller checks again whenever it acts, as labels and gateways change.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgatewaypolicy"
 
 USE = "use"
 POD_SUBNET = "podsubnet"
-"""The right to select pods by address: the verb, and the resource under `egressgatewaypolicies`."""
+"""The permission to select pods by address: the verb, and the subresource of `egressgatewaypolicies`."""
 
 
 class PolicyAdmission:
@@ -46,7 +46,7 @@ class PolicyAdmission:
         return {POLICY_PATH: self.validate}
 
     async def validate(self, request: AdmissionRequest) -> Verdict:
-        """Refuse what breaks a rule, naming the fields. Raises ReviewError."""
+        """Refuse violations of rules, with their fields. Raises ReviewError."""
         if request.operation not in {Operation.CREATE, Operation.UPDATE}:
             return ALLOWED
         if request.operation is Operation.UPDATE and not changes_spec(request):
@@ -105,7 +105,7 @@ class PolicyAdmission:
 
 
 def judge_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -> list[FieldError]:
-    """What a change, or with `old` None a creation, breaks, other objects apart."""
+    """The rules that a change breaks, or with `old` None a creation, without a look at other objects."""
     if old is None:
         return validate_policy(new)
     changed = validate_policy_update(old, new)
@@ -113,7 +113,7 @@ def judge_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -> l
 
 
 def _names(spec: EgressGatewayPolicySpec, labels: Mapping[str, str]) -> list[str]:
-    """The gateways that `choose_gateway` may ask for."""
+    """The names that `choose_gateway` may look up."""
     if spec.egress_gateway_name:
         return [spec.egress_gateway_name]
     labelled = labels.get(LABEL_DEFAULT_GATEWAY, "")

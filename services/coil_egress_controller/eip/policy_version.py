@@ -1,7 +1,7 @@
 """Which version of PodDisruptionBudget the API server serves: v1beta1 before 1.21, only v1 from 1.25 on.
 
-The version is chosen at the start, because the cache is of one kind. An API server that is upgraded under a running
-controller may stop serving it; then the process ends and its successor chooses anew.
+The version is chosen at the start, because a cache is of one kind. An API server that is upgraded under a running
+controller may stop serving it; then the process ends, is restarted, and chooses again.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff
 
 KNOWN_VERSIONS = ("v1", "v1beta1")
-"""The better ones first."""
+"""In order of preference."""
 RETRY = Backoff(base=0.5, cap=15.0)
 CHECK_SECONDS = 60.0
 
 
 class UnservedPolicyError(Exception):
-    """The API server serves no version that is known, or no longer the one in use."""
+    """The API server serves no version that Coil knows, or no longer the one in use."""
 
 
 def select_version(served: tuple[str, ...]) -> str:
@@ -39,7 +39,7 @@ async def choose_version(
     random: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> str:
-    """However long the API server is away. Raises UnservedPolicyError."""
+    """Waits for the API server as long as it takes. Raises UnservedPolicyError."""
     attempt = 0
     while True:
         try:
@@ -59,6 +59,6 @@ async def watch_version(
         try:
             served = await client.served_versions(POLICY_GROUP)
         except ApiError:
-            continue  # nothing was said about it
+            continue  # the answer says nothing about versions
         if version not in served:
-            raise UnservedPolicyError(f"{POLICY_GROUP}/{version} is not served any more")
+            raise UnservedPolicyError(f"{POLICY_GROUP}/{version} is no longer served")
