@@ -20,9 +20,9 @@ from coil.kernel.link import parse_link_name
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import NetnsPath
 from coil.page.node_document import PoolDocument
-from coil.podnet.alias import PodAlias
+from coil.podnet.alias import PodAlias, render_alias
 from coild.model.address_source import AddressSource, Exclusively
-from coild.model.attachment import AddRequest, Attachment, PodName, alias_key
+from coild.model.attachment import AddRequest, Attachment, InvalidPodError, PodName, alias_key
 from coild.model.pod_network import PodNetwork
 
 TAG = ""
@@ -102,6 +102,11 @@ class ForeignWiring:
 
     def plan(self, attachment: Attachment) -> None:
         """See `PodWiring`."""
+        if attachment.alias is not None:
+            try:
+                render_alias(attachment.alias)
+            except ValueError as error:
+                raise InvalidPodError(str(error)) from error
 
     async def attach(self, attachment: Attachment, plan: None, netns: NetnsPath) -> Attachment:
         """See `PodWiring`."""

@@ -113,9 +113,9 @@ class PodEngine:
         """See `PodService`."""
         failure: NetlinkError | None = None
         for key, attachment in list(self._attachments.items()):
-            if attachment.network != network or attachment.container is None or key in self._executor:
+            if not attachment.network or attachment.network != network or key in self._executor:
                 continue
-            if AttachmentKey(attachment.container, key.ifname) in valid:
+            if attachment.container is None or AttachmentKey(attachment.container, key.ifname) in valid:
                 continue
             self._log.info("attachment is not known to the runtime any more", container=attachment.container)
             try:

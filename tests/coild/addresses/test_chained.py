@@ -11,7 +11,7 @@ from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.netlink.host import NetnsPath
-from coil.podnet.alias import PodAlias
+from coil.podnet.alias import PodAlias, parse_alias, render_alias
 from coild.addresses.chained import ChainedSource
 from coild.cni.service import CniService
 from coild.model.attachment import Attachment, PodName
@@ -227,3 +227,25 @@ async def test_one_address_of_each_family_is_the_pods(node: Node) -> None:
     several.ips = ["10.9.0.2", "10.9.0.3", "fd09::2", "fd09::3"]
     await node.service.add(several)
     assert [*map(str, node.egress.connected[0].addresses)] == ["10.9.0.2", "fd09::2"]
+
+
+async def test_the_alias_is_the_text_that_earlier_releases_wrote(node: Node) -> None:
+    await node.service.add(args())
+    assert render_alias(node.kernel.named[C1]) == "COIL::uid-1:eth0"
+    earlier = parse_alias("COIL::uid-1:eth0")
+    assert earlier is not None
+    node.kernel.named[C1] = earlier
+    after = Node(node.kernel)
+    await after.pods.recover()
+    await after.service.check(args())
+
+
+async def test_a_gc_forgets_what_the_runtime_does_not_name(node: Node) -> None:
+    await node.service.add(args("c1"))
+    known = [{"containerID": "c1", "ifname": "eth0"}]
+    conf = {"cniVersion": "1.1.0", "name": "k8s", "type": "coil", "cni.dev/valid-attachments": known}
+    await node.service.gc(CniArgs(stdin_data=json.dumps(conf).encode()))
+    assert node.known == ["uid-1"]
+    conf["cni.dev/valid-attachments"] = []
+    await node.service.gc(CniArgs(stdin_data=json.dumps(conf).encode()))
+    assert node.known == []
