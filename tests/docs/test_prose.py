@@ -67,6 +67,15 @@ def test_links_lead_somewhere(name: str) -> None:
             assert anchor in anchors(page(path.name).prose), target
 
 
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    for target in links(text):
+        file, _, anchor = target.partition("#")
+        assert (ROOT / file).exists(), target
+        assert not anchor or anchor in anchors((ROOT / file).read_text()), target
+
+
 def test_the_index_has_every_page() -> None:
     assert set(NAMES) - {"README.md"} <= set(links(page("README.md").prose))
     assert set(NAMES) >= ADMIN
