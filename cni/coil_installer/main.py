@@ -1,15 +1,30 @@
-"""`coil-installer` installs, `coil-installer uninstall` removes; settings come from the environment.
-`coil-installer load-modules NAME...` has the node's kernel load modules.
+"""`coil-installer` installs, `coil-installer uninstall` removes; settings come from the environment. `coil-installer
+load-modules NAME...` has the node's kernel load modules that nothing on a node asks for, so that no program that
+stays needs the right to do so. A kernel without them is good for all else: coild tells the pods that want them.
 """
 
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
 
-from coil_installer.error import InstallError
-from coil_installer.kernel_module import report_missing
+from coil.netlink.error import NetlinkError
+from coil.netlink.kernel_module import ModuleLoader, ensure_modules
 from coil_installer.node_files import install, uninstall
-from coil_installer.settings import parse_place, parse_settings
+from coil_installer.settings import InstallError, parse_folders, parse_settings
+
+
+def report_missing(
+    names: Sequence[str], out: TextIO, *, loader: ModuleLoader | None = None, root: Path = Path("/sys/module")
+) -> None:
+    """Have each module in the kernel, or write a line that says why not and what to do. Idempotent."""
+    for name in names:
+        try:
+            ensure_modules([name], loader=loader, root=root)
+        except NetlinkError as error:
+            print(f"coil-installer: {error}", file=out)
 
 
 def main() -> None:
@@ -18,13 +33,13 @@ def main() -> None:
     actions = parser.add_subparsers(dest="action")
     actions.add_parser("install", help="what is done without an action")
     actions.add_parser("uninstall")
-    loading = actions.add_parser("load-modules", help="a module that cannot be had is told, and no failure")
+    loading = actions.add_parser("load-modules", help="a module that cannot be loaded is reported, and is not an error")
     loading.add_argument("modules", nargs="+", metavar="NAME")
     options = parser.parse_args()
     try:
         match options.action:
             case "uninstall":
-                uninstall(parse_place(os.environ))
+                uninstall(parse_folders(os.environ))
             case "load-modules":
                 report_missing(options.modules, sys.stderr)
             case _:

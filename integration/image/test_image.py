@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coil_installer.executable import check_self_contained
+from coil_installer.node_files import check_self_contained
 from integration.cluster.image import BUSYBOX_IMAGE
 from integration.image.build import IMAGE, REPOSITORY, build_image
 from integration.image.rootfs import Rootfs

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coil_installer.node_files import install
-from coil_installer.settings import Place, Settings
+from coil_installer.settings import NodeFolders, Settings
 
 SOCKET = Path("/run/coild.sock")
 PLUGIN = Path("/opt/cni/bin/coil")
@@ -33,15 +33,15 @@ class Jail:
     def outside(self, path: Path) -> Path:
         return self._root / path.relative_to("/")
 
-    def place(self) -> Place:
-        return Place(
+    def folders(self) -> NodeFolders:
+        return NodeFolders(
             conf_dir=self.outside(Path("/etc/cni/net.d")),
             conf_name="10-coil.conflist",
             bin_dir=self.outside(PLUGIN.parent),
         )
 
     def install(self, plugin: Path) -> None:
-        install(Settings(place=self.place(), plugin=plugin, netconf=json.dumps(CONFLIST)))
+        install(Settings(folders=self.folders(), plugin=plugin, netconf=json.dumps(CONFLIST)))
 
     def start(self, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """The plugin inside, with that environment and no other variable."""

@@ -77,12 +77,12 @@ def test_a_call_under_way_ends_as_it_began(jail: Jail, newer: Path) -> None:
         assert called.wait(60)
         jail.install(newer)
         assert jail.run({"CNI_COMMAND": "VERSION"}, b"").stdout.count(b"9.9.9") == 1
-        uninstall(jail.place())
+        uninstall(jail.folders())
         release.set()
         output, complaints = process.communicate(timeout=60)
     assert (process.returncode, json.loads(output), complaints) == (0, RESULT, b"")
 
 
 def test_uninstalled_nothing_of_it_is_there(jail: Jail) -> None:
-    uninstall(jail.place())
+    uninstall(jail.folders())
     assert not any(stat.S_ISREG(mode) for _, mode, _, _ in jail.listing().values())

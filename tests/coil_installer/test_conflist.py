@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from coil_installer.conflist import check_conflist
-from coil_installer.error import InstallError
+from coil_installer.settings import InstallError, check_conflist
 from tests.coil_installer.node import CONFLIST
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coil_installer.error import InstallError
-from coil_installer.executable import check_self_contained
+from coil_installer.node_files import check_self_contained
+from coil_installer.settings import InstallError
 from integration.plugin.executable import plugin_executable
 
 

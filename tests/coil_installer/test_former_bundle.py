@@ -8,8 +8,8 @@ import pytest
 
 from coil_installer import node_files
 from coil_installer.durable_file import write_file
-from coil_installer.error import InstallError
 from coil_installer.node_files import install, uninstall
+from coil_installer.settings import InstallError
 from tests.coil_installer.node import conflist_of, plugin_of, run_plugin_at, settings_of, snapshot
 
 DIGESTS = ("0123456789abcdef", "fedcba9876543210")
@@ -64,10 +64,10 @@ def test_an_install_that_fails_leaves_it(node: Path, tmp_path: Path) -> None:
 
 
 def test_uninstalling_removes_it(node: Path) -> None:
-    uninstall(settings_of(node).place)
+    uninstall(settings_of(node).folders)
     assert snapshot(node) == {}
     assert not bundles_of(node).exists()
-    uninstall(settings_of(node).place)
+    uninstall(settings_of(node).folders)
 
 
 def test_an_empty_one_goes_too(node: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_it_did_not_make_stays(node: Path, change: Callable[[Path], None]) 
     before = listing(plugin_of(node).parent)
     install(settings_of(node))
     assert listing(plugin_of(node).parent) == before
-    uninstall(settings_of(node).place)
+    uninstall(settings_of(node).folders)
     assert listing(plugin_of(node).parent) == before - {"coil"}
     assert not conflist_of(node).exists()
 

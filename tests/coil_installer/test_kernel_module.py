@@ -2,7 +2,7 @@ import errno
 from io import StringIO
 from pathlib import Path
 
-from coil_installer.kernel_module import report_missing
+from coil_installer.main import report_missing
 
 
 class Loader:

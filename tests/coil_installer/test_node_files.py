@@ -11,8 +11,8 @@ import pytest
 from coil_cni.version import SUPPORTED
 from coil_installer import node_files
 from coil_installer.durable_file import write_file
-from coil_installer.error import InstallError
 from coil_installer.node_files import install, uninstall
+from coil_installer.settings import InstallError
 from integration.plugin.executable import plugin_executable
 from tests.coil_cni.edges import ENVIRON, NETCONF
 from tests.coil_cni.foreign_server import foreign_server
@@ -131,7 +131,7 @@ def test_what_a_crash_left_is_overwritten_and_removed(node: Path) -> None:
     assert not any(path.exists() for path in left)
     for path in left:
         path.write_text("half of it")
-    uninstall(settings_of(node).place)
+    uninstall(settings_of(node).folders)
     assert snapshot(node) == {}
 
 
@@ -143,9 +143,9 @@ def test_foreign_files_are_left_alone(node: Path) -> None:
     before = snapshot(node)
     install(settings_of(node))
     assert snapshot(node).items() >= before.items()
-    uninstall(settings_of(node).place)
+    uninstall(settings_of(node).folders)
     assert snapshot(node) == before
-    uninstall(settings_of(node).place)
+    uninstall(settings_of(node).folders)
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from coil_installer.error import InstallError
-from coil_installer.settings import parse_settings
+from coil_installer.settings import InstallError, parse_settings
 from tests.coil_installer.node import CONFLIST, environ_of
 
 
 def test_defaults_are_those_of_an_init_container(tmp_path: Path) -> None:
     (tmp_path / "coil").touch()
     settings = parse_settings({"CNI_NETCONF": json.dumps(CONFLIST), "COIL_PATH": str(tmp_path / "coil")})
-    assert settings.place.conf_dir == Path("/host/etc/cni/net.d")
-    assert settings.place.conf_name == "10-coil.conflist"
-    assert settings.place.bin_dir == Path("/host/opt/cni/bin")
+    assert settings.folders.conf_dir == Path("/host/etc/cni/net.d")
+    assert settings.folders.conf_name == "10-coil.conflist"
+    assert settings.folders.bin_dir == Path("/host/opt/cni/bin")
 
 
 def test_netconf_from_a_file(tmp_path: Path) -> None:

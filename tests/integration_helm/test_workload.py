@@ -9,8 +9,7 @@ from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
 from coil_egress_agent.eip.settings import Settings as AgentSettings
 from coil_egress_controller.settings import Settings as EgressSettings
-from coil_installer.conflist import check_conflist
-from coil_installer.settings import parse_place
+from coil_installer.settings import check_conflist, parse_folders
 from coil_ipam_controller.settings import Settings as IpamSettings
 from coild.settings import Settings as CoildSettings
 from integration.helm.chart import Document, profile_names, render
@@ -79,21 +78,21 @@ def documents(request: pytest.FixtureRequest) -> list[Document]:
 def test_nobody_has_more_rights_than_needed(documents: list[Document]) -> None:
     for workload in workloads(documents):
         for name, container in all_containers(workload).items():
-            place = (workload["metadata"]["name"], name)
+            folders = (workload["metadata"]["name"], name)
             security = container["securityContext"]
-            assert security["readOnlyRootFilesystem"], place
-            assert not security["allowPrivilegeEscalation"], place
-            assert not security["privileged"], place
-            assert security["seccompProfile"] == {"type": "RuntimeDefault"}, place
-            assert security["capabilities"]["drop"] == ["ALL"], place
+            assert security["readOnlyRootFilesystem"], folders
+            assert not security["allowPrivilegeEscalation"], folders
+            assert not security["privileged"], folders
+            assert security["seccompProfile"] == {"type": "RuntimeDefault"}, folders
+            assert security["capabilities"]["drop"] == ["ALL"], folders
             added = security["capabilities"].get("add", [])
-            if place in ROOT_CAPABILITIES:
-                assert security["runAsUser"] == 0, place
-                assert set(added) <= set(ROOT_CAPABILITIES[place]), place
+            if folders in ROOT_CAPABILITIES:
+                assert security["runAsUser"] == 0, folders
+                assert set(added) <= set(ROOT_CAPABILITIES[folders]), folders
             else:
-                assert security["runAsNonRoot"], place
-                assert security["runAsUser"] > 0, place
-                assert added == [], place
+                assert security["runAsNonRoot"], folders
+                assert security["runAsUser"] > 0, folders
+                assert added == [], folders
 
 
 def test_who_is_root_has_these_capabilities() -> None:
@@ -245,7 +244,7 @@ def test_the_installer_puts_a_configuration_that_calls_coild() -> None:
     documents = render({"cni": {"after": after}, "coild": {"runDirectory": "/run/elsewhere"}})
     environment = installer_environment(documents)
     check_conflist(environment["CNI_NETCONF"])
-    assert parse_place(environment).conf_name == "10-coil.conflist"
+    assert parse_folders(environment).conf_name == "10-coil.conflist"
     (socket,) = {str(settings.socket) for name, settings in programs(documents).items() if name == "coild"}
     plugins = json.loads(environment["CNI_NETCONF"])["plugins"]
     assert plugins == [{"type": "coil", "socket": socket}, *after]

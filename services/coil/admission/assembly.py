@@ -11,16 +11,12 @@ from datetime import UTC, datetime
 from functools import partial
 
 from coil.admission.ca_bundle import BundleInjector
-from coil.admission.certificate_folder import CertificateFolder
-from coil.admission.keeper import CertificateKeeper
-from coil.admission.metric import AdmissionMetrics
-from coil.admission.pace import KeeperPace
-from coil.admission.secret_store import KubeSecretStore
-from coil.admission.self_managed import SelfManagedIdentity
-from coil.admission.server import Judge, serve_reviews
+from coil.admission.keeper import CertificateKeeper, CheckInterval
+from coil.admission.self_managed import KubeSecretStore, SelfManagedIdentity
+from coil.admission.server import AdmissionMetrics, Judge, serve_reviews
 from coil.admission.serving_context import ServingContext
 from coil.admission.settings import AdmissionSettings
-from coil.admission.source import CertificateSource
+from coil.admission.source import CertificateFolder, CertificateSource
 from coil.kube.client import KubeClient
 from coil.runtime.process import Process
 
@@ -59,7 +55,7 @@ async def start_admission(
         _source(settings, client, at, process),
         serving=serving,
         injector=BundleInjector(client, name=at.name),
-        pace=KeeperPace(settings.cert_check_interval, random.random),
+        pace=CheckInterval(settings.cert_check_interval, random.random),
         now=partial(datetime.now, UTC),
         metrics=metrics,
         log=log,

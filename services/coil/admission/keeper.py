@@ -5,21 +5,63 @@
 A look, not a watch: what can change here does so once a year or by accident, and one look is three small reads.
 The configurations hear of a new authority before a server shows its certificate. When they cannot be told, the
 certificate is served all the same: somebody else may see to the trust, and an old one would end one day.
+
+The pause depends on what the last look did. Nothing to do: the period, less up to a tenth at random, so that replicas
+do not look in step. A failure: a second, then less and less often, up to the period. A write: the period, doubled for
+each further look in a row that had to write, up to an hour. So nothing that writes against us, a replica whose clock
+is a century off or a controller that puts its own bundle back, makes a busy loop.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from enum import Enum
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.admission.ca_bundle import BundleInjector, Injection
 from coil.admission.certificate import CertificateError, read_server
-from coil.admission.metric import AdmissionMetrics
-from coil.admission.pace import KeeperPace, Outcome
+from coil.admission.server import AdmissionMetrics
 from coil.admission.serving_context import ServingContext
 from coil.admission.source import CertificateSource, Fetched
 from coil.kube.errors import ApiError
+from coil.reconcile.backoff import Backoff
+
+FIRST_RETRY = 1.0
+LONGEST_PAUSE = 3600.0
+_JITTER = 0.1
+
+
+class Outcome(Enum):
+    QUIET = "quiet"
+    WROTE = "wrote"
+    FAILED = "failed"
+
+
+class CheckInterval:
+    """Remembers how often in a row it went the same way. `period` is in seconds; `random` gives [0, 1)."""
+
+    def __init__(self, period: float, random: Callable[[], float]) -> None:
+        self._quiet = Backoff(base=period, cap=period, jitter=_JITTER)
+        self._failed = Backoff(base=min(FIRST_RETRY, period), cap=period)
+        self._wrote = Backoff(base=period, cap=max(period, LONGEST_PAUSE), jitter=_JITTER)
+        self._random = random
+        self._failures = 0
+        self._writes = 0
+
+    def judge(self, outcome: Outcome) -> float:
+        """Seconds to wait after `outcome`; counts it."""
+        if outcome is Outcome.FAILED:
+            delay = self._failed.delay(self._failures, self._random)
+            self._failures += 1
+            return delay
+        self._failures = 0
+        if outcome is Outcome.WROTE:
+            delay = self._wrote.delay(self._writes, self._random)
+            self._writes += 1
+            return delay
+        self._writes = 0
+        return self._quiet.delay(0, self._random)
 
 
 class CertificateKeeper:
@@ -31,7 +73,7 @@ class CertificateKeeper:
         *,
         serving: ServingContext,
         injector: BundleInjector,
-        pace: KeeperPace,
+        pace: CheckInterval,
         now: Callable[[], datetime],
         metrics: AdmissionMetrics,
         log: FilteringBoundLogger,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
 
-from coil.admission.metric import AdmissionMetrics
 from coil.admission.review import (
     AdmissionRequest,
     Allowed,
@@ -29,6 +29,31 @@ from coil.admission.review import (
 from coil.admission.serving_context import ServingContext
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.http_server import ListenError
+
+
+class AdmissionMetrics:
+    """One per registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reviews = Counter(
+            "coil_admission_reviews",
+            "Reviews by path and answer: allowed, invalid, denied, unjudged, or error when there was none.",
+            ["path", "answer"],
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "coil_admission_review_seconds",
+            "How long an answer took, from the request's first line on.",
+            ["path"],
+            registry=registry,
+            buckets=(0.005, 0.02, 0.1, 0.5, 2.0, 8.0),
+        )
+        self.certificate_end = Gauge(
+            "coil_admission_certificate_end_timestamp_seconds",
+            "When the certificate that is served ends, in seconds since 1970; 0 before there is one.",
+            registry=registry,
+        )
+
 
 Judge: TypeAlias = Callable[[AdmissionRequest], Awaitable[Verdict]]
 """Raises ReviewError for an object that cannot be read. Cancelled when the time for the request is over."""
@@ -103,7 +128,7 @@ class _RequestLimiter:
         return web.Response(status=status, text=text + "\n")
 
 
-class _Crowded(asyncio.Protocol):
+class _OverLimit(asyncio.Protocol):
     """What a connection gets that is one too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -165,7 +190,7 @@ async def _listen(
         raise RuntimeError("the runner is not set up")
 
     def greet() -> asyncio.Protocol:
-        return aiohttp_server() if len(aiohttp_server.connections) < connections else _Crowded()
+        return aiohttp_server() if len(aiohttp_server.connections) < connections else _OverLimit()
 
     try:
         return await asyncio.get_running_loop().create_server(

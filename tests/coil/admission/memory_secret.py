@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coil.admission.secret_store import TLS_TYPE, Secret
+from coil.admission.self_managed import TLS_TYPE, Secret
 from coil.crd.meta import ObjectMeta
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 

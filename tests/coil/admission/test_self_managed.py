@@ -9,8 +9,7 @@ import structlog
 
 from coil.admission.certificate import is_issued_by, split_bundle
 from coil.admission.identity import Terms
-from coil.admission.secret_store import Secret
-from coil.admission.self_managed import ATTEMPTS, SelfManagedIdentity
+from coil.admission.self_managed import ATTEMPTS, Secret, SelfManagedIdentity
 from coil.kube.errors import UnavailableError
 from tests.coil.admission.memory_secret import MemorySecret
 

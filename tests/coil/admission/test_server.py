@@ -14,9 +14,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from coil.admission.certificate import issue_authority, issue_server
-from coil.admission.metric import AdmissionMetrics
 from coil.admission.review import ALLOWED, AdmissionRequest, Invalid, ReviewError, Verdict
-from coil.admission.server import Judge, ReviewLimits, serve_reviews
+from coil.admission.server import AdmissionMetrics, Judge, ReviewLimits, serve_reviews
 from coil.admission.serving_context import ServingContext
 from coil.crd.field_error import FieldError
 from coil.runtime.endpoint import Endpoint
