@@ -1,10 +1,10 @@
-"""The first process of a router's container: runs the agent, and runs it again when it dies.
+"""The first process of an agent's container: runs the agent, and restarts it when it dies.
 
-Were it the kubelet that does so, the pod would be unready meanwhile, its Service would lead its clients elsewhere, and
-their flows would end though the kernel still serves them. A moment without an agent harms no flow: it only makes and
-takes away tunnels. The probes ask the agent, so one that stays away, or hangs, is the kubelet's business as before.
+If the kubelet did so, a router pod would be unready meanwhile, its Service would send its clients elsewhere, and their
+flows would end although the kernel still serves them. A moment without an agent harms no flow: it only creates and
+deletes tunnels. The probes ask the agent, so one that does not come back, or hangs, is left to the kubelet as before.
 
-Nothing is imported here that takes memory: the agent is another process.
+Nothing that takes memory is imported here: the agent is another process.
 """
 
 import os
@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Final
 
 PAUSES: Final = (0.1, 1.0, 3.0, 5.0)
-"""Seconds before it is run again after so many early deaths in a row; one more, and the warden ends as it did."""
+"""Seconds before a restart after so many early deaths in a row; after one more the supervisor exits with its code."""
 
 PROBATION: Final = 60.0
 """Seconds after which a death is not an early one."""
 
 USAGE: Final = 2
-"""The exit code for arguments that are wrong, which they stay."""
+"""The exit code for invalid arguments: a restart would not help."""
 
 _ASKED: Final = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS: Final = frozenset({signal.SIGCHLD, *_ASKED})
@@ -33,10 +33,10 @@ def main() -> int:
 
 
 def keep_running(command: Sequence[str], *, pauses: Sequence[float] = PAUSES, probation: float = PROBATION) -> int:
-    """Run `command` until it ends well, or has been asked to, or dies too often; its last exit code, as a shell has it.
+    """Run `command` until it exits with 0, was told to stop, or dies too often; its last exit code, as a shell has it.
 
     SIGTERM and SIGINT are passed on. In the main thread only, whose signals stay blocked afterwards. As process 1 of a
-    container it also takes leave of processes that nobody else waits for.
+    container it also reaps orphans.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     deaths = 0
@@ -61,7 +61,7 @@ def _start(command: Sequence[str]) -> int:
 
 
 def _attend(child: int) -> tuple[int, bool]:
-    """Wait for its end; its exit code, and whether an end had been asked for."""
+    """Wait for its end; its exit code, and whether it had been told to stop."""
     asked = False
     while True:
         number = signal.sigwait(_SIGNALS)

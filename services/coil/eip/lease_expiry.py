@@ -1,8 +1,8 @@
-"""The controller's sight of the nodes' Leases: which one has lapsed, and when to look next. See
-`coil.eip.gateway_lease`.
+"""The controller's side of the fence: which node's Lease has lapsed, and when to look next. See
+`coil.eip.gateway_lease` and, for the node's side, `coil.eip.lease_renewal`.
 
-Times are seconds of the controller's own monotonic clock. What is told here may be late, early, twice or in the wrong
-order: that delays a revocation, and never makes one that is not guarded by the version that was seen.
+Times are seconds of the controller's own monotonic clock. Observations may be late, early, repeated or out of order:
+that delays a revocation, and never causes one that is not guarded by the version that was seen.
 """
 
 from collections.abc import Collection
@@ -36,15 +36,15 @@ class LeaseExpiry:
         self._margin = margin
         self._sightings: dict[NodeName, _Sighting] = {}
 
-    def observe(self, tenure: GatewayLease, now: float) -> None:
+    def observe(self, lease: GatewayLease, now: float) -> None:
         """A Lease as it was read or written, from a watch, a live read, or the answer to a revocation.
 
         Ignored: the version that is known, and what is older than what is known.
         """
-        known = self.tenure(tenure.node)
-        if known is not None and (known.version == tenure.version or _order(tenure) < _order(known)):
+        known = self.tenure(lease.node)
+        if known is not None and (known.version == lease.version or _order(lease) < _order(known)):
             return
-        self._see(tenure, now)
+        self._see(lease, now)
 
     def miss(self, node: NodeName, *, term: int, now: float) -> None:
         """There is no Lease though a status lists addresses for `node` in `term`: deleted, or never made.
@@ -101,9 +101,9 @@ class LeaseExpiry:
         """When `lapsed` may next have something, unless something is observed before. None: never."""
         return min((sighting.deadline for sighting in self._sightings.values() if _live(sighting)), default=None)
 
-    def _see(self, tenure: GatewayLease, now: float) -> None:
-        lapse = Lapse(node=tenure.node, term=tenure.term, tenure=tenure)
-        self._sightings[tenure.node] = _Sighting(lapse, now + tenure.fence + self._margin)
+    def _see(self, lease: GatewayLease, now: float) -> None:
+        lapse = Lapse(node=lease.node, term=lease.term, tenure=lease)
+        self._sightings[lease.node] = _Sighting(lapse, now + lease.fence + self._margin)
 
 
 def _live(sighting: _Sighting) -> bool:
@@ -111,6 +111,6 @@ def _live(sighting: _Sighting) -> bool:
     return sighting.lapse.tenure is None or sighting.lapse.tenure.held
 
 
-def _order(tenure: GatewayLease) -> tuple[int, bool]:
+def _order(lease: GatewayLease) -> tuple[int, bool]:
     """What has a lower one is older: terms ascend, and one that was revoked is never held again."""
-    return tenure.term, not tenure.held
+    return lease.term, not lease.held

@@ -1,11 +1,11 @@
-"""Keeps the connections of a node's own pods going when their packets take another way.
+"""Keeps the connections of a node's own pods alive when their packets move to another gateway.
 
 The new gateway learns of a TCP connection from what the pod sends, and a pod that only downloads waits for the server,
-whose segments nobody knows what to do with. So each pod is made to say where it stands, on every connection that goes
-another way from now on: at once, and a few times more, as the new gateway may be ready a little later. On a node that
-has carried, or is to carry, its pods' connections itself, their former translation is forgotten first.
+whose segments match no connection there. So each pod is made to send an ACK on every connection that has moved, at once
+and a few times more, as the new gateway may be ready a little later. On a node that has carried, or is to carry, its
+pods' connections itself, their former translation is dropped first.
 
-Best effort: a failure is told, and what it was about goes on as soon as its pod speaks by itself.
+Best effort: a failure is logged, and its connections continue as soon as their pods send something themselves.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""From what the caches say to what nftables is to hold. Synchronous; runs in a thread, one call at a time, since a
-cluster of a thousand policies with a hundred pods each keeps it busy for seconds at the start.
+"""From API objects to the elements of nftables. Synchronous; runs in a thread, one call at a time, since a cluster of a
+thousand policies with a hundred pods each keeps it busy for seconds at the start.
 
-It speaks the API's words to `coil.eip.data_plane` and knows nothing of sets and maps.
+It translates the API's terms for `coil.eip.data_plane` and knows nothing of sets and maps.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -44,7 +44,7 @@ class _Statement:
 
 
 class DataPlaneBuilder:
-    """`extra` are networks of the cluster that no object tells of. `book` is written by nobody else."""
+    """`extra` are networks of the cluster that no object names. Nothing else writes `index`."""
 
     def __init__(self, index: DataPlaneIndex, *, node: NodeName, extra: Collection[IPNetwork]) -> None:
         self.index = index

@@ -1,7 +1,7 @@
 """The one rule that iptables' chain FORWARD needs where its policy is DROP (Docker's, some CNIs').
 
 An nftables table cannot let a packet pass that another table drops, so the rule has to be in that chain. A flag asks
-for it; it is put in at the start and with each comparison, and taken out by a cleanup.
+for it; it is inserted at the start and with each comparison, and deleted by `--cleanup`.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Keeps this node's end of the mesh: tunnel and peers in the kernel, and the word of it in the EgressTunnel's status.
+"""Keeps this node's end of the mesh: tunnel and peers in the kernel, and the report in the EgressTunnel's status.
 
-What fails is not raised: the peers that the kernel has stay in use, the rest of the work goes on, and the next `sync`
+Failures are not raised: the peers that the kernel has stay in use, the rest of the work continues, and the next `sync`
 tries again.
 """
 

@@ -1,4 +1,4 @@
-"""What the agent of a node tells Prometheus of its lease, its addresses, and its work on the kernel."""
+"""Metrics of a node's agent: its lease, its addresses, and its work on the kernel."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ class Renewal(StrEnum):
 
     ACKNOWLEDGED = "acknowledged"
     CONFLICT = "conflict"
-    """Somebody else has written the Lease; it was read and tried again."""
+    """The Lease was written by something else; it was read and the renewal sent again."""
     FAILED = "failed"
 
 

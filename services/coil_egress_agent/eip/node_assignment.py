@@ -1,4 +1,4 @@
-"""What the gateways' statuses say to one node: what it carries, and which way every policy's traffic goes. Pure.
+"""What the gateways' statuses mean to one node: what it carries, and where every policy's traffic goes. Pure.
 
 The status of an EgressGateway is one document, so that a move is one event for all nodes; the statuses of its policies
 follow later and are asked only for what no node carries.

@@ -1,8 +1,8 @@
-"""The first process of a node's agent: runs it again when it dies. See `coil_egress_agent.supervisor`.
+"""The first process of a node's agent: restarts it when it dies. See `coil_egress_agent.supervisor`.
 
-A new process finds tunnels, rules and sets in the kernel and mends only differences; that it is back sooner than the
-kubelet would have it matters to pods that come and go meanwhile. The lease seldom outlives a death: its fence is
-shorter than the start of a process, and the EIPs are with another node by then.
+A new process finds tunnels, rules and sets in the kernel and repairs only differences; that it is back sooner than the
+kubelet would have it matters to pods that come and go meanwhile. The lease seldom outlives a crash: its fence is
+shorter than the start of a process, and the EIPs are on another node by then.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What the agent says in the status of its node's EgressTunnel: the parent link, and whether the mesh is there.
+"""What the agent reports in the status of its node's EgressTunnel: the parent link, and whether the mesh works.
 
 It is written only when it changes. What the controller says of the node itself (`NodeNotReady`, `HeartbeatTimeout`) is
 the controller's to take back.
@@ -45,7 +45,7 @@ class KubeTunnelStatusStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshReport:
-    """What has become of this node's end. `working` is False when it cannot be made; `parent` may be known anyway."""
+    """The state of this node's end. `working` is False when it cannot be set up; `parent` may be known anyway."""
 
     working: bool
     parent: ParentLink | None = None
