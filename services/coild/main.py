@@ -30,36 +30,29 @@ from coil.netlink.host import HostNetwork
 from coil.podnet.gateway import LINK_LOCAL, node_addresses
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
-from coil.reconcile.controller import Controller
 from coil.reconcile.event_metric import EventMetrics
 from coil.reconcile.event_recorder import EventRecorder
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.queue import WorkQueue
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
-from coild.addresses.block_release import BlockRelease, ReleasableBlocks, StuckRelease
 from coild.addresses.chained import ChainedSource
-from coild.addresses.supply import PoolSupply, SupplyDeps, SupplyOptions, assemble_supply
+from coild.addresses.pool_ipam import PoolDeps, PoolIpam, PoolOptions
 from coild.cni.plugin_socket import serve_plugin
 from coild.cni.service import CniService
 from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, start_egress
 from coild.inspection import start_node_inspection
-from coild.metric import NodeCollector, WaitMetrics
 from coild.model.address_source import AddressSource
 from coild.model.attachment import PodName
 from coild.model.keyed_executor import KeyedExecutor
 from coild.model.pod_egress import PodUnknownError
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
-from coild.routes.export import RouteExport
-from coild.routes.flat_network import start_route_sync
+from coild.routes.sync import start_route_sync
 from coild.settings import HostAddress, Settings
 
 START_BACKOFF = Backoff(base=0.5, cap=15.0)
-EXPORT_BACKOFF = Backoff(base=0.5, cap=30.0)
-RELEASE_WORKERS = 4
 
 
 def main() -> int:
@@ -145,7 +138,7 @@ class Start:
         if self.settings.enable_ipam:
             node = await read_node(self.kube, self.settings.node_name, rng=self.rng, log=self.log)
             self.pools = Pools(self, node, await self._veth_wiring(node))
-            self.source = self.pools.supply.source
+            self.source = self.pools.source
         else:
             self.source = ChainedSource(self.network, uid_of=self._uid_of, log=self.log)
         self.pods = PodEngine(
@@ -169,8 +162,6 @@ class Start:
 
     async def recover(self) -> None:
         """The books, from the kernel and the API server; then egress takes over the pods that are there."""
-        if self.pools is not None:
-            await self.pools.supply.requester.discard_stale()
         await self.pods.recover()
         self.egress.adopt(self.pods.attachments())
 
@@ -216,11 +207,11 @@ class Start:
 
 
 class Pools:
-    """What address pools add to the start: informers, the supply of addresses, the exported routes, block release."""
+    """What address pools add to the start: their informers, and what runs once the source has recovered."""
 
     def __init__(self, start: Start, node: Node, wiring: VethWiring) -> None:
         self._start = start
-        settings, process, kube, log = start.settings, start.process, start.kube, start.log
+        settings, kube, log = start.settings, start.kube, start.log
         own = f"{LABEL_NODE}={settings.node_name}"
         metrics = start.informer_metrics
         blocks = Informer(kube.collection(ADDRESS_BLOCKS, labels=own), log=log, metrics=metrics)
@@ -231,65 +222,48 @@ class Pools:
             "blockrequests": requests,
             "namespaces": namespaces,
         }
-        release_queue = WorkQueue("block-release", metrics=start.reconcile_metrics)
-        self._export = RouteExport(
-            start.network, policy=settings.route_policy, backoff=EXPORT_BACKOFF, rng=start.rng, log=log
-        )
-        self.supply: PoolSupply = assemble_supply(
-            SupplyOptions(
+        self._ipam = PoolIpam(
+            PoolOptions(
                 node=settings.node_name,
                 node_uid=node.metadata.uid,
                 cooldown=settings.cooling,
                 warm_addresses=settings.warm_addresses,
                 acquire_timeout=settings.acquire_timeout,
                 journal=settings.journal,
+                policy=settings.route_policy,
             ),
-            SupplyDeps(
+            PoolDeps(
                 client=kube,
+                network=start.network,
                 blocks=blocks,
                 requests=requests,
                 namespace_of=partial(find_namespace, namespaces, kube),
-                changed=self._export.changed,
-                release_queue=release_queue,
                 wiring=wiring,
+                recorder=start.recorder,
+                registry=start.process.registry,
+                reconcile_metrics=start.reconcile_metrics,
+                rng=start.rng,
+                log=log,
             ),
-            rng=start.rng,
-            log=log,
-            observer=WaitMetrics(process.registry),
         )
-        namespaces.subscribe(self.supply.source.foresee)
-        store = self.supply.store
-        NodeCollector(store, self._export, process.registry)
-        release = BlockRelease(
-            client=kube,
-            blocks=ReleasableBlocks(store, settings.cooling),
-            demand=self.supply.demand,
-            withdraw=self._export.settled,
-            retract=self.supply.requester.retract,
-            log=log,
-        )
-        self._releasing = Controller(
-            "block-release",
-            release.reconcile,
-            queue=release_queue,
-            metrics=start.reconcile_metrics,
-            log=log,
-            workers=RELEASE_WORKERS,
-        )
-        self._stuck = StuckRelease(store, start.recorder, settings.node_name)
+        self.source = self._ipam.source
+        namespaces.subscribe(self.source.foresee)
 
     async def list_objects(self) -> None:
-        """This node's blocks and requests, and the namespaces."""
+        """This node's blocks and requests, and the namespaces; requests that an earlier process left are deleted."""
         for name, informer in self._informers.items():
             self._start.process.spawn(name, informer.run())
         await wait_synced(self._informers.values(), log=self._start.log)
+        await self._ipam.discard_stale_requests()
 
     def announce(self) -> None:
-        """Export the routes; from now on blocks may be released."""
+        """Export the routes; from now on blocks may be requested and released."""
         start, stack = self._start, self._start.process.stack
         if start.settings.clear_routes_on_shutdown:
-            stack.push_async_callback(self._export.sync, ())
-        start.process.spawn("route-export", self._export.run(self.supply.store.networks))
+            stack.push_async_callback(self._ipam.withdraw_routes)
+        stack.push_async_callback(self._ipam.close)
+        for name, task in self._ipam.tasks().items():
+            start.process.spawn(name, task)
         if start.settings.route_sync:
             start_route_sync(
                 start.settings,
@@ -300,15 +274,14 @@ class Pools:
                 rng=start.rng,
                 log=start.log,
             )
-        stack.push_async_callback(self.supply.close)
-        start.process.spawn("pool-demand", self.supply.demand.run())
-        start.process.spawn("block-release", self._releasing.run())
 
     def maintain(self) -> None:
         """The inspection page, and a look at releases that do not end."""
         start = self._start
-        start.process.spawn("stuck-release", _repeat(self._stuck.report, start.settings.addressblock_gc_interval))
-        start_node_inspection(start.settings, start.process, source=self.supply.source, log=start.log)
+        start.process.spawn(
+            "stuck-release", _repeat(self._ipam.report_stuck_releases, start.settings.addressblock_gc_interval)
+        )
+        start_node_inspection(start.settings, start.process, source=self.source, log=start.log)
 
 
 async def _repeat(work: Callable[[], None], interval: float) -> None:

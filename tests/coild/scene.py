@@ -23,28 +23,24 @@ from coil.ipam.node_ledger import AttachmentKey, ContainerId
 from coil.podnet.gateway import LINK_LOCAL
 from coil.podnet.plan import DEFAULT_POLICY, PodPlan
 from coil.reconcile.backoff import Backoff
-from coil.reconcile.controller import Controller
 from coil.reconcile.event_recorder import EventSubject
 from coil.reconcile.informer import Informer, T
 from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.queue import WorkQueue
-from coild.addresses.block_release import BlockRelease, ReleasableBlocks, StuckRelease
 from coild.addresses.pool_demand import WaitOutcome
-from coild.addresses.supply import SupplyDeps, SupplyOptions, assemble_supply
+from coild.addresses.pool_ipam import PoolDeps, PoolIpam, PoolOptions
 from coild.model.attachment import AddRequest, PodName
 from coild.model.keyed_executor import KeyedExecutor
 from coild.model.pod_egress import NoEgress, PodEgress
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
-from coild.routes.export import RouteExport
 from tests.coil.kube.memory_api import BIRTH, Call, MemoryClient, Moment
 from tests.coild.block_granter import NODE, BlockGranter, pool
 from tests.coild.memory_network import Kernel, MemoryNetwork
 from tests.coild.virtual_loop import pass_turns
 from tests.coild.watched_api import MemorySource, WatchedApi
 
-COOLING = 10.0
+COOLDOWN = 10.0
 ACQUIRE_TIMEOUT = 10.0
 REFUSAL_BACKOFF = Backoff(base=1.0, cap=30.0, jitter=0.0)
 LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
@@ -148,7 +144,7 @@ class Coild:
 
     world: World
     compat_calico: bool = False
-    cooling: float = COOLING
+    cooldown: float = COOLDOWN
     warm: int = 0
     egress: PodEgress = field(default_factory=NoEgress)
     watch_delay: Callable[[], float] = lambda: 0.0
@@ -166,28 +162,27 @@ class Coild:
         self.request_source = MemorySource(world.api, BLOCK_REQUESTS, labels=own, delay=self.watch_delay)
         self.blocks: Informer[AddressBlock] = self._informer(self.block_source, metrics)
         self.requests: Informer[BlockRequest] = self._informer(self.request_source, metrics)
-        reconcile_metrics = ReconcileMetrics(CollectorRegistry())
-        self.queue = WorkQueue("release", metrics=reconcile_metrics, clock=now, random=world.rng.random)
-        self.export = RouteExport(self.network, policy=DEFAULT_POLICY, backoff=REFUSAL_BACKOFF, rng=world.rng, log=LOG)
         self.waits: list[Wait] = []
         self.recorder = ListRecorder()
-        supply = assemble_supply(
-            SupplyOptions(
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.ipam = ipam = PoolIpam(
+            PoolOptions(
                 node=NODE,
                 node_uid=world.api.get(NODES, NODE).metadata.uid,
-                cooldown=self.cooling,
+                cooldown=self.cooldown,
                 warm_addresses=self.warm,
                 acquire_timeout=ACQUIRE_TIMEOUT,
                 journal=world.journal,
-                backoff=REFUSAL_BACKOFF,
+                policy=DEFAULT_POLICY,
+                refusal_backoff=REFUSAL_BACKOFF,
+                export_backoff=REFUSAL_BACKOFF,
             ),
-            SupplyDeps(
+            PoolDeps(
                 client=self.client,
+                network=self.network,
                 blocks=self.blocks,
                 requests=self.requests,
                 namespace_of=self._namespace,
-                changed=self.export.changed,
-                release_queue=self.queue,
                 wiring=VethWiring(
                     self.network,
                     mtu=1500,
@@ -196,32 +191,19 @@ class Coild:
                     compat_calico=self.compat_calico,
                     log=LOG,
                 ),
+                recorder=self.recorder,
+                registry=self.registry,
+                reconcile_metrics=ReconcileMetrics(CollectorRegistry()),
+                rng=world.rng,
+                log=LOG,
+                observe_wait=self._note_wait,
+                clock=now,
+                wall=lambda: BIRTH.timestamp() + now(),
             ),
-            rng=world.rng,
-            log=LOG,
-            observer=self,
-            clock=now,
-            wall=lambda: BIRTH.timestamp() + now(),
         )
-        self.journal, self.store, self.demand, self.source = (
-            supply.journal,
-            supply.store,
-            supply.demand,
-            supply.source,
-        )
-        self.changes, self.requester, self.sizes = supply.changes, supply.requester, supply.sizes
-        self.late = StuckRelease(self.store, self.recorder, NODE, now)
-        self.release = BlockRelease(
-            client=self.client,
-            blocks=ReleasableBlocks(self.store, self.cooling, now),
-            demand=self.demand,
-            withdraw=self.export.settled,
-            retract=self.requester.retract,
-            log=LOG,
-        )
-        self.controller = Controller(
-            "release", self.release.reconcile, queue=self.queue, metrics=reconcile_metrics, log=LOG, workers=2
-        )
+        self.journal, self.changes, self.store, self.source = ipam.journal, ipam.changes, ipam.store, ipam.source
+        self.requester, self.sizes, self.demand, self.export = ipam.requester, ipam.sizes, ipam.demand, ipam.export
+        self.release, self.queue, self.stuck = ipam.release, ipam.release_queue, ipam.stuck
         self.executor = KeyedExecutor(LOG)
         self.pods = PodEngine(
             source=self.source,
@@ -232,7 +214,7 @@ class Coild:
             log=LOG,
         )
 
-    def waited(self, pool: PoolName, seconds: float, outcome: WaitOutcome) -> None:
+    def _note_wait(self, pool: PoolName, seconds: float, outcome: WaitOutcome) -> None:
         self.waits.append((pool, seconds, outcome))
 
     def _informer(self, source: MemorySource[T], metrics: InformerMetrics) -> Informer[T]:
@@ -247,10 +229,13 @@ class Coild:
         await self.blocks.wait_synced(60)
         await self.requests.wait_synced(60)
         await self.pods.recover()
-        self._run(self.export.run(self.store.networks))
-        self._run(self.demand.run())
-        self._run(self.controller.run())
-        self.spawn(self.requester.discard_stale())
+        self.start_tasks()
+        self.spawn(self.ipam.discard_stale_requests())
+
+    def start_tasks(self) -> None:
+        """What runs once the source has recovered."""
+        for task in self.ipam.tasks().values():
+            self._run(task)
 
     async def start_again(self) -> "Coild":
         """Kill this life; the next one, started."""

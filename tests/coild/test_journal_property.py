@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from coil.ipam.attachment import AttachmentKey
 from coil.ipam.node_ledger import Reuse
 from coild.addresses.journal_file import HEADER
-from tests.coild.addresses.test_journal import COOLING, ONE, POD, POOL, ZERO, Node, Times
+from tests.coild.addresses.test_journal import COOLDOWN, ONE, POD, POOL, ZERO, Node, Times
 from tests.coild.scene import key
 
 KEYS = st.builds(lambda number: key(f"c{number}"), st.integers(0, 19))
@@ -54,7 +54,7 @@ class Life(RuleBasedStateMachine):
             assert given == before
             return
         if reuse is Reuse.RESTED:
-            assert self.times.clock - self.freed.get(given.ipv4, -COOLING) >= COOLING
+            assert self.times.clock - self.freed.get(given.ipv4, -COOLDOWN) >= COOLDOWN
         assert given.ipv4 not in self.kernel.values()
         if step is not Step.BOOKED:
             self.node.journal.gave(given, POD)
@@ -135,7 +135,7 @@ class Life(RuleBasedStateMachine):
     def no_address_is_lost(self) -> None:
         tally = self.node.ledger.tally(POOL, now=self.times.clock)
         assert tally.allocated + tally.cooling + tally.free == 16
-        assert max(map(self.node.ledger.rests_until, (ZERO, ONE))) <= self.times.clock + COOLING
+        assert max(map(self.node.ledger.rests_until, (ZERO, ONE))) <= self.times.clock + COOLDOWN
 
     def teardown(self) -> None:
         self.node.journal.close()

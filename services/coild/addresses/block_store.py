@@ -143,7 +143,7 @@ class BlockStore:
         held |= {allocation.key: allocation for allocation in self._ledger.allocations()}
         now = self._clock()
         for name, resumption in self._journal.resume(held, [block.name for block in self._ledger.blocks()]).items():
-            cooling = {slot: now + seconds for slot, seconds in resumption.rests.items()}
+            cooling = {slot: now + seconds for slot, seconds in resumption.cooling.items()}
             self._ledger.resume(name, last=resumption.last, cooling=cooling)
 
     def acquire(

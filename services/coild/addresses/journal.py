@@ -1,14 +1,15 @@
-"""What the next process, and the pages for people, would like to know of addresses and the kernel does not say.
+"""What the next process and the inspection page need to know about addresses and the kernel does not say.
 
-For each block the slot given out last and the slots that still rest; for each attachment the pod and since when. Every
-give and take is one record, written at once (`coild.addresses.journal_file`), in the event loop's thread.
+For each block the slot given out last and the slots that are still cooling down; for each attachment its pod, and since
+when. Every allocation and release is one record, written at once (`coild.addresses.journal_file`), in the event loop's
+thread.
 
-It is a comfort and never an authority: who holds which address is the kernel's word, and what is read here can only
-make an address rest, move the place where the search for a free one goes on, or name a pod. So an old, damaged or lost
-journal leads to no address in two hands, and its loss is no failure.
+The journal is a hint and never an authority: the kernel says who holds which address, and what is read here can only
+keep an address back for a while, move the position from which the search for a free one goes on, or name a pod. So an
+old, damaged or lost journal never gives an address to two pods, and its loss is not an error.
 
-Times in the file are of the wall clock, as no other is the same in the next process. It may have jumped in between: an
-address that rests never rests longer than one cooling period from the start.
+Times in the file are of the wall clock, as no other is the same in the next process. It may have jumped in between: no
+address is kept back for longer than one cooldown from the start.
 """
 
 import time
@@ -46,7 +47,7 @@ class _Given(_Record, frozen=True, array_like=True, tag="given"):
 
 
 class _Taken(_Record, frozen=True, array_like=True, tag="taken"):
-    """The key is free to be forgotten, and the slot rests since then."""
+    """The key may be forgotten; the slot is cooling down since then."""
 
     container: ContainerId
     ifname: str
@@ -76,7 +77,7 @@ _decode = msgspec.json.Decoder(_Entry).decode
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has an address, as far as it is known."""
+    """Which pod has an address, as far as it is known."""
 
     pod: PodName | None
     since: datetime | None
@@ -84,40 +85,40 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How an earlier process left a block: the slot given out last (−1: unknown), and for how long which slots rest."""
+    """How an earlier process left a block: the slot given out last (−1: unknown), and which slots are cooling down."""
 
     last: int = -1
-    rests: dict[int, float] = field(default_factory=dict)
-    """Slot → seconds from now."""
+    cooling: dict[int, float] = field(default_factory=dict)
+    """For how long: slot → seconds from now."""
 
 
 class AddressJournal:
-    """One per process. `cooling` in seconds; `wall` is the time of day, `clock` never jumps."""
+    """One per process. `cooldown` in seconds; `wall` is the time of day, `clock` never jumps."""
 
     def __init__(
         self,
         file: JournalFile,
         *,
-        cooling: float,
+        cooldown: float,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._file = file
-        self._cooling = cooling
+        self._cooldown = cooldown
         self._wall = wall
         self._clock = clock
         self._given: dict[AttachmentKey, _Given] = {}
         self._last: dict[BlockName, int] = {}
-        self._resting: OrderedDict[tuple[BlockName, int], float] = OrderedDict()
+        self._cooling: OrderedDict[tuple[BlockName, int], float] = OrderedDict()
         """Until when, by the clock; the oldest first."""
         for record in file.load():
             try:
                 self._apply(_decode(record))
             except msgspec.MsgspecError:
-                continue  # of a program that knows more kinds
+                continue  # written by a newer program
 
     def holder(self, key: AttachmentKey) -> Holder:
-        """Who holds the attachment's address, and since when; unknown for one that an earlier process did not note."""
+        """Which pod the attachment is, and since when; unknown for one that an earlier process did not record."""
         given = self._given.get(key)
         if given is None or not given.pod:
             return Holder(None, None)
@@ -139,7 +140,7 @@ class AddressJournal:
         )
 
     def took(self, allocation: Allocation) -> None:
-        """The address came back now, and rests."""
+        """The address came back now, and is cooling down."""
         key = allocation.key
         self._note(_Taken(key.container_id, key.ifname, allocation.block, allocation.slot, self._wall()))
 
@@ -156,8 +157,8 @@ class AddressJournal:
     ) -> dict[BlockName, Resumption]:
         """What to go on with, given what the kernel holds (None: in no block) and the names of this node's blocks.
 
-        An address that was given and is not held any more was freed while nobody watched: it rests from now on. What
-        is noted of other blocks and attachments is forgotten. Once, at start; the file is written anew.
+        An address that was given and is not held any more was freed while no process watched: its cooldown begins now.
+        What is recorded of other blocks and attachments is dropped. Once, at start; the file is rewritten.
         """
         for key, given in list(self._given.items()):
             allocation = held.get(key)
@@ -167,16 +168,15 @@ class AddressJournal:
                 self._apply(_Taken(key.container_id, key.ifname, given.block, given.slot, self._wall()))
         for key, allocation in held.items():
             if allocation is not None and key not in self._given:
-                # Nobody knows its pod, but should it vanish, its address has to rest.
-                place = allocation.block, allocation.slot
-                self._given[key] = _Given(key.container_id, key.ifname, "", "", *place, 0.0)
+                # Its pod is not known; but when it vanishes, its address has to cool down.
+                self._given[key] = _Given(key.container_id, key.ifname, "", "", allocation.block, allocation.slot, 0.0)
         own = set(blocks)
-        for name in {*self._last, *(block for block, _ in self._resting)} - own:
+        for name in {*self._last, *(block for block, _ in self._cooling)} - own:
             self._apply(_Left(name))
         found = {name: Resumption(last) for name, last in self._last.items()}
         now = self._clock()
-        for (name, slot), until in self._resting.items():
-            found.setdefault(name, Resumption()).rests[slot] = until - now
+        for (name, slot), until in self._cooling.items():
+            found.setdefault(name, Resumption()).cooling[slot] = until - now
         self._file.replace(self._snapshot())
         return found
 
@@ -196,37 +196,37 @@ class AddressJournal:
             case _Given():
                 self._given[entry.key] = entry
                 self._last[entry.block] = entry.slot
-                self._resting.pop((entry.block, entry.slot), None)
+                self._cooling.pop((entry.block, entry.slot), None)
             case _Taken():
                 self._given.pop(AttachmentKey(entry.container, entry.ifname), None)
-                self._rest(entry)
+                self._cool(entry)
             case _Revoked():
                 self._given.pop(AttachmentKey(entry.container, entry.ifname), None)
             case _Last():
                 self._last[entry.block] = entry.slot
             case _Left():
                 self._last.pop(entry.block, None)
-                for place in [place for place in self._resting if place[0] == entry.block]:
-                    del self._resting[place]
+                for slot in [slot for slot in self._cooling if slot[0] == entry.block]:
+                    del self._cooling[slot]
 
-    def _rest(self, entry: _Taken) -> None:
+    def _cool(self, entry: _Taken) -> None:
         now = self._clock()
-        while self._resting and next(iter(self._resting.values())) <= now:
-            self._resting.popitem(last=False)
-        left = min(entry.at + self._cooling - self._wall(), self._cooling)
+        while self._cooling and next(iter(self._cooling.values())) <= now:
+            self._cooling.popitem(last=False)
+        left = min(entry.at + self._cooldown - self._wall(), self._cooldown)
         if left > 0:
-            place = entry.block, entry.slot
-            self._resting[place] = now + left
-            self._resting.move_to_end(place)
+            slot = entry.block, entry.slot
+            self._cooling[slot] = now + left
+            self._cooling.move_to_end(slot)
 
     def _snapshot(self) -> Iterator[bytes]:
-        """The records that say all that is known, and no more."""
+        """The fewest records that say all that is known."""
         yield from (_encode(given) for given in self._given.values())
         yield from (_encode(_Last(block, slot)) for block, slot in self._last.items())
         now, wall = self._clock(), self._wall()
-        for (block, slot), until in self._resting.items():
+        for (block, slot), until in self._cooling.items():
             if until > now:
-                yield _encode(_Taken(ContainerId(""), "", block, slot, wall - self._cooling + until - now))
+                yield _encode(_Taken(ContainerId(""), "", block, slot, wall - self._cooldown + until - now))
 
 
 def _moment(at: float) -> datetime | None:

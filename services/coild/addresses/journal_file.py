@@ -3,8 +3,8 @@
 A header, then one record a line, each with a checksum; a line that does not match its own is skipped. Nothing is synced
 to the disk: what the kernel has taken survives a kill -9, and a reboot takes the pods as well.
 
-It is a comfort, so no trouble with it may become anybody else's: no method raises, and trouble of one kind is logged
-once. A file that this program did not write is left alone, and nothing is written then.
+Nothing depends on it, so its failures must not become failures of anything else: no method raises, and each kind of
+failure is logged once. A file that this program did not write is left alone, and then nothing is written.
 """
 
 import errno
@@ -28,7 +28,7 @@ LARGEST_BYTES = 16 << 20
 
 
 class JournalFile:
-    """`path` None: nothing is kept. Calls take microseconds, on a file system in memory such as /run."""
+    """`path` None: no journal is kept. Calls take microseconds, on a file system in memory such as /run."""
 
     def __init__(self, path: Path | None, *, log: FilteringBoundLogger) -> None:
         self._path = path
@@ -40,7 +40,7 @@ class JournalFile:
         self._torn = False
 
     def load(self) -> list[bytes]:
-        """The records of the file, the oldest first, or none. A file that is not ours ends the keeping of a journal."""
+        """The records of the file, the oldest first, or none. With a file that is not ours no journal is kept."""
         if self._path is None:
             return []
         try:

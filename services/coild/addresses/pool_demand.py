@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TypeAlias
 
 from coil.crd.names import PoolName
 from coil.ipam.attachment import AttachmentKey
@@ -56,17 +56,8 @@ class WaitOutcome(StrEnum):
     GIVEN_UP = "given up"
 
 
-class DemandObserver(Protocol):
-    """Is told of pods that had to wait. Must not raise or block."""
-
-    def waited(self, pool: PoolName, seconds: float, outcome: WaitOutcome) -> None: ...
-
-
-class Unobserved:
-    """Waits are not measured."""
-
-    def waited(self, pool: PoolName, seconds: float, outcome: WaitOutcome) -> None:
-        pass
+WaitObserver: TypeAlias = Callable[[PoolName, float, WaitOutcome], None]
+"""Is called with the seconds that a pod had to wait. Must not raise or block."""
 
 
 @dataclass(eq=False, slots=True)
@@ -147,7 +138,7 @@ class PoolDemand:
     spare: SpareBlock
     release_queue: WorkQueue
     overdue: float
-    observer: DemandObserver = field(default_factory=Unobserved)
+    observe_wait: WaitObserver
     clock: Callable[[], float] = time.monotonic
     _queues: dict[PoolName, WaitQueue] = field(default_factory=dict)
     _timers: dict[PoolName, asyncio.TimerHandle] = field(default_factory=dict)
@@ -186,7 +177,7 @@ class PoolDemand:
                 outcome = WaitOutcome.REUSED
         finally:
             self._leave(pool, queue, waiter)
-            self.observer.waited(pool, self.clock() - begun, outcome)
+            self.observe_wait(pool, self.clock() - begun, outcome)
         return allocation
 
     def review_marked(self) -> None:

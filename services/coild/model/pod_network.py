@@ -8,7 +8,7 @@ from typing import Protocol
 
 from coil.kernel.family import IPAddress
 from coil.kernel.link import LinkName, Sysctl
-from coil.kernel.route import Route
+from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
 from coil.netlink.host import NetnsPath, PodLink
 from coil.netlink.namespace import Namespace
@@ -42,6 +42,10 @@ class PodNetwork(Protocol):
 
     async def add_routes(self, routes: Collection[Route]) -> RouteAdditions:
         """Add what is not there, and replace nothing."""
+        ...
+
+    async def sync_routes(self, *, table: int, protocol: int, wanted: Collection[Route]) -> RouteChanges:
+        """Make `wanted` the routes of the protocol in the table. Idempotent."""
         ...
 
     async def attach_pod(self, plan: PodPlan, netns: NetnsPath) -> object:

@@ -1,41 +1,87 @@
-"""Routes the blocks of all other nodes, where the nodes are on one layer 2 network and no routing daemon does it.
+"""Routes the blocks of all other nodes, where the nodes are on one layer 2 network and no routing daemon does it:
+`--route-sync`.
 
     informers of all AddressBlocks and Nodes ─► coil.podnet.plan_node_routes ─► the main table
 
-Every pass makes the whole right by a set difference, in a worker's thread. One is made when a block or a node's address
-has changed, and periodically, as links that go down take their routes with them. After a pass comes a rest, so that
-changes in a large cluster are taken together and cost a tenth of a processor at most.
+Every pass makes the whole table right by a set difference, in a worker's thread. One is made when a block or a node's
+address has changed, and periodically, as links that go down take their routes with them. After each pass there is a
+pause, so that changes in a large cluster are handled together and cost a tenth of a processor at most.
 
-Only what the API server says withdraws a route: while it cannot be asked, and until the caches are complete, and after
-this process, the routes stay.
+Only what the API server says withdraws a route: while it cannot be reached, until the caches are complete, and after
+this process has ended, the routes stay.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.address_block import AddressBlock
-from coil.crd.builtin import Node
+from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.builtin import NODES, Node
 from coil.crd.names import NodeName
 from coil.kernel.route import Route, RouteChanges, RouteTable
+from coil.kube.client import KubeClient
 from coil.netlink.error import NetlinkError
+from coil.netlink.host import HostNetwork
 from coil.podnet.node_route import NodeRoutes, RouteTrouble, TroubledNetwork, plan_node_routes
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
 from coil.reconcile.informer import Informer
-from coild.routes.metric import RouteSyncMetrics
+from coil.reconcile.informer_metric import InformerMetrics
+from coil.runtime.process import Process
+from coild.settings import Settings
 
 SHORTEST_REST = 0.2
-"""Seconds after a pass in which changes are gathered for the next."""
+"""Seconds after a pass in which changes are collected for the next one."""
 
 REST_FACTOR = 9
-"""Times as long as a pass has taken is rested after it."""
+"""The pause after a pass, in multiples of the time that the pass took."""
 
 _EXAMPLES = 5
+
+
+_SECONDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+
+_BACKOFF = Backoff(base=0.5, cap=30.0)
+
+
+class RouteSyncMetrics:
+    """One per registry. Every trouble has a series from the start, so that an alert may rely on its zero."""
+
+    def __init__(self, registry: CollectorRegistry, *, node: NodeName) -> None:
+        self.syncs = Counter(
+            "coil_router_syncs",
+            "Passes that have made the main table agree with the blocks of other nodes.",
+            ["node"],
+            registry=registry,
+        ).labels(node)
+        self.routes = Gauge(
+            "coil_router_routes_synced", "Routes of the last such pass.", ["node"], registry=registry
+        ).labels(node)
+        self.failures = Counter(
+            "coil_router_sync_failures", "Passes in which the kernel refused something.", registry=registry
+        )
+        self.seconds = Histogram(
+            "coil_router_sync_duration_seconds", "Length of a pass.", registry=registry, buckets=_SECONDS
+        )
+        self._troubled = Gauge(
+            "coil_router_troubled_networks",
+            "Networks of blocks that are not routed as they should be, by trouble: "
+            + ", ".join(trouble.value for trouble in RouteTrouble),
+            ["trouble"],
+            registry=registry,
+        )
+        self.set_troubled(())
+
+    def set_troubled(self, troubled: Iterable[TroubledNetwork]) -> None:
+        counts = Tally(network.trouble for network in troubled)
+        for trouble in RouteTrouble:
+            self._troubled.labels(trouble.value).set(counts[trouble])
 
 
 class MainTable(Protocol):
@@ -84,7 +130,7 @@ class RouteSync:
         cluster.nodes.subscribe(self._observe_node)
 
     async def run(self, interval: float) -> None:
-        """Work for ever, with a pass every `interval` seconds at least."""
+        """Work until cancelled, with a pass at least every `interval` seconds."""
         await wait_synced((self._cluster.blocks, self._cluster.nodes), log=self._log)
         clock = asyncio.get_running_loop().time
         failures = 0
@@ -136,7 +182,7 @@ class RouteSync:
         await self._network.sync_planned_routes(table=RouteTable.MAIN, protocol=self._protocol, plan=lambda _others: ())
 
     def missing(self) -> str | None:
-        """What readiness lacks: the first pass."""
+        """Why the process is not ready: there was no first pass yet. None once there was."""
         if self._passed:
             return None
         for informer in (self._cluster.blocks, self._cluster.nodes):
@@ -179,5 +225,40 @@ class RouteSync:
 
 
 def _route_facts(block: AddressBlock) -> tuple[object, ...]:
-    """All that a route is made of."""
+    """The parts of a block that its route depends on."""
     return block.node, block.ipv4, block.ipv6, block.metadata.deleting
+
+
+def start_route_sync(
+    settings: Settings,
+    process: Process,
+    *,
+    network: HostNetwork,
+    kube: KubeClient,
+    informer_metrics: InformerMetrics,
+    rng: Random,
+    log: FilteringBoundLogger,
+) -> None:
+    """Spawn it. Pods of this node are served without waiting for it, but the process is not ready before it is."""
+    cluster = ClusterRouting(
+        blocks=Informer(
+            kube.collection(ADDRESS_BLOCKS), log=log, metrics=informer_metrics.named("addressblocks-of-all-nodes")
+        ),
+        nodes=Informer(kube.collection(NODES), log=log, metrics=informer_metrics),
+    )
+    sync = RouteSync(
+        network,
+        cluster,
+        own=settings.node_name,
+        protocol=settings.route_sync_protocol_id,
+        backoff=_BACKOFF,
+        rng=rng,
+        metrics=RouteSyncMetrics(process.registry, node=settings.node_name),
+        log=log,
+    )
+    if settings.clear_routes_on_shutdown:
+        process.stack.push_async_callback(sync.withdraw)
+    process.add_readiness("route-sync", sync.missing)
+    process.spawn("addressblocks-of-all-nodes", cluster.blocks.run())
+    process.spawn("nodes", cluster.nodes.run())
+    process.spawn("route-sync", sync.run(settings.route_sync_interval))

@@ -21,7 +21,7 @@ from coild.addresses.journal_file import JournalFile
 from coild.addresses.pool_changes import PoolChanges
 from coild.model.attachment import Attachment, PodName
 from tests.coild.block_granter import NODE
-from tests.coild.scene import COOLING, LOG, World, end, key, now
+from tests.coild.scene import COOLDOWN, LOG, World, end, key, now
 from tests.coild.virtual_loop import pass_turns
 from tests.coild.watched_api import MemorySource
 
@@ -58,17 +58,17 @@ class Books:
         source = MemorySource(world.api, ADDRESS_BLOCKS, labels={LABEL_NODE: str(NODE)})
         metrics = InformerMetrics(CollectorRegistry())
         self.informer: Informer[AddressBlock] = Informer(source, log=LOG, metrics=metrics, clock=now)
-        self.journal = AddressJournal(JournalFile(None, log=LOG), cooling=COOLING, wall=now, clock=now)
+        self.journal = AddressJournal(JournalFile(None, log=LOG), cooldown=COOLDOWN, wall=now, clock=now)
         self.store = BlockStore(
             self.informer,
             journal=self.journal,
-            cooldown=COOLING,
+            cooldown=COOLDOWN,
             changes=self.marks,
             changed=self._changed,
             log=LOG,
             clock=now,
         )
-        self.releasable = ReleasableBlocks(self.store, COOLING, now)
+        self.releasable = ReleasableBlocks(self.store, COOLDOWN, now)
         self.task = asyncio.create_task(self.informer.run())
 
     def _changed(self) -> None:
@@ -213,8 +213,8 @@ async def test_an_emptied_block_is_offered_and_rests_as_long_as_its_addresses(bo
     await asyncio.sleep(4)
     books.store.release(key("c2"))
     assert books.emptied == [ZERO]
-    assert books.releasable.cooldown_left(ZERO) == COOLING
-    await asyncio.sleep(COOLING - 1)
+    assert books.releasable.cooldown_left(ZERO) == COOLDOWN
+    await asyncio.sleep(COOLDOWN - 1)
     assert books.releasable.cooldown_left(ZERO) == 1
     await asyncio.sleep(1)
     assert books.releasable.cooldown_left(ZERO) == 0
@@ -234,20 +234,20 @@ async def test_a_freed_address_rests_and_one_that_no_pod_has_had_does_not(books:
     assert again is not None
     assert again.ipv4 == unused.ipv4
     assert books.store.tally(DEFAULT) == Tally(blocks=1, allocated=1, cooling=1, free=0)
-    assert books.store.next_rested(DEFAULT) == COOLING
-    await asyncio.sleep(COOLING)
+    assert books.store.next_rested(DEFAULT) == COOLDOWN
+    await asyncio.sleep(COOLDOWN)
     assert books.store.next_rested(DEFAULT) is None
     assert books.store.tallies() == {DEFAULT: Tally(blocks=1, allocated=1, cooling=0, free=1)}
 
 
 async def test_a_block_that_is_given_back_unused_has_no_more_to_rest_for_than_a_new_one(books: Books) -> None:
     await books.block(0)
-    await asyncio.sleep(COOLING)
+    await asyncio.sleep(COOLDOWN)
     books.store.acquire(DEFAULT, key("c1"), POD)
     books.emptied.clear()
     books.store.revoke(key("c1"))
     assert books.emptied == [ZERO]
-    assert books.releasable.cooldown_left(ZERO) == COOLING, "the ADD is about to be repeated"
+    assert books.releasable.cooldown_left(ZERO) == COOLDOWN, "the ADD is about to be repeated"
 
 
 async def test_collecting_does_not_shorten_the_rest(books: Books) -> None:
@@ -256,7 +256,7 @@ async def test_collecting_does_not_shorten_the_rest(books: Books) -> None:
     books.emptied.clear()
     books.store.offer_unused()
     assert books.emptied == [ZERO]
-    assert books.releasable.cooldown_left(ZERO) == COOLING - 3
+    assert books.releasable.cooldown_left(ZERO) == COOLDOWN - 3
 
 
 async def test_at_start_nobody_is_about_to_use_a_block(books: Books) -> None:
@@ -276,7 +276,7 @@ async def test_a_draining_block_gives_nothing_new_and_leaves_when_its_addresses_
     books.emptied.clear()
     books.store.release(key("c1"))
     assert books.emptied == [ZERO]
-    assert books.releasable.cooldown_left(ZERO) == COOLING, "the next node would not know that it rests"
+    assert books.releasable.cooldown_left(ZERO) == COOLDOWN, "the next node would not know that it rests"
     assert books.store.draining() == []
 
 

@@ -16,7 +16,7 @@ from tests.coild.scene import LOG, key
 
 POOL, ZERO, ONE = PoolName("default"), BlockName("default-0"), BlockName("default-1")
 POD = PodName("apps", "pod")
-COOLING = 30.0
+COOLDOWN = 30.0
 
 
 class Times:
@@ -35,12 +35,12 @@ class Node:
 
     def __init__(self, path: Path, times: Times) -> None:
         self.path, self.times = path, times
-        self.ledger = NodeLedger(cooling=COOLING)
+        self.ledger = NodeLedger(cooling=COOLDOWN)
         for index, name in enumerate((ZERO, ONE)):
             self.ledger.add_block(Block(name, POOL, index, IPv4Network((0x0A000000 + 8 * index, 29)), None))
         self.journal = AddressJournal(
             JournalFile(path, log=LOG),
-            cooling=COOLING,
+            cooldown=COOLDOWN,
             wall=lambda: self.times.wall,
             clock=lambda: self.times.clock,
         )
@@ -67,7 +67,7 @@ class Node:
         held = {allocation.key: allocation for allocation in self.ledger.allocations()}
         found = self.journal.resume(held, [ZERO, ONE])
         for name, resumption in found.items():
-            cooling = {slot: self.times.clock + seconds for slot, seconds in resumption.rests.items()}
+            cooling = {slot: self.times.clock + seconds for slot, seconds in resumption.cooling.items()}
             self.ledger.resume(name, last=resumption.last, cooling=cooling)
         return found
 
@@ -83,7 +83,7 @@ def test_the_search_goes_on_where_the_killed_process_stopped(node: Node) -> None
     assert [node.add(f"c{number}") for number in range(4)] == [0, 1, 2, 3]
     node.times.pass_(1)
     node.delete("c3")
-    node.times.pass_(COOLING)
+    node.times.pass_(COOLDOWN)
     successor = node.killed()
     successor.resume()
     assert successor.add("c9") == 4, "not 3, the highest that is free by the kernel's word"
@@ -110,15 +110,15 @@ def test_the_time_of_day_may_jump(node: Node, jump: float) -> None:
     node.add("c0")
     node.delete("c0")
     node.times.wall += jump
-    left = node.killed().resume()[ZERO].rests[0]
-    assert left == min(COOLING, COOLING - jump)
+    left = node.killed().resume()[ZERO].cooling[0]
+    assert left == min(COOLDOWN, COOLDOWN - jump)
 
 
 def test_the_time_of_day_may_jump_far_ahead(node: Node) -> None:
     node.add("c0")
     node.delete("c0")
     node.times.wall += 1e6
-    assert node.killed().resume()[ZERO].rests == {}
+    assert node.killed().resume()[ZERO].cooling == {}
 
 
 def test_an_address_that_was_lost_while_nobody_watched_rests_from_the_start(node: Node) -> None:
@@ -127,7 +127,7 @@ def test_an_address_that_was_lost_while_nobody_watched_rests_from_the_start(node
     node.times.pass_(1000)
     successor = node.killed()
     successor.ledger.revoke(key("c1"))  # its namespace went with the container
-    assert successor.resume()[ZERO].rests == {1: COOLING}
+    assert successor.resume()[ZERO].cooling == {1: COOLDOWN}
     assert successor.journal.holder(key("c1")) == Holder(None, None)
 
 
@@ -135,7 +135,7 @@ def test_an_address_that_was_never_used_does_not_rest(node: Node) -> None:
     node.add("c0")
     node.ledger.revoke(key("c0"))
     node.journal.revoked(key("c0"))
-    assert node.killed().resume()[ZERO].rests == {}
+    assert node.killed().resume()[ZERO].cooling == {}
 
 
 def test_who_has_an_address_and_since_when_survives(node: Node) -> None:
@@ -157,7 +157,7 @@ def test_a_note_of_another_place_than_the_kernel_s_is_not_believed(node: Node) -
     node.add("c0")
     successor = Node(node.path, node.times)
     successor.ledger.adopt(key("c0"), pool=POOL, ipv4=IPv4Network("10.0.0.4/32").network_address)
-    assert successor.resume()[ZERO].rests == {0: COOLING}
+    assert successor.resume()[ZERO].cooling == {0: COOLDOWN}
     assert successor.journal.holder(key("c0")) == Holder(None, None)
 
 
@@ -177,7 +177,7 @@ def test_blocks_that_have_left_are_forgotten(node: Node) -> None:
 def test_an_attachment_outside_this_node_s_blocks_keeps_its_note(node: Node) -> None:
     node.add("c0")
     successor = Node(node.path, node.times)
-    assert successor.journal.resume({key("c0"): None}, [ZERO])[ZERO].rests == {}
+    assert successor.journal.resume({key("c0"): None}, [ZERO])[ZERO].cooling == {}
     assert successor.journal.holder(key("c0")).pod == POD
 
 
@@ -192,7 +192,7 @@ def test_the_file_stays_small_whatever_happens(node: Node) -> None:
     node.delete("last")
     found = node.killed().resume()
     assert found[ZERO].last == slot
-    assert found[ZERO].rests[slot] == COOLING
+    assert found[ZERO].cooling[slot] == COOLDOWN
 
 
 def test_records_of_another_program_s_making_are_passed_over(node: Node) -> None:

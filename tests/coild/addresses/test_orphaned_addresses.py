@@ -13,7 +13,7 @@ from coil.ipam.node_ledger import LedgerConflictError
 from coild.addresses.block_release import LATE_SECONDS
 from coild.model.attachment import AddressUnavailableError, Attachment
 from tests.coild.addresses.test_block_store import DEFAULT, ONE, POD, ZERO, Books, books, holding
-from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, addresses, key, now, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, addresses, key, now, settle
 from tests.coild.virtual_loop import pass_turns
 
 __all__ = ["books"]
@@ -42,9 +42,9 @@ async def edited(world: World, coild: Coild, change: dict[str, Any]) -> Coild:
 async def test_an_edited_block_stays_until_its_pods_have_gone(world: World, coild: Coild, edit: str) -> None:
     successor = await edited(world, coild, EDITS[edit])
     uid = world.api.get(ADDRESS_BLOCKS, "default-0").metadata.uid
-    await settle(100 * COOLING)
+    await settle(100 * COOLDOWN)
     await successor.pods.collect()
-    await settle(100 * COOLING)
+    await settle(100 * COOLDOWN)
     assert world.blocks == ["default-0"]
     assert uid == world.api.get(ADDRESS_BLOCKS, "default-0").metadata.uid
     request = successor.request("c1")
@@ -59,7 +59,7 @@ async def test_a_suspect_gives_nothing_and_blocks_that_came_later_come_and_go(wo
     successor = await edited(world, coild, ELSEWHERE)
     assert await successor.add("c2") == ["10.1.0.2", "fd01::2"], "from another block"
     await successor.delete("c2")
-    await settle(COOLING)
+    await settle(COOLDOWN)
     assert world.blocks == ["default-0"]
     await successor.delete("c1")
     await successor.kill()
@@ -68,10 +68,10 @@ async def test_a_suspect_gives_nothing_and_blocks_that_came_later_come_and_go(wo
 async def test_a_suspect_that_is_asked_back_stays_as_well(world: World, coild: Coild) -> None:
     successor = await edited(world, coild, ELSEWHERE)
     world.api.delete(ADDRESS_BLOCKS, "default-0")
-    await settle(COOLING)
+    await settle(COOLDOWN)
     assert world.blocks == ["default-0"]
     await successor.delete("c1")
-    await settle(COOLING)
+    await settle(COOLDOWN)
     assert world.blocks == []
     await successor.kill()
 
@@ -86,16 +86,16 @@ async def test_a_block_that_is_mended_has_its_pods_back(world: World, coild: Coi
     assert await successor.add("c2") == ["10.1.0.1", "fd01::1"], "and it gives again"
     for container in ("c1", "c2"):
         await successor.delete(container)
-    await settle(COOLING)
+    await settle(COOLDOWN)
     assert world.blocks == []
     await successor.kill()
 
 
 async def test_it_is_told_of(world: World, coild: Coild) -> None:
     successor = await edited(world, coild, ELSEWHERE)
-    successor.late.report()
+    successor.stuck.report()
     await settle(LATE_SECONDS)
-    successor.late.report()
+    successor.stuck.report()
     message = (
         "pods on node node1 have addresses that are in none of its blocks: 10.1.0.0, fd01::; "
         "in case they were this block's, it is kept until they have gone"
@@ -126,7 +126,7 @@ async def test_a_block_with_pods_is_a_suspect_too_and_gives_what_it_has(books: B
     books.emptied.clear()
     books.store.release(key("c2"))
     assert books.emptied == [ZERO, ONE]
-    assert books.releasable.cooldown_left(ZERO) == COOLING
+    assert books.releasable.cooldown_left(ZERO) == COOLDOWN
     assert books.releasable.begin_release(ONE) is not None
 
 

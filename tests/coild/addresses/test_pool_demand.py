@@ -20,13 +20,13 @@ from coild.addresses.pool_source import PoolAddressSource
 from coild.addresses.spare_block import SpareBlock
 from coild.model.attachment import AddressUnavailableError
 from tests.coild.block_granter import pool
-from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, addresses, key, now, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, addresses, key, now, settle
 
 DEFAULT = PoolName("default")
 WIDE = pool("default", SubnetSet(ipv4="10.1.0.0/20"), bits=5)
 SMALL = pool("second", SubnetSet(ipv4="10.2.0.0/26"), bits=3)
 TINY = pool("tiny", SubnetSet(ipv6="fd03::/127"))
-LINGER = 10 * COOLING
+LINGER = 10 * COOLDOWN
 
 
 def made(coild: Coild, verb: str = "create", plural: str = "blockrequests") -> int:
@@ -139,7 +139,7 @@ class TestBurst:
         assert all(await adds(wide, range(8), "lab"))
         wide.world.granter.away = True
         await wide.delete("lab0")
-        await settle(COOLING - 2)
+        await settle(COOLDOWN - 2)
         waiting = wide.spawn(wide.add("next", "lab"))
         await settle(2)
         assert await waiting == ["10.2.0.0"]
@@ -235,9 +235,9 @@ class TestRefused:
         assert await wide.add("c1") == ["10.1.0.31"]
         assert now() == begin
         assert await wide.add("c2") == ["10.1.0.0"], "has rested by now"
-        assert now() == begin + COOLING
+        assert now() == begin + COOLDOWN
         assert await adds(wide, range(40, 50)) == [""] * 10
-        assert now() <= begin + COOLING + ACQUIRE_TIMEOUT
+        assert now() <= begin + COOLDOWN + ACQUIRE_TIMEOUT
         assert len(wide.world.api.all(BLOCK_REQUESTS)) == 1, "no more than was needed for one pod, or ten"
 
 
@@ -246,7 +246,7 @@ class TestOverdue:
 
     async def test_a_pod_takes_an_address_that_rests_before_it_fails_and_those_after_it_at_once(self) -> None:
         world = World(SMALL)
-        coild = await node(world, cooling=60.0)
+        coild = await node(world, cooldown=60.0)
         await adds(coild, range(8), "lab")
         world.granter.away = True
         for number in range(3):
@@ -262,7 +262,7 @@ class TestOverdue:
 
     async def test_a_pod_that_came_later_need_not_wait_longer(self) -> None:
         world = World(SMALL)
-        coild = await node(world, cooling=60.0)
+        coild = await node(world, cooldown=60.0)
         await adds(coild, range(8), "lab")
         world.granter.away = True
         await coild.delete("lab0")
@@ -421,7 +421,7 @@ class TestWarm:
         world = World(pool("second", SubnetSet(ipv4="10.2.0.0/24"), bits=3))
         coild = await node(world, warm=4)
         await adds(coild, range(4), "lab")
-        for pods, pause in ((1, 1.0), (4, COOLING * 2), (9, COOLING * 4), (1, COOLING * 3), (2, 0.3)):
+        for pods, pause in ((1, 1.0), (4, COOLDOWN * 2), (9, COOLDOWN * 4), (1, COOLDOWN * 3), (2, 0.3)):
             before, blocks, peak = made(coild), len(world.blocks), 0
             for _ in range(20):
                 await adds(coild, range(100, 100 + pods), "lab")

@@ -4,13 +4,13 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import FINALIZER
 from coil.kube.errors import UnavailableError
 from coild.addresses.block_release import LATE_SECONDS
-from tests.coild.scene import COOLING, Coild, World, settle
+from tests.coild.scene import COOLDOWN, Coild, World, settle
 
 BLOCK = ("AddressBlock", "default-0", "BlockReleasedLate")
 
 
 def told(coild: Coild) -> list[tuple[str, str, str, str]]:
-    coild.late.report()
+    coild.stuck.report()
     return coild.recorder.told
 
 
@@ -18,7 +18,7 @@ async def test_what_goes_in_time_is_nothing_to_tell(world: World, coild: Coild) 
     await coild.add("c1")
     assert told(coild) == []
     await coild.delete("c1")
-    await settle(COOLING + 1)
+    await settle(COOLDOWN + 1)
     assert world.blocks == []
     await settle(LATE_SECONDS)
     assert told(coild) == []
@@ -28,7 +28,7 @@ async def test_a_release_that_fails_for_long(world: World, coild: Coild) -> None
     await coild.add("c1")
     coild.gate.fault = lambda call, moment: UnavailableError("away") if call.plural == "addressblocks" else None
     await coild.delete("c1")
-    await settle(COOLING + 1)
+    await settle(COOLDOWN + 1)
     assert told(coild) == []
     await settle(LATE_SECONDS - 1)
     assert told(coild) == []
@@ -46,7 +46,7 @@ async def test_a_block_that_somebody_else_s_finalizer_keeps(world: World, coild:
     patch = {"metadata": {"finalizers": [FINALIZER, "example.com/other"]}}
     world.api.patch(ADDRESS_BLOCKS, "default-0", patch, subresource="")
     await coild.delete("c1")
-    await settle(COOLING + 1)
+    await settle(COOLDOWN + 1)
     assert told(coild) == []
     await settle(LATE_SECONDS)
     message = "node node1 has given the block back, but it still has the finalizers example.com/other"
@@ -62,5 +62,5 @@ async def test_a_block_that_is_asked_back_while_pods_use_it(world: World, coild:
     message = "its deletion was asked for, but pods on node node1 still have addresses of it"
     assert told(coild) == [(*BLOCK, message)]
     await coild.delete("c1")
-    await settle(COOLING)
+    await settle(COOLDOWN)
     assert len(told(coild)) == 1

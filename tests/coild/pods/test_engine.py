@@ -26,7 +26,7 @@ from coild.model.attachment import (
 )
 from coild.model.pod_egress import EgressRefusedError
 from tests.coild.memory_network import Stage, Step, slow
-from tests.coild.scene import ACQUIRE_TIMEOUT, COOLING, Coild, World, addresses, key, now, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, addresses, key, now, settle
 from tests.coild.virtual_loop import pass_turns
 
 FIRST = ["10.1.0.0", "fd01::"]
@@ -427,7 +427,7 @@ async def test_a_crash_in_the_middle_of_an_add(world: World, coild: Coild, steps
     await successor.delete("c1")
     world.kernel.remove_namespace(successor.request("c1").netns)
     assert successor.source.held() == {key("c0")}
-    await settle(COOLING)
+    await settle(COOLDOWN)
     assert await successor.add("c1") == ["10.1.0.1", "fd01::1"]
     assert world.kernel.twice == []
     await successor.kill()

@@ -25,8 +25,7 @@ from coil.netlink.error import NetlinkError
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.informer import Informer
 from coil.reconcile.informer_metric import InformerMetrics
-from coild.routes.metric import RouteSyncMetrics
-from coild.routes.sync import ClusterRouting, RouteSync
+from coild.routes.sync import ClusterRouting, RouteSync, RouteSyncMetrics
 from tests.coild.block_granter import NODE
 from tests.coild.scene import LOG, end, now
 from tests.coild.virtual_loop import pass_turns

@@ -1,32 +1,16 @@
 """The node's gauges follow the books, and waits are told by pool and outcome, in a bounded number of series."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 import pytest
 from prometheus_client import CollectorRegistry
 
 from coil.crd.names import PoolName
 from coil.ipam.occupancy import Tally
+from coild.addresses.block_store import BlockStore
+from coild.addresses.metric import MAX_POOLS, OTHER_POOLS, WaitMetrics
 from coild.addresses.pool_demand import WaitOutcome
-from coild.metric import MAX_POOLS, OTHER_POOLS, NodeCollector, WaitMetrics
 from tests.coild.scene import Coild, settle
 
 DEFAULT = PoolName("default")
-
-
-@dataclass
-class Books:
-    counts: dict[PoolName, Tally] = field(default_factory=dict)
-
-    def tallies(self) -> Mapping[PoolName, Tally]:
-        return self.counts
-
-
-@dataclass
-class Exported:
-    routes: int = 0
-    failures: int = 0
 
 
 def addresses(registry: CollectorRegistry, pool: str = DEFAULT) -> tuple[float | None, ...]:
@@ -37,23 +21,22 @@ def addresses(registry: CollectorRegistry, pool: str = DEFAULT) -> tuple[float |
     )
 
 
-def test_the_gauges_are_those_of_the_moment() -> None:
-    registry, books, exported = CollectorRegistry(auto_describe=True), Books(), Exported()
-    NodeCollector(books, exported, registry)
+async def test_the_gauges_are_those_of_the_moment(coild: Coild, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = coild.registry
     assert addresses(registry) == (None, None, None)
-    books.counts = {DEFAULT: Tally(blocks=2, allocated=3, cooling=1, free=2**70)}
-    exported.routes, exported.failures = 4, 1
+    counts = {DEFAULT: Tally(blocks=2, allocated=3, cooling=1, free=2**70)}
+    monkeypatch.setattr(BlockStore, "tallies", lambda _store: counts)
+    coild.export.routes, coild.export.failures = 4, 1
     assert addresses(registry) == (3, 1, 2**70)
     assert registry.get_sample_value("coil_node_blocks", {"pool": DEFAULT}) == 2
     assert registry.get_sample_value("coil_node_exported_routes") == 4
     assert registry.get_sample_value("coil_node_export_failures_total") == 1
-    books.counts = {}
+    counts.clear()
     assert addresses(registry) == (None, None, None)
 
 
 async def test_pods_come_and_go_in_the_gauges(coild: Coild) -> None:
-    registry = CollectorRegistry(auto_describe=True)
-    NodeCollector(coild.store, coild.export, registry)
+    registry = coild.registry
     await coild.add("a")
     await coild.add("b")
     await coild.add("c")

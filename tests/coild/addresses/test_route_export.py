@@ -11,7 +11,7 @@ from coil.kernel.family import IPNetwork
 from coil.netlink.error import NetlinkError
 from coil.podnet.plan import DEFAULT_POLICY
 from coil.reconcile.backoff import Backoff
-from coild.routes.export import RouteExport
+from coild.addresses.route_export import RouteExport
 from tests.coild.memory_network import Kernel, MemoryNetwork, Step
 from tests.coild.scene import LOG, end, now
 from tests.coild.virtual_loop import pass_turns

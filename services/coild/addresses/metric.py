@@ -1,50 +1,35 @@
-"""What coild tells Prometheus of its node's addresses and blocks, and of pods that had to wait for one.
+"""The metrics of this node's addresses and blocks, of its exported routes, and of pods that had to wait for an address.
 
-The gauges are read from the books at the moment of a scrape, so that they cannot be stale. Calls are measured by
-`coil.cnirpc.call_metric`, routes to other nodes by `coild.routes.metric`.
+The gauges are read from the block store at the moment of a scrape, so they cannot be stale. Calls are measured by
+`coil.cnirpc.call_metric`, routes to other nodes by `coild.routes.sync`.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from coil.crd.names import PoolName
-from coil.ipam.occupancy import AddressState, Tally
+from coil.ipam.occupancy import AddressState
+from coild.addresses.block_store import BlockStore
 from coild.addresses.pool_demand import WaitOutcome
+from coild.addresses.route_export import RouteExport
 
 MAX_POOLS = 100
-"""Pools that waits are told apart by. A namespace's annotation may name any, and each makes new series."""
+"""Pools by which waits are labelled. A namespace's annotation may name any, and each makes new series."""
 
 OTHER_POOLS = "(other)"
 
 _WAIT_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-class Books(Protocol):
-    """`coild.addresses.block_store.BlockStore` is one."""
+class PoolCollector(Collector):
+    """Pools without a block on this node have no series."""
 
-    def tallies(self) -> Mapping[PoolName, Tally]: ...
-
-
-class Exported(Protocol):
-    """`coild.routes.export.RouteExport` is one."""
-
-    @property
-    def routes(self) -> int: ...
-
-    @property
-    def failures(self) -> int: ...
-
-
-class NodeCollector(Collector):
-    """Pools without a block on this node are not told."""
-
-    def __init__(self, books: Books, exported: Exported, registry: CollectorRegistry) -> None:
-        self._books = books
-        self._exported = exported
+    def __init__(self, store: BlockStore, export: RouteExport, registry: CollectorRegistry) -> None:
+        self._store = store
+        self._export = export
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
@@ -53,7 +38,7 @@ class NodeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         addresses, blocks, routes, failures = _families()
-        for pool, tally in self._books.tallies().items():
+        for pool, tally in self._store.tallies().items():
             blocks.add_metric([pool], tally.blocks)
             for state, count in (
                 (AddressState.ALLOCATED, tally.allocated),
@@ -61,8 +46,8 @@ class NodeCollector(Collector):
                 (AddressState.FREE, tally.free),
             ):
                 addresses.add_metric([pool, state.value], count)
-        routes.add_metric([], self._exported.routes)
-        failures.add_metric([], self._exported.failures)
+        routes.add_metric([], self._export.routes)
+        failures.add_metric([], self._export.failures)
         return iter((addresses, blocks, routes, failures))
 
 
@@ -81,7 +66,7 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily
 
 
 class WaitMetrics:
-    """Implements `coild.addresses.pool_demand.DemandObserver`."""
+    """How long pods waited for an address."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
@@ -95,6 +80,7 @@ class WaitMetrics:
         self._pools: set[PoolName] = set()
 
     def waited(self, pool: PoolName, seconds: float, outcome: WaitOutcome) -> None:
+        """A `coild.addresses.pool_demand.WaitObserver`."""
         if pool not in self._pools and len(self._pools) < MAX_POOLS:
             self._pools.add(pool)
         known = pool if pool in self._pools else OTHER_POOLS

@@ -1,38 +1,29 @@
 """Keeps the export table equal to this node's blocks, for a routing daemon to announce.
 
-One worker makes the whole table right (a set difference, both families) whenever it is told that the blocks have
-changed, and again after an error. Whoever must know that a route is gone before going on waits for the next pass.
+One task makes the whole table right (a set difference, both families) whenever the blocks have changed, and again after
+an error. `settled` is the barrier for the release of a block, which goes on only when its route is gone.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from random import Random
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.kernel.family import IPNetwork
-from coil.kernel.route import Route, RouteChanges
 from coil.netlink.error import NetlinkError
 from coil.podnet.export import plan_export
 from coil.podnet.plan import RoutePolicy
 from coil.reconcile.backoff import Backoff
-
-
-class RouteTables(Protocol):
-    """What is asked of the kernel; `coil.netlink.host.HostNetwork` is one, and its promises hold."""
-
-    async def sync_routes(self, *, table: int, protocol: int, wanted: Collection[Route]) -> RouteChanges:
-        """Make `wanted` the routes of the protocol in the table. Raises NetlinkError."""
-        ...
+from coild.model.pod_network import PodNetwork
 
 
 class RouteExport:
-    """One per process. `networks` names what is to be announced now."""
+    """One per process."""
 
     def __init__(
         self,
-        network: RouteTables,
+        network: PodNetwork,
         *,
         policy: RoutePolicy,
         backoff: Backoff,
@@ -45,9 +36,9 @@ class RouteExport:
         self._rng = rng
         self._log = log
         self.routes = 0
-        """In the table after the last complete pass."""
+        """How many are in the table after the last complete pass."""
         self.failures = 0
-        """Passes that the kernel refused, since the start."""
+        """How many passes the kernel has refused since the start."""
         self._wake = asyncio.Event()
         self._passed: list[asyncio.Future[None]] = []
 
@@ -63,7 +54,10 @@ class RouteExport:
         await future
 
     async def run(self, networks: Callable[[], Iterable[IPNetwork]]) -> None:
-        """Work for ever; the first pass at once, so that what an earlier process left is put right."""
+        """Work until cancelled. `networks` returns what is to be announced now.
+
+        The first pass is made at once, so that what an earlier process left is put right.
+        """
         failures = 0
         self._wake.set()
         while True:
