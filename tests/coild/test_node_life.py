@@ -7,6 +7,7 @@ weather is fair: nothing is left, no veth, no block, no request, no route.
 
 import asyncio
 import errno
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +24,7 @@ from coild.addresses.block_requester import ANSWER_TIMEOUT
 from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.block_granter import pool
 from tests.coild.memory_network import Step
-from tests.coild.scene import ACQUIRE_TIMEOUT, Coild, World, end, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, end, settle
 from tests.coild.virtual_loop import VirtualLoop, pass_turns
 
 SMALL = pool("default", SubnetSet(ipv4="10.1.0.0/29", ipv6="fd01::/125"))
@@ -46,9 +47,15 @@ class NodeLife(RuleBasedStateMachine):
     def run(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
 
-    @initialize(seed=st.integers(0, 2**32), compat_calico=st.booleans(), warm=st.sampled_from([0, 0, 1, 5]))
-    def begin(self, seed: int, compat_calico: bool, warm: int) -> None:
-        self.compat_calico, self.warm = compat_calico, warm
+    @initialize(
+        seed=st.integers(0, 2**32),
+        compat_calico=st.booleans(),
+        warm=st.sampled_from([0, 0, 1, 5]),
+        cooldown=st.sampled_from([COOLDOWN, COOLDOWN, 0.0]),
+    )
+    def begin(self, seed: int, compat_calico: bool, warm: int, cooldown: float) -> None:
+        self.compat_calico, self.warm, self.cooldown = compat_calico, warm, cooldown
+        self.edits = 0
 
         async def begin() -> None:
             self.world = World(SMALL, SECOND, seed=seed, journal=Path(self.folder.name, "journal"))
@@ -63,6 +70,7 @@ class NodeLife(RuleBasedStateMachine):
             self.world,
             compat_calico=self.compat_calico,
             warm=self.warm,
+            cooldown=self.cooldown,
             watch_delay=lambda: self.rng.choice((0.0, 0.05, 4.0)),
         )
         self.coild.gate.delay = lambda: self.rng.choice((0.0, 0.0, 0.02, 2.0))
@@ -145,19 +153,37 @@ class NodeLife(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
+        self.run(self._crash())
+
+    @rule(choice=st.integers(0, 5))
+    def crash_and_edit(self, choice: int) -> None:
+        """Somebody gives a block other addresses while coild is not running: its pods are orphans then."""
+
+        def edit() -> None:
+            if blocks := self.world.blocks:
+                self.edits += 1
+                addresses = {"ipv4": f"10.99.{self.edits % 256}.0/31", "ipv6": f"fd99::{self.edits:x}:0/127"}
+                block = self.world.api.get(ADDRESS_BLOCKS, blocks[choice % len(blocks)])
+                patch = {family: text for family, text in addresses.items() if getattr(block, family) is not None}
+                self.world.api.patch(ADDRESS_BLOCKS, block.name, patch, subresource="")
+
+        self.run(self._crash(edit))
+
+    async def _crash(self, edit: Callable[[], None] = lambda: None) -> None:
         self.kernel_faults = 0  # a start that the kernel fails is made again by the supervisor; not what is tried here
-
-        async def crash() -> None:
-            await self.coild.kill()
-            await asyncio.gather(*self.calls, return_exceptions=True)
-            self.calls.clear()
-            await self._start()
-
-        self.run(crash())
+        await self.coild.kill()
+        await asyncio.gather(*self.calls, return_exceptions=True)
+        self.calls.clear()
+        edit()
+        await self._start()
 
     @invariant()
     def no_address_twice(self) -> None:
         assert not hasattr(self, "world") or self.world.kernel.twice == []
+
+    @invariant()
+    def coild_goes_on(self) -> None:
+        assert not hasattr(self, "coild") or self.coild.ended == []
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

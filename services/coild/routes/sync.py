@@ -36,10 +36,10 @@ from coil.reconcile.informer_metric import InformerMetrics
 from coil.runtime.process import Process
 from coild.settings import Settings
 
-SHORTEST_REST = 0.2
+SHORTEST_PAUSE = 0.2
 """Seconds after a pass in which changes are collected for the next one."""
 
-REST_FACTOR = 9
+PAUSE_FACTOR = 9
 """The pause after a pass, in multiples of the time that the pass took."""
 
 _EXAMPLES = 5
@@ -124,7 +124,7 @@ class RouteSync:
         self._metrics = metrics
         self._log = log
         self._wake = asyncio.Event()
-        self._told: dict[RouteTrouble, frozenset[TroubledNetwork]] = {}
+        self._reported: dict[RouteTrouble, frozenset[TroubledNetwork]] = {}
         self._passed = False
         cluster.blocks.subscribe(self._observe_block)
         cluster.nodes.subscribe(self._observe_node)
@@ -140,14 +140,14 @@ class RouteSync:
             try:
                 await self.sync()
                 failures = 0
-                rest = max(SHORTEST_REST, REST_FACTOR * (clock() - began))
+                pause = max(SHORTEST_PAUSE, PAUSE_FACTOR * (clock() - began))
             except NetlinkError as error:
                 self._log.error("routes to other nodes are not complete", error=str(error))
                 self._metrics.failures.inc()
-                rest = self._backoff.delay(failures, self._rng.random)
+                pause = self._backoff.delay(failures, self._rng.random)
                 failures += 1
                 self._wake.set()
-            await asyncio.sleep(rest)
+            await asyncio.sleep(pause)
             await self._wait(interval)
 
     async def sync(self) -> None:
@@ -212,7 +212,7 @@ class RouteSync:
         now: dict[RouteTrouble, frozenset[TroubledNetwork]] = {}
         for trouble in RouteTrouble:
             now[trouble] = frozenset(network for network in planned.troubled if network.trouble is trouble)
-            if now[trouble] == self._told.get(trouble, frozenset()):
+            if now[trouble] == self._reported.get(trouble, frozenset()):
                 continue
             log = self._log.warning if now[trouble] else self._log.info
             examples = [
@@ -221,7 +221,7 @@ class RouteSync:
                 if network.trouble is trouble
             ]
             log("networks in trouble", trouble=trouble.value, networks=len(examples), examples=examples[:_EXAMPLES])
-        self._told = now
+        self._reported = now
 
 
 def _route_facts(block: AddressBlock) -> tuple[object, ...]:
