@@ -27,8 +27,8 @@ ADD = "The way of one pod's ADD"
 ELSEWHERE = {"coil_ipam_controller", "coil_freezer"}
 """Named in the walk, and not on the node at that time."""
 
-WHEN_EMPTY = {"coild.addresses.block_requester"}
-BLOCKS = {"coild.routes.export", "coild.addresses.block_release"}
+WHEN_EMPTY = {"coild.addresses.pool_changes", "coild.addresses.block_requester"}
+BLOCKS = {"coild.addresses.route_export", "coild.addresses.block_release"}
 MOST_OF_AN_ADD = 80
 MOST_OF_A_BLOCK = 40
 
@@ -124,7 +124,7 @@ def test_a_block_becomes_a_route_the_way_that_the_design_tells(traced: TracedNod
         wait_until(lambda: len(exported(traced.node)) == before + 1, what="the block's route in table 119")
 
     modules = traced.recording.during(traced.coild.process, fill_a_block)
-    assert called("coild.routes.export", modules)
+    assert called("coild.addresses.route_export", modules)
 
 
 def exported(node: BareNode) -> list[str]:
