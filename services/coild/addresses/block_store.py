@@ -2,7 +2,7 @@
 
     informer of AddressBlocks ─► BlockStore (NodeLedger) ◄─ acquire, release: coild.addresses.pool_source, pool_demand
                                     ├─► PoolChanges: what is to be reviewed, and which blocks ran empty
-                                    └─► changed: the networks to announce are others (coild.addresses.route_export)
+                                    └─► networks_changed: coild.addresses.route_export
 
 All methods are synchronous and run in the event loop's thread, so the ledger needs no lock, and it agrees with the
 informer's cache at any moment at which somebody can look. No method calls the parts that react to a change: they are
@@ -93,7 +93,7 @@ class PendingReleases:
 
 
 class BlockStore:
-    """See the module's docstring. `cooldown` in seconds; `changed` is called when the networks to announce change."""
+    """See the module's docstring. `cooldown` in seconds; `networks_changed` is called when `networks` changes."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class BlockStore:
         journal: AddressJournal,
         cooldown: float,
         changes: PoolChanges,
-        changed: Callable[[], None],
+        networks_changed: Callable[[], None],
         log: FilteringBoundLogger,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._blocks = blocks
         self._journal = journal
         self._changes = changes
-        self._changed = changed
+        self._networks_changed = networks_changed
         self._log = log
         self._clock = clock
         self._ledger = NodeLedger(cooling=cooldown)
@@ -175,7 +175,7 @@ class BlockStore:
                 self._arrivals[allocation.block] = self._clock()
         self._returned(key, allocation)
 
-    # --- what it holds: nothing below this line changes anything
+    # --- reads
 
     def find(self, key: AttachmentKey) -> Allocation | None:
         """What the key holds."""
@@ -329,7 +329,7 @@ class BlockStore:
         acquitted = self._enter_orphans()
         empty = self._ledger.is_empty(name)
         if not known:
-            self._changed()
+            self._networks_changed()
             if empty:
                 self._arrivals[name] = self._clock()
         if empty and (not known or document.metadata.deleting):
@@ -349,14 +349,14 @@ class BlockStore:
             self._log.error("a block was deleted under its pods: its addresses may be given twice", error=str(error))
             # It gives nothing new; the route stays for its pods, and goes with the last of them.
             self._ledger.add_block(replace(block, use=BlockUse.DRAINING))
-            self._changed()
+            self._networks_changed()
             self._changes.mark(block.pool)
 
     def _drop(self, block: Block) -> None:
         self._ledger.remove_block(block.name)
         self._arrivals.pop(block.name, None)
         self._journal.left(block.name)
-        self._changed()
+        self._networks_changed()
         self._changes.mark(block.pool)
 
     def _returned(self, key: AttachmentKey, allocation: Allocation | None) -> None:

@@ -107,7 +107,7 @@ class PoolIpam:
             journal=self.journal,
             cooldown=cooldown,
             changes=self.changes,
-            changed=self.export.changed,
+            networks_changed=self.export.changed,
             log=log,
             clock=clock,
         )

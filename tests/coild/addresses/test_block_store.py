@@ -64,7 +64,7 @@ class Books:
             journal=self.journal,
             cooldown=COOLDOWN,
             changes=self.marks,
-            changed=self._changed,
+            networks_changed=self._changed,
             log=LOG,
             clock=now,
         )
