@@ -40,13 +40,13 @@ def describe(ledger: NodeLedger, *, now: float = 0.0, **holders: Holder) -> Node
 
 
 def test_a_node_without_blocks() -> None:
-    document = describe(NodeLedger(cooling=30.0))
+    document = describe(NodeLedger(cooldown=30.0))
     assert (document.node, document.at, document.pools) == ("node1", NOON, ())
     assert document.addresses == AddressCounts()
 
 
 def test_what_is_out_and_who_has_it() -> None:
-    ledger = NodeLedger(cooling=30.0)
+    ledger = NodeLedger(cooldown=30.0)
     ledger.add_block(block("default", 0, ipv4="10.1.0.0/30", ipv6="fd00::/126"))
     ledger.acquire(PoolName("default"), key("c1"), now=0.0)
     ledger.acquire(PoolName("default"), key("c2"), now=0.0)
@@ -64,7 +64,7 @@ def test_what_is_out_and_who_has_it() -> None:
 
 
 def test_an_attachment_that_nobody_noted() -> None:
-    ledger = NodeLedger(cooling=30.0)
+    ledger = NodeLedger(cooldown=30.0)
     ledger.add_block(block("default", 0, ipv4="10.1.0.0/30"))
     ledger.acquire(PoolName("default"), key("c1"), now=0.0)
     (used,) = describe(ledger).pools[0].blocks[0].used
@@ -72,7 +72,7 @@ def test_an_attachment_that_nobody_noted() -> None:
 
 
 def test_blocks_by_pool_and_what_they_withhold() -> None:
-    ledger = NodeLedger(cooling=30.0)
+    ledger = NodeLedger(cooldown=30.0)
     ledger.add_block(block("lab", 2, ipv4="10.2.0.0/30", use=BlockUse.RESERVED))
     ledger.add_block(block("default", 7, ipv4="10.1.0.0/30"))
     ledger.acquire(PoolName("default"), key("c1"), now=0.0)

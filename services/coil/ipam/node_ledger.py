@@ -1,4 +1,4 @@
-"""The node's books: which addresses of its blocks are out, to whom, and which still rest.
+"""The node's ledger: which addresses of its blocks are out, to whom, and which are still cooling down.
 
 In the flow: coild puts in the blocks that belong to its node, adopts at start what the kernel already holds, and
 then every CNI ADD is one `acquire` and every DEL one `release`. All methods are synchronous and belong to one
@@ -8,9 +8,9 @@ Invariants, after every call that returns and every call that raises:
 * a slot is held by at most one key, and a key holds at most one slot (over all blocks and pools);
 * the two addresses of an allocation are those of one slot of one block;
 * nothing is given out from a block that is reserved or draining;
-* a slot that was released is not given out within the cooling period, unless `Reuse.ANY` is asked for and no other
+* a slot that was released is not given out within the cooldown, unless `Reuse.ANY` is asked for and no other
   slot of the pool is free;
-* a block that has allocations is in the books.
+* a block that has allocations is in the ledger.
 """
 
 import math
@@ -27,7 +27,7 @@ from coil.ipam.block_page import BlockPage
 from coil.ipam.occupancy import BlockOccupancy, Tally
 
 __all__ = [
-    "COOLING",
+    "COOLDOWN",
     "Allocation",
     "AttachmentKey",
     "ContainerId",
@@ -36,8 +36,9 @@ __all__ = [
     "Reuse",
 ]
 
-COOLING = 30.0
-"""Seconds that an address rests, unless said otherwise: peers and their connection tracking forget the old pod."""
+COOLDOWN = 30.0
+"""Seconds for which a released address is held back, unless set otherwise: until peers and their connection tracking
+have forgotten the old pod."""
 
 
 class Reuse(Enum):
@@ -45,12 +46,12 @@ class Reuse(Enum):
 
     RESTED = "rested"
     ANY = "any"
-    """Also one that still rests, if no other is free; the one that has rested longest."""
+    """Also one that is still cooling down, if no other is free; the one that has done so longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One slot in somebody's hands. At least one of the addresses is present."""
+    """One slot that is out. At least one of the addresses is present."""
 
     key: AttachmentKey
     pool: PoolName
@@ -61,14 +62,14 @@ class Allocation:
 
 
 class LedgerConflictError(Exception):
-    """What was asked contradicts the books; they are unchanged."""
+    """What was asked contradicts the ledger, which is unchanged."""
 
 
 class NodeLedger:
-    """See the module's text for the invariants. `cooling` is in seconds."""
+    """See the module's text for the invariants. `cooldown` is in seconds."""
 
-    def __init__(self, *, cooling: float = COOLING) -> None:
-        self._cooling = cooling
+    def __init__(self, *, cooldown: float = COOLDOWN) -> None:
+        self._cooldown = cooldown
         self._pages: dict[BlockName, BlockPage] = {}
         self._pools: dict[PoolName, list[BlockPage]] = {}
         """The same pages by pool, in the order in which they are filled."""
@@ -85,7 +86,7 @@ class NodeLedger:
         page = self._pages.get(block.name)
         if page is not None:
             if (block.pool, block.ipv4, block.ipv6) != (page.block.pool, page.block.ipv4, page.block.ipv6):
-                raise LedgerConflictError(f"the block {block.name!r} is in the books with other networks")
+                raise LedgerConflictError(f"the block {block.name!r} is in the ledger with other networks")
             page.block = block
             self._pools[block.pool].sort(key=_order)
             return
@@ -109,16 +110,16 @@ class NodeLedger:
             del self._pools[page.block.pool]
 
     def block(self, name: BlockName) -> Block | None:
-        """The block of that name, if it is in the books."""
+        """The block of that name, if it is in the ledger."""
         page = self._pages.get(name)
         return None if page is None else page.block
 
     def blocks(self, pool: PoolName | None = None) -> list[Block]:
-        """The blocks in the books, of one pool or of all, by pool and index."""
+        """The blocks in the ledger, of one pool or of all, by pool and index."""
         return [page.block for page in self._ordered(pool)]
 
     def is_empty(self, name: BlockName) -> bool:
-        """Whether the block is in the books, nothing of it is out, and it is not reserved. It may still rest."""
+        """Whether the block is in the ledger, nothing of it is out, and it is not reserved. It may be cooling down."""
         page = self._pages.get(name)
         return page is not None and not page.held and not page.block.reserved
 
@@ -127,7 +128,7 @@ class NodeLedger:
         return [page.block for page in self._ordered() if self.is_empty(page.block.name)]
 
     def rests_until(self, name: BlockName) -> float:
-        """When the last address of the block has rested; −∞ if none rests, or the block is unknown."""
+        """When the last address of the block has cooled down; −∞ if none is cooling, or the block is unknown."""
         page = self._pages.get(name)
         return -math.inf if page is None else page.rests_until
 
@@ -162,7 +163,7 @@ class NodeLedger:
         return known or self._enter(page, slot=slot, key=key)
 
     def resume(self, name: BlockName, *, last: int, cooling: Mapping[int, float]) -> None:
-        """Go on where an earlier process stopped: the slot it gave out last, and until when which slots rest.
+        """Go on where an earlier process stopped: the slot it gave out last, and until when which slots cool down.
 
         Hints: slots that are out or do not exist are ignored, and so is an unknown block. Call it after `adopt`.
         """
@@ -199,21 +200,21 @@ class NodeLedger:
         return None
 
     def release(self, key: AttachmentKey, *, now: float) -> Allocation | None:
-        """Take back what the key holds, to rest for the cooling period; None when it holds nothing."""
-        return self._take(key, until=now + self._cooling)
+        """Take back what the key holds, to cool down; None when it holds nothing."""
+        return self._take(key, until=now + self._cooldown)
 
     def revoke(self, key: AttachmentKey) -> Allocation | None:
-        """Take back what the key was given and never used: there is nothing to rest from."""
+        """Take back what the key was given and never used: there is nothing to cool down from."""
         return self._take(key, until=-math.inf)
 
     # --- counts
 
     def free_count(self, pool: PoolName, *, now: float) -> int:
-        """How many addresses of the pool `acquire` can still give out that have rested."""
+        """How many addresses of the pool `acquire` can give out that have cooled down."""
         return sum(page.free for page in self._awake(pool, now))
 
     def next_rested(self, pool: PoolName, *, now: float) -> float | None:
-        """When the next address of the pool has rested that can be given out then; None if none rests."""
+        """When the next address of the pool has cooled down that can be given out then; None if none is cooling."""
         ends = (next(iter(page.cooling.values())) for page in self._awake(pool, now) if page.usable and page.cooling)
         return min(ends, default=None)
 
@@ -226,7 +227,7 @@ class NodeLedger:
         return {pool: self.tally(pool, now=now) for pool in sorted(self._pools)}
 
     def occupancy(self, *, now: float) -> list[BlockOccupancy]:
-        """What is out and what rests, by pool and block; takes time by the number of addresses that are not free."""
+        """What is out and what is cooling down, by pool and block; takes time by the number of such addresses."""
         return [page.occupancy() for pool in sorted(self._pools) for page in self._awake(pool, now)]
 
     # --- inside

@@ -112,7 +112,7 @@ class BlockStore:
         self._networks_changed = networks_changed
         self._log = log
         self._clock = clock
-        self._ledger = NodeLedger(cooling=cooldown)
+        self._ledger = NodeLedger(cooldown=cooldown)
         self._arrivals: dict[BlockName, float] = {}
         """When a block arrived that has not served a pod yet."""
         self._orphans = OrphanedAddresses(self.has)

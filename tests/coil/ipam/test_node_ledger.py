@@ -9,7 +9,7 @@ import pytest
 from coil.crd.names import BlockName, PoolName
 from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.ipam.block import Block, BlockUse
-from coil.ipam.node_ledger import COOLING, LedgerConflictError, NodeLedger, Reuse
+from coil.ipam.node_ledger import COOLDOWN, LedgerConflictError, NodeLedger, Reuse
 from coil.ipam.occupancy import AddressState, AddressUse, Tally
 
 POOL = PoolName("default")
@@ -35,7 +35,7 @@ def block(index: int, *, pool: PoolName = POOL, bits: int = 2, use: BlockUse = B
 
 
 def ledger(*blocks: Block, cooling: float = 0.0) -> NodeLedger:
-    books = NodeLedger(cooling=cooling)
+    books = NodeLedger(cooldown=cooling)
     for item in blocks:
         books.add_block(item)
     return books
@@ -197,7 +197,7 @@ class TestAdopt:
 
 class TestCooling:
     def test_a_freed_address_rests_for_thirty_seconds(self) -> None:
-        assert COOLING == 30
+        assert COOLDOWN == 30
         books = NodeLedger()
         books.add_block(block(0, bits=0))
         assert books.acquire(POOL, key(0), now=NOW) is not None

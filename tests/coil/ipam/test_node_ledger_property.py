@@ -17,7 +17,7 @@ BLOCKS = st.builds(
     lambda index, pool, use: block(index, pool=pool, use=use), st.integers(0, 2), POOLS, st.sampled_from(BlockUse)
 )
 SLOTS = st.integers(0, 3)
-COOLING = 30.0
+COOLDOWN = 30.0
 
 
 class Books(RuleBasedStateMachine):
@@ -25,7 +25,7 @@ class Books(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = NodeLedger(cooling=COOLING)
+        self.ledger = NodeLedger(cooldown=COOLDOWN)
         self.now = 0.0
         self.blocks: dict[BlockName, Block] = {}
         self.held: dict[AttachmentKey, tuple[BlockName, int]] = {}
@@ -111,7 +111,7 @@ class Books(RuleBasedStateMachine):
         given = self.ledger.release(who, now=self.now)
         place = self._let_go(given, who)
         if place is not None:
-            self.until[place] = self.now + COOLING
+            self.until[place] = self.now + COOLDOWN
 
     @rule(who=KEYS)
     def revoke(self, who: AttachmentKey) -> None:
@@ -125,7 +125,7 @@ class Books(RuleBasedStateMachine):
     @rule(
         item=BLOCKS,
         last=st.integers(-2, 5),
-        rests=st.dictionaries(st.integers(-1, 5), st.floats(0, COOLING), max_size=4),
+        rests=st.dictionaries(st.integers(-1, 5), st.floats(0, COOLDOWN), max_size=4),
     )
     def resume(self, item: Block, last: int, rests: dict[int, float]) -> None:
         cooling = {slot: self.now + seconds for slot, seconds in rests.items()}

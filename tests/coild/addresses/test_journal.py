@@ -35,7 +35,7 @@ class Node:
 
     def __init__(self, path: Path, times: Times) -> None:
         self.path, self.times = path, times
-        self.ledger = NodeLedger(cooling=COOLDOWN)
+        self.ledger = NodeLedger(cooldown=COOLDOWN)
         for index, name in enumerate((ZERO, ONE)):
             self.ledger.add_block(Block(name, POOL, index, IPv4Network((0x0A000000 + 8 * index, 29)), None))
         self.journal = AddressJournal(
