@@ -39,7 +39,7 @@ from coild.model.attachment import (
     alias_key,
 )
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import PodEgress
+from coild.model.pod_egress import PodEgress, PodEgressError
 
 NO_ADDRESS = "NoAddress"
 """Reason of the Event about a pod that got no address."""
@@ -213,6 +213,14 @@ class PodEngine:
             raise
         try:
             await self._connect(attachment, request)
+        except PodEgressError:
+            # No container has run with these addresses, and a pod that waits for its Egress is tried again every few
+            # seconds: if they rested each time, it would use up its pool.
+            self._egress.forget(key)
+            await self._exclusively_on(attachment.link, lambda: self._detach(key))
+            undo(key)
+            self._forget_identities(key)
+            raise
         except Exception:
             # The pod has been on the network, if only for a moment: its addresses rest as after any other DEL.
             await self._delete(key)

@@ -718,10 +718,24 @@ async def test_a_pod_whose_egress_was_refused_is_undone(world: World, egress: tu
     with pytest.raises(EgressRefusedError):
         await coild.add("c1")
     assert (coild.traces, noted.sites) == ([], {})
+    # It is tried again and again, and must not use up its pool meanwhile: no container ran, so no address rests.
+    for _ in range(50):
+        with pytest.raises(EgressRefusedError):
+            await coild.add("c1")
     noted.error = None
-    # For a moment the pod had its address: it rests as after any other DEL.
-    assert await coild.add("c1") != FIRST
+    await coild.add("c1")
+    assert len(world.blocks) == 1
     assert world.kernel.twice == []
+
+
+async def test_after_any_other_error_the_addresses_rest(world: World, egress: tuple[Coild, NotedEgress]) -> None:
+    coild, noted = egress
+    noted.error = RuntimeError("a defect")
+    with pytest.raises(RuntimeError):
+        await coild.add("c1")
+    assert (coild.traces, noted.sites) == ([], {})
+    noted.error = None
+    assert await coild.add("c1") != FIRST
 
 
 async def test_an_attachment_that_lost_its_link_to_another_is_forgotten(world: World) -> None:
