@@ -133,7 +133,7 @@ class EipWorld:
                 book.set_sources(policy.ref, chosen if sources is None else sources.get(policy.ref, {}))
 
     def load(self) -> None:
-        """As at the start of the agents, with a fuse that outlasts the test."""
+        """As at the start of the agents, with timeouts that outlast the test."""
         for node, netns in self.nodes.items():
             book = self.books[node]
             book.take_changes()
