@@ -7,11 +7,11 @@ import pytest
 
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
+from coil.eip.gateway_lease import lease_name
 from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError
-from coil.kube.lease_lock import LEASES, Lease, LeaseSpec
+from coil.kube.lease_lock import LEASES, Lease, LeaseLock, LeaseSpec
 from coil.runtime.eip_lease import EIP_LEASE_NAMESPACE
-from coil_egress_agent.eip.node_lease import KubeNodeLeaseStore
 from integration.cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.apiserver
@@ -34,7 +34,7 @@ def node() -> NodeName:
 
 
 async def test_an_agent_keeps_the_lease_of_its_node(agent: KubeClient, admin: KubeClient, node: NodeName) -> None:
-    store = KubeNodeLeaseStore(client=agent, namespace=EIP_LEASE_NAMESPACE, node=node)
+    store = LeaseLock(client=agent, namespace=EIP_LEASE_NAMESPACE, name=lease_name(node))
     name = f"coil-eip-{node}"
     assert await store.read() is None
     made = await store.create(Lease(metadata=ObjectMeta(name=name), spec=HELD))
@@ -50,7 +50,7 @@ async def test_an_agent_keeps_the_lease_of_its_node(agent: KubeClient, admin: Ku
 async def test_an_agent_touches_nobody_elses_lease(
     agent: KubeClient, admin: KubeClient, node: NodeName, namespace: str
 ) -> None:
-    store = KubeNodeLeaseStore(client=agent, namespace=namespace, node=node)
+    store = LeaseLock(client=agent, namespace=namespace, name=lease_name(node))
     name = f"coil-eip-{node}"
     with pytest.raises(ForbiddenError):
         await store.create(Lease(metadata=ObjectMeta(name=name), spec=HELD))

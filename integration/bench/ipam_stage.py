@@ -18,7 +18,7 @@ from coil.crd.builtin import NODES
 from coil.crd.names import NodeName, PoolName
 from coil.ipam.layout import parse_layout
 from coil.kube.client import KubeClient
-from coil.kube.lease_lock import LEASES, LeaseLock, LeaseSpec
+from coil.kube.lease_lock import LEASES, Lease, LeaseLock, LeaseSpec
 from coil.kube.watch import Added, Modified
 from integration.bench.bare_client import BareClient, Call
 from integration.bench.ipam_text import create_node, create_old_block, create_pool, create_request
@@ -76,7 +76,7 @@ class Stage:
         held = LeaseSpec(holder_identity=_HOLDER, lease_duration_seconds=_HOLD_SECONDS)
         lease = await self._lease.read()
         if lease is None:
-            await self._lease.create(held)
+            await self._lease.create(Lease(spec=held))
         else:
             await self._lease.replace(msgspec.structs.replace(lease, spec=held))
 

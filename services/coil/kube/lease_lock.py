@@ -1,15 +1,18 @@
-"""The Lease on which processes of one kind agree who of them works, as it is stored.
+"""Reads and writes one Lease: that of a leader election, or that by which a gateway node holds its addresses.
 
-Below the leader election, which decides; here a Lease is only read and written. Every write is guarded by
-the resource version that was read, so of two writers that saw the same Lease one gets a ConflictError.
-A document that is replaced keeps the labels, annotations and owners it was read with.
+What a Lease means, and when to write it, is decided above (`coil.reconcile.claim`, `coil.eip.gateway_lease`). Every
+write is guarded by the resource version that was read, so of two writers that have read the same Lease one gets a
+ConflictError. A Lease is never deleted here: its `lease_transitions` count terms, and no term may be used twice.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
 
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import Resource
-from coil.kube.client import KubeClient
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
 
 
@@ -28,36 +31,54 @@ class LeaseSpec(Struct, frozen=True, kw_only=True):
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    metadata: ObjectMeta
+    metadata: ObjectMeta = ObjectMeta()
     spec: LeaseSpec = LeaseSpec()
 
 
 LEASES: Resource[Lease] = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True, type=Lease)
 
 
+class ResourceLock(Protocol):
+    """Where one Lease is kept (client-go's `resourcelock.Interface`). `LeaseLock` keeps it on the API server.
+
+    Errors are those of `coil.kube.errors`. After any but those named here it is unknown whether a write took place.
+    """
+
+    async def read(self) -> Lease | None:
+        """The Lease as the API server's quorum has it; None when there is none."""
+        ...
+
+    async def create(self, lease: Lease, /) -> Lease:
+        """Store a first Lease, named by the lock. Raises AlreadyExistsError when another writer was faster."""
+        ...
+
+    async def replace(self, lease: Lease, /) -> Lease:
+        """Store `lease`, which has the resource version that it was read with.
+
+        A Lease that is the stored one changes nothing, not even its version. Raises ConflictError when the stored one
+        has changed since, NotFoundError (or, if `lease` has a UID, ConflictError) when it is gone.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLock:
-    """The Lease `namespace`/`name`. Any error but those named leaves open whether a write took place."""
+    """The Lease `namespace`/`name` on the API server."""
 
-    client: KubeClient
+    client: ApiClient
     namespace: str
     name: str
 
     async def read(self) -> Lease | None:
-        """The Lease as the API server's quorum has it; None when there is none."""
         try:
             return await self.client.get(LEASES, self.name, namespace=self.namespace)
         except NotFoundError:
             return None
 
-    async def create(self, spec: LeaseSpec) -> Lease:
-        """Raises AlreadyExistsError when somebody else was faster."""
-        body = Lease(metadata=ObjectMeta(name=self.name, namespace=self.namespace), spec=spec)
+    async def create(self, lease: Lease, /) -> Lease:
+        metadata = msgspec.structs.replace(lease.metadata, name=self.name, namespace=self.namespace)
+        body = Lease(metadata=metadata, spec=lease.spec)
         return await self.client.create(LEASES, body, namespace=self.namespace)
 
-    async def replace(self, lease: Lease) -> Lease:
-        """Store `lease`, which carries the resource version it was read with.
-
-        Raises ConflictError when it has changed since, NotFoundError when it is gone.
-        """
+    async def replace(self, lease: Lease, /) -> Lease:
         return await self.client.replace(LEASES, lease, name=self.name, namespace=self.namespace)

@@ -20,25 +20,14 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import msgspec
 
 from coil.kube.errors import ApiError, ConflictError, NotFoundError
-from coil.kube.lease_lock import Lease, LeaseSpec
+from coil.kube.lease_lock import Lease, LeaseSpec, ResourceLock
 from coil.reconcile.backoff import Backoff
 
 _RELEASE_ATTEMPTS = 4
-
-
-class ResourceLock(Protocol):
-    """Where the Lease is kept; errors as `coil.kube.lease_lock` describes them."""
-
-    async def read(self) -> Lease | None: ...
-
-    async def create(self, spec: LeaseSpec, /) -> Lease: ...
-
-    async def replace(self, lease: Lease, /) -> Lease: ...
 
 
 class LeaseLostError(Exception):
@@ -88,7 +77,7 @@ class LeaseClaim:
 
     def __init__(
         self,
-        store: ResourceLock,
+        lock: ResourceLock,
         *,
         identity: str,
         timing: LeaderTiming = LeaderTiming(),
@@ -102,7 +91,7 @@ class LeaseClaim:
         self.random = random
         self.rival = ""  # who else was last seen to hold the Lease
         self.may_stand = False  # a write of ours may stand in the Lease
-        self._store = store
+        self._lock = lock
         self._wall = wall
         self._lease: Lease | None = None  # our last acknowledged write; None after any doubt
         self._renewed = -math.inf  # when that write was sent
@@ -124,7 +113,7 @@ class LeaseClaim:
     async def try_acquire(self) -> bool:
         """One look at the Lease and, if it is free, one write. True once such a write was acknowledged.
 
-        Raises what the store raises, and TimeoutError.
+        Raises what the lock raises, and TimeoutError.
         """
         lease = await self._read()
         now = self.clock()
@@ -142,7 +131,7 @@ class LeaseClaim:
     async def renew(self) -> None:
         """One acknowledged write. After any doubt, and at once after a conflict, the Lease is read before it.
 
-        Raises LeaseLostError when the Lease is not ours, what the store raises, and TimeoutError.
+        Raises LeaseLostError when the Lease is not ours, what the lock raises, and TimeoutError.
         """
         if self._lease is not None:
             try:
@@ -188,7 +177,7 @@ class LeaseClaim:
             renew_time=now,
             lease_transitions=lease.spec.lease_transitions,
         )
-        await self._store.replace(msgspec.structs.replace(lease, spec=spec))
+        await self._lock.replace(msgspec.structs.replace(lease, spec=spec))
 
     @property
     def _rival_until(self) -> float:
@@ -199,7 +188,7 @@ class LeaseClaim:
 
     async def _read(self) -> Lease | None:
         async with asyncio.timeout(self.timing.call):
-            return await self._store.read()
+            return await self._lock.read()
 
     async def _write(self, lease: Lease | None) -> None:
         """Write us into `lease` as it was read, or create it."""
@@ -218,9 +207,9 @@ class LeaseClaim:
         sent = self.clock()
         async with asyncio.timeout(self.timing.call):
             if lease is None:
-                self._lease = await self._store.create(spec)
+                self._lease = await self._lock.create(Lease(spec=spec))
             else:
-                self._lease = await self._store.replace(msgspec.structs.replace(lease, spec=spec))
+                self._lease = await self._lock.replace(msgspec.structs.replace(lease, spec=spec))
         self._renewed = sent
 
     def _stamp(self) -> str:

@@ -27,11 +27,11 @@ from coil.crd.names import NodeName
 from coil.eip.gateway_lease import FENCE, GatewayLease
 from coil.eip.lease_renewal import RELEASED, LeaseRenewal
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
-from coil.kube.lease_lock import Lease
+from coil.kube.lease_lock import Lease, ResourceLock
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.claim import boot_clock
 from coil_egress_agent.eip.metric import LeaseMetrics, Renewal
-from coil_egress_agent.eip.node_lease import NodeLeaseStore, parse_lease, render_lease
+from coil_egress_agent.eip.node_lease import parse_lease, render_lease
 
 _LOOK_SECONDS: Final = 0.5
 """The clock may run on while timers stand still (suspend), so the fence is looked at this often."""
@@ -82,7 +82,7 @@ class LeaseRenewer:
 
     def __init__(
         self,
-        store: NodeLeaseStore,
+        lock: ResourceLock,
         *,
         node: NodeName,
         timing: FenceTiming,
@@ -92,7 +92,7 @@ class LeaseRenewer:
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         random: Callable[[], float] = random.random,
     ) -> None:
-        self._store = store
+        self._lock = lock
         self._node = node
         self._timing = timing
         self._metrics = metrics
@@ -240,7 +240,7 @@ class LeaseRenewer:
         sent = self._clock()
         with self._metrics.measured():
             async with asyncio.timeout(self._timing.call):
-                self._lease = await (self._store.create(body) if lease is None else self._store.replace(body))
+                self._lease = await (self._lock.create(body) if lease is None else self._lock.replace(body))
         self._acknowledged(self._lease.spec.lease_transitions, sent)
 
     def _acknowledged(self, term: int, sent: float) -> None:
@@ -268,13 +268,13 @@ class LeaseRenewer:
         decision = self._renewal.release(known, applied=demand.applied, gateways=demand.gateways)
         if decision.lease is not None:
             async with asyncio.timeout(self._timing.call):
-                await self._store.replace(self._render(lease, decision.lease))
+                await self._lock.replace(self._render(lease, decision.lease))
             self._log.info("lease given back", term=decision.lease.term)
         self._may_stand = False
 
     async def _read(self) -> Lease | None:
         async with asyncio.timeout(self._timing.call):
-            return await self._store.read()
+            return await self._lock.read()
 
     def _render(self, before: Lease | None, lease: GatewayLease) -> Lease:
         """The object to write over `before`; a term that goes on keeps the time at which it was acquired."""

@@ -25,7 +25,9 @@ from coil.crd.names import NodeName
 from coil.crd.resource import HasMetadata
 from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_table import EipTableOptions, forward_shim
+from coil.eip.gateway_lease import lease_name
 from coil.kube.client import KubeClient
+from coil.kube.lease_lock import LeaseLock
 from coil.manager.manager import Manager
 from coil.netlink.conntrack import FlowTable
 from coil.netlink.overlay import OverlayNetwork
@@ -45,7 +47,6 @@ from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
 from coil_egress_agent.eip.mesh import DEVICE
 from coil_egress_agent.eip.mesh_sync import MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
-from coil_egress_agent.eip.node_lease import KubeNodeLeaseStore
 from coil_egress_agent.eip.settings import Settings
 from coil_egress_agent.eip.tunnel_report import KubeTunnelStatusStore, TunnelReporter
 
@@ -94,7 +95,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     )
 
     renewer = LeaseRenewer(
-        KubeNodeLeaseStore(client=lease_kube, namespace=settings.eip_lease_namespace, node=node),
+        LeaseLock(client=lease_kube, namespace=settings.eip_lease_namespace, name=lease_name(node)),
         node=node,
         timing=FenceTiming(settings.eip_lease),
         metrics=LeaseMetrics(process.registry),

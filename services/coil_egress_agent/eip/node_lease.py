@@ -4,54 +4,11 @@ A Lease is never deleted here: its `leaseTransitions` is the term, and a term mu
 Node, which owns it.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
-
 import msgspec
 
 from coil.crd.meta import ObjectMeta, OwnerReference
-from coil.crd.names import NodeName
 from coil.eip.gateway_lease import LEASE_LABELS, GatewayLease, lease_name, read_tenure, render_annotations
-from coil.kube.client import KubeClient
-from coil.kube.errors import NotFoundError
-from coil.kube.lease_lock import LEASES, Lease, LeaseSpec
-
-
-class NodeLeaseStore(Protocol):
-    """Where one node's Lease is kept. Errors are those of `KubeClient`; every write is guarded by the version read."""
-
-    async def read(self) -> Lease | None:
-        """As the API server's quorum has it; None when there is none."""
-        ...
-
-    async def create(self, lease: Lease, /) -> Lease:
-        """AlreadyExistsError when somebody else was faster."""
-        ...
-
-    async def replace(self, lease: Lease, /) -> Lease:
-        """ConflictError when it has changed since it was read, NotFoundError when it is gone."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeNodeLeaseStore:
-    """The Lease of `node` in `namespace`, on the API server."""
-
-    client: KubeClient
-    namespace: str
-    node: NodeName
-
-    async def read(self) -> Lease | None:
-        try:
-            return await self.client.get(LEASES, lease_name(self.node), namespace=self.namespace)
-        except NotFoundError:
-            return None
-
-    async def create(self, lease: Lease) -> Lease:
-        return await self.client.create(LEASES, lease, namespace=self.namespace)
-
-    async def replace(self, lease: Lease) -> Lease:
-        return await self.client.replace(LEASES, lease, name=lease_name(self.node), namespace=self.namespace)
+from coil.kube.lease_lock import Lease, LeaseSpec
 
 
 def parse_lease(lease: Lease) -> GatewayLease | None:

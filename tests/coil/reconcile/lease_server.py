@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import msgspec
 
-from coil.crd.meta import ObjectMeta
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnavailableError
 from coil.kube.lease_lock import Lease, LeaseSpec
 from tests.coil.reconcile.virtual_time import Universe, VirtualLoop
@@ -36,10 +35,11 @@ class LeaseServer:
         self.reads += 1
         return self.lease
 
-    def create(self, spec: LeaseSpec) -> Lease:
+    def create(self, lease: Lease) -> Lease:
         if self.lease is not None:
             raise AlreadyExistsError('leases "it" already exists', status=409)
-        return self._store(Lease(metadata=ObjectMeta(name="it", uid=f"uid-{self._version}"), spec=spec))
+        metadata = msgspec.structs.replace(lease.metadata, name="it", uid=f"uid-{self._version}")
+        return self._store(msgspec.structs.replace(lease, metadata=metadata))
 
     def replace(self, lease: Lease) -> Lease:
         if self.lease is None:
@@ -108,8 +108,8 @@ class NetworkStore:
     async def read(self) -> Lease | None:
         return await self._call("read", self._server.read)
 
-    async def create(self, spec: LeaseSpec, /) -> Lease:
-        return await self._call("create", lambda: self._server.create(spec))
+    async def create(self, lease: Lease, /) -> Lease:
+        return await self._call("create", lambda: self._server.create(lease))
 
     async def replace(self, lease: Lease, /) -> Lease:
         return await self._call("replace", lambda: self._server.replace(lease))

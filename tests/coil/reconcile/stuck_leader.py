@@ -7,7 +7,7 @@ import time
 import structlog
 from prometheus_client import CollectorRegistry
 
-from coil.kube.lease_lock import Lease, LeaseSpec
+from coil.kube.lease_lock import Lease
 from coil.reconcile.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
 from coil.reconcile.leader import LeaderElector
 from coil.reconcile.metric import ReconcileMetrics
@@ -17,7 +17,7 @@ from tests.coil.reconcile.lease_server import LeaseServer
 TIMING = LeaderTiming(lease=2, renew=1.0, grace=0.4, retry=0.2, call=0.3)
 
 
-class MemoryStore:
+class MemoryLock:
     """The server of the tests without a network."""
 
     def __init__(self) -> None:
@@ -26,8 +26,8 @@ class MemoryStore:
     async def read(self) -> Lease | None:
         return self._server.read()
 
-    async def create(self, spec: LeaseSpec, /) -> Lease:
-        return self._server.create(spec)
+    async def create(self, lease: Lease, /) -> Lease:
+        return self._server.create(lease)
 
     async def replace(self, lease: Lease, /) -> Lease:
         return self._server.replace(lease)
@@ -42,7 +42,7 @@ async def lead() -> None:
 async def main() -> None:
     elector = LeaderElector(
         "stuck",
-        LeaseClaim(MemoryStore(), identity=new_identity(), timing=TIMING),
+        LeaseClaim(MemoryLock(), identity=new_identity(), timing=TIMING),
         dead_man=WatchdogThread(clock=boot_clock),
         metrics=ReconcileMetrics(CollectorRegistry()),
         log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coil.kube.lease_lock import LeaseSpec
+from coil.kube.lease_lock import Lease, LeaseSpec
 from tests.coil.reconcile.election import TIMING, Election, Work
 from tests.coil.reconcile.lease_server import (
     ANSWER_LOST,
@@ -168,7 +168,7 @@ class TestCrash:
         assert TIMING.lease <= took <= TIMING.lease + 2 * TIMING.retry + MARGIN
 
     def test_the_holders_own_duration_counts(self, election: Election) -> None:
-        election.server.create(LeaseSpec(holder_identity="x", lease_duration_seconds=40))
+        election.server.create(Lease(spec=LeaseSpec(holder_identity="x", lease_duration_seconds=40)))
         second = election.contender("b")
         assert election.run_until(lambda: second.running) == pytest.approx(41, abs=1 + MARGIN)
 
@@ -177,7 +177,7 @@ class TestCrash:
         for stamp in ("2131-01-01T00:00:00.000000Z", "1931-01-01T00:00:00.000000Z", None, "tomorrow"):
             spec = LeaseSpec(holder_identity="x", lease_duration_seconds=15, acquire_time=stamp, renew_time=stamp)
             if election.server.lease is None:
-                election.server.create(spec)
+                election.server.create(Lease(spec=spec))
             else:
                 election.server.edit(spec=spec)
             waiting = election.contender(f"b{stamp}")
@@ -197,7 +197,7 @@ class TestDoubt:
     @pytest.mark.parametrize("call", ["create", "replace"])
     def test_a_claim_whose_answer_is_lost_is_no_leadership_yet(self, election: Election, call: str, fate: Fate) -> None:
         if call == "replace":
-            election.server.create(LeaseSpec(lease_duration_seconds=1))
+            election.server.create(Lease(spec=LeaseSpec(lease_duration_seconds=1)))
         first = election.contender("a", network=once(fate, call))
         election.run(0.5)
         assert election.server.lease is not None

@@ -21,7 +21,7 @@ class Trip:
 
 
 class MemoryLease:
-    """Implements `NodeLeaseStore`. Calls use up `trips` in their order, then `usual`."""
+    """Implements `ResourceLock`. Calls use up `trips` in their order, then `usual`."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
@@ -63,7 +63,7 @@ class MemoryLease:
         await self._return(back)
         return lease
 
-    async def create(self, lease: Lease) -> Lease:
+    async def create(self, lease: Lease, /) -> Lease:
         self.calls.append("create")
         back = await self._arrive()
         if self.lease is not None:
@@ -73,7 +73,7 @@ class MemoryLease:
         await self._return(back)
         return written
 
-    async def replace(self, lease: Lease) -> Lease:
+    async def replace(self, lease: Lease, /) -> Lease:
         self.calls.append("replace")
         back = await self._arrive()
         if self.lease is None:
@@ -82,7 +82,8 @@ class MemoryLease:
         if lease.metadata.resource_version != self.lease.metadata.resource_version:
             await self._return(back)
             raise ConflictError("changed", status=409)
-        written = self._write(lease)
+        # What changes nothing is not stored, and its version stays.
+        written = self.lease if lease == self.lease else self._write(lease)
         await self._return(back)
         return written
 

@@ -18,6 +18,7 @@ from coil.kube.lease_lock import Lease, LeaseSpec
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseDemand, LeaseRenewer
 from coil_egress_agent.eip.metric import LeaseMetrics
 from coil_egress_agent.eip.node_lease import parse_lease
+from tests.coil.reconcile.lease_contract import CHECKS, Check
 from tests.coil_egress_agent.eip.memory_lease import MemoryLease, Trip, spec_of
 from tests.coil_egress_agent.eip.node_scene import until
 from tests.coild.virtual_loop import VirtualLoop
@@ -26,6 +27,16 @@ NODE = NodeName("n1")
 FENCE = 0.6
 NEVER = Trip(there=1e6)
 WANTED = LeaseDemand(wanted=True, gateways=frozenset({"g"}))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: str(check.__name__))
+async def test_the_lock_of_these_tests_keeps_the_contract(check: Check) -> None:
+    lock = MemoryLease()
+
+    async def delete() -> None:
+        lock.lease = None
+
+    await check(lock, delete)
 
 
 def make_renewer(store: MemoryLease) -> LeaseRenewer:
