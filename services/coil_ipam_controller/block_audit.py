@@ -20,6 +20,7 @@ import msgspec
 from coil.crd.address_block import AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
+from coil.crd.finalizer import with_finalizer
 from coil.crd.meta import OwnerReference
 from coil.crd.names import FINALIZER, GROUP, LABEL_NODE, LABEL_POOL
 from coil.ipam.layout import PlannedBlock, PoolLayout, parse_block_index
@@ -64,9 +65,6 @@ def plan_protection(block: AddressBlock, pool: AddressPool) -> dict[str, Any]:
     A reference to an earlier pool of that name, as a restored backup has it, is replaced: Kubernetes' collector
     would delete the block for it. Whatever concerns others stays.
     """
-    finalizers = list(block.metadata.finalizers)
-    if FINALIZER not in finalizers:
-        finalizers.append(FINALIZER)
     owners = list(block.metadata.owner_references)
     if not _owned(block, pool):
         owners = [owner for owner in owners if not (_is_pool(owner) and owner.name == pool.name)]
@@ -82,7 +80,7 @@ def plan_protection(block: AddressBlock, pool: AddressPool) -> dict[str, Any]:
     return {
         "metadata": {
             "resourceVersion": block.metadata.resource_version,
-            "finalizers": finalizers,
+            "finalizers": with_finalizer(block.metadata.finalizers),
             "ownerReferences": msgspec.to_builtins(owners),
         }
     }

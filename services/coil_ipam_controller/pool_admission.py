@@ -28,6 +28,7 @@ from coil.admission.review import (
 from coil.admission.server import Judge
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.field_error import FieldError
+from coil.crd.finalizer import with_finalizer
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.names import FINALIZER
 from coil.crd.pool_validation import validate_disjoint, validate_pool, validate_pool_update
@@ -108,7 +109,7 @@ def plan_finalizer(metadata: ObjectMeta) -> Patch:
     """The operations that add the finalizer to a new object."""
     if FINALIZER in metadata.finalizers:
         return []
-    return [{"op": "add", "path": "/metadata/finalizers", "value": [*metadata.finalizers, FINALIZER]}]
+    return [{"op": "add", "path": "/metadata/finalizers", "value": with_finalizer(metadata.finalizers)}]
 
 
 def judge_change(old: AddressPool | None, new: AddressPool) -> list[FieldError]:

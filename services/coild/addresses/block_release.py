@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import ADDRESS_BLOCKS
-from coil.crd.names import FINALIZER, BlockName, NodeName, RequestUid
+from coil.crd.finalizer import without_finalizer
+from coil.crd.names import BlockName, NodeName, RequestUid
 from coil.ipam.block import BlockUse
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
@@ -103,10 +104,9 @@ class BlockRelease:
             return DONE
         await self.withdraw()
         await self.retract(pending.request)
-        finalizers = [finalizer for finalizer in pending.finalizers if finalizer != FINALIZER]
         try:
             await self.client.delete(ADDRESS_BLOCKS, name, uid=pending.uid)
-            patch = {"metadata": {"uid": pending.uid, "finalizers": finalizers}}
+            patch = {"metadata": {"uid": pending.uid, "finalizers": without_finalizer(pending.finalizers)}}
             await self.client.patch(ADDRESS_BLOCKS, name, patch)
         except NotFoundError:
             pass
@@ -139,7 +139,7 @@ class StuckRelease:
     def _lingering(self) -> Iterator[tuple[EventSubject, str]]:
         for pending in self.store.pending:
             subject = EventSubject(ADDRESS_BLOCKS.api_version, ADDRESS_BLOCKS.kind, pending.name, uid=pending.uid)
-            others = [finalizer for finalizer in pending.finalizers if finalizer != FINALIZER]
+            others = without_finalizer(pending.finalizers)
             why = f"it still has the finalizers {', '.join(others)}" if others else "its object could not be removed"
             yield subject, f"node {self.node} has given the block back, but {why}"
         for document in self.store.draining():
