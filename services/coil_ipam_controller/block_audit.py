@@ -1,13 +1,13 @@
-"""Whether an AddressBlock is what it should be, and what may be mended without asking anybody. Pure.
+"""Whether an AddressBlock is as it should be, and what may be repaired without a decision by an admin. Pure.
 
-What can be trusted of a block that somebody has edited: its name, because nothing can change it, and through it the
-index `<pool>-<index>`, and through the pool's layout, which never changes either, the networks. Who has the block
-cannot be known from elsewhere: the label of the node is the only place that says it.
+What can be trusted of a block that was edited: its name, because nothing can change it; through it the index
+(`<pool>-<index>`); and through the pool's layout, which never changes either, the networks. Which node has the block is
+recorded in the label of the node and nowhere else.
 
-What may be mended: the owner reference and the finalizer, and only when everything else agrees. They protect the block
-and change nothing for any pod. Networks, index and labels are never mended and no block is deleted: which of two
-claims pods rely on is known on the node only. A reserved block belongs to a program that Coil knows nothing of; it
-may have a name of its own, and is never mended.
+What may be repaired: the owner reference and the finalizer, and only if everything else agrees. They protect the block
+and change nothing for any pod. Networks, index and labels are never repaired and no block is deleted: only the node
+knows which of two claims its pods rely on. A reserved block belongs to a program that Coil does not know; it may have
+any name, and is never repaired.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class BlockFault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a person must look at."""
+    """One fault that an admin has to look at."""
 
     fault: BlockFault
     message: str
@@ -49,7 +49,7 @@ class Finding:
 def examine_block(block: AddressBlock, pool: AddressPool | None, layout: PoolLayout | None) -> tuple[Finding, ...]:
     """What is wrong with the block. `pool` is the one that its label names; `layout` is None if it is invalid.
 
-    With an invalid pool there is nothing to compare with; that is told of the pool.
+    With an invalid pool there is nothing to compare with; that is reported on the pool.
     """
     return tuple(_findings(block, pool, layout))
 

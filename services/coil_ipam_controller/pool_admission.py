@@ -1,11 +1,11 @@
-"""Judges changes of AddressPools before they are stored.
+"""Reviews changes of AddressPools before they are stored.
 
-Every replica answers, from before it knows the cluster until its end. On creation a pool gets the finalizer and must
-keep every rule; of an update only what it changes is judged, so that a pool that was stored in worse times, or that
-is going, can always lose its finalizer, get a label, or have a status.
+Every replica answers, from before its caches are synced until its end. A new pool gets the finalizer and must keep
+every rule. Of an update only what it changes is reviewed, so that a pool that was stored without a review, or that is
+being deleted, can always lose its finalizer, get a label, or have a status.
 
-Two overlapping pools that are created in one moment may both pass, each unseen by the other's judge. That is not a
-fault to be locked away here: `pool_supply.judge_pool` gives blocks from the older one only.
+Two overlapping pools that are created at the same moment may both pass, as neither review sees the other pool. No lock
+is needed against that: `pool_supply.judge_pool` gives blocks from the older one only.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ Patch = list[dict[str, Any]]
 
 
 class _AnyPool(Struct, frozen=True, kw_only=True):
-    """A pool whose spec nobody has looked at yet; it may be anything."""
+    """A pool whose spec has not been decoded; it may be anything."""
 
     metadata: ObjectMeta
     spec: Any = None
 
 
 class PoolAdmission:
-    """`known_pools` is the cache's picture, None while there is none."""
+    """`known_pools` are those of the cache, None while it is not synced."""
 
     def __init__(
         self,
@@ -96,12 +96,12 @@ class PoolAdmission:
         return Invalid(overlaps) if overlaps else ALLOWED
 
     async def _other_pools(self) -> Sequence[AddressPool] | None:
-        """As they are now; as the cache has them when the API server does not say; None when nobody knows."""
+        """As the API server has them; as the cache has them if it does not answer; None if it is not synced either."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 return await self._client.list(ADDRESS_POOLS)
         except (ApiError, TimeoutError) as error:
-            self._log.warning("pools are compared with the cache's", why=str(error) or "no answer in time")
+            self._log.warning("comparing with the pools of the cache", error=str(error) or "no answer in time")
             return self._known_pools()
 
 
