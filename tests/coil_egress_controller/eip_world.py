@@ -27,7 +27,7 @@ from coil.eip.gateway_lease import (
     LEASE_LABELS,
     GatewayLease,
     lease_name,
-    read_tenure,
+    parse_gateway_lease,
     render_annotations,
 )
 from coil.eip.lease_renewal import LeaseRenewal, holding, known_term
@@ -114,11 +114,11 @@ class Agent:
         if self._lease is None:
             with suppress(NotFoundError):
                 self._lease = await self._client.get(LEASES, name, namespace=LEASE_NAMESPACE)
-        tenure = None if self._lease is None else tenure_of(self._lease)
+        known_lease = None if self._lease is None else gateway_lease_of(self._lease)
         gateways = self._world.gateways.items()
         own = {gateway.metadata.uid: gateway.status.revision for gateway in gateways}
         known = known_term(gateways, self.node)
-        written = self.renewal.renew(tenure, known_term=known, applied=own, gateways=own).lease
+        written = self.renewal.renew(known_lease, known_term=known, applied=own, gateways=own).lease
         assert written is not None
         sent = self._world.clock()
         document = {
@@ -352,8 +352,8 @@ class KeptCache(MemoryCache[EipPod]):
         return [pod for pod in super()._present() if is_endpoint(pod)]
 
 
-def tenure_of(lease: Lease) -> GatewayLease | None:
-    return read_tenure(
+def gateway_lease_of(lease: Lease) -> GatewayLease | None:
+    return parse_gateway_lease(
         name=lease.metadata.name,
         version=lease.metadata.resource_version,
         holder=lease.spec.holder_identity,

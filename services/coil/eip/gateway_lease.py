@@ -68,7 +68,7 @@ def lease_name(node: NodeName) -> str:
     return f"{LEASE_PREFIX}{node}"
 
 
-def read_tenure(
+def parse_gateway_lease(
     *, name: str, version: str, holder: str, transitions: int, annotations: Mapping[str, str]
 ) -> GatewayLease | None:
     """From the fields of a Lease; None when it is not a node's. Annotations that cannot be read count as absent."""

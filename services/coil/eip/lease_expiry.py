@@ -14,13 +14,13 @@ from coil.eip.gateway_lease import MARGIN, UNKNOWN_FENCE, GatewayLease
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lapse:
-    """A Lease that was silent for too long. To revoke it, replace `tenure` with holder "" and the same term, guarded
+    """A Lease that was silent for too long. To revoke it, replace `lease` with holder "" and the same term, guarded
     by its version. Where there is none, create one with holder "" and `term`. A Conflict means that the agent lives.
     """
 
     node: NodeName
     term: int
-    tenure: GatewayLease | None
+    lease: GatewayLease | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LeaseExpiry:
 
         Ignored: the version that is known, and what is older than what is known.
         """
-        known = self.tenure(lease.node)
+        known = self.lease(lease.node)
         if known is not None and (known.version == lease.version or _order(lease) < _order(known)):
             return
         self._see(lease, now)
@@ -54,10 +54,10 @@ class LeaseExpiry:
         sighting = self._sightings.get(node)
         fence = UNKNOWN_FENCE
         if sighting is not None:
-            if sighting.lapse.tenure is None:
+            if sighting.lapse.lease is None:
                 return
-            term, fence = max(term, sighting.lapse.term), sighting.lapse.tenure.fence
-        lapse = Lapse(node=node, term=term, tenure=None)
+            term, fence = max(term, sighting.lapse.term), sighting.lapse.lease.fence
+        lapse = Lapse(node=node, term=term, lease=None)
         self._sightings[node] = _Sighting(lapse, now + fence + self._margin)
 
     def retain(self, nodes: Collection[NodeName]) -> None:
@@ -65,10 +65,10 @@ class LeaseExpiry:
         for node in self._sightings.keys() - set(nodes):
             del self._sightings[node]
 
-    def tenure(self, node: NodeName) -> GatewayLease | None:
+    def lease(self, node: NodeName) -> GatewayLease | None:
         """What is known of its Lease; None: there is none."""
         sighting = self._sightings.get(node)
-        return None if sighting is None else sighting.lapse.tenure
+        return None if sighting is None else sighting.lapse.lease
 
     def lapsed(self, now: float) -> tuple[Lapse, ...]:
         """What is to be revoked, after a live read (`confirm`)."""
@@ -85,10 +85,10 @@ class LeaseExpiry:
         then an API server that is slow, not the node, may be why the Lease is silent, and it is looked at again later.
         """
         if live is None:
-            if lapse.tenure is not None:
+            if lapse.lease is not None:
                 self.miss(lapse.node, term=lapse.term, now=answered)
                 return False
-        elif lapse.tenure is None or live.version != lapse.tenure.version:
+        elif lapse.lease is None or live.version != lapse.lease.version:
             # Even if it seems older: what was deleted and made again between two events of a watch counts anew.
             self._see(live, answered)
             return False
@@ -102,13 +102,13 @@ class LeaseExpiry:
         return min((sighting.deadline for sighting in self._sightings.values() if _live(sighting)), default=None)
 
     def _see(self, lease: GatewayLease, now: float) -> None:
-        lapse = Lapse(node=lease.node, term=lease.term, tenure=lease)
+        lapse = Lapse(node=lease.node, term=lease.term, lease=lease)
         self._sightings[lease.node] = _Sighting(lapse, now + lease.fence + self._margin)
 
 
 def _live(sighting: _Sighting) -> bool:
     """Whether there is something to revoke."""
-    return sighting.lapse.tenure is None or sighting.lapse.tenure.held
+    return sighting.lapse.lease is None or sighting.lapse.lease.held
 
 
 def _order(lease: GatewayLease) -> tuple[int, bool]:

@@ -7,13 +7,13 @@ Node, which owns it.
 import msgspec
 
 from coil.crd.meta import ObjectMeta, OwnerReference
-from coil.eip.gateway_lease import LEASE_LABELS, GatewayLease, lease_name, read_tenure, render_annotations
+from coil.eip.gateway_lease import LEASE_LABELS, GatewayLease, lease_name, parse_gateway_lease, render_annotations
 from coil.kube.lease_lock import Lease, LeaseSpec
 
 
 def parse_lease(lease: Lease) -> GatewayLease | None:
     """What a Lease says; None where its name is not that of a node's Lease."""
-    return read_tenure(
+    return parse_gateway_lease(
         name=lease.metadata.name,
         version=lease.metadata.resource_version,
         holder=lease.spec.holder_identity,

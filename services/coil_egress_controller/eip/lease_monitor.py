@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
-from coil.eip.gateway_lease import LEASE_LABELS, GatewayLease, lease_name, read_tenure
+from coil.eip.gateway_lease import LEASE_LABELS, GatewayLease, lease_name, parse_gateway_lease
 from coil.eip.lease_expiry import Lapse, LeaseExpiry
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
@@ -82,7 +82,7 @@ class LeaseMonitor:
 
     def lease(self, node: str) -> GatewayLease | None:
         """The node's lease as far as it is known; None: there is none."""
-        return self._expiry.tenure(NodeName(node))
+        return self._expiry.lease(NodeName(node))
 
     def _change_lease(self, old: Lease | None, new: Lease | None) -> None:
         if new is not None:
@@ -94,7 +94,7 @@ class LeaseMonitor:
     def miss(self, node: str, term: int) -> None:
         """There is no lease of `node`, which had `term`: its addresses count as held until they cannot be any more."""
         name = NodeName(node)
-        known = self._expiry.tenure(name)
+        known = self._expiry.lease(name)
         now = self._clock()
         if known is not None or name not in self._heard:
             self._heard[name] = now
@@ -149,7 +149,7 @@ class LeaseMonitor:
             else:
                 self.miss(node, lapse.term)
             return
-        before = self._expiry.tenure(node)
+        before = self._expiry.lease(node)
         due = self._expiry.confirm(lapse, None if live is None else _read(live), asked=asked, answered=answered)
         if not due:
             self._send_if_changed(node, before)
@@ -192,7 +192,7 @@ class LeaseMonitor:
             return None
 
     def _observe(self, lease: GatewayLease) -> None:
-        before = self._expiry.tenure(lease.node)
+        before = self._expiry.lease(lease.node)
         self._heard.setdefault(lease.node, self._clock())
         self._expiry.observe(lease, self._clock())
         self._send_if_changed(lease.node, before)
@@ -202,7 +202,7 @@ class LeaseMonitor:
         self._expiry.retain(self._heard)
 
     def _send_if_changed(self, node: NodeName, before: GatewayLease | None) -> None:
-        after = self._expiry.tenure(node)
+        after = self._expiry.lease(node)
         if after is not before:
             self._heard[node] = self._clock()
         if before is None or after is None or not (before.held and after.held):
@@ -216,7 +216,7 @@ class LeaseMonitor:
 
 def _read(lease: Lease) -> GatewayLease | None:
     metadata, spec = lease.metadata, lease.spec
-    return read_tenure(
+    return parse_gateway_lease(
         name=metadata.name,
         version=metadata.resource_version,
         holder=spec.holder_identity,

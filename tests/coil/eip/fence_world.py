@@ -23,7 +23,7 @@ from coil.eip.gateway_lease import (
     MARGIN,
     GatewayLease,
     lease_name,
-    read_tenure,
+    parse_gateway_lease,
     render_annotations,
 )
 from coil.eip.gateway_status import NodeFacts, as_listed, former_of, plan_policy_status, plan_status
@@ -71,7 +71,7 @@ class Request:
 
     node: NodeName
     base: str | None
-    tenure: GatewayLease
+    lease: GatewayLease
     answer: Callable[[GatewayLease | None], None]
     committed: bool = False
     result: GatewayLease | None = None
@@ -113,9 +113,9 @@ class Server:
         if self.guarded and (None if stored is None else stored.version) != request.base:
             return None
         self.counter += 1
-        written = request.tenure
+        written = request.lease
         # Once through the texts that a Lease has.
-        lease = read_tenure(
+        lease = parse_gateway_lease(
             name=lease_name(request.node),
             version=str(self.counter),
             holder=written.holder,
@@ -198,7 +198,7 @@ class Agent:
             if self.life == life and self.running:
                 self._answered(result, sent)
 
-        self.world.requests.append(Request(node=self.node, base=written.version or None, tenure=written, answer=answer))
+        self.world.requests.append(Request(node=self.node, base=written.version or None, lease=written, answer=answer))
 
     def _answered(self, result: GatewayLease | None, sent: float) -> None:
         if result is None:
@@ -259,7 +259,7 @@ class Controller:
             self.at[node] += 1
             if event is not None:
                 self.sight.observe(event, self.now)
-            elif (known := self.sight.tenure(node)) is not None:
+            elif (known := self.sight.lease(node)) is not None:
                 self.sight.miss(node, term=known.term, now=self.now)
 
     def watch_gateway(self, steps: int) -> None:
@@ -274,17 +274,17 @@ class Controller:
                 self._revoke(lapse)
 
     def _revoke(self, lapse: Lapse) -> None:
-        if lapse.tenure is None:
+        if lapse.lease is None:
             base, written = None, GatewayLease(node=lapse.node, version="", holder="", term=lapse.term, fence=FENCE)
         else:
-            base, written = lapse.tenure.version, replace(lapse.tenure, holder="")
+            base, written = lapse.lease.version, replace(lapse.lease, holder="")
         sight, clock = self.sight, self.clock
 
         def answer(result: GatewayLease | None) -> None:
             if result is not None:
                 sight.observe(result, clock.at(self.world.now))
 
-        self.world.requests.append(Request(node=lapse.node, base=base, tenure=written, answer=answer))
+        self.world.requests.append(Request(node=lapse.node, base=base, lease=written, answer=answer))
 
     def plan(self) -> None:
         """Plan from the caches and send the status."""
@@ -313,7 +313,7 @@ class Controller:
             world.status_requests.append(StatusRequest(base=gateway, status=status, policies=served))
 
     def _fact(self, node: NodeName, gateway: EgressGateway) -> NodeFacts:
-        lease = self.sight.tenure(node)
+        lease = self.sight.lease(node)
         listed = next((entry for entry in gateway.status.node_list if entry.name == node), None)
         if lease is None and listed is not None and any(entry.ipv4 for entry in listed.eips):
             self.sight.miss(node, term=listed.term, now=self.now)

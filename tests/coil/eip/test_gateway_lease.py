@@ -13,7 +13,7 @@ from coil.eip.gateway_lease import (
     UNKNOWN_FENCE,
     GatewayLease,
     lease_name,
-    read_tenure,
+    parse_gateway_lease,
     render_annotations,
 )
 from coil.eip.lease_expiry import LeaseExpiry
@@ -22,7 +22,7 @@ from coil.eip.lease_renewal import LeaseRenewal, claim_term, holding, known_term
 A = NodeName("a")
 
 
-def tenure(version: int, term: int = 1, *, holder: str = "a", fence: float = 0.6) -> GatewayLease:
+def lease(version: int, term: int = 1, *, holder: str = "a", fence: float = 0.6) -> GatewayLease:
     return GatewayLease(node=A, version=str(version), holder=holder, term=term, fence=fence)
 
 
@@ -30,7 +30,7 @@ def tenure(version: int, term: int = 1, *, holder: str = "a", fence: float = 0.6
 def test_annotations_are_read_as_they_are_written(milliseconds: int, applied: dict[str, int]) -> None:
     annotations = render_annotations(fence=milliseconds / 1000, applied=applied)
     assert annotations[ANNOTATION_FENCE] == str(milliseconds)
-    found = read_tenure(name=lease_name(A), version="9", holder="a", transitions=3, annotations=annotations)
+    found = parse_gateway_lease(name=lease_name(A), version="9", holder="a", transitions=3, annotations=annotations)
     assert found == GatewayLease(node=A, version="9", holder="a", term=3, fence=milliseconds / 1000, applied=applied)
 
 
@@ -38,14 +38,14 @@ def test_annotations_are_read_as_they_are_written(milliseconds: int, applied: di
 @pytest.mark.parametrize("applied", ["", "[]", "{", '{"a": "b"}'])
 def test_annotations_that_cannot_be_read_are_absent(fence: str, applied: str) -> None:
     annotations = {ANNOTATION_FENCE: fence, ANNOTATION_APPLIED: applied}
-    found = read_tenure(name="coil-eip-a", version="9", holder="", transitions=3, annotations=annotations)
+    found = parse_gateway_lease(name="coil-eip-a", version="9", holder="", transitions=3, annotations=annotations)
     assert found is not None
     assert (found.fence, dict(found.applied), found.held) == (UNKNOWN_FENCE, {}, False)
 
 
 @pytest.mark.parametrize("name", ["coil-eip-", "coil", "other-a"])
 def test_other_leases_are_nobodys(name: str) -> None:
-    assert read_tenure(name=name, version="9", holder="a", transitions=3, annotations={}) is None
+    assert parse_gateway_lease(name=name, version="9", holder="a", transitions=3, annotations={}) is None
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_other_leases_are_nobodys(name: str) -> None:
     [
         (None, 0, 1),
         (None, 4, 5),
-        (tenure(9, 3), 0, 3),
-        (tenure(9, 3), 3, 3),
-        (tenure(9, 3), 4, 5),
-        (tenure(9, 3, holder=""), 0, 4),
-        (tenure(9, 3, holder=""), 7, 8),
-        (tenure(9, 3, holder="b"), 0, 4),
+        (lease(9, 3), 0, 3),
+        (lease(9, 3), 3, 3),
+        (lease(9, 3), 4, 5),
+        (lease(9, 3, holder=""), 0, 4),
+        (lease(9, 3, holder=""), 7, 8),
+        (lease(9, 3, holder="b"), 0, 4),
     ],
 )
 def test_the_term_of_a_claim(lease: GatewayLease | None, known: int, term: int) -> None:
@@ -103,7 +103,7 @@ def test_an_answer_of_an_earlier_renewal_shortens_nothing_and_one_of_an_earlier_
     renewal.acknowledge(1, sent=100.2, now=100.2)
     assert not renewal.acknowledge(1, sent=100.0, now=100.3)
     assert renewal.remaining(100.3) == pytest.approx(0.5)
-    renew(renewal, tenure(9, 1, holder=""))
+    renew(renewal, lease(9, 1, holder=""))
     assert not renewal.acknowledge(1, sent=100.4, now=100.5)
     assert renewal.term(100.5) is None
 
@@ -111,11 +111,11 @@ def test_an_answer_of_an_earlier_renewal_shortens_nothing_and_one_of_an_earlier_
 @pytest.mark.parametrize(
     ("lease", "written", "ended"),
     [
-        (tenure(9, 1), (1, "9"), ""),
-        (tenure(9, 1, holder=""), (2, "9"), "revoked"),
+        (lease(9, 1), (1, "9"), ""),
+        (lease(9, 1, holder=""), (2, "9"), "revoked"),
         (None, (2, ""), "the Lease was deleted"),
-        (tenure(9, 1, holder="b"), None, "the Lease names b"),
-        (tenure(9, 4), (4, "9"), "the term was changed by another writer"),
+        (lease(9, 1, holder="b"), None, "the Lease names b"),
+        (lease(9, 4), (4, "9"), "the term was changed by another writer"),
     ],
 )
 def test_a_term_ends_by_what_the_lease_says(
@@ -134,12 +134,12 @@ def test_a_lease_is_released_in_its_term_and_only_if_it_is_ours() -> None:
     renewal = LeaseRenewal(A)
     renew(renewal, None)
     renewal.acknowledge(1, sent=100.0, now=100.0)
-    decision = renewal.release(tenure(9, 1), applied={"u": 3}, gateways={"u"})
+    decision = renewal.release(lease(9, 1), applied={"u": 3}, gateways={"u"})
     assert decision.lease is not None
     assert (decision.lease.holder, decision.lease.term, decision.lease.applied) == ("", 1, {"u": 3})
     assert decision.ended == "not needed any more"
     assert renewal.term(100.0) is None
-    for other in (None, tenure(9, 7, holder="b"), tenure(9, 8, holder="")):
+    for other in (None, lease(9, 7, holder="b"), lease(9, 8, holder="")):
         decision = renewal.release(other, applied={}, gateways=())
         assert (decision.lease, decision.ended) == (None, "")
     claimed = renew(renewal, None)
@@ -185,38 +185,38 @@ def test_the_highest_known_term() -> None:
 def test_a_lease_lapses_when_it_does_not_change() -> None:
     sight = LeaseExpiry()
     assert sight.next_deadline() is None
-    sight.observe(tenure(1), 10.0)
-    sight.observe(tenure(1), 10.5)
+    sight.observe(lease(1), 10.0)
+    sight.observe(lease(1), 10.5)
     assert sight.next_deadline() == pytest.approx(10.7)
     assert sight.lapsed(10.69) == ()
-    sight.observe(tenure(2), 10.69)
+    sight.observe(lease(2), 10.69)
     assert sight.lapsed(11.0) == ()
     (lapse,) = sight.lapsed(11.4)
-    assert (lapse.node, lapse.term, lapse.tenure) == (A, 1, tenure(2))
+    assert (lapse.node, lapse.term, lapse.lease) == (A, 1, lease(2))
 
 
 def test_a_revoked_lease_does_not_lapse_and_old_news_do_not_count() -> None:
     sight = LeaseExpiry()
-    sight.observe(tenure(1), 10.0)
-    sight.observe(tenure(3, holder=""), 11.0)
+    sight.observe(lease(1), 10.0)
+    sight.observe(lease(3, holder=""), 11.0)
     assert sight.next_deadline() is None
-    sight.observe(tenure(2), 11.1)
-    assert sight.tenure(A) == tenure(3, holder="")
-    sight.observe(tenure(4, term=2), 11.2)
-    assert sight.tenure(A) == tenure(4, term=2)
-    sight.observe(tenure(3, holder=""), 11.3)
-    assert sight.tenure(A) == tenure(4, term=2)
+    sight.observe(lease(2), 11.1)
+    assert sight.lease(A) == lease(3, holder="")
+    sight.observe(lease(4, term=2), 11.2)
+    assert sight.lease(A) == lease(4, term=2)
+    sight.observe(lease(3, holder=""), 11.3)
+    assert sight.lease(A) == lease(4, term=2)
 
 
 def test_a_missing_lease_lapses_after_the_fence_that_it_had() -> None:
     sight = LeaseExpiry()
-    sight.observe(tenure(1, term=3), 10.0)
+    sight.observe(lease(1, term=3), 10.0)
     sight.miss(A, term=2, now=11.0)
     sight.miss(A, term=2, now=11.5)
     (lapse,) = sight.lapsed(11.71)
-    assert (lapse.tenure, lapse.term) == (None, 3)
-    sight.observe(tenure(7, term=1), 11.8)
-    assert sight.tenure(A) == tenure(7, term=1)
+    assert (lapse.lease, lapse.term) == (None, 3)
+    sight.observe(lease(7, term=1), 11.8)
+    assert sight.lease(A) == lease(7, term=1)
 
 
 def test_one_that_was_never_seen_is_given_long() -> None:
@@ -227,21 +227,21 @@ def test_one_that_was_never_seen_is_given_long() -> None:
 
 def test_only_nodes_that_matter_are_kept() -> None:
     sight = LeaseExpiry()
-    sight.observe(tenure(1), 10.0)
+    sight.observe(lease(1), 10.0)
     sight.retain([A])
-    assert sight.tenure(A) is not None
+    assert sight.lease(A) is not None
     sight.retain([])
-    assert sight.tenure(A) is None
+    assert sight.lease(A) is None
 
 
 @pytest.mark.parametrize(
     ("live", "answered", "due"),
     [
-        (tenure(1), 20.05, True),
-        (tenure(1), 20.2, False),
-        (tenure(2), 20.05, False),
-        (tenure(2, holder=""), 20.05, False),
-        (tenure(2, term=0), 20.05, False),
+        (lease(1), 20.05, True),
+        (lease(1), 20.2, False),
+        (lease(2), 20.05, False),
+        (lease(2, holder=""), 20.05, False),
+        (lease(2, term=0), 20.05, False),
         (None, 20.05, False),
     ],
 )
@@ -249,10 +249,10 @@ def test_a_lapse_is_confirmed_by_a_quick_read_without_change(
     live: GatewayLease | None, answered: float, due: bool
 ) -> None:
     sight = LeaseExpiry()
-    sight.observe(tenure(1), 10.0)
+    sight.observe(lease(1), 10.0)
     (lapse,) = sight.lapsed(20.0)
     assert sight.confirm(lapse, live, asked=20.0, answered=answered) is due
-    assert sight.tenure(A) == live
+    assert sight.lease(A) == live
     # Whatever the answer was: it is not asked for again at once, unless it is to be revoked.
     assert bool(sight.lapsed(answered)) is due
 
@@ -262,5 +262,5 @@ def test_a_missing_lease_is_confirmed_missing() -> None:
     sight.miss(A, term=2, now=0.0)
     (lapse,) = sight.lapsed(20.0)
     assert sight.confirm(lapse, None, asked=20.0, answered=20.0)
-    assert not sight.confirm(lapse, tenure(5), asked=20.0, answered=20.0)
-    assert sight.tenure(A) == tenure(5)
+    assert not sight.confirm(lapse, lease(5), asked=20.0, answered=20.0)
+    assert sight.lease(A) == lease(5)
