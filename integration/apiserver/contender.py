@@ -34,8 +34,8 @@ def timing_of(lease: int) -> LeaderTiming:
 async def assemble(arguments: list[str], page: TextIO, process: Process) -> None:
     kubeconfig, namespace, name, lease = arguments
     client = await process.stack.enter_async_context(KubeClient.connect(Path(kubeconfig)))
-    dead_man = WatchdogThread(clock=boot_clock)
-    process.stack.callback(dead_man.close)
+    watchdog = WatchdogThread(clock=boot_clock)
+    process.stack.callback(watchdog.close)
     elector = LeaderElector(
         name,
         LeaseClaim(
@@ -43,7 +43,7 @@ async def assemble(arguments: list[str], page: TextIO, process: Process) -> None
             identity=new_identity(),
             timing=timing_of(int(lease)),
         ),
-        dead_man=dead_man,
+        watchdog=watchdog,
         metrics=ReconcileMetrics(process.registry),
         log=process.log,
     )

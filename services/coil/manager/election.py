@@ -55,7 +55,7 @@ class Election:
         watchdog = WatchdogThread(clock=boot_clock)
         process.stack.callback(watchdog.close)
         self.identity = claim.identity
-        self._elector = LeaderElector(process.name, claim, dead_man=watchdog, metrics=metrics, log=process.log)
+        self._elector = LeaderElector(process.name, claim, watchdog=watchdog, metrics=metrics, log=process.log)
 
     def holds_lease(self) -> bool:
         """True while no other replica can be leading."""

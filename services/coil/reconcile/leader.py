@@ -9,7 +9,7 @@ Two are never at work, because
   seconds, and renew + grace is shorter than the lease. The deadline is kept apart from the renewal, so a
   call that hangs delays nothing;
 * work that is not over by then dies with the process, and so does a process whose event loop is stuck or
-  that wakes too late from a suspension (see `dead_man`).
+  that wakes too late from a suspension (see `watchdog`).
 
 What remains: a request that the leader sent just before its time was up may be carried out after it. Writes
 are therefore guarded by resource versions, here as in the reconcilers. And a Lease that is deleted by hand
@@ -34,7 +34,7 @@ _LOOK_SECONDS = 0.5
 class LeaderElector:
     """Contends with `claim`; see the module for what it guarantees. One `run` at a time.
 
-    `name` is for metrics and logs. `dead_man` must use the claim's clock. `fatal` ends the process and must
+    `name` is for metrics and logs. `watchdog` must use the claim's clock. `fatal` ends the process and must
     not return.
     """
 
@@ -43,14 +43,14 @@ class LeaderElector:
         name: str,
         claim: LeaseClaim,
         *,
-        dead_man: Watchdog,
+        watchdog: Watchdog,
         metrics: ReconcileMetrics,
         log: FilteringBoundLogger,
         fatal: Callable[[str], NoReturn] = exit_now,
     ) -> None:
         self.name = name
         self._claim = claim
-        self._dead_man = dead_man
+        self._watchdog = watchdog
         self._leading = metrics.leading.labels(name)
         self._log = log.bind(election=name, identity=claim.identity)
         self._fatal = fatal
@@ -103,7 +103,7 @@ class LeaderElector:
         claim = self._claim
         if claim.clock() >= claim.renew_by:
             return False  # the acknowledgement came too late to be worth anything
-        self._dead_man.arm(claim.stop_by)
+        self._watchdog.arm(claim.stop_by)
         self._working = True
         self._leading.set(1)
         self._log.info("leading")
@@ -144,7 +144,7 @@ class LeaderElector:
                 # The claim counts from the sending, so a slow answer must not delay the next renewal as well.
                 pause -= claim.clock() - began
                 if self._working:
-                    self._dead_man.arm(claim.stop_by)
+                    self._watchdog.arm(claim.stop_by)
 
     async def _stop(self, work: asyncio.Task[None], keep: asyncio.Task[None]) -> None:
         """End both tasks, the work before the claim does. A process that is too late for it does not survive."""
@@ -158,7 +158,7 @@ class LeaderElector:
             claim.may_stand = False  # never give a Lease back under a work that still runs
             self._fatal(f"the leader's work for {self.name!r} does not end and its lease expires")
         self._working = False
-        self._dead_man.disarm()
+        self._watchdog.disarm()
         self._leading.set(0)
         if not work.cancelled() and (error := work.exception()) is not None:
             self._log.error("the leader's work failed", error=_text(error))

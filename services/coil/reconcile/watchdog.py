@@ -1,4 +1,4 @@
-"""The dead man's switch of a leader: ends the process when its lease is about to expire unrenewed.
+"""The watchdog of a leader: ends the process when its lease is about to expire unrenewed.
 
 The leader election stops its work in time, but it lives on the event loop, and something else may sit on
 that loop: a system call that does not return, a loop in pure Python. Then neither the renewal nor the
@@ -52,7 +52,7 @@ class WatchdogThread:
             self._deadline = deadline
             self._changed.notify()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="dead-man", daemon=True)
+                self._thread = threading.Thread(target=self._watch, name="lease-watchdog", daemon=True)
                 self._thread.start()
 
     def disarm(self) -> None:

@@ -1,7 +1,7 @@
 """Several simulated processes that contend for one Lease, and a watch over who is at work.
 
 Used by the scenarios and by the random histories. A contender can be killed, suspended (nothing of it
-runs, its dead man's switch included), blocked (its event loop is stuck, its thread is not) or stopped.
+runs, its watchdog included), blocked (its event loop is stuck, its thread is not) or stopped.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Contender:
         self.elector = LeaderElector(
             "test",
             claim,
-            dead_man=self,
+            watchdog=self,
             metrics=ReconcileMetrics(self.registry),
             log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
             fatal=self.die,
@@ -111,7 +111,7 @@ class Contender:
                 # Just after the process wakes, so that its event loop comes first: the harder order.
                 self.election.universe.at(self.loop.suspended_until + 0.001, look)
             else:
-                self.fatal_reason = "dead man"
+                self.fatal_reason = "watchdog"
                 self.loop.kill()
 
         self.election.universe.at(self.loop.universe_time(deadline), look)

@@ -1,4 +1,4 @@
-"""A leader whose event loop gets stuck, run as a process of its own: the dead man's switch must end it."""
+"""A leader whose event loop gets stuck, run as a process of its own: the watchdog must end it."""
 
 import asyncio
 import sys
@@ -43,7 +43,7 @@ async def main() -> None:
     elector = LeaderElector(
         "stuck",
         LeaseClaim(MemoryLock(), identity=new_identity(), timing=TIMING),
-        dead_man=WatchdogThread(clock=boot_clock),
+        watchdog=WatchdogThread(clock=boot_clock),
         metrics=ReconcileMetrics(CollectorRegistry()),
         log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
     )

@@ -398,7 +398,7 @@ class TestTooLate:
         assert election.server.lease.spec.holder_identity == "a"
 
     @pytest.mark.parametrize("seconds", [14.0, 20.0, 1000.0])
-    def test_a_stuck_event_loop_is_ended_by_the_dead_man(self, election: Election, seconds: float) -> None:
+    def test_a_stuck_event_loop_is_ended_by_the_watchdog(self, election: Election, seconds: float) -> None:
         first = election.contender("a")
         election.run(1)
         second = election.contender("b")
@@ -406,7 +406,7 @@ class TestTooLate:
         renewed = election.server.history[-1][0]
         first.block(seconds)
         election.run_until(lambda: not first.loop.alive)
-        assert first.fatal_reason == "dead man"
+        assert first.fatal_reason == "watchdog"
         assert election.universe.now - renewed < TIMING.lease
         election.run_until(lambda: second.running)
 
@@ -415,7 +415,7 @@ class TestTooLate:
         election.run_until(lambda: first.running)
         first.block(1000.0)
         election.run(TIMING.lease)
-        assert first.fatal_reason == "dead man"
+        assert first.fatal_reason == "watchdog"
 
     def test_a_fatal_end_that_only_raises_gives_nothing_back_either(self, election: Election) -> None:
         first = election.contender("a", work=Work(cleanup=1e9))

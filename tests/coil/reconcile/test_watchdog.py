@@ -1,4 +1,4 @@
-"""The dead man's switch: the thread, and a real process whose event loop is stuck."""
+"""The watchdog: the thread, and a real process whose event loop is stuck."""
 
 import subprocess
 import sys
@@ -81,7 +81,7 @@ def test_disarmed_or_closed_it_never_strikes() -> None:
     clock.now = 100.0
     switch.close()
     assert not fatal.called.is_set()
-    assert not [thread for thread in threading.enumerate() if thread.name == "dead-man"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "lease-watchdog"]
 
 
 def test_a_process_with_a_stuck_event_loop_is_ended() -> None:
