@@ -5,11 +5,30 @@ CNI_ARGS the reference implementation's pkg/utils and pkg/types/args.go.
 """
 
 from coil_cni.error import INVALID_ENVIRONMENT, CniError
-from coil_cni.version import SINCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+SUPPORTED = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+"""Versions of the CNI specification, in their order."""
+NEWEST = SUPPORTED[-1]
+
+SINCE = {
+    "ADD": "0.1.0",
+    "DEL": "0.1.0",
+    "CHECK": "0.4.0",
+    "GC": "1.1.0",
+    "STATUS": "1.1.0",
+    "VERSION": "0.1.0",
+}
+"""Command → the first version of SUPPORTED whose configurations may be used with it. VERSION is asked of any."""
+
+
+def allows(version: str, command: str) -> bool:
+    """Whether a network configuration of this (supported) version may be used with the command."""
+    return SUPPORTED.index(version) >= SUPPORTED.index(SINCE[command])
+
 
 _REQUIRED = {
     "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),

@@ -5,9 +5,8 @@ or does not have the command, 7 when a value is not acceptable.
 """
 
 from coil_cni.error import DECODING_FAILURE, INCOMPATIBLE_CNI_VERSION, INVALID_NETWORK_CONFIG, CniError
-from coil_cni.invocation import is_word
+from coil_cni.invocation import NEWEST, SINCE, SUPPORTED, allows, is_word
 from coil_cni.json_text import decode
-from coil_cni.version import NEWEST, SINCE, SUPPORTED, allows
 
 DEFAULT_SOCKET = "/run/coild.sock"
 _ATTACHMENTS = "cni.dev/valid-attachments"

@@ -7,10 +7,9 @@ the exit status says whether there was one.
 import time
 
 from coil_cni.error import INTERNAL, IO_FAILURE, CniError
-from coil_cni.invocation import parse_invocation
+from coil_cni.invocation import NEWEST, SUPPORTED, parse_invocation
 from coil_cni.json_text import encode
 from coil_cni.netconf import parse_netconf, read_version
-from coil_cni.version import NEWEST, SUPPORTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coil_cni.version import NEWEST
+from coil_cni.invocation import NEWEST
 from integration.image.build import REPOSITORY
 from integration.image.rootfs import Container, Rootfs
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from coil_cni.error import INTERNAL, NOT_AVAILABLE, TRY_AGAIN_LATER
-from coil_cni.version import SUPPORTED
+from coil_cni.invocation import SUPPORTED
 from integration.netns.netns import Netns
 from integration.plugin.daemon import Daemon
 from integration.plugin.executable import plugin_executable

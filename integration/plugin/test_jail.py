@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from coil_cni.version import NEWEST
+from coil_cni.invocation import NEWEST
 from integration.plugin.jail import CONFLIST, SOCKET, Jail
 from tests.coil_cni.edges import ENVIRON, NETCONF
 from tests.coil_cni.foreign_server import Handler, abort, foreign_server

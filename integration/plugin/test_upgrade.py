@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 import coil_cni
-from coil_cni.version import NEWEST
+from coil_cni.invocation import NEWEST
 from coil_installer.node_files import uninstall
 from integration.plugin.executable import plugin_executable
 from integration.plugin.jail import Jail

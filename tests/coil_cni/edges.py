@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coil_cni.grpc import connect
+from coil_cni.invocation import SUPPORTED
 from coil_cni.plugin import Edges, run
-from coil_cni.version import SUPPORTED
 
 POD_ARGS = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0;K8S_POD_INFRA_CONTAINER_ID=c0ffee;K8S_POD_UID=1"
 ENVIRON = {

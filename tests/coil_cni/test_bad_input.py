@@ -15,7 +15,7 @@ from coil_cni.error import (
     NOT_AVAILABLE,
     TRY_AGAIN_LATER,
 )
-from coil_cni.version import SUPPORTED
+from coil_cni.invocation import SUPPORTED
 from tests.coil_cni.edges import ENVIRON, NETCONF, POD_ARGS, run_plugin
 
 CONF = json.dumps(NETCONF).encode()

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from coil_cni.error import NOT_AVAILABLE, TRY_AGAIN_LATER
-from coil_cni.version import SINCE, SUPPORTED
+from coil_cni.invocation import SINCE, SUPPORTED
 from tests.coil_cni.damage import damaged_call
 from tests.coil_cni.edges import ENVIRON, NETCONF, run_plugin
 from tests.coil_cni.test_result import OLD, OLDEST, RESULT

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import coil_cni
-from coil_cni.version import NEWEST
+from coil_cni.invocation import NEWEST
 from tests.coil_cni.edges import ENVIRON, NETCONF
 
 SOURCES = str(Path(coil_cni.__file__).parent.parent)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coil_cni.version import NEWEST, SINCE, SUPPORTED, allows
+from coil_cni.invocation import NEWEST, SINCE, SUPPORTED, allows
 from tests.coil_cni.edges import ENVIRON, run_plugin
 
 VERSION = {"CNI_COMMAND": "VERSION"}

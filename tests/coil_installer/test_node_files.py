@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coil_cni.version import SUPPORTED
+from coil_cni.invocation import SUPPORTED
 from coil_installer import node_files
 from coil_installer.durable_file import write_file
 from coil_installer.node_files import install, uninstall

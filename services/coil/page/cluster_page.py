@@ -17,14 +17,11 @@ from coil.page.cluster_document import (
     RequestDocument,
     RequestState,
 )
-from coil.page.frame import PATH, Frame, render_page
+from coil.page.frame import PATH, Frame, render_page, render_since, render_table, render_tile, render_tiles
 from coil.page.grid import Share, render_bar, render_meter
 from coil.page.markup import Content, Html, tag
-from coil.page.pool_drawing import PoolDrawing, find_blocks
+from coil.page.pool_drawing import PoolDrawing, find_blocks, render_sparkline
 from coil.page.query import Query
-from coil.page.sparkline import render_sparkline
-from coil.page.table import render_since, render_table
-from coil.page.tile import render_tile, render_tiles
 from coil.page.wording import age_text, count_text, noun, percent_text, span_text
 
 TABLE_ROWS = 500

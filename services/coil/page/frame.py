@@ -1,6 +1,7 @@
-"""The document around a page: head, search, sign of life, and the policy that a server must send with it."""
+"""The document around a page: head, search, sign of life, tiles and tables, and the policy that a server must send."""
 
 from base64 import b64encode
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -9,7 +10,7 @@ from coil.page.markup import Content, Html, tag
 from coil.page.query import LENGTH, Query
 from coil.page.script import SCRIPT
 from coil.page.style import STYLE
-from coil.page.wording import clock_text, stamp
+from coil.page.wording import age_text, clock_text, count_text, stamp
 
 PATH = "/ip-manager"
 
@@ -105,3 +106,38 @@ def _render_search(frame: Frame) -> Html:
     )
     label = tag("label", box, tag("kbd", "/", title="press / to search", aria_hidden="true"))
     return tag("form", label, tag("output", frame.found), class_="search", role="search", action=PATH)
+
+
+LONG = 6
+"""Letters of a number that a tile has room for in large type."""
+
+
+def render_tiles(tiles: Iterable[Content]) -> Html:
+    return tag("dl", tiles, class_="tiles")
+
+
+def render_tile(name: str, amount: int, *, mark: str = "", note: str = "") -> Html:
+    """`mark` is the state that the number counts, to be seen as in a grid."""
+    key = tag("i", class_=f"key {mark}") if mark else None
+    small = tag("small", note) if note else None
+    number = count_text(amount)
+    figure = tag("dd", number, small, class_="long" if len(number) > LONG else None)
+    return tag("div", tag("dt", key, name), figure, class_="tile")
+
+
+def render_table(heads: Sequence[str], rows: Iterable[Sequence[Content]], *, caption: str) -> Html:
+    """A table that scrolls sideways by itself when the window is narrow. The first cell of a row is its head."""
+    head = tag("thead", tag("tr", (tag("th", name, scope="col") for name in heads)))
+    body = tag("tbody", (tag("tr", tag("th", row[0], scope="row"), map(_cell, row[1:])) for row in rows))
+    table = tag("table", tag("caption", caption), head, body)
+    # It can be scrolled, so it must be reachable by keyboard.
+    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def render_since(since: datetime, now: datetime) -> Html:
+    """How long ago, with the moment itself behind it."""
+    return tag("time", age_text(since, now), datetime=stamp(since), title=clock_text(since))
+
+
+def _cell(content: Content) -> Html:
+    return tag("td", content)

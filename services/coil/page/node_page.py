@@ -6,7 +6,7 @@ Bounded whatever the node holds, by `block_drawing` and by `TABLE_ROWS`; search 
 from collections.abc import Iterable
 
 from coil.page.block_drawing import SHORT_ID, BlockDrawing, counts_text
-from coil.page.frame import Frame, render_page
+from coil.page.frame import Frame, render_page, render_since, render_table, render_tile, render_tiles
 from coil.page.grid import Share, render_bar
 from coil.page.markup import Content, Html, tag
 from coil.page.node_document import (
@@ -18,8 +18,6 @@ from coil.page.node_document import (
     PoolDocument,
 )
 from coil.page.query import Query, host_network
-from coil.page.table import render_since, render_table
-from coil.page.tile import render_tile, render_tiles
 from coil.page.wording import count_text, noun
 
 TABLE_ROWS = 500
