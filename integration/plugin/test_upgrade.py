@@ -31,7 +31,7 @@ def newer(tmp_path: Path) -> Path:
     source = shutil.copytree(
         Path(coil_cni.__file__).parent, tmp_path / "coil_cni", ignore=shutil.ignore_patterns("__pycache__")
     )
-    with (source / "version.py").open("a") as file:
+    with (source / "invocation.py").open("a") as file:
         file.write('SUPPORTED = ("9.9.9",)\n')
     return plugin_executable(source)
 
