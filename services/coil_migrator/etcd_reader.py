@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
+from coil.runtime.log import describe_error
+
 Answer = TypeVar("Answer")
 
 PAGE = 500
@@ -129,7 +131,7 @@ class EtcdReader:
             try:
                 body = await self._post(endpoint, path, question)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                silent.append(f"{endpoint}: {str(error) or type(error).__name__}")
+                silent.append(f"{endpoint}: {describe_error(error)}")
                 continue
             # The others may be another cluster's, or behind: one read is one member's.
             self._endpoints = (endpoint,)

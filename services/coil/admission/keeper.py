@@ -152,6 +152,6 @@ class CertificateKeeper:
             return
         self._trouble = trouble
         if trouble:
-            self._log.warning("certificates are not as they should be", why=trouble)
+            self._log.warning("certificates are not as they should be", error=trouble)
         else:
             self._log.info("certificates are as they should be")

@@ -135,7 +135,7 @@ class SelfManagedIdentity:
         try:
             return parse_identity(stored.data or {})
         except CertificateError as error:
-            self._log.warning("the Secret with the certificates is not usable and is replaced", why=str(error))
+            self._log.warning("the Secret with the certificates is not usable and is replaced", error=str(error))
             return None
 
     async def _write(self, stored: Secret | None, planned: Identity) -> None:

@@ -119,12 +119,12 @@ class _RequestLimiter:
             return self._refuse(request, 500, "the review failed; the log of the webhook's server says why")
         self._metrics.reviews.labels(request.path, _name(verdict)).inc()
         if not isinstance(verdict, Allowed):
-            self._log.info("refused", path=request.path, name=review.name, why=_reason(verdict))
+            self._log.info("refused", path=request.path, name=review.name, reason=_reason(verdict))
         return web.Response(body=encode_review(review, verdict), content_type=JSON)
 
     def _refuse(self, request: web.Request, status: int, text: str) -> web.Response:
         self._metrics.reviews.labels(request.path, "error").inc()
-        self._log.warning("a request was not answered", path=request.path, status=status, why=text)
+        self._log.warning("a request was not answered", path=request.path, status=status, error=text)
         return web.Response(status=status, text=text + "\n")
 
 

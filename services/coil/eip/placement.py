@@ -115,8 +115,8 @@ class _Work:
 
     def settle(self) -> None:
         """Give a node to what has lost its own, the heaviest first, as then the loads come out most alike."""
-        homeless = [binding for binding in self._book.bindings if not binding.settled]
-        for binding in sorted(homeless, key=lambda binding: -len(binding.policies)):
+        unplaced = [binding for binding in self._book.bindings if not binding.settled]
+        for binding in sorted(unplaced, key=lambda binding: -len(binding.policies)):
             self._settle(binding, self._nodes.choose(len(binding.policies)))
         for policy, node in self._own.items():
             if node is None:

@@ -204,7 +204,7 @@ class EventRecorder:
 
     def _drop(self, drop: Drop, statement: Statement) -> None:
         self._metrics.drops.labels(drop.value).inc()
-        self._log.debug("event dropped", why=drop.value, reason=statement.reason, subject=statement.subject.name)
+        self._log.debug("event dropped", dropped=drop.value, reason=statement.reason, subject=statement.subject.name)
 
 
 def _fit(message: str) -> str:

@@ -140,5 +140,5 @@ async def keep_serving(
                 await asyncio.get_running_loop().create_future()
         except ListenError as error:
             if attempt == 0:
-                log.warning("no inspection for now, trying again", why=str(error))
+                log.warning("no inspection for now, trying again", error=str(error))
         await asyncio.sleep(backoff.delay(attempt, lambda: 0.0))

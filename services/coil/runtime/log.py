@@ -79,6 +79,11 @@ class _Sink:
     debug = info = warning = error = critical = exception = msg = log = write
 
 
+def describe_error(error: BaseException) -> str:
+    """What stands under the key `error` in the log: the message, or the class where an exception has none."""
+    return str(error) or type(error).__name__
+
+
 def _adopt_standard_logging(
     stream: TextIO, *, level: int, process: str, before: list[Processor], render: Processor
 ) -> None:

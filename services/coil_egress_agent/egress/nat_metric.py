@@ -47,7 +47,7 @@ class NatReading:
             except ROUTER_ERRORS as error:
                 report = self._log.debug if str(error) == trouble else self._log.warning
                 trouble = str(error)
-                report("counters not read", why=trouble)
+                report("counters not read", error=trouble)
             await asyncio.sleep(READ_SECONDS)
 
 

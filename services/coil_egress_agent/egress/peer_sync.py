@@ -35,6 +35,7 @@ from coil.kernel.family import IPAddress
 from coil.nat.error import NAT_ERRORS
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.queue import QueueEmptyError, WorkQueue
+from coil.runtime.log import describe_error
 from coil_egress_agent.egress.client_index import ClientIndex
 
 CALL_SECONDS: Final = 60.0
@@ -252,7 +253,7 @@ class PeerSync:
         except ROUTER_ERRORS as error:
             self._trouble = _sentence(error)
             delay = self._queue.retry(_EVERYTHING)
-            self._log.error("the kernel cannot be set up", why=self._trouble, retry_in=round(delay, 2))
+            self._log.error("the kernel cannot be set up", error=self._trouble, retry_in=round(delay, 2))
             return
         wanted = set(self._clients)
         if self._awaited is None:
@@ -326,7 +327,7 @@ class PeerSync:
         self._refusals[address] = (count + 1, reason)
         delay = self._queue.retry(str(address))
         report = self._log.debug if reason == before else self._log.warning
-        report("peer refused", peer=str(address), doing=operation.value, why=reason, retry_in=round(delay, 2))
+        report("peer refused", peer=str(address), doing=operation.value, error=reason, retry_in=round(delay, 2))
         if self._awaited and self._peers and count + 1 >= PATIENCE:
             # One that the kernel will never take must not keep the router from serving the others.
             self._awaited.discard(address)
@@ -335,4 +336,4 @@ class PeerSync:
 def _sentence(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"the kernel has not answered for {CALL_SECONDS:.0f} s"
-    return str(error) or type(error).__name__
+    return describe_error(error)

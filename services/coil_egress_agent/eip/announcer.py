@@ -101,4 +101,4 @@ class Announcer:
                 await bounded(self._overlay.announce(list(addresses), is_held=self._is_held))
         except KERNEL_ERRORS as error:
             # The next moment is the next attempt.
-            self._log.warning("addresses not announced", addresses=[str(a) for a in addresses], why=sentence(error))
+            self._log.warning("addresses not announced", addresses=[str(a) for a in addresses], error=sentence(error))

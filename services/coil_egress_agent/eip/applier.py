@@ -175,7 +175,7 @@ class Applier:
                 self._look_at_overlay = self._look_at_tables = True
                 self._deps.tracker.put_back(snapshot)
                 self.trouble = sentence(error)
-                self._log.error("the kernel is not what it should be", why=self.trouble)
+                self._log.error("the kernel is not what it should be", error=self.trouble)
                 pause = RETRY_BACKOFF.delay(attempt, self._random)
                 attempt += 1
                 await asyncio.sleep(pause)

@@ -94,7 +94,7 @@ class ConnectionProber:
             await bounded(self._flows.forget(unfit))
         except KERNEL_ERRORS as error:
             self._metrics.count_failure()
-            self._log.warning("connections not helped onto their new way", why=sentence(error))
+            self._log.warning("connections not helped onto their new way", error=sentence(error))
             return
         self._metrics.count_forgotten(len(unfit))
         self._count += 1
@@ -127,7 +127,7 @@ class ConnectionProber:
         except KERNEL_ERRORS as error:
             # The next moment is the next attempt.
             self._metrics.count_failure()
-            self._log.warning("pods not nudged", connections=len(flows), why=sentence(error))
+            self._log.warning("pods not nudged", connections=len(flows), error=sentence(error))
 
 
 def _remedy(moved: Sequence[PathChanges], flow: Flow) -> Remedy:

@@ -82,7 +82,7 @@ class EipDevice:
             if isinstance(off, Exception):
                 pause = RETRY_BACKOFF.delay(attempt, self._random)
                 attempt += 1
-                self._log.error("addresses not withdrawn", why=sentence(off), retry_in=round(pause, 2))
+                self._log.error("addresses not withdrawn", error=sentence(off), retry_in=round(pause, 2))
                 await asyncio.sleep(pause)
                 self._ended.set()
             else:

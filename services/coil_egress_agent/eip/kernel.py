@@ -15,6 +15,7 @@ from coil.kernel.parent import ParentLink
 from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
+from coil.runtime.log import describe_error
 
 R = TypeVar("R")
 
@@ -35,7 +36,7 @@ def sentence(error: Exception) -> str:
     """What to log of it."""
     if isinstance(error, TimeoutError):
         return f"the kernel has not answered for {CALL_SECONDS:.0f} s"
-    return str(error) or type(error).__name__
+    return describe_error(error)
 
 
 class Overlay(Protocol):

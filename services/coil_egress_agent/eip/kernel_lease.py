@@ -52,7 +52,7 @@ class KernelLease:
         try:
             await bounded(self._tables.refresh(lambda: 0.0))
         except KERNEL_ERRORS as error:
-            self._log.warning("kernel timeouts not cleared", why=sentence(error))
+            self._log.warning("kernel timeouts not cleared", error=sentence(error))
 
     async def run(self) -> None:
         """Refresh the timeouts after each renewal, the latest one counting, until cancelled."""
@@ -69,7 +69,7 @@ class KernelLease:
                 reason = sentence(error)
                 report = self._log.debug if reason == self._trouble else self._log.warning
                 self._trouble = reason
-                report("kernel timeouts not refreshed", why=reason)
+                report("kernel timeouts not refreshed", error=reason)
                 self.broken.set()
 
     def _remaining(self) -> float:

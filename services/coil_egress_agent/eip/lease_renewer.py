@@ -30,6 +30,7 @@ from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFou
 from coil.kube.lease_lock import Lease, ResourceLock
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.claim import boot_clock
+from coil.runtime.log import describe_error
 from coil_egress_agent.eip.metric import LeaseMetrics, Renewal
 from coil_egress_agent.eip.node_lease import parse_lease, render_lease
 
@@ -296,7 +297,7 @@ class LeaseRenewer:
         if not reason:
             return
         report = self._log.info if reason == RELEASED else self._log.warning
-        report("lease not held any more", term=term, why=reason, trouble=self.trouble)
+        report("lease not held any more", term=term, reason=reason, trouble=self.trouble)
         self._metrics.set_term(term or 0, held=False)
         self._held.clear()
         for listener in self._term_listeners:
@@ -307,9 +308,9 @@ class LeaseRenewer:
         if isinstance(error, TimeoutError):
             text = f"the API server has not answered for {self._timing.call:.3g} s"
         else:
-            text = str(error) or type(error).__name__
+            text = describe_error(error)
         quiet = text == self.trouble or isinstance(error, (ConflictError, AlreadyExistsError))
-        (self._log.debug if quiet else self._log.warning)("lease not renewed", why=text, retry_in=round(pause, 3))
+        (self._log.debug if quiet else self._log.warning)("lease not renewed", error=text, retry_in=round(pause, 3))
         self.trouble = text
 
     def _stamp(self) -> str:

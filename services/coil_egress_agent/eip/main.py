@@ -32,7 +32,7 @@ from coil.manager.manager import Manager
 from coil.netlink.conntrack import FlowTable
 from coil.netlink.overlay import OverlayNetwork
 from coil.runtime.flag import parse_settings
-from coil.runtime.log import make_logger
+from coil.runtime.log import describe_error, make_logger
 from coil.runtime.process import Process, run
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.applier import Applier, Deps
@@ -172,7 +172,7 @@ async def _resync(settings: Settings, applier: Applier, *, log: FilteringBoundLo
             try:
                 await ensure_shim(forward_shim(table_options(settings)))
             except OSError as error:
-                log.error("no way through iptables' FORWARD", why=str(error) or type(error).__name__)
+                log.error("no way through iptables' FORWARD", error=describe_error(error))
         await asyncio.sleep(settings.resync_interval * (1 - 0.2 * random.random()))  # noqa: S311 - a spread
         applier.look_around()
 
@@ -220,7 +220,7 @@ async def _clean_up(settings: Settings) -> int:
         async with OverlayNetwork(tunnel=DEVICE) as overlay, KernelTables(options) as tables:
             await clean_node(overlay, tables, options=options)
     except KERNEL_ERRORS as error:
-        log.error("not everything was undone", why=str(error) or type(error).__name__)
+        log.error("not everything was undone", error=describe_error(error))
         return 1
     log.info("everything is undone")
     return 0

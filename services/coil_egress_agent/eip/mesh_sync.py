@@ -69,7 +69,7 @@ class MeshSync:
         except (MeshError, ValueError, *KERNEL_ERRORS) as error:
             text = sentence(error)
             report = self._log.debug if text == self.trouble else self._log.warning
-            report("the mesh cannot be made", why=text)
+            report("the mesh cannot be made", error=text)
             self.trouble = text
             self._reporter.tell(MeshReport(working=False, parent=self._parent))
         else:
@@ -93,7 +93,7 @@ class MeshSync:
                 # A node that carries nothing needs nobody to ask for its addresses.
                 if carrier:
                     raise
-                self._log.info("this node could carry no addresses", why=str(error))
+                self._log.info("this node could carry no addresses", error=str(error))
         return vxlan
 
     async def _find_parent(self, choices: Sequence[IPAddress]) -> ParentLink:

@@ -18,6 +18,7 @@ from coil.kernel.parent import ParentLink
 from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff
+from coil.runtime.log import describe_error
 from coil_egress_agent.eip.mesh import parent_texts
 
 RETRY_BACKOFF: Final = Backoff(base=0.2, cap=30.0)
@@ -113,9 +114,7 @@ class TunnelReporter:
             except (ApiError, TimeoutError) as error:
                 pause = RETRY_BACKOFF.delay(attempt, self._random)
                 attempt += 1
-                self._log.warning(
-                    "tunnel status not written", why=str(error) or type(error).__name__, retry_in=round(pause, 2)
-                )
+                self._log.warning("tunnel status not written", error=describe_error(error), retry_in=round(pause, 2))
                 await asyncio.sleep(pause)
                 self._changed.set()
 

@@ -45,7 +45,7 @@ async def choose_version(
         try:
             return select_version(await client.served_versions(POLICY_GROUP))
         except ApiError as error:
-            log.warning("waiting for the API server", why=str(error))
+            log.warning("waiting for the API server", error=str(error))
             await sleep(RETRY.delay(attempt, random))
             attempt += 1
 

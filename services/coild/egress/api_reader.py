@@ -54,7 +54,7 @@ class APIReader:
         except (ApiError, TimeoutError, ValueError) as error:
             reason = str(error) or "no answer in time"
             self._log.warning(
-                "API server did not return an object", kind=resource.kind, namespace=namespace, name=name, why=reason
+                "API server did not return an object", kind=resource.kind, namespace=namespace, name=name, error=reason
             )
             what = f"{resource.kind} {namespace}/{name}"
             raise NoAnswerError(f"the API server did not return {what}: {reason}") from error

@@ -257,16 +257,16 @@ class EgressClients:
         if client.has(spec) and not is_unprepared:
             return
         families = sorted({Family.of(address) for address in client.site.addresses})
-        outfit = PodTunnelSpec(
+        tunnels = PodTunnelSpec(
             spec=None if client.has(spec) else spec,
             sysctls=plan_router_sysctls(families) if is_unprepared else None,
         )
-        if outfit.spec is not None:
+        if tunnels.spec is not None:
             client.applied = None  # until it is done nobody knows
         with self._report.metrics.timed(occasion):
-            problems = await self._tunnels.make(outfit, where)
+            problems = await self._tunnels.make(tunnels, where)
         client.prepared = client.prepared or is_unprepared
-        if outfit.spec is not None:
+        if tunnels.spec is not None:
             client.applied = spec
             unusable = tuple(
                 EgressProblem(ProblemReason.UNUSABLE, str(problem), unserved=problem.unserved) for problem in problems

@@ -188,7 +188,7 @@ async def test_a_port_that_is_taken_is_tried_again() -> None:
             keeping = asyncio.create_task(keep_serving(taken, pages.pages, log=log, backoff=backoff))
             method, event = await said.get()
             assert method == "warning"
-            assert str(taken) in event["why"]
+            assert str(taken) in event["error"]
         # Meanwhile it may have failed many times, and said nothing more.
         assert await said.get() == ("info", {"event": "inspection", "url": f"http://{taken}/ip-manager"})
         async with aiohttp.ClientSession() as client, client.get(f"http://{taken}/ip-manager") as answer:

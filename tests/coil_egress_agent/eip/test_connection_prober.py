@@ -161,7 +161,7 @@ async def test_what_is_refused_is_told(call: str) -> None:
         stage.journal.refuse = {call}
         stage.move(moved(PODS[0]))
         await asyncio.sleep(0.1)
-        assert [entry["log_level"] for entry in stage.logged.entries if "why" in entry] == ["warning"]
+        assert [entry["log_level"] for entry in stage.logged.entries if "error" in entry] == ["warning"]
         assert stage.value("nudge_failures") == 1
         stage.journal.refuse = set()
         await asyncio.sleep(1)
