@@ -14,7 +14,13 @@ nox.options.sessions = [
     "types",
     "contracts",
     "unit",
-    "lanes",
+    "kernel",
+    "image",
+    "apiserver",
+    "soak",
+    "eip",
+    "egress",
+    "cluster",
     "access",
 ]
 
@@ -64,12 +70,6 @@ def contracts(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Pure code and shells with fakes; no root needed."""
     run_pytest(session, "--numprocesses=auto", "tests")
-
-
-@nox.session
-def lanes(session: nox.Session) -> None:
-    """The sessions that take minutes, two at a time: kernel, image, apiserver, soak, cluster | egress, eip."""
-    session.run(PYTHON, "-m", "integration.lanes")
 
 
 @nox.session
