@@ -16,8 +16,7 @@ from typing import Any
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, BlockRequestSpec, Pending
-from coil.crd.builtin import NODES
-from coil.crd.event import CLUSTER_EVENT_NAMESPACE, EVENTS, Event
+from coil.crd.builtin import CLUSTER_EVENT_NAMESPACE, EVENTS, NODES, Event
 from coil.crd.meta import ObjectMeta, OwnerReference
 from coil.crd.names import FINALIZER, NodeName, PoolName
 from coil.crd.resource import Resource

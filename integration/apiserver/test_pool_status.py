@@ -8,7 +8,7 @@ import pytest
 
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPoolStatus, Usage
 from coil.crd.block_request import Refused
-from coil.crd.event import Event
+from coil.crd.builtin import Event
 from coil.crd.names import PoolName
 from coil.kube.client import KubeClient
 from coil.kube.watch import Modified

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 from typing import Final
 from zlib import crc32
 
-from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpointSlice
+from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EgressEndpointSlice
 from coil.kube.client import KubeClient
 from coil.kube.watch import Added, Deleted, Modified
 from integration.bench.bare_client import BareClient, Call

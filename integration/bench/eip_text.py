@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EGRESS_GATEWAY_POLICIES
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
-from coil.crd.eip_names import LABEL_POLICY
+from coil.crd.names import LABEL_POLICY
 from coil.crd.resource import Resource
 from integration.bench.bare_client import MERGE_PATCH, Call
 from integration.bench.eip_crowd import PODS, destinations, eip_address, pod_address, policy_ref

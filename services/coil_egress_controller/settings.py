@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from coil.admission.settings import AdmissionSettings
-from coil.crd.eip_names import SLICE_ENDPOINTS
+from coil.crd.names import SLICE_ENDPOINTS
 from coil.manager.election import ElectionSettings
 from coil.runtime.duration import parse_period
 from coil.runtime.eip_lease import EipLeaseSettings

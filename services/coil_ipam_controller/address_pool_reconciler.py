@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd import finalizer
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.block_request import Refused
+from coil.crd.meta import plan_add_finalizer, plan_remove_finalizer
 from coil.crd.names import LABEL_POOL
 from coil.ipam.index_set import IndexSet
 from coil.kube.api_client import ApiClient
@@ -65,11 +65,11 @@ class AddressPoolReconciler:
         judgement = judge_pool(pool, self._caches.pools.items())
         if isinstance(judgement, Refused):
             self._log.warning("pool gives no blocks", pool=pool.name, reason=judgement.message)
-        if (patch := finalizer.plan_add(pool.metadata)) is not None:
+        if (patch := plan_add_finalizer(pool.metadata)) is not None:
             await self._client.patch(ADDRESS_POOLS, pool.name, patch)
 
     async def _let_go(self, pool: AddressPool) -> Result:
-        patch = finalizer.plan_remove(pool.metadata)
+        patch = plan_remove_finalizer(pool.metadata)
         if patch is None or self._caches.blocks.by_index(BY_POOL, pool.name):
             return DONE
         # Once the cache shows the deletion no further creation begins, as the other controller reads the same cache.

@@ -20,8 +20,7 @@ import msgspec
 from coil.crd.address_block import AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
-from coil.crd.finalizer import with_finalizer
-from coil.crd.meta import OwnerReference
+from coil.crd.meta import OwnerReference, with_finalizer
 from coil.crd.names import FINALIZER, GROUP, LABEL_NODE, LABEL_POOL
 from coil.ipam.layout import PlannedBlock, PoolLayout, parse_block_index
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd import finalizer
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
 from coil.crd.builtin import NODES, Node
+from coil.crd.meta import plan_remove_finalizer
 from coil.crd.names import NodeName, is_object_name
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
@@ -120,7 +120,7 @@ class NodeReconciler:
         try:
             await self._client.delete(ADDRESS_BLOCKS, block.name, uid=block.metadata.uid)
             live = await self._client.get(ADDRESS_BLOCKS, block.name)
-            patch = finalizer.plan_remove(live.metadata)
+            patch = plan_remove_finalizer(live.metadata)
             if live.metadata.uid == block.metadata.uid and patch is not None:
                 await self._client.patch(ADDRESS_BLOCKS, block.name, patch)
         except NotFoundError:

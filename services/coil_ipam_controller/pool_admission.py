@@ -27,11 +27,10 @@ from coil.admission.review import (
 )
 from coil.admission.server import Judge
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
-from coil.crd.field_error import FieldError
-from coil.crd.finalizer import with_finalizer
-from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.meta import ObjectMeta, Struct, with_finalizer
 from coil.crd.names import FINALIZER
 from coil.crd.pool_validation import validate_disjoint, validate_pool, validate_pool_update
+from coil.crd.validation import FieldError
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError
 

@@ -19,9 +19,9 @@ from coil.crd.address_pool import (
     PoolObstacle,
 )
 from coil.crd.block_request import RefusalReason, Refused
-from coil.crd.field_error import render_errors, render_names
 from coil.crd.names import BlockName
 from coil.crd.pool_validation import validate_disjoint
+from coil.crd.validation import render_errors, render_names
 from coil.ipam.layout import InvalidPoolError, PoolLayout, parse_layout
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject

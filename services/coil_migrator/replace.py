@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.builtin import PODS, Pod
-from coil.crd.field_error import render_names
 from coil.crd.names import LABEL_RESERVED, RESERVED
+from coil.crd.validation import render_names
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from coil_migrator.departure import wait_gone

@@ -17,8 +17,7 @@ from coil.admission.review import (
     Verdict,
     decode_review,
 )
-from coil.crd.access_review import SUBJECT_ACCESS_REVIEWS
-from coil.crd.builtin import NAMESPACES
+from coil.crd.builtin import NAMESPACES, SUBJECT_ACCESS_REVIEWS
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.resource import HasMetadata, Resource

@@ -16,9 +16,8 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from coil.crd.builtin import NAMESPACES, NODES
-from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.names import NodeName
 from coil.crd.resource import Resource

@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 
 from coil.crd.builtin import PodIP, PodStatus
 from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicy, EgressGatewayPolicySpec
-from coil.crd.meta import ObjectMeta
+from coil.crd.meta import LabelSelector, ObjectMeta, Requirement
 from coil.crd.resource import object_key
-from coil.crd.selector import LabelSelector, Requirement
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, EndpointIndex, LabelMeta
 from tests.coil.kube.memory_api import MemoryApi
 from tests.coil_egress_controller.scene import MemoryCache

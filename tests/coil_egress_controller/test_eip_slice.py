@@ -4,8 +4,7 @@ import math
 
 import msgspec
 
-from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpointSlice
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EGRESS_GATEWAY_POLICIES, EgressEndpointSlice
 from coil.kube.errors import NamespaceTerminatingError, UnavailableError
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, EipPod
 from tests.coil_egress_controller.eip_world import World, play

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from coil.crd.event import EventType
+from coil.crd.builtin import EventType
 from coil.reconcile.event_series import EventSubject
 
 

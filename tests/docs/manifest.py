@@ -12,9 +12,9 @@ from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_validation import validate_egress
 from coil.crd.eip_validation import validate_gateway, validate_policy
-from coil.crd.field_error import FieldError
 from coil.crd.pool_validation import validate_pool
 from coil.crd.schema import definitions
+from coil.crd.validation import FieldError
 from integration.pod_template_schema import pod_template_schema
 from tests.coil.crd.cel import judge
 from tests.coil.crd.structural import faults

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from coil.crd.field_error import FieldError, render_errors
 from coil.crd.meta import Struct
+from coil.crd.validation import FieldError, render_errors
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"

@@ -1,11 +1,25 @@
-"""Networks as manifests write them: `address/prefix length`, host bits unset where nothing else is said.
+"""Networks and ranges of addresses as manifests write them. Errors are ValueError with a message fit for a user.
 
-Stricter than `ipaddress` on purpose: a bare address, a netmask (`/255.255.0.0`) or a zone (`%eth0`) is not a
-CIDR to the Go programs that read the same manifests. Errors are ValueError with a message fit for a user.
+`parse_cidr` and its like are stricter than `ipaddress` on purpose: a bare address, a netmask (`/255.255.0.0`) or a zone
+(`%eth0`) is not a CIDR to the Go programs that read the same manifests. Host bits are unset where nothing else is said.
+
+A gateway's range is an address, `first-last`, or a network. As a `Span` it is two numbers, so a /64 is never a list;
+`coil.crd.eip_validation` judges ranges by it, and `coil.eip.address_range` allocates from them.
 """
 
 import re
-from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
+from collections.abc import Iterable
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    ip_address,
+    ip_interface,
+)
+from typing import Literal, TypeAlias
 
 _SHAPE = re.compile(r"[0-9a-fA-F.:]+/(0|[1-9][0-9]{0,2})")
 
@@ -46,3 +60,75 @@ def _parse_interface(text: str) -> IPv4Interface | IPv6Interface:
 
 def _host_bits(text: str, network: IPv4Network | IPv6Network) -> str:
     return f"{text!r} has host bits set; the network is {network}"
+
+
+Span: TypeAlias = tuple[int, int]
+"""The first and the last address, both meant."""
+Version: TypeAlias = Literal[4, 6]
+
+_EXAMPLES: dict[Version, str] = {
+    4: "10.6.0.1, 10.6.0.1-10.6.0.10 or 10.6.0.0/26",
+    6: "fd00::1, fd00::1-fd00::a or fd00::/122",
+}
+# Unlike `ipaddress`, Go programs know no zones.
+_ADDRESS = re.compile(r"[0-9a-fA-F.:]+")
+
+
+def parse_address(text: str, version: Version) -> IPv4Address | IPv6Address:
+    """One address of that family. Raises ValueError that says what is wrong."""
+    try:
+        found = ip_address(text) if _ADDRESS.fullmatch(text) else None
+    except ValueError:
+        found = None
+    if found is None:
+        raise ValueError(f"{text!r} is not an IP address")
+    if found.version != version:
+        raise ValueError(f"{text!r} is an IPv{found.version} address, not IPv{version}")
+    return found
+
+
+def parse_span(text: str, version: Version) -> Span:
+    """The addresses that one text means; of a network all of them, and host bits count for nothing.
+
+    Raises ValueError that says what is wrong, and what would be right. The empty text is one such.
+    """
+    first, dash, last = text.partition("-")
+    try:
+        if dash:
+            span = int(parse_address(first, version)), int(parse_address(last, version))
+        elif "/" in text:
+            network = parse_cidr(text)
+            if network.version != version:
+                raise ValueError(f"{text!r} is an IPv{network.version} network, not IPv{version}")
+            span = int(network.network_address), int(network.broadcast_address)
+        else:
+            span = (int(parse_address(text, version)),) * 2
+    except ValueError as error:
+        raise ValueError(f"{error}; write {_EXAMPLES[version]}") from None
+    if span[0] > span[1]:
+        raise ValueError(f"{text!r} ends before it begins; write {last}-{first}")
+    return span
+
+
+def parse_spans(texts: Iterable[str], version: Version) -> list[Span]:
+    """What a list of ranges means, in its order. Empty texts mean nothing (the proposal's manifests have such).
+
+    Raises ValueError at the first text that is wrong.
+    """
+    return [parse_span(text, version) for text in texts if text]
+
+
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
+    """The same addresses as the fewest spans, ascending: disjoint, with a gap between any two."""
+    merged: list[Span] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def count_addresses(spans: Iterable[Span]) -> int:
+    """How many addresses there are, each counted once."""
+    return sum(last - first + 1 for first, last in merge_spans(spans))

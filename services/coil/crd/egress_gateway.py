@@ -5,10 +5,9 @@ Strings stay strings here, so that one with nonsense in it can still be decoded,
 
 from enum import StrEnum
 
-from coil.crd.eip_names import EIP_GROUP, EIP_VERSION, SHARE_LIMIT
-from coil.crd.meta import Condition, ObjectMeta, Struct
+from coil.crd.meta import Condition, LabelSelector, ObjectMeta, Struct
+from coil.crd.names import EIP_GROUP, EIP_VERSION, SHARE_LIMIT
 from coil.crd.resource import Resource
-from coil.crd.selector import LabelSelector
 
 
 class NodePolicy(StrEnum):

@@ -1,14 +1,14 @@
 """EgressGatewayPolicy: which pods of a namespace leave the cluster through which floating address, and for where.
+EgressEndpointSlice: some of the pods that a policy selects, as the controller writes them.
 
 Strings stay strings here, so that one with nonsense in it can still be decoded, listed and reported.
 """
 
 import msgspec
 
-from coil.crd.eip_names import EIP_GROUP, EIP_VERSION
-from coil.crd.meta import Condition, ObjectMeta, Struct
+from coil.crd.meta import Condition, LabelSelector, ObjectMeta, Struct
+from coil.crd.names import EIP_GROUP, EIP_VERSION
 from coil.crd.resource import Resource
-from coil.crd.selector import LabelSelector
 
 
 class EgressIP(Struct, frozen=True, kw_only=True):
@@ -64,4 +64,26 @@ EGRESS_GATEWAY_POLICIES: Resource[EgressGatewayPolicy] = Resource(
     *(EIP_GROUP, EIP_VERSION, "egressgatewaypolicies", "EgressGatewayPolicy"),
     namespaced=True,
     type=EgressGatewayPolicy,
+)
+
+
+class EgressEndpoint(Struct, frozen=True, kw_only=True):
+    """A pod that runs and has addresses; `uuid` is its UID."""
+
+    pod_name: str
+    ipv4_list: tuple[str, ...] = ()
+    ipv6_list: tuple[str, ...] = ()
+    node_name: str = ""
+    uuid: str = ""
+
+
+class EgressEndpointSlice(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    endpoints: tuple[EgressEndpoint, ...] = ()
+
+
+EGRESS_ENDPOINT_SLICES: Resource[EgressEndpointSlice] = Resource(
+    *(EIP_GROUP, EIP_VERSION, "egressendpointslices", "EgressEndpointSlice"),
+    namespaced=True,
+    type=EgressEndpointSlice,
 )

@@ -2,7 +2,6 @@
 
 from coil.crd.definition import AGE, RULES, Document, column, define, object_schema
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, AddressPolicy, FailPolicy, NodePolicy
-from coil.crd.eip_names import SHARE_LIMIT
 from coil.crd.eip_rule import NODE_SELECTOR_RULES
 from coil.crd.field_schema import (
     IPV4,
@@ -16,6 +15,7 @@ from coil.crd.field_schema import (
     phase_schema,
     selector_schema,
 )
+from coil.crd.names import SHARE_LIMIT
 
 MAX_RANGES = 1024
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
-from coil.crd.eip_names import EIP_GROUP, EIP_VERSION
 from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.names import EIP_GROUP, EIP_VERSION
 from coil.crd.resource import Resource
 
 

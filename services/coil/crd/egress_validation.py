@@ -11,9 +11,8 @@ from typing import Any
 
 from coil.crd.cidr import parse_cidr
 from coil.crd.egress import Egress
-from coil.crd.field_error import FieldError
-from coil.crd.metadata_key import validate_annotations, validate_labels
 from coil.crd.names import LABEL_VALUE_LENGTH
+from coil.crd.validation import FieldError, validate_annotations, validate_labels
 
 STRATEGIES = ("Recreate", "RollingUpdate")
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from coil.crd.address_span import Span, Version, merge_spans, parse_address, parse_span
+from coil.crd.cidr import Span, Version, merge_spans, parse_address, parse_span
 from coil.crd.egress_gateway import EgressGateway, Ranges
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.eip_validation import VERSIONS, texts_of
-from coil.crd.field_error import FieldError, render_names
 from coil.crd.resource import object_key
+from coil.crd.validation import FieldError, render_names
 
 _SHOWN_RANGES = 3
 

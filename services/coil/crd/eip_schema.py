@@ -8,7 +8,7 @@ modules of their own.
 from collections.abc import Iterator
 
 from coil.crd.definition import AGE, Document, column, define, object_schema
-from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES
+from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES
 from coil.crd.egress_gateway_policy_schema import egress_gateway_policy_definition
 from coil.crd.egress_gateway_schema import egress_gateway_definition
 from coil.crd.egress_tunnel import EGRESS_TUNNELS

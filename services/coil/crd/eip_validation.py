@@ -7,14 +7,12 @@ empty list means valid. What two objects may not do together is `coil.crd.eip_co
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Network
 
-from coil.crd.address_span import Span, Version, count_addresses, parse_address, parse_span
-from coil.crd.cidr import parse_cidr
+from coil.crd.cidr import Span, Version, count_addresses, parse_address, parse_cidr, parse_span
 from coil.crd.egress_gateway import EgressGateway, Ranges
 from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicy, EgressIP
-from coil.crd.field_error import FieldError
-from coil.crd.metadata_key import validate_labels
+from coil.crd.meta import LabelSelector
 from coil.crd.names import LABEL_VALUE_LENGTH
-from coil.crd.selector import LabelSelector
+from coil.crd.validation import FieldError, validate_labels
 
 VERSIONS: tuple[Version, ...] = (4, 6)
 

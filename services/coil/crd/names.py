@@ -1,10 +1,11 @@
 """Names that are a contract with clusters, manifests and Coil's own Go programs: never change one.
 
-Bottom of the house: constants, identifier types, and the rule for names.
+Bottom of the house: constants, identifier types, and the rule for names. Those of floating egress addresses (EIPs) are
+a contract with manifests made for the public project, too (the Egress IP proposal, group `egressgateway.spidernet.io`).
 """
 
 import re
-from typing import NewType
+from typing import Final, NewType
 
 PoolName = NewType("PoolName", str)
 NodeName = NewType("NodeName", str)
@@ -50,3 +51,21 @@ def is_object_name(text: str) -> bool:
 def is_namespace_name(text: str) -> bool:
     """Whether a namespace can have that name (RFC 1123 label)."""
     return len(text) <= 63 and _LABEL.fullmatch(text) is not None
+
+
+EIP_GROUP: Final = "egressgateway.spidernet.io"
+EIP_VERSION: Final = "v1beta1"
+
+LABEL_DEFAULT_GATEWAY: Final = "egressgateway.spidernet.io/default"
+"""On a namespace: the EgressGateway of policies that name none."""
+
+LABEL_POLICY: Final = "egressgateway.spidernet.io/egressgatewaypolicy"
+"""On an EgressEndpointSlice: the policy, in the same namespace, whose endpoints it has."""
+
+DEFAULT_GATEWAY: Final = "default"
+"""The EgressGateway of policies that name none, where the namespace has no label."""
+
+SLICE_ENDPOINTS: Final = 100
+"""Endpoints that a slice has at most, unless set otherwise."""
+SHARE_LIMIT: Final = 5
+"""Policies that a node, or an address, serves at most under the policy Limit, unless set otherwise."""

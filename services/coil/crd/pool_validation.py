@@ -11,8 +11,8 @@ from ipaddress import IPv4Network, IPv6Network
 
 from coil.crd.address_pool import AddressPool, AddressPoolSpec
 from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
-from coil.crd.field_error import FieldError
 from coil.crd.names import LABEL_VALUE_LENGTH
+from coil.crd.validation import FieldError
 
 MAX_BLOCKS = 2**63 - 1
 """An index is a signed 64-bit integer in the API (`format: int64`)."""

@@ -1,7 +1,7 @@
 """The addresses that a gateway may give out, by their place in order: never expanded, so that a /64 costs what an
 address costs.
 
-Built from the texts of `spec.ranges`, whose grammar is `coil.crd.address_span`'s. Invariants: spans are sorted and
+Built from the texts of `spec.ranges`, whose grammar is `coil.crd.cidr`'s. Invariants: spans are sorted and
 disjoint, whatever the order and the overlaps of the texts; `nth` and `index` are inverse to each other. In a gateway of
 both families the nth IPv4 address goes with the nth IPv6 address.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from itertools import accumulate, pairwise
 
-from coil.crd.address_span import merge_spans, parse_spans
+from coil.crd.cidr import merge_spans, parse_spans
 from coil.kernel.family import Family, IPAddress
 
 

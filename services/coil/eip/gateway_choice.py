@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicySpec
-from coil.crd.eip_names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
+from coil.crd.names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
 
 
 class ChoiceReason(StrEnum):

@@ -26,8 +26,7 @@ from typing import Final
 
 import msgspec
 
-from coil.crd.eip_names import EIP_GROUP
-from coil.crd.names import NodeName
+from coil.crd.names import EIP_GROUP, NodeName
 
 LEASE_PREFIX: Final = "coil-eip-"
 LEASE_LABELS: Final = {"coil.cybozu.com/component": "eip-gateway"}

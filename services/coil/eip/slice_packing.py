@@ -16,10 +16,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from coil.crd.builtin import Pod
-from coil.crd.egress_endpoint_slice import EgressEndpoint, EgressEndpointSlice
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
-from coil.crd.eip_names import LABEL_POLICY
+from coil.crd.egress_gateway_policy import (
+    EGRESS_GATEWAY_POLICIES,
+    EgressEndpoint,
+    EgressEndpointSlice,
+    EgressGatewayPolicy,
+)
 from coil.crd.meta import ObjectMeta, OwnerReference
+from coil.crd.names import LABEL_POLICY
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 

@@ -13,9 +13,9 @@ from ipaddress import IPv4Network, IPv6Network
 
 from coil.crd.address_pool import AddressPool
 from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
-from coil.crd.field_error import FieldError, render_errors
 from coil.crd.names import BlockName, PoolName
 from coil.crd.pool_validation import validate_pool
+from coil.crd.validation import FieldError, render_errors
 
 
 class InvalidPoolError(ValueError):

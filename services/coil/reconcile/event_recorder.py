@@ -19,7 +19,7 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.event import EVENTS, MESSAGE_BYTES, Event, EventSource, EventType, ObjectReference
+from coil.crd.builtin import EVENTS, MESSAGE_BYTES, Event, EventSource, EventType, ObjectReference
 from coil.crd.meta import ObjectMeta
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import (

@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from coil.crd.event import CLUSTER_EVENT_NAMESPACE, EventType
+from coil.crd.builtin import CLUSTER_EVENT_NAMESPACE, EventType
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import Resource
 

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import Node
-from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES
 from coil.crd.egress_gateway import EgressGateway, PolicyRef
-from coil.crd.egress_gateway_policy import EgressGatewayPolicy
+from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EgressGatewayPolicy
 from coil.crd.egress_tunnel import EgressTunnel
-from coil.crd.eip_names import LABEL_POLICY
 from coil.crd.meta import ObjectMeta, Struct
-from coil.crd.names import NodeName
+from coil.crd.names import LABEL_POLICY, NodeName
 from coil.crd.resource import Resource
 from coil.kernel.family import IPAddress
 from coil.reconcile.cache import Cache

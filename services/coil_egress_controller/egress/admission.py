@@ -22,7 +22,7 @@ from coil.admission.review import (
 from coil.admission.server import Judge
 from coil.crd.egress import Egress
 from coil.crd.egress_validation import validate_egress
-from coil.crd.field_error import FieldError
+from coil.crd.validation import FieldError
 from coil.egress.router_container import ROUTER_CONTAINER
 
 MUTATE_PATH = "/mutate-coil-cybozu-com-v2-egress"

@@ -14,8 +14,8 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.builtin import DEPLOYMENTS, SERVICES, Deployment, PodDisruptionBudget, Service
 from coil.crd.egress import EGRESSES, Egress, EgressStatus
 from coil.crd.egress_validation import validate_egress
-from coil.crd.field_error import render_errors
 from coil.crd.resource import HasMetadata, Resource, object_key
+from coil.crd.validation import render_errors
 from coil.egress.deployment import overlay_deployment, render_deployment
 from coil.egress.disruption_budget import overlay_budget, render_budget
 from coil.egress.ownership import Ownership, judge_ownership

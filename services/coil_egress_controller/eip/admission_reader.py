@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from coil.admission.review import AdmissionRequest, ReviewError, UserInfo, decode_object
-from coil.crd.access_review import SUBJECT_ACCESS_REVIEWS
-from coil.crd.builtin import NAMESPACES, Namespace
+from coil.crd.builtin import NAMESPACES, SUBJECT_ACCESS_REVIEWS, Namespace
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
 from coil.crd.meta import ObjectMeta, Struct

@@ -11,9 +11,13 @@ from datetime import datetime
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
-from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpointSlice
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.egress_gateway_policy import (
+    EGRESS_ENDPOINT_SLICES,
+    EGRESS_GATEWAY_POLICIES,
+    EgressEndpointSlice,
+    EgressGatewayPolicy,
+)
 from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel
 from coil.eip.gateway_lease import LEASE_LABELS
 from coil.eip.tunnel_plan import TunnelNets

@@ -13,11 +13,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from coil.crd.builtin import Pod
-from coil.crd.egress_endpoint_slice import EgressEndpoint
-from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.meta import ObjectMeta, OwnerReference
+from coil.crd.egress_gateway_policy import EgressEndpoint, EgressGatewayPolicy
+from coil.crd.meta import LabelSelector, ObjectMeta, OwnerReference
 from coil.crd.resource import Resource, object_key
-from coil.crd.selector import LabelSelector
 from coil.eip.slice_packing import endpoint_of
 from coil.reconcile.cache import Cache
 

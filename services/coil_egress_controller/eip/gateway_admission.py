@@ -27,9 +27,9 @@ from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.eip_conflict import validate_disjoint_ranges, validate_kept
 from coil.crd.eip_validation import validate_gateway
-from coil.crd.field_error import FieldError, render_names, select_new
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import object_key
+from coil.crd.validation import FieldError, render_names, select_new
 from coil.eip.gateway_choice import choose_gateway
 from coil_egress_controller.eip.admission_reader import AdmissionReader, UnknownStateError, changes_spec, try_decode
 

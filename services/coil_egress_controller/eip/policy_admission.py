@@ -24,9 +24,9 @@ from coil.admission.server import Judge
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy, EgressGatewayPolicySpec
 from coil.crd.eip_conflict import validate_offered, validate_untaken
-from coil.crd.eip_names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
 from coil.crd.eip_validation import validate_policy, validate_policy_update
-from coil.crd.field_error import FieldError, select_new
+from coil.crd.names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
+from coil.crd.validation import FieldError, select_new
 from coil.eip.gateway_choice import NoGateway, choose_gateway
 from coil_egress_controller.eip.admission_reader import AdmissionReader, UnknownStateError, changes_spec, try_decode
 

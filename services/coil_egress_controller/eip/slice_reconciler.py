@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coil.crd.egress_endpoint_slice import EGRESS_ENDPOINT_SLICES, EgressEndpointSlice
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
-from coil.crd.eip_names import LABEL_POLICY
+from coil.crd.egress_gateway_policy import (
+    EGRESS_ENDPOINT_SLICES,
+    EGRESS_GATEWAY_POLICIES,
+    EgressEndpointSlice,
+    EgressGatewayPolicy,
+)
+from coil.crd.names import LABEL_POLICY
 from coil.crd.resource import object_key
 from coil.eip.slice_packing import Packing, pack
 from coil.kube.api_client import ApiClient

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import ADDRESS_BLOCKS
-from coil.crd.finalizer import without_finalizer
+from coil.crd.meta import without_finalizer
 from coil.crd.names import BlockName, NodeName, RequestUid
 from coil.ipam.block import BlockUse
 from coil.kube.api_client import ApiClient

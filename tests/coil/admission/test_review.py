@@ -24,7 +24,7 @@ from coil.admission.review import (
     encode_review,
 )
 from coil.crd.address_pool import AddressPool
-from coil.crd.field_error import FieldError
+from coil.crd.validation import FieldError
 
 
 def document(**changes: Any) -> dict[str, Any]:

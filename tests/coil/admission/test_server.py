@@ -17,7 +17,7 @@ from coil.admission.certificate import issue_authority, issue_server
 from coil.admission.review import ALLOWED, AdmissionRequest, Invalid, ReviewError, Verdict
 from coil.admission.server import AdmissionMetrics, Judge, ReviewLimits, serve_reviews
 from coil.admission.serving_context import ServingContext
-from coil.crd.field_error import FieldError
+from coil.crd.validation import FieldError
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.http_server import ListenError
 from tests.coil.admission.test_review import document

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coil.crd.egress import Egress
 from coil.crd.egress_validation import validate_egress
-from coil.crd.metadata_key import ANNOTATIONS_BYTES
+from coil.crd.validation import ANNOTATIONS_BYTES
 
 
 def faults(*, name: str = "nat", **spec: Any) -> dict[str, str]:

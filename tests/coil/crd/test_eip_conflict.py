@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.crd.eip_conflict import validate_disjoint_ranges, validate_kept, validate_offered, validate_untaken
-from coil.crd.field_error import FieldError
+from coil.crd.validation import FieldError
 from tests.coil.crd.eip_object import gateway, placed, policy
 
 ELSEWHERE = "is the address of a policy in another namespace; ask for another"

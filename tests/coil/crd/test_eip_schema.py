@@ -7,7 +7,6 @@ import msgspec
 import pytest
 import yaml
 
-from coil.crd.egress_endpoint_slice import EgressEndpoint, EgressEndpointSlice
 from coil.crd.egress_gateway import (
     AddressUsage,
     EgressGateway,
@@ -21,6 +20,8 @@ from coil.crd.egress_gateway import (
 )
 from coil.crd.egress_gateway_policy import (
     AppliedTo,
+    EgressEndpoint,
+    EgressEndpointSlice,
     EgressGatewayPolicy,
     EgressGatewayPolicySpec,
     EgressGatewayPolicyStatus,
@@ -30,8 +31,7 @@ from coil.crd.egress_gateway_policy import (
 from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus, TunnelEnd, TunnelParent
 from coil.crd.eip_schema import eip_definitions
 from coil.crd.eip_validation import validate_gateway, validate_policy
-from coil.crd.meta import Condition
-from coil.crd.selector import LabelSelector, Requirement
+from coil.crd.meta import Condition, LabelSelector, Requirement
 from tests.coil.crd.eip_object import Document, gateway_document, policy_document
 from tests.coil.crd.structural import faults
 

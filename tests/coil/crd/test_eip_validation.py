@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from coil.crd.eip_validation import validate_gateway, validate_policy, validate_policy_update
-from coil.crd.field_error import FieldError, select_new
+from coil.crd.validation import FieldError, select_new
 from tests.coil.crd.eip_object import PODS, gateway, policy
 
 RANGES = "spec.ranges"

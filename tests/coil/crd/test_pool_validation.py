@@ -3,9 +3,9 @@
 import pytest
 
 from coil.crd.address_pool import AddressPool, AddressPoolSpec, SubnetSet
-from coil.crd.field_error import render_errors
 from coil.crd.meta import ObjectMeta
 from coil.crd.pool_validation import validate_disjoint, validate_pool, validate_pool_update
+from coil.crd.validation import render_errors
 
 
 def pool(*subnets: tuple[str | None, str | None], bits: int = 5, name: str = "pool") -> AddressPool:

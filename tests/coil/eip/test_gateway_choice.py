@@ -4,9 +4,8 @@ import pytest
 
 from coil.crd.egress_gateway import EgressGateway, EgressGatewaySpec
 from coil.crd.egress_gateway_policy import EgressGatewayPolicySpec
-from coil.crd.eip_names import LABEL_DEFAULT_GATEWAY
-from coil.crd.meta import ObjectMeta
-from coil.crd.selector import LabelSelector
+from coil.crd.meta import LabelSelector, ObjectMeta
+from coil.crd.names import LABEL_DEFAULT_GATEWAY
 from coil.eip.gateway_choice import ChoiceReason, NoGateway, choose_gateway
 
 OPEN = EgressGatewaySpec()

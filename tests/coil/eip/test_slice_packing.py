@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.crd.builtin import Pod, PodIP, PodSpec, PodStatus
-from coil.crd.egress_endpoint_slice import EgressEndpoint, EgressEndpointSlice
-from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.eip_names import LABEL_POLICY
+from coil.crd.egress_gateway_policy import EgressEndpoint, EgressEndpointSlice, EgressGatewayPolicy
 from coil.crd.meta import ObjectMeta, OwnerReference
+from coil.crd.names import LABEL_POLICY
 from coil.eip.slice_packing import Packing, endpoint_of, pack
 
 POLICY = EgressGatewayPolicy(metadata=ObjectMeta(name="web", namespace="ns", uid="u1"))

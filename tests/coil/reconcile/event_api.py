@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from coil.crd.event import EVENTS, Event
+from coil.crd.builtin import EVENTS, Event
 from coil.kube.errors import ApiError
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 

@@ -10,8 +10,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from coil.crd.address_pool import ADDRESS_POOLS
-from coil.crd.builtin import PODS
-from coil.crd.event import MESSAGE_BYTES, Event
+from coil.crd.builtin import MESSAGE_BYTES, PODS, Event
 from coil.crd.meta import ObjectMeta
 from coil.kube.errors import ApiError, ForbiddenError, NamespaceTerminatingError, NotFoundError, UnavailableError
 from coil.reconcile.event_metric import EventMetrics

@@ -23,11 +23,9 @@ from coil.crd.egress_gateway import (
 )
 from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicy, EgressGatewayPolicySpec
 from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus, TunnelEnd, TunnelParent
-from coil.crd.eip_names import LABEL_POLICY
-from coil.crd.meta import ObjectMeta
-from coil.crd.names import NodeName
+from coil.crd.meta import LabelSelector, ObjectMeta
+from coil.crd.names import LABEL_POLICY, NodeName
 from coil.crd.resource import HasMetadata, object_key
-from coil.crd.selector import LabelSelector
 from coil.eip.data_plane import DataPlaneIndex
 from coil.reconcile.store import Store
 from coil_egress_agent.eip.announcer import Announcer
