@@ -13,8 +13,7 @@ import os
 import socket
 import sys
 
-from coil.egress.gateway import ClientSpec, Gateway, RouterSpec
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import ClientSpec, Gateway, RouterSpec, SourcePort
 from coil.kernel.family import Family
 from coil.nat.client import ClientNetwork
 from coil.nat.error import NAT_ERRORS

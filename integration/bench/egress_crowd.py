@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address
 from typing import Final
 
-from coil.egress.policy import DEFAULT_TUNNEL_POLICY
+from coil.egress.gateway import DEFAULT_TUNNEL_POLICY
 from coil.kernel.tunnel import tunnel_name
 from integration.bench.bare_client import BareClient
 from integration.bench.egress_agent import RouterAgent

@@ -16,8 +16,7 @@ from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address
 from typing import Final
 
-from coil.egress.gateway import ClientSpec, Gateway
-from coil.egress.policy import DEFAULT_TUNNEL_POLICY
+from coil.egress.gateway import DEFAULT_TUNNEL_POLICY, ClientSpec, Gateway
 from coil.kernel.family import Family
 from coil.kernel.tunnel import tunnel_name
 from coil.nat.client import ClientNetwork

@@ -8,8 +8,7 @@ from ipaddress import ip_address
 from types import TracebackType
 from typing import Any
 
-from coil.egress.gateway import ClientSpec, Gateway, Replies, RouterSpec
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import ClientSpec, Gateway, Replies, RouterSpec, SourcePort
 from coil.kernel.family import Family, IPAddress
 from coil.nat.client import ClientNetwork
 from coil.nat.client_sync import ClientChanges

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from coil.egress.gateway import ClientSpec, Replies, RouterSpec
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import ClientSpec, Replies, RouterSpec, SourcePort
 from coil.kernel.family import Family
 from coil.kernel.tunnel import tunnel_name
 from coil.nat.router import RouterNetwork

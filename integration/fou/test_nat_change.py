@@ -8,8 +8,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from coil.egress.gateway import Replies
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import Replies, SourcePort
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName
 from coil.kernel.tunnel import FALLBACK_NAMES, FouPort, catch_all, tunnel_name

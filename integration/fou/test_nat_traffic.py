@@ -9,8 +9,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from coil.egress.gateway import Replies
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import Replies, SourcePort
 from coil.kernel.family import Family, IPAddress
 from integration.fou.nat_world import SECONDS, NatWorld, ask, bound, lines, unbound
 from integration.nat_stage import SERVICE, Host, NatStage

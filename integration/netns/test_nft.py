@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coil.egress.policy import UPLINK
+from coil.egress.gateway import UPLINK
 from coil.egress.router_plan import plan_masquerade
 from coil.kernel.nft_table import ChainType, Hook, NftChain, NftTable, Priority, Verdict
 from coil.nft.netfilter import NftError

@@ -13,7 +13,7 @@ from functools import partial
 
 from coil.admission.assembly import WebhookService, start_admission
 from coil.crd.builtin import disruption_budgets
-from coil.egress.router_container import RouterProgram
+from coil.egress.router_pod import RouterProgram
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.client import KubeClient
 from coil.manager.election import Election

@@ -5,9 +5,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 
-from coil.egress.gateway import RouterSpec
-from coil.egress.nat_counter import NatCounter, NatCounterKind
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import RouterSpec, SourcePort
+from coil.egress.router_plan import NatCounter, NatCounterKind
 from coil.kernel.family import Family, IPAddress
 from coil.netlink.error import NetlinkError
 

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from coil.crd.builtin import PODS, Pod, PodIP, PodSpec, PodStatus
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import Resource
-from coil.egress.annotation import EgressRef
+from coil.egress.client_pod import EgressRef
 from coil.kernel.family import IPAddress
 from coil.kube.collection import Page
 from coil.kube.errors import GoneError, UnavailableError

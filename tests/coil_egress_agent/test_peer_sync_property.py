@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import SourcePort
 from coil.kernel.family import IPAddress
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_agent.agent_scene import RESYNC, Agent, make_world, running, until

@@ -19,7 +19,7 @@ from coil.crd.builtin import (
 )
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import HasMetadata, Resource, object_key
-from coil.egress.router_container import RouterProgram
+from coil.egress.router_pod import RouterProgram
 from coil.kube.errors import ApiError
 from coil.manager.term import Term
 from coil.reconcile.cache import Listener

@@ -8,8 +8,7 @@ import pytest
 
 from coil.crd.builtin import Pod
 from coil.crd.egress import EGRESSES, Egress
-from coil.egress.annotation import EgressRef
-from coil.egress.client_pod import client_addresses, is_client
+from coil.egress.client_pod import EgressRef, client_addresses, is_client
 from integration.bench.bare_client import MERGE_PATCH
 from integration.bench.egress_text import (
     EGRESS_NAME,

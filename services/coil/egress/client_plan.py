@@ -18,21 +18,46 @@ gateway that no rule before it takes away, the gateway is thrown out of that tab
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
 
-from coil.egress.gateway import ClientSpec, Gateway, Replies
-from coil.egress.policy import TunnelPolicy
-from coil.egress.private_network import LINK_LOCAL_NETWORKS, PRIVATE_NETWORKS, covers, is_private, is_within
+from coil.egress.gateway import ClientSpec, Gateway, Replies, TunnelPolicy, Uplink
 from coil.egress.reply_plan import REPLY_PRIORITY, plan_reply_marks, plan_reply_routes, plan_reply_rules
 from coil.egress.router_plan import source_port_number
-from coil.egress.uplink import Uplink
-from coil.kernel.family import Family, IPNetwork
+from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import LOOPBACK, LinkName, Sysctl
 from coil.kernel.nft_table import NftTable
 from coil.kernel.route import Route, RouteTable, RouteType
 from coil.kernel.rule import Rule, RuleClaim
 from coil.kernel.tunnel import CatchAll, FouPort, Tunnel, catch_all, tunnel_name
+
+PRIVATE_NETWORKS: dict[Family, tuple[IPNetwork, ...]] = {
+    Family.IPV4: (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"), IPv4Network("192.168.0.0/16")),
+    Family.IPV6: (IPv6Network("fc00::/7"),),
+}
+"""RFC 1918 and RFC 4193: where nodes, pods and Services are."""
+
+LINK_LOCAL_NETWORKS: dict[Family, IPNetwork] = {
+    Family.IPV4: IPv4Network("169.254.0.0/16"),
+    Family.IPV6: IPv6Network("fe80::/10"),
+}
+"""RFC 3927 and RFC 4291: the pod's own link, where its gateway is."""
+
+
+def is_within(inner: IPNetwork, outer: IPNetwork) -> bool:
+    """True if every address of `inner` is one of `outer`."""
+    return inner.version == outer.version and inner.subnet_of(outer)  # type: ignore[arg-type]  # of one family here
+
+
+def is_private(network: IPNetwork) -> bool:
+    """True if the whole of it is inside one private network."""
+    return any(is_within(network, private) for private in PRIVATE_NETWORKS[Family.of(network)])
+
+
+def covers(network: IPNetwork, address: IPAddress) -> bool:
+    """True if the address is in the network."""
+    return address in network  # of another family it is not
+
 
 LINK_LOCAL_PRIORITY: Final = 1800
 PRIVATE_PRIORITY: Final = 1900

@@ -1,10 +1,43 @@
-"""What one end of the tunnels is to serve: the input of the plans, in the words of addresses."""
+"""What one end of the tunnels is to serve: the input of the plans, in the words of addresses, with the numbers that are
+the same at both ends and the link that the pod had before any tunnel.
+"""
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
-from coil.egress.policy import SourcePort, TunnelPolicy
 from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.link import LinkName
+from coil.kernel.route import Route
+
+UPLINK = LinkName("eth0")
+
+
+class SourcePort(Enum):
+    """The UDP source port of what is sent through a tunnel."""
+
+    FIXED = "fixed"
+    """The tunnel's own port, which lets a proxy that tracks flows find the way back."""
+    AUTO = "auto"
+    """The kernel derives one from each inner flow, which lets a proxy spread the flows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelPolicy:
+    """The numbers of the tunnels: the same at both ends, and a contract with what is running already.
+
+    `port` is where both ends receive. `uplink` is the link that the pod had before."""
+
+    port: int = 5555
+    private_table: int = 117
+    """Destinations inside private networks; looked up before those networks' own routes."""
+    public_table: int = 118
+    """All other destinations at a client; the clients at a router."""
+    protocol: int = 30
+    uplink: LinkName = UPLINK
+
+
+DEFAULT_TUNNEL_POLICY = TunnelPolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +101,28 @@ class RouterSpec:
 
     addresses: tuple[IPAddress, ...]
     policy: TunnelPolicy = field(default_factory=TunnelPolicy)
+
+
+TUNNEL_OVERHEAD: Final = {Family.IPV4: 20 + 8, Family.IPV6: 40 + 8}
+"""Bytes that a tunnel adds to each packet: an IP header without options, and UDP (RFC 768)."""
+
+LEAST_MTU: Final = {Family.IPV4: 68, Family.IPV6: 1280}
+"""RFC 791, RFC 8200; on a link below its own the kernel silently turns IPv6 off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uplink:
+    """As far as the plans depend on it. `routes` are those of the main table that leave by this link, both families."""
+
+    name: LinkName
+    index: int
+    mtu: int
+    routes: tuple[Route, ...] = ()
+
+    def tunnel_mtu(self, family: Family) -> int:
+        """What fits into a tunnel of the family. Raises ValueError where the family does not work with so little."""
+        mtu = self.mtu - TUNNEL_OVERHEAD[family]
+        if mtu < LEAST_MTU[family]:
+            version = 4 if family is Family.IPV4 else 6
+            raise ValueError(f"the MTU of {self.name} is {self.mtu}, too small for a tunnel of IPv{version}")
+        return mtu

@@ -9,8 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from coil.egress.policy import TunnelPolicy
-from coil.egress.uplink import Uplink
+from coil.egress.gateway import TunnelPolicy, Uplink
 from coil.kernel.family import Family
 from coil.kernel.nft_table import (
     Assign,

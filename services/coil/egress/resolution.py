@@ -21,9 +21,8 @@ from ipaddress import ip_address
 from coil.crd.builtin import Service
 from coil.crd.cidr import parse_cidr
 from coil.crd.egress import Egress
-from coil.egress.annotation import EgressRef, parse_egress_annotations
-from coil.egress.gateway import ClientSpec, Gateway, Replies
-from coil.egress.policy import SourcePort, TunnelPolicy
+from coil.egress.client_pod import EgressRef, parse_egress_annotations
+from coil.egress.gateway import ClientSpec, Gateway, Replies, SourcePort, TunnelPolicy
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.route import DEFAULT_NETWORKS
 

@@ -9,13 +9,11 @@ that is what the tunnels wrap, follows the main table. So the wrapped packet nev
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import StrEnum
 from ipaddress import ip_network
 from typing import Final
 
-from coil.egress.gateway import RouterSpec
-from coil.egress.nat_counter import NatCounterKind, counter_name
-from coil.egress.policy import SourcePort, TunnelPolicy
-from coil.egress.uplink import Uplink
+from coil.egress.gateway import RouterSpec, SourcePort, TunnelPolicy, Uplink
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, Sysctl, forwarding_sysctls
 from coil.kernel.nft_table import (
@@ -35,6 +33,29 @@ from coil.kernel.nft_table import (
 from coil.kernel.route import Route
 from coil.kernel.rule import Rule, RuleClaim
 from coil.kernel.tunnel import CatchAll, FouPort, Tunnel, catch_all, tunnel_name
+
+
+class NatCounterKind(StrEnum):
+    MASQUERADED = "masqueraded"
+    """Forwarded to the uplink under the router's own address."""
+    INVALID = "invalid"
+    """Dropped, because connection tracking makes no sense of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatCounter:
+    """One figure of a router, by family and kind; it only ever grows while the namespace lives."""
+
+    family: Family
+    kind: NatCounterKind
+    packets: int
+    bytes: int
+
+
+def counter_name(family: Family, kind: NatCounterKind) -> str:
+    """The name of the counter in the router's table."""
+    return f"{kind}_{family.name.lower()}"
+
 
 PEER_PRIORITY: Final = 2000
 ROUTER_TABLE: Final = "coil_router"

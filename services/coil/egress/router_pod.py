@@ -1,13 +1,127 @@
-"""The template of an Egress's router pods: the user's, with what a router needs put into it."""
+"""The template of an Egress's router pods: the user's, with what a router needs put into it, the labels by which
+everything of one Egress is found, and the container in which `coil-egress-agent` runs.
 
-from collections.abc import Mapping
+A template may have a container named `egress`; its fields win, but for what the router cannot do without:
+* the environment variables `COIL_*` that tell the agent who it is; others of the template stay;
+* the ports named `metrics` and `health`; others of the template stay;
+* the capability NET_ADMIN, unless the template asks for a privileged container.
+Image, command, arguments, requests, probes and each field of the security context are defaults. A probe that only has
+numbers gets the agent's address; one with an action of its own is left alone.
+
+Why no more than NET_ADMIN: links, addresses, routes, rules, FOU ports and nftables of the pod's own network namespace
+are all behind it. It counts for user 0 only, because Kubernetes gives a container no ambient capabilities. Sysctls are
+read-only in such a container; coild writes them when the pod is born.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coil.crd.egress import Egress
-from coil.egress.router_container import ROUTER_CONTAINER, RouterProgram, render_container
-from coil.egress.router_label import router_labels
+from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_INSTANCE, LABEL_APP_NAME
+
+EGRESS_SELECTOR = f"{LABEL_APP_COMPONENT}={COMPONENT_EGRESS},{LABEL_APP_NAME}={APP_NAME}"
+"""What belongs to any Egress, as a label selector."""
+
+
+def router_labels(egress_name: str) -> dict[str, str]:
+    """Of the Deployment, its pods, the Service and the disruption budget of the Egress of that name."""
+    return {
+        LABEL_APP_NAME: APP_NAME,
+        LABEL_APP_COMPONENT: COMPONENT_EGRESS,
+        LABEL_APP_INSTANCE: egress_name,
+    }
+
+
+def router_selector(egress_name: str) -> str:
+    """The same as a label selector, sorted as Kubernetes writes it: the scale subresource shows it."""
+    return ",".join(f"{label}={value}" for label, value in sorted(router_labels(egress_name).items()))
+
 
 Document = dict[str, Any]
+
+ROUTER_CONTAINER = "egress"
+AGENT_COMMAND = "coil-egress-agent"
+METRICS_PORT = 8080
+HEALTH_PORT = 8081
+CAPABILITY = "NET_ADMIN"
+
+_PORTS: list[Document] = [
+    {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
+    {"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"},
+]
+_ACTIONS = ("exec", "httpGet", "tcpSocket", "grpc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterProgram:
+    """`image` has the agent; `port` is where the tunnels are received."""
+
+    image: str
+    port: int
+
+
+def render_container(given: Mapping[str, Any], egress_name: str, program: RouterProgram) -> Document:
+    """The container, from the template's one of that name, which may be empty."""
+    defaults: Document = {
+        "image": program.image,
+        "command": [AGENT_COMMAND],
+        "args": [f"--egress-port={program.port}"],
+    }
+    if given.get("command"):
+        # Another program has other arguments.
+        del defaults["args"]
+    return {
+        **defaults,
+        **{field: value for field, value in given.items() if value is not None},
+        "name": ROUTER_CONTAINER,
+        "env": [*_environment(egress_name), *_others(given.get("env"), _environment(egress_name), "name")],
+        "ports": [*_PORTS, *_others(given.get("ports"), _PORTS, "name", "containerPort")],
+        # The API server makes requests of limits, and refuses limits below requests.
+        "resources": given.get("resources") or {"requests": {"cpu": "100m", "memory": "200Mi"}},
+        "livenessProbe": _probe(given.get("livenessProbe"), "/healthz"),
+        "readinessProbe": _probe(given.get("readinessProbe"), "/readyz"),
+        "securityContext": _security(given.get("securityContext") or {}),
+    }
+
+
+def _environment(egress_name: str) -> list[Document]:
+    return [
+        {"name": "COIL_POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        {"name": "COIL_EGRESS_NAME", "value": egress_name},
+        {"name": "COIL_POD_ADDRESSES", "valueFrom": {"fieldRef": {"fieldPath": "status.podIPs"}}},
+    ]
+
+
+def _probe(given: Mapping[str, Any] | None, path: str) -> Document:
+    probe = dict(given or {})
+    if not any(probe.get(action) for action in _ACTIONS):
+        probe["httpGet"] = {"path": path, "port": "health", "scheme": "HTTP"}
+    return probe
+
+
+def _security(given: Mapping[str, Any]) -> Document:
+    if given.get("privileged"):
+        # Then capabilities do not matter, and our other defaults would contradict it.
+        return dict(given)
+    capabilities = given.get("capabilities") or {}
+    added = [name for name in capabilities.get("add") or [] if name != CAPABILITY]
+    return {
+        "runAsUser": 0,
+        "runAsNonRoot": False,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **given,
+        "capabilities": {"drop": ["ALL"], **capabilities, "add": [*added, CAPABILITY]},
+    }
+
+
+def _others(given: Sequence[Mapping[str, Any]] | None, ours: Sequence[Document], *keys: str) -> list[Document]:
+    """The given entries that have no key in common with ours."""
+    taken = {(key, entry[key]) for entry in ours for key in keys}
+    return [dict(entry) for entry in given or () if not taken & {(key, entry.get(key)) for key in keys}]
+
 
 ROUTER_ACCOUNT = "coil-egress"
 """The ServiceAccount of router pods, one in each namespace that has Egresses."""

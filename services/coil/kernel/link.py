@@ -1,15 +1,16 @@
-"""Links (network interfaces), their names and hardware addresses, and the sysctls that belong to one.
+"""Links (network interfaces), their names and hardware addresses, the sysctls that belong to one, and which of a node's
+links have an address or are where it would be looked for.
 
 Invariant: a `LinkName` has passed `parse_link_name`, so it may be part of a path below /proc/sys/net.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
-from coil.kernel.family import Family
+from coil.kernel.family import Family, IPAddress, IPInterface
 
 LinkName = NewType("LinkName", str)
 MacAddress = NewType("MacAddress", str)
@@ -71,3 +72,38 @@ def parse_link_name(text: str) -> LinkName:
     if _LINK_NAME.fullmatch(text) is None or text in {".", ".."}:
         raise ValueError(f"not a valid link name: {text!r}")
     return LinkName(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentLink:
+    """A link that is up and speaks Ethernet, with its addresses and their prefix lengths, in the kernel's order."""
+
+    name: LinkName
+    index: int
+    mac: MacAddress
+    mtu: int
+    interfaces: tuple[IPInterface, ...]
+
+    def has(self, address: IPAddress) -> bool:
+        """Whether the address is one of its own."""
+        return any(interface.ip == address for interface in self.interfaces)
+
+    def reaches(self, address: IPAddress) -> bool:
+        """Whether a network on the link contains the address, so that hosts there ask for it on the link."""
+        return any(
+            address in interface.network and interface.network.prefixlen < interface.max_prefixlen
+            for interface in self.interfaces
+            if interface.version == address.version
+        )
+
+
+def select_announcers(
+    address: IPAddress, links: Iterable[ParentLink], *, parent: LinkName | None
+) -> Collection[ParentLink]:
+    """The links on which hosts are told of the address: those with a network that contains it, or else the parent.
+
+    Empty where there is neither: a router has to know by other means.
+    """
+    links = tuple(links)
+    reaching = tuple(link for link in links if link.reaches(address))
+    return reaching or tuple(link for link in links if link.name == parent)

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from coil.egress.client_plan import ClientPlan, GatewayProblem, client_rules, plan_client, unreachable
-from coil.egress.gateway import ClientSpec, Replies
-from coil.egress.policy import TunnelPolicy
+from coil.egress.gateway import ClientSpec, Replies, TunnelPolicy
 from coil.egress.reply_plan import CLIENT_TABLE, REPLY_PRIORITY
 from coil.egress.router_plan import PEER_PRIORITY
 from coil.kernel.family import Family

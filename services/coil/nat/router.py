@@ -9,9 +9,8 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TypeVar
 
-from coil.egress.gateway import RouterSpec
-from coil.egress.nat_counter import NatCounter
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import RouterSpec, SourcePort
+from coil.egress.router_plan import NatCounter
 from coil.kernel.family import IPAddress
 from coil.nat import router_sync
 from coil.netlink.host import NetnsPath

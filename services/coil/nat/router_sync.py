@@ -8,11 +8,12 @@ import errno
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from coil.egress.gateway import RouterSpec
-from coil.egress.nat_counter import NatCounter, NatCounterKind, counter_name
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import RouterSpec, SourcePort
 from coil.egress.router_plan import (
     ROUTER_TABLE,
+    NatCounter,
+    NatCounterKind,
+    counter_name,
     families_of,
     name_is_taken,
     plan_peer_route,

@@ -20,8 +20,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from coil.kernel.family import IPAddress
-from coil.kernel.link import LinkName, MacAddress
-from coil.kernel.parent import ParentLink, select_announcers
+from coil.kernel.link import LinkName, MacAddress, ParentLink, select_announcers
 from coil.netlink.error import NetlinkError
 
 _TIMEOUT: Final = 1.0  # seconds; a link whose queue is full for that long has no use for more

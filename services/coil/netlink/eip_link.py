@@ -17,9 +17,8 @@ from typing import Final
 
 from coil.kernel.address import Address, NeighbourProxy
 from coil.kernel.family import Family, IPAddress, IPInterface
-from coil.kernel.link import Link, LinkName, LinkState, Sysctl
+from coil.kernel.link import Link, LinkName, LinkState, ParentLink, Sysctl, select_announcers
 from coil.kernel.mark import MARK_PROTOCOL
-from coil.kernel.parent import ParentLink, select_announcers
 from coil.netlink.address import AddressChanges, dump_addresses, new_host_address, parse_address, sync_addresses
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError

@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import LinkName, Sysctl, forwarding_sysctls
-from coil.kernel.parent import ParentLink
+from coil.kernel.link import LinkName, ParentLink, Sysctl, forwarding_sysctls
 from coil.kernel.vxlan import VXLAN_KIND, OverlayPeer, PeerChanges, Vxlan
 from coil.netlink import announcement, eip_link
 from coil.netlink.address import AddressChanges

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-from coil.egress.uplink import Uplink
+from coil.egress.gateway import Uplink
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import Link, LinkName
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteChanges, RouteScope, RouteTable, RouteType, diff_routes

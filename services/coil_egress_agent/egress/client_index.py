@@ -13,8 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from coil.crd.builtin import Pod
-from coil.egress.annotation import EgressRef
-from coil.egress.client_pod import client_addresses
+from coil.egress.client_pod import EgressRef, client_addresses
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.tunnel import tunnel_name
 

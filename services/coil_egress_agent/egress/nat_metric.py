@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
-from coil.egress.annotation import EgressRef
-from coil.egress.nat_counter import NatCounter, NatCounterKind
+from coil.egress.client_pod import EgressRef
+from coil.egress.router_plan import NatCounter, NatCounterKind
 from coil.kernel.family import Family
 from coil_egress_agent.egress.peer_sync import CALL_SECONDS, ROUTER_ERRORS, Router
 

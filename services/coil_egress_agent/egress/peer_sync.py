@@ -28,9 +28,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.egress import Egress
-from coil.egress.gateway import RouterSpec
-from coil.egress.nat_counter import NatCounter
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import RouterSpec, SourcePort
+from coil.egress.router_plan import NatCounter
 from coil.kernel.family import IPAddress
 from coil.nat.error import NAT_ERRORS
 from coil.reconcile.backoff import Backoff

@@ -5,9 +5,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from coil.crd.names import is_namespace_name, is_object_name
-from coil.egress.annotation import EgressRef
-from coil.egress.gateway import RouterSpec
-from coil.egress.policy import TunnelPolicy
+from coil.egress.client_pod import EgressRef
+from coil.egress.gateway import RouterSpec, TunnelPolicy
 from coil.kernel.family import Family, IPAddress
 from coil.runtime.duration import parse_duration, parse_period
 from coil.runtime.endpoint import Endpoint, parse_open_endpoint

@@ -10,8 +10,8 @@ from typing import Final, Protocol, TypeVar
 
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.flow import Flow
+from coil.kernel.link import ParentLink
 from coil.kernel.nft_element import ElementChanges, Elements
-from coil.kernel.parent import ParentLink
 from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError

@@ -12,8 +12,7 @@ from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus
 from coil.crd.names import NodeName
 from coil.eip.tunnel_plan import Peer, parse_mark
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import LinkName, MacAddress
-from coil.kernel.parent import ParentLink
+from coil.kernel.link import LinkName, MacAddress, ParentLink
 from coil.kernel.vxlan import Vxlan, vxlan_mtu
 from coil_egress_agent.eip.node_assignment import parse_address
 

@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.parent import ParentLink
+from coil.kernel.link import ParentLink
 from coil.kernel.vxlan import Vxlan
 from coil.netlink.error import NetlinkError
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, bounded, sentence

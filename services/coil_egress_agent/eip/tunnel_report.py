@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel, TunnelPhase
-from coil.kernel.parent import ParentLink
+from coil.kernel.link import ParentLink
 from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff

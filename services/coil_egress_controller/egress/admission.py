@@ -23,7 +23,7 @@ from coil.admission.server import Judge
 from coil.crd.egress import Egress
 from coil.crd.egress_validation import validate_egress
 from coil.crd.validation import FieldError
-from coil.egress.router_container import ROUTER_CONTAINER
+from coil.egress.router_pod import ROUTER_CONTAINER
 
 MUTATE_PATH = "/mutate-coil-cybozu-com-v2-egress"
 VALIDATE_PATH = "/validate-coil-cybozu-com-v2-egress"

@@ -18,8 +18,7 @@ from coil.crd.builtin import (
 )
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.resource import Resource
-from coil.egress.router_container import RouterProgram
-from coil.egress.router_label import EGRESS_SELECTOR
+from coil.egress.router_pod import EGRESS_SELECTOR, RouterProgram
 from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
 from coil.manager.manager import Manager

@@ -16,12 +16,17 @@ from coil.crd.egress import EGRESSES, Egress, EgressStatus
 from coil.crd.egress_validation import validate_egress
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.crd.validation import render_errors
-from coil.egress.deployment import overlay_deployment, render_deployment
-from coil.egress.disruption_budget import overlay_budget, render_budget
-from coil.egress.ownership import Ownership, judge_ownership
-from coil.egress.router_container import RouterProgram
-from coil.egress.router_label import router_selector
-from coil.egress.service import overlay_service, render_service
+from coil.egress.router_objects import (
+    Ownership,
+    judge_ownership,
+    overlay_budget,
+    overlay_deployment,
+    overlay_service,
+    render_budget,
+    render_deployment,
+    render_service,
+)
+from coil.egress.router_pod import RouterProgram, router_selector
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import (
     AlreadyExistsError,

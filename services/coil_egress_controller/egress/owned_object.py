@@ -24,7 +24,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.egress import Egress
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import HasMetadata, Resource, object_key
-from coil.egress.ownership import Ownership, judge_ownership
+from coil.egress.router_objects import Ownership, judge_ownership
 from coil.kube.api_client import ApiClient, Document
 from coil.kube.errors import NotFoundError
 

@@ -29,8 +29,7 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import Pod
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
-from coil.egress.annotation import EgressRef, parse_egress_annotations
-from coil.egress.client_pod import client_addresses
+from coil.egress.client_pod import EgressRef, client_addresses, parse_egress_annotations
 from coil.egress.gateway import ClientSpec
 from coil.egress.resolution import ClientOptions, EgressProblem, ProblemReason, Resolution, resolve_client
 from coil.egress.router_plan import plan_router_sysctls

@@ -13,7 +13,7 @@ from coil.crd.builtin import SERVICES, Service
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
 from coil.crd.resource import HasMetadata, Resource, object_key
-from coil.egress.annotation import EgressRef
+from coil.egress.client_pod import EgressRef
 from coil.egress.resolution import EgressView
 from coil.kube.errors import NotFoundError
 from coild.egress.api_reader import APIReader
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=HasMetadata)
 T_co = TypeVar("T_co", bound=HasMetadata, covariant=True)
 
 SERVICE_LABELS = {LABEL_APP_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT_EGRESS}
-"""What `coil.egress.router_label.EGRESS_SELECTOR` selects by."""
+"""What `coil.egress.router_pod.EGRESS_SELECTOR` selects by."""
 
 ANSWER_SECONDS = 60.0
 """An informer that has not heard of an object by then was right: it went before it was seen."""

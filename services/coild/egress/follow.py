@@ -15,7 +15,7 @@ from coil.crd.builtin import Pod, Service
 from coil.crd.egress import Egress
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX
 from coil.crd.resource import HasMetadata
-from coil.egress.annotation import EgressRef
+from coil.egress.client_pod import EgressRef
 from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.reconcile.controller import DONE, Done
 from coild.egress.client import EgressClients

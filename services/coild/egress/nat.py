@@ -14,10 +14,9 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import PODS, SERVICES
 from coil.crd.egress import EGRESSES
-from coil.egress.gateway import Replies
-from coil.egress.policy import TunnelPolicy
+from coil.egress.gateway import Replies, TunnelPolicy
 from coil.egress.resolution import ClientOptions
-from coil.egress.router_label import EGRESS_SELECTOR
+from coil.egress.router_pod import EGRESS_SELECTOR
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.nat.client import ClientNetwork

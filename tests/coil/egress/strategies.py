@@ -4,8 +4,7 @@ from ipaddress import ip_address, ip_network
 
 from hypothesis import strategies as st
 
-from coil.egress.gateway import ClientSpec, Gateway, Replies
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import ClientSpec, Gateway, Replies, SourcePort
 from coil.kernel.family import Family
 
 POD = (ip_address("10.64.0.2"), ip_address("fd64::2"))

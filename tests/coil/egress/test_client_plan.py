@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from coil.egress.client_plan import ClientPlan, client_rules, plan_client
-from coil.egress.gateway import ClientSpec, Gateway, Replies
-from coil.egress.policy import SourcePort, TunnelPolicy
-from coil.egress.uplink import Uplink
+from coil.egress.gateway import ClientSpec, Gateway, Replies, SourcePort, TunnelPolicy, Uplink
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.route import Route, RouteType

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from coil.crd.builtin import Service, ServiceSpec
 from coil.crd.egress import Egress, EgressSpec
 from coil.crd.meta import ObjectMeta
-from coil.egress.annotation import EgressRef
-from coil.egress.gateway import Gateway, Replies
-from coil.egress.policy import SourcePort, TunnelPolicy
+from coil.egress.client_pod import EgressRef
+from coil.egress.gateway import Gateway, Replies, SourcePort, TunnelPolicy
 from coil.egress.resolution import ClientOptions, EgressView, Resolution, resolve_client
 from coil.egress.resolution import ProblemReason as Reason
 from coil.kernel.family import Family

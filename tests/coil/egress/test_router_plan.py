@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.egress.gateway import RouterSpec
-from coil.egress.policy import SourcePort, TunnelPolicy
+from coil.egress.gateway import RouterSpec, SourcePort, TunnelPolicy, Uplink
 from coil.egress.router_plan import plan_peers, plan_router, plan_router_sysctls, router_rules
-from coil.egress.uplink import Uplink
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.rule import Rule

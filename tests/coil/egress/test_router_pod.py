@@ -6,9 +6,14 @@ import msgspec
 import pytest
 
 from coil.crd.egress import Egress
-from coil.egress.router_container import RouterProgram, render_container
-from coil.egress.router_label import EGRESS_SELECTOR, router_labels, router_selector
-from coil.egress.router_pod import render_pod_template
+from coil.egress.router_pod import (
+    EGRESS_SELECTOR,
+    RouterProgram,
+    render_container,
+    render_pod_template,
+    router_labels,
+    router_selector,
+)
 
 PROGRAM = RouterProgram(image="coil:1", port=5555)
 DEFAULT: dict[str, Any] = render_container({}, "nat", PROGRAM)

@@ -4,9 +4,9 @@ from ipaddress import ip_address
 
 from hypothesis import strategies as st
 
+from coil.egress.gateway import Uplink
 from coil.egress.reply_plan import plan_reply_marks
 from coil.egress.router_plan import plan_masquerade
-from coil.egress.uplink import Uplink
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.kernel.link import LinkName
 from coil.kernel.nft_table import (

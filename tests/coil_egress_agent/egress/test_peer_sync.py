@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from coil.egress.policy import SourcePort
+from coil.egress.gateway import SourcePort
 from coil.kernel.family import IPAddress
 from coil_egress_agent.egress.peer_sync import BATCH, CALL_SECONDS, PATIENCE
 from tests.coil.reconcile.virtual_time import run_virtual

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from coil.egress.annotation import EgressRef
+from coil.egress.client_pod import EgressRef
 from coil.kernel.family import IPAddress
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings

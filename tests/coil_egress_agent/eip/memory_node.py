@@ -7,9 +7,8 @@ from ipaddress import ip_interface
 
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.flow import Flow
-from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.link import LinkName, MacAddress, ParentLink
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
-from coil.kernel.parent import ParentLink
 from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError

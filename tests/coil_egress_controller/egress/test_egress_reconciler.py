@@ -7,7 +7,7 @@ import pytest
 from coil.crd.builtin import DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import Resource
-from coil.egress.router_label import router_selector
+from coil.egress.router_pod import router_selector
 from coil.kube.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -8,13 +8,18 @@ import pytest
 
 from coil.crd.egress import Egress
 from coil.crd.meta import ObjectMeta
-from coil.egress.deployment import ANNOTATION_TEMPLATE_KEYS, overlay_deployment, render_deployment
-from coil.egress.disruption_budget import overlay_budget, render_budget
-from coil.egress.ownership import Ownership, judge_ownership
-from coil.egress.router_container import RouterProgram
-from coil.egress.router_label import router_labels
-from coil.egress.router_pod import render_pod_template
-from coil.egress.service import overlay_service, render_service
+from coil.egress.router_objects import (
+    ANNOTATION_TEMPLATE_KEYS,
+    Ownership,
+    judge_ownership,
+    overlay_budget,
+    overlay_deployment,
+    overlay_service,
+    render_budget,
+    render_deployment,
+    render_service,
+)
+from coil.egress.router_pod import RouterProgram, render_pod_template, router_labels
 
 Document = dict[str, Any]
 
