@@ -14,10 +14,9 @@ from typing import TextIO
 
 from coil.kube.client import KubeClient
 from coil.kube.lease_lock import LeaseLock
-from coil.reconcile.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
-from coil.reconcile.leader import LeaderElector
+from coil.manager.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
+from coil.manager.election import LeaderElector, Watchdog
 from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.watchdog import WatchdogThread
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.process import Process, run
 from coil.runtime.settings import FrameSettings
@@ -34,7 +33,7 @@ def timing_of(lease: int) -> LeaderTiming:
 async def assemble(arguments: list[str], page: TextIO, process: Process) -> None:
     kubeconfig, namespace, name, lease = arguments
     client = await process.stack.enter_async_context(KubeClient.connect(Path(kubeconfig)))
-    watchdog = WatchdogThread(clock=boot_clock)
+    watchdog = Watchdog(clock=boot_clock)
     process.stack.callback(watchdog.close)
     elector = LeaderElector(
         name,

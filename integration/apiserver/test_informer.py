@@ -17,8 +17,7 @@ from coil.kube.client import KubeClient
 from coil.kube.collection import Collection
 from coil.kube.errors import ForbiddenError
 from coil.reconcile.backoff import Backoff
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.informer import Informer, InformerMetrics
 from integration.apiserver.config_map import CONFIG_MAPS, ConfigMap
 from integration.apiserver.relay import Relay, relaying
 from integration.cluster.control_plane import ControlPlane

@@ -14,8 +14,8 @@ import pytest
 
 from coil.kube.client import KubeClient
 from coil.kube.lease_lock import LeaseLock
-from coil.reconcile.claim import boot_clock
-from coil.reconcile.watchdog import EXIT_LEASE_EXPIRED
+from coil.manager.claim import boot_clock
+from coil.manager.election import EXIT_LEASE_EXPIRED
 from integration.cluster.control_plane import ControlPlane
 from integration.patience import TIMEOUT, wait_until
 from tests.coil.reconcile.lease_contract import CHECKS, Check

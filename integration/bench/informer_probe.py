@@ -28,8 +28,7 @@ from structlog import make_filtering_bound_logger
 
 from coil.crd.builtin import PODS, Pod
 from coil.kube.client import KubeClient
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.informer import Informer, InformerMetrics
 from integration.bench.stall import StallProbe
 
 _PATIENCE_SECONDS = 120

@@ -30,10 +30,8 @@ from coil.netlink.host import HostNetwork
 from coil.podnet.gateway import LINK_LOCAL, node_addresses
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
-from coil.reconcile.event_metric import EventMetrics
-from coil.reconcile.event_recorder import EventRecorder
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.event_recorder import EventMetrics, EventRecorder
+from coil.reconcile.informer import Informer, InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run

@@ -18,8 +18,7 @@ from coil.crd.meta import ObjectMeta
 from coil.egress.client_pod import is_client
 from coil.egress.gateway import RouterSpec
 from coil.kernel.family import IPAddress
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.informer import Informer, InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil_egress_agent.egress.client_index import ClientIndex

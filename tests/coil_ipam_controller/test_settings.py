@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from coil.manager.claim import LeaderTiming
 from coil.manager.election import parse_lease
-from coil.reconcile.claim import LeaderTiming
 from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import parse_settings
 from coil_ipam_controller.settings import Settings, parse_percentage

@@ -24,8 +24,7 @@ from coil.podnet.gateway import LINK_LOCAL
 from coil.podnet.plan import DEFAULT_POLICY, PodPlan
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.event_recorder import EventSubject
-from coil.reconcile.informer import Informer, T
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.informer import Informer, InformerMetrics, T
 from coil.reconcile.metric import ReconcileMetrics
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.pool_ipam import PoolDeps, PoolIpam, PoolOptions

@@ -16,8 +16,7 @@ from coil.crd.meta import Struct
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.access import Access
 from coil.kube.collection import Collection, Freshness
-from coil.kube.errors import GoneError, UnavailableError
-from coil.kube.status import excerpt
+from coil.kube.errors import GoneError, UnavailableError, excerpt
 from coil.kube.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
 
 T = TypeVar("T", bound=HasMetadata)

@@ -10,12 +10,10 @@ import msgspec
 
 from coil.crd.meta import Struct
 from coil.crd.resource import HasMetadata, Resource
-from coil.kube.errors import UnavailableError
+from coil.kube.errors import UnavailableError, excerpt
 from coil.kube.item_stream import ItemStream
-from coil.kube.sharing import Sharing
-from coil.kube.status import excerpt
 from coil.kube.transport import Transport
-from coil.kube.watch import LINE_LIMIT, Watch, event_decoder
+from coil.kube.watch import LINE_LIMIT, Sharing, Watch, event_decoder
 
 T = TypeVar("T", bound=HasMetadata)
 

@@ -1,6 +1,6 @@
 """Reads and writes one Lease: that of a leader election, or that by which a gateway node holds its addresses.
 
-What a Lease means, and when to write it, is decided above (`coil.reconcile.claim`, `coil.eip.gateway_lease`). Every
+What a Lease means, and when to write it, is decided above (`coil.manager.claim`, `coil.eip.gateway_lease`). Every
 write is guarded by the resource version that was read, so of two writers that have read the same Lease one gets a
 ConflictError. A Lease is never deleted here: its `lease_transitions` count terms, and no term may be used twice.
 """

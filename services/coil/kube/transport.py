@@ -15,9 +15,8 @@ from http import HTTPStatus
 import aiohttp
 
 from coil.kube.access import Access, AccessError
-from coil.kube.errors import UnavailableError
+from coil.kube.errors import UnavailableError, parse_error
 from coil.kube.session import Session, tls_context
-from coil.kube.status import parse_error
 
 CALL_CONNECTIONS = 32
 ERROR_BODY_LIMIT = 64 * 1024

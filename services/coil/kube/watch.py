@@ -12,14 +12,82 @@ from typing import Any, Generic, TypeVar
 
 import aiohttp
 import msgspec
+from msgspec.structs import force_setattr
 
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import HasMetadata, Resource
-from coil.kube.errors import GoneError, UnavailableError
-from coil.kube.lines import LineSplitter, LineTooLongError
-from coil.kube.sharing import Sharing
-from coil.kube.status import Status, error_of, excerpt
+from coil.kube.errors import GoneError, Status, UnavailableError, error_of, excerpt
 from coil.kube.transport import network_errors
+
+LIMIT = 1024
+"""Distinct values that are remembered; more than that means that they have little in common."""
+
+
+class Sharing:
+    """One copy in memory of what the objects of a collection have in common.
+
+    Every block of a pool names the same owner and carries the same finalizers, and each decoded object has its own copy
+    of both: a third of its size. Structs are frozen and tuples immutable, so nobody can tell whether they are shared.
+
+    For objects that were just decoded and that nobody else has seen: they are still being made."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def share(self, metadata: ObjectMeta) -> None:
+        """Replace the owners and finalizers by the equal ones of earlier objects."""
+        if metadata.owner_references:
+            force_setattr(metadata, "owner_references", self._first(metadata.owner_references))
+        if metadata.finalizers:
+            force_setattr(metadata, "finalizers", self._first(metadata.finalizers))
+
+    def _first(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(self._known) >= LIMIT:
+            self._known.clear()
+        known: tuple[Any, ...] = self._known.setdefault(value, value)
+        return known
+
+
+class LineTooLongError(ValueError):
+    """A line exceeds the bound: the stream cannot be read on."""
+
+
+class LineSplitter:
+    """Cuts a byte stream into lines. aiohttp refuses lines longer than its buffer (4 MiB here), and an
+    object may be longer.
+
+    Feed it chunks, get whole lines. Each byte is searched once and copied at most twice.
+
+    Invariant: what is held back contains no line break and is at most `limit` bytes long.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rest: list[bytes] = []
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of a line whose end has not come yet."""
+        return self._held
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that `chunk` completes, without their line breaks; empty lines are dropped.
+
+        Raises LineTooLongError when a line, complete or not, exceeds the limit.
+        """
+        *complete, last = chunk.split(b"\n")
+        if complete and self._rest:
+            complete[0] = b"".join((*self._rest, complete[0]))
+            self._rest, self._held = [], 0
+        if last:
+            self._rest.append(last)
+            self._held += len(last)
+        longest = max(map(len, complete), default=0)
+        if max(longest, self._held) > self._limit:
+            raise LineTooLongError(f"a line of more than {self._limit} bytes")
+        return [line for line in complete if line]
+
 
 LINE_LIMIT = 32 * 1024 * 1024  # etcd's default limit for a request is 1.5 MiB; this is a fault, not a fit
 BATCH_BYTES = 256 * 1024

@@ -26,10 +26,8 @@ from coil.kube.api_client import ApiClient
 from coil.manager.election import Election
 from coil.manager.term import Run, Term
 from coil.reconcile.cache import Cache, describe_unsynced, wait_synced
-from coil.reconcile.event_metric import EventMetrics
-from coil.reconcile.event_recorder import EventRecorder
-from coil.reconcile.informer import Informer, Source
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.event_recorder import EventMetrics, EventRecorder
+from coil.reconcile.informer import Informer, InformerMetrics, Source
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.store import Indexer
 from coil.runtime.process import Process

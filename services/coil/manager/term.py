@@ -26,7 +26,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.manager.channel import Channel
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import Cache, Listener, wait_synced
 from coil.reconcile.controller import RECONCILE_TIMEOUT, Controller, Reconcile
@@ -34,6 +33,30 @@ from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import RETRY_BACKOFF, WorkQueue
 
 T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """Events of one type, from any number of senders to the controllers that watch it (`TermController.watch_channel`).
+
+    controller-runtime's `source.Channel`, without the goroutine: `send` is synchronous, so what was sent is in the
+    receiver's queue before the sender goes on. The sender knows neither the receivers nor their keys.
+
+    Nothing is stored: an event that is sent before anybody watches goes nowhere. Make a channel in the same setup of a
+    term as its senders and receivers; it ends with them.
+    """
+
+    def __init__(self) -> None:
+        self._receivers: list[Callable[[T], None]] = []
+
+    def subscribe(self, receiver: Callable[[T], None], /) -> None:
+        """Call `receiver` with every event from now on. It must be quick and must not raise."""
+        self._receivers.append(receiver)
+
+    def send(self, event: T) -> None:
+        """Hand `event` to every receiver, in the order of their subscription, before this returns."""
+        for receiver in self._receivers:
+            receiver(event)
+
 
 KeysOf: TypeAlias = Callable[[T | None, T | None], Iterable[str]]
 """The keys that a change concerns; the arguments are those of a cache's listener."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Protocol
 
+from prometheus_client import CollectorRegistry, Counter
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import EVENTS, MESSAGE_BYTES, Event, EventSource, EventType, ObjectReference
@@ -32,8 +33,24 @@ from coil.kube.errors import (
     NotFoundError,
 )
 from coil.reconcile.backoff import Backoff
-from coil.reconcile.event_metric import EventMetrics
 from coil.reconcile.event_series import REPEAT_SECONDS, Drop, EventLedger, EventSubject, Series, Statement
+
+
+class EventMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.writes = Counter(
+            "event_recorder_writes",
+            "Events written, by verb: create is a new one, patch a higher count of one that exists.",
+            ["verb"],
+            registry=registry,
+        )
+        self.drops = Counter(
+            "event_recorder_drops",
+            "Occurrences that no Event tells of, by reason: full, rate_limited, refused, given_up.",
+            ["reason"],
+            registry=registry,
+        )
+
 
 __all__ = ["EventRecorder", "EventSubject", "Recorder"]
 

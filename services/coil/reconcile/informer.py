@@ -26,19 +26,55 @@ import random
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from typing import Generic, Protocol, TypeVar
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.kube.collection import Page
 from coil.kube.errors import ApiError, GoneError, UnavailableError
 from coil.kube.watch import Bookmark, Deleted, WatchEvent
-from coil.reconcile.backoff import Backoff
+from coil.reconcile.backoff import Backoff, Outcome, Step, Verdict, WatchBackoff
 from coil.reconcile.cache import Listener
-from coil.reconcile.informer_metric import InformerMetrics
 from coil.reconcile.store import Indexer, Store
-from coil.reconcile.watch_backoff import Outcome, Step, Verdict, WatchBackoff
+
+
+class InformerMetrics:
+    """The families, labelled with the plural of the kind that an informer follows.
+
+    Where several informers of a process follow one kind, `named` gives the others their label.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.name = ""
+        self.lists = Counter(
+            "informer_lists",
+            "Lists completed: the first, and one whenever the place was lost.",
+            ["resource"],
+            registry=registry,
+        )
+        self.watches = Counter(
+            "informer_watches", "Watches that the API server accepted.", ["resource"], registry=registry
+        )
+        self.events = Counter(
+            "informer_events", "Watch events received, bookmarks included.", ["resource"], registry=registry
+        )
+        self.failures = Counter(
+            "informer_failures",
+            "Lists and watches that failed, by error class; EmptyWatchError is a watch that ended at once.",
+            ["resource", "error"],
+            registry=registry,
+        )
+        self.objects = Gauge("informer_objects", "Objects in the cache.", ["resource"], registry=registry)
+
+    def named(self, name: str) -> "InformerMetrics":
+        """The same families for one informer, which is called `name` there and in the log."""
+        twin = copy(self)
+        twin.name = name
+        return twin
+
 
 T = TypeVar("T", bound=HasMetadata)
 

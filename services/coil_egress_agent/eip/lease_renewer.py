@@ -28,8 +28,8 @@ from coil.eip.gateway_lease import FENCE, GatewayLease
 from coil.eip.lease_renewal import RELEASED, LeaseRenewal
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from coil.kube.lease_lock import Lease, ResourceLock
+from coil.manager.claim import boot_clock
 from coil.reconcile.backoff import Backoff
-from coil.reconcile.claim import boot_clock
 from coil.runtime.log import describe_error
 from coil_egress_agent.eip.metric import LeaseMetrics, Renewal
 from coil_egress_agent.eip.node_lease import parse_lease, render_lease

@@ -12,7 +12,7 @@ from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.resource import object_key
 from coil.eip.gateway_choice import NoGateway, choose_gateway
-from coil.manager.channel import Channel
+from coil.manager.term import Channel
 from coil.reconcile.cache import Cache
 
 _BY_NAMESPACE: Final = "namespace"

@@ -25,9 +25,8 @@ from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.kube.lease_lock import LEASES, Lease
-from coil.manager.channel import Channel
 from coil.manager.manager import Manager
-from coil.manager.term import Term
+from coil.manager.term import Channel, Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.event_recorder import Recorder
 from coil_egress_controller.eip.choice_index import POLICY_INDEXERS, ChoiceIndex

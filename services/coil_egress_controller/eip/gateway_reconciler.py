@@ -29,8 +29,7 @@ from coil.eip.placement import parse_rules, place
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
 from coil.kube.lease_lock import Lease
-from coil.manager.channel import Channel
-from coil.manager.term import Term
+from coil.manager.term import Channel, Term
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result

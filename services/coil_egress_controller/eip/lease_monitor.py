@@ -25,8 +25,7 @@ from coil.eip.lease_expiry import Lapse, LeaseExpiry
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from coil.kube.lease_lock import LEASES, Lease, LeaseSpec
-from coil.manager.channel import Channel
-from coil.manager.term import Term
+from coil.manager.term import Channel, Term
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result

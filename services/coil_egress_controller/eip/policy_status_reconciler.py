@@ -26,8 +26,7 @@ from coil.eip.gateway_choice import NoGateway
 from coil.eip.gateway_status import plan_policy_status
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
-from coil.manager.channel import Channel
-from coil.manager.term import Term
+from coil.manager.term import Channel, Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder

@@ -16,8 +16,7 @@ from coil.crd.names import NodeName
 from coil.eip.gateway_lease import GatewayLease
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
-from coil.manager.channel import Channel
-from coil.manager.term import Term
+from coil.manager.term import Channel, Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
 from coil_egress_controller.eip.node_fact import SILENT_PHASES, is_ready, judge_phase

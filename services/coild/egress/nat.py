@@ -25,8 +25,7 @@ from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
 from coil.reconcile.controller import Controller
 from coil.reconcile.event_recorder import Recorder
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.informer import Informer, InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.runtime.process import Process

@@ -31,8 +31,7 @@ from coil.netlink.host import HostNetwork
 from coil.podnet.node_route import NodeRoutes, RouteTrouble, TroubledNetwork, plan_node_routes
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.informer import Informer, InformerMetrics
 from coil.runtime.process import Process
 from coild.settings import Settings
 

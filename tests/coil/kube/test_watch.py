@@ -3,15 +3,31 @@
 import asyncio
 import os
 import socket
+from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from coil.crd.meta import ObjectMeta, OwnerReference
 from coil.kube.access import Access
 from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError, ForbiddenError, GoneError, UnavailableError
 from coil.kube.transport import Timeouts
-from coil.kube.watch import BATCH_BYTES, Added, Bookmark, Deleted, Modified, WatchEvent
+from coil.kube.watch import (
+    BATCH_BYTES,
+    LIMIT,
+    Added,
+    Bookmark,
+    Deleted,
+    LineSplitter,
+    LineTooLongError,
+    Modified,
+    Sharing,
+    WatchEvent,
+)
 from tests.coil.kube.faulty_server import (
     Answer,
     Exchange,
@@ -251,3 +267,63 @@ def _own_socket_to(port: int) -> socket.socket:
             pass  # not connected
         candidate.close()
     raise LookupError(f"no connection to port {port}")
+
+
+def _feed(splitter: LineSplitter, data: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    pieces = [data[start:end] for start, end in pairwise(places)]
+    return [line for piece in pieces for line in splitter.feed(piece)]
+
+
+_LINES = st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), max_size=12)
+
+
+@given(lines=_LINES, rest=st.binary(max_size=9).map(lambda r: r.replace(b"\n", b"")), cuts=st.lists(st.integers(0)))
+def test_lines_do_not_depend_on_how_the_stream_is_cut(lines: list[bytes], rest: bytes, cuts: list[int]) -> None:
+    splitter = LineSplitter(limit=20)
+    data = b"".join(line + b"\n" for line in lines) + rest
+    assert _feed(splitter, data, cuts) == [line for line in lines if line]
+    assert splitter.held == len(rest)
+
+
+@given(length=st.integers(0, 40), cuts=st.lists(st.integers(0)), ended=st.booleans())
+def test_a_line_may_have_the_limit_and_not_a_byte_more(length: int, cuts: list[int], ended: bool) -> None:
+    data = b"x" * length + (b"\n" if ended else b"")
+    splitter = LineSplitter(limit=20)
+    if length > 20:
+        with pytest.raises(LineTooLongError):
+            _feed(splitter, data, cuts)
+    else:
+        _feed(splitter, data, cuts)
+
+
+def decoded(name: str, *, owner: str = "pool") -> ObjectMeta:
+    owners = (OwnerReference(api_version="v1", kind="Pool", name=owner, uid=f"uid-{owner}"),)
+    metadata = ObjectMeta(name=name, finalizers=("coil",), owner_references=owners)
+    return msgspec.json.decode(msgspec.json.encode(metadata), type=ObjectMeta)
+
+
+def test_equal_owners_and_finalizers_are_one() -> None:
+    sharing, first, second = Sharing(), decoded("a"), decoded("b")
+    assert first.owner_references is not second.owner_references
+    for metadata in (first, second):
+        sharing.share(metadata)
+    assert first.owner_references is second.owner_references
+    assert first.finalizers is second.finalizers
+    assert (first, second) == (decoded("a"), decoded("b"))
+
+
+def test_different_ones_stay_different() -> None:
+    sharing, first, second = Sharing(), decoded("a"), decoded("b", owner="other")
+    for metadata in (first, second):
+        sharing.share(metadata)
+    assert (first, second) == (decoded("a"), decoded("b", owner="other"))
+
+
+def test_it_does_not_remember_more_and_more() -> None:
+    sharing = Sharing()
+    for number in range(3 * LIMIT):
+        metadata = decoded("a", owner=str(number))
+        sharing.share(metadata)
+        assert metadata == decoded("a", owner=str(number))
+        assert len(sharing._known) <= LIMIT

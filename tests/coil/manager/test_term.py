@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coil.kube.errors import ConflictError, NotFoundError, UnavailableError
-from coil.manager.channel import Channel
-from coil.manager.term import Term
+from coil.manager.term import Channel, Term
 from coil.reconcile.controller import DONE, RequeueAfter, Result
 from tests.coil.kube.thing import Thing
 from tests.coil.manager.bench import DOUBLING, Bench, Recorder, names, play, source

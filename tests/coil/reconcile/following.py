@@ -9,8 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.testing import LogCapture
 
-from coil.reconcile.informer import Informer, Source
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.informer import Informer, InformerMetrics, Source
 from coil.reconcile.store import Indexer
 from tests.coil.kube.faulty_server import GUARD_SECONDS
 from tests.coil.kube.thing import Thing

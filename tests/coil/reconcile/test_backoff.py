@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.reconcile.backoff import Backoff
+from coil.kube.errors import ApiError, ForbiddenError, GoneError, UnavailableError
+from coil.reconcile.backoff import FRUITLESS_WATCHES, GOOD_WATCH_SECONDS, Backoff, Outcome, Step, Verdict, WatchBackoff
 
 
 def test_growth_up_to_the_cap() -> None:
@@ -39,3 +40,87 @@ def test_a_delay_is_never_beyond_its_bounds(attempt: int, chance: float, jitter:
 def test_nonsense_is_refused(arguments: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"backoff|jitter"):
         Backoff(**arguments)
+
+
+_LONG = GOOD_WATCH_SECONDS
+_UNAVAILABLE = UnavailableError("503")
+
+
+def _pace() -> WatchBackoff:
+    return WatchBackoff(Backoff(base=1.0, cap=8.0), random=lambda: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict"),
+    [
+        (Outcome(_LONG, accepted=True), Verdict(0.0, Step.WATCH)),
+        (Outcome(_LONG, accepted=True, events=9), Verdict(0.0, Step.WATCH)),
+        (Outcome(_LONG, accepted=True, fault=_UNAVAILABLE), Verdict(1.0, Step.WATCH)),
+        (Outcome(_LONG, accepted=True, fault=GoneError("410")), Verdict(1.0, Step.LIST)),
+        (Outcome(_LONG, fault=_UNAVAILABLE), Verdict(1.0, Step.WATCH)),  # a slow list that failed
+        (Outcome(0.0, accepted=True), Verdict(1.0, Step.WATCH)),
+        (Outcome(0.0, accepted=True, events=3), Verdict(1.0, Step.WATCH)),
+        (Outcome(0.0, fault=_UNAVAILABLE), Verdict(1.0, Step.WATCH)),
+        (Outcome(0.0, fault=GoneError("410")), Verdict(1.0, Step.LIST)),
+        (Outcome(0.0, fault=ForbiddenError("403")), Verdict(1.0, Step.LIST)),
+        (Outcome(0.0, fault=ApiError("400")), Verdict(1.0, Step.LIST)),
+    ],
+)
+def test_the_first_verdict(outcome: Outcome, verdict: Verdict) -> None:
+    assert _pace().judge(outcome) == verdict
+
+
+def _delays(*outcomes: Outcome) -> list[float]:
+    pace = _pace()
+    return [pace.judge(outcome).delay for outcome in outcomes]
+
+
+def test_failures_in_a_row_wait_longer() -> None:
+    assert _delays(*[Outcome(0.0, fault=_UNAVAILABLE)] * 5) == [1, 2, 4, 8, 8]
+
+
+def test_lists_in_a_row_wait_longer_though_events_came() -> None:
+    expired = Outcome(0.0, accepted=True, events=5, fault=GoneError("410"))
+    assert _delays(*[expired] * 4) == [1, 2, 4, 8]
+
+
+def test_progress_starts_the_backoff_anew() -> None:
+    failed, broken = Outcome(0.0, fault=_UNAVAILABLE), Outcome(0.0, accepted=True, events=1, fault=_UNAVAILABLE)
+    good = Outcome(_LONG, accepted=True)
+    assert _delays(failed, failed, broken, failed, good, failed) == [1, 2, 1, 2, 0, 1]
+
+
+def test_fruitless_watches_cost_the_place() -> None:
+    pace = _pace()
+    steps = [pace.judge(Outcome(0.0, accepted=True)).step for _ in range(FRUITLESS_WATCHES * 2)]
+    one_round = [Step.WATCH] * (FRUITLESS_WATCHES - 1) + [Step.LIST]
+    assert steps == one_round * 2
+
+
+def test_an_outage_does_not_cost_the_place() -> None:
+    pace = _pace()
+    for _ in range(100):
+        assert pace.judge(Outcome(0.0, fault=_UNAVAILABLE)).step is Step.WATCH
+
+
+@pytest.mark.parametrize(("asked", "waited"), [(0.0, 1.0), (5.0, 5.0), (86400.0, 60.0)])
+def test_the_servers_wish_is_heard_within_reason(asked: float, waited: float) -> None:
+    fault = UnavailableError("429", retry_after=asked)
+    assert _delays(Outcome(0.0, fault=fault)) == [waited]
+
+
+_OUTCOMES = st.builds(
+    Outcome,
+    st.sampled_from([0.0, 1.0, GOOD_WATCH_SECONDS, 300.0]),
+    accepted=st.booleans(),
+    events=st.integers(0, 3),
+    fault=st.sampled_from([None, _UNAVAILABLE, GoneError("410"), ForbiddenError("403")]),
+)
+
+
+@given(st.lists(_OUTCOMES))
+def test_there_is_no_busy_loop(outcomes: list[Outcome]) -> None:
+    pace = WatchBackoff(Backoff(base=1.0, cap=8.0), random=lambda: 0.999)
+    for outcome in outcomes:
+        lived = outcome.lived if outcome.accepted else 0.0
+        assert lived >= GOOD_WATCH_SECONDS or pace.judge(outcome).delay >= 0.5

@@ -13,8 +13,7 @@ from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.builtin import MESSAGE_BYTES, PODS, Event
 from coil.crd.meta import ObjectMeta
 from coil.kube.errors import ApiError, ForbiddenError, NamespaceTerminatingError, NotFoundError, UnavailableError
-from coil.reconcile.event_metric import EventMetrics
-from coil.reconcile.event_recorder import ATTEMPTS, WRITE_PACE, EventRecorder
+from coil.reconcile.event_recorder import ATTEMPTS, WRITE_PACE, EventMetrics, EventRecorder
 from coil.reconcile.event_series import (
     REPEAT_SECONDS,
     SERIES_LIMIT,

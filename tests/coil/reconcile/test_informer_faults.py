@@ -11,7 +11,7 @@ from coil.kube.collection import Collection
 from coil.kube.errors import ForbiddenError, UnavailableError
 from coil.kube.transport import Timeouts
 from coil.kube.watch import LINE_LIMIT
-from coil.reconcile.watch_backoff import FRUITLESS_WATCHES
+from coil.reconcile.backoff import FRUITLESS_WATCHES
 from tests.coil.kube.faulty_server import (
     Answer,
     Exchange,

@@ -12,8 +12,7 @@ from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_REQUEST, BlockName, Node
 from coil.ipam.node_ledger import LedgerConflictError, Reuse
 from coil.ipam.occupancy import Tally
 from coil.podnet.alias import PodAlias
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.informer import Informer, InformerMetrics
 from coild.addresses.block_release import ReleasableBlocks
 from coild.addresses.block_store import BlockStore
 from coild.addresses.journal import AddressJournal

@@ -23,8 +23,7 @@ from coil.kube.errors import ApiError, GoneError, UnavailableError
 from coil.kube.watch import WatchEvent
 from coil.netlink.error import NetlinkError
 from coil.reconcile.backoff import Backoff
-from coil.reconcile.informer import Informer
-from coil.reconcile.informer_metric import InformerMetrics
+from coil.reconcile.informer import Informer, InformerMetrics
 from coild.routes.sync import ClusterRouting, RouteSync, RouteSyncMetrics
 from tests.coild.block_granter import NODE
 from tests.coild.scene import LOG, end, now

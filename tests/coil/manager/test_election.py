@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from coil.kube.lease_lock import Lease, LeaseSpec
-from tests.coil.reconcile.election import TIMING, Election, Work
-from tests.coil.reconcile.lease_server import (
+from tests.coil.manager.election import TIMING, Election, Work
+from tests.coil.manager.lease_server import (
     ANSWER_LOST,
     BROKEN_AFTERWARDS,
     GOOD,

@@ -13,8 +13,8 @@ from coil.kube.errors import (
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
+    parse_error,
 )
-from coil.kube.status import parse_error
 from tests.coil.kube.faulty_server import status_document
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 
-from coil.reconcile.watchdog import EXIT_LEASE_EXPIRED, WatchdogThread
+from coil.manager.election import EXIT_LEASE_EXPIRED, Watchdog
 
 PATIENCE = 30.0  # an upper bound for a thread or process to do what it does at once
 
@@ -38,7 +38,7 @@ class SteppedClock:
 
 def test_a_deadline_that_has_passed_is_fatal() -> None:
     fatal = Fatal()
-    switch = WatchdogThread(clock=lambda: 100.0, fatal=fatal)
+    switch = Watchdog(clock=lambda: 100.0, fatal=fatal)
     switch.arm(99.0)
     assert fatal.called.wait(PATIENCE)
     assert "lease expires" in fatal.reason
@@ -49,7 +49,7 @@ def test_a_deadline_that_passes_is_fatal_though_no_timer_ran_out() -> None:
     """The clock jumps, as it does over a suspension: the thread looks again by itself."""
     fatal = Fatal()
     clock = SteppedClock()
-    switch = WatchdogThread(clock=clock, fatal=fatal)
+    switch = Watchdog(clock=clock, fatal=fatal)
     switch.arm(3600.0)
     clock.await_look()
     clock.now = 3601.0
@@ -60,7 +60,7 @@ def test_a_deadline_that_passes_is_fatal_though_no_timer_ran_out() -> None:
 def test_a_deadline_that_is_moved_in_time_is_not_fatal() -> None:
     fatal = Fatal()
     clock = SteppedClock()
-    switch = WatchdogThread(clock=clock, fatal=fatal)
+    switch = Watchdog(clock=clock, fatal=fatal)
     switch.arm(10.0)
     for _ in range(3):
         clock.await_look()
@@ -74,7 +74,7 @@ def test_a_deadline_that_is_moved_in_time_is_not_fatal() -> None:
 def test_disarmed_or_closed_it_never_strikes() -> None:
     fatal = Fatal()
     clock = SteppedClock()
-    switch = WatchdogThread(clock=clock, fatal=fatal)
+    switch = Watchdog(clock=clock, fatal=fatal)
     switch.arm(10.0)
     clock.await_look()
     switch.disarm()
@@ -86,7 +86,7 @@ def test_disarmed_or_closed_it_never_strikes() -> None:
 
 def test_a_process_with_a_stuck_event_loop_is_ended() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.coil.reconcile.stuck_leader"],
+        [sys.executable, "-m", "tests.coil.manager.stuck_leader"],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from coil.reconcile.claim import LeaderTiming, new_identity
+from coil.manager.claim import LeaderTiming, new_identity
+from tests.coil.manager.lease_server import LeaseServer, NetworkStore
 from tests.coil.reconcile.lease_contract import CHECKS, Check
-from tests.coil.reconcile.lease_server import LeaseServer, NetworkStore
 from tests.coil.reconcile.virtual_time import Universe
 
 

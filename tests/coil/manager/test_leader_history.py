@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from coil.kube.errors import ConflictError
-from tests.coil.reconcile.election import Election, Work
-from tests.coil.reconcile.lease_server import (
+from tests.coil.manager.election import Election, Work
+from tests.coil.manager.lease_server import (
     ANSWER_LOST,
     BROKEN_AFTERWARDS,
     REFUSED,

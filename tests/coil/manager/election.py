@@ -14,10 +14,10 @@ from typing import NoReturn
 import structlog
 from prometheus_client import CollectorRegistry
 
-from coil.reconcile.claim import LeaderTiming, LeaseClaim
-from coil.reconcile.leader import LeaderElector
+from coil.manager.claim import LeaderTiming, LeaseClaim
+from coil.manager.election import LeaderElector, Watchdog
 from coil.reconcile.metric import ReconcileMetrics
-from tests.coil.reconcile.lease_server import LeaseServer, Network, NetworkStore, good_network
+from tests.coil.manager.lease_server import LeaseServer, Network, NetworkStore, good_network
 from tests.coil.reconcile.virtual_time import ProcessExitError, Universe
 
 TIMING = LeaderTiming()
@@ -51,8 +51,7 @@ class Contender:
         self.terms = 0
         self.steps: list[tuple[float, bool]] = []  # when, and whether the elector said that it holds the Lease
         self.fatal_reason: str | None = None
-        self._buried = False
-        self._armed = 0
+        self.buried = False
         self.registry = CollectorRegistry()
         claim = LeaseClaim(
             self.store,
@@ -64,7 +63,7 @@ class Contender:
         self.elector = LeaderElector(
             "test",
             claim,
-            watchdog=self,
+            watchdog=SimulatedWatchdog(self),
             metrics=ReconcileMetrics(self.registry),
             log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
             fatal=self.die,
@@ -89,35 +88,16 @@ class Contender:
                 raise self.work.error
         finally:
             try:
-                if not self._buried:
+                if not self.buried:
                     await asyncio.sleep(self.work.cleanup)
             finally:  # a second cancellation cuts the cleaning up short
                 self.at_work = False
 
     def die(self, reason: str) -> NoReturn:
-        if self._buried or self.immortal:
+        if self.buried or self.immortal:
             raise RuntimeError(reason)
         self.fatal_reason = reason
         raise ProcessExitError(reason)
-
-    def arm(self, deadline: float, /) -> None:
-        self._armed += 1
-        armed = self._armed
-
-        def look() -> None:
-            if armed != self._armed or not self.loop.alive or self._buried:
-                return
-            if self.loop.suspended and not self.blocked:
-                # Just after the process wakes, so that its event loop comes first: the harder order.
-                self.election.universe.at(self.loop.suspended_until + 0.001, look)
-            else:
-                self.fatal_reason = "watchdog"
-                self.loop.kill()
-
-        self.election.universe.at(self.loop.universe_time(deadline), look)
-
-    def disarm(self) -> None:
-        self._armed += 1
 
     def suspend(self, seconds: float) -> None:
         self.blocked = False
@@ -140,10 +120,40 @@ class Contender:
 
     def dig(self) -> None:
         """Prepare for `Election.close`: nothing counts any more, everything ends when cancelled."""
-        self._buried = True
+        self.buried = True
         self.loop.alive = True
         self.loop.suspended_until = self.election.universe.now
         self.store.network = good_network
+
+
+class SimulatedWatchdog(Watchdog):
+    """A contender's watchdog, in simulated time instead of a thread."""
+
+    def __init__(self, contender: Contender) -> None:
+        super().__init__(clock=contender.loop.time)
+        self._contender = contender
+        self._armed = 0
+
+    def arm(self, deadline: float, /) -> None:
+        self._armed += 1
+        armed = self._armed
+        contender = self._contender
+        universe = contender.election.universe
+
+        def look() -> None:
+            if armed != self._armed or not contender.loop.alive or contender.buried:
+                return
+            if contender.loop.suspended and not contender.blocked:
+                # Just after the process wakes, so that its event loop comes first: the harder order.
+                universe.at(contender.loop.suspended_until + 0.001, look)
+            else:
+                contender.fatal_reason = "watchdog"
+                contender.loop.kill()
+
+        universe.at(contender.loop.universe_time(deadline), look)
+
+    def disarm(self) -> None:
+        self._armed += 1
 
 
 class Election:

@@ -8,11 +8,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from coil.kube.lease_lock import Lease
-from coil.reconcile.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
-from coil.reconcile.leader import LeaderElector
+from coil.manager.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
+from coil.manager.election import LeaderElector, Watchdog
 from coil.reconcile.metric import ReconcileMetrics
-from coil.reconcile.watchdog import WatchdogThread
-from tests.coil.reconcile.lease_server import LeaseServer
+from tests.coil.manager.lease_server import LeaseServer
 
 TIMING = LeaderTiming(lease=2, renew=1.0, grace=0.4, retry=0.2, call=0.3)
 
@@ -43,7 +42,7 @@ async def main() -> None:
     elector = LeaderElector(
         "stuck",
         LeaseClaim(MemoryLock(), identity=new_identity(), timing=TIMING),
-        watchdog=WatchdogThread(clock=boot_clock),
+        watchdog=Watchdog(clock=boot_clock),
         metrics=ReconcileMetrics(CollectorRegistry()),
         log=structlog.wrap_logger(structlog.ReturnLogger(), processors=[]),
     )
