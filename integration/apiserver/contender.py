@@ -17,7 +17,7 @@ from coil.kube.lease_lock import LeaseLock
 from coil.manager.claim import LeaderTiming, LeaseClaim, boot_clock, new_identity
 from coil.manager.election import LeaderElector, Watchdog
 from coil.reconcile.metric import ReconcileMetrics
-from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import Endpoint
 from coil.runtime.process import Process, run
 from coil.runtime.settings import FrameSettings
 

@@ -11,7 +11,7 @@ from coil.eip.gateway_lease import lease_name
 from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError
 from coil.kube.lease_lock import LEASES, Lease, LeaseLock, LeaseSpec
-from coil.runtime.eip_lease import EIP_LEASE_NAMESPACE
+from coil.runtime.settings import EIP_LEASE_NAMESPACE
 from integration.cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.apiserver

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coil.runtime.eip_lease import EIP_LEASE_NAMESPACE
+from coil.runtime.settings import EIP_LEASE_NAMESPACE
 from integration.cluster.node_config import CNI_BIN_DIR, CNI_CONF_DIR
 from integration.nodes.coil_cluster import CoilCluster
 from integration.nodes.talk import Talk, kernels

@@ -3,17 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
-from pathlib import Path
 from typing import TypeVar
 
 from coil.admission.settings import AdmissionSettings
 from coil.crd.names import SLICE_ENDPOINTS
 from coil.manager.election import ElectionSettings
-from coil.runtime.duration import parse_period
-from coil.runtime.eip_lease import EipLeaseSettings
-from coil.runtime.endpoint import Endpoint, parse_open_endpoint
-from coil.runtime.flag import Group, flag, kind, parse_boolean, parse_integer, parse_optional_path, variable
-from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+from coil.runtime.flag import (
+    Endpoint,
+    Group,
+    flag,
+    kind,
+    parse_boolean,
+    parse_integer,
+    parse_open_endpoint,
+    parse_period,
+    variable,
+)
+from coil.runtime.settings import ApiSettings, EipLeaseSettings, FrameSettings, health_flag, metrics_flag
 
 Network = TypeVar("Network", IPv4Network, IPv6Network)
 
@@ -47,7 +53,7 @@ def _parse_network(text: str, kind: Callable[[str], Network], *, longest: int, e
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(AdmissionSettings, ElectionSettings, EipLeaseSettings, FrameSettings):
+class Settings(AdmissionSettings, ElectionSettings, EipLeaseSettings, ApiSettings, FrameSettings):
     """coil-egress-controller's settings; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9396")
@@ -57,13 +63,6 @@ class Settings(AdmissionSettings, ElectionSettings, EipLeaseSettings, FrameSetti
         parse=parse_open_endpoint,
         group=Group.WEBHOOKS,
         help="address of the webhooks; without a host, every address",
-    )
-    kubeconfig: Path | None = flag(
-        "",
-        parse=parse_optional_path,
-        env="KUBECONFIG",
-        group=Group.API_SERVER,
-        help="how to reach the API server; in-cluster if not given",
     )
     egress_port: int = flag(
         "5555",

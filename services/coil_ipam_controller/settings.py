@@ -1,14 +1,19 @@
 """What an admin may set. The names and defaults are those of Coil v2; what concerns the election is new."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from coil.admission.settings import AdmissionSettings
 from coil.manager.election import ElectionSettings
-from coil.runtime.duration import parse_period
-from coil.runtime.endpoint import Endpoint, parse_open_endpoint, parse_optional_endpoint
-from coil.runtime.flag import Group, flag, kind, parse_optional_path
-from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+from coil.runtime.flag import (
+    Endpoint,
+    Group,
+    flag,
+    kind,
+    parse_open_endpoint,
+    parse_optional_endpoint,
+    parse_period,
+)
+from coil.runtime.settings import ApiSettings, FrameSettings, health_flag, metrics_flag
 
 
 @kind("PERCENT")
@@ -21,7 +26,7 @@ def parse_percentage(text: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(AdmissionSettings, ElectionSettings, FrameSettings):
+class Settings(AdmissionSettings, ElectionSettings, ApiSettings, FrameSettings):
     """coil-ipam-controller's settings; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9386")
@@ -43,13 +48,6 @@ class Settings(AdmissionSettings, ElectionSettings, FrameSettings):
         parse=parse_period,
         group=Group.INSPECTION,
         help="how far back /ip-manager shows the use of each pool, in 120 steps",
-    )
-    kubeconfig: Path | None = flag(
-        "",
-        parse=parse_optional_path,
-        env="KUBECONFIG",
-        group=Group.API_SERVER,
-        help="how to reach the API server; in-cluster if not given",
     )
     gc_interval: float = flag(
         "1h", parse=parse_period, group=Group.POOLS, help="how often blocks and requests of absent nodes are looked for"

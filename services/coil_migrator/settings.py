@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from coil.runtime.duration import parse_duration, parse_period
-from coil.runtime.flag import Group, flag, kind, parse_boolean, parse_optional_path
+from coil.runtime.flag import Group, flag, kind, parse_boolean, parse_duration, parse_optional_path, parse_period
 from coil_migrator.dump import DumpOptions
 from coil_migrator.etcd_reader import EtcdAccess
 from coil_migrator.replace import DaemonSetName, ReplaceOptions

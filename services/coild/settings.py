@@ -6,20 +6,22 @@ from pathlib import Path
 
 from coil.crd.names import NodeName
 from coil.podnet.plan import RoutePolicy
-from coil.runtime.duration import parse_duration, parse_period
-from coil.runtime.endpoint import Endpoint, parse_optional_endpoint
 from coil.runtime.flag import (
+    Endpoint,
     Group,
     flag,
     kind,
     parse_boolean,
+    parse_duration,
     parse_integer,
+    parse_optional_endpoint,
     parse_optional_path,
     parse_path,
+    parse_period,
     parse_text,
     variable,
 )
-from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+from coil.runtime.settings import ApiSettings, FrameSettings, health_flag, metrics_flag
 
 _TABLES = parse_integer(1, 2**32 - 1)
 _PROTOCOLS = parse_integer(5, 255)
@@ -47,7 +49,7 @@ def _parse_node_name(text: str) -> NodeName:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(FrameSettings):
+class Settings(ApiSettings, FrameSettings):
     """coild's settings; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9384")
@@ -65,13 +67,6 @@ class Settings(FrameSettings):
         help="another address of the same page, for browsers, which refuse port 6666; off for none",
     )
     node_name: NodeName = variable("COIL_NODE_NAME", parse=_parse_node_name, help="the Node this process runs on")
-    kubeconfig: Path | None = flag(
-        "",
-        parse=parse_optional_path,
-        env="KUBECONFIG",
-        group=Group.API_SERVER,
-        help="how to reach the API server; in-cluster if not given",
-    )
     socket: Path = flag(
         "/run/coild.sock", parse=parse_path, group=Group.PODS, help="the Unix socket that the plugin calls"
     )

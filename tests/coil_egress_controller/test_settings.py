@@ -7,8 +7,7 @@ from coil.crd.meta import ObjectMeta
 from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError, NotFoundError, UnavailableError
 from coil.manager.claim import LeaderTiming
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import parse_settings
+from coil.runtime.flag import Endpoint, parse_settings
 from coil_egress_controller.egress.own_image import (
     ContainerImage,
     ContainerList,

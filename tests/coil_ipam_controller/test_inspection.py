@@ -1,7 +1,6 @@
 """Where the controller is looked at."""
 
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import parse_settings
+from coil.runtime.flag import Endpoint, parse_settings
 from coil_ipam_controller.settings import Settings
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from coil.manager.claim import LeaderTiming
 from coil.manager.election import parse_lease
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import parse_settings
+from coil.runtime.flag import Endpoint, parse_settings
 from coil_ipam_controller.settings import Settings, parse_percentage
 
 

@@ -8,8 +8,7 @@ from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.ipam.block import Block, BlockUse
 from coil.ipam.node_ledger import NodeLedger
 from coil.page.node_document import AddressCounts, AddressState, NodeDocument
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import parse_settings
+from coil.runtime.flag import Endpoint, parse_settings
 from coild.addresses.journal import Holder
 from coild.addresses.page import describe_pools
 from coild.inspection import describe_node

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import parse_settings
+from coil.runtime.flag import Endpoint, parse_settings
 from coil_egress_agent.eip.settings import Settings as AgentSettings
 from coil_egress_controller.settings import Settings as EgressSettings
 from coil_installer.settings import check_conflist, parse_folders

@@ -27,7 +27,7 @@ from coil.admission.review import (
     encode_review,
 )
 from coil.admission.serving_context import ServingContext
-from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import Endpoint
 from coil.runtime.http_server import ListenError
 
 

@@ -5,9 +5,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from coil.crd.names import is_object_name
-from coil.runtime.duration import parse_period
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import Group, flag, kind, parse_optional_path
+from coil.runtime.flag import Endpoint, Group, flag, kind, parse_optional_path, parse_period
 
 
 @kind("HOST[,HOST...]")

@@ -32,8 +32,7 @@ from coil.kube.lease_lock import LeaseLock
 from coil.manager.claim import LeaderTiming, LeaseClaim, LeaseLostError, boot_clock, new_identity
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.metric import ReconcileMetrics
-from coil.runtime.duration import parse_period
-from coil.runtime.flag import Group, flag, kind, parse_text
+from coil.runtime.flag import Group, flag, kind, parse_period, parse_text
 from coil.runtime.process import Process
 
 # sysexits.h EX_TEMPFAIL: nothing is wrong with the configuration; start again.

@@ -11,13 +11,18 @@ environment, the environment over the default.
 A parser returns the value or raises ValueError with a noun phrase, what it expected; the message for the
 user adds name and value. `kind` names what it reads for `--help`, which lists flags by their groups. Spelling follows
 Go's pflag: `--name=value`, `--name value`, and for booleans `--name` or `--name=false`.
+
+The parsers that several programs use follow the declaration. Lengths of time and endpoints are written as Go programs
+write them: `300ms`, `30s`, `1h30m`; `:9386`, `0.0.0.0:9386`, `[::1]:9386`.
 """
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -230,3 +235,92 @@ def parse_word(*words: str) -> Callable[[str], str]:
         raise ValueError("one of " + ", ".join(words))
 
     return word
+
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.ASCII)
+
+
+@kind("DURATION")
+def parse_duration(text: str) -> float:
+    """Seconds, never negative. Raises ValueError saying what is expected.
+
+    The grammar is that of Go's time.ParseDuration without a sign: every number has a unit, except "0".
+    """
+    if text == "0":
+        return 0.0
+    total, position = 0.0, 0
+    while part := _PART.match(text, position):
+        total += float(part[1]) * _UNITS[part[2]]
+        position = part.end()
+    if position == 0 or position != len(text):
+        raise ValueError('a length of time such as "500ms", "30s", "5m" or "1h30m"')
+    return total
+
+
+@kind("PERIOD")
+def parse_period(text: str) -> float:
+    """`parse_duration`, but longer than nothing: for what is repeated or waited for."""
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError('a length of time above zero, such as "30s" or "5m"')
+    return seconds
+
+
+LOOPBACK = "127.0.0.1"
+"""An empty host is this, not everything: opening a port to the network is a decision to be written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A TCP address to bind to. `host` is an address or a name; port 0 lets the kernel choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@kind("HOST:PORT")
+def parse_endpoint(text: str) -> Endpoint:
+    """`[host]:port`. Raises ValueError saying what is expected."""
+    host, colon, port_text = text.rpartition(":")
+    if not colon:
+        raise ValueError('an address such as ":9386" or "0.0.0.0:9386"')
+    if not (port_text.isascii() and port_text.isdigit() and int(port_text) <= 65535):
+        raise ValueError('a port from 0 to 65535 after the last ":"')
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        if _version(host) != 6:
+            raise ValueError("an IPv6 address between the brackets")
+    elif ":" in host:
+        raise ValueError('an IPv6 address in brackets, such as "[::1]:9386"')
+    elif any(not (c.isalnum() or c in "-.") for c in host):
+        raise ValueError("an address or a host name before the port")
+    return Endpoint(host or LOOPBACK, int(port_text))
+
+
+@kind("HOST:PORT")
+def parse_open_endpoint(text: str) -> Endpoint:
+    """As `parse_endpoint`, but without a host it is every address: for what others ask over the network."""
+    endpoint = parse_endpoint(text)
+    return Endpoint("", endpoint.port) if text.startswith(":") else endpoint
+
+
+@kind("HOST:PORT|off")
+def parse_optional_endpoint(text: str) -> Endpoint | None:
+    """`[host]:port`, or None for `off` and for nothing. Raises ValueError."""
+    if text in ("", "off"):
+        return None
+    try:
+        return parse_endpoint(text)
+    except ValueError as error:
+        raise ValueError(f'"off" or {error}') from None
+
+
+def _version(host: str) -> int | None:
+    try:
+        return ip_address(host).version
+    except ValueError:
+        return None

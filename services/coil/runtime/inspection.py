@@ -23,7 +23,7 @@ from coil.page.document import Document, render_json
 from coil.page.frame import PATH, POLICY
 from coil.page.query import Query, parse_query
 from coil.reconcile.backoff import Backoff
-from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import Endpoint
 from coil.runtime.http_server import ListenError, Page, serve_pages
 from coil.runtime.process import Process
 from coil.runtime.visitor import guard

@@ -28,13 +28,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
-from coil.runtime.http_server import serve_pages
+from coil.runtime.http_server import Check, MetricsPage, ProbeChecks, make_registry, serve_pages
 from coil.runtime.log import make_logger
-from coil.runtime.metrics import MetricsPage, make_registry
-from coil.runtime.position import task_position, thread_positions
-from coil.runtime.probe import Check, ProbeChecks
 from coil.runtime.settings import FrameSettings
-from coil.runtime.stop import ExitCode, StopDeadline, stop_signals
+from coil.runtime.stop import ExitCode, StopDeadline, stop_signals, task_position, thread_positions
 
 
 class Process:

@@ -1,10 +1,17 @@
-"""The settings that every process has; a process's own settings extend them."""
+"""The settings that several programs share; a program's own settings extend them.
+
+`FrameSettings` every process has, `ApiSettings` whatever speaks to the API server, `EipLeaseSettings` the programs that
+meet at the Leases of gateway nodes: the controller and the agents. Those Leases have a namespace of their own. They
+have the nodes' names, so no role can name them, and whoever may renew one may write to every Lease of its namespace: in
+the system's those are the scheduler's and the controllers'.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from coil.runtime.duration import parse_period
-from coil.runtime.endpoint import Endpoint, parse_endpoint
-from coil.runtime.flag import Group, flag, kind, parse_word
+from coil.crd.names import is_namespace_name
+from coil.runtime.flag import Endpoint, Group, flag, kind, parse_endpoint, parse_optional_path, parse_period, parse_word
 from coil.runtime.log import LOG_LEVELS, LogFormat
 
 
@@ -50,4 +57,41 @@ class FrameSettings:
         parse=parse_period,
         group=Group.PROCESS,
         help="how long a graceful stop may take before the process just exits",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiSettings:
+    """How a process reaches the API server."""
+
+    kubeconfig: Path | None = flag(
+        "",
+        parse=parse_optional_path,
+        env="KUBECONFIG",
+        group=Group.API_SERVER,
+        help="how to reach the API server; in-cluster if not given",
+    )
+
+
+EIP_LEASE_NAMESPACE: Final = "coil-eip-leases"
+"""What the chart makes, with the roles."""
+
+
+@kind("NAMESPACE")
+def parse_namespace(text: str) -> str:
+    """The name of a namespace."""
+    if not is_namespace_name(text):
+        raise ValueError("the name of a namespace")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class EipLeaseSettings:
+    """The settings of a process that reads or writes the Leases of gateway nodes."""
+
+    eip_lease_namespace: str = flag(
+        EIP_LEASE_NAMESPACE,
+        parse=parse_namespace,
+        group=Group.EIP,
+        help="the namespace of the gateway nodes' Leases; coil-egress-controller and the agents must be told the same",
     )

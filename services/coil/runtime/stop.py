@@ -2,19 +2,62 @@
 
 SIGTERM and SIGINT ask once; a second one, and the deadline, end the process where it stands, saying what
 had not stopped. The signal handler is Python's own and the deadline is a thread: neither needs an event
-loop that still turns.
+loop that still turns. Where tasks and threads hang is read from that thread while the others run on, so it is a
+snapshot and never exact.
 """
 
+import asyncio
 import json
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
-from types import FrameType
-from typing import NoReturn
+from pathlib import Path
+from types import CodeType, CoroutineType, FrameType
+from typing import Any, NoReturn
+
+_ASYNCIO = str(Path(asyncio.__file__).parent)
+
+
+def task_position(task: asyncio.Task[Any]) -> str:
+    """The innermost await of `task` that is not asyncio's own code."""
+    steps = []
+    inner: object = task.get_coro()
+    while isinstance(inner, CoroutineType):
+        if inner.cr_frame is not None:
+            steps.append((inner.cr_frame.f_code, inner.cr_frame.f_lineno))
+        inner = inner.cr_await
+    return _innermost(steps)
+
+
+def thread_positions() -> list[str]:
+    """The threads that keep an interpreter from exiting: all but daemons and the main one."""
+    frames = sys._current_frames()
+    found = []
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if thread.daemon or thread is threading.main_thread() or frame is None:
+            continue
+        steps = []
+        while frame is not None:
+            steps.append((frame.f_code, frame.f_lineno))
+            frame = frame.f_back
+        found.append(f"thread {thread.name} at {_innermost(reversed(steps))}")
+    return found
+
+
+def _innermost(steps: Iterable[tuple[CodeType, int]]) -> str:
+    """`file:line` of the last of `steps`, outermost first, that somebody outside asyncio wrote."""
+    position = "its end"
+    for code, line in steps:
+        path = Path(code.co_filename)
+        if str(path.parent) != _ASYNCIO or position == "its end":
+            position = f"{path.parent.name}/{path.name}:{line}"
+    return position
 
 
 class ExitCode(IntEnum):

@@ -2,24 +2,23 @@
 
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 
-from coil.crd.names import is_namespace_name, is_object_name
+from coil.crd.names import is_object_name
 from coil.egress.client_pod import EgressRef
 from coil.egress.gateway import RouterSpec, TunnelPolicy
 from coil.kernel.family import Family, IPAddress
-from coil.runtime.duration import parse_duration, parse_period
-from coil.runtime.endpoint import Endpoint, parse_open_endpoint
-from coil.runtime.flag import Group, flag, kind, parse_integer, parse_optional_path, variable
-from coil.runtime.settings import FrameSettings
-
-
-@kind("NAMESPACE")
-def parse_namespace(text: str) -> str:
-    """The name of a namespace."""
-    if not is_namespace_name(text):
-        raise ValueError("the name of a namespace")
-    return text
+from coil.runtime.flag import (
+    Endpoint,
+    Group,
+    flag,
+    kind,
+    parse_duration,
+    parse_integer,
+    parse_open_endpoint,
+    parse_period,
+    variable,
+)
+from coil.runtime.settings import ApiSettings, FrameSettings, parse_namespace
 
 
 @kind("NAME")
@@ -43,7 +42,7 @@ def parse_addresses(text: str) -> tuple[IPAddress, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(FrameSettings):
+class Settings(ApiSettings, FrameSettings):
     """coil-egress-agent's settings; times are in seconds."""
 
     metrics_addr: Endpoint = flag(
@@ -62,13 +61,6 @@ class Settings(FrameSettings):
     name: str = variable("COIL_EGRESS_NAME", parse=parse_egress_name, help="the Egress's name")
     addresses: tuple[IPAddress, ...] = variable(
         "COIL_POD_ADDRESSES", parse=parse_addresses, help="the pod's own addresses, between a comma (status.podIPs)"
-    )
-    kubeconfig: Path | None = flag(
-        "",
-        parse=parse_optional_path,
-        env="KUBECONFIG",
-        group=Group.API_SERVER,
-        help="how to reach the API server; in-cluster if not given",
     )
     egress_port: int = flag(
         "5555", parse=parse_integer(1, 65535), group=Group.EGRESS, help="UDP port of the tunnels, at both ends"

@@ -2,16 +2,21 @@
 
 from dataclasses import dataclass
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Final
 
 from coil.crd.names import is_object_name
 from coil.kernel.family import IPNetwork
-from coil.runtime.duration import parse_duration, parse_period
-from coil.runtime.eip_lease import EipLeaseSettings
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import Group, flag, kind, parse_boolean, parse_integer, parse_optional_path
-from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
+from coil.runtime.flag import (
+    Endpoint,
+    Group,
+    flag,
+    kind,
+    parse_boolean,
+    parse_duration,
+    parse_integer,
+    parse_period,
+)
+from coil.runtime.settings import ApiSettings, EipLeaseSettings, FrameSettings, health_flag, metrics_flag
 
 SHORTEST_FENCE: Final = 0.3
 """Below it a renewal would have less than a tenth of a second for its way to the API server's store and back."""
@@ -45,20 +50,13 @@ def parse_networks(text: str) -> tuple[IPNetwork, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(EipLeaseSettings, FrameSettings):
+class Settings(EipLeaseSettings, ApiSettings, FrameSettings):
     """The settings of coil-egress-agent on a node; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9398")
     health_addr: Endpoint = health_flag(":9399")
     node_name: str = flag(
         None, parse=parse_node_name, env="COIL_NODE_NAME", group=Group.PROCESS, help="the Node that this runs on"
-    )
-    kubeconfig: Path | None = flag(
-        "",
-        parse=parse_optional_path,
-        env="KUBECONFIG",
-        group=Group.API_SERVER,
-        help="how to reach the API server; in-cluster if not given",
     )
     eip_lease: float = flag(
         "600ms",

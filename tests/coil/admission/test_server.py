@@ -18,7 +18,7 @@ from coil.admission.review import ALLOWED, AdmissionRequest, Invalid, ReviewErro
 from coil.admission.server import AdmissionMetrics, Judge, ReviewLimits, serve_reviews
 from coil.admission.serving_context import ServingContext
 from coil.crd.validation import FieldError
-from coil.runtime.endpoint import Endpoint
+from coil.runtime.flag import Endpoint
 from coil.runtime.http_server import ListenError
 from tests.coil.admission.test_review import document
 

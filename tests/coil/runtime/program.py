@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import parse_settings, parse_text, variable
+from coil.runtime.flag import Endpoint, parse_settings, parse_text, variable
 from coil.runtime.process import Process, run
 from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 

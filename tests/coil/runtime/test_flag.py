@@ -5,17 +5,22 @@ from dataclasses import FrozenInstanceError, dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from coil.runtime.duration import parse_period
-from coil.runtime.endpoint import Endpoint
 from coil.runtime.flag import (
+    Endpoint,
     Group,
     flag,
     kind,
     parse_boolean,
+    parse_duration,
+    parse_endpoint,
     parse_integer,
+    parse_open_endpoint,
     parse_optional_path,
     parse_path,
+    parse_period,
     parse_settings,
     parse_text,
     variable,
@@ -189,3 +194,97 @@ def test_a_parser_without_a_kind_reads_a_value(capsys: pytest.CaptureFixture[str
     text = capsys.readouterr().out
     assert "--plain VALUE" in text
     assert "--named CIDR" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("0s", 0.0),
+        ("30s", 30.0),
+        ("5m", 300.0),
+        ("1h", 3600.0),
+        ("1h30m", 5400.0),
+        ("1h0m0.5s", 3600.5),
+        ("500ms", 0.5),
+        ("1.5s", 1.5),
+        (".5m", 30.0),
+        ("2.s", 2.0),
+        ("10us", 1e-5),
+        ("10µs", 1e-5),
+        ("7ns", 7e-9),
+        ("90m", 5400.0),
+    ],
+)
+def test_what_go_accepts(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "5 m", "m", "5x", "-5m", "+5m", "5m ", " 5m", "1h30", "5M", "\u0665s", "1..5s", "inf"]
+)
+def test_what_it_does_not(text: str) -> None:
+    with pytest.raises(ValueError, match='a length of time such as "500ms"'):
+        parse_duration(text)
+
+
+@given(st.integers(0, 99), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
+def test_go_prints_what_it_reads(hours: int, minutes: int, seconds: int, milliseconds: int) -> None:
+    text = f"{hours}h{minutes}m{seconds}s{milliseconds}ms"
+    assert parse_duration(text) == pytest.approx(hours * 3600 + minutes * 60 + seconds + milliseconds / 1000)
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "0h0m"])
+def test_a_period_is_longer_than_nothing(text: str) -> None:
+    with pytest.raises(ValueError, match="above zero"):
+        parse_period(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        (":9386", "127.0.0.1", 9386),
+        ("0.0.0.0:9386", "0.0.0.0", 9386),
+        ("127.0.0.1:0", "127.0.0.1", 0),
+        ("[::]:9386", "::", 9386),
+        ("[fd00::1]:65535", "fd00::1", 65535),
+        ("localhost:80", "localhost", 80),
+    ],
+)
+def test_accepted(text: str, host: str, port: int) -> None:
+    endpoint = parse_endpoint(text)
+    assert endpoint == Endpoint(host, port)
+    assert parse_endpoint(str(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("9386", 'an address such as ":9386"'),
+        ("", 'an address such as ":9386"'),
+        (":", "a port from 0 to 65535"),
+        (":http", "a port from 0 to 65535"),
+        (":65536", "a port from 0 to 65535"),
+        (":-1", "a port from 0 to 65535"),
+        (":٩", "a port from 0 to 65535"),
+        ("::1:9386", "an IPv6 address in brackets"),
+        ("[127.0.0.1]:9386", "an IPv6 address between the brackets"),
+        ("[]:9386", "an IPv6 address between the brackets"),
+        ("http//x:80", "an address or a host name"),
+    ],
+)
+def test_refused_saying_what_is_expected(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        parse_endpoint(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        (":9443", Endpoint("", 9443)),
+        ("0.0.0.0:9443", Endpoint("0.0.0.0", 9443)),
+        ("[::1]:0", Endpoint("::1", 0)),
+    ],
+)
+def test_one_that_is_open_to_all_without_a_host(text: str, endpoint: Endpoint) -> None:
+    assert parse_open_endpoint(text) == endpoint

@@ -14,7 +14,7 @@ from coil.page.document import Document
 from coil.page.frame import POLICY
 from coil.page.query import Query
 from coil.reconcile.backoff import Backoff
-from coil.runtime.endpoint import Endpoint, parse_optional_endpoint
+from coil.runtime.flag import Endpoint, parse_optional_endpoint
 from coil.runtime.http_server import serve_pages
 from coil.runtime.inspection import WAITING, Inspection, InspectionPages, keep_serving
 from coil.runtime.visitor import guard

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.runtime.log import LogFormat, make_logger
-from coil.runtime.log_value import ITEM_LIMIT, TEXT_LIMIT, render_bounded
+from coil.runtime.log import ITEM_LIMIT, TEXT_LIMIT, LogFormat, make_logger, render_bounded
 
 
 @pytest.fixture(autouse=True)

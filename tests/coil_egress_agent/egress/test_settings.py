@@ -6,8 +6,7 @@ import pytest
 
 from coil.egress.client_pod import EgressRef
 from coil.kernel.family import IPAddress
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.flag import parse_settings
+from coil.runtime.flag import Endpoint, parse_settings
 from coil_egress_agent.egress.settings import Settings, parse_addresses
 
 ENVIRONMENT = {

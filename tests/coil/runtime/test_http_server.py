@@ -7,10 +7,8 @@ import pytest
 from prometheus_client import Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from coil.runtime.endpoint import Endpoint
-from coil.runtime.http_server import ListenError, serve_pages
-from coil.runtime.metrics import MetricsPage, make_registry
-from coil.runtime.probe import ProbeChecks
+from coil.runtime.flag import Endpoint
+from coil.runtime.http_server import ListenError, MetricsPage, ProbeChecks, make_registry, serve_pages
 
 ANY_PORT = Endpoint("127.0.0.1", 0)
 
