@@ -32,6 +32,16 @@ def main() -> int:
     return keep_running([sys.executable, "-m", "coil_egress_agent", *sys.argv[1:]])
 
 
+def main_node() -> int:
+    """The same for the agent of a node.
+
+    A new process finds tunnels, rules and sets in the kernel and repairs only differences; that it is back sooner than
+    the kubelet would have it matters to pods that come and go meanwhile. The lease seldom outlives a crash: its fence
+    is shorter than the start of a process, and the EIPs are on another node by then.
+    """
+    return keep_running([sys.executable, "-m", "coil_egress_agent.eip", *sys.argv[1:]])
+
+
 def keep_running(command: Sequence[str], *, pauses: Sequence[float] = PAUSES, probation: float = PROBATION) -> int:
     """Run `command` until it exits with 0, was told to stop, or dies too often; its last exit code, as a shell has it.
 

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from functools import partial
 
-from coil.admission.assembly import WebhookService, start_admission
+from coil.admission.webhook_service import WebhookService, start_admission
 from coil.crd.builtin import disruption_budgets
 from coil.egress.router_pod import RouterProgram
 from coil.eip.tunnel_plan import TunnelNets
@@ -49,8 +49,8 @@ async def assemble(settings: Settings, process: Process) -> None:
     # First: until its webhooks are answered, no Egress can be changed.
     service = WebhookService(NAME, settings.lease_namespace)
     reader = AdmissionReader(kube, log=log)
-    judges = {**EgressAdmission().judges, **GatewayAdmission(reader).judges, **PolicyAdmission(reader).judges}
-    await start_admission(process, settings, judges, client=kube, at=service)
+    handlers = {**EgressAdmission().handlers, **GatewayAdmission(reader).handlers, **PolicyAdmission(reader).handlers}
+    await start_admission(process, settings, handlers, client=kube, at=service)
     version = await choose_version(kube, log=log, random=random.random)
     budgets = disruption_budgets(version)
     process.spawn("policy version", watch_version(kube, version))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import TypeVar
 
-from coil.admission.settings import AdmissionSettings
+from coil.admission.webhook_service import AdmissionSettings
 from coil.crd.names import SLICE_ENDPOINTS
 from coil.manager.election import ElectionSettings
 from coil.runtime.flag import (

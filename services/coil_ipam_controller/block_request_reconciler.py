@@ -52,7 +52,7 @@ from coil.manager.term import Term
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder
 from coil_ipam_controller.caches import BY_REQUEST, Caches
-from coil_ipam_controller.pool_supply import describe_exhaustion, judge_pool, report_exhausted, report_unusable
+from coil_ipam_controller.pool_supply import check_pool, describe_exhaustion, report_exhausted, report_unusable
 
 DANGLING_SECONDS = 600.0
 """After which an answered request is deleted."""
@@ -148,7 +148,7 @@ class BlockRequestReconciler:
             await self._grant(request, block.name)
             log.info("block found again", block=block.name)
             return
-        refusal = await self._judge_node(request)
+        refusal = await self._check_node(request)
         # A promised name without a block must be tried first: a call that creates it may be under way.
         bound = "" if promised else promise
         for _ in range(ATTEMPTS):
@@ -180,7 +180,7 @@ class BlockRequestReconciler:
                 return live
         return None
 
-    async def _judge_node(self, request: BlockRequest) -> Refused | None:
+    async def _check_node(self, request: BlockRequest) -> Refused | None:
         name = request.spec.node_name
         if len(name) > LABEL_VALUE_LENGTH:
             message = f"the name of the node {name!r} does not fit into a label"
@@ -207,7 +207,7 @@ class BlockRequestReconciler:
         name = request.spec.pool_name
         if pool is None:
             return Refused(RefusalReason.NO_SUCH_POOL, f"there is no address pool {name!r}")
-        layout = judge_pool(pool, self._caches.pools.items())
+        layout = check_pool(pool, self._caches.pools.items())
         if isinstance(layout, Refused):
             return layout
         index = parse_block_index(layout.pool, bound)

@@ -14,7 +14,7 @@ from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.admission.assembly import WebhookService, start_admission
+from coil.admission.webhook_service import WebhookService, start_admission
 from coil.crd.names import BlockName
 from coil.ipam.index_set import IndexSet
 from coil.ipam.layout import PlannedBlock
@@ -79,7 +79,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     pools = caches.pools
     admission = PoolAdmission(client=kube, known_pools=lambda: pools.items() if pools.synced else None, log=log)
     service = WebhookService(NAME, settings.lease_namespace)
-    await start_admission(process, settings, admission.judges, client=kube, at=service)
+    await start_admission(process, settings, admission.handlers, client=kube, at=service)
 
     election = Election(process, settings, client=kube, metrics=manager.metrics)
     await manager.start(election)

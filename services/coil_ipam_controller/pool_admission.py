@@ -5,7 +5,7 @@ every rule. Of an update only what it changes is reviewed, so that a pool that w
 being deleted, can always lose its finalizer, get a label, or have a status.
 
 Two overlapping pools that are created at the same moment may both pass, as neither review sees the other pool. No lock
-is needed against that: `pool_supply.judge_pool` gives blocks from the older one only.
+is needed against that: `pool_supply.check_pool` gives blocks from the older one only.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from coil.admission.review import (
     Verdict,
     decode_object,
 )
-from coil.admission.server import Judge
+from coil.admission.server import AdmissionHandler
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.meta import ObjectMeta, Struct, with_finalizer
 from coil.crd.names import FINALIZER
@@ -65,7 +65,7 @@ class PoolAdmission:
         self._log = log
 
     @property
-    def judges(self) -> Mapping[str, Judge]:
+    def handlers(self) -> Mapping[str, AdmissionHandler]:
         """By path, as Coil v2 names them."""
         return {MUTATE_PATH: self.mutate, VALIDATE_PATH: self.validate}
 
@@ -86,12 +86,12 @@ class PoolAdmission:
         except ReviewError as error:
             return Invalid([FieldError("spec", str(error))])
         old = _decode_old(request)
-        if errors := judge_change(old, new):
+        if errors := validate_change(old, new):
             return Invalid(errors)
         others = await self._other_pools()
         if others is None:
             return Unjudged("the other pools cannot be listed now, so nobody can say whether this one overlaps")
-        overlaps = judge_neighbours(old, new, others)
+        overlaps = validate_overlaps(old, new, others)
         return Invalid(overlaps) if overlaps else ALLOWED
 
     async def _other_pools(self) -> Sequence[AddressPool] | None:
@@ -111,7 +111,7 @@ def plan_finalizer(metadata: ObjectMeta) -> Patch:
     return [{"op": "add", "path": "/metadata/finalizers", "value": with_finalizer(metadata.finalizers)}]
 
 
-def judge_change(old: AddressPool | None, new: AddressPool) -> list[FieldError]:
+def validate_change(old: AddressPool | None, new: AddressPool) -> list[FieldError]:
     """What a change, or with `old` None a creation, breaks, other pools apart."""
     if old is None:
         return validate_pool(new)
@@ -120,7 +120,7 @@ def judge_change(old: AddressPool | None, new: AddressPool) -> list[FieldError]:
     return changed + [error for error in validate_pool(new) if error not in [*present, *changed]]
 
 
-def judge_neighbours(old: AddressPool | None, new: AddressPool, others: Sequence[AddressPool]) -> list[FieldError]:
+def validate_overlaps(old: AddressPool | None, new: AddressPool, others: Sequence[AddressPool]) -> list[FieldError]:
     """Where a change, or with `old` None a creation, makes the pool overlap another one."""
     present = [] if old is None else validate_disjoint(old, others)
     return [error for error in validate_disjoint(new, others) if error not in present]

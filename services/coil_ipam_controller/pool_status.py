@@ -49,8 +49,8 @@ from coil_ipam_controller.pool_supply import (
     Holding,
     Standing,
     assess_pool,
+    check_pool,
     describe_exhaustion,
-    judge_pool,
     report_change,
     report_in_use,
 )
@@ -162,7 +162,7 @@ class PoolCollector(Collector):
         most, allocated = self._families()
         pools = self._caches.pools.items()
         for pool in pools:
-            layout = judge_pool(pool, pools)
+            layout = check_pool(pool, pools)
             most.add_metric([pool.name], 0 if isinstance(layout, Refused) else layout.size)
             allocated.add_metric([pool.name], len(self._caches.blocks.by_index(BY_POOL, pool.name)))
         yield most

@@ -80,7 +80,7 @@ def assess_pool(pool: AddressPool, others: Iterable[AddressPool]) -> Standing:
     return Standing(layout)
 
 
-def judge_pool(pool: AddressPool, others: Iterable[AddressPool]) -> PoolLayout | Refused:
+def check_pool(pool: AddressPool, others: Iterable[AddressPool]) -> PoolLayout | Refused:
     """The pool's layout, or the answer to a request for one of its blocks."""
     standing = assess_pool(pool, others)
     if standing.obstacle is PoolObstacle.DELETING:

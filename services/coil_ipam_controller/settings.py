@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coil.admission.settings import AdmissionSettings
+from coil.admission.webhook_service import AdmissionSettings
 from coil.manager.election import ElectionSettings
 from coil.runtime.flag import (
     Endpoint,

@@ -14,18 +14,73 @@ is a century off or a controller that puts its own bundle back, makes a busy loo
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
+from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.admission.ca_bundle import BundleInjector, Injection
-from coil.admission.certificate import CertificateError, read_server
-from coil.admission.server import AdmissionMetrics
-from coil.admission.serving_context import ServingContext
-from coil.admission.source import CertificateSource, Fetched
+from coil.admission.certificate import CertificateError, KeyPair, read_server, split_bundle
+from coil.admission.server import AdmissionMetrics, ServingContext
 from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What to serve, and the authorities to trust for it, PEM; empty if somebody else tells the API server.
+
+    `wrote`: the source has changed what it read from.
+    """
+
+    pair: KeyPair
+    bundle: bytes
+    wrote: bool = False
+
+
+class CertificateSource(Protocol):
+    """Where the certificate comes from."""
+
+    async def fetch(self) -> Fetched:
+        """The present certificate. Raises CertificateError or ApiError; asked again after a pause."""
+        ...
+
+
+class CertificateFolder:
+    """A CertificateSource: a folder which somebody else fills, as cert-manager and a mounted Secret do.
+
+    It has `tls.crt` and `tls.key`, and `ca.crt` if the webhook configurations are to be told whom to trust. Files are
+    replaced one after the other, so certificate and key may not match for a moment: such a pair is an error now, and no
+    longer at the next look. The other source is `coil.admission.self_managed`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def fetch(self) -> Fetched:
+        """What the files say now. Raises CertificateError."""
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> Fetched:
+        pair = KeyPair(self._content("tls.crt"), self._content("tls.key"))
+        bundle = self._content("ca.crt") if (self._folder / "ca.crt").exists() else b""
+        try:
+            read_server(pair)
+            if bundle:
+                split_bundle(bundle)
+        except CertificateError as error:
+            raise CertificateError(f"the certificate in {self._folder} is not usable: {error}") from error
+        return Fetched(pair, bundle)
+
+    def _content(self, name: str) -> bytes:
+        try:
+            return (self._folder / name).read_bytes()
+        except OSError as error:
+            raise CertificateError(f"{self._folder / name} cannot be read: {error.strerror}") from error
+
 
 FIRST_RETRY = 1.0
 LONGEST_PAUSE = 3600.0
@@ -49,7 +104,7 @@ class CheckInterval:
         self._failures = 0
         self._writes = 0
 
-    def judge(self, outcome: Outcome) -> float:
+    def next_delay(self, outcome: Outcome) -> float:
         """Seconds to wait after `outcome`; counts it."""
         if outcome is Outcome.FAILED:
             delay = self._failed.delay(self._failures, self._random)
@@ -73,7 +128,7 @@ class CertificateKeeper:
         *,
         serving: ServingContext,
         injector: BundleInjector,
-        pace: CheckInterval,
+        interval: CheckInterval,
         now: Callable[[], datetime],
         metrics: AdmissionMetrics,
         log: FilteringBoundLogger,
@@ -82,7 +137,7 @@ class CertificateKeeper:
         self._source = source
         self._serving = serving
         self._injector = injector
-        self._pace = pace
+        self._interval = interval
         self._now = now
         self._sleep = sleep
         self._metrics = metrics
@@ -94,7 +149,7 @@ class CertificateKeeper:
     async def run(self) -> None:
         """Look again and again until cancelled. Failures are logged once each and tried again."""
         while True:
-            await self._sleep(self._pace.judge(await self._look()))
+            await self._sleep(self._interval.next_delay(await self._look()))
 
     def check(self) -> str | None:
         """For `/readyz`: None when the API server can be answered, as far as this process knows."""

@@ -1,7 +1,7 @@
 """The words that the API server and an admission webhook exchange: AdmissionReview v1, decoded and encoded. Pure.
 
 A review asks about one change of one object; a verdict answers it. The objects stay raw JSON here, because this
-package knows no kind: whoever judges decodes what it is interested in.
+package knows no kind: a handler decodes what it is interested in.
 """
 
 from collections.abc import Sequence

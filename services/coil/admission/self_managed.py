@@ -8,16 +8,15 @@ replaced keeps the labels, annotations and owners it was read with.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from coil.admission.certificate import CertificateError
 from coil.admission.identity import DEFAULT_TERMS, Identity, Terms, parse_identity, plan_identity, render_identity
-from coil.admission.source import Fetched
+from coil.admission.keeper import Fetched
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import Resource
 from coil.kube.api_client import ApiClient
@@ -40,45 +39,37 @@ class Secret(Struct, frozen=True, kw_only=True):
 SECRETS: Resource[Secret] = Resource("", "v1", "secrets", "Secret", namespaced=True, type=Secret)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeSecretStore:
+class SecretStore:
     """The Secret `namespace`/`name`. Raises ApiError; after an UnavailableError nobody knows what was written."""
 
-    client: ApiClient
-    namespace: str
-    name: str
+    def __init__(self, client: ApiClient, *, namespace: str, name: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
 
     async def read(self) -> Secret | None:
         """None when there is none."""
         try:
-            return await self.client.get(SECRETS, self.name, namespace=self.namespace)
+            return await self._client.get(SECRETS, self._name, namespace=self._namespace)
         except NotFoundError:
             return None
 
     async def create(self, files: Mapping[str, bytes]) -> None:
         """Raises AlreadyExistsError when somebody else was faster."""
-        secret = Secret(metadata=ObjectMeta(name=self.name, namespace=self.namespace), type=TLS_TYPE, data=dict(files))
-        await self.client.create(SECRETS, secret, namespace=self.namespace)
+        secret = Secret(
+            metadata=ObjectMeta(name=self._name, namespace=self._namespace), type=TLS_TYPE, data=dict(files)
+        )
+        await self._client.create(SECRETS, secret, namespace=self._namespace)
 
     async def replace(self, before: Secret, files: Mapping[str, bytes]) -> None:
         """Give `before` another content. Raises ConflictError when it has changed since, NotFoundError if gone."""
         secret = msgspec.structs.replace(before, data=dict(files))
         body: dict[str, Any] = msgspec.to_builtins(secret)
-        await self.client.replace(SECRETS, body, name=self.name, namespace=self.namespace)
+        await self._client.replace(SECRETS, body, name=self._name, namespace=self._namespace)
 
 
 ATTEMPTS = 3
 """Reads in one go after having come second; then the next look is soon enough."""
-
-
-class IdentityStore(Protocol):
-    """`coil.admission.self_managed.KubeSecretStore`."""
-
-    async def read(self) -> Secret | None: ...
-
-    async def create(self, files: Mapping[str, bytes], /) -> None: ...
-
-    async def replace(self, before: Secret, files: Mapping[str, bytes], /) -> None: ...
 
 
 class SelfManagedIdentity:
@@ -86,7 +77,7 @@ class SelfManagedIdentity:
 
     def __init__(
         self,
-        store: IdentityStore,
+        store: SecretStore,
         *,
         name: str,
         hosts: Collection[str],

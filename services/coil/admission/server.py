@@ -1,13 +1,15 @@
-"""Answers the API server's reviews over HTTPS: one path, one judge.
+"""Answers the API server's reviews over HTTPS: one handler for each path.
 
 Everything that can come over the network is bounded: connections, requests at work and in line, the size of a body,
-the time for all of a request. What cannot be read is refused with a sentence; a judge that fails costs its own
+the time for all of a request. What cannot be read is refused with a sentence; a handler that fails costs its own
 request only. Every refusal of ours refuses the change (`failurePolicy: Fail`), so none is silent.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import os
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,6 +17,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
 
+from coil.admission.certificate import CertificateError, KeyPair
 from coil.admission.review import (
     AdmissionRequest,
     Allowed,
@@ -26,9 +29,70 @@ from coil.admission.review import (
     decode_review,
     encode_review,
 )
-from coil.admission.serving_context import ServingContext
 from coil.runtime.flag import Endpoint
 from coil.runtime.http_server import ListenError
+
+
+class ServingContext:
+    """The TLS of a server whose certificate is replaced while it runs.
+
+    The listening context never changes; with each handshake it hands over to the context of the newest certificate. So
+    connections that are open go on undisturbed, the next one sees the new certificate, and a pair that cannot be used
+    never gets in the way of the one that can. (Loading a pair into a context that has one already would leave the old
+    one there beside it, when their keys are of different kinds.)
+
+    TLS 1.2 and newer, without client certificates. Until the first `load` every handshake fails."""
+
+    def __init__(self) -> None:
+        self.context = _new_context()
+        self.context.sni_callback = self._hand_over
+        self._pair: KeyPair | None = None
+        self._newest: ssl.SSLContext | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is a certificate to show."""
+        return self._newest is not None
+
+    def load(self, pair: KeyPair) -> bool:
+        """Show this certificate from the next handshake on; False if it is the one that is shown already.
+
+        Raises CertificateError when it cannot be used, and goes on with the one before.
+        """
+        if pair == self._pair:
+            return False
+        context = _new_context()
+        try:
+            with _in_memory(pair) as path:
+                # A password that fits nothing, or OpenSSL would ask for one on the terminal.
+                context.load_cert_chain(path, password="")
+        except (ssl.SSLError, ValueError, OSError) as error:
+            raise CertificateError(f"the certificate cannot be served: {error}") from error
+        self._newest, self._pair = context, pair
+        return True
+
+    def _hand_over(self, tls: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> int | None:
+        """Called in each handshake, whether the client names a server or not."""
+        if self._newest is None:
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        tls.context = self._newest
+        return None
+
+
+def _new_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+@contextmanager
+def _in_memory(pair: KeyPair) -> Iterator[str]:
+    """A path to the pair, since OpenSSL's wrapper reads files only; the key touches no disk."""
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(pair.certificate.rstrip() + b"\n" + pair.key)
+        file.flush()
+        yield f"/proc/self/fd/{descriptor}"
 
 
 class AdmissionMetrics:
@@ -55,7 +119,7 @@ class AdmissionMetrics:
         )
 
 
-Judge: TypeAlias = Callable[[AdmissionRequest], Awaitable[Verdict]]
+AdmissionHandler: TypeAlias = Callable[[AdmissionRequest], Awaitable[Verdict]]
 """Raises ReviewError for an object that cannot be read. Cancelled when the time for the request is over."""
 
 JSON = "application/json"
@@ -91,25 +155,25 @@ class _RequestLimiter:
         self._metrics = metrics
         self._log = log
 
-    async def answer(self, judge: Judge, request: web.Request) -> web.Response:
+    async def answer(self, handler: AdmissionHandler, request: web.Request) -> web.Response:
         if self._present >= self._limits.at_work + self._limits.line:
             return self._refuse(request, 503, "too many reviews at once; try again")
         self._present += 1
         try:
             with self._metrics.seconds.labels(request.path).time():
                 async with asyncio.timeout(self._limits.seconds), self._turn:
-                    return await self._judge(judge, request)
+                    return await self._review(handler, request)
         except TimeoutError:
             return self._refuse(request, 503, f"no answer within {self._limits.seconds:g} s; try again")
         finally:
             self._present -= 1
 
-    async def _judge(self, judge: Judge, request: web.Request) -> web.Response:
+    async def _review(self, handler: AdmissionHandler, request: web.Request) -> web.Response:
         if request.content_type != JSON:
             return self._refuse(request, 415, f"a body of type {JSON} is expected")
         try:
             review = decode_review(await request.read())
-            verdict = await judge(review)
+            verdict = await handler(review)
         except ReviewError as error:
             return self._refuse(request, 400, str(error))
         except web.HTTPRequestEntityTooLarge:
@@ -139,22 +203,22 @@ class _OverLimit(asyncio.Protocol):
 @asynccontextmanager
 async def serve_reviews(
     endpoint: Endpoint,
-    judges: Mapping[str, Judge],
+    handlers: Mapping[str, AdmissionHandler],
     *,
     serving: ServingContext,
     metrics: AdmissionMetrics,
     log: FilteringBoundLogger,
     limits: ReviewLimits = DEFAULT_LIMITS,
 ) -> AsyncIterator[Endpoint]:
-    """Answer POSTs to the paths in `judges`; yields the endpoint with the port that was bound.
+    """Answer POSTs to the paths in `handlers`; yields the endpoint with the port that was bound.
 
     An empty host is every address of the machine. Left, also by cancellation: no new connection, two seconds for
     running requests, then all are closed. Raises ListenError.
     """
-    desk = _RequestLimiter(limits=limits, metrics=metrics, log=log)
+    limiter = _RequestLimiter(limits=limits, metrics=metrics, log=log)
     application = web.Application(client_max_size=limits.body)
-    for path, judge in judges.items():
-        application.router.add_post(path, _handler(desk, judge))
+    for path, handler in handlers.items():
+        application.router.add_post(path, _endpoint(limiter, handler))
     runner = web.AppRunner(
         application,
         access_log=None,
@@ -175,9 +239,9 @@ async def serve_reviews(
         await runner.cleanup()
 
 
-def _handler(desk: _RequestLimiter, judge: Judge) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _endpoint(limiter: _RequestLimiter, handler: AdmissionHandler) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        return await desk.answer(judge, request)
+        return await limiter.answer(handler, request)
 
     return handle
 

@@ -55,7 +55,7 @@ def owner_reference(egress: Egress) -> Document:
     }
 
 
-def judge_ownership(metadata: ObjectMeta, egress: Egress) -> Ownership:
+def find_ownership(metadata: ObjectMeta, egress: Egress) -> Ownership:
     """Whose the object with `metadata` is, as seen by `egress`."""
     controller = next((owner for owner in metadata.owner_references if owner.controller), None)
     if controller is None or not _names_egress(controller, egress):

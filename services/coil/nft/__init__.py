@@ -4,12 +4,11 @@ Place in the flow: `coil.egress` and `coil.eip` say which table is wanted (`coil
 sets (`coil.kernel.nft_element`), `coil.nat` and the node's agent have it made. From the top:
 
     element_sync     what is in sets: compared, changed, its timeouts refreshed; tables compared without the library
-    table_sync       makes the kernel's table the wanted one or takes it away, reads its counters
+    table_sync       makes the kernel's table the wanted one or takes it away, reads its counters: by libnftables
     difference       the commands that lead from what is listed to what is wanted: pure
     rendering        tables and elements as the library's JSON: pure
     table_image      what a table is made of, in the kernel's bytes: what of it is not as it was
     element_codec    elements between the kernel's bytes and words: pure
-    library          one transaction with libnftables, in a context of its own
     netfilter        transactions of elements and dumps over netlink, without the library; NftError
 
 All of it is synchronous, for a worker's thread, and is about the namespace that the thread is in. The seam that hides

@@ -20,7 +20,6 @@ from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, Elemen
 from coil.kernel.nft_table import NftSet, NftTable
 from coil.nft.difference import plan_commands
 from coil.nft.element_codec import decode_elements, encode_elements, is_writable
-from coil.nft.library import run
 from coil.nft.netfilter import (
     Message,
     NetfilterSocket,
@@ -33,7 +32,7 @@ from coil.nft.netfilter import (
 )
 from coil.nft.rendering import render_changes, render_whole
 from coil.nft.table_image import TableImage, describe_image, read_image
-from coil.nft.table_sync import list_table
+from coil.nft.table_sync import list_table, run
 
 Transaction: TypeAlias = Callable[[int], AbstractContextManager[None]]
 """What a transaction is carried out within; told how many elements change."""

@@ -95,7 +95,7 @@ class WatchBackoff:
         self._fruitless = 0
         self.failures = 0
 
-    def judge(self, outcome: Outcome) -> Verdict:
+    def decide(self, outcome: Outcome) -> Verdict:
         """What to do after `outcome`; counts it."""
         fault = outcome.fault
         step = Step.WATCH if fault is None or isinstance(fault, UnavailableError) else Step.LIST

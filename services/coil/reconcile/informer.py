@@ -14,7 +14,7 @@ Invariants:
 * A list is applied page by page, so that a big collection is never held twice; what is gone is removed
   after the last page. Until then the cache may hold too much, never too little.
 * An object that comes again unchanged (same resource version) is not told again.
-* No retry without a pause, `watch_pace` says which; so no answer, however wrong, makes a busy loop.
+* No retry without a pause, `WatchBackoff` says which; so no answer, however wrong, makes a busy loop.
 
 Listeners are called in order, synchronously, between two turns of the loop: they must be quick and must
 not raise. If one does, `run` ends with its exception, as the cache and that listener no longer agree; a
@@ -121,7 +121,7 @@ class Informer(Generic[T]):
         self._log = log.bind(resource=resource)
         self._store: Store[T] = Store(indexers or {})
         self._listeners: list[Listener[T]] = []
-        self._pace = WatchBackoff(backoff, random)
+        self._watch_backoff = WatchBackoff(backoff, random)
         self._clock = clock
         self._sleep = sleep
         self._version = ""  # where the next watch resumes; "": nowhere, list
@@ -189,7 +189,7 @@ class Informer(Generic[T]):
         """
         while True:
             outcome = await self._follow()
-            verdict = self._pace.judge(outcome)
+            verdict = self._watch_backoff.decide(outcome)
             if verdict.step is Step.LIST:
                 self._version = ""
             self._report(outcome, verdict)
@@ -292,4 +292,10 @@ class Informer(Generic[T]):
         self._failures.labels(self._name, type(fault).__name__).inc()
         # An expired place is the API server's daily business; anything else somebody should see.
         report = self._log.info if isinstance(fault, GoneError) else self._log.warning
-        report("interrupted", error=str(fault), delay=round(verdict.delay, 2), failures=self._pace.failures, **facts)
+        report(
+            "interrupted",
+            error=str(fault),
+            delay=round(verdict.delay, 2),
+            failures=self._watch_backoff.failures,
+            **facts,
+        )

@@ -10,7 +10,8 @@ of terms and times. Here are those of the calls:
 
 * every write is guarded by the version it was decided on, so a renewal and a revocation have an order;
 * when a call fails it is unknown whether the write took place: the Lease is read before the next one;
-* a Lease that names this node is this node's, whichever process wrote it: an agent that restarts continues with it.
+* a Lease that names this node is this node's, whichever process wrote it: an agent that restarts continues with it;
+* a Lease is never deleted: its `leaseTransitions` is the term, and no term may be used twice. It goes with its Node.
 """
 
 import asyncio
@@ -20,19 +21,66 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.meta import OwnerReference
+from coil.crd.meta import ObjectMeta, OwnerReference
 from coil.crd.names import NodeName
-from coil.eip.gateway_lease import FENCE, GatewayLease
+from coil.eip.gateway_lease import (
+    FENCE,
+    LEASE_LABELS,
+    GatewayLease,
+    lease_name,
+    parse_gateway_lease,
+    render_annotations,
+)
 from coil.eip.lease_renewal import RELEASED, LeaseRenewal
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
-from coil.kube.lease_lock import Lease, ResourceLock
+from coil.kube.lease_lock import Lease, LeaseSpec, ResourceLock
 from coil.manager.claim import boot_clock
 from coil.reconcile.backoff import Backoff
 from coil.runtime.log import describe_error
 from coil_egress_agent.eip.metric import LeaseMetrics, Renewal
-from coil_egress_agent.eip.node_lease import parse_lease, render_lease
+
+
+def parse_lease(lease: Lease) -> GatewayLease | None:
+    """What a Lease says; None where its name is not that of a node's Lease."""
+    return parse_gateway_lease(
+        name=lease.metadata.name,
+        version=lease.metadata.resource_version,
+        holder=lease.spec.holder_identity,
+        transitions=lease.spec.lease_transitions,
+        annotations=lease.metadata.annotations,
+    )
+
+
+def render_lease(
+    lease: GatewayLease,
+    *,
+    over: Lease | None,
+    acquired: str | None,
+    written: str,
+    owners: tuple[OwnerReference, ...] = (),
+) -> Lease:
+    """The object that says `lease`, over the one that was read; labels and annotations of others stay. `owners` count
+    where there was none.
+    """
+    before = over.metadata if over is not None else ObjectMeta(name=lease_name(lease.node), owner_references=owners)
+    metadata = msgspec.structs.replace(
+        before,
+        labels={**before.labels, **LEASE_LABELS},
+        annotations={**before.annotations, **render_annotations(fence=lease.fence, applied=lease.applied)},
+    )
+    spec = LeaseSpec(
+        holder_identity=lease.holder,
+        # The API has whole seconds. They are not computed with: the annotation is what counts.
+        lease_duration_seconds=max(1, round(lease.fence)),
+        acquire_time=acquired,
+        renew_time=written,
+        lease_transitions=lease.term,
+    )
+    return Lease(metadata=metadata, spec=spec)
+
 
 _LOOK_SECONDS: Final = 0.5
 """The clock may run on while timers stand still (suspend), so the fence is looked at this often."""

@@ -19,7 +19,7 @@ from coil.admission.review import (
     Verdict,
     decode_object,
 )
-from coil.admission.server import Judge
+from coil.admission.server import AdmissionHandler
 from coil.crd.egress import Egress
 from coil.crd.egress_validation import validate_egress
 from coil.crd.validation import FieldError
@@ -33,7 +33,7 @@ Patch = list[dict[str, Any]]
 
 class EgressAdmission:
     @property
-    def judges(self) -> Mapping[str, Judge]:
+    def handlers(self) -> Mapping[str, AdmissionHandler]:
         """By path, as Coil v2 names them."""
         return {MUTATE_PATH: self.mutate, VALIDATE_PATH: self.validate}
 

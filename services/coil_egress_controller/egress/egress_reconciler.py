@@ -18,7 +18,7 @@ from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.crd.validation import render_errors
 from coil.egress.router_objects import (
     Ownership,
-    judge_ownership,
+    find_ownership,
     overlay_budget,
     overlay_deployment,
     overlay_service,
@@ -190,7 +190,7 @@ class EgressReconciler:
 
     def _own_deployment(self, egress: Egress) -> Deployment | None:
         cached = self._deployments.get(object_key(egress.metadata))
-        ours = cached is not None and judge_ownership(cached.metadata, egress) is Ownership.OURS
+        ours = cached is not None and find_ownership(cached.metadata, egress) is Ownership.OURS
         return cached if ours else None
 
     async def _update_status(self, egress: Egress, deployment: Deployment | None) -> None:

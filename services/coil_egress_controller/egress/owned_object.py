@@ -24,7 +24,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.egress import Egress
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import HasMetadata, Resource, object_key
-from coil.egress.router_objects import Ownership, judge_ownership
+from coil.egress.router_objects import Ownership, find_ownership
 from coil.kube.api_client import ApiClient, Document
 from coil.kube.errors import NotFoundError
 
@@ -88,7 +88,7 @@ class OwnedObjects:
 
     async def remove(self, resource: Resource[T], cached: T | None, egress: Egress) -> None:
         """Delete the object if there is one and it is ours. Raises ApiError."""
-        if cached is None or judge_ownership(cached.metadata, egress) is not Ownership.OURS:
+        if cached is None or find_ownership(cached.metadata, egress) is not Ownership.OURS:
             return
         name, namespace = egress.metadata.name, egress.metadata.namespace
         self._settled.pop((resource.plural, object_key(egress.metadata)), None)
@@ -109,7 +109,7 @@ class OwnedObjects:
             log.info("created")
             return created
         before = msgspec.convert(live["metadata"], ObjectMeta)
-        ownership = judge_ownership(before, egress)
+        ownership = find_ownership(before, egress)
         if ownership is not Ownership.OURS:
             raise NameTakenError(resource, ownership)
         changed = overlay(live, wanted)

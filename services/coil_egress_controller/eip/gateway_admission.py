@@ -21,7 +21,7 @@ from coil.admission.review import (
     Verdict,
     decode_object,
 )
-from coil.admission.server import Judge
+from coil.admission.server import AdmissionHandler
 from coil.crd.builtin import Namespace
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
@@ -41,7 +41,7 @@ class GatewayAdmission:
         self._reader = reader
 
     @property
-    def judges(self) -> Mapping[str, Judge]:
+    def handlers(self) -> Mapping[str, AdmissionHandler]:
         return {GATEWAY_PATH: self.validate}
 
     async def validate(self, request: AdmissionRequest) -> Verdict:
@@ -49,16 +49,16 @@ class GatewayAdmission:
         try:
             match request.operation:
                 case Operation.CREATE:
-                    return await self._judge(request, None)
+                    return await self._review(request, None)
                 case Operation.UPDATE if changes_spec(request):
-                    return await self._judge(request, try_decode(request.old_object, EgressGateway))
+                    return await self._review(request, try_decode(request.old_object, EgressGateway))
                 case Operation.DELETE:
-                    return await self._judge_deletion(request)
+                    return await self._review_deletion(request)
         except UnknownStateError as error:
             return Unjudged(str(error))
         return ALLOWED
 
-    async def _judge(self, request: AdmissionRequest, old: EgressGateway | None) -> Verdict:
+    async def _review(self, request: AdmissionRequest, old: EgressGateway | None) -> Verdict:
         """`old` is None for a new one, and for one whose old state cannot be decoded."""
         try:
             new = decode_object(request.object, EgressGateway)
@@ -76,7 +76,7 @@ class GatewayAdmission:
             faults += validate_kept(old, new, await self._reader.policies())
         return Invalid(faults) if faults else ALLOWED
 
-    async def _judge_deletion(self, request: AdmissionRequest) -> Verdict:
+    async def _review_deletion(self, request: AdmissionRequest) -> Verdict:
         before = try_decode(request.old_object, EgressGateway)
         gateway = before or EgressGateway(metadata=ObjectMeta(name=request.name))
         policies = await self._reader.policies()

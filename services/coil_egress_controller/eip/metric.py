@@ -111,7 +111,7 @@ class EipCollector(Collector):
                 if total:
                     addresses.add_metric([name, family, "assigned"], assigned[family])
                     addresses.add_metric([name, family, "free"], free)
-            states = Counter(judge_node(listed) for listed in gateway.status.node_list)
+            states = Counter(node_state(listed) for listed in gateway.status.node_list)
             for state in NodeState:
                 nodes.add_metric([name, state.value], states[state])
         yield from (addresses, nodes, policies)
@@ -137,7 +137,7 @@ class EipCollector(Collector):
         )
 
 
-def judge_node(listed: GatewayNode) -> NodeState:
+def node_state(listed: GatewayNode) -> NodeState:
     """An address that leaves is carried until it has left; so is the node's own (useNodeIP)."""
     if listed.eips:
         return NodeState.CARRYING

@@ -16,7 +16,7 @@ SILENT_PHASES = frozenset({TunnelPhase.HEARTBEAT_TIMEOUT.value, TunnelPhase.NODE
 """The phases that the controller writes of a gateway node; all others are the agent's."""
 
 
-def judge_phase(tunnel: EgressTunnel | None, node: Node | None, lease: GatewayLease | None) -> str:
+def select_phase(tunnel: EgressTunnel | None, node: Node | None, lease: GatewayLease | None) -> str:
     """The phase of the tunnel of a node that some gateway selects, from its agent's report and its lease.
 
     A node whose lease is not held is no gateway, whatever its agent has last reported. One that holds it again has to
@@ -79,7 +79,7 @@ class NodeFactSource:
             term, held = lease.term, lease.held
         return NodeFacts(
             name=NodeName(name),
-            phase=judge_phase(tunnel, node, lease),
+            phase=select_phase(tunnel, node, lease),
             term=term,
             applied=None if lease is None else lease.applied.get(gateway.metadata.uid),
             held=held,

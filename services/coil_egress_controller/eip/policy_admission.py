@@ -20,7 +20,7 @@ from coil.admission.review import (
     Verdict,
     decode_object,
 )
-from coil.admission.server import Judge
+from coil.admission.server import AdmissionHandler
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy, EgressGatewayPolicySpec
 from coil.crd.eip_conflict import validate_offered, validate_untaken
@@ -42,7 +42,7 @@ class PolicyAdmission:
         self._reader = reader
 
     @property
-    def judges(self) -> Mapping[str, Judge]:
+    def handlers(self) -> Mapping[str, AdmissionHandler]:
         return {POLICY_PATH: self.validate}
 
     async def validate(self, request: AdmissionRequest) -> Verdict:
@@ -56,17 +56,17 @@ class PolicyAdmission:
         except ReviewError as error:
             return Invalid([FieldError("spec", str(error))])
         old = None if request.operation is Operation.CREATE else try_decode(request.old_object, EgressGatewayPolicy)
-        if faults := judge_change(old, new):
+        if faults := validate_change(old, new):
             return Invalid(faults)
         try:
-            faults = await self._judge_right(request, new)
+            faults = await self._check_right(request, new)
             if old is None:
-                faults += await self._judge_choice(request.namespace, new)
+                faults += await self._check_gateway(request.namespace, new)
         except UnknownStateError as error:
             return Unjudged(str(error))
         return Invalid(faults) if faults else ALLOWED
 
-    async def _judge_right(self, request: AdmissionRequest, policy: EgressGatewayPolicy) -> list[FieldError]:
+    async def _check_right(self, request: AdmissionRequest, policy: EgressGatewayPolicy) -> list[FieldError]:
         if not policy.spec.applied_to.pod_subnet:
             return []
         plural = EGRESS_GATEWAY_POLICIES.plural
@@ -80,7 +80,7 @@ class PolicyAdmission:
         )
         return [FieldError("spec.appliedTo.podSubnet", message)]
 
-    async def _judge_choice(self, namespace: str, policy: EgressGatewayPolicy) -> list[FieldError]:
+    async def _check_gateway(self, namespace: str, policy: EgressGatewayPolicy) -> list[FieldError]:
         found = await self._reader.namespace(namespace)
         labels = {} if found is None else found.metadata.labels
         names = _names(policy.spec, labels)
@@ -88,9 +88,9 @@ class PolicyAdmission:
         chosen = choose_gateway(policy.spec, namespace_labels=labels, gateway=gateways.get)
         if isinstance(chosen, NoGateway):
             return [FieldError("spec.egressGatewayName", chosen.message)]
-        return await self._judge_address(namespace, policy, chosen)
+        return await self._check_address(namespace, policy, chosen)
 
-    async def _judge_address(
+    async def _check_address(
         self, namespace: str, policy: EgressGatewayPolicy, gateway: EgressGateway
     ) -> list[FieldError]:
         if gateway.metadata.deleting:
@@ -104,7 +104,7 @@ class PolicyAdmission:
         return validate_untaken(msgspec.structs.replace(policy, metadata=metadata), await self._reader.known_policies())
 
 
-def judge_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -> list[FieldError]:
+def validate_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -> list[FieldError]:
     """The rules that a change breaks, or with `old` None a creation, without a look at other objects."""
     if old is None:
         return validate_policy(new)

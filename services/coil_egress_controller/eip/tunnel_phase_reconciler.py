@@ -19,7 +19,7 @@ from coil.kube.errors import ApiError, NotFoundError
 from coil.manager.term import Channel, Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
-from coil_egress_controller.eip.node_fact import SILENT_PHASES, is_ready, judge_phase
+from coil_egress_controller.eip.node_fact import SILENT_PHASES, is_ready, select_phase
 from coil_egress_controller.eip.own_write import OwnWrites
 
 WORKERS: Final = 2
@@ -69,7 +69,7 @@ class TunnelPhaseReconciler:
         if node is None or tunnel is None:
             self._reported.pop(name, None)
             return DONE
-        phase = judge_phase(tunnel, node, lease)
+        phase = select_phase(tunnel, node, lease)
         if phase == tunnel.status.phase:
             return DONE
         if phase in SILENT_PHASES and lease is not None:

@@ -1,13 +1,13 @@
-"""A Secret in memory that keeps `IdentityStore`'s promises: a write must be decided on the version that is there."""
+"""A Secret in memory: a write must be decided on the version that is there, as on the API server."""
 
 from collections.abc import Mapping
 
-from coil.admission.self_managed import TLS_TYPE, Secret
+from coil.admission.self_managed import TLS_TYPE, Secret, SecretStore
 from coil.crd.meta import ObjectMeta
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 
 
-class MemorySecret:
+class MemorySecret(SecretStore):
     """`fault` is raised by every call while it is set; calls are counted by verb."""
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class MemorySecret:
         metadata = ObjectMeta(name="secret", resource_version=str(self._version))
         return Secret(metadata=metadata, type=TLS_TYPE, data=dict(self.files))
 
-    async def create(self, files: Mapping[str, bytes], /) -> None:
+    async def create(self, files: Mapping[str, bytes]) -> None:
         self._count("create")
         if self.files is not None:
             raise AlreadyExistsError("the Secret exists", status=409)
         self.put(files)
 
-    async def replace(self, before: Secret, files: Mapping[str, bytes], /) -> None:
+    async def replace(self, before: Secret, files: Mapping[str, bytes]) -> None:
         self._count("replace")
         if self.files is None:
             raise NotFoundError("no Secret", status=404)

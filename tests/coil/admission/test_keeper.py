@@ -17,11 +17,9 @@ from prometheus_client import CollectorRegistry
 from coil.admission.ca_bundle import MUTATING, VALIDATING, BundleInjector
 from coil.admission.certificate import CertificateError, KeyPair, issue_authority, issue_server
 from coil.admission.identity import DEFAULT_TERMS, Terms
-from coil.admission.keeper import LONGEST_PAUSE, CertificateKeeper, CheckInterval
+from coil.admission.keeper import LONGEST_PAUSE, CertificateKeeper, CertificateSource, CheckInterval, Fetched
 from coil.admission.self_managed import SelfManagedIdentity
-from coil.admission.server import AdmissionMetrics
-from coil.admission.serving_context import ServingContext
-from coil.admission.source import CertificateSource, Fetched
+from coil.admission.server import AdmissionMetrics, ServingContext
 from coil.kube.errors import ForbiddenError, UnavailableError
 from tests.coil.admission.memory_configuration import NAME, MemoryConfigurations
 from tests.coil.admission.memory_secret import MemorySecret
@@ -55,7 +53,7 @@ def make_keeper(
         source,
         serving=serving or ServingContext(),
         injector=BundleInjector(api, name=NAME),
-        pace=CheckInterval(period, lambda: 0.0),
+        interval=CheckInterval(period, lambda: 0.0),
         now=now,
         metrics=AdmissionMetrics(CollectorRegistry()),
         log=structlog.get_logger(),

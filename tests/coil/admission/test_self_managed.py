@@ -29,7 +29,7 @@ class CrowdedSecret(MemorySecret):
 class ContestedSecret(MemorySecret):
     """Somebody else is always a little faster."""
 
-    async def replace(self, before: Secret, files: Mapping[str, bytes], /) -> None:
+    async def replace(self, before: Secret, files: Mapping[str, bytes]) -> None:
         self.put(self.files or {})
         await super().replace(before, files)
 

@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from coil.admission.certificate import issue_authority, issue_server
 from coil.admission.review import ALLOWED, AdmissionRequest, Invalid, ReviewError, Verdict
-from coil.admission.server import AdmissionMetrics, Judge, ReviewLimits, serve_reviews
-from coil.admission.serving_context import ServingContext
+from coil.admission.server import AdmissionHandler, AdmissionMetrics, ReviewLimits, ServingContext, serve_reviews
 from coil.crd.validation import FieldError
 from coil.runtime.flag import Endpoint
 from coil.runtime.http_server import ListenError
@@ -29,7 +28,7 @@ SMALL = ReviewLimits(body=2_000, seconds=30.0, at_work=2, line=1, connections=4)
 
 
 class Bench:
-    """A judge that waits to be told what to say."""
+    """A handler that waits to be told what to say."""
 
     def __init__(self) -> None:
         self.verdict: Verdict | Exception = ALLOWED
@@ -38,7 +37,7 @@ class Bench:
         self.come_in = asyncio.Event()
         self.come_in.set()
 
-    async def judge(self, request: AdmissionRequest) -> Verdict:
+    async def handle(self, request: AdmissionRequest) -> Verdict:
         self.asked.append(request)
         self.arrived.release()
         await self.come_in.wait()
@@ -73,12 +72,12 @@ class Caller:
 
 
 @asynccontextmanager
-async def serving(judge: Judge, limits: ReviewLimits = SMALL) -> AsyncIterator[Caller]:
+async def serving(handler: AdmissionHandler, limits: ReviewLimits = SMALL) -> AsyncIterator[Caller]:
     context, registry = ServingContext(), CollectorRegistry()
     context.load(issue_server(AUTHORITY, hosts=["127.0.0.1"], now=NOW, life=timedelta(hours=1)))
     async with serve_reviews(
         Endpoint("127.0.0.1", 0),
-        {PATH: judge},
+        {PATH: handler},
         serving=context,
         metrics=AdmissionMetrics(registry),
         log=structlog.get_logger(),
@@ -94,7 +93,7 @@ def bench() -> Bench:
 
 @pytest.fixture
 async def caller(bench: Bench) -> AsyncIterator[Caller]:
-    async with serving(bench.judge) as caller:
+    async with serving(bench.handle) as caller:
         yield caller
 
 
@@ -134,7 +133,7 @@ async def test_other_paths_and_methods_are_none(caller: Caller) -> None:
         assert answer.status == 405
 
 
-async def test_a_judge_that_fails_costs_its_own_request_only(caller: Caller, bench: Bench) -> None:
+async def test_a_handler_that_fails_costs_its_own_request_only(caller: Caller, bench: Bench) -> None:
     bench.verdict = RuntimeError("a secret of ours")
     status, text = await caller.post(json.dumps(document()).encode())
     assert status == 500
@@ -160,7 +159,7 @@ async def test_only_so_many_are_at_work_and_in_line(caller: Caller, bench: Bench
 
 async def test_nobody_waits_for_ever(bench: Bench) -> None:
     bench.come_in.clear()
-    async with serving(bench.judge, ReviewLimits(seconds=0.05)) as caller:
+    async with serving(bench.handle, ReviewLimits(seconds=0.05)) as caller:
         status, text = await caller.post(json.dumps(document()).encode())
     assert status == 503
     assert "no answer within 0.05 s" in text

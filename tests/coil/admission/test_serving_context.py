@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coil.admission.certificate import CertificateError, KeyPair, issue_authority, issue_server
-from coil.admission.serving_context import ServingContext
+from coil.admission.server import ServingContext
 
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)

@@ -11,7 +11,7 @@ from coil.crd.meta import ObjectMeta
 from coil.egress.router_objects import (
     ANNOTATION_TEMPLATE_KEYS,
     Ownership,
-    judge_ownership,
+    find_ownership,
     overlay_budget,
     overlay_deployment,
     overlay_service,
@@ -208,4 +208,4 @@ def owned(**changes: Any) -> ObjectMeta:
     ],
 )
 def test_whose_an_object_is(metadata: ObjectMeta, whose: Ownership) -> None:
-    assert judge_ownership(metadata, egress()) is whose
+    assert find_ownership(metadata, egress()) is whose

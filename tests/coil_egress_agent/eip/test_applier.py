@@ -11,7 +11,7 @@ from coil.crd.meta import ObjectMeta
 from coil.eip.eip_table import CLOSED, HERE
 from coil.kube.lease_lock import Lease, LeaseSpec
 from coil_egress_agent.eip.applier import MESH_SECONDS
-from coil_egress_agent.eip.node_lease import parse_lease
+from coil_egress_agent.eip.lease_renewer import parse_lease
 from tests.coil_egress_agent.eip.memory_lease import Trip
 from tests.coil_egress_agent.eip.node_scene import (
     Scene,

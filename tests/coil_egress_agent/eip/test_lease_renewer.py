@@ -15,9 +15,8 @@ from coil.crd.meta import ObjectMeta, OwnerReference
 from coil.crd.names import NodeName
 from coil.eip.gateway_lease import MARGIN
 from coil.kube.lease_lock import Lease, LeaseSpec
-from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseDemand, LeaseRenewer
+from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseDemand, LeaseRenewer, parse_lease
 from coil_egress_agent.eip.metric import LeaseMetrics
-from coil_egress_agent.eip.node_lease import parse_lease
 from tests.coil.reconcile.lease_contract import CHECKS, Check
 from tests.coil_egress_agent.eip.memory_lease import MemoryLease, Trip, spec_of
 from tests.coil_egress_agent.eip.node_scene import until

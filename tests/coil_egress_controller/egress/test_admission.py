@@ -95,7 +95,7 @@ async def test_what_cannot_be_read_is_refused_unless_it_goes() -> None:
 def test_the_chart_names_the_paths_that_are_served() -> None:
     documents = webhook_documents(EGRESS_CONTROLLER)
     paths = {webhook["clientConfig"]["service"]["path"] for document in documents for webhook in document["webhooks"]}
-    assert {MUTATE_PATH, VALIDATE_PATH} == set(ADMISSION.judges)
+    assert {MUTATE_PATH, VALIDATE_PATH} == set(ADMISSION.handlers)
     assert paths == {MUTATE_PATH, VALIDATE_PATH, GATEWAY_PATH, POLICY_PATH}
     for webhook in (webhook for document in documents for webhook in document["webhooks"]):
         assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "None")

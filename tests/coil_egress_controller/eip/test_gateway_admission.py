@@ -46,7 +46,7 @@ def ranges(*ipv4: str, **spec: Any) -> Document:
 
 
 async def test_a_good_gateway_is_let_in(door: Door) -> None:
-    assert set(door.admission.judges) == {GATEWAY_PATH}
+    assert set(door.admission.handlers) == {GATEWAY_PATH}
     assert await door.create(ranges("10.6.1.1-10.6.1.9")) == []
 
 

@@ -8,7 +8,7 @@ from coil.crd.builtin import NODES
 from coil.crd.egress_gateway import EipEntry, GatewayNode
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.eip.gateway_lease import FENCE, MARGIN
-from coil_egress_controller.eip.metric import NodeState, judge_node
+from coil_egress_controller.eip.metric import NodeState, node_state
 from tests.coil_egress_controller.eip_world import World, play
 from tests.coil_egress_controller.test_eip_failover import POLICIES, build
 from tests.coil_egress_controller.test_eip_slice import add_pods, endpoints
@@ -135,4 +135,4 @@ def test_writes_of_slices_are_counted() -> None:
     ],
 )
 def test_states_of_a_node(listed: dict[str, Any], state: NodeState) -> None:
-    assert judge_node(GatewayNode(name="n1", **listed)) is state
+    assert node_state(GatewayNode(name="n1", **listed)) is state

@@ -52,7 +52,7 @@ def by(name: str, namespace: str = "shop", **spec: Any) -> Document:
 
 
 async def test_a_good_policy_is_let_in(door: Door) -> None:
-    assert set(door.admission.judges) == {POLICY_PATH}
+    assert set(door.admission.handlers) == {POLICY_PATH}
     assert await door.create(by("shared")) == []
     assert await door.create(by("shared", egressIP={"useNodeIP": True})) == []
     assert await door.create(by("shop")) == []

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from coil.nft.library import run
 from coil.nft.netfilter import NftError
+from coil.nft.table_sync import run
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coil.admission.settings import parse_hosts
+from coil.admission.webhook_service import parse_hosts
 
 
 @pytest.mark.parametrize(
