@@ -4,10 +4,8 @@ import secrets
 from ipaddress import IPv4Address, IPv6Address
 
 from coil.kernel.link import LinkName
-from coil.podnet.alias import PodAlias
-from coil.podnet.gateway import LINK_LOCAL, HostAddresses
-from coil.podnet.host_link import random_link_name
-from coil.podnet.plan import PodPlan, plan_pod
+from coil.podnet.host_link import PodAlias, random_link_name
+from coil.podnet.plan import LINK_LOCAL, HostAddresses, PodPlan, plan_pod
 
 DUAL = ("ipv4", "ipv6")
 

@@ -9,10 +9,8 @@ import pytest
 from coil.kernel.link import LinkName
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import HostNetwork
-from coil.podnet.alias import PodAlias
-from coil.podnet.gateway import LINK_LOCAL, HostAddresses, node_addresses
-from coil.podnet.host_link import random_link_name
-from coil.podnet.plan import plan_pod
+from coil.podnet.host_link import PodAlias, random_link_name
+from coil.podnet.plan import LINK_LOCAL, HostAddresses, node_addresses, plan_pod
 from integration.netns.netns import Netns, exchange
 from integration.netns.plans import DUAL, pod_plan
 

@@ -11,7 +11,7 @@ from coil.kernel.family import Family
 from coil.kernel.link import LinkName
 from coil.netlink.error import NamespaceError, NetlinkError
 from coil.netlink.host import HostNetwork
-from coil.podnet.alias import PodAlias, render_alias
+from coil.podnet.host_link import PodAlias, render_alias
 from integration.netns.netns import Netns
 
 pytestmark = pytest.mark.kernel

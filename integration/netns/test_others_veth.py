@@ -9,7 +9,7 @@ import pytest
 from coil.kernel.link import LinkName
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import HostNetwork
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import PodPlan, plan_pod
 from integration.go_coild import Generation, GoCoild, GoPod
 from integration.kernel_state import KernelState

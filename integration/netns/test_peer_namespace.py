@@ -13,7 +13,7 @@ from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
 from coil.netlink.namespace import Namespace, get_netns_number
 from coil.netlink.wire import Request
-from coil.podnet.alias import PodAlias, render_alias
+from coil.podnet.host_link import PodAlias, render_alias
 from integration.netns.netns import Netns
 
 pytestmark = pytest.mark.kernel

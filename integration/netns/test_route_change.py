@@ -22,7 +22,7 @@ from coil.kernel.link import LinkName
 from coil.kernel.route import Route, RouteChanges
 from coil.netlink.error import KernelError
 from coil.netlink.host import HostNetwork
-from coil.podnet.node_route import NodeRoutes, RouteTrouble, plan_node_routes
+from coil.podnet.block_route import NodeRoutes, RouteTrouble, plan_node_routes
 from integration.netns.netns import Netns
 from integration.patience import wait_until
 from integration.route_monitor import watch_routes

@@ -12,7 +12,7 @@ from coil.kernel.route import Route, RouteScope, diff_routes
 from coil.kernel.rule import Rule
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.host import HostNetwork
-from coil.podnet.export import plan_export
+from coil.podnet.block_route import plan_export
 from coil.podnet.plan import plan_rules
 from integration.netns.netns import Netns
 from integration.netns.plans import pod_plan

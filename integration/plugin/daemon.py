@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 from coil.cnirpc.call_metric import CallMetrics
 from coil.cnirpc.server import serve_cni
 from coil.netlink.host import HostNetwork
-from coil.podnet.gateway import LINK_LOCAL
-from coil.podnet.plan import DEFAULT_POLICY
+from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL
 from coild.cni.plugin_socket import LIMITS
 from coild.cni.service import CniService
 from coild.model.keyed_executor import KeyedExecutor

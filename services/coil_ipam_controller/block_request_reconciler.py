@@ -164,7 +164,7 @@ class BlockRequestReconciler:
                 log.info("block created", block=choice.planned.name)
                 return
             log.info("block name is taken, trying another", block=choice.planned.name)
-            self._index.concede(choice.planned, request.uid)
+            self._index.mark_foreign(choice.planned, request.uid)
             bound = ""
         raise StaleCacheError(f"{ATTEMPTS} block names in a row were taken")
 
@@ -240,7 +240,7 @@ class BlockRequestReconciler:
             return _answers(live, request)
         finally:
             # Also when the outcome of the creation is unknown: others are not to try its index for now.
-            self._index.settle(choice.planned, request.uid)
+            self._index.mark_created(choice.planned, request.uid)
         return True
 
     async def _grant(self, request: BlockRequest, block: BlockName) -> None:

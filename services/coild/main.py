@@ -27,7 +27,7 @@ from coil.crd.names import LABEL_NODE, NodeName
 from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.host import HostNetwork
-from coil.podnet.gateway import LINK_LOCAL, node_addresses
+from coil.podnet.plan import LINK_LOCAL, node_addresses
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
 from coil.reconcile.event_recorder import EventMetrics, EventRecorder

@@ -22,13 +22,13 @@ from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.client_plan import GatewayProblem
 from coil.egress.gateway import ClientSpec
 from coil.egress.resolution import ClientOptions, resolve_client
-from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.link import LinkName, Sysctl
 from coil.kube.errors import NotFoundError
 from coil.nat.client_sync import ClientChanges
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.controller import Controller
 from coil.reconcile.metric import ReconcileMetrics

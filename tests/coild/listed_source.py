@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from coil.ipam.attachment import AttachmentKey
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coil.page.node_document import PoolDocument
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coild.model.address_source import PodWiring
 from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, PodName
 

@@ -20,7 +20,7 @@ from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, Pod
 from coil.netlink.host import NetnsPath, PodLink
 from coil.netlink.namespace import Namespace
 from coil.netlink.route import RouteAdditions
-from coil.podnet.alias import PodAlias, parse_alias
+from coil.podnet.host_link import PodAlias, parse_alias
 from coil.podnet.plan import PodPlan
 
 

@@ -20,8 +20,7 @@ from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import ANNOTATION_POOL, LABEL_NODE, PoolName
 from coil.ipam.node_ledger import AttachmentKey, ContainerId
-from coil.podnet.gateway import LINK_LOCAL
-from coil.podnet.plan import DEFAULT_POLICY, PodPlan
+from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL, PodPlan
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.event_recorder import EventSubject
 from coil.reconcile.informer import Informer, InformerMetrics, T

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 from coil.crd.names import BlockName, NodeName, PoolName
-from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.ipam.block import Block, BlockUse
 from coil.ipam.node_ledger import NodeLedger
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.page.node_document import AddressCounts, AddressState, NodeDocument
 from coil.runtime.flag import Endpoint, parse_settings
 from coild.addresses.journal import Holder

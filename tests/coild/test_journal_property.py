@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from coil.ipam.attachment import AttachmentKey
 from coil.ipam.node_ledger import Reuse
+from coil.ipam.occupancy import AttachmentKey
 from coild.addresses.journal_file import HEADER
 from tests.coild.addresses.test_journal import COOLDOWN, ONE, POD, POOL, ZERO, Node, Times
 from tests.coild.scene import key
@@ -135,7 +135,7 @@ class Life(RuleBasedStateMachine):
     def no_address_is_lost(self) -> None:
         tally = self.node.ledger.tally(POOL, now=self.times.clock)
         assert tally.allocated + tally.cooling + tally.free == 16
-        assert max(map(self.node.ledger.rests_until, (ZERO, ONE))) <= self.times.clock + COOLDOWN
+        assert max(map(self.node.ledger.cooled_down, (ZERO, ONE))) <= self.times.clock + COOLDOWN
 
     def teardown(self) -> None:
         self.node.journal.close()

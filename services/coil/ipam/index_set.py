@@ -4,12 +4,12 @@ In the flow: the informer of AddressBlocks feeds `observe`; the controller reser
 that index, and says how that ended. All methods are synchronous and belong to one thread, so concurrent requests
 get different indices without a lock and without asking the API server.
 
-The book saves useless attempts, it is not what keeps blocks apart: that is the API server, where the name of a
+The set saves useless attempts, it is not what keeps blocks apart: that is the API server, where the name of a
 block is its index. So it may err for a while, and a reservation whose block the cache never shows (it was
 deleted too soon, or never created) is forgotten after `lifetime` seconds.
 
 An index whose addresses are another block's, because somebody has got around admission, is passed over
-(`coil.ipam.address_map`), and whoever wants to know is told.
+(`coil.ipam.address_map`) and reported (`passed_over`).
 """
 
 from collections import Counter
@@ -21,10 +21,11 @@ from coil.crd.names import BlockName, PoolName, RequestUid
 from coil.ipam.address_map import AddressMap
 from coil.ipam.layout import PlannedBlock, PoolLayout
 
-_STRANGER = RequestUid("")
+_FOREIGN = RequestUid("")
+"""In the place of the request, for a block that was made for no request of ours."""
 
 
-def _tell_nobody(_planned: PlannedBlock, _holder: BlockName) -> None:
+def _ignore(_planned: PlannedBlock, _holder: BlockName) -> None:
     pass
 
 
@@ -70,7 +71,7 @@ class IndexSet:
         clock: Callable[[], float],
         *,
         lifetime: float = 60.0,
-        passed_over: Callable[[PlannedBlock, BlockName], None] = _tell_nobody,
+        passed_over: Callable[[PlannedBlock, BlockName], None] = _ignore,
     ) -> None:
         self._clock = clock
         self._lifetime = lifetime
@@ -88,7 +89,7 @@ class IndexSet:
             self._shown[old.pool].remove(old.index)
         if new is not None:
             self._shown.setdefault(new.pool, _ShownIndices()).add(new.index)
-            # What was settled has come about. From here on the cache says when the index is free again.
+            # A block that was marked as created has appeared. From here on the cache says when the index is free again.
             reserved = self._reserved.get(new.pool, {})
             for index, holder in [key for key, until in reserved.items() if key[0] == new.index and until != inf]:
                 del reserved[index, holder]
@@ -118,16 +119,16 @@ class IndexSet:
         """The block was certainly not created: its index is free at once."""
         self._reserved.get(planned.pool, {}).pop((planned.index, request), None)
 
-    def settle(self, planned: PlannedBlock, request: RequestUid) -> None:
+    def mark_created(self, planned: PlannedBlock, request: RequestUid) -> None:
         """The block exists, or may: its index stays taken until the cache shows it or time has passed."""
         self.release(planned, request)
         if planned.index not in self._shown.get(planned.pool, ()):
             self._reserved.setdefault(planned.pool, {})[planned.index, request] = self._clock() + self._lifetime
 
-    def concede(self, planned: PlannedBlock, request: RequestUid) -> None:
-        """The block turned out to be another's: `settle`, but the request no longer holds the index."""
+    def mark_foreign(self, planned: PlannedBlock, request: RequestUid) -> None:
+        """The block turned out to be another's: `mark_created`, but the request no longer holds the index."""
         self.release(planned, request)
-        self.settle(planned, _STRANGER)
+        self.mark_created(planned, _FOREIGN)
 
     def used(self, pool: PoolName) -> int:
         """How many indices of the pool the cache shows as taken."""

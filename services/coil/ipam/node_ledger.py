@@ -3,6 +3,7 @@
 In the flow: coild puts in the blocks that belong to its node, adopts at start what the kernel already holds, and
 then every CNI ADD is one `acquire` and every DEL one `release`. All methods are synchronous and belong to one
 thread, so each is atomic and no lock exists. Times are those of one clock that the caller reads; it must not go back.
+Only `acquire` and `release` drop the records of cooldowns that are over; reads write nothing.
 
 Invariants, after every call that returns and every call that raises:
 * a slot is held by at most one key, and a key holds at most one slot (over all blocks and pools);
@@ -21,10 +22,8 @@ from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
 
 from coil.crd.names import BlockName, PoolName
-from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.ipam.block import Block
-from coil.ipam.block_page import BlockPage
-from coil.ipam.occupancy import BlockOccupancy, Tally
+from coil.ipam.occupancy import AttachmentKey, BlockOccupancy, BlockPage, ContainerId, Tally
 
 __all__ = [
     "COOLDOWN",
@@ -127,10 +126,10 @@ class NodeLedger:
         """All blocks that `is_empty`."""
         return [page.block for page in self._ordered() if self.is_empty(page.block.name)]
 
-    def rests_until(self, name: BlockName) -> float:
-        """When the last address of the block has cooled down; −∞ if none is cooling, or the block is unknown."""
+    def cooled_down(self, name: BlockName) -> float:
+        """When the last address of the block has cooled down, which may be over; −∞ without a record or a block."""
         page = self._pages.get(name)
-        return -math.inf if page is None else page.rests_until
+        return -math.inf if page is None else page.cooled_down
 
     # --- addresses
 
@@ -189,19 +188,24 @@ class NodeLedger:
         """
         if known := self._allocations.get(key):
             return known
-        for page in self._awake(pool, now):
-            if page.free:
+        pages = self._pools.get(pool, [])
+        for page in pages:
+            page.expire(now)
+            if page.free(now):
                 return self._give(page, page.next_free(), key)
         if reuse is Reuse.ANY:
-            resting = [page for page in self._awake(pool, now) if page.usable and page.cooling]
-            if resting:
-                page = min(resting, key=lambda page: next(iter(page.cooling.values())))
+            cooling = [page for page in pages if page.usable and page.cooling]
+            if cooling:
+                page = min(cooling, key=lambda page: next(iter(page.cooling.values())))
                 return self._give(page, next(iter(page.cooling)), key)
         return None
 
     def release(self, key: AttachmentKey, *, now: float) -> Allocation | None:
         """Take back what the key holds, to cool down; None when it holds nothing."""
-        return self._take(key, until=now + self._cooldown)
+        allocation = self._take(key, until=now + self._cooldown)
+        if allocation is not None:
+            self._pages[allocation.block].expire(now)
+        return allocation
 
     def revoke(self, key: AttachmentKey) -> Allocation | None:
         """Take back what the key was given and never used: there is nothing to cool down from."""
@@ -211,16 +215,16 @@ class NodeLedger:
 
     def free_count(self, pool: PoolName, *, now: float) -> int:
         """How many addresses of the pool `acquire` can give out that have cooled down."""
-        return sum(page.free for page in self._awake(pool, now))
+        return sum(page.free(now) for page in self._pools.get(pool, ()))
 
     def next_rested(self, pool: PoolName, *, now: float) -> float | None:
         """When the next address of the pool has cooled down that can be given out then; None if none is cooling."""
-        ends = (next(iter(page.cooling.values())) for page in self._awake(pool, now) if page.usable and page.cooling)
-        return min(ends, default=None)
+        ends = (page.next_cooled(now) for page in self._pools.get(pool, ()) if page.usable)
+        return min((end for end in ends if end is not None), default=None)
 
     def tally(self, pool: PoolName, *, now: float) -> Tally:
         """The counts of one pool."""
-        return _tally(self._awake(pool, now))
+        return _tally(self._pools.get(pool, ()), now)
 
     def tallies(self, *, now: float) -> dict[PoolName, Tally]:
         """The counts of each pool that has a block here; takes time by the number of blocks."""
@@ -228,19 +232,13 @@ class NodeLedger:
 
     def occupancy(self, *, now: float) -> list[BlockOccupancy]:
         """What is out and what is cooling down, by pool and block; takes time by the number of such addresses."""
-        return [page.occupancy() for pool in sorted(self._pools) for page in self._awake(pool, now)]
+        return [page.occupancy(now) for page in self._ordered()]
 
     # --- inside
 
     def _ordered(self, pool: PoolName | None = None) -> list[BlockPage]:
         pools = sorted(self._pools) if pool is None else [pool]
         return [page for pool in pools for page in self._pools.get(pool, ())]
-
-    def _awake(self, pool: PoolName, now: float) -> list[BlockPage]:
-        pages = self._pools.get(pool, [])
-        for page in pages:
-            page.wake(now)
-        return pages
 
     def _locate(self, *, pool: PoolName, addresses: list[IPv4Address | IPv6Address]) -> tuple[BlockPage, int]:
         if not addresses:
@@ -276,13 +274,13 @@ def _order(page: BlockPage) -> tuple[int, BlockName]:
     return page.block.index, page.block.name
 
 
-def _tally(pages: Iterable[BlockPage]) -> Tally:
+def _tally(pages: Iterable[BlockPage], now: float) -> Tally:
     blocks = allocated = cooling = free = 0
     for page in pages:
         blocks += 1
         allocated += len(page.held)
-        cooling += len(page.cooling)
-        free += page.free
+        cooling += page.cooling_count(now)
+        free += page.free(now)
     return Tally(blocks, allocated, cooling, free)
 
 

@@ -1,14 +1,33 @@
-"""Who has what of a node's blocks at one moment: what `node_ledger` shows to metrics and to people.
+"""Who has what of a block: which slots are out, which are cooling down, where the search for a free one goes on, and
+what of that metrics and people see. Part of `node_ledger`.
 
-Snapshots: they do not change with the books they were taken from.
+Slots are kept as mappings and not as bitmaps: they are as large as what is not free, whatever the size of the block,
+and a block may well be a /64. What `BlockPage` returns to be shown are snapshots, which do not change with it.
 """
 
-from dataclasses import dataclass
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
+from itertools import takewhile
+from typing import NewType
 
-from coil.ipam.attachment import AttachmentKey
 from coil.ipam.block import Block, BlockUse
+
+ContainerId = NewType("ContainerId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentKey:
+    """What an address is given to: one interface of one container, as CNI identifies it.
+
+    Compared as a whole: two interfaces of one container are two attachments.
+    """
+
+    container_id: ContainerId
+    ifname: str
 
 
 class AddressState(Enum):
@@ -70,3 +89,98 @@ class Tally:
     allocated: int = 0
     cooling: int = 0
     free: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class BlockPage:
+    """One block in the ledger. `last` is the slot given out last: the search goes on after it.
+
+    Times are those of the caller's clock. Only `expire` frees slots that have cooled down; what is read for a moment
+    `now` does not count them any more. Invariant: no slot is out and cooling.
+    """
+
+    block: Block
+    last: int = -1
+    held: dict[int, AttachmentKey] = field(default_factory=dict)
+    cooling: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    """Slot → until when, the first to end in front. Some may have ended."""
+
+    def expire(self, now: float) -> None:
+        """Free the slots that have cooled down by then."""
+        while self.cooling and next(iter(self.cooling.values())) <= now:
+            self.cooling.popitem(last=False)
+
+    def cooling_count(self, now: float) -> int:
+        """How many slots have not cooled down by then."""
+        return len(self.cooling) - sum(1 for _ in takewhile(lambda end: end <= now, self.cooling.values()))
+
+    def next_cooled(self, now: float) -> float | None:
+        """When the next slot has cooled down after that moment; None if none is cooling."""
+        return next((end for end in self.cooling.values() if end > now), None)
+
+    @property
+    def usable(self) -> bool:
+        return self.block.use is BlockUse.OPEN
+
+    def free(self, now: float) -> int:
+        """How many slots can be given out that are not cooling."""
+        return self.block.size - len(self.held) - self.cooling_count(now) if self.usable else 0
+
+    def next_free(self) -> int:
+        """The next free slot after the last one given out, wrapping. After `expire`, where slots are free."""
+        slot = (self.last + 1) % self.block.size
+        while slot in self.held or slot in self.cooling:
+            slot = (slot + 1) % self.block.size
+        return slot
+
+    def give(self, slot: int, key: AttachmentKey) -> None:
+        self.cooling.pop(slot, None)
+        self.held[slot] = key
+        self.last = slot
+
+    def adopt(self, slot: int, key: AttachmentKey) -> None:
+        """The slot turned out to be the key's. Whether it was cooling does not matter."""
+        self.cooling.pop(slot, None)
+        self.held[slot] = key
+        # Going on after the highest slot in use comes closest to where the search stood before a restart.
+        self.last = max(self.last, slot)
+
+    def take(self, slot: int, *, until: float = -math.inf) -> None:
+        """The slot is nobody's any more; it cools down until then, not at all without a time."""
+        del self.held[slot]
+        if until > -math.inf:
+            self.cool({slot: until})
+
+    def cool(self, until: Mapping[int, float]) -> None:
+        """Let slots cool down; those that are out, or that this block does not have, are left alone."""
+        sooner = False
+        latest = next(reversed(self.cooling.values()), -math.inf)
+        for slot, end in until.items():
+            if slot not in self.held and 0 <= slot < self.block.size:
+                sooner = sooner or end < latest
+                latest = max(latest, end)
+                self.cooling[slot] = end
+                self.cooling.move_to_end(slot)
+        if sooner:
+            self.cooling = OrderedDict(sorted(self.cooling.items(), key=lambda item: item[1]))
+
+    @property
+    def cooled_down(self) -> float:
+        """When the last slot has cooled down, which may be over; −∞ if none is recorded."""
+        return next(reversed(self.cooling.values()), -math.inf)
+
+    def occupancy(self, now: float) -> BlockOccupancy:
+        """What is not free."""
+        cooling = dict.fromkeys(slot for slot, end in self.cooling.items() if end > now)
+        return BlockOccupancy(
+            self.block,
+            tuple(
+                AddressUse(
+                    slot,
+                    *self.block.addresses(slot),
+                    AddressState.COOLING if key is None else AddressState.ALLOCATED,
+                    key,
+                )
+                for slot, key in sorted((self.held | cooling).items())
+            ),
+        )

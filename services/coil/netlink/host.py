@@ -31,7 +31,7 @@ from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
 from coil.netlink.route import RouteAdditions
 from coil.netlink.sysctl import apply_sysctls, ensure_sysctls
 from coil.netlink.worker import Worker
-from coil.podnet.alias import PodAlias, parse_alias
+from coil.podnet.host_link import PodAlias, parse_alias
 from coil.podnet.plan import PodPlan
 
 NetnsPath = NewType("NetnsPath", Path)

@@ -26,7 +26,7 @@ from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NamespaceError, NetlinkError
 from coil.netlink.link import find_link, get_link, read_links, set_alias
 from coil.netlink.namespace import Namespace, get_netns_number, parse_netns_number
-from coil.podnet.alias import PodAlias, parse_alias, render_alias
+from coil.podnet.host_link import PodAlias, parse_alias, render_alias
 
 _MOUNTS: Final = (Path("/run/netns"), Path("/var/run/docker/netns"))
 _PROCESSES: Final = Path("/proc")

@@ -7,7 +7,7 @@ pods share a broadcast domain.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_interface, ip_network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_interface, ip_network
 from typing import TypeAlias
 
 from coil.kernel.address import Address, Neighbour
@@ -15,9 +15,35 @@ from coil.kernel.family import Family, IPAddress, IPInterface
 from coil.kernel.link import LinkName, MacAddress, Sysctl, forwarding_sysctls
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteProtocol, RouteTable, link_scope
 from coil.kernel.rule import Rule
-from coil.podnet.alias import PodAlias, render_alias
-from coil.podnet.gateway import LINK_LOCAL, LINK_LOCAL_IPV6, HostAddresses
-from coil.podnet.host_link import derive_mac
+from coil.podnet.host_link import PodAlias, derive_mac, render_alias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAddresses:
+    """The pods' gateways. The same addresses are on the host end of every veth; a family that is None cannot be given
+    to pods.
+    """
+
+    ipv4: IPv4Interface | None
+    ipv6: IPv6Interface | None
+
+
+LINK_LOCAL_IPV6 = IPv6Interface("fe80::1/64")
+LINK_LOCAL = HostAddresses(ipv4=IPv4Interface("169.254.1.1/32"), ipv6=LINK_LOCAL_IPV6)
+"""The design document's: the same on every node, and nothing of the node is visible to the pod."""
+
+
+def node_addresses(internal: Collection[IPAddress]) -> HostAddresses:
+    """The Node's InternalIPs as host addresses (`--host-address=node-ip`): the first of each family, as /32
+    and /128.
+    """
+    ipv4 = next((address for address in internal if address.version == 4), None)
+    ipv6 = next((address for address in internal if address.version == 6), None)
+    return HostAddresses(
+        ipv4=IPv4Interface(ipv4) if ipv4 is not None else None,
+        ipv6=IPv6Interface(ipv6) if ipv6 is not None else None,
+    )
+
 
 ADDR_GEN_MODE_NONE = "1"
 """IN6_ADDR_GEN_MODE_NONE of linux/if_link.h: the kernel adds no link-local address of its own."""

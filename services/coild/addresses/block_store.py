@@ -28,10 +28,9 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import AddressBlock
 from coil.crd.names import BlockName, PoolName, RequestUid
-from coil.ipam.attachment import AttachmentKey
 from coil.ipam.block import Block, BlockUse, MalformedBlockError, parse_block
 from coil.ipam.node_ledger import Allocation, LedgerConflictError, NodeLedger, Reuse
-from coil.ipam.occupancy import BlockOccupancy, Tally
+from coil.ipam.occupancy import AttachmentKey, BlockOccupancy, Tally
 from coil.kernel.family import IPAddress
 from coil.reconcile.informer import Informer
 from coild.addresses.journal import AddressJournal
@@ -241,7 +240,7 @@ class BlockStore:
 
     def cooled_down(self, name: BlockName) -> float:
         """When the last address of the block has cooled down, by the clock; −∞ if none is cooling."""
-        return self._ledger.rests_until(name)
+        return self._ledger.cooled_down(name)
 
     def arrived(self, name: BlockName) -> float | None:
         """When the block arrived, by the clock; None if it has served a pod since, or was here at start."""

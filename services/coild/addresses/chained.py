@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import IPAddress
 from coil.kernel.link import parse_link_name
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import NetnsPath
 from coil.page.node_document import PoolDocument
-from coil.podnet.alias import PodAlias, render_alias
+from coil.podnet.host_link import PodAlias, render_alias
 from coild.model.address_source import AddressSource, Exclusively
 from coild.model.attachment import AddRequest, Attachment, InvalidPodError, PodName, alias_key
 from coild.model.pod_network import PodNetwork

@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from coil.crd.names import BlockName
-from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.ipam.node_ledger import Allocation
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coild.addresses.journal_file import JournalFile
 from coild.model.attachment import PodName
 

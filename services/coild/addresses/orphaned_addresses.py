@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from coil.crd.address_block import AddressBlock
 from coil.crd.names import BlockName, PoolName
-from coil.ipam.attachment import AttachmentKey
 from coil.ipam.block import MalformedBlockError, parse_block
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coild.model.attachment import Attachment
 

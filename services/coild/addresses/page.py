@@ -8,9 +8,8 @@
 from collections.abc import Callable, Iterable
 from itertools import groupby
 
-from coil.ipam.attachment import AttachmentKey
 from coil.ipam.block import BlockUse
-from coil.ipam.occupancy import AddressState, AddressUse, BlockOccupancy
+from coil.ipam.occupancy import AddressState, AddressUse, AttachmentKey, BlockOccupancy
 from coil.page import node_document as page
 from coild.addresses.journal import Holder
 

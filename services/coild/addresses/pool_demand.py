@@ -23,9 +23,9 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from coil.crd.names import PoolName
-from coil.ipam.attachment import AttachmentKey
 from coil.ipam.block import Block
 from coil.ipam.node_ledger import Allocation, Reuse
+from coil.ipam.occupancy import AttachmentKey
 from coil.reconcile.queue import WorkQueue
 from coild.addresses.block_requester import BlockRequester
 from coild.addresses.block_size import BlockSizes

@@ -12,12 +12,12 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import Namespace
 from coil.crd.names import ANNOTATION_POOL, DEFAULT_POOL, PoolName
-from coil.ipam.attachment import AttachmentKey
 from coil.ipam.node_ledger import Allocation, LedgerConflictError
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coil.kube.errors import NotFoundError
 from coil.page.node_document import PoolDocument
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coild.addresses.block_requester import BlockRequester
 from coild.addresses.block_size import BlockSizes
 from coild.addresses.block_store import BlockStore

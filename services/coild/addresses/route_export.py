@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.kernel.family import IPNetwork
 from coil.netlink.error import NetlinkError
-from coil.podnet.export import plan_export
+from coil.podnet.block_route import plan_export
 from coil.podnet.plan import RoutePolicy
 from coil.reconcile.backoff import Backoff
 from coild.model.pod_network import PodNetwork

@@ -10,7 +10,7 @@ import msgspec
 
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
-from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import IPAddress
 from coil.kernel.link import parse_link_name
 from coil.netlink.host import NetnsPath

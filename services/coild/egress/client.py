@@ -33,12 +33,12 @@ from coil.egress.client_pod import EgressRef, client_addresses, parse_egress_ann
 from coil.egress.gateway import ClientSpec
 from coil.egress.resolution import ClientOptions, EgressProblem, ProblemReason, Resolution, resolve_client
 from coil.egress.router_plan import plan_router_sysctls
-from coil.ipam.attachment import AttachmentKey
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import Family, IPNetwork
 from coil.nat.error import NAT_ERRORS
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coild.egress.api_reader import NoAnswerError
 from coild.egress.directory import EgressDirectory
 from coild.egress.node_pods import NodePods, pod_uids

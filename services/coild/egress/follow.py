@@ -16,7 +16,7 @@ from coil.crd.egress import Egress
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX
 from coil.crd.resource import HasMetadata
 from coil.egress.client_pod import EgressRef
-from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.reconcile.controller import DONE, Done
 from coild.egress.client import EgressClients
 

@@ -16,7 +16,7 @@ from coil.kernel.tunnel import catch_all
 from coil.nat.client_sync import ClientChanges
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 
 FOU_MODULES = {Family.IPV4: "fou", Family.IPV6: "fou6"}
 

@@ -32,11 +32,11 @@ waits, so a back end that is slow for one pod does not delay another.
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from coil.ipam.attachment import AttachmentKey
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coil.netlink.host import NetnsPath
 from coil.page.node_document import PoolDocument
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import PodPlan
 from coild.model.attachment import AddRequest, Attachment, PodName
 

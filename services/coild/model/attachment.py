@@ -5,7 +5,7 @@
     AddRequest      what the runtime asks for
     Attachment      what there is
 
-What the kernel says of an attachment is the alias of a link (`coil.podnet.alias`); what the books say is theirs.
+What the kernel says of an attachment is the alias of a link (`coil.podnet.host_link`); what the books say is theirs.
 """
 
 import math
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
 
-from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName
 from coil.netlink.host import NetnsPath
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import PodPlan
 
 

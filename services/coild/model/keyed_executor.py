@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.ipam.attachment import AttachmentKey
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.link import LinkName
 
 T = TypeVar("T")

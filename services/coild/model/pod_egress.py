@@ -6,7 +6,7 @@
 
 from typing import Protocol
 
-from coil.ipam.attachment import AttachmentKey
+from coil.ipam.occupancy import AttachmentKey
 from coild.model.attachment import Attachment
 
 

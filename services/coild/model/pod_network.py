@@ -13,7 +13,7 @@ from coil.kernel.rule import Rule, RuleChanges
 from coil.netlink.host import NetnsPath, PodLink
 from coil.netlink.namespace import Namespace
 from coil.netlink.route import RouteAdditions
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import PodPlan
 
 

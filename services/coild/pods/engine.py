@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.ipam.attachment import AttachmentKey
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.link import LinkName
 from coil.kube.errors import ApiError
 from coil.netlink.error import NetlinkError, PodCheckError

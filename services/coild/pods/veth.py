@@ -25,16 +25,14 @@ from hashlib import sha256
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.ipam.attachment import AttachmentKey
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, parse_link_name
 from coil.kernel.route import Route
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
-from coil.podnet.alias import PodAlias
-from coil.podnet.gateway import HostAddresses
-from coil.podnet.host_link import calico_link_name, random_link_name
-from coil.podnet.plan import PodPlan, RoutePolicy, plan_forwarding, plan_pod, plan_pod_routes, plan_rules
+from coil.podnet.host_link import PodAlias, calico_link_name, random_link_name
+from coil.podnet.plan import HostAddresses, PodPlan, RoutePolicy, plan_forwarding, plan_pod, plan_pod_routes, plan_rules
 from coild.model.address_source import AddressSource, Exclusively
 from coild.model.attachment import Attachment, InvalidPodError, alias_key, first_of_each_family
 from coild.model.pod_network import PodNetwork

@@ -28,7 +28,7 @@ from coil.kernel.route import Route, RouteChanges, RouteTable
 from coil.kube.client import KubeClient
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import HostNetwork
-from coil.podnet.node_route import NodeRoutes, RouteTrouble, TroubledNetwork, plan_node_routes
+from coil.podnet.block_route import NodeRoutes, RouteTrouble, TroubledNetwork, plan_node_routes
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
 from coil.reconcile.informer import Informer, InformerMetrics

@@ -7,10 +7,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 import pytest
 
 from coil.crd.names import BlockName, PoolName
-from coil.ipam.attachment import AttachmentKey, ContainerId
 from coil.ipam.block import Block, BlockUse
 from coil.ipam.node_ledger import COOLDOWN, LedgerConflictError, NodeLedger, Reuse
-from coil.ipam.occupancy import AddressState, AddressUse, Tally
+from coil.ipam.occupancy import AddressState, AddressUse, AttachmentKey, ContainerId, Tally
 
 POOL = PoolName("default")
 OTHER = PoolName("other")
@@ -257,13 +256,40 @@ class TestCooling:
         books = ledger(block(0), block(1), cooling=30)
         slots(books, 0, 1, 2)
         assert books.next_rested(POOL, now=NOW) is None
-        assert books.rests_until(BlockName("default-0")) == -math.inf
+        assert books.cooled_down(BlockName("default-0")) == -math.inf
         books.release(key(1), now=NOW)
         books.release(key(0), now=NOW + 7)
         assert books.next_rested(POOL, now=NOW + 8) == NOW + 30
         assert books.next_rested(POOL, now=NOW + 31) == NOW + 37
-        assert books.rests_until(BlockName("default-0")) == NOW + 37
-        assert books.rests_until(BlockName("default-9")) == -math.inf
+        assert books.cooled_down(BlockName("default-0")) == NOW + 37
+        assert books.cooled_down(BlockName("default-9")) == -math.inf
+
+    def test_reads_write_nothing(self) -> None:
+        books = ledger(block(0), cooling=30)
+        books.acquire(POOL, key(0), now=NOW)
+        books.release(key(0), now=NOW)
+        cooling = Tally(blocks=1, allocated=0, cooling=1, free=3)
+        assert books.tally(POOL, now=NOW + 31) == books.tallies(now=NOW + 31)[POOL] == Tally(blocks=1, free=4)
+        assert books.free_count(POOL, now=NOW + 31) == 4
+        assert books.next_rested(POOL, now=NOW + 31) is None
+        assert books.occupancy(now=NOW + 31)[0].uses == ()
+        # For an earlier moment it is as if nobody had looked.
+        assert books.tally(POOL, now=NOW + 29) == cooling
+        assert books.next_rested(POOL, now=NOW + 29) == NOW + 30
+        assert [use.state for use in books.occupancy(now=NOW + 29)[0].uses] == [AddressState.COOLING]
+
+    @pytest.mark.parametrize("write", ["acquire", "release"])
+    def test_what_has_cooled_down_is_dropped_by_the_next_write(self, write: str) -> None:
+        books = ledger(block(0), cooling=30)
+        for number in range(2):
+            books.acquire(POOL, key(number), now=NOW)
+        books.release(key(0), now=NOW)
+        if write == "acquire":
+            books.acquire(POOL, key(2), now=NOW + 30)
+        else:
+            books.release(key(1), now=NOW + 30)
+        # No record of the first is left, whatever the moment that is asked for.
+        assert NOW + 30 not in {books.next_rested(POOL, now=NOW), books.cooled_down(BlockName("default-0"))}
 
     def test_the_kernel_is_believed_though_the_address_should_rest(self) -> None:
         books = ledger(block(0, bits=0), cooling=30)
@@ -295,7 +321,7 @@ class TestResume:
         books = ledger(block(0), cooling=30)
         books.resume(BlockName("default-0"), last=-1, cooling={0: NOW + 9, 1: NOW + 5, 2: NOW + 7})
         assert books.next_rested(POOL, now=NOW) == NOW + 5
-        assert books.rests_until(BlockName("default-0")) == NOW + 9
+        assert books.cooled_down(BlockName("default-0")) == NOW + 9
         assert books.free_count(POOL, now=NOW + 6) == 2
 
 

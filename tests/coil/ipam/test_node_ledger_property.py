@@ -5,10 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from coil.crd.names import BlockName
-from coil.ipam.attachment import AttachmentKey
 from coil.ipam.block import Block, BlockUse
 from coil.ipam.node_ledger import Allocation, LedgerConflictError, NodeLedger, Reuse
-from coil.ipam.occupancy import AddressState, Tally
+from coil.ipam.occupancy import AddressState, AttachmentKey, Tally
 from tests.coil.ipam.test_node_ledger import OTHER, POOL, block, key
 
 KEYS = st.builds(key, st.integers(0, 12))

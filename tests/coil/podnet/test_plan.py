@@ -8,9 +8,17 @@ from coil.kernel.address import Address, Neighbour
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.route import Route
-from coil.podnet.alias import PodAlias
-from coil.podnet.gateway import LINK_LOCAL, HostAddresses, node_addresses
-from coil.podnet.plan import PodPlan, RoutePolicy, plan_forwarding, plan_pod, plan_rules
+from coil.podnet.host_link import PodAlias
+from coil.podnet.plan import (
+    LINK_LOCAL,
+    HostAddresses,
+    PodPlan,
+    RoutePolicy,
+    node_addresses,
+    plan_forwarding,
+    plan_pod,
+    plan_rules,
+)
 
 V4, V6 = IPv4Address("10.64.0.5"), IPv6Address("fd02::5")
 NODE = node_addresses([ip_address("192.0.2.7"), ip_address("fd00::7"), ip_address("192.0.2.8")])

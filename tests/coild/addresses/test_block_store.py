@@ -11,7 +11,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_REQUEST, BlockName, NodeName, PoolName, RequestUid
 from coil.ipam.node_ledger import LedgerConflictError, Reuse
 from coil.ipam.occupancy import Tally
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coil.reconcile.informer import Informer, InformerMetrics
 from coild.addresses.block_release import ReleasableBlocks
 from coild.addresses.block_store import BlockStore

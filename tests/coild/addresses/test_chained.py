@@ -9,9 +9,9 @@ import pytest
 
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
-from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.netlink.host import NetnsPath
-from coil.podnet.alias import PodAlias, parse_alias, render_alias
+from coil.podnet.host_link import PodAlias, parse_alias, render_alias
 from coild.addresses.chained import ChainedSource
 from coild.cni.service import CniService
 from coild.model.attachment import Attachment, PodName

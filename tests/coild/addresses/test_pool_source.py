@@ -8,7 +8,7 @@ import pytest
 from coil.crd.builtin import NAMESPACES
 from coil.crd.names import ANNOTATION_POOL, PoolName
 from coil.kube.errors import UnavailableError
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, NoSuchNamespaceError, PodName
 from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.scene import ACQUIRE_TIMEOUT, Coild, World, key, now, settle

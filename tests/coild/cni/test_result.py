@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coil.kernel.link import LinkName
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import PodPlan, plan_pod
 from coil_cni.result import convert_result
 from coild.cni.result import render_result

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from coil.ipam.attachment import AttachmentKey
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coil.netlink.error import KernelError, NetlinkError, PodCheckError
-from coil.podnet.alias import PodAlias, parse_alias
+from coil.podnet.host_link import PodAlias, parse_alias
 from coild.model.address_source import AddressSource
 from coild.model.attachment import AddRequest, Attachment, PodName, UnknownAttachmentError, alias_key
 from coild.model.keyed_executor import KeyedExecutor

@@ -12,11 +12,11 @@ import pytest
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import BlockName, PoolName
-from coil.ipam.attachment import AttachmentKey, ContainerId
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.link import LinkName
 from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
-from coil.podnet.alias import PodAlias
+from coil.podnet.host_link import PodAlias
 from coild.model.attachment import (
     AddressUnavailableError,
     Attachment,

@@ -10,9 +10,8 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.rule import Rule
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import NetnsPath
-from coil.podnet.alias import PodAlias, render_alias
-from coil.podnet.gateway import LINK_LOCAL
-from coil.podnet.plan import DEFAULT_POLICY
+from coil.podnet.host_link import PodAlias, render_alias
+from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL
 from coild.addresses.chained import ChainedSource
 from coild.model.address_source import AddressSource, Exclusively
 from coild.model.attachment import Attachment, InvalidPodError, PodName, alias_key

@@ -1,8 +1,11 @@
-"""Routes to the pods of other nodes, for flat layer 2 networks without a routing daemon: each block of another node
-leads to an address of that node, over the link on which it is a neighbour.
+"""Routes of address blocks. Pure.
 
-Between what the API server knows (`AddressBlock`, `Node`) and the main table; `coild.routes.sync` carries it out. Pure.
-What cannot be routed is named with its reason, and stands in the way of nothing else.
+Those of this node's blocks are in a table that a routing daemon reads and announces to the other nodes (`plan_export`).
+
+Those of other nodes' blocks are in the main table, on flat layer 2 networks without a routing daemon: each block leads
+to an address of its node, over the link on which it is a neighbour (`plan_node_routes`, between what the API server
+knows and the kernel; `coild.routes.sync` carries it out). What cannot be routed is named with its reason, and stands in
+the way of nothing else.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,9 +19,58 @@ from coil.crd.builtin import Node
 from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
 from coil.crd.names import BlockName, NodeName
 from coil.kernel.family import Family, IPAddress, IPNetwork
-from coil.kernel.link import LinkName
-from coil.kernel.route import Route, RouteTable
-from coil.podnet.neighbourhood import Neighbourhood
+from coil.kernel.link import LOOPBACK, LinkName
+from coil.kernel.route import Route, RouteScope, RouteTable, RouteType, link_scope
+from coil.podnet.plan import DEFAULT_POLICY, RoutePolicy
+
+
+def plan_export(blocks: Iterable[IPNetwork], policy: RoutePolicy = DEFAULT_POLICY) -> frozenset[Route]:
+    """The exported routes of the node's blocks. They lead to lo: the table is for reading, no rule looks
+    packets up in it.
+    """
+    return frozenset(
+        Route(
+            destination=block,
+            device=LOOPBACK,
+            table=policy.export_table,
+            protocol=policy.protocol,
+            scope=link_scope(block),
+        )
+        for block in blocks
+    )
+
+
+class Neighbourhood:
+    """Which addresses are on a link of this node, as its main table tells.
+
+    Longest prefix match over the routes of one table; of routes to one network, the one of the least metric.
+    """
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._best: dict[tuple[int, int], dict[int, Route]] = {}
+        for route in routes:
+            network = route.destination
+            entries = self._best.setdefault((network.version, network.prefixlen), {})
+            known = entries.get(int(network.network_address))
+            if known is None or route.metric < known.metric:
+                entries[int(network.network_address)] = route
+        self._lengths = sorted(self._best, key=lambda family_and_length: -family_and_length[1])
+
+    def link_to(self, address: IPAddress) -> LinkName | None:
+        """The link on which the address is a neighbour; None if it is behind a router, or nowhere."""
+        for version, length in self._lengths:
+            if version == address.version:
+                host_bits = address.max_prefixlen - length
+                route = self._best[version, length].get(int(address) >> host_bits << host_bits)
+                if route is not None:
+                    return route.device if _is_direct(route) else None
+        return None
+
+
+def _is_direct(route: Route) -> bool:
+    # An IPv4 route may have an IPv6 gateway (RTA_VIA), which `Route` does not hold; its scope then is not the link's.
+    scope = RouteScope.LINK if route.destination.version == 4 else RouteScope.UNIVERSE
+    return route.type is RouteType.UNICAST and route.gateway is None and route.scope == scope
 
 
 class RouteTrouble(StrEnum):

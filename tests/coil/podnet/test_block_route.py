@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +13,12 @@ from coil.crd.address_block import AddressBlock
 from coil.crd.builtin import Node, NodeAddress, NodeStatus
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import LABEL_NODE, LABEL_RESERVED, RESERVED, NodeName
+from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import LinkName
-from coil.kernel.route import Route, RouteScope, RouteTable
-from coil.podnet.node_route import NodeRoutes, RouteTrouble, plan_node_routes
+from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteScope, RouteTable, RouteType
+from coil.podnet.block_route import Neighbourhood, NodeRoutes, RouteTrouble, plan_export, plan_node_routes
+from coil.podnet.plan import RoutePolicy
+from tests.coil.kernel.strategies import networks
 
 OWN = NodeName("here")
 ETH0 = LinkName("eth0")
@@ -219,3 +223,78 @@ def test_the_order_in_which_things_were_seen_does_not_matter(
     assert not ours & {str(destination) for destination in destinations}
     told = {str(destination) for destination in destinations} | ours | {entry.network for entry in planned.troubled}
     assert told == {text for item in blocks for text in (item.ipv4, item.ipv6) if text}
+
+
+def direct(network: str, device: str, *, metric: int = 0) -> Route:
+    """As the kernel makes one of an address on a link, or an admin with `scope link`."""
+    destination = ip_network(network)
+    scope = RouteScope.LINK if destination.version == 4 else RouteScope.UNIVERSE
+    return Route(destination=destination, device=LinkName(device), scope=scope, metric=metric)
+
+
+def routed(network: str, gateway: str, *, metric: int = 0) -> Route:
+    return Route(destination=ip_network(network), device=LinkName("eth0"), gateway=ip_address(gateway), metric=metric)
+
+
+TABLE = [
+    direct("192.0.2.0/24", "eth0"),
+    routed("192.0.2.128/25", "192.0.2.1"),
+    direct("192.0.2.129/32", "eth1"),
+    routed("0.0.0.0/0", "192.0.2.1"),
+    direct("2001:db8::/64", "eth0"),
+    Route(destination=ip_network("2001:db8::bad/128"), device=None, type=RouteType.BLACKHOLE),
+    direct("198.51.100.0/24", "slow", metric=200),
+    direct("198.51.100.0/24", "fast", metric=100),
+    routed("203.0.113.0/24", "192.0.2.1", metric=5),
+    direct("203.0.113.0/24", "eth9", metric=6),
+    # default via inet6 …: a gateway that `Route` does not hold.
+    Route(destination=ip_network("100.64.0.0/10"), device=LinkName("eth0"), scope=RouteScope.UNIVERSE),
+]
+
+
+@pytest.mark.parametrize(
+    ("address", "link"),
+    [
+        ("192.0.2.7", "eth0"),
+        ("192.0.2.130", None),
+        ("192.0.2.129", "eth1"),
+        ("8.8.8.8", None),
+        ("2001:db8::7", "eth0"),
+        ("2001:db8::bad", None),
+        ("2001:db9::7", None),
+        ("198.51.100.7", "fast"),
+        ("203.0.113.7", None),
+        ("100.64.0.1", None),
+    ],
+)
+def test_the_most_special_route_tells(address: str, link: str | None) -> None:
+    for routes in (TABLE, TABLE[::-1]):
+        assert Neighbourhood(routes).link_to(ip_address(address)) == link
+
+
+addresses = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6))
+
+
+@given(addresses)
+def test_nobody_is_a_neighbour_where_there_is_no_route(address: IPAddress) -> None:
+    assert Neighbourhood([]).link_to(address) is None
+
+
+@given(addresses)
+def test_everybody_is_one_where_the_default_route_is_a_link(address: IPAddress) -> None:
+    default = direct(str(DEFAULT_NETWORKS[Family.of(address)]), "ppp0")
+    assert Neighbourhood([default]).link_to(address) == "ppp0"
+
+
+@given(st.lists(networks))
+def test_one_route_for_each_block(blocks: list[IPNetwork]) -> None:
+    routes = plan_export(blocks)
+    assert {route.destination for route in routes} == set(blocks)
+    assert len(routes) == len(set(blocks))
+    assert {(route.device, route.gateway, route.table, route.protocol) for route in routes} <= {("lo", None, 119, 30)}
+
+
+@given(networks)
+def test_table_and_protocol_are_settings(block: IPNetwork) -> None:
+    (route,) = plan_export([block], RoutePolicy(export_table=7, protocol=8))
+    assert (route.table, route.protocol) == (7, 8)
