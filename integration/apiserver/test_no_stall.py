@@ -21,8 +21,8 @@ import pytest
 import yaml
 from grpclib.client import Channel
 
+from coil.cnirpc.error import CniStatusCodec
 from coil.cnirpc.messages import CniArgs, CniStub
-from coil.cnirpc.status import CniStatusCodec
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.event_record import EventRecord
 from integration.apiserver.relay import Relay, relaying

@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from coil.cnirpc.call_metric import CallMetrics
+from coil.cnirpc.call_gate import CallMetrics
 from coil.cnirpc.server import serve_cni
 from coil.netlink.host import HostNetwork
 from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL

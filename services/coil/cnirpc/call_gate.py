@@ -1,16 +1,101 @@
-"""How many calls coild works on at once, how many may wait, and how the last of them are seen off.
+"""A call's way through the server: how many are worked on at once, until when their callers wait, and what of that
+Prometheus is told.
 
 Invariant: at most `running` calls are inside `run` past the slot, at most `running + queued` inside it at all.
 What comes on top, or after `close`, is refused at once with TRY_AGAIN_LATER: the runtime asks again.
+
+`call_deadline` is when the caller of the call that is being served stops listening: its gRPC deadline, which
+`coil.cnirpc.server` sets around each call. A service reads it to answer, with a reason, before that moment. Later
+nobody listens any more, and the caller knows only that the time is over.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import StrEnum
 
-from coil.cnirpc.call_metric import Refusal
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
 from coil.cnirpc.error import CniError, CniErrorCode
+
+OK = "ok"
+CANCELLED = "cancelled"
+"""The caller had gone, or what it had sent was no call."""
+
+_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Refusal(StrEnum):
+    """Why a call was sent away with TRY_AGAIN_LATER by the server itself, not by the service."""
+
+    BUSY = "busy"
+    STOPPING = "stopping"
+    LATE = "late"
+    """It was let in, and not done in time."""
+
+
+@dataclass(slots=True)
+class MeasuredCall:
+    """`outcome` is `OK`, `CANCELLED`, or the name of the CNI error code."""
+
+    outcome: str = OK
+
+
+class CallMetrics:
+    """How long calls take and how they end, measured around everything that is done for a call: admission, the service,
+    the writing of the answer.
+
+    One per registry. Labels take few values: operations, codes and refusals are enumerations."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "coil_cni_operation_duration_seconds",
+            "Length of a CNI operation, by outcome: ok, the name of the CNI error code, or cancelled by the caller.",
+            ["operation", "outcome"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._in_flight = Gauge(
+            "coil_cni_operations_in_flight", "CNI operations under way now.", ["operation"], registry=registry
+        )
+        self._refusals = Counter(
+            "coil_cni_refused_operations",
+            "CNI operations that the server sent away: busy, stopping, or late.",
+            ["reason"],
+            registry=registry,
+        )
+        for refusal in Refusal:
+            self._refusals.labels(refusal.value)
+
+    def expect(self, operations: Iterable[str]) -> None:
+        """Have a series for each operation before its first call."""
+        for operation in operations:
+            self._seconds.labels(operation, OK)
+            self._in_flight.labels(operation)
+
+    @contextmanager
+    def measure(self, operation: str) -> Iterator[MeasuredCall]:
+        """Measure the block. An exception is a cancellation unless the outcome says otherwise."""
+        call = MeasuredCall()
+        in_flight = self._in_flight.labels(operation)
+        in_flight.inc()
+        began = time.perf_counter()
+        try:
+            yield call
+        except BaseException:
+            if call.outcome == OK:
+                call.outcome = CANCELLED
+            raise
+        finally:
+            in_flight.dec()
+            self._seconds.labels(operation, call.outcome).observe(time.perf_counter() - began)
+
+    def refused(self, refusal: Refusal) -> None:
+        self._refusals.labels(refusal.value).inc()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +180,21 @@ class CallGate:
         if self._closed:
             return CallRefusedError(Refusal.STOPPING, "coild is stopping")
         return CallRefusedError(Refusal.LATE, f"coild did not finish within {self._limits.seconds:g} s")
+
+
+_DEADLINE: ContextVar[float] = ContextVar("deadline of the call", default=math.inf)
+
+
+def call_deadline() -> float:
+    """The moment, by the event loop's clock; infinity outside a call, or for a caller that waits for ever."""
+    return _DEADLINE.get()
+
+
+@contextmanager
+def answered_within(seconds: float) -> Iterator[None]:
+    """Work inside is for a caller that waits that long from now on."""
+    token = _DEADLINE.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)

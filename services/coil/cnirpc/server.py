@@ -7,8 +7,8 @@ What a service must know about its calls:
   (an address taken, a link half made) the service has to shield, or undo, itself.
 * A plugin that is answered with TRY_AGAIN_LATER, or cut off, is run again by the runtime, first with DEL.
 
-A request is one whole, uncompressed message of a size that a call can have. grpclib alone would take up to the 4 GiB
-that a length can say, and treat what it cannot read as a defect of the service.
+A request is one whole, uncompressed message of a size that a call can have (`coil.cnirpc.stream`). What cannot be read
+is the caller's mistake; to grpclib alone it would be a defect of the service.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary
 from google.protobuf import empty_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpclib.config import Configuration
-from grpclib.const import Status
 from grpclib.events import RecvRequest, listen
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.health.check import ServiceCheck
@@ -37,19 +36,15 @@ from grpclib.reflection.v1alpha import reflection_pb2 as reflection_alpha_pb2
 from grpclib.server import Server
 from prometheus_client import CollectorRegistry
 
-from coil.cnirpc.call_gate import CallGate, CallLimits, CallRefusedError
-from coil.cnirpc.call_metric import CallMetrics
-from coil.cnirpc.codec import CniCodec
-from coil.cnirpc.deadline import answered_within
+from coil.cnirpc.call_gate import CallGate, CallLimits, CallMetrics, CallRefusedError, answered_within
 from coil.cnirpc.descriptor import CNI_FILE_DESCRIPTOR
-from coil.cnirpc.error import CniError, CniErrorCode
-from coil.cnirpc.gathered_transport import GatheredTransport
+from coil.cnirpc.error import CniError, CniErrorCode, CniStatusCodec, grpc_error
 from coil.cnirpc.listener import BACKLOG, Listener
 from coil.cnirpc.messages import CniBase
-from coil.cnirpc.status import CniStatusCodec, grpc_error
+from coil.cnirpc.stream import BoundedStream, CniCodec, GatheredTransport
 
 if TYPE_CHECKING:
-    from grpclib._typing import IServable
+    from grpclib._typing import IServable, IServerMethodFunc
 
 
 def with_reflection(services: Sequence["IServable"]) -> list["IServable"]:
@@ -61,56 +56,6 @@ def with_reflection(services: Sequence["IServable"]) -> list["IServable"]:
     pool.AddSerializedFile(CNI_FILE_DESCRIPTOR)
     return ServerReflection.extend(services, pool=pool)
 
-
-if TYPE_CHECKING:
-    from grpclib.server import Stream
-
-MAX_REQUEST = 4 << 20
-"""Octets, the bound of gRPC's own servers. A plugin's request has some thousands, at most two million."""
-
-_PREFIX = 5  # a flag and the length, PROTOCOL-HTTP2 "Length-Prefixed-Message"
-
-
-class BoundedStream:
-    """What a generated handler uses of a `grpclib.server.Stream`."""
-
-    def __init__(self, stream: "Stream[Any, Any]") -> None:
-        self._stream = stream
-
-    async def recv_message(self) -> Any:
-        """Raises GRPCError (UNIMPLEMENTED for compression, RESOURCE_EXHAUSTED for the size), or CniError."""
-        prefix = await self._read(_PREFIX)
-        if prefix[0]:
-            raise _refusal(Status.UNIMPLEMENTED, CniErrorCode.UNSUPPORTED_FIELD, "the request is compressed")
-        if (length := int.from_bytes(prefix[1:], "big")) > MAX_REQUEST:
-            msg = f"the request has {length} octets, more than {MAX_REQUEST}"
-            raise _refusal(Status.RESOURCE_EXHAUSTED, CniErrorCode.INVALID_NETWORK_CONFIG, msg)
-        data = await self._read(length)
-        stream = self._stream
-        try:
-            return stream._codec.decode(data, stream._recv_type)
-        except Exception as error:  # of any codec: it has no other input
-            raise CniError(CniErrorCode.DECODING_FAILURE, "the request cannot be read", str(error)) from error
-
-    async def send_message(self, message: Any) -> None:
-        await self._stream.send_message(message)
-
-    async def _read(self, size: int) -> bytes:
-        try:
-            data = await self._stream._stream.recv_data(size)
-        except AssertionError as error:  # so grpclib says that the caller has ended the stream before
-            raise CniError(CniErrorCode.DECODING_FAILURE, "the request is not whole") from error
-        if len(data) < size:
-            raise CniError(CniErrorCode.DECODING_FAILURE, "there is no request")
-        return data
-
-
-def _refusal(status: Status, code: CniErrorCode, msg: str) -> GRPCError:
-    return GRPCError(status, msg, grpc_error(CniError(code, msg)).details)
-
-
-if TYPE_CHECKING:
-    from grpclib._typing import IServable, IServerMethodFunc
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The metrics of this node's addresses and blocks, of its exported routes, and of pods that had to wait for an address.
 
 The gauges are read from the block store at the moment of a scrape, so they cannot be stale. Calls are measured by
-`coil.cnirpc.call_metric`, routes to other nodes by `coild.routes.sync`.
+`coil.cnirpc.call_gate`, routes to other nodes by `coild.routes.sync`.
 """
 
 from collections.abc import Iterator

@@ -4,8 +4,7 @@ import asyncio
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.cnirpc.call_gate import CallLimits
-from coil.cnirpc.call_metric import CallMetrics
+from coil.cnirpc.call_gate import CallLimits, CallMetrics
 from coil.cnirpc.messages import CniBase
 from coil.cnirpc.server import serve_cni
 from coil.runtime.process import Process

@@ -8,7 +8,7 @@ namespace holds. (Our plugin prints that result without looking at the answer.)
 
 from betterproto.lib.google.protobuf import Empty
 
-from coil.cnirpc.deadline import call_deadline
+from coil.cnirpc.call_gate import call_deadline
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import AddResponse, CniArgs, CniBase
 from coild.cni.call import (

@@ -9,11 +9,11 @@ import grpc
 import pytest
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from coil.cnirpc.call_gate import CallLimits
-from coil.cnirpc.deadline import call_deadline
+from coil.cnirpc.call_gate import CallLimits, call_deadline
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
-from coil.cnirpc.server import MAX_REQUEST, serve_cni
+from coil.cnirpc.server import serve_cni
+from coil.cnirpc.stream import MAX_REQUEST
 from tests.coil.cnirpc.scripted_service import ScriptedService, foreign_call, foreign_error, scripted
 from tests.coil_cni.protobuf import protobuf_message
 

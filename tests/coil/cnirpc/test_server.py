@@ -17,13 +17,11 @@ from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpclib.reflection.v1 import reflection_pb2
 from grpclib.reflection.v1alpha import reflection_pb2 as reflection_alpha_pb2
 
-from coil.cnirpc.call_gate import CallLimits
-from coil.cnirpc.deadline import call_deadline
-from coil.cnirpc.error import CniError, CniErrorCode
+from coil.cnirpc.call_gate import CallLimits, call_deadline
+from coil.cnirpc.error import CniError, CniErrorCode, CniStatusCodec, cni_error
 from coil.cnirpc.listener import ListenError
 from coil.cnirpc.messages import CniArgs, CniStub
 from coil.cnirpc.server import serve_cni
-from coil.cnirpc.status import CniStatusCodec, cni_error
 from tests.coil.cnirpc.scripted_service import ScriptedService, can_connect, foreign_call, foreign_error, settled
 from tests.coil_cni.edges import ENVIRON, NETCONF, run_plugin
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coil.cnirpc.deadline import answered_within
+from coil.cnirpc.call_gate import answered_within
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.ipam.node_ledger import AttachmentKey

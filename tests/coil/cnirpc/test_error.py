@@ -4,8 +4,7 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from coil.cnirpc.error import CniError, CniErrorCode
-from coil.cnirpc.status import MAX_DETAILS, MAX_MSG, CniStatusCodec, cni_error, grpc_error
+from coil.cnirpc.error import MAX_DETAILS, MAX_MSG, CniError, CniErrorCode, CniStatusCodec, cni_error, grpc_error
 from tests.coil_cni.protobuf import protobuf_message
 
 CODEC = CniStatusCodec()
