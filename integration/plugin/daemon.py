@@ -15,10 +15,9 @@ from coil.cnirpc.call_gate import CallMetrics
 from coil.cnirpc.server import serve_cni
 from coil.netlink.host import HostNetwork
 from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL
-from coild.cni.plugin_socket import LIMITS
-from coild.cni.service import CniService
+from coild.cni.service import LIMITS, CniService
+from coild.model.attachment import NoEgress
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import NoEgress
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
 from integration.netns.netns import Netns

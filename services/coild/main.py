@@ -14,6 +14,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -27,6 +28,8 @@ from coil.crd.names import LABEL_NODE, NodeName
 from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.host import HostNetwork
+from coil.page import node_document as page
+from coil.page.node_page import render_node_page
 from coil.podnet.plan import LINK_LOCAL, node_addresses
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
@@ -34,17 +37,15 @@ from coil.reconcile.event_recorder import EventMetrics, EventRecorder
 from coil.reconcile.informer import Informer, InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.runtime.flag import parse_settings
+from coil.runtime.inspection import Inspection, start_inspection
 from coil.runtime.process import Process, run
 from coild.addresses.chained import ChainedSource
 from coild.addresses.pool_ipam import PoolDeps, PoolIpam, PoolOptions
-from coild.cni.plugin_socket import serve_plugin
-from coild.cni.service import CniService
+from coild.cni.service import CniService, serve_plugin
 from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, start_egress
-from coild.inspection import start_node_inspection
 from coild.model.address_source import AddressSource
-from coild.model.attachment import PodName
+from coild.model.attachment import PodName, PodUnknownError
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import PodUnknownError
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
 from coild.routes.sync import start_route_sync
@@ -303,3 +304,23 @@ async def read_node(kube: KubeClient, name: NodeName, *, rng: random.Random, log
 async def find_namespace(namespaces: Informer[Namespace], kube: KubeClient, name: str) -> Namespace:
     """The namespace as it was last seen; one that was never seen is asked for."""
     return namespaces.get(name) or await kube.get(NAMESPACES, name)
+
+
+def start_node_inspection(
+    settings: Settings, process: Process, *, source: AddressSource, log: FilteringBoundLogger
+) -> None:
+    """Serve the node's inspection on the ports of the settings until the process stops."""
+
+    def look() -> Callable[[], page.NodeDocument]:
+        # All of it at once: there are no more addresses out than pods here, and the books change with every ADD.
+        node = describe_node(settings.node_name, source.describe(), now=datetime.now(UTC))
+        return lambda: node
+
+    endpoints = {"inspect": settings.inspect_addr, "inspect-page": settings.inspect_page_addr}
+    start_inspection(process, Inspection(look, render_node_page), endpoints, log=log)
+
+
+def describe_node(node: NodeName, pools: tuple[page.PoolDocument, ...], *, now: datetime) -> page.NodeDocument:
+    """The node's document."""
+    addresses = sum((pool.addresses for pool in pools), start=page.AddressCounts())
+    return page.NodeDocument(node=node, at=now, addresses=addresses, pools=pools)

@@ -34,11 +34,9 @@ from coil.reconcile.controller import Controller
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.reconcile.store import Indexer, Store
-from coild.egress.api_reader import APIReader
 from coild.egress.client import EgressClients
-from coild.egress.directory import SERVICE_LABELS, EgressDirectory
-from coild.egress.follow import EgressFollow, render_key
-from coild.egress.node_pods import INDEXERS, NodePods
+from coild.egress.directory import INDEXERS, SERVICE_LABELS, APIReader, EgressDirectory, NodePods
+from coild.egress.nat import EgressFollow, render_key
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
 from coild.model.attachment import Attachment, PodName

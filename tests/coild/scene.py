@@ -27,9 +27,8 @@ from coil.reconcile.informer import Informer, InformerMetrics, T
 from coil.reconcile.metric import ReconcileMetrics
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.pool_ipam import PoolDeps, PoolIpam, PoolOptions
-from coild.model.attachment import AddRequest, PodName
+from coild.model.attachment import AddRequest, NoEgress, PodEgress, PodName
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import NoEgress, PodEgress
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
 from tests.coil.kube.memory_api import BIRTH, Call, MemoryClient, Moment

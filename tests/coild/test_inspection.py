@@ -10,8 +10,8 @@ from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.page.node_document import AddressCounts, AddressState, NodeDocument
 from coil.runtime.flag import Endpoint, parse_settings
 from coild.addresses.journal import Holder
-from coild.addresses.page import describe_pools
-from coild.inspection import describe_node
+from coild.addresses.report import describe_pools
+from coild.main import describe_node
 from coild.model.attachment import PodName
 from coild.settings import Settings
 

@@ -37,10 +37,10 @@ from coild.addresses.block_size import BlockSizes
 from coild.addresses.block_store import BlockStore
 from coild.addresses.journal import AddressJournal
 from coild.addresses.journal_file import JournalFile
-from coild.addresses.metric import PoolCollector, WaitMetrics
 from coild.addresses.pool_changes import PoolChanges
 from coild.addresses.pool_demand import PoolDemand, WaitObserver
 from coild.addresses.pool_source import PoolAddressSource
+from coild.addresses.report import PoolCollector, WaitMetrics
 from coild.addresses.route_export import RouteExport
 from coild.addresses.spare_block import LINGER_PERIODS, SpareBlock
 from coild.model.address_source import PodWiring

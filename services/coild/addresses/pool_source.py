@@ -22,8 +22,8 @@ from coild.addresses.block_requester import BlockRequester
 from coild.addresses.block_size import BlockSizes
 from coild.addresses.block_store import BlockStore
 from coild.addresses.journal import AddressJournal
-from coild.addresses.page import describe_pools
 from coild.addresses.pool_demand import PoolDemand
+from coild.addresses.report import describe_pools
 from coild.model.address_source import PodWiring
 from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, NoSuchNamespaceError, PodName
 

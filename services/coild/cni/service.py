@@ -1,4 +1,13 @@
-"""The gRPC face of coild: turns the plugin's arguments into operations on pods, and failures into codes.
+"""The gRPC face of coild: turns the plugin's arguments into operations on pods, plans into results,
+and failures into codes.
+
+The result of an ADD is always in the format of 1.0.0 (https://www.cni.dev/docs/spec/). Every plugin of Coil v2 reads
+that version, some no other, and converts it to what the network configuration asks for (cni.proto, AddResponse).
+
+Errors are raised as what they are where they happen; in `CODES` each kind gets its code. A failure that may pass by
+itself (no free address yet, an Egress that is not there, a kernel that refuses tunnels, the API server away, too much
+to do) is TRY_AGAIN_LATER, code 11, so that the runtime asks again instead of giving the pod up. What is not in the
+table is a bug; the server logs it with its traceback and answers INTERNAL.
 
 Every refusal changes nothing. At the head of a chain (`chained` false) a result so far is refused: addresses from two
 plugins would be one too many, and only one of them would be the pod's for its egress. Behind another plugin it is the
@@ -6,11 +15,25 @@ other way round: a result so far must be there, and it is the answer, unchanged,
 namespace holds. (Our plugin prints that result without looking at the answer.)
 """
 
-from betterproto.lib.google.protobuf import Empty
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from coil.cnirpc.call_gate import call_deadline
+import msgspec
+from betterproto.lib.google.protobuf import Empty
+from structlog.typing import FilteringBoundLogger
+
+from coil.cnirpc.call_gate import CallLimits, CallMetrics, call_deadline
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import AddResponse, CniArgs, CniBase
+from coil.cnirpc.server import serve_cni
+from coil.kernel.family import Family
+from coil.kernel.route import DEFAULT_NETWORKS
+from coil.kube.errors import ApiError
+from coil.netlink.error import BusyError, NamespaceError, NetlinkError, PodCheckError
+from coil.podnet.plan import PodPlan
+from coil.runtime.process import Process
 from coild.cni.call import (
     is_chained,
     read_key,
@@ -22,9 +45,72 @@ from coild.cni.call import (
     read_previous_result,
     read_valid_attachments,
 )
-from coild.cni.errors import as_cni_error
-from coild.cni.result import render_result
-from coild.model.attachment import AddRequest, PodService
+from coild.model.attachment import (
+    AddRequest,
+    AddressUnavailableError,
+    EgressRefusedError,
+    EgressUnresolvedError,
+    InvalidPodError,
+    NoSuchNamespaceError,
+    PodService,
+    PodUnknownError,
+    UnknownAttachmentError,
+)
+from coild.model.keyed_executor import KeyedExecutor
+from coild.settings import Settings
+
+_Code = CniErrorCode
+
+CODES: Mapping[type[Exception], tuple[CniErrorCode, str]] = {
+    AddressUnavailableError: (_Code.TRY_AGAIN_LATER, ""),
+    BusyError: (_Code.TRY_AGAIN_LATER, ""),
+    EgressRefusedError: (_Code.TRY_AGAIN_LATER, "the kernel did not take the pod's egress"),
+    EgressUnresolvedError: (_Code.TRY_AGAIN_LATER, "the pod's egress is not available"),
+    PodUnknownError: (_Code.TRY_AGAIN_LATER, "the pod's object is not known"),
+    ApiError: (_Code.TRY_AGAIN_LATER, "the API server did not answer"),
+    NoSuchNamespaceError: (_Code.UNKNOWN_CONTAINER, "the pod's namespace does not exist"),
+    UnknownAttachmentError: (_Code.UNKNOWN_CONTAINER, ""),
+    NamespaceError: (_Code.UNKNOWN_CONTAINER, "the pod's network namespace is gone"),
+    InvalidPodError: (_Code.INVALID_ENVIRONMENT_VARIABLES, "the pod cannot be wired"),
+    PodCheckError: (_Code.INTERNAL, "the pod's network is not as it was made"),
+    NetlinkError: (_Code.INTERNAL, "the kernel did not take the pod's network"),
+}
+"""The nearest class in an exception's ancestry counts. The text comes first in the message, and the exception's own in
+its details; without a text the exception's own is the message.
+"""
+
+
+@contextmanager
+def as_cni_error() -> Iterator[None]:
+    """Raise what is in the table as the CniError that it is to the runtime."""
+    try:
+        yield
+    except tuple(CODES) as error:
+        code, text = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
+        raise (CniError(code, text, str(error)) if text else CniError(code, str(error))) from error
+
+
+VERSION = "1.0.0"
+
+POD_INTERFACE = 0
+"""The pod's end comes first in `interfaces`; every address belongs to it."""
+
+
+def render_result(plan: PodPlan, *, netns: str) -> bytes:
+    """The JSON of an ADD's result. Pure. `netns` is the pod's network namespace, as the runtime named it."""
+    ips: list[dict[str, Any]] = []
+    routes: list[dict[str, str]] = []
+    for assignment in plan.assignments:
+        address, gateway = assignment.address, str(assignment.gateway)
+        ips.append({"interface": POD_INTERFACE, "address": f"{address}/{address.max_prefixlen}", "gateway": gateway})
+        routes.append({"dst": str(DEFAULT_NETWORKS[Family.of(address)]), "gw": gateway})
+    interfaces = [
+        {"name": plan.pod.name, "mac": plan.pod.mac, "sandbox": netns},
+        {"name": plan.host.name, "mac": plan.host.mac},
+    ]
+    return msgspec.json.encode(
+        {"cniVersion": VERSION, "interfaces": interfaces, "ips": ips, "routes": routes, "dns": {}}
+    )
 
 
 class CniService(CniBase):
@@ -84,3 +170,33 @@ class CniService(CniBase):
                 "no plugin before has wired the pod, and coild gives no addresses",
                 "put coil after another plugin in the chain, or run coild without --enable-ipam=false",
             )
+
+
+LIMITS = CallLimits(running=512, queued=0)
+"""An ADD that waits for the API server costs a coroutine; what works on the kernel is bounded by its threads."""
+
+GRACE = 3.0
+"""Seconds that calls have to end after a stop was asked for."""
+
+
+async def serve_plugin(
+    service: CniBase, settings: Settings, process: Process, *, executor: KeyedExecutor, log: FilteringBoundLogger
+) -> None:
+    """Serve the plugin's socket until the process stops; then what has begun comes to its end, within bounds.
+
+    The last step of coild's start, and the first to be undone.
+    """
+    process.stack.push_async_callback(_settle, executor, log)
+    calls = CallMetrics(process.registry)
+    await process.stack.enter_async_context(
+        serve_cni(service, path=settings.socket, limits=LIMITS, grace=GRACE, metrics=calls)
+    )
+    process.add_readiness("socket", lambda: None if settings.socket.is_socket() else f"{settings.socket} is gone")
+
+
+async def _settle(executor: KeyedExecutor, log: FilteringBoundLogger) -> None:
+    try:
+        async with asyncio.timeout(GRACE):
+            await executor.settle()
+    except TimeoutError:
+        log.warning("stopping with operations under way; the next start recovers from the kernel")

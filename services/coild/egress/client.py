@@ -1,7 +1,7 @@
 """The clients of egress NAT on this node: pods whose annotations name Egresses, and what their namespaces have of it.
 
     ADD ─────────────────► connect ─► find the pod ─► ask for what is lacking ─┐
-    coild.egress.follow ─► refresh ─► the pod, if it is known ─────────────────┴─► resolve ─► make, if it is not so
+    coild.egress.nat ─► refresh ─► the pod, if it is known ─────────────────┴─► resolve ─► make, if it is not so
 
 Both happen in the turn of the attachment, so that a namespace is never worked on twice at once, nor after its DEL. A
 DEL waits for the kernel at most: what a refresh needs of the API server is in caches.
@@ -39,14 +39,11 @@ from coil.nat.error import NAT_ERRORS
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias
-from coild.egress.api_reader import NoAnswerError
-from coild.egress.directory import EgressDirectory
-from coild.egress.node_pods import NodePods, pod_uids
+from coild.egress.directory import EgressDirectory, NoAnswerError, NodePods, pod_uids
 from coild.egress.pod_tunnel import PodTunnels, PodTunnelSpec, VethGoneError
 from coild.egress.report import POD_UNKNOWN, Consequence, EgressReport, Occasion
-from coild.model.attachment import Attachment, PodName
+from coild.model.attachment import Attachment, PodName, PodUnknownError
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import PodUnknownError
 
 
 @dataclass(slots=True)
@@ -91,7 +88,7 @@ class Client:
 
 
 class EgressClients:
-    """A `coild.model.pod_egress.PodEgress`. One per process."""
+    """A `coild.model.attachment.PodEgress`. One per process."""
 
     def __init__(
         self,

@@ -1,24 +1,83 @@
-"""The Egresses and their Services, as far as this node has seen them.
+"""What egress looks up: the pods of this node, the Egresses and their Services, as far as this node has seen them.
 
-Informers follow them; what an ADD needs and they lack is read from the API server once, and that object counts until
-the informer has an event for it: an object read before its event must not look as if it had gone again.
+Informers follow them. What an ADD needs and they lack is read from the API server (`APIReader`): "there is no such
+object" and "nobody knows" are different answers, as an ADD may act on the first and has to be repeated after the
+second. Few reads run at a time, and none for long: a burst of pods that no cache has must not take the event loop, or
+the API server, from those that need neither.
+
+An Egress or Service that was read counts until the informer has an event for it: an object read before its event must
+not look as if it had gone again.
+
+A pod's name alone says little: a pod that is deleted and made again has the name of the one whose sandbox is on its way
+out. So a pod is known by its UID where the runtime tells it, and by an address that it has where only a name is left,
+after a restart. In doubt it is none: an ADD is refused then, and a pod that runs is left as it is.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from coil.crd.builtin import SERVICES, Service
+from structlog.typing import FilteringBoundLogger
+
+from coil.crd.builtin import PODS, SERVICES, Pod, Service
 from coil.crd.egress import EGRESSES, Egress
-from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
+from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
-from coil.egress.client_pod import EgressRef
+from coil.egress.client_pod import FINAL_PHASES, EgressRef, client_addresses
 from coil.egress.resolution import EgressView
-from coil.kube.errors import NotFoundError
-from coild.egress.api_reader import APIReader
+from coil.kernel.family import IPAddress
+from coil.kube.errors import ApiError, NotFoundError
+from coil.reconcile.store import Indexer
+from coild.model.attachment import PodName, PodUnknownError
 
 T = TypeVar("T", bound=HasMetadata)
+
+READ_SECONDS = 2.0
+"""How long an ADD waits at most for one read, its place in the queue included."""
+
+CONCURRENT_READS = 8
+"""Each may need a connection of its own, and beginning one costs the event loop some milliseconds."""
+
+
+class AskedClient(Protocol):
+    """The part of `coil.kube.client.KubeClient` that is used here."""
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T: ...
+
+
+class NoAnswerError(Exception):
+    """The API server did not say whether there is such an object, or not in time."""
+
+
+class APIReader:
+    """Reads single objects from the API server, past the caches. One per process."""
+
+    def __init__(self, client: AskedClient, log: FilteringBoundLogger) -> None:
+        self._client = client
+        self._log = log
+        self._slots = asyncio.Semaphore(CONCURRENT_READS)
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str, deadline: float) -> T:
+        """The object as it is now, by `deadline` (the event loop's clock) or within `READ_SECONDS`.
+
+        Raises NotFoundError if the API server says that there is none, NoAnswerError for anything else.
+        """
+        left = min(READ_SECONDS, deadline - asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(left), self._slots:
+                return await self._client.get(resource, name, namespace=namespace)
+        except NotFoundError:
+            raise
+        except (ApiError, TimeoutError, ValueError) as error:
+            reason = str(error) or "no answer in time"
+            self._log.warning(
+                "API server did not return an object", kind=resource.kind, namespace=namespace, name=name, error=reason
+            )
+            what = f"{resource.kind} {namespace}/{name}"
+            raise NoAnswerError(f"the API server did not return {what}: {reason}") from error
+
+
 T_co = TypeVar("T_co", bound=HasMetadata, covariant=True)
 
 SERVICE_LABELS = {LABEL_APP_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT_EGRESS}
@@ -63,7 +122,10 @@ class _Known(Generic[T]):
 
 
 class EgressDirectory:
-    """`services` are those with the labels `SERVICE_LABELS`, and no other counts. `clock` never jumps."""
+    """The Egresses and their Services.
+
+    `services` are those with the labels `SERVICE_LABELS`, and no other counts. `clock` never jumps.
+    """
 
     def __init__(
         self,
@@ -100,3 +162,84 @@ class EgressDirectory:
             return
         if kind is not self._services or found.metadata.labels.items() >= SERVICE_LABELS.items():
             kind.answer(found)
+
+
+BY_ADDRESS = "address"
+BY_UID = "uid"
+"""Indexes of the cache."""
+
+STATIC_POD_HASH = "kubernetes.io/config.hash"
+"""Annotation of a static pod's mirror: the UID by which kubelet and runtime know the pod, other than the mirror's."""
+
+
+class PodCache(Protocol):
+    """The part of `coil.reconcile.informer.Informer` that is used here; with `INDEXERS`."""
+
+    def get(self, key: str) -> Pod | None: ...
+
+    def by_index(self, index: str, value: str) -> list[Pod]: ...
+
+
+def pod_uids(pod: Pod) -> list[str]:
+    """The UIDs by which a pod may be known: a static pod has two."""
+    return [uid for uid in (pod.metadata.uid, pod.metadata.annotations.get(STATIC_POD_HASH, "")) if uid]
+
+
+INDEXERS: Mapping[str, Indexer[Pod]] = {
+    BY_ADDRESS: lambda pod: map(str, client_addresses(pod)),
+    BY_UID: pod_uids,
+}
+"""Those that the cache must have."""
+
+
+class NodePods:
+    """The pods of this node. `cache` holds those that are bound to it."""
+
+    def __init__(self, cache: PodCache, reader: APIReader, *, node: NodeName) -> None:
+        self._cache = cache
+        self._reader = reader
+        self._node = node
+
+    async def find(self, name: PodName, *, deadline: float) -> Pod:
+        """The pod of an ADD: from the cache, or read from the API server until `deadline` (the event loop's clock).
+
+        Without a UID it is always read: a cached pod of that name may be its predecessor. Raises PodUnknownError if
+        there is no such pod on this node, and if the API server does not answer.
+        """
+        what = f"pod {name.namespace}/{name.name}"
+        cached = self._cache.get(f"{name.namespace}/{name.name}") if name.uid else None
+        if cached is not None and name.uid in pod_uids(cached):
+            return cached
+        try:
+            pod = await self._reader.get(PODS, name.name, namespace=name.namespace, deadline=deadline)
+        except NotFoundError:
+            raise PodUnknownError(f"the API server has no {what}") from None
+        except NoAnswerError as error:
+            raise PodUnknownError(str(error)) from error
+        if name.uid and name.uid not in pod_uids(pod):
+            raise PodUnknownError(f"{what} has UID {pod.metadata.uid} now, and this is the sandbox of {name.uid}")
+        if pod.spec.node_name != self._node:
+            raise PodUnknownError(f"{what} is bound to node {pod.spec.node_name!r}, not to {self._node!r}")
+        return pod
+
+    def known(self, name: PodName | None, addresses: Iterable[IPAddress]) -> Pod | None:
+        """The pod of an attachment, out of the cache. Without a UID it is known by its addresses; never a guess."""
+        if name is not None and name.uid:
+            return _only(self._cache.by_index(BY_UID, name.uid))
+        found = [
+            pod
+            for address in addresses
+            for pod in self._cache.by_index(BY_ADDRESS, str(address))
+            if not pod.spec.host_network and pod.status.phase not in FINAL_PHASES
+        ]
+        return _only(pod for pod in found if name is None or _name(pod) == (name.namespace, name.name))
+
+
+def _only(pods: Iterable[Pod]) -> Pod | None:
+    """The one that it is, if it is not several."""
+    found = {pod.metadata.uid: pod for pod in pods}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _name(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.namespace, pod.metadata.name

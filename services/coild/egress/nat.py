@@ -1,4 +1,11 @@
-"""Puts together what `--enable-egress` adds to coild: three informers, the clients, and who follows what changes.
+"""Puts together what `--enable-egress` adds to coild: three informers, the clients, and what follows their changes.
+
+    Pod: annotations, addresses      ┐
+    Egress: destinations, source port├─► the attachments concerned ─► queue ─► coild.egress.client: refresh
+    Service: addresses               ┘
+
+Other changes of these objects, such as the replicas of an Egress or the conditions of a pod, are ignored. Changes that
+come together cause one refresh; one that fails is retried without delaying the others.
 
 The start of coild does not depend on it: where Egresses cannot be listed (no such kind yet, no right to), addresses are
 given and pods that name no Egress are wired, `/readyz` says what is missing, and an ADD reads what it needs. But
@@ -8,38 +15,99 @@ nothing is taken from a pod before everything has been listed: what is not known
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import PODS, SERVICES
-from coil.crd.egress import EGRESSES
+from coil.crd.builtin import PODS, SERVICES, Pod, Service
+from coil.crd.egress import EGRESSES, Egress
+from coil.crd.names import ANNOTATION_EGRESS_PREFIX
+from coil.crd.resource import HasMetadata
+from coil.egress.client_pod import EgressRef
 from coil.egress.gateway import Replies, TunnelPolicy
 from coil.egress.resolution import ClientOptions
 from coil.egress.router_pod import EGRESS_SELECTOR
+from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.nat.client import ClientNetwork
 from coil.netlink.host import HostNetwork
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
-from coil.reconcile.controller import Controller
+from coil.reconcile.controller import DONE, Controller, Done
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.informer import Informer, InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.runtime.process import Process
-from coild.egress.api_reader import APIReader
 from coild.egress.client import EgressClients
-from coild.egress.directory import EgressDirectory
-from coild.egress.follow import EgressFollow, render_key
-from coild.egress.node_pods import INDEXERS, NodePods
+from coild.egress.directory import INDEXERS, APIReader, EgressDirectory, NodePods
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
-from coild.model.attachment import Attachment
+from coild.model.attachment import Attachment, NoEgress, PodEgress
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import NoEgress, PodEgress
 from coild.settings import Settings
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class EgressFollow:
+    """Maps events to the attachments that have to be refreshed: the key functions and the reconcile of a
+    `coil.reconcile.controller.Controller`.
+    """
+
+    def __init__(self, clients: EgressClients) -> None:
+        self._clients = clients
+
+    def of_pod(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
+        """Attachments of the pod; none for a pod that is gone, as its namespace goes with it."""
+        if new is None or (old is not None and _relevant(old) == _relevant(new)):
+            return ()
+        return map(render_key, self._clients.of_pod(new))
+
+    def of_egress(self, old: Egress | None, new: Egress | None) -> Iterable[str]:
+        if old is not None and new is not None and _routes(old) == _routes(new):
+            return ()
+        return self._naming(old, new)
+
+    def of_service(self, old: Service | None, new: Service | None) -> Iterable[str]:
+        """A Service has the name of its Egress."""
+        if old is not None and new is not None and old.spec == new.spec:
+            return ()
+        return self._naming(old, new)
+
+    async def reconcile(self, key: str) -> Done:
+        await self._clients.refresh(parse_key(key))
+        return DONE
+
+    def _naming(self, old: T | None, new: T | None) -> Iterable[str]:
+        seen = new or old
+        if seen is None:
+            return ()
+        return map(render_key, self._clients.naming(EgressRef(seen.metadata.namespace, seen.metadata.name)))
+
+
+def render_key(key: AttachmentKey) -> str:
+    """An attachment as the key of a queue; neither part has a slash in it."""
+    return f"{key.container_id}/{key.ifname}"
+
+
+def parse_key(text: str) -> AttachmentKey:
+    container, _, ifname = text.rpartition("/")
+    return AttachmentKey(ContainerId(container), ifname)
+
+
+def _relevant(pod: Pod) -> tuple[object, ...]:
+    """What of a pod decides which tunnels it has, or that an attachment is its own."""
+    asked = {
+        name: value for name, value in pod.metadata.annotations.items() if name.startswith(ANNOTATION_EGRESS_PREFIX)
+    }
+    return asked, pod.status.pod_ips, pod.spec.host_network
+
+
+def _routes(egress: Egress) -> tuple[object, ...]:
+    return egress.spec.destinations, egress.spec.fou_source_port_auto
+
 
 NAME = "egress-clients"
 WORKERS = 4

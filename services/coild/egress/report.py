@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from coil.crd.builtin import PODS, Pod
 from coil.egress.resolution import EgressProblem, ProblemReason
 from coil.reconcile.event_recorder import EventSubject, Recorder
-from coild.egress.api_reader import NoAnswerError
-from coild.model.pod_egress import EgressRefusedError, EgressUnresolvedError
+from coild.egress.directory import NoAnswerError
+from coild.model.attachment import EgressRefusedError, EgressUnresolvedError
 
 REFUSED = "EgressRefused"
 """Reason of the Event about a pod whose tunnels the kernel refused."""

@@ -60,7 +60,7 @@ class AddressSource(Protocol):
         """The key under which the container's interface is kept: that of its alias, so that the next process finds it.
 
         `key` itself for a source whose aliases name containers. `deadline` by the event loop's clock. Raises
-        `coild.model.pod_egress.PodUnknownError` where the pod has to be looked up and cannot be.
+        `coild.model.attachment.PodUnknownError` where the pod has to be looked up and cannot be.
         """
 
     def recognizes(self, tag: str, address: IPAddress) -> bool:

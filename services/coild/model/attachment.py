@@ -4,8 +4,10 @@
     PodName         whose it is
     AddRequest      what the runtime asks for
     Attachment      what there is
+    PodService      what CNI does with it: coild.cni calls, coild.pods implements it
+    PodEgress       what it has of egress NAT: coild.pods calls, coild.egress implements it
 
-What the kernel says of an attachment is the alias of a link (`coil.podnet.host_link`); what the books say is theirs.
+What the kernel says of an attachment is the alias of a link (`coil.podnet.host_link`).
 """
 
 import math
@@ -141,7 +143,7 @@ class PodService(Protocol):
         """Attach the pod; return what was made of its interface, None where another plugin made it.
 
         Idempotent: the same container and interface get the same addresses again. Raises the errors above,
-        `coild.model.pod_egress.PodEgressError`, NetlinkError or ApiError; then nothing is left. A cancelled caller
+        PodEgressError, NetlinkError or ApiError; then nothing is left. A cancelled caller
         leaves the operation to complete.
         """
         ...
@@ -164,3 +166,50 @@ class PodService(Protocol):
         way for. Goes on after an error. Raises NetlinkError, the last there was.
         """
         ...
+
+
+class PodEgressError(Exception):
+    """The pod cannot be given its egress now, so its ADD fails: it would leave with its own address. The runtime is to
+    try again.
+    """
+
+
+class EgressRefusedError(PodEgressError):
+    """The kernel refused the pod's tunnels; nothing of them is left."""
+
+
+class EgressUnresolvedError(PodEgressError):
+    """An annotation of the pod names an Egress that is missing, incomplete or invalid, or that nobody could look up."""
+
+
+class PodUnknownError(PodEgressError):
+    """The API server has no such pod on this node, or does not answer: nobody knows whether the pod names an Egress."""
+
+
+class PodEgress(Protocol):
+    """`coild.pods.engine` calls it before the ADD is answered, and never twice at once for one attachment.
+
+    `coild.egress.client` implements it, or, with --enable-egress=false, `NoEgress`.
+    """
+
+    async def connect(self, attachment: Attachment, *, deadline: float) -> None:
+        """Give a pod that has been attached what its annotations and labels ask for.
+
+        Its `netns` is given; `deadline` by the event loop's clock. Idempotent. Raises PodEgressError; then the
+        pod must not start.
+        """
+        ...
+
+    def forget(self, key: AttachmentKey) -> None:
+        """The attachment is no more. An unknown one is fine. Never waits."""
+        ...
+
+
+class NoEgress:
+    """What pods have of egress without it."""
+
+    async def connect(self, attachment: Attachment, *, deadline: float) -> None:
+        pass
+
+    def forget(self, key: AttachmentKey) -> None:
+        pass

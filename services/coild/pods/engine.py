@@ -34,12 +34,13 @@ from coild.model.attachment import (
     AddRequest,
     AddressUnavailableError,
     Attachment,
+    PodEgress,
+    PodEgressError,
     PodName,
     UnknownAttachmentError,
     alias_key,
 )
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import PodEgress, PodEgressError
 
 NO_ADDRESS = "NoAddress"
 """Reason of the Event about a pod that got no address."""

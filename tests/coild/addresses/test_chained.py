@@ -14,9 +14,8 @@ from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias, parse_alias, render_alias
 from coild.addresses.chained import ChainedSource
 from coild.cni.service import CniService
-from coild.model.attachment import Attachment, PodName
+from coild.model.attachment import Attachment, EgressRefusedError, PodName
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import EgressRefusedError
 from coild.pods.engine import PodEngine
 from tests.coild.memory_network import Kernel, MemoryNetwork
 from tests.coild.scene import LOG, ListRecorder

@@ -14,10 +14,8 @@ from coil.egress.client_plan import GatewayProblem
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
-from coild.egress.api_reader import CONCURRENT_READS, READ_SECONDS
-from coild.egress.node_pods import STATIC_POD_HASH
-from coild.model.attachment import Attachment, PodName
-from coild.model.pod_egress import EgressRefusedError, EgressUnresolvedError, PodUnknownError
+from coild.egress.directory import CONCURRENT_READS, READ_SECONDS, STATIC_POD_HASH
+from coild.model.attachment import Attachment, EgressRefusedError, EgressUnresolvedError, PodName, PodUnknownError
 from tests.coild.egress_scene import FAIL_OPEN, EgressNode, egress, pod, service
 from tests.coild.scene import now, settle
 from tests.coild.virtual_loop import never

@@ -15,9 +15,15 @@ from coil.kernel.family import IPAddress
 from coil.netlink.error import KernelError, NetlinkError, PodCheckError
 from coil.podnet.host_link import PodAlias, parse_alias
 from coild.model.address_source import AddressSource
-from coild.model.attachment import AddRequest, Attachment, PodName, UnknownAttachmentError, alias_key
+from coild.model.attachment import (
+    AddRequest,
+    Attachment,
+    EgressRefusedError,
+    PodName,
+    UnknownAttachmentError,
+    alias_key,
+)
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.pod_egress import EgressRefusedError
 from coild.pods.engine import PodEngine
 from tests.coild.memory_network import Kernel, MemoryNetwork, Step
 from tests.coild.scene import LOG, ListRecorder, key

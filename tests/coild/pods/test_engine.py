@@ -20,11 +20,11 @@ from coil.podnet.host_link import PodAlias
 from coild.model.attachment import (
     AddressUnavailableError,
     Attachment,
+    EgressRefusedError,
     NoSuchNamespaceError,
     PodName,
     UnknownAttachmentError,
 )
-from coild.model.pod_egress import EgressRefusedError
 from tests.coild.memory_network import Stage, Step, slow
 from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, addresses, key, now, settle
 from tests.coild.virtual_loop import pass_turns

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry
 from coil.crd.names import PoolName
 from coil.ipam.occupancy import Tally
 from coild.addresses.block_store import BlockStore
-from coild.addresses.metric import MAX_POOLS, OTHER_POOLS, WaitMetrics
 from coild.addresses.pool_demand import WaitOutcome
+from coild.addresses.report import MAX_POOLS, OTHER_POOLS, WaitMetrics
 from tests.coild.scene import Coild, settle
 
 DEFAULT = PoolName("default")

@@ -1,18 +1,23 @@
-"""The metrics of this node's addresses and blocks, of its exported routes, and of pods that had to wait for an address.
+"""What people see of the pools: their metrics, and their part of the node's inspection page.
 
-The gauges are read from the block store at the moment of a scrape, so they cannot be stale. Calls are measured by
-`coil.cnirpc.call_gate`, routes to other nodes by `coild.routes.sync`.
+The metrics are those of this node's addresses and blocks, of its exported routes, and of pods that had to wait for an
+address. The gauges are read from the block store at the moment of a scrape, so they cannot be stale. Calls are
+measured by `coil.cnirpc.call_gate`, routes to other nodes by `coild.routes.sync`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from coil.crd.names import PoolName
-from coil.ipam.occupancy import AddressState
+from coil.ipam.block import BlockUse
+from coil.ipam.occupancy import AddressState, AddressUse, AttachmentKey, BlockOccupancy
+from coil.page import node_document as page
 from coild.addresses.block_store import BlockStore
+from coild.addresses.journal import Holder
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.route_export import RouteExport
 
@@ -89,3 +94,68 @@ class WaitMetrics:
 
 def _label(outcome: WaitOutcome) -> str:
     return outcome.value.replace(" ", "_")
+
+
+_STATES = {
+    AddressState.ALLOCATED: page.AddressState.ALLOCATED,
+    AddressState.COOLING: page.AddressState.COOLING,
+}
+_USES = {
+    BlockUse.OPEN: page.BlockUse.OPEN,
+    BlockUse.RESERVED: page.BlockUse.RESERVED,
+    BlockUse.DRAINING: page.BlockUse.DRAINING,
+}
+
+FindHolder = Callable[[AttachmentKey], Holder]
+
+
+def describe_pools(blocks: Iterable[BlockOccupancy], *, holder: FindHolder) -> tuple[page.PoolDocument, ...]:
+    """The pools' documents: the ledger, with the pods' names out of the journal. Pure. `blocks` by pool."""
+    return tuple(
+        _describe_pool(pool, [_describe_block(occupancy, holder) for occupancy in members])
+        for pool, members in groupby(blocks, key=lambda occupancy: occupancy.block.pool)
+    )
+
+
+def _describe_pool(name: str, blocks: list[page.BlockDocument]) -> page.PoolDocument:
+    return page.PoolDocument(
+        name=name,
+        addresses=sum((block.addresses for block in blocks), start=page.AddressCounts()),
+        blocks=tuple(blocks),
+    )
+
+
+def _describe_block(occupancy: BlockOccupancy, holder: FindHolder) -> page.BlockDocument:
+    block = occupancy.block
+    allocated, cooling, free = occupancy.allocated, occupancy.cooling, occupancy.free
+    return page.BlockDocument(
+        name=block.name,
+        index=block.index,
+        ipv4=block.ipv4,
+        ipv6=block.ipv6,
+        use=_USES[block.use],
+        addresses=page.AddressCounts(
+            total=occupancy.size,
+            allocated=allocated,
+            cooling=cooling,
+            free=free,
+            withheld=occupancy.size - allocated - cooling - free,
+        ),
+        used=tuple(_describe_use(use, holder) for use in occupancy.uses),
+    )
+
+
+def _describe_use(use: AddressUse, holder: FindHolder) -> page.AddressDocument:
+    key = use.key
+    held = Holder(None, None) if key is None else holder(key)
+    return page.AddressDocument(
+        ipv4=use.ipv4,
+        ipv6=use.ipv6,
+        slot=use.slot,
+        state=_STATES[use.state],
+        namespace=held.pod.namespace if held.pod else None,
+        pod=held.pod.name if held.pod else None,
+        container=key.container_id if key else None,
+        interface=key.ifname if key else None,
+        since=held.since,
+    )
