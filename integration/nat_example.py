@@ -15,8 +15,8 @@ import sys
 
 from coil.egress.gateway import ClientSpec, Gateway, RouterSpec, SourcePort
 from coil.kernel.family import Family
+from coil.nat import NAT_ERRORS
 from coil.nat.client import ClientNetwork
-from coil.nat.error import NAT_ERRORS
 from coil.nat.router import RouterNetwork
 from integration.nat_stage import OUTSIDE, Host, NatStage
 from integration.packet_capture import Capture

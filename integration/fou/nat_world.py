@@ -10,8 +10,7 @@ from typing import Any
 
 from coil.egress.gateway import ClientSpec, Gateway, Replies, RouterSpec, SourcePort
 from coil.kernel.family import Family, IPAddress
-from coil.nat.client import ClientNetwork
-from coil.nat.client_sync import ClientChanges
+from coil.nat.client import ClientChanges, ClientNetwork
 from coil.nat.router import RouterNetwork
 from integration.nat_stage import OUTSIDE, Host, NatStage
 from integration.netns.netns import Netns

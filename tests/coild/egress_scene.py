@@ -25,7 +25,7 @@ from coil.egress.resolution import ClientOptions, resolve_client
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.link import LinkName, Sysctl
 from coil.kube.errors import NotFoundError
-from coil.nat.client_sync import ClientChanges
+from coil.nat.client import ClientChanges
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
 from coil.podnet.host_link import PodAlias

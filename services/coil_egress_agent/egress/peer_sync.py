@@ -31,7 +31,7 @@ from coil.crd.egress import Egress
 from coil.egress.gateway import RouterSpec, SourcePort
 from coil.egress.router_plan import NatCounter
 from coil.kernel.family import IPAddress
-from coil.nat.error import NAT_ERRORS
+from coil.nat import NAT_ERRORS
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.queue import QueueEmptyError, WorkQueue
 from coil.runtime.log import describe_error

@@ -35,7 +35,7 @@ from coil.egress.resolution import ClientOptions, EgressProblem, ProblemReason, 
 from coil.egress.router_plan import plan_router_sysctls
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import Family, IPNetwork
-from coil.nat.error import NAT_ERRORS
+from coil.nat import NAT_ERRORS
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias

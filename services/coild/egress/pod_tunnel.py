@@ -13,7 +13,7 @@ from coil.egress.gateway import ClientSpec
 from coil.kernel.family import Family
 from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.tunnel import catch_all
-from coil.nat.client_sync import ClientChanges
+from coil.nat.client import ClientChanges
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
 from coil.podnet.host_link import PodAlias
@@ -53,7 +53,7 @@ class VethGoneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodTunnels:
-    """Raises `coil.nat.error.NAT_ERRORS`; what was done by then stays, and every call may be repeated."""
+    """Raises `coil.nat.NAT_ERRORS`; what was done by then stays, and every call may be repeated."""
 
     tunnels: Tunnels
     namespaces: PodNamespaces
