@@ -168,8 +168,11 @@ BY_ADDRESS = "address"
 BY_UID = "uid"
 """Indexes of the cache."""
 
-STATIC_POD_HASH = "kubernetes.io/config.hash"
-"""Annotation of a static pod's mirror: the UID by which kubelet and runtime know the pod, other than the mirror's."""
+MIRROR_POD = "kubernetes.io/config.mirror"
+"""Annotation of a static pod's mirror, which the API server lets nobody add to a pod that exists."""
+
+STATIC_POD_UID = "kubernetes.io/config.hash"
+"""Annotation of a mirror: the UID by which kubelet and runtime know the static pod. The mirror's own is another."""
 
 
 class PodCache(Protocol):
@@ -181,8 +184,10 @@ class PodCache(Protocol):
 
 
 def pod_uids(pod: Pod) -> list[str]:
-    """The UIDs by which a pod may be known: a static pod has two."""
-    return [uid for uid in (pod.metadata.uid, pod.metadata.annotations.get(STATIC_POD_HASH, "")) if uid]
+    """The UIDs by which a pod may be known: a static pod has two. No other pod can claim a second one."""
+    annotations = pod.metadata.annotations
+    static = annotations.get(STATIC_POD_UID, "") if MIRROR_POD in annotations else ""
+    return [uid for uid in (pod.metadata.uid, static) if uid]
 
 
 INDEXERS: Mapping[str, Indexer[Pod]] = {

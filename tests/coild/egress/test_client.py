@@ -14,7 +14,7 @@ from coil.egress.client_plan import GatewayProblem
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
-from coild.egress.directory import CONCURRENT_READS, READ_SECONDS, STATIC_POD_HASH
+from coild.egress.directory import CONCURRENT_READS, MIRROR_POD, READ_SECONDS, STATIC_POD_UID
 from coild.model.attachment import Attachment, EgressRefusedError, EgressUnresolvedError, PodName, PodUnknownError
 from tests.coild.egress_scene import FAIL_OPEN, EgressNode, egress, pod, service
 from tests.coild.scene import now, settle
@@ -370,12 +370,39 @@ async def test_a_pod_that_is_not_this_node_s_is_not_wired(node: EgressNode, foun
         await node.add(node.site("c1"))
 
 
-async def test_a_static_pod_has_two_uids(node: EgressNode) -> None:
+@pytest.mark.parametrize("cached", [True, False])
+async def test_a_static_pod_has_two_uids(node: EgressNode, cached: bool) -> None:
+    """The runtime tells the one that the kubelet has made of the file, the API server has given the mirror another."""
     node.world()
-    node.pods.put(pod("c1", uid="mirror", names=WORLD, annotations={STATIC_POD_HASH: "hash"}))
-    await node.add(node.site("c1", uid="hash"))
+    mirror = pod("c1", uid="mirror", names=WORLD, annotations={MIRROR_POD: "hash", STATIC_POD_UID: "hash"})
+    if cached:
+        node.pods.put(mirror)
+    else:
+        node.server.put(PODS, mirror)
+    site = node.site("c1", uid="hash")
+    await node.add(site)
     assert node.routes("c1") != {}
-    assert node.server.asked == []
+    assert node.server.asked == ([] if cached else [("pods", "apps/c1")])
+    # It is followed as every other pod.
+    assert node.clients.of_pod(mirror) == [site.key]
+    node.pods.put(mirror)
+    node.egresses.remove("net/world")
+    await node.clients.refresh(site.key)
+    assert node.routes("c1") == {}
+
+
+async def test_no_pod_passes_for_another_by_an_annotation(node: EgressNode) -> None:
+    """Whoever owns a pod may annotate it, but only a kubelet's mirror has the second annotation."""
+    node.world()
+    node.pods.put(pod("c1", uid="first", names=WORLD))
+    impostor = pod("c2", uid="second", annotations={STATIC_POD_UID: "first"})
+    node.pods.put(impostor)
+    site = node.site("c1", uid="first")
+    await node.add(site)
+    assert node.clients.of_pod(impostor) == []
+    node.egresses.remove("net/world")
+    await node.clients.refresh(site.key)
+    assert node.routes("c1") == {}
 
 
 async def test_a_runtime_that_tells_no_uid(node: EgressNode) -> None:
