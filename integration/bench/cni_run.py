@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 
-from integration.bench.cni_side import Side, pod_operations
+from integration.bench.cni_side import Side, Wiring, pod_operations
 from integration.bench.plugin_exec import execute_plugins
 from integration.bench.pod_namespace import PodNamespaces
 from integration.bench.process_state import CpuTime
@@ -56,7 +56,7 @@ def next_serial() -> int:
     return next(_serials)
 
 
-def take_command(command: Command, side: Side, namespaces: PodNamespaces, *, width: int, serial: int) -> Run:
+def take_command(command: Command, side: Wiring, namespaces: PodNamespaces, *, width: int, serial: int) -> Run:
     """One command once in each namespace, for the pods of that serial. Raises PluginError."""
     operations = pod_operations(side, command.value, netns=namespaces.paths, serial=serial)
     daemon = side.daemon_cpu()

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
+from uuid import NAMESPACE_DNS, uuid5
 
+from integration.apiserver.sandbox import PodName
 from integration.bench.plugin_exec import Operation
 from integration.bench.process_state import CpuTime
 
@@ -25,16 +27,8 @@ _CNI_VERSION = "1.0.0"
 _SECONDS = 30
 
 
-class Side(Protocol):
-    """A context manager: what it needs is running inside the block, and gone after it."""
-
-    name: str
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+class Wiring(Protocol):
+    """Who wires pods, and which."""
 
     @property
     def plugin(self) -> Path:
@@ -44,8 +38,23 @@ class Side(Protocol):
     def netconf(self) -> bytes:
         """What the runtime would write to its standard input."""
 
+    def pod(self, number: int) -> PodName:
+        """The pod in the namespace of that number, as the API server knows it."""
+
     def daemon_cpu(self) -> CpuTime:
         """What the daemon that works for the plugin has spent so far; nothing without one."""
+
+
+class Side(Wiring, Protocol):
+    """A context manager: what it needs is running inside the block, and gone after it."""
+
+    name: str
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 
 class PeerSide:
@@ -86,6 +95,10 @@ class PeerSide:
         network = {"cniVersion": _CNI_VERSION, "name": f"peer-{self._type}", "type": self._type, "ipam": ipam}
         return json.dumps({**network, **self._own}).encode()
 
+    def pod(self, number: int) -> PodName:
+        name = POD_NAMES[number]
+        return PodName(POD_NAMESPACE, name, str(uuid5(NAMESPACE_DNS, name)))  # no API server is asked
+
     def daemon_cpu(self) -> CpuTime:
         return CpuTime()
 
@@ -107,17 +120,17 @@ class BridgeSide(PeerSide):
         super().__exit__(kind, error, trace)
 
 
-def pod_operations(side: Side, command: str, *, netns: list[str], serial: int) -> list[Operation]:
-    """The same command for one pod in each namespace, with the arguments that a kubelet's runtime passes.
+def pod_operations(side: Wiring, command: str, *, netns: list[str], serial: int) -> list[Operation]:
+    """The same command for one pod in each namespace, with the arguments that containerd passes.
 
     Container ids are 64 hex digits, as containerd's, and differ with `serial`: ADD and DEL of a pod share it.
     """
     operations = []
     for number, path in enumerate(netns):
-        container = f"{serial:032x}{number:032x}"
+        pod, container = side.pod(number), f"{serial:032x}{number:032x}"
         arguments = (
-            f"IgnoreUnknown=1;K8S_POD_NAMESPACE={POD_NAMESPACE};"
-            f"K8S_POD_NAME={POD_NAMES[number]};K8S_POD_INFRA_CONTAINER_ID={container}"
+            f"IgnoreUnknown=1;K8S_POD_NAMESPACE={pod.namespace};"
+            f"K8S_POD_NAME={pod.name};K8S_POD_INFRA_CONTAINER_ID={container};K8S_POD_UID={pod.uid}"
         )
         operations.append(
             Operation(

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
+from integration.apiserver.sandbox import PodName
 from integration.bench.cni_side import POD_NAMES, POD_NAMESPACE
 from integration.bench.process_state import CpuTime, cpu_time
 from integration.bench.room import UPLINK_ADDRESS
@@ -62,6 +63,7 @@ class CoilSide:
         self._folder: Path | None = None
         self._plugin: Path | None = None
         self._coild: Process | None = None
+        self._pods: tuple[PodName, ...] = ()
 
     def __enter__(self) -> Self:
         """Raises what a component said when it did not start; nothing of it is left then."""
@@ -75,6 +77,7 @@ class CoilSide:
             apply_chart(plane)
             apply(plane, _NODE_DOCUMENT, _ACCOUNT_DOCUMENT, _pool_document(self._subnet))
             apply(plane, *(_pod_document(name) for name in POD_NAMES))
+            self._pods = _read_pods(plane)
             status = f"--patch={json.dumps(_NODE_STATUS)}"
             plane.kubectl("patch", "node", _NODE, "--subresource=status", "--type=merge", status)
             start_ipam_controller(plane, ports=(9386, _CONTROLLER_HEALTH)).wait_ready(
@@ -103,6 +106,9 @@ class CoilSide:
             {"cniVersion": "1.0.0", "name": "bench", "type": "coil", "socket": str(self._socket)}
         ).encode()
 
+    def pod(self, number: int) -> PodName:
+        return self._pods[number]
+
     def daemon_cpu(self) -> CpuTime:
         """coild's alone: the controller and the API server do nothing for a pod that needs no new block."""
         return cpu_time(self.coild.pid)
@@ -126,7 +132,7 @@ class CoilSide:
     def _start_coild(self, module: str, arguments: Sequence[str]) -> float:
         if self._plane is None:
             raise RuntimeError("the side is not entered")
-        python, switch, _, *flags = coild_command(self._plane, socket=self._socket)
+        python, switch, _, *flags = coild_command(self._plane, socket=self._socket, flags=["--egress-fail-open=false"])
         environment = {"COIL_NODE_NAME": _NODE}
         if module != _MODULE:
             # It is part of no installation.
@@ -169,3 +175,9 @@ def _pod_document(name: str) -> dict[str, object]:
             "automountServiceAccountToken": False,
         },
     }
+
+
+def _read_pods(plane: ControlPlane) -> tuple[PodName, ...]:
+    pods = json.loads(plane.kubectl("get", "pods", f"--namespace={POD_NAMESPACE}", "--output=json"))["items"]
+    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+    return tuple(PodName(POD_NAMESPACE, name, uids[name]) for name in POD_NAMES)

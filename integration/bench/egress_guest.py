@@ -1,8 +1,8 @@
 """The measured side of the egress figures, on a kernel that has Foo-over-UDP:
 
-    python -m integration.bench.egress_guest API ADMIN-KUBECONFIG AGENT-KUBECONFIG RESULTS SECTION…
+    python -m integration.bench.egress_guest API ADMIN-KUBECONFIG AGENT-KUBECONFIG COILD-KUBECONFIG RESULTS SECTION…
 
-Writes RESULTS/result.json after each section (`ways`, `crowd`), and RESULTS/agent.log.
+Writes RESULTS/result.json after each section (`adds`, `ways`, `crowd`), RESULTS/agent.log and RESULTS/coild.log.
 """
 
 import asyncio
@@ -18,9 +18,10 @@ from typing import Final
 import msgspec
 
 from integration.bench.bare_client import BareClient
+from integration.bench.egress_add import AddTrial
 from integration.bench.egress_agent import RouterAgent
 from integration.bench.egress_crowd import CrowdTrial
-from integration.bench.egress_result import CROWD, RESULT, WAYS, Result, Ways, WaySamples, encode
+from integration.bench.egress_result import ADDS, CROWD, RESULT, WAYS, Result, Ways, WaySamples, encode
 from integration.bench.egress_scene import Scene, open_scene
 from integration.bench.egress_server import PIECE
 from integration.bench.egress_way import Way
@@ -34,19 +35,25 @@ _LONGEST_PIECES: Final = 4096
 
 
 async def measure(arguments: list[str]) -> None:
-    api, admin, account, folder, *sections = arguments
+    api, admin, account, coild, folder, *sections = arguments
     results = Path(folder)
     result = Result(place=describe_place())
-    with open_scene(IPv4Address(api)) as scene:
-        await scene.connect_client()
-        agent = RouterAgent(
-            scene.router.netns,
-            addresses=[scene.router_address],
-            kubeconfig=Path(account),
-            log=results / "agent.log",
-        )
-        with agent:
-            async with BareClient(Path(admin), connections=1) as client:
+    async with BareClient(Path(admin), connections=1) as client:
+        if ADDS in sections:
+            adds = await AddTrial(client, kubeconfig=Path(coild), folder=results).run()
+            result = msgspec.structs.replace(result, adds=adds)
+            _write(results, result)
+        if not {WAYS, CROWD} & {*sections}:
+            return
+        with open_scene(IPv4Address(api)) as scene:
+            await scene.connect_client()
+            agent = RouterAgent(
+                scene.router.netns,
+                addresses=[scene.router_address],
+                kubeconfig=Path(account),
+                log=results / "agent.log",
+            )
+            with agent:
                 trial = CrowdTrial(client, agent=agent, scene=scene)
                 if WAYS in sections:
                     await trial.join()

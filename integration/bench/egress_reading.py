@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from integration.bench.egress_result import Crowd, Fill, Result, Ways
+from integration.bench.egress_result import Adds, Crowd, Fill, Result, Ways
 from integration.bench.figure import Better, Figure, Reading
 from integration.bench.sample import median, spread
 
@@ -15,8 +15,12 @@ RSS = Figure("egress.agent.rss_mb.n1000", "MB")
 CPU = Figure("egress.agent.cpu_ms_per_client.n1000", "ms")
 IDLE = Figure("egress.agent.idle_cpu_percent.n1000", "%")
 
+ADD = Figure("cni.add.p50_ms.egress", "ms", peer="a pod without an Egress")
+
 WAY_FIGURES: Final = (THROUGHPUT, RTT)
-FIGURES: Final = (*WAY_FIGURES, *READY.values(), RSS, CPU, IDLE)
+CROWD_FIGURES: Final = (*READY.values(), RSS, CPU, IDLE)
+ADD_FIGURES: Final = (ADD,)
+FIGURES: Final = (*WAY_FIGURES, *CROWD_FIGURES, *ADD_FIGURES)
 
 
 def take_readings(result: Result) -> Iterator[Reading]:
@@ -25,6 +29,8 @@ def take_readings(result: Result) -> Iterator[Reading]:
         yield from _read_ways(result.ways, result.place)
     if result.crowd is not None:
         yield from _read_crowd(result.crowd, result.place)
+    if result.adds is not None:
+        yield _read_adds(result.adds, result.place)
 
 
 def _read_ways(ways: Ways, place: str) -> Iterator[Reading]:
@@ -83,6 +89,18 @@ def _read_crowd(crowd: Crowd, place: str) -> Iterator[Reading]:
         value=crowd.idle_cpu_ms / crowd.idle_seconds / 10,
         runs=1,
         note=f"of one processor, over {crowd.idle_seconds:.0f} s in which nothing happens; {place}",
+    )
+
+
+def _read_adds(adds: Adds, place: str) -> Reading:
+    return Reading(
+        figure=ADD,
+        value=median(adds.client_ms),
+        peer_value=median(adds.plain_ms),
+        runs=len(adds.client_ms),
+        note="one at a time, exec to exit, IPv4; Egress resolved and tunnel made by then; the peer in the same "
+        f"namespaces by the same coild; medians of {adds.count} ADDs a run, {spread(adds.client_ms)} against "
+        f"{spread(adds.plain_ms)}; {place}",
     )
 
 

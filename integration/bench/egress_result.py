@@ -10,6 +10,7 @@ import msgspec
 RESULT: Final = "result.json"
 WAYS: Final = "ways"
 CROWD: Final = "crowd"
+ADDS: Final = "adds"
 
 
 class WaySamples(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,12 +77,22 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
         raise LookupError(f"nobody became client number {count}")
 
 
+class Adds(msgspec.Struct, frozen=True, kw_only=True):
+    """ADDs one at a time, taken in turns by pods that name an Egress and pods that name none: a median of each run."""
+
+    client_ms: tuple[float, ...]
+    plain_ms: tuple[float, ...]
+    count: int
+    """ADDs in a run."""
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """`place` is the kernel and the processor that it ran on."""
 
     place: str
     ways: Ways | None = None
     crowd: Crowd | None = None
+    adds: Adds | None = None
 
 
 def encode(result: Result) -> bytes:

@@ -9,15 +9,22 @@ from ipaddress import IPv4Address
 from typing import Any, Final
 
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX
+from coil.egress.gateway import DEFAULT_TUNNEL_POLICY
+from coil.egress.router_pod import router_labels
 from integration.bench.bare_client import MERGE_PATCH, Call
 
 ROUTER_NAMESPACE: Final = "internet"
 ROUTER_ACCOUNT: Final = "coil-egress"
 EGRESS_NAME: Final = "nat"
 CLIENT_NAMESPACE: Final = "apps"
+NODE: Final = "bench"
 
 _PODS = f"/api/v1/namespaces/{CLIENT_NAMESPACE}/pods"
 _CROWD = IPv4Address("10.65.0.0")
+_NAMES_EGRESS: Final = ANNOTATION_EGRESS_PREFIX + ROUTER_NAMESPACE
+_ADDRESSES: Final = "10.66.0.0/16"
+_BLOCK_BITS: Final = 8
+"""More addresses than ADDs: none waits for a block, or for an address to have rested."""
 
 
 def crowd_address(number: int) -> IPv4Address:
@@ -27,6 +34,15 @@ def crowd_address(number: int) -> IPv4Address:
 
 def create_client(name: str) -> Call:
     """A client pod on some node, without an address."""
+    return _create_pod(name, node="worker-001", annotations={_NAMES_EGRESS: EGRESS_NAME})
+
+
+def create_local_pod(name: str, *, is_client: bool) -> Call:
+    """A pod on the node whose coild is measured, without an address."""
+    return _create_pod(name, node=NODE, annotations={_NAMES_EGRESS: EGRESS_NAME} if is_client else {})
+
+
+def _create_pod(name: str, *, node: str, annotations: dict[str, str]) -> Call:
     container = {
         "name": "service",
         "image": "images.example.com/team/service:v17",
@@ -43,12 +59,9 @@ def create_client(name: str) -> Call:
             "metadata": {
                 "name": name,
                 "labels": {"app.kubernetes.io/name": "service", "tier": "backend"},
-                "annotations": {
-                    ANNOTATION_EGRESS_PREFIX + ROUTER_NAMESPACE: EGRESS_NAME,
-                    "prometheus.io/scrape": "true",
-                },
+                "annotations": {**annotations, "prometheus.io/scrape": "true"},
             },
-            "spec": {"nodeName": "worker-001", "automountServiceAccountToken": False, "containers": [container]},
+            "spec": {"nodeName": node, "automountServiceAccountToken": False, "containers": [container]},
         },
     )
 
@@ -94,6 +107,27 @@ def backdrop() -> list[dict[str, Any]]:
         "spec": {"destinations": ["0.0.0.0/0"]},
     }
     return [*kinds, binding, egress]
+
+
+def node_backdrop() -> list[dict[str, Any]]:
+    """What a coild needs beside `backdrop`: its node, a pool, and the Egress's Service, as its controller makes it."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+    pool = {
+        "apiVersion": "coil.cybozu.com/v2",
+        "kind": "AddressPool",
+        "metadata": {"name": "default"},
+        "spec": {"blockSizeBits": _BLOCK_BITS, "subnets": [{"ipv4": _ADDRESSES}]},
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": EGRESS_NAME, "namespace": ROUTER_NAMESPACE, "labels": router_labels(EGRESS_NAME)},
+        "spec": {
+            "selector": router_labels(EGRESS_NAME),
+            "ports": [{"port": DEFAULT_TUNNEL_POLICY.port, "protocol": "UDP"}],
+        },
+    }
+    return [node, pool, service]
 
 
 _ACCOUNTS = {ROUTER_NAMESPACE: ROUTER_ACCOUNT, CLIENT_NAMESPACE: "default"}

@@ -27,6 +27,21 @@ def test_add_and_del_of_a_pod_agree(plugins: Path) -> None:
         add, delete = (pod_operations(side, command, netns=["/n/a"], serial=7)[0] for command in ("ADD", "DEL"))
     assert (add.container_id, add.netns, add.netconf) == (delete.container_id, delete.netns, delete.netconf)
     assert f"K8S_POD_INFRA_CONTAINER_ID={add.container_id}" in add.arguments
+    assert add.arguments == delete.arguments
+
+
+def test_a_pod_is_named_with_its_uid_as_containerd_does_it(plugins: Path) -> None:
+    with PeerSide(plugins) as side:
+        operations = pod_operations(side, "ADD", netns=["/n/a", "/n/b"], serial=1)
+        for number, operation in enumerate(operations):
+            given = dict(argument.split("=") for argument in operation.arguments.split(";"))
+            assert given == {
+                "IgnoreUnknown": "1",
+                "K8S_POD_NAMESPACE": "default",
+                "K8S_POD_NAME": f"bench-{number:03}",
+                "K8S_POD_INFRA_CONTAINER_ID": operation.container_id,
+                "K8S_POD_UID": side.pod(number).uid,
+            }
 
 
 @pytest.mark.parametrize("other", [PeerSide, BridgeSide])

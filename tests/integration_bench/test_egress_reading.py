@@ -4,7 +4,10 @@ import msgspec
 import pytest
 
 from integration.bench.egress_reading import (
+    ADD,
+    ADD_FIGURES,
     CPU,
+    CROWD_FIGURES,
     FIGURES,
     IDLE,
     READY,
@@ -14,7 +17,7 @@ from integration.bench.egress_reading import (
     WAY_FIGURES,
     take_readings,
 )
-from integration.bench.egress_result import Crowd, Fill, Joins, Result, Ways, WaySamples, decode, encode
+from integration.bench.egress_result import Adds, Crowd, Fill, Joins, Result, Ways, WaySamples, decode, encode
 
 WAYS = Ways(
     tunnel=WaySamples(upload_gbits=(3.0, 1.0, 2.0), download_gbits=(1.0,), rtt_ms=(0.5, 0.6, 0.7)),
@@ -39,7 +42,8 @@ CROWD = Crowd(
     tunnels=1000,
     routes=1000,
 )
-RESULT = Result(place="Linux here", ways=WAYS, crowd=CROWD)
+ADDS = Adds(client_ms=(30.0, 10.0, 20.0), plain_ms=(4.0, 6.0, 5.0), count=16)
+RESULT = Result(place="Linux here", ways=WAYS, crowd=CROWD, adds=ADDS)
 
 
 def test_a_result_survives_its_file() -> None:
@@ -67,14 +71,22 @@ def test_the_agents_figures() -> None:
     assert readings[IDLE].value == pytest.approx(0.5)
 
 
+def test_the_price_of_an_egress_is_the_ratio() -> None:
+    readings = {reading.figure: reading for reading in take_readings(RESULT)}
+    add = readings[ADD]
+    assert (add.figure.name, add.value, add.peer_value, add.ratio, add.runs) == ("cni.add.p50_ms.egress", 20, 5, 4, 3)
+    assert "16 ADDs a run, 10 … 30 against 4 … 6; Linux here" in add.note
+
+
 @pytest.mark.parametrize(
     ("result", "figures"),
     [
-        (msgspec.structs.replace(RESULT, crowd=None), WAY_FIGURES),
-        (msgspec.structs.replace(RESULT, ways=None), FIGURES[len(WAY_FIGURES) :]),
+        (msgspec.structs.replace(RESULT, crowd=None), (*WAY_FIGURES, *ADD_FIGURES)),
+        (msgspec.structs.replace(RESULT, ways=None), (*CROWD_FIGURES, *ADD_FIGURES)),
+        (msgspec.structs.replace(RESULT, adds=None), (*WAY_FIGURES, *CROWD_FIGURES)),
         (Result(place="nowhere"), ()),
     ],
-    ids=["without crowd", "without ways", "nothing"],
+    ids=["without crowd", "without ways", "without ADDs", "nothing"],
 )
 def test_what_was_not_measured_is_not_told(result: Result, figures: tuple[object, ...]) -> None:
     assert tuple(reading.figure for reading in take_readings(result)) == figures

@@ -6,17 +6,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from coil.crd.builtin import Pod
+from coil.crd.builtin import Pod, Service
 from coil.crd.egress import EGRESSES, Egress
 from coil.egress.client_pod import EgressRef, client_addresses, is_client
+from coil.egress.router_pod import router_labels
 from integration.bench.bare_client import MERGE_PATCH
 from integration.bench.egress_text import (
     EGRESS_NAME,
+    NODE,
     ROUTER_NAMESPACE,
     backdrop,
     create_client,
+    create_local_pod,
     crowd_address,
     delete_client,
+    node_backdrop,
     tell_address,
 )
 
@@ -67,3 +71,18 @@ def test_the_egress_is_the_clients() -> None:
     (subject,) = documents["ClusterRoleBinding"]["subjects"]
     accounts = [each["metadata"] for each in backdrop() if each["kind"] == "ServiceAccount"]
     assert {"name": subject["name"], "namespace": subject["namespace"]} in accounts
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_pod_of_the_measured_node(named: bool) -> None:
+    pod = msgspec.json.decode(create_local_pod("one", is_client=named).body or b"", type=Pod)
+    assert pod.spec.node_name == NODE
+    assert is_client(pod, EGRESS) is named
+
+
+def test_the_service_is_the_egresses() -> None:
+    documents = {document["kind"]: document for document in node_backdrop()}
+    service = msgspec.convert(documents["Service"], Service)
+    assert (service.metadata.namespace, service.metadata.name) == (EGRESS.namespace, EGRESS.name)
+    assert service.metadata.labels == router_labels(EGRESS_NAME)
+    assert documents["Node"]["metadata"]["name"] == NODE
