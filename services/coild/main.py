@@ -125,7 +125,7 @@ class Start:
         deps = EgressDeps(
             kube=self.kube,
             network=self.network,
-            turns=self.executor,
+            executor=self.executor,
             recorder=self.recorder,
             informer_metrics=self.informer_metrics,
             reconcile_metrics=self.reconcile_metrics,
@@ -140,6 +140,8 @@ class Start:
             self.source = self.pools.source
         else:
             self.source = ChainedSource(self.network, uid_of=self._uid_of, log=self.log)
+        for collector in self.source.metrics():
+            self.process.registry.register(collector)
         self.pods = PodEngine(
             source=self.source,
             egress=self.egress.clients,
@@ -239,7 +241,6 @@ class Pools:
                 namespace_of=partial(find_namespace, namespaces, kube),
                 wiring=wiring,
                 recorder=start.recorder,
-                registry=start.process.registry,
                 reconcile_metrics=start.reconcile_metrics,
                 rng=start.rng,
                 log=log,

@@ -5,7 +5,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -24,7 +24,7 @@ from coil.egress.gateway import ClientSpec
 from coil.egress.resolution import ClientOptions, resolve_client
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.link import LinkName, Sysctl
-from coil.kube.errors import NotFoundError
+from coil.kube.errors import ApiError
 from coil.nat.client import ClientChanges
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
@@ -41,7 +41,8 @@ from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
 from coild.model.attachment import Attachment, PodName
 from coild.model.keyed_executor import KeyedExecutor
-from tests.coild.memory_network import MemoryNamespace
+from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
+from tests.coild.memory_network import Kernel, MemoryNamespace, MemoryNetwork
 from tests.coild.scene import LOG, ListRecorder, end, now
 
 T = TypeVar("T", bound=HasMetadata)
@@ -87,7 +88,10 @@ def service(name: str, *addresses: str, labels: dict[str, str] = SERVICE_LABELS)
 
 
 class MemoryCache(Generic[T]):
-    """What an informer is to its readers."""
+    """A `Cache` that a test fills, synced from the start."""
+
+    synced = True
+    last_error: ApiError | None = None
 
     def __init__(self, indexers: dict[str, Indexer[T]], earlier: "MemoryCache[T] | None") -> None:
         self._store: Store[T] = Store(indexers)
@@ -104,10 +108,16 @@ class MemoryCache(Generic[T]):
     def by_index(self, index: str, value: str) -> list[T]:
         return self._store.by_index(index, value)
 
-    def subscribe(self, listener: Callable[[T | None, T | None], None]) -> None:
+    def subscribe(self, listener: Callable[[T | None, T | None], None], /) -> None:
         for item in self._store.items():
             listener(None, item)
         self._listeners.append(listener)
+
+    def unsubscribe(self, listener: Callable[[T | None, T | None], None], /) -> None:
+        self._listeners.remove(listener)
+
+    async def wait_synced(self, timeout: float) -> None:
+        pass
 
     def put(self, item: T) -> None:
         key = object_key(item.metadata)
@@ -125,30 +135,29 @@ class MemoryCache(Generic[T]):
                 listener(old, None)
 
 
-@dataclass
-class MemoryServer:
+class MemoryServer(MemoryClient):
     """The API server that is asked for single objects. `fault` may fail or delay each call."""
 
-    objects: dict[tuple[str, str], Any] = field(default_factory=dict)
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    fault: Callable[[], Any] | None = None
+    def __init__(self) -> None:
+        super().__init__(MemoryApi(), self._before)
+        self.asked: list[tuple[str, str]] = []
+        self.fault: Callable[[], Any] | None = None
 
-    def put(self, resource: Resource[Any], item: Any) -> None:
-        self.objects[resource.plural, object_key(item.metadata)] = item
+    def put(self, resource: Resource[Any], item: HasMetadata) -> None:
+        self.api.put(resource, item)
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
-        key = resource.plural, f"{namespace}/{name}"
-        self.asked.append(key)
-        if self.fault is not None:
+        self.asked.append((resource.plural, f"{namespace}/{name}"))
+        return await super().get(resource, name, namespace=namespace)
+
+    async def _before(self, _call: Call, moment: Moment) -> None:
+        if moment is Moment.BEFORE and self.fault is not None:
             await self.fault()
-        if key not in self.objects:
-            raise NotFoundError(f"no {key}")
-        return cast(T, self.objects[key])
 
 
 @dataclass
-class MemoryPods:
-    """The pods' side of the kernel: `Tunnels` and `PodNamespaces`, by path of the namespace."""
+class MemoryPods(MemoryNetwork):
+    """The pods' side of the kernel, by path of the namespace; `sync` is that of `coil.nat.client.ClientNetwork`."""
 
     veths: dict[PodAlias, Path] = field(default_factory=dict)
     specs: dict[Path, ClientSpec] = field(default_factory=dict)
@@ -158,10 +167,16 @@ class MemoryPods:
     probes: int = 0
     probe_fault: Exception | None = None
     fault: Callable[[Path], Exception | None] = lambda path: None
-    modules: set[str] = field(default_factory=set)
     delay: float = 0.0
     problems: tuple[GatewayProblem, ...] = ()
     busy: set[Path] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__init__(Kernel())
+
+    @property
+    def modules(self) -> set[str]:
+        return self.kernel.modules
 
     async def sync(self, spec: ClientSpec, netns: NetnsPath | Namespace) -> ClientChanges:
         path = self._path(netns)
@@ -176,9 +191,6 @@ class MemoryPods:
             else:
                 self.specs[path] = spec
         return ClientChanges(problems=() if spec.is_empty else self.problems)
-
-    async def ensure_modules(self, names: Sequence[str]) -> None:
-        self.modules.update(names)
 
     async def pods_with_link(self, names: Collection[LinkName]) -> frozenset[PodAlias]:
         self.probes += 1
@@ -221,14 +233,14 @@ class EgressNode:
         self.services: MemoryCache[Service] = MemoryCache({}, earlier.services if earlier else None)
         self.recorder = ListRecorder()
         self.registry = CollectorRegistry()
-        self.turns = KeyedExecutor(LOG)
+        self.executor = KeyedExecutor(LOG)
         ask = APIReader(self.server, LOG)
         self.node_pods = NodePods(self.pods, ask, node=NODE)
         self.clients = EgressClients(
             pods=self.node_pods,
             egresses=EgressDirectory(self.egresses, self.services, ask, clock=now),
-            tunnels=PodTunnels(self.kernel, self.kernel),
-            turns=self.turns,
+            tunnels=PodTunnels(self.kernel, self.kernel.sync),
+            executor=self.executor,
             options=options,
             report=EgressReport(self.recorder, EgressMetrics(self.registry)),
             log=LOG,
@@ -271,7 +283,7 @@ class EgressNode:
         )
 
     async def add(self, site: Attachment, *, deadline: float = math.inf) -> None:
-        await self.turns.run(site.key, lambda: self.clients.connect(site, deadline=deadline))
+        await self.executor.run(site.key, lambda: self.clients.connect(site, deadline=deadline))
 
     async def delete(self, site: Attachment) -> None:
         async def work() -> None:
@@ -281,7 +293,7 @@ class EgressNode:
             if path is not None:
                 self.kernel.specs.pop(path, None)
 
-        await self.turns.run(site.key, work)
+        await self.executor.run(site.key, work)
 
     def world(self, *destinations: str) -> None:
         """An Egress "world" with its Service, known to the caches."""

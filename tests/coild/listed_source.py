@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
+from prometheus_client.registry import Collector
+
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coil.page.node_document import PoolDocument
@@ -64,6 +66,9 @@ class ListedSource:
         pass
 
     def describe(self) -> tuple[PoolDocument, ...]:
+        return ()
+
+    def metrics(self) -> tuple[Collector, ...]:
         return ()
 
     def _pairs(self) -> Iterator[tuple[IPAddress, IPAddress]]:

@@ -6,7 +6,7 @@ one rule that all of coild is for: it notes every address that comes to a second
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -80,6 +80,12 @@ class Kernel:
     """Routes that somebody else made."""
     named: dict[NetnsPath, PodAlias] = field(default_factory=dict)
     """The host's ends of veths that another plugin made, by namespace of the pod: those with an alias of ours."""
+    links_in: dict[NetnsPath, set[LinkName]] = field(default_factory=dict)
+    """What else is in the pods' namespaces."""
+    pod_sysctls: dict[Path, set[Sysctl]] = field(default_factory=dict)
+    modules: set[str] = field(default_factory=set)
+    main: set[Route] = field(default_factory=set)
+    """Routes of ours in the main table."""
     flat: set[NetnsPath] = field(default_factory=set)
     """Namespaces of pods whose interfaces have no other end on the host."""
     rules: set[Rule] = field(default_factory=set)
@@ -135,7 +141,7 @@ async def _open(step: Step) -> None:
 
 
 class MemoryNetwork:
-    """A `PodNetwork` and `RouteTables`. `killed` stands for a process that does not even get to undo things."""
+    """A `PodNetwork`. `killed` stands for a process that does not even get to undo things."""
 
     def __init__(self, kernel: Kernel, gate: Gate = _open) -> None:
         self.kernel = kernel
@@ -245,6 +251,32 @@ class MemoryNetwork:
         changes = diff_routes(self.kernel.exported, wanted)
         self.kernel.exported = set(wanted)
         return changes
+
+    async def sync_planned_routes(
+        self, *, table: int, protocol: int, plan: Callable[[list[Route]], Collection[Route]]
+    ) -> RouteChanges:
+        await self.gate(Step.EXPORT)
+        others = [route for route in self.kernel.foreign if route.table == table]
+        wanted = plan(others)
+        changes = diff_routes(self.kernel.main, wanted, others)
+        self.kernel.main = set(wanted)
+        return changes
+
+    async def pods_with_link(self, names: Collection[LinkName]) -> frozenset[PodAlias]:
+        await self.gate(Step.READ)
+        inside = {netns for netns, links in self.kernel.links_in.items() if links & {*names}}
+        own = (parse_alias(veth.plan.host.alias) for veth in self.kernel.veths.values() if veth.netns in inside)
+        named = (alias for netns, alias in self.kernel.named.items() if netns in inside)
+        return frozenset(alias for alias in (*own, *named) if alias is not None)
+
+    async def ensure_pod_sysctls(self, sysctls: Collection[Sysctl], netns: NetnsPath | Namespace) -> None:
+        await self.gate(Step.PREPARE)
+        path = netns if isinstance(netns, Path) else netns.path
+        self.kernel.pod_sysctls.setdefault(path, set()).update(sysctls)
+
+    async def ensure_modules(self, names: Sequence[str]) -> None:
+        await self.gate(Step.PREPARE)
+        self.kernel.modules.update(names)
 
 
 async def slow(step: Step) -> None:

@@ -189,7 +189,6 @@ class Coild:
                     log=LOG,
                 ),
                 recorder=self.recorder,
-                registry=self.registry,
                 reconcile_metrics=ReconcileMetrics(CollectorRegistry()),
                 rng=world.rng,
                 log=LOG,
@@ -201,6 +200,8 @@ class Coild:
         self.journal, self.changes, self.store, self.source = ipam.journal, ipam.changes, ipam.store, ipam.source
         self.requester, self.sizes, self.demand, self.export = ipam.requester, ipam.sizes, ipam.demand, ipam.export
         self.release, self.queue, self.stuck = ipam.release, ipam.release_queue, ipam.stuck
+        for collector in self.source.metrics():
+            self.registry.register(collector)
         self.executor = KeyedExecutor(LOG)
         self.pods = PodEngine(
             source=self.source,

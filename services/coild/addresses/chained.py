@@ -12,6 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
+from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
 from coil.ipam.occupancy import AttachmentKey, ContainerId
@@ -32,7 +33,7 @@ FindUid = Callable[[PodName, float], Awaitable[str]]
 
 
 class ChainedSource:
-    """Implements `AddressSource`: the addresses are those of the result before, and no book has them.
+    """Implements `AddressSource`: the addresses are those of the result before, and no ledger has them.
 
     `uid_of` finds a pod's UID by a deadline, where the runtime does not pass it; "" for an unknown pod.
     """
@@ -86,6 +87,10 @@ class ChainedSource:
         """See `AddressSource`."""
 
     def describe(self) -> tuple[PoolDocument, ...]:
+        """See `AddressSource`."""
+        return ()
+
+    def metrics(self) -> Collection[Collector]:
         """See `AddressSource`."""
         return ()
 

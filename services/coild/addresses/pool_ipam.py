@@ -16,7 +16,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import AddressBlock
@@ -82,7 +81,6 @@ class PoolDeps:
     namespace_of: Callable[[str], Coroutine[Any, Any, Namespace]]
     wiring: PodWiring[Any]
     recorder: Recorder
-    registry: CollectorRegistry
     reconcile_metrics: ReconcileMetrics
     rng: Random
     log: FilteringBoundLogger
@@ -99,6 +97,7 @@ class PoolIpam:
         self.journal = AddressJournal(
             JournalFile(options.journal, log=log), cooldown=cooldown, wall=deps.wall, clock=clock
         )
+        waits = WaitMetrics()
         self.changes = PoolChanges()
         self.release_queue = WorkQueue("block-release", metrics=deps.reconcile_metrics, clock=clock, random=rng.random)
         self.export = RouteExport(deps.network, policy=options.policy, backoff=options.export_backoff, rng=rng, log=log)
@@ -132,7 +131,7 @@ class PoolIpam:
             spare=SpareBlock(options.warm_addresses, LINGER_PERIODS * cooldown, clock),
             release_queue=self.release_queue,
             overdue=options.acquire_timeout,
-            observe_wait=deps.observe_wait or WaitMetrics(deps.registry).waited,
+            observe_wait=deps.observe_wait or waits.waited,
             clock=clock,
         )
         self.source = PoolAddressSource(
@@ -143,6 +142,7 @@ class PoolIpam:
             namespace_of=deps.namespace_of,
             journal=self.journal,
             wiring=deps.wiring,
+            collectors=(PoolCollector(self.store, self.export), waits.seconds),
             log=log,
         )
         self.release = BlockRelease(
@@ -162,7 +162,6 @@ class PoolIpam:
             workers=RELEASE_WORKERS,
         )
         self.stuck = StuckRelease(self.store, deps.recorder, options.node, clock)
-        PoolCollector(self.store, self.export, deps.registry)
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What is to run as long as the process, by name; once, after the source has recovered."""

@@ -5,9 +5,11 @@ there is none, whatever `coild.addresses.pool_demand` can get.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import Namespace
@@ -28,29 +30,19 @@ from coild.model.address_source import PodWiring
 from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, NoSuchNamespaceError, PodName
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAddressSource:
     """Implements `AddressSource`. `namespace_of` reads one Namespace, from a cache where it can."""
 
-    def __init__(
-        self,
-        *,
-        store: BlockStore,
-        demand: PoolDemand,
-        requester: BlockRequester,
-        sizes: BlockSizes,
-        namespace_of: Callable[[str], Coroutine[Any, Any, Namespace]],
-        journal: AddressJournal,
-        wiring: PodWiring[Any],
-        log: FilteringBoundLogger,
-    ) -> None:
-        self.wiring = wiring
-        self._journal = journal
-        self._store = store
-        self._demand = demand
-        self._requester = requester
-        self._sizes = sizes
-        self._namespace_of = namespace_of
-        self._log = log
+    store: BlockStore
+    demand: PoolDemand
+    requester: BlockRequester
+    sizes: BlockSizes
+    namespace_of: Callable[[str], Coroutine[Any, Any, Namespace]]
+    journal: AddressJournal
+    wiring: PodWiring[Any]
+    log: FilteringBoundLogger
+    collectors: Collection[Collector] = ()
 
     def owns(self, alias: PodAlias) -> bool:
         """See `AddressSource`. The tag is the name of the pool."""
@@ -62,15 +54,15 @@ class PoolAddressSource:
 
     def recognizes(self, tag: str, address: IPAddress) -> bool:
         """See `AddressSource`."""
-        return self._store.has(PoolName(tag), address)
+        return self.store.has(PoolName(tag), address)
 
     def pod_of(self, key: AttachmentKey) -> PodName | None:
         """See `AddressSource`. The journal knows."""
-        return self._journal.holder(key).pod
+        return self.journal.holder(key).pod
 
     def holding(self, key: AttachmentKey) -> tuple[IPAddress, ...]:
         """See `AddressSource`."""
-        held = self._store.find(key)
+        held = self.store.find(key)
         return () if held is None else _addresses(held)
 
     async def recover(self, found: Sequence[Attachment]) -> None:
@@ -80,18 +72,18 @@ class PoolAddressSource:
         """
         for attachment in found:
             try:
-                self._store.adopt(attachment)
+                self.store.adopt(attachment)
             except LedgerConflictError as error:
                 pool = attachment.tag
-                self._log.error("a pod's address is in none of this node's blocks", pool=pool, error=str(error))
-        self._store.resume()
-        self._demand.mark_all()
-        self._store.offer_unused()
+                self.log.error("a pod's address is in none of this node's blocks", pool=pool, error=str(error))
+        self.store.resume()
+        self.demand.mark_all()
+        self.store.offer_unused()
 
     async def acquire(self, key: AttachmentKey, request: AddRequest, *, timeout: float) -> Attachment:
         """See `AddressSource`. Waits for a block when none of the pool has a free address."""
         pod = request.pod
-        if (allocation := self._store.find(key)) is None:
+        if (allocation := self.store.find(key)) is None:
             end = asyncio.get_running_loop().time() + timeout
             try:
                 async with asyncio.timeout_at(end):
@@ -100,40 +92,44 @@ class PoolAddressSource:
                 raise AddressUnavailableError(
                     f"no answer about the namespace {pod.namespace} within {max(timeout, 0):.0f} s"
                 ) from None
-            allocation = await self._demand.take(pool, key, pod, deadline=end)
+            allocation = await self.demand.take(pool, key, pod, deadline=end)
         alias = PodAlias(allocation.pool, key.container_id, key.ifname)
         return Attachment.of(request, key=key, addresses=_addresses(allocation), alias=alias)
 
     def revoke(self, key: AttachmentKey) -> None:
         """See `AddressSource`."""
-        self._store.revoke(key)
+        self.store.revoke(key)
 
     def release(self, key: AttachmentKey) -> None:
         """See `AddressSource`."""
-        self._store.release(key)
+        self.store.release(key)
 
     def held(self) -> frozenset[AttachmentKey]:
         """See `AddressSource`."""
-        return frozenset(allocation.key for allocation in self._store.allocations())
+        return frozenset(allocation.key for allocation in self.store.allocations())
 
     async def collect(self) -> None:
         """Offer every block without a pod for release, and take back requests that nobody waits for."""
-        self._demand.mark_all()
-        self._store.offer_unused()
-        await self._requester.discard_stale()
+        self.demand.mark_all()
+        self.store.offer_unused()
+        await self.requester.discard_stale()
 
     def describe(self) -> tuple[PoolDocument, ...]:
         """See `AddressSource`."""
-        return describe_pools(self._store.occupancy(), holder=self._journal.holder)
+        return describe_pools(self.store.occupancy(), holder=self.journal.holder)
+
+    def metrics(self) -> Collection[Collector]:
+        """See `AddressSource`."""
+        return self.collectors
 
     def foresee(self, old: Namespace | None, new: Namespace | None) -> None:
         """Learn of a pool whose pods may come to this node. A listener for the informer of namespaces."""
         if new is not None:
-            self._sizes.foresee(_pool_named_by(new))
+            self.sizes.foresee(_pool_named_by(new))
 
     async def _pool_of(self, pod: PodName) -> PoolName:
         try:
-            return _pool_named_by(await self._namespace_of(pod.namespace))
+            return _pool_named_by(await self.namespace_of(pod.namespace))
         except NotFoundError as error:
             raise NoSuchNamespaceError(str(error)) from error
 

@@ -8,7 +8,7 @@ measured by `coil.cnirpc.call_gate`, routes to other nodes by `coild.routes.sync
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -32,10 +32,9 @@ _WAIT_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 class PoolCollector(Collector):
     """Pools without a block on this node have no series."""
 
-    def __init__(self, store: BlockStore, export: RouteExport, registry: CollectorRegistry) -> None:
+    def __init__(self, store: BlockStore, export: RouteExport) -> None:
         self._store = store
         self._export = export
-        registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
         # Without it, registration would scrape.
@@ -73,13 +72,13 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily
 class WaitMetrics:
     """How long pods waited for an address."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._seconds = Histogram(
+    def __init__(self) -> None:
+        self.seconds = Histogram(
             "coil_node_address_wait_seconds",
             "How long pods waited that found no rested address on the node, by outcome: "
             + ", ".join(_label(outcome) for outcome in WaitOutcome),
             ["pool", "outcome"],
-            registry=registry,
+            registry=None,
             buckets=_WAIT_SECONDS,
         )
         self._pools: set[PoolName] = set()
@@ -89,7 +88,7 @@ class WaitMetrics:
         if pool not in self._pools and len(self._pools) < MAX_POOLS:
             self._pools.add(pool)
         known = pool if pool in self._pools else OTHER_POOLS
-        self._seconds.labels(known, _label(outcome)).observe(seconds)
+        self.seconds.labels(known, _label(outcome)).observe(seconds)
 
 
 def _label(outcome: WaitOutcome) -> str:

@@ -3,7 +3,7 @@
     ADD ─────────────────► connect ─► find the pod ─► ask for what is lacking ─┐
     coild.egress.nat ─► refresh ─► the pod, if it is known ─────────────────┴─► resolve ─► make, if it is not so
 
-Both happen in the turn of the attachment, so that a namespace is never worked on twice at once, nor after its DEL. A
+Both happen one at a time for an attachment, so that a namespace is never worked on twice at once, nor after its DEL. A
 DEL waits for the kernel at most: what a refresh needs of the API server is in caches.
 
 **It fails closed.** A pod that names an Egress asked to leave the cluster under another address. Under its own it may
@@ -54,7 +54,7 @@ class Client:
     this process, and has not been looked at yet. `prepared`: a router pod, with its sysctls.
     """
 
-    site: Attachment
+    attachment: Attachment
     applied: ClientSpec | None
     found: bool
     prepared: bool = False
@@ -72,14 +72,16 @@ class Client:
 
     def bind(self, pod: Pod) -> None:
         """From now on it is this pod's, and of no other of its name."""
-        name = self.site.pod
+        name = self.attachment.pod
         if name is None or not name.uid:
             name = PodName(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
-        self.site = replace(self.site, pod=name, addresses=self.site.addresses or tuple(client_addresses(pod)))
+        self.attachment = replace(
+            self.attachment, pod=name, addresses=self.attachment.addresses or tuple(client_addresses(pod))
+        )
 
     def may_be(self, pod: Pod) -> bool:
         """Whether it is the pod's: by UID; without one by name; without a name it may be anybody's."""
-        name = self.site.pod
+        name = self.attachment.pod
         if name is None:
             return True
         if name.uid:
@@ -96,7 +98,7 @@ class EgressClients:
         pods: NodePods,
         egresses: EgressDirectory,
         tunnels: PodTunnels,
-        turns: KeyedExecutor,
+        executor: KeyedExecutor,
         options: ClientOptions,
         report: EgressReport,
         log: FilteringBoundLogger,
@@ -104,7 +106,7 @@ class EgressClients:
         self._pods = pods
         self._egresses = egresses
         self._tunnels = tunnels
-        self._turns = turns
+        self._executor = executor
         self._options = options
         self._report = report
         self._log = log
@@ -113,11 +115,11 @@ class EgressClients:
 
     # --- who is there
 
-    def adopt(self, sites: Iterable[Attachment]) -> None:
+    def adopt(self, attachments: Iterable[Attachment]) -> None:
         """Take over the attachments that an earlier process has made. Once, before the first ADD."""
-        for site in sites:
-            if self._concerns(site):
-                self._clients[site.key] = Client(site, applied=None, found=True)
+        for attachment in attachments:
+            if self._concerns(attachment):
+                self._clients[attachment.key] = Client(attachment, applied=None, found=True)
 
     async def adopted(self) -> list[AttachmentKey]:
         """Those of them that have to be looked at: first the pods that name an Egress, then router pods, pods that are
@@ -133,16 +135,16 @@ class EgressClients:
         first: list[AttachmentKey] = []
         others: list[AttachmentKey] = []
         for key, client in self._clients.items():
-            pod = self._pods.known(client.site.pod, client.site.addresses) if client.found else None
+            pod = self._pods.known(client.attachment.pod, client.attachment.addresses) if client.found else None
             if not client.found:
                 continue
             if pod is not None and parse_egress_annotations(pod.metadata.annotations).asks:
                 first.append(key)
-            elif pod is None or _is_router(pod) or tunnelled is None or client.site.alias in tunnelled:
+            elif pod is None or _is_router(pod) or tunnelled is None or client.attachment.alias in tunnelled:
                 others.append(key)
             else:
                 client.bind(pod)
-                client.applied, client.found = client.applied or self._nothing(client.site), False
+                client.applied, client.found = client.applied or self._nothing(client.attachment), False
         return [*first, *others]
 
     def forget(self, key: AttachmentKey) -> None:
@@ -158,18 +160,18 @@ class EgressClients:
 
     # --- what they have
 
-    async def connect(self, site: Attachment, *, deadline: float) -> None:
-        if not self._concerns(site) or site.pod is None or site.netns is None:
+    async def connect(self, attachment: Attachment, *, deadline: float) -> None:
+        if not self._concerns(attachment) or attachment.pod is None or attachment.netns is None:
             return
         # From here on no change is missed: it queues a refresh, whose turn comes after this one.
-        client = self._clients.get(site.key)
+        client = self._clients.get(attachment.key)
         is_new = client is None
         if client is None:
             # The runtime has made the namespace for this pod, so there is nothing of ours in it.
-            client = self._clients[site.key] = Client(site, applied=self._nothing(site), found=False)
-        client.site = site
+            client = self._clients[attachment.key] = Client(attachment, applied=self._nothing(attachment), found=False)
+        client.attachment = attachment
         try:
-            pod = await self._pods.find(site.pod, deadline=deadline)
+            pod = await self._pods.find(attachment.pod, deadline=deadline)
         except PodUnknownError as error:
             if self._options.fail_open:
                 self._log.warning("pod's object not available yet; continuing without its egress", error=str(error))
@@ -184,15 +186,15 @@ class EgressClients:
             is_served = self._is_served(resolution.problems)
             if is_served or not is_new:
                 # In a namespace that is not new a container may run, which is to be held back at once.
-                await self._bring(client, pod, resolution.spec, site.netns, Occasion.ADD)
+                await self._bring(client, pod, resolution.spec, attachment.netns, Occasion.ADD)
         except NAT_ERRORS as error:
             if is_new:
-                await self._undo(site, site.netns)
+                await self._undo(attachment, attachment.netns)
             raise self._report.kernel_refused(pod, error, Occasion.ADD) from error
         problems = (*client.problems, *client.unusable)
         if not self._is_served(problems):
             if is_new and is_served:
-                await self._undo(site, site.netns)
+                await self._undo(attachment, attachment.netns)
             raise self._report.not_served(problems)
 
     async def _resolve_now(self, client: Client, pod: Pod, deadline: float) -> Resolution:
@@ -209,10 +211,10 @@ class EgressClients:
     def _is_served(self, problems: Iterable[EgressProblem]) -> bool:
         return self._options.fail_open or not any(problem.unserved for problem in problems)
 
-    async def _undo(self, site: Attachment, netns: NetnsPath) -> None:
+    async def _undo(self, attachment: Attachment, netns: NetnsPath) -> None:
         """Leave nothing in the namespace of a pod whose ADD fails. No container runs there."""
         with suppress(*NAT_ERRORS):
-            await self._tunnels.make(PodTunnelSpec(self._nothing(site)), netns)
+            await self._tunnels.make(PodTunnelSpec(self._nothing(attachment)), netns)
 
     async def refresh(self, key: AttachmentKey) -> None:
         """Bring the attachment's namespace to what is known now. Idempotent; touches nothing where nothing changed.
@@ -220,23 +222,23 @@ class EgressClients:
         Raises EgressRefusedError; then it is to be tried again.
         """
         if key in self._clients:
-            await self._turns.run(key, lambda: self._refresh(key))
+            await self._executor.run(key, lambda: self._refresh(key))
 
     async def _refresh(self, key: AttachmentKey) -> None:
         client = self._clients.get(key)
-        pod = self._pods.known(client.site.pod, client.site.addresses) if client is not None else None
+        pod = self._pods.known(client.attachment.pod, client.attachment.addresses) if client is not None else None
         if client is None or pod is None:
             return  # gone, and its namespace with it; or the API server has not told of it yet
         client.bind(pod)
-        if not client.site.addresses:
+        if not client.attachment.addresses:
             return  # nobody has told them yet
         spec = self._resolve(client, pod, Occasion.FOLLOW).spec
-        if client.site.alias is None:
+        if client.attachment.alias is None:
             if not client.has(spec):
                 self._log.warning("pod is not followed: its interface has no other end here", pod=pod.metadata.name)
             return
         try:
-            await self._bring(client, pod, spec, client.site.alias, Occasion.FOLLOW)
+            await self._bring(client, pod, spec, client.attachment.alias, Occasion.FOLLOW)
         except VethGoneError:
             self.forget(key)  # without a DEL
         except NAT_ERRORS as error:
@@ -252,7 +254,7 @@ class EgressClients:
         is_unprepared = _is_router(pod) and not client.prepared
         if client.has(spec) and not is_unprepared:
             return
-        families = sorted({Family.of(address) for address in client.site.addresses})
+        families = sorted({Family.of(address) for address in client.attachment.addresses})
         tunnels = PodTunnelSpec(
             spec=None if client.has(spec) else spec,
             sysctls=plan_router_sysctls(families) if is_unprepared else None,
@@ -273,7 +275,7 @@ class EgressClients:
     def _resolve(self, client: Client, pod: Pod, occasion: Occasion) -> Resolution:
         resolution = resolve_client(
             pod.metadata.annotations,
-            client.site.addresses,
+            client.attachment.addresses,
             self._egresses.view,
             self._options,
             known=client.destinations,
@@ -290,13 +292,13 @@ class EgressClients:
             return Consequence.OWN_ADDRESS
         return Consequence.NOT_STARTED if occasion is Occasion.ADD else Consequence.BLOCKED
 
-    def _concerns(self, site: Attachment) -> bool:
+    def _concerns(self, attachment: Attachment) -> bool:
         # A pod's way out is its first interface; what other networks give it beside that has nothing to do with it.
-        return site.key.ifname == self._options.policy.uplink
+        return attachment.key.ifname == self._options.policy.uplink
 
-    def _nothing(self, site: Attachment) -> ClientSpec:
+    def _nothing(self, attachment: Attachment) -> ClientSpec:
         options = self._options
-        return ClientSpec(addresses=site.addresses, gateways=(), replies=options.replies, policy=options.policy)
+        return ClientSpec(addresses=attachment.addresses, gateways=(), replies=options.replies, policy=options.policy)
 
     # --- metrics
 

@@ -16,7 +16,7 @@ after a restart. In doubt it is none: an ADD is refused then, and a pod that run
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -27,7 +27,9 @@ from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.client_pod import FINAL_PHASES, EgressRef, client_addresses
 from coil.egress.resolution import EgressView
 from coil.kernel.family import IPAddress
+from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
+from coil.reconcile.cache import Cache
 from coil.reconcile.store import Indexer
 from coild.model.attachment import PodName, PodUnknownError
 
@@ -40,12 +42,6 @@ CONCURRENT_READS = 8
 """Each may need a connection of its own, and beginning one costs the event loop some milliseconds."""
 
 
-class AskedClient(Protocol):
-    """The part of `coil.kube.client.KubeClient` that is used here."""
-
-    async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T: ...
-
-
 class NoAnswerError(Exception):
     """The API server did not say whether there is such an object, or not in time."""
 
@@ -53,7 +49,7 @@ class NoAnswerError(Exception):
 class APIReader:
     """Reads single objects from the API server, past the caches. One per process."""
 
-    def __init__(self, client: AskedClient, log: FilteringBoundLogger) -> None:
+    def __init__(self, client: ApiClient, log: FilteringBoundLogger) -> None:
         self._client = client
         self._log = log
         self._slots = asyncio.Semaphore(CONCURRENT_READS)
@@ -78,21 +74,11 @@ class APIReader:
             raise NoAnswerError(f"the API server did not return {what}: {reason}") from error
 
 
-T_co = TypeVar("T_co", bound=HasMetadata, covariant=True)
-
 SERVICE_LABELS = {LABEL_APP_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT_EGRESS}
 """What `coil.egress.router_pod.EGRESS_SELECTOR` selects by."""
 
 ANSWER_SECONDS = 60.0
 """An informer that has not heard of an object by then was right: it went before it was seen."""
-
-
-class Cache(Protocol[T_co]):
-    """The part of `coil.reconcile.informer.Informer` that is used here."""
-
-    def get(self, key: str) -> T_co | None: ...
-
-    def subscribe(self, listener: Callable[[T_co | None, T_co | None], None]) -> None: ...
 
 
 class _Known(Generic[T]):
@@ -175,14 +161,6 @@ STATIC_POD_UID = "kubernetes.io/config.hash"
 """Annotation of a mirror: the UID by which kubelet and runtime know the static pod. The mirror's own is another."""
 
 
-class PodCache(Protocol):
-    """The part of `coil.reconcile.informer.Informer` that is used here; with `INDEXERS`."""
-
-    def get(self, key: str) -> Pod | None: ...
-
-    def by_index(self, index: str, value: str) -> list[Pod]: ...
-
-
 def pod_uids(pod: Pod) -> list[str]:
     """The UIDs by which a pod may be known: a static pod has two. No other pod can claim a second one."""
     annotations = pod.metadata.annotations
@@ -200,7 +178,7 @@ INDEXERS: Mapping[str, Indexer[Pod]] = {
 class NodePods:
     """The pods of this node. `cache` holds those that are bound to it."""
 
-    def __init__(self, cache: PodCache, reader: APIReader, *, node: NodeName) -> None:
+    def __init__(self, cache: Cache[Pod], reader: APIReader, *, node: NodeName) -> None:
         self._cache = cache
         self._reader = reader
         self._node = node

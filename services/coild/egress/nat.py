@@ -15,7 +15,7 @@ nothing is taken from a pod before everything has been listed: what is not known
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -31,7 +31,6 @@ from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.nat.client import ClientNetwork
-from coil.netlink.host import HostNetwork
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
 from coil.reconcile.controller import DONE, Controller, Done
@@ -46,6 +45,7 @@ from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
 from coild.model.attachment import Attachment, NoEgress, PodEgress
 from coild.model.keyed_executor import KeyedExecutor
+from coild.model.pod_network import PodNetwork
 from coild.settings import Settings
 
 T = TypeVar("T", bound=HasMetadata)
@@ -122,70 +122,38 @@ class EgressDeps:
     """What the parts speak to."""
 
     kube: KubeClient
-    network: HostNetwork
-    turns: KeyedExecutor
+    network: PodNetwork
+    executor: KeyedExecutor
     recorder: Recorder
     informer_metrics: InformerMetrics
     reconcile_metrics: ReconcileMetrics
 
 
-class NodeEgress(Protocol):
-    """What coild's start does with it. `clients` serves ADDs once it has adopted what is there."""
-
-    @property
-    def clients(self) -> PodEgress: ...
-
-    async def wait_listed(self) -> None:
-        """Return when everything has been listed, or has taken long enough."""
-
-    def adopt(self, sites: Iterable[Attachment]) -> None:
-        """Take over the attachments that an earlier process has made."""
-
-    def follow(self) -> None:
-        """Follow everything that changes, until the process stops."""
-
-
-@dataclass(frozen=True, slots=True)
-class WithoutEgress:
-    """`--enable-egress=false`."""
-
-    clients: PodEgress = field(default_factory=NoEgress)
-
-    async def wait_listed(self) -> None:
-        pass
-
-    def adopt(self, sites: Iterable[Attachment]) -> None:
-        pass
-
-    def follow(self) -> None:
-        pass
-
-
 async def start_egress(
-    settings: Settings, process: Process, around: EgressDeps, *, log: FilteringBoundLogger
+    settings: Settings, process: Process, deps: EgressDeps, *, log: FilteringBoundLogger
 ) -> "EgressNat":
     """Begin to list and watch."""
     tunnels = await process.stack.enter_async_context(ClientNetwork())
-    egress = EgressNat(settings, process, around, tunnels=tunnels, log=log)
+    egress = EgressNat(settings, process, deps, tunnels=tunnels, log=log)
     egress.start()
     return egress
 
 
 class EgressNat:
-    """A `NodeEgress`."""
+    """Egress NAT of this node. One per process."""
 
     def __init__(
         self,
         settings: Settings,
         process: Process,
-        around: EgressDeps,
+        deps: EgressDeps,
         *,
         tunnels: ClientNetwork,
         log: FilteringBoundLogger,
     ) -> None:
         self._process = process
         self._log = log
-        kube, metrics = around.kube, around.informer_metrics
+        kube, metrics = deps.kube, deps.informer_metrics
         # Pods out of the API server's cache, where they are indexed by node; of them nothing depends on the latest
         # word. That an Egress or a Service is not there takes tunnels away, so theirs must be the latest.
         self._pods = Informer(
@@ -206,19 +174,19 @@ class EgressNat:
         self.clients = EgressClients(
             pods=self.pods,
             egresses=EgressDirectory(self._egresses, self._services, reader),
-            tunnels=PodTunnels(tunnels, around.network),
-            turns=around.turns,
+            tunnels=PodTunnels(deps.network, tunnels.sync),
+            executor=deps.executor,
             options=client_options(settings),
-            report=EgressReport(around.recorder, EgressMetrics(process.registry)),
+            report=EgressReport(deps.recorder, EgressMetrics(process.registry)),
             log=log,
         )
         self._events = EgressFollow(self.clients)
-        self._queue = WorkQueue(NAME, metrics=around.reconcile_metrics, backoff=BACKOFF)
+        self._queue = WorkQueue(NAME, metrics=deps.reconcile_metrics, backoff=BACKOFF)
         self._controller = Controller(
             NAME,
             self._events.reconcile,
             queue=self._queue,
-            metrics=around.reconcile_metrics,
+            metrics=deps.reconcile_metrics,
             log=log,
             workers=WORKERS,
         )
@@ -230,6 +198,7 @@ class EgressNat:
         self._process.add_readiness("egress", self._missing)
 
     async def wait_listed(self) -> None:
+        """Return when everything has been listed, or has taken long enough."""
         try:
             async with asyncio.timeout(START_SECONDS):
                 await wait_synced(self._informers.values(), log=self._log)
@@ -238,10 +207,12 @@ class EgressNat:
                 "starting before all Egresses are listed; ADDs read what they need", missing=self._missing()
             )
 
-    def adopt(self, sites: Iterable[Attachment]) -> None:
-        self.clients.adopt(sites)
+    def adopt(self, attachments: Iterable[Attachment]) -> None:
+        """Take over the attachments that an earlier process has made."""
+        self.clients.adopt(attachments)
 
     def follow(self) -> None:
+        """Follow everything that changes, until the process stops."""
         self._process.spawn(NAME, self._run())
 
     async def _run(self) -> None:
@@ -256,6 +227,26 @@ class EgressNat:
     def _missing(self) -> str | None:
         missing = [name for name, informer in self._informers.items() if not informer.synced]
         return f"not listed yet: {', '.join(missing)}" if missing else None
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutEgress:
+    """`--enable-egress=false`: an `EgressNat` for which there is nothing to do."""
+
+    clients: PodEgress = field(default_factory=NoEgress)
+
+    async def wait_listed(self) -> None:
+        pass
+
+    def adopt(self, attachments: Iterable[Attachment]) -> None:
+        pass
+
+    def follow(self) -> None:
+        pass
+
+
+NodeEgress: TypeAlias = EgressNat | WithoutEgress
+"""What coild's start does with egress. `clients` serves ADDs once it has adopted what is there."""
 
 
 def client_options(settings: Settings) -> ClientOptions:

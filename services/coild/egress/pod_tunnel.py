@@ -4,39 +4,26 @@ The namespace is the one that the runtime names in an ADD. Later it is found fro
 host's end carries: paths and names of links are used again, and a namespace that is not certainly the pod's is none.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 from coil.egress.client_plan import GatewayProblem
 from coil.egress.gateway import ClientSpec
 from coil.kernel.family import Family
-from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.link import Sysctl
 from coil.kernel.tunnel import catch_all
 from coil.nat.client import ClientChanges
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
 from coil.podnet.host_link import PodAlias
+from coild.model.pod_network import PodNetwork
 
 FOU_MODULES = {Family.IPV4: "fou", Family.IPV6: "fou6"}
 
 
-class Tunnels(Protocol):
-    """`coil.nat.client.ClientNetwork` is one, with its promises and exceptions."""
-
-    async def sync(self, spec: ClientSpec, netns: NetnsPath | Namespace) -> ClientChanges: ...
-
-
-class PodNamespaces(Protocol):
-    """The part of `coil.netlink.host.HostNetwork` that is used here."""
-
-    async def ensure_modules(self, names: Sequence[str]) -> None: ...
-
-    async def pods_with_link(self, names: Collection[LinkName]) -> frozenset[PodAlias]: ...
-
-    async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None: ...
-
-    async def ensure_pod_sysctls(self, sysctls: Collection[Sysctl], netns: NetnsPath | Namespace) -> None: ...
+SyncTunnels: TypeAlias = Callable[[ClientSpec, NetnsPath | Namespace], Awaitable[ClientChanges]]
+"""`coil.nat.client.ClientNetwork.sync`, with its promises and exceptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +42,21 @@ class VethGoneError(Exception):
 class PodTunnels:
     """Raises `coil.nat.NAT_ERRORS`; what was done by then stays, and every call may be repeated."""
 
-    tunnels: Tunnels
-    namespaces: PodNamespaces
+    network: PodNetwork
+    sync_tunnels: SyncTunnels
 
     async def clients(self) -> frozenset[PodAlias]:
         """The pods that have something of ours: it begins with the flow-based links, which go last (`coil.nat`).
 
         Costs one dump of links and a question for each pod. Raises NetlinkError.
         """
-        return await self.namespaces.pods_with_link([catch_all(family).name for family in Family])
+        return await self.network.pods_with_link([catch_all(family).name for family in Family])
 
     async def make(self, wanted: PodTunnelSpec, where: NetnsPath | PodAlias) -> tuple[GatewayProblem, ...]:
         """Make the namespace so; returns what cannot be made. Idempotent. For an alias it may raise VethGoneError."""
         if not isinstance(where, PodAlias):
             return await self._make(wanted, where)
-        namespace = await self.namespaces.open_pod_namespace(where)
+        namespace = await self.network.open_pod_namespace(where)
         if namespace is None:
             raise VethGoneError
         with namespace:
@@ -77,9 +64,9 @@ class PodTunnels:
 
     async def _make(self, wanted: PodTunnelSpec, netns: NetnsPath | Namespace) -> tuple[GatewayProblem, ...]:
         if wanted.sysctls is not None:
-            await self.namespaces.ensure_pod_sysctls(wanted.sysctls, netns)
+            await self.network.ensure_pod_sysctls(wanted.sysctls, netns)
         if wanted.spec is not None and wanted.spec.gateways:
             # Nothing else asks for these, and only on nodes where a pod needs them.
             families = {Family.of(address) for gateway in wanted.spec.gateways for address in gateway.addresses}
-            await self.namespaces.ensure_modules([FOU_MODULES[family] for family in sorted(families)])
-        return (await self.tunnels.sync(wanted.spec, netns)).problems if wanted.spec is not None else ()
+            await self.network.ensure_modules([FOU_MODULES[family] for family in sorted(families)])
+        return (await self.sync_tunnels(wanted.spec, netns)).problems if wanted.spec is not None else ()

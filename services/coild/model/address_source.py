@@ -15,7 +15,7 @@ What a source owns:
   container is (`identify`);
 - **its wiring**: what is made for each pod, and what it needs of the node (rules, sysctls, routes, translation), or
   nothing where another plugin wired the pod;
-- **what people see of it**: `describe` for the inspection page; its metrics it registers itself.
+- **what people see of it**: `describe` for the inspection page, and its `metrics`.
 
 The engine calls in this order, for one attachment at a time, never two at once:
 
@@ -25,12 +25,14 @@ The engine calls in this order, for one attachment at a time, never two at once:
     DEL     wiring.detach ─► release      in this order, so that no two pods have an address
     sweep   wiring.prepare ─► wiring.restore ─► wiring.aliases ─► collect
 
-A source keeps its own books and asks its own back end; only its wiring touches a link. No call holds a lock while it
+A source keeps its own ledger and asks its own back end; only its wiring touches a link. No call holds a lock while it
 waits, so a back end that is slow for one pod does not delay another.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
+
+from prometheus_client.registry import Collector
 
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
@@ -67,16 +69,16 @@ class AddressSource(Protocol):
         """Whether the address is one that this source may give, or has given, to pods with that tag."""
 
     async def recover(self, found: Sequence[Attachment]) -> None:
-        """Take the kernel's attachments into the books; of two that claim one address, the first has it.
+        """Take the kernel's attachments into the ledger; of two that claim one address, the first has it.
 
-        Called once, before any verb that changes the books.
+        Called once, before any verb that changes the ledger.
         """
 
     def pod_of(self, key: AttachmentKey) -> PodName | None:
         """Whose a recovered attachment is, as far as it is known."""
 
     def holding(self, key: AttachmentKey) -> tuple[IPAddress, ...]:
-        """The addresses that the books have for the attachment, and for no other; empty for an unknown key."""
+        """The addresses that the ledger has for the attachment, and for no other; empty for an unknown key."""
 
     async def acquire(self, key: AttachmentKey, request: AddRequest, *, timeout: float) -> Attachment:
         """Addresses for the attachment, within `timeout` seconds, as the attachment that is to be made.
@@ -89,16 +91,19 @@ class AddressSource(Protocol):
         """Undo an `acquire` whose addresses no pod has had. An unknown key is fine."""
 
     def release(self, key: AttachmentKey) -> None:
-        """Take the attachment out of the books; an unknown key is fine. What follows happens in the background."""
+        """Take the attachment out of the ledger; an unknown key is fine. What follows happens in the background."""
 
     def held(self) -> frozenset[AttachmentKey]:
-        """The attachments in the books."""
+        """The attachments in the ledger."""
 
     async def collect(self) -> None:
         """Periodically: give back what serves no attachment. Raises ApiError."""
 
     def describe(self) -> tuple[PoolDocument, ...]:
-        """Its part of the node's inspection page; nothing for a source that has no books to show."""
+        """Its part of the node's inspection page; nothing for a source that has no ledger to show."""
+
+    def metrics(self) -> Collection[Collector]:
+        """What Prometheus is told of it: the same collectors at each call, registered by coild's start."""
 
 
 class PodWiring(Protocol[P]):
@@ -132,10 +137,10 @@ class PodWiring(Protocol[P]):
         """The aliases of the links that are there."""
 
     async def recover(self, source: AddressSource) -> list[Attachment]:
-        """What earlier processes attached, after the source has taken it into its books. Once, at start."""
+        """What earlier processes attached, after the source has taken it into its ledger. Once, at start."""
 
     async def restore(self, attachments: Collection[Attachment], exclusively: Exclusively) -> None:
-        """Put back what others removed. The attachments have those of their addresses that the books bear out.
+        """Put back what others removed. The attachments have those of their addresses that the ledger bears out.
 
         Goes on after an error that concerns one pod. Raises NetlinkError where the kernel cannot be read.
         """

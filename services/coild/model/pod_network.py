@@ -1,9 +1,9 @@
-"""What coild asks of the kernel about pods.
+"""What coild asks of the kernel: the one interface between its features and rtnetlink, sysctls and namespaces.
 
-`coil.netlink.host.HostNetwork` implements it; tests have another, in memory.
+`coil.netlink.host.HostNetwork` implements it; the tests have one implementation in memory.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from coil.kernel.family import IPAddress
@@ -48,6 +48,12 @@ class PodNetwork(Protocol):
         """Make `wanted` the routes of the protocol in the table. Idempotent."""
         ...
 
+    async def sync_planned_routes(
+        self, *, table: int, protocol: int, plan: Callable[[list[Route]], Collection[Route]]
+    ) -> RouteChanges:
+        """As `sync_routes`, for what follows from the table's other routes, which `plan` is given."""
+        ...
+
     async def attach_pod(self, plan: PodPlan, netns: NetnsPath) -> object:
         """All or nothing. Not idempotent: LinkExistsError."""
         ...
@@ -62,6 +68,18 @@ class PodNetwork(Protocol):
 
     async def name_host_end(self, ifname: LinkName, alias: PodAlias, netns: NetnsPath) -> LinkName | None:
         """Give the host's end of a pod's interface an alias; None where it has no other end on this node."""
+        ...
+
+    async def pods_with_link(self, names: Collection[LinkName]) -> frozenset[PodAlias]:
+        """The pods that have one of these links, by the aliases of their veths."""
+        ...
+
+    async def ensure_pod_sysctls(self, sysctls: Collection[Sysctl], netns: NetnsPath | Namespace) -> None:
+        """Write the sysctls, in the pod's namespace. Idempotent."""
+        ...
+
+    async def ensure_modules(self, names: Sequence[str]) -> None:
+        """Load kernel modules where they are not part of the kernel; one that cannot be loaded is no error."""
         ...
 
     async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:

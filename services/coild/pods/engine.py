@@ -162,16 +162,16 @@ class PodEngine:
     async def collect(self) -> None:
         """Release attachments whose veth went with its namespace, without a DEL; then let the source collect.
 
-        Raises NetlinkError or ApiError.
+        Asks the kernel once, however many they are. Raises NetlinkError or ApiError.
         """
         # As above.
-        resting = [key for key in self._source.held() | self._attachments.keys() if key not in self._executor]
+        keys = [key for key in self._source.held() | self._attachments.keys() if key not in self._executor]
+        resting = {key: self._attachments.get(key) for key in keys}
         present = await self._present()
-        for key in resting:
-            attachment = self._attachments.get(key)
+        for key, attachment in resting.items():
             if key in present or (attachment is not None and attachment.alias is None):
                 continue  # without an alias nothing says whether it is there
-            await self._executor.run(key, partial(self._delete_vanished, key))
+            await self._executor.run(key, partial(self._delete_vanished, key, attachment))
         await self._source.collect()
 
     # --- one attachment, within its turn
@@ -261,8 +261,9 @@ class PodEngine:
         if self._attachments.get(key) is attachment:
             await self._delete(key)
 
-    async def _delete_vanished(self, key: AttachmentKey) -> None:
-        if key not in await self._present():
+    async def _delete_vanished(self, key: AttachmentKey, attachment: Attachment | None) -> None:
+        now = self._attachments.get(key)
+        if now is None or now is attachment:  # else it was made anew since the kernel was asked
             self._log.info("veth is gone without a DEL; releasing the attachment", container=key.container_id)
             await self._delete(key)
 

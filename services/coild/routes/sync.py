@@ -13,10 +13,9 @@ this process has ended, the routes stay.
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
@@ -24,15 +23,15 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.builtin import NODES, Node
 from coil.crd.names import NodeName
-from coil.kernel.route import Route, RouteChanges, RouteTable
+from coil.kernel.route import Route, RouteTable
 from coil.kube.client import KubeClient
 from coil.netlink.error import NetlinkError
-from coil.netlink.host import HostNetwork
 from coil.podnet.block_route import NodeRoutes, RouteTrouble, TroubledNetwork, plan_node_routes
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
 from coil.reconcile.informer import Informer, InformerMetrics
 from coil.runtime.process import Process
+from coild.model.pod_network import PodNetwork
 from coild.settings import Settings
 
 SHORTEST_PAUSE = 0.2
@@ -83,14 +82,6 @@ class RouteSyncMetrics:
             self._troubled.labels(trouble.value).set(counts[trouble])
 
 
-class MainTable(Protocol):
-    """What is asked of the kernel; `coil.netlink.host.HostNetwork` is one, and its promises hold."""
-
-    async def sync_planned_routes(
-        self, *, table: int, protocol: int, plan: Callable[[list[Route]], Collection[Route]]
-    ) -> RouteChanges: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterRouting:
     """What the API server knows about the whole cluster; both must be run."""
@@ -104,7 +95,7 @@ class RouteSync:
 
     def __init__(
         self,
-        network: MainTable,
+        network: PodNetwork,
         cluster: ClusterRouting,
         *,
         own: NodeName,
@@ -232,7 +223,7 @@ def start_route_sync(
     settings: Settings,
     process: Process,
     *,
-    network: HostNetwork,
+    network: PodNetwork,
     kube: KubeClient,
     informer_metrics: InformerMetrics,
     rng: Random,

@@ -494,7 +494,7 @@ def keep_namespaces(coild: Coild) -> PoolAddressSource:
         namespace_of=namespace_of,
         journal=coild.journal,
         wiring=coild.source.wiring,
-        log=coild.source._log,
+        log=coild.source.log,
     )
     coild.pods._source = source
     return source

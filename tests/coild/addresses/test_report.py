@@ -55,7 +55,8 @@ def wait_count(registry: CollectorRegistry, pool: str, outcome: str) -> float | 
 @pytest.mark.parametrize("outcome", WaitOutcome)
 def test_a_wait_is_told_by_pool_and_outcome(outcome: WaitOutcome) -> None:
     registry = CollectorRegistry()
-    metrics = WaitMetrics(registry)
+    metrics = WaitMetrics()
+    registry.register(metrics.seconds)
     metrics.waited(DEFAULT, 0.3, outcome)
     label = outcome.value.replace(" ", "_")
     assert wait_count(registry, DEFAULT, label) == 1
@@ -65,7 +66,8 @@ def test_a_wait_is_told_by_pool_and_outcome(outcome: WaitOutcome) -> None:
 
 def test_whatever_annotations_name_the_series_are_bounded() -> None:
     registry = CollectorRegistry()
-    metrics = WaitMetrics(registry)
+    metrics = WaitMetrics()
+    registry.register(metrics.seconds)
     for number in range(3 * MAX_POOLS):
         metrics.waited(PoolName(f"pool-{number}"), 10.0, WaitOutcome.REFUSED)
     metrics.waited(PoolName("pool-0"), 0.1, WaitOutcome.SERVED)

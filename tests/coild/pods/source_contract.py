@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
@@ -294,3 +295,11 @@ class SourceContract:
             await node.engine.add(request)
         assert node.traces == []
         assert node.aliases == []
+
+    async def test_its_metrics_can_be_registered_and_scraped(self, node: SourceNode) -> None:
+        await node.add("c1")
+        registry = CollectorRegistry(auto_describe=True)
+        for collector in node.source.metrics():
+            registry.register(collector)
+        assert [*node.source.metrics()] == [*node.source.metrics()], "the same at each call"
+        assert len([*registry.collect()]) >= len(node.source.metrics())

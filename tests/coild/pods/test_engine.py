@@ -342,6 +342,23 @@ async def test_an_attachment_whose_veth_vanished_is_taken_back(world: World, coi
         await coild.pods.check(key("c1"), coild.request("c1").netns)
 
 
+@pytest.mark.parametrize("vanished", [1, 3])
+async def test_the_kernel_is_asked_once_for_all_that_vanished(world: World, coild: Coild, vanished: int) -> None:
+    for number in range(3):
+        await coild.add(f"c{number}")
+    for number in range(vanished):
+        world.kernel.remove_namespace(coild.request(f"c{number}").netns)
+    steps: list[Step] = []
+
+    async def gate(step: Step) -> None:
+        steps.append(step)
+
+    coild.network.gate = gate
+    await coild.pods.collect()
+    assert steps.count(Step.READ) == 1
+    assert coild.source.held() == {key(f"c{number}") for number in range(vanished, 3)}
+
+
 async def test_what_is_being_made_or_waits_is_not_taken_back(world: World, coild: Coild) -> None:
     await coild.add("c0")
     coild.network.gate = slow

@@ -26,6 +26,7 @@ from coil.reconcile.backoff import Backoff
 from coil.reconcile.informer import Informer, InformerMetrics
 from coild.routes.sync import ClusterRouting, RouteSync, RouteSyncMetrics
 from tests.coild.block_granter import NODE
+from tests.coild.memory_network import Kernel, MemoryNetwork
 from tests.coild.scene import LOG, end, now
 from tests.coild.virtual_loop import pass_turns
 from tests.coild.watched_api import MemorySource, WatchedApi
@@ -37,10 +38,11 @@ ETH0 = LinkName("eth0")
 ON_LINK = Route(destination=ip_network("192.0.2.0/24"), device=ETH0, protocol=2, scope=RouteScope.LINK)
 
 
-class MainTable:
-    """The kernel's side. `step` is awaited before each pass takes effect."""
+class MainTable(MemoryNetwork):
+    """The kernel's side: its main table, a pass over which takes `seconds`, or fails."""
 
     def __init__(self) -> None:
+        super().__init__(Kernel())
         self.others = [ON_LINK]
         self.routes: set[Route] = set()
         self.passes: list[float] = []
