@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TextIO
 
 from coil.netlink.error import NetlinkError
-from coil.netlink.kernel_module import ModuleLoader, ensure_modules
+from coil.netlink.kernel_module import Loader, ensure_modules, load_module
 from coil_installer.node_files import install, uninstall
 from coil_installer.settings import InstallError, parse_folders, parse_settings
 
 
 def report_missing(
-    names: Sequence[str], out: TextIO, *, loader: ModuleLoader | None = None, root: Path = Path("/sys/module")
+    names: Sequence[str], out: TextIO, *, load: Loader = load_module, root: Path = Path("/sys/module")
 ) -> None:
     """Have each module in the kernel, or write a line that says why not and what to do. Idempotent."""
     for name in names:
         try:
-            ensure_modules([name], loader=loader, root=root)
+            ensure_modules([name], load=load, root=root)
         except NetlinkError as error:
             print(f"coil-installer: {error}", file=out)
 

@@ -9,7 +9,7 @@ from coil.kernel.family import Family
 from coil.kernel.tunnel import FouPort
 from coil.netlink.error import NetlinkError
 from coil.netlink.fou import ensure_fou_port, list_fou_ports, remove_fou_port
-from coil.netlink.kernel_module import Kmod, ensure_modules
+from coil.netlink.kernel_module import ensure_modules, load_module
 from integration.fou.end import PORT, End
 
 pytestmark = pytest.mark.kernel
@@ -55,4 +55,4 @@ def test_a_port_that_unwraps_something_else_is_told_and_left(ends: tuple[End, En
 
 def test_modules_that_are_there_are_no_trouble() -> None:
     ensure_modules(("fou", "fou6"))
-    Kmod().load("fou6")
+    load_module("fou6")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pyroute2.netlink.nfnetlink.nfctsocket import NFCTSocket
 
-from coil.eip.eip_set import NUDGE
+from coil.eip.eip_set import PROBE_MARK
 from coil.kernel.family import IPAddress
 from coil.kernel.flow import Endpoint, Flow
-from coil.netlink.conntrack import forget_flows, nudge, read_flows
+from coil.netlink.conntrack import forget_flows, probe, read_flows
 from coil.nft.table_sync import sync_table
 from integration.netns.eip_world import TABLES, nft, packets, wait_for
 from integration.netns.netns import Netns
@@ -95,9 +95,9 @@ class World:
         assert not more
         return flows
 
-    def nudge(self, flows: tuple[Flow, ...], *, seed: int = 1) -> int:
+    def probe(self, flows: tuple[Flow, ...], *, seed: int = 1) -> int:
         random = Random(seed)
-        return self.node.call(lambda: nudge(flows, random=lambda: random.getrandbits(32), mark=NUDGE))
+        return self.node.call(lambda: probe(flows, random=lambda: random.getrandbits(32), mark=PROBE_MARK))
 
     def tracked(self) -> list[dict[str, Any]]:
         """TCP in the node's conntrack, as pyroute2 reads it."""
@@ -187,7 +187,7 @@ def test_a_pod_that_is_nudged_says_where_it_stands(world: World, version: int, t
         assert flow.established
         assert (flow.seen.address != flow.source.address) is translated
         before, tracked = world.heard(), world.tracked()
-        assert world.nudge((flow,)) == 1
+        assert world.probe((flow,)) == 1
         wait_for(lambda: world.heard()["pure"] == before["pure"] + 1)
         assert world.tracked() == tracked
         exchange(*ends)
@@ -199,7 +199,7 @@ def test_linux_answers_one_nudge_in_half_a_second(world: World, version: int) ->
     with world.connection(version) as ends:
         flows, before = world.flows(version), world.heard()
         for seed in range(5):
-            world.nudge(flows, seed=seed)
+            world.probe(flows, seed=seed)
         exchange(*ends)
         assert before["pure"] < world.heard()["pure"] <= before["pure"] + 3
         assert world.heard()["resets"] == 0
@@ -213,7 +213,7 @@ def test_a_connection_that_is_forgotten_is_met_anew_by_what_the_pod_says(world: 
         [flow] = world.flows(version)
         world.node.call(lambda: forget_flows((flow, flow)))
         assert world.flows(version) == ()
-        world.nudge((flow,))
+        world.probe((flow,))
         wait_for(lambda: bool(world.flows(version)))
         [met] = world.flows(version)
         assert replace(met, handle=b"") == replace(flow, handle=b"")

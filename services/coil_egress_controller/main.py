@@ -23,13 +23,12 @@ from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.egress.admission import EgressAdmission
 from coil_egress_controller.egress.controllers import EgressCaches, EgressControllers
-from coil_egress_controller.egress.own_image import find_own_image
+from coil_egress_controller.egress.discovery import choose_version, find_own_image, watch_version
 from coil_egress_controller.eip.admission_reader import AdmissionCaches, AdmissionReader
 from coil_egress_controller.eip.controllers import EipCaches, EipControllers
 from coil_egress_controller.eip.gateway_admission import GatewayAdmission
 from coil_egress_controller.eip.metric import EipCollector, EipMetrics
 from coil_egress_controller.eip.policy_admission import PolicyAdmission
-from coil_egress_controller.eip.policy_version import choose_version, watch_version
 from coil_egress_controller.settings import Settings
 
 NAME = "coil-egress-controller"

@@ -10,7 +10,6 @@ Pods keep running. Every step is idempotent: a run that was cut short is made go
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import NAMESPACES, NODES, PODS, Namespace
@@ -18,23 +17,15 @@ from coil.crd.names import ANNOTATION_POOL, DEFAULT_POOL, NodeName
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ConflictError, NotFoundError
 from coil_migrator.conversion import Conversion, ConversionError, convert
-from coil_migrator.departure import wait_gone
+from coil_migrator.etcd_reader import EtcdReader
 from coil_migrator.manifest import render_manifests
 from coil_migrator.progress import Progress
-from coil_migrator.v1_install import NAMESPACE, V1_OBJECTS, V1Object, select_writers
+from coil_migrator.v1_install import NAMESPACE, V1_OBJECTS, V1Object, select_writers, wait_gone
 from coil_migrator.v1_state import V1StateError, parse_v1_state
 
 
 class DumpError(Exception):
     """The dump cannot be made, or not now. The message says what to do."""
-
-
-class KeySource(Protocol):
-    """v1's etcd. `coil_migrator.etcd_reader` is one."""
-
-    async def read(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """All keys with that prefix, which is cut off, and their values, as of one moment."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +39,7 @@ class DumpOptions:
 
 
 async def dump(
-    cluster: ApiClient, keys: KeySource, options: DumpOptions, *, progress: Progress, done: list[str]
+    cluster: ApiClient, keys: EtcdReader, options: DumpOptions, *, progress: Progress, done: list[str]
 ) -> str:
     """The manifests. What was changed is added to `done`, one sentence each, as soon as it is true.
 
@@ -84,7 +75,7 @@ async def dump(
     return render_manifests(conversion.pools, conversion.blocks)
 
 
-async def _look(cluster: ApiClient, keys: KeySource, prefix: bytes) -> Conversion:
+async def _look(cluster: ApiClient, keys: EtcdReader, prefix: bytes) -> Conversion:
     entries = await keys.read(prefix)
     nodes = [NodeName(node.metadata.name) for node in await cluster.list(NODES)]
     try:

@@ -1,16 +1,19 @@
-"""What an installation of Coil v1 consists of in the API server. Data, and who of its pods still writes to etcd.
+"""What an installation of Coil v1 consists of in the API server, who of its pods still writes to etcd, and the wait for
+something that was asked to go.
 
 The names are those of v1's own manifests, and the order is v1's end: first who writes, then what they are allowed to.
 """
 
+import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, DEPLOYMENTS, SERVICE_ACCOUNTS, Pod
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import Resource
+from coil.kube.errors import UnavailableError
 
 NAMESPACE = "kube-system"
 
@@ -83,3 +86,24 @@ def select_writers(pods: Iterable[Pod]) -> list[str]:
         for owner in pod.metadata.owner_references
         if owner.controller and (name := _WRITERS.get(owner.kind)) and name.fullmatch(owner.name)
     ]
+
+
+POLL_SECONDS = 0.5
+
+
+async def wait_gone(is_gone: Callable[[], Awaitable[bool]], *, timeout: float) -> bool:
+    """True as soon as `is_gone` says so, False after `timeout` seconds. Asks at least once.
+
+    An API server that cannot be heard is asked again; other errors are raised.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        try:
+            if await is_gone():
+                return True
+        except UnavailableError:
+            pass
+        if loop.time() >= deadline:
+            return False
+        await asyncio.sleep(POLL_SECONDS)

@@ -8,6 +8,7 @@ from enum import Enum
 from coil.egress.gateway import RouterSpec, SourcePort
 from coil.egress.router_plan import NatCounter, NatCounterKind
 from coil.kernel.family import Family, IPAddress
+from coil.nat.router import RouterNetwork
 from coil.netlink.error import NetlinkError
 
 NO_FOU = "module fou is not there: modprobe fou"
@@ -26,14 +27,15 @@ class Fault(Enum):
     """All was done, and the answer was an error."""
 
 
-class MemoryRouter:
-    """Implements `coil_egress_agent.egress.peer_sync.Router`. `faults` are met by calls in their order, then there are
+class MemoryRouter(RouterNetwork):
+    """Every method of the real one but its context. `faults` are met by calls in their order, then there are
     none.
 
     `removing` is called with what a call begins to remove.
     """
 
     def __init__(self, peers: Iterable[IPAddress] = ()) -> None:
+        super().__init__()
         self.kernel: dict[IPAddress, SourcePort] = dict.fromkeys(peers, SourcePort.FIXED)
         self.bad: set[IPAddress] = set()
         self.without_fou = False

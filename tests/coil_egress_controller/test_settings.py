@@ -8,15 +8,18 @@ from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError, NotFoundError, UnavailableError
 from coil.manager.claim import LeaderTiming
 from coil.runtime.flag import Endpoint, parse_settings
-from coil_egress_controller.egress.own_image import (
+from coil_egress_controller.egress.discovery import (
     ContainerImage,
     ContainerList,
     ImageUnknownError,
     OwnPod,
+    UnservedPolicyError,
+    choose_version,
     find_own_image,
     select_image,
+    select_version,
+    watch_version,
 )
-from coil_egress_controller.eip.policy_version import UnservedPolicyError, choose_version, select_version, watch_version
 from coil_egress_controller.settings import Settings
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 

@@ -21,14 +21,14 @@ class Loader:
 def test_each_module_is_loaded_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "fou").mkdir()
     loader, out = Loader(), StringIO()
-    report_missing(["fou", "fou6"], out, loader=loader, root=tmp_path)
+    report_missing(["fou", "fou6"], out, load=loader.load, root=tmp_path)
     assert loader.loaded == ["fou6"]
     assert out.getvalue() == ""
 
 
 def test_one_that_cannot_be_had_is_told_and_the_others_are_loaded(tmp_path: Path) -> None:
     loader, out = Loader("fou"), StringIO()
-    report_missing(["fou", "fou6"], out, loader=loader, root=tmp_path)
+    report_missing(["fou", "fou6"], out, load=loader.load, root=tmp_path)
     assert loader.loaded == ["fou6"]
     [line] = out.getvalue().splitlines()
     assert line.startswith("coil-installer: the kernel module fou is not loaded")

@@ -36,11 +36,11 @@ HOST_LIMIT = 16
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How long things live. `settle`: how old an authority is before it signs what need not be signed now."""
+    """How long things live. `propagation`: how old an authority is before it signs what need not be signed now."""
 
     authority: timedelta = timedelta(days=3650)
     server: timedelta = timedelta(days=365)
-    settle: timedelta = timedelta(hours=1)
+    propagation: timedelta = timedelta(hours=1)
 
 
 DEFAULT_TERMS = Terms()
@@ -127,8 +127,8 @@ def _plan_hosts(identity: Identity, hosts: Collection[str], now: datetime, terms
         # Whoever asked for the other names may still run, and would have them back.
         union = facts.hosts.union(hosts)
         return union if len(union) <= HOST_LIMIT else hosts
-    settled = now - read_authority(identity.authority).since >= CLOCK_SKEW + terms.settle
-    return hosts if facts.validity.is_aging(now) and settled else ()
+    propagated = now - read_authority(identity.authority).since >= CLOCK_SKEW + terms.propagation
+    return hosts if facts.validity.is_aging(now) and propagated else ()
 
 
 def _bundle(newest: bytes, before: bytes, now: datetime) -> bytes:

@@ -1,4 +1,4 @@
-"""The addresses that a gateway may give out, by their place in order: never expanded, so that a /64 costs what an
+"""The addresses that a gateway may give out, by their position in order: never expanded, so that a /64 costs what an
 address costs.
 
 Built from the texts of `spec.ranges`, whose grammar is `coil.crd.cidr`'s. Invariants: spans are sorted and
@@ -36,7 +36,7 @@ class AddressRanges:
         return self.before[-1] + last - first + 1
 
     def nth(self, index: int) -> IPAddress:
-        """The address of that place in order. Raises IndexError outside 0 … size − 1."""
+        """The address of that position in order. Raises IndexError outside 0 … size − 1."""
         number = self.number(index)
         return IPv4Address(number) if self.family is Family.IPV4 else IPv6Address(number)
 
@@ -44,16 +44,16 @@ class AddressRanges:
         """`nth` as a number."""
         if not 0 <= index < self.size:
             raise IndexError(f"address {index} of {self.size}")
-        place = bisect_right(self.before, index) - 1
-        return self.spans[place][0] + index - self.before[place]
+        position = bisect_right(self.before, index) - 1
+        return self.spans[position][0] + index - self.before[position]
 
     def index(self, address: IPAddress) -> int:
-        """The place of `address`. Raises ValueError when it is not in any span."""
+        """The position of `address`. Raises ValueError when it is not in any span."""
         if Family.of(address) is self.family:
             number = int(address)
-            place = bisect_right(self.spans, number, key=lambda span: span[0]) - 1
-            if place >= 0 and number <= self.spans[place][1]:
-                return self.before[place] + number - self.spans[place][0]
+            position = bisect_right(self.spans, number, key=lambda span: span[0]) - 1
+            if position >= 0 and number <= self.spans[position][1]:
+                return self.before[position] + number - self.spans[position][0]
         raise ValueError(f"{address} is not in the ranges")
 
     def __contains__(self, address: IPAddress) -> bool:

@@ -102,5 +102,5 @@ def classify(policies: Iterable[PolicyView], *, family: Family, cluster: Sequenc
 def needs_cluster(policies: Iterable[PolicyView]) -> bool:
     """Whether their classification depends on the cluster's own addresses."""
     ordered = sorted(policies, key=lambda policy: policy.precedence)
-    bare = next((place for place, policy in enumerate(ordered) if not policy.destinations), len(ordered))
+    bare = next((position for position, policy in enumerate(ordered) if not policy.destinations), len(ordered))
     return any(policy.destinations for policy in ordered[bare:])

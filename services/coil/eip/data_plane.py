@@ -1,13 +1,13 @@
 """What a node's nftables sets hold for all policies, kept up to date by what changes.
 
-Place in the flow: the node's agent tells this book what it sees of policies, pods and peers, and carries out what
+Place in the flow: the node's agent tells this index what it sees of policies, pods and peers, and carries out what
 `take_changes` returns with `coil.nft`; `coil.eip.eip_table` has the rules that look it up.
 
 A *class* is the set of policies that concern a source address. Classes and policies have numbers for as long as
 anything is of that class, or of one with that policy. Only sources that this node has anything to do with are in the
 sets: those on it, and those that a policy of theirs brings here; ranges of sources are on every node.
 
-Invariant: what the book has at any time follows from what it was told last, in whatever order and steps, and so do the
+Invariant: what the index has at any time follows from what it was told last, in whatever order and steps, and so do the
 numbers, but for two names that `Numbering` keeps apart.
 """
 
@@ -73,7 +73,7 @@ class DataPlaneIndex:
             self._write_cluster(family)
 
     def set_own(self, node: NodeName) -> None:
-        """The node whose book this is; nothing is carried `HERE` before."""
+        """The node whose index this is; nothing is carried `HERE` before."""
         if node == self._own:
             return
         self._own = node

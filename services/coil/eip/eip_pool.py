@@ -5,7 +5,7 @@ a range was added before another), and leave the halves of two other pairs over.
 so that in a gateway of both families every EIP is a pair and none of the addresses is lost.
 
 Invariants: nothing here grows with the ranges, only with what is in use. An address is in one EIP, and taken from the
-pool; an EIP is settled once, on a node or, where none is ready, on None.
+pool; an EIP is assigned once, on a node or, where none is ready, on None.
 """
 
 from bisect import bisect_left, insort
@@ -106,19 +106,19 @@ def _partner(index: int, taken: set[int], over: list[int]) -> int | None:
 
 
 def _discard(items: list[int], item: int) -> None:
-    place = bisect_left(items, item)
-    if place < len(items) and items[place] == item:
-        del items[place]
+    position = bisect_left(items, item)
+    if position < len(items) and items[position] == item:
+        del items[position]
 
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """An EIP in use. `node` says nothing before it is `settled`."""
+    """An EIP in use. `node` says nothing before it is `assigned`."""
 
     eip: Eip
     policies: list[PolicyRef] = field(default_factory=list)
     node: NodeName | None = None
-    settled: bool = False
+    assigned: bool = False
 
 
 class EipIndex:
@@ -157,23 +157,23 @@ class EipIndex:
     def join(self, binding: Binding, policy: PolicyRef) -> None:
         """One more policy uses it."""
         binding.policies.append(policy)
-        if binding.settled and len(binding.policies) >= self._limit:
+        if binding.assigned and len(binding.policies) >= self._limit:
             self._unfilled[binding.node].pop(id(binding), None)
 
-    def settle(self, binding: Binding, node: NodeName | None) -> None:
+    def assign(self, binding: Binding, node: NodeName | None) -> None:
         """Say, once, where it is."""
-        binding.node, binding.settled = node, True
+        binding.node, binding.assigned = node, True
         self._on.setdefault(node, []).append(binding)
         unfilled = self._unfilled.setdefault(node, {})
         if len(binding.policies) < self._limit:
             unfilled[id(binding)] = binding
 
     def on(self, node: NodeName | None) -> list[Binding]:
-        """What is settled there."""
+        """What is assigned there."""
         return self._on.get(node, [])
 
     def unfilled(self, node: NodeName | None) -> Mapping[int, Binding]:
-        """What is settled there and has fewer policies than the address limit, what was settled first before others."""
+        """What is assigned there and has fewer policies than the address limit; the earliest first."""
         return self._unfilled.get(node, {})
 
     def partners(self, eip: Eip) -> str:

@@ -24,7 +24,7 @@ CLOSED: Final = 0x260000FF
 """Nobody carries it."""
 FORWARDED: Final = 0x12000000
 """On its way into the tunnel: no node's mark, as what it is wrapped in keeps the mark, and is routed in its turn."""
-NUDGE: Final = 0x12000001
+PROBE_MARK: Final = 0x12000001
 """Said to a pod of this node, in the name of a server: nothing for conntrack."""
 ANY_NODE: Final = LeadingBits(HERE, 8)
 

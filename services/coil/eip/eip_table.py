@@ -35,7 +35,7 @@ from coil.eip.eip_set import (
     HERE,
     NODE_IPS,
     NODES,
-    NUDGE,
+    PROBE_MARK,
     SETS,
     SOLICITED,
     TABLE,
@@ -355,7 +355,7 @@ def _nudge_chain() -> NftChain:
         type=ChainType.FILTER,
         hook=Hook.OUTPUT,
         priority=Priority.RAW,
-        rules=((_is(Field.PACKET_MARK, NUDGE), NoTrack()),),
+        rules=((_is(Field.PACKET_MARK, PROBE_MARK), NoTrack()),),
     )
 
 

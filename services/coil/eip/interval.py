@@ -52,11 +52,11 @@ def intersect(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 def subtract(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
     """What is in the first and not in the second; both are sorted and disjoint."""
     rest: list[Span] = []
-    place = 0
+    position = 0
     for first, last in spans:
-        while place < len(others) and others[place][1] < first:
-            place += 1
-        start, ahead = first, place
+        while position < len(others) and others[position][1] < first:
+            position += 1
+        start, ahead = first, position
         while ahead < len(others) and others[ahead][0] <= last:
             if start < others[ahead][0]:
                 rest.append((start, others[ahead][0] - 1))

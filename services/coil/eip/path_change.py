@@ -28,12 +28,12 @@ class Remedy(Enum):
     """What a connection needs."""
 
     NONE = "none"
-    NUDGE = "nudge"
+    PROBE = "probe"
     """The pod is to send something."""
     FORGET = "forget"
     """The node is to forget how it is translated."""
     BOTH = "both"
-    """First forget, then nudge."""
+    """First forget, then probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PathChanges:
         fits = (flow.seen.address == flow.source.address) is (way != HERE)
         speaks = flow.protocol == TCP and flow.established
         if fits:
-            return Remedy.NUDGE if speaks else Remedy.NONE
+            return Remedy.PROBE if speaks else Remedy.NONE
         return Remedy.BOTH if speaks else Remedy.FORGET
 
     def way(self, source: IPAddress, destination: IPAddress) -> int | None:
@@ -162,10 +162,10 @@ V = TypeVar("V")
 
 
 def _find(entries: Sequence[tuple[Span, V]], number: int) -> V | None:
-    place = bisect_right(entries, number, key=lambda entry: entry[0][0]) - 1
-    return entries[place][1] if place >= 0 and number <= entries[place][0][1] else None
+    position = bisect_right(entries, number, key=lambda entry: entry[0][0]) - 1
+    return entries[position][1] if position >= 0 and number <= entries[position][0][1] else None
 
 
 def _is_in(spans: Sequence[Span], number: int) -> bool:
-    place = bisect_right(spans, number, key=lambda span: span[0]) - 1
-    return place >= 0 and number <= spans[place][1]
+    position = bisect_right(spans, number, key=lambda span: span[0]) - 1
+    return position >= 0 and number <= spans[position][1]

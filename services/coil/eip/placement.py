@@ -63,7 +63,7 @@ def place(
     work = _Work(rules, candidates, random)
     before = {placed.policy: placed for placed in former}
     newcomers = work.keep(sorted(claims, key=lambda claim: (claim.since, claim.policy)), before)
-    work.settle()
+    work.assign_nodes()
     for claim in newcomers:
         if claim.asked is not None:
             work.grant(claim, claim.asked)
@@ -80,7 +80,7 @@ class _Work:
         self._policy = rules.address_policy
         self._random = random
         self._nodes = NodeChoice(rules, (one.node for one in candidates if one.ready), random)
-        self._book = EipIndex(rules)
+        self._index = EipIndex(rules)
         self._own: dict[PolicyRef, NodeName | None] = {}
         self._refused: dict[PolicyRef, Refusal] = {}
 
@@ -101,23 +101,23 @@ class _Work:
         kept.sort(key=lambda item: item[1].ipv4 is None or item[1].ipv6 is None)
         home: dict[int, NodeName] = {}
         for policy, eip, node in kept:
-            binding = self._book.adopt(eip)
+            binding = self._index.adopt(eip)
             if binding is None:
                 newcomers.add(policy)
                 continue
-            self._book.join(binding, policy)
+            self._index.join(binding, policy)
             if node is not None:
                 home.setdefault(id(binding), node)
-        for binding in self._book.bindings:
+        for binding in self._index.bindings:
             if (node := home.get(id(binding))) is not None:
-                self._settle(binding, node)
+                self._assign(binding, node)
         return [claim for claim in claims if claim.policy in newcomers]
 
-    def settle(self) -> None:
+    def assign_nodes(self) -> None:
         """Give a node to what has lost its own, the heaviest first, as then the loads come out most alike."""
-        unplaced = [binding for binding in self._book.bindings if not binding.settled]
+        unplaced = [binding for binding in self._index.bindings if not binding.assigned]
         for binding in sorted(unplaced, key=lambda binding: -len(binding.policies)):
-            self._settle(binding, self._nodes.choose(len(binding.policies)))
+            self._assign(binding, self._nodes.choose(len(binding.policies)))
         for policy, node in self._own.items():
             if node is None:
                 self._own[policy] = self._nodes.choose(1)
@@ -125,30 +125,30 @@ class _Work:
 
     def grant(self, claim: Claim, asked: Eip) -> None:
         """The address that was asked for, or the refusal."""
-        if self._book.pool.trim(asked) != asked:
+        if self._index.pool.trim(asked) != asked:
             message = f"{asked} does not lie in the ranges of the gateway"
             self._refused[claim.policy] = Refusal(RefusalReason.OUT_OF_RANGE, message)
             return
-        binding = self._book.adopt(asked)
+        binding = self._index.adopt(asked)
         if binding is None:
-            message = f"{asked} cannot go together: {self._book.partners(asked)}"
+            message = f"{asked} cannot go together: {self._index.partners(asked)}"
             self._refused[claim.policy] = Refusal(RefusalReason.PAIR, message)
         elif any(policy.namespace != claim.policy.namespace for policy in binding.policies):
             message = f"{asked} is bound to a policy of another namespace"
             self._refused[claim.policy] = Refusal(RefusalReason.TAKEN, message)
-        elif binding.settled:
+        elif binding.assigned:
             self._share(binding, claim.policy)
         else:
             self._begin(binding, claim.policy, self._nodes.choose(1))
 
     def allot(self, claim: Claim) -> None:
         """Any address, by the address policy, on the node that the node policy says."""
-        book, free = self._book, self._book.pool.free
-        if not free and not book.bindings:
+        index, free = self._index, self._index.pool.free
+        if not free and not index.bindings:
             self._refused[claim.policy] = Refusal(RefusalReason.NO_ADDRESS, "the gateway has no addresses")
             return
         node = self._nodes.choose(1) if free else self._node_with_addresses()
-        used, unfilled = book.on(node), book.unfilled(node)
+        used, unfilled = index.on(node), index.unfilled(node)
         if self._policy is AddressPolicy.LIMIT and unfilled:
             self._share(next(iter(unfilled.values())), claim.policy)
             return
@@ -158,18 +158,18 @@ class _Work:
         if number < len(used):
             self._share(used[number], claim.policy)
         else:
-            self._begin(book.bind(book.pool.unused(number - len(used))), claim.policy, node)
+            self._begin(index.bind(index.pool.unused(number - len(used))), claim.policy, node)
 
     def result(self) -> Placement:
         placed = [Placed(policy=policy, eip=None, node=node) for policy, node in self._own.items()]
-        for binding in self._book.bindings:
+        for binding in self._index.bindings:
             placed += [Placed(policy=policy, eip=binding.eip, node=binding.node) for policy in binding.policies]
         placed.sort(key=lambda one: (one.policy.namespace, one.policy.name))
         return Placement(placed=tuple(placed), refused=dict(sorted(self._refused.items())))
 
     def _still(self, claim: Claim, placed: Placed | None) -> Eip | None:
         """What the policy may keep of the address that it had."""
-        eip = None if placed is None or placed.eip is None else self._book.pool.trim(placed.eip)
+        eip = None if placed is None or placed.eip is None else self._index.pool.trim(placed.eip)
         return eip if eip is not None and (claim.asked is None or eip.agrees(claim.asked)) else None
 
     def _ready(self, node: NodeName | None) -> NodeName | None:
@@ -177,23 +177,23 @@ class _Work:
 
     def _node_with_addresses(self) -> NodeName | None:
         """Where all addresses are in use: a node that has some, with room in them if it can be had."""
-        on, nodes = self._book.on, self._nodes
+        on, nodes = self._index.on, self._nodes
         if self._policy is AddressPolicy.LIMIT:
-            unfilled = nodes.choose(1, [node for node in nodes.counts if self._book.unfilled(node)])
+            unfilled = nodes.choose(1, [node for node in nodes.counts if self._index.unfilled(node)])
             if unfilled is not None:
                 return unfilled
         return nodes.choose(1, [node for node in nodes.counts if on(node)])
 
-    def _settle(self, binding: Binding, node: NodeName | None) -> None:
-        self._book.settle(binding, node)
+    def _assign(self, binding: Binding, node: NodeName | None) -> None:
+        self._index.assign(binding, node)
         self._nodes.add(node, len(binding.policies))
 
     def _begin(self, binding: Binding, policy: PolicyRef, node: NodeName | None) -> None:
-        self._book.join(binding, policy)
-        self._settle(binding, node)
+        self._index.join(binding, policy)
+        self._assign(binding, node)
 
     def _share(self, binding: Binding, policy: PolicyRef) -> None:
-        self._book.join(binding, policy)
+        self._index.join(binding, policy)
         self._nodes.add(binding.node, 1)
 
 

@@ -108,9 +108,9 @@ class SourceIndex:
         if not ranges:
             return frozenset(selecting)
         number = source & (_IPV6 - 1)
-        place = bisect_right(ranges, number, key=lambda entry: entry[0][0]) - 1
-        if place >= 0 and number <= ranges[place][0][1]:  # the last range that begins before it
-            return ranges[place][1].union(selecting)
+        position = bisect_right(ranges, number, key=lambda entry: entry[0][0]) - 1
+        if position >= 0 and number <= ranges[position][0][1]:  # the last range that begins before it
+            return ranges[position][1].union(selecting)
         return frozenset(selecting)
 
     def ranges(self, family: Family) -> Iterable[_Range]:

@@ -91,9 +91,9 @@ class Route:
         return Family.of(self.destination)
 
     @property
-    def place(self) -> "RoutePlace":
+    def key(self) -> "RouteKey":
         """Where in its table the route is."""
-        return RoutePlace(self.destination, self.metric)
+        return RouteKey(self.destination, self.metric)
 
     def __str__(self) -> str:
         via = f" via {self.gateway}" if self.gateway else ""
@@ -107,7 +107,7 @@ def link_scope(destination: IPNetwork) -> RouteScope:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutePlace:
+class RouteKey:
     """What the kernel tells routes of one table apart by. Only one of them can be added with NLM_F_EXCL; what comes
     to be in one place by other means (appended, several next hops) is somebody's intention.
     """
@@ -142,16 +142,16 @@ def diff_routes(actual: Collection[Route], wanted: Collection[Route], others: Co
     not certain whose route would go.
     """
     have, want = frozenset(actual), frozenset(wanted)
-    old: dict[RoutePlace, list[Route]] = {}
+    old: dict[RouteKey, list[Route]] = {}
     for route in sorted(have - want, key=_order):
-        old.setdefault(route.place, []).append(route)
-    shared = {route.place for route in (*(have & want), *others)} if old else frozenset()
+        old.setdefault(route.key, []).append(route)
+    shared = {route.key for route in (*(have & want), *others)} if old else frozenset()
     clears: list[Route] = []
     replaces: list[Route] = []
     adds: list[Route] = []
     for route in sorted(want - have, key=_order):
-        leaving = old.pop(route.place, [])
-        if len(leaving) == 1 and route.place not in shared:
+        leaving = old.pop(route.key, [])
+        if len(leaving) == 1 and route.key not in shared:
             replaces.append(route)
         else:
             clears += leaving

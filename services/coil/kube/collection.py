@@ -13,7 +13,7 @@ from coil.crd.resource import HasMetadata, Resource
 from coil.kube.errors import UnavailableError, excerpt
 from coil.kube.item_stream import ItemStream
 from coil.kube.transport import Transport
-from coil.kube.watch import LINE_LIMIT, Sharing, Watch, event_decoder
+from coil.kube.watch import LINE_LIMIT, MetadataInterner, Watch, event_decoder
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -82,7 +82,7 @@ class Collection(Generic[T]):
         self._version = {"resourceVersion": "0"} if freshness is Freshness.CACHED else {}
         self._random = random
         self._keep = keep
-        self._sharing = Sharing()
+        self._interner = MetadataInterner()
         document: Any = PageDocument
         self._pages: msgspec.json.Decoder[PageDocument[T]] = msgspec.json.Decoder(document[resource.type])
         self._items: msgspec.json.Decoder[T] = msgspec.json.Decoder(resource.type)
@@ -113,7 +113,7 @@ class Collection(Generic[T]):
         if self._keep is not None and not self._keep(item):
             return None
         # At once, so that the next object's copies take the room of these.
-        self._sharing.share(item.metadata)
+        self._interner.intern(item.metadata)
         return item
 
     @asynccontextmanager
@@ -135,7 +135,7 @@ class Collection(Generic[T]):
             yield Watch(
                 content,
                 self._events,
-                sharing=self._sharing,
+                interner=self._interner,
                 keep=self._keep,
                 what=f"watch {self._path}",
                 line_limit=line_limit,

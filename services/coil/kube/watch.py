@@ -23,7 +23,7 @@ LIMIT = 1024
 """Distinct values that are remembered; more than that means that they have little in common."""
 
 
-class Sharing:
+class MetadataInterner:
     """One copy in memory of what the objects of a collection have in common.
 
     Every block of a pool names the same owner and carries the same finalizers, and each decoded object has its own copy
@@ -34,7 +34,7 @@ class Sharing:
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
 
-    def share(self, metadata: ObjectMeta) -> None:
+    def intern(self, metadata: ObjectMeta) -> None:
         """Replace the owners and finalizers by the equal ones of earlier objects."""
         if metadata.owner_references:
             force_setattr(metadata, "owner_references", self._first(metadata.owner_references))
@@ -150,14 +150,14 @@ class Watch(Generic[T]):
         content: aiohttp.StreamReader,
         decoder: "msgspec.json.Decoder[WatchEvent[T] | _Failure]",
         *,
-        sharing: Sharing,
+        interner: MetadataInterner,
         keep: Callable[[T], bool] | None = None,
         what: str,
         line_limit: int = LINE_LIMIT,
     ) -> None:
         self._content = content
         self._decoder = decoder
-        self._sharing = sharing
+        self._interner = interner
         self._keep = keep
         self._what = what
         self._splitter = LineSplitter(line_limit)
@@ -205,7 +205,7 @@ class Watch(Generic[T]):
             if self._keep is not None and isinstance(event, Added | Modified) and not self._keep(event.object):
                 event = Deleted(event.object)
             else:
-                self._sharing.share(event.object.metadata)
+                self._interner.intern(event.object.metadata)
             events.append(event)
             size += len(line)
         return events

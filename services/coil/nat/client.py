@@ -292,15 +292,15 @@ class ClientNetwork:
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
         self._home: Namespace
-        self._turns: NamespaceExecutor
+        self._executor: NamespaceExecutor
 
     async def __aenter__(self) -> "ClientNetwork":
         async with AsyncExitStack() as stack:
             self._home = stack.enter_context(Namespace.current())
             worker = Worker("egress-client", self._home, threads=_THREADS)
             stack.push_async_callback(worker.aclose)
-            self._turns = NamespaceExecutor(worker)
-            stack.push_async_callback(self._turns.aclose)
+            self._executor = NamespaceExecutor(worker)
+            stack.push_async_callback(self._executor.aclose)
             self._stack = stack.pop_all()
         return self
 
@@ -327,4 +327,4 @@ class ClientNetwork:
             with namespace.entered(self._home):
                 return sync_client(spec)
 
-        return await self._turns.run(namespace, job)
+        return await self._executor.run(namespace, job)

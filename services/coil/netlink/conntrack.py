@@ -2,7 +2,7 @@
 
     read_flows(wanted, limit)       those that certain sources have begun
     forget_flows(flows)             conntrack meets them anew with their next packet
-    nudge(flows, random, mark)      has their sources speak
+    probe(flows, random, mark)      has their sources speak
 
 Runs in a worker's thread, in the namespace. `FlowTable` is the asynchronous door.
 
@@ -10,7 +10,7 @@ On the wire (linux/netfilter/nfnetlink_conntrack.h, nfnetlink.h) numbers in attr
 every connection of a family, so what is not wanted must be told at a glance: the source is the first attribute of the
 first attribute of the first one, as the kernel writes them.
 
-A nudge: a segment that cannot be right is answered by an ACK with the right numbers (RFC 9293, section 3.10.7.4). Linux
+A probe: a segment that cannot be right is answered by an ACK with the right numbers (RFC 9293, section 3.10.7.4). Linux
 answers one in half a second per connection (net.ipv4.tcp_invalid_ratelimit). The segment has no data, and numbers by
 chance; the one in some thousands that lies in the window by chance is an old acknowledgement, and changes nothing.
 It takes the kernel's way to the pod as if the node itself had said it: no filter for what is forwarded sees it, and no
@@ -165,7 +165,7 @@ def forget_flows(flows: Sequence[Flow]) -> None:
             connection.apply([delete_flow(flow) for flow in flows], tolerate={errno.ENOENT})
 
 
-def nudge(flows: Collection[Flow], *, random: Callable[[], int], mark: int) -> int:
+def probe(flows: Collection[Flow], *, random: Callable[[], int], mark: int) -> int:
     """Say one thing to each source in the name of its destination; returns to how many.
 
     `random` gives numbers of 32 bits. What cannot be sent to one (its pod is gone, a queue is full) is left out. Raises
@@ -233,6 +233,6 @@ class FlowTable:
         """See `forget_flows`."""
         await self._worker.run(forget_flows, flows)
 
-    async def nudge(self, flows: Sequence[Flow], *, random: Callable[[], int], mark: int) -> int:
-        """See `nudge`; `random` is called in another thread."""
-        return await self._worker.run(nudge, flows, random=random, mark=mark)
+    async def probe(self, flows: Sequence[Flow], *, random: Callable[[], int], mark: int) -> int:
+        """See `probe`; `random` is called in another thread."""
+        return await self._worker.run(probe, flows, random=random, mark=mark)

@@ -156,10 +156,10 @@ def _spans(kind: DataType, elements: Iterable[tuple[bytes, bytes, bytes, int]]) 
 
 def _parts(kinds: Iterable[DataType], key: bytes, end: bytes) -> tuple[str, ...]:
     words = []
-    place = 0
+    offset = 0
     for kind in kinds:
         size = _SIZES[kind]
-        first, last = key[place : place + size], end[place : place + size]
+        first, last = key[offset : offset + size], end[offset : offset + size]
         if kind in _HOST_ORDER and sys.byteorder == "little":
             first, last = first[::-1], last[::-1]
         if first == last:
@@ -168,7 +168,7 @@ def _parts(kinds: Iterable[DataType], key: bytes, end: bytes) -> tuple[str, ...]
             words.append(_range(kind, int.from_bytes(first, "big"), int.from_bytes(last, "big")))
         else:
             words.append(f"{_WORDS[kind](first)}-{_WORDS[kind](last)}")
-        place += size + 3 & ~3
+        offset += size + 3 & ~3
     return tuple(words)
 
 
@@ -224,10 +224,10 @@ _BYTES: Final[dict[DataType, Callable[[str], bytes]]] = {
 
 def cut_elements(piece: bytes) -> Iterator[tuple[bytes, bytes, bytes, int]]:
     """Key, end of the key (empty: none), value (empty: none) and flags of each element of a piece. Pure."""
-    place = 0
-    while place + 4 <= len(piece):
-        cut = _Cut.like(piece, place)
-        end = place + cut.step
+    offset = 0
+    while offset + 4 <= len(piece):
+        cut = _Cut.like(piece, offset)
+        end = offset + cut.step
         yield cut.element
         # Most elements differ from the one before in nothing but key and value.
         if cut.shape is not None and end < len(piece):
@@ -237,7 +237,7 @@ def cut_elements(piece: bytes) -> Iterator[tuple[bytes, bytes, bytes, int]]:
                     break
                 yield key, b"", value, 0
                 end += cut.step
-        place = end
+        offset = end
 
 
 class _Cut:
@@ -252,10 +252,10 @@ class _Cut:
         self.head = self.middle = self.tail = b""
 
     @classmethod
-    def like(cls, piece: bytes, place: int) -> "_Cut":
-        length = int.from_bytes(piece[place : place + 2], sys.byteorder)
+    def like(cls, piece: bytes, offset: int) -> "_Cut":
+        length = int.from_bytes(piece[offset : offset + 2], sys.byteorder)
         step = length + 3 & ~3
-        body = piece[place + 4 : place + length]
+        body = piece[offset + 4 : offset + length]
         parts = list(attributes(body))
         found = dict(parts)
         key, end, value = (_payload(found.get(kind)) for kind in (1, 10, 2))
@@ -267,7 +267,7 @@ class _Cut:
             used = 12 + room + (8 + len(value) if value else 0)
             sizes = (12, len(key), room - len(key) + (8 if value else 0), len(value), step - used)
             cut.shape = struct.Struct("".join(f"{size}s" for size in sizes))
-            cut.head, _, cut.middle, _, cut.tail = cut.shape.unpack_from(piece, place)
+            cut.head, _, cut.middle, _, cut.tail = cut.shape.unpack_from(piece, offset)
         return cut
 
 

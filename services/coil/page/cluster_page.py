@@ -18,7 +18,7 @@ from coil.page.cluster_document import (
     RequestState,
 )
 from coil.page.frame import PATH, Frame, render_page, render_since, render_table, render_tile, render_tiles
-from coil.page.grid import Share, render_bar, render_meter
+from coil.page.grid import Segment, render_bar, render_meter
 from coil.page.markup import Content, Html, tag
 from coil.page.pool_drawing import PoolDrawing, find_blocks, render_sparkline
 from coil.page.query import Query
@@ -89,9 +89,9 @@ def _render_summary(document: ClusterDocument) -> Html:
         render_tile("nodes", sum(node.present for node in document.nodes)),
         render_tile("waiting", sum(item.state is RequestState.PENDING for item in document.requests)),
     ]
-    shares = [Share(state.value, counts[state]) for state in BlockState]
+    segments = [Segment(state.value, counts[state]) for state in BlockState]
     label = f"{percent_text(document.blocks.used, document.blocks.total)} of all blocks are taken"
-    bar = render_bar(shares, total=document.blocks.total, label=label)
+    bar = render_bar(segments, total=document.blocks.total, label=label)
     return tag("section", render_tiles(tiles), bar, id="summary")
 
 

@@ -24,7 +24,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Segment:
     """One part of a bar."""
 
     mark: str
@@ -36,17 +36,17 @@ def render_grid(cells: Iterable[Cell], *, label: str) -> Html:
     return tag("div", map(_render_cell, cells), class_="grid", role="img", aria_label=label)
 
 
-def render_bar(shares: Iterable[Share], *, total: int, label: str) -> Html:
-    """A bar of the shares from the left; what is missing to `total` stays empty."""
+def render_bar(segments: Iterable[Segment], *, total: int, label: str) -> Html:
+    """A bar of the segments from the left; what is missing to `total` stays empty."""
     width = 1000
     parts = []
     left = 0.0
-    for share in shares:
-        if share.amount <= 0 or total <= 0:
+    for segment in segments:
+        if segment.amount <= 0 or total <= 0:
             continue
         # Whatever is there is seen.
-        length = max(width * share.amount / total, 4.0)
-        parts.append(tag("rect", class_=share.mark, x=round(left, 1), y=0, width=round(length, 1), height=8))
+        length = max(width * segment.amount / total, 4.0)
+        parts.append(tag("rect", class_=segment.mark, x=round(left, 1), y=0, width=round(length, 1), height=8))
         left += length
     return tag(
         "svg", parts, class_="bar", viewBox=f"0 0 {width} 8", preserveAspectRatio="none", role="img", aria_label=label
@@ -55,7 +55,7 @@ def render_bar(shares: Iterable[Share], *, total: int, label: str) -> Html:
 
 def render_meter(mark: str, part: int, whole: int) -> Html:
     """A bar of one share."""
-    return render_bar([Share(mark, part)], total=whole, label=percent_text(part, whole))
+    return render_bar([Segment(mark, part)], total=whole, label=percent_text(part, whole))
 
 
 def _render_cell(cell: Cell) -> Html:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from coil.page.block_drawing import SHORT_ID, BlockDrawing, counts_text
 from coil.page.frame import Frame, render_page, render_since, render_table, render_tile, render_tiles
-from coil.page.grid import Share, render_bar
+from coil.page.grid import Segment, render_bar
 from coil.page.markup import Content, Html, tag
 from coil.page.node_document import (
     AddressCounts,
@@ -65,12 +65,12 @@ def _render_summary(document: NodeDocument) -> Html:
 
 
 def _render_counts(counts: AddressCounts) -> Html:
-    shares = [
-        Share("allocated", counts.allocated),
-        Share("cooling", counts.cooling),
-        Share("withheld", counts.withheld),
+    segments = [
+        Segment("allocated", counts.allocated),
+        Segment("cooling", counts.cooling),
+        Segment("withheld", counts.withheld),
     ]
-    return render_bar(shares, total=counts.total, label=counts_text(counts))
+    return render_bar(segments, total=counts.total, label=counts_text(counts))
 
 
 def _render_pool(pool: PoolDocument, drawing: BlockDrawing) -> Html:

@@ -132,7 +132,7 @@ def plan_node_routes(
     """
     hops = _next_hops(nodes, own, Neighbourhood(others))
     foreign = {route.destination for route in others}
-    taken = {route.place for route in others}
+    taken = {route.key for route in others}
     routes: list[Route] = []
     troubled: list[TroubledNetwork] = []
     for block, text, network in _claim_networks(blocks, own):
@@ -150,7 +150,7 @@ def plan_node_routes(
                 table=RouteTable.MAIN,
                 protocol=protocol,
             )
-            if route.place not in taken:
+            if route.key not in taken:
                 routes.append(route)
             if network not in foreign:
                 continue

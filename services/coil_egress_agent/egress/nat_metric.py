@@ -17,7 +17,8 @@ from structlog.typing import FilteringBoundLogger
 from coil.egress.client_pod import EgressRef
 from coil.egress.router_plan import NatCounter, NatCounterKind
 from coil.kernel.family import Family
-from coil_egress_agent.egress.peer_sync import CALL_SECONDS, ROUTER_ERRORS, Router
+from coil.nat.router import RouterNetwork
+from coil_egress_agent.egress.peer_sync import CALL_SECONDS, ROUTER_ERRORS
 
 READ_SECONDS: Final = 5.0
 CONNTRACK: Final = Path("/proc/sys/net/netfilter")
@@ -29,7 +30,7 @@ _PROTOCOLS: Final = {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}
 class NatReading:
     """Reads nftables' counters for `NatCollector`; run `run` in one task."""
 
-    def __init__(self, router: Router, *, log: FilteringBoundLogger) -> None:
+    def __init__(self, router: RouterNetwork, *, log: FilteringBoundLogger) -> None:
         self.counters: tuple[NatCounter, ...] = ()
         """As they were read last; none before the first time."""
         self._router = router

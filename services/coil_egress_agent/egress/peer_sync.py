@@ -22,16 +22,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
-from typing import Final, Protocol
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.egress import Egress
 from coil.egress.gateway import RouterSpec, SourcePort
-from coil.egress.router_plan import NatCounter
 from coil.kernel.family import IPAddress
 from coil.nat import NAT_ERRORS
+from coil.nat.router import RouterNetwork
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.queue import QueueEmptyError, WorkQueue
 from coil.runtime.log import describe_error
@@ -52,30 +52,6 @@ _EVERYTHING: Final = "everything"
 """A key in the queue beside the addresses: set up, compare, and look at each address."""
 
 _SECONDS = (0.002, 0.01, 0.05, 0.2, 1.0, 5.0, 30.0)
-
-
-class Router(Protocol):
-    """Every method is idempotent, and raises one of ROUTER_ERRORS with a sentence that says what to do about it."""
-
-    async def set_up(self, spec: RouterSpec) -> None:
-        """All but the peers. Those that are complete stay as they are; what is only a part of one may go."""
-        ...
-
-    async def peers(self) -> frozenset[IPAddress]:
-        """The peers that are complete in the kernel."""
-        ...
-
-    async def add_peers(self, peers: Collection[IPAddress], source_port: SourcePort) -> None:
-        """Complete what is missing of each; change the source port in place."""
-        ...
-
-    async def remove_peers(self, peers: Collection[IPAddress]) -> None:
-        """Absent ones are fine."""
-        ...
-
-    async def counters(self) -> tuple[NatCounter, ...]:
-        """What was masqueraded and what was dropped, by family, since the namespace was set up."""
-        ...
 
 
 class SourcePortSetting:
@@ -163,7 +139,7 @@ class PeerSync:
 
     def __init__(
         self,
-        router: Router,
+        router: RouterNetwork,
         desired: DesiredPeers,
         *,
         queue: WorkQueue,

@@ -16,14 +16,14 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.eip.eip_set import NUDGE
+from coil.eip.eip_set import PROBE_MARK
 from coil.eip.path_change import PathChanges, Remedy
 from coil.kernel.flow import Flow
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Flows, bounded, sentence
 from coil_egress_agent.eip.metric import ProbeMetrics
 
 MOMENTS: Final = (0.0, 0.6, 1.5, 4.0)
-"""Seconds after the kernel has the new ways; Linux answers a nudge in half a second."""
+"""Seconds after the kernel has the new ways; Linux answers a probe in half a second."""
 
 LIMIT: Final = 10_000
 """Connections that are looked after at a time: some tenths of a second of work for each moment."""
@@ -48,7 +48,7 @@ class ConnectionProber:
         self._clock = clock or asyncio.get_running_loop().time
         self._expected: list[PathChanges] = []  # the latest first
         self._moved: list[PathChanges] = []
-        self._arrivals: dict[Flow, int] = {}  # by which move a connection is nudged
+        self._arrivals: dict[Flow, int] = {}  # by which move a connection is probed
         self._due: list[tuple[float, int]] = []  # a heap of moments, of which move
         self._count = 0
         self._changed = asyncio.Event()
@@ -84,7 +84,7 @@ class ConnectionProber:
                 await self._nudge()
 
     async def _begin(self, moved: Sequence[PathChanges]) -> None:
-        """Look at the connections, forget what does not fit, and plan the nudges."""
+        """Look at the connections, forget what does not fit, and plan the probes."""
         try:
             flows, more = await bounded(
                 self._flows.read(lambda source: any(ways.concerns(source) for ways in moved), LIMIT)
@@ -98,17 +98,17 @@ class ConnectionProber:
             return
         self._metrics.count_forgotten(len(unfit))
         self._count += 1
-        nudged = [flow for flow, remedy in remedies if remedy in {Remedy.NUDGE, Remedy.BOTH}]
-        if unfit or nudged:
-            self._log.info("connections have another way", nudged=len(nudged), forgotten=len(unfit))
-        for flow in nudged:
+        probed = [flow for flow, remedy in remedies if remedy in {Remedy.PROBE, Remedy.BOTH}]
+        if unfit or probed:
+            self._log.info("connections have another way", probed=len(probed), forgotten=len(unfit))
+        for flow in probed:
             self._arrivals.pop(flow, None)
         room = LIMIT - len(self._arrivals)
-        self._arrivals.update(dict.fromkeys(nudged[:room], self._count))
-        if more or len(nudged) > room:
-            self._log.warning("not all connections are helped onto their new way", helped=min(len(nudged), room))
+        self._arrivals.update(dict.fromkeys(probed[:room], self._count))
+        if more or len(probed) > room:
+            self._log.warning("not all connections are helped onto their new way", helped=min(len(probed), room))
         now = self._clock()
-        for moment in MOMENTS if nudged else ():
+        for moment in MOMENTS if probed else ():
             heapq.heappush(self._due, (now + moment, self._count))
 
     async def _nudge(self) -> None:
@@ -123,11 +123,11 @@ class ConnectionProber:
         if not flows:
             return
         try:
-            self._metrics.count_nudges(await bounded(self._flows.nudge(flows, random=self._random, mark=NUDGE)))
+            self._metrics.count_probes(await bounded(self._flows.probe(flows, random=self._random, mark=PROBE_MARK)))
         except KERNEL_ERRORS as error:
             # The next moment is the next attempt.
             self._metrics.count_failure()
-            self._log.warning("pods not nudged", connections=len(flows), error=sentence(error))
+            self._log.warning("pods not probed", connections=len(flows), error=sentence(error))
 
 
 def _remedy(moved: Sequence[PathChanges], flow: Flow) -> Remedy:

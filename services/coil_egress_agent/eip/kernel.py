@@ -132,6 +132,6 @@ class Flows(Protocol):
         """Drop their conntrack entries; absent ones are fine."""
         ...
 
-    async def nudge(self, flows: Sequence[Flow], /, *, random: Callable[[], int], mark: int) -> int:
+    async def probe(self, flows: Sequence[Flow], /, *, random: Callable[[], int], mark: int) -> int:
         """Have their sources send something; returns how many of them were told to."""
         ...

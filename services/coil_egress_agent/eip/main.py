@@ -48,7 +48,7 @@ from coil_egress_agent.eip.mesh import DEVICE
 from coil_egress_agent.eip.mesh_sync import MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
 from coil_egress_agent.eip.settings import Settings
-from coil_egress_agent.eip.tunnel_report import KubeTunnelStatusStore, TunnelReporter
+from coil_egress_agent.eip.tunnel_report import TunnelReporter
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -104,7 +104,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     metrics = NodeMetrics(process.registry)
     kernel_lease = KernelLease(tables, renewer, metrics=metrics, log=log)
     announcer = Announcer(overlay, may_hold=lambda: renewer.term is not None, metrics=metrics, log=log)
-    reporter = TunnelReporter(KubeTunnelStatusStore(kube), tracker.own_tunnel, log=log)
+    reporter = TunnelReporter(partial(kube.patch, EGRESS_TUNNELS, subresource="status"), tracker.own_tunnel, log=log)
     flows = await stack.enter_async_context(FlowTable())
     prober = ConnectionProber(flows, metrics=ProbeMetrics(process.registry), log=log)
     applier = Applier(
@@ -122,7 +122,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         node=node,
         metrics=metrics,
         log=log,
-        on_loaded=_settle_memory,
+        on_loaded=_freeze_memory,
     )
 
     def note_own_tunnel(old: EgressTunnel | None, new: EgressTunnel | None) -> None:
@@ -226,7 +226,7 @@ async def _clean_up(settings: Settings) -> int:
     return 0
 
 
-def _settle_memory() -> None:
+def _freeze_memory() -> None:
     """What has been loaded stays. To look at a million objects of it again takes a collection longer than a renewal may
     wait.
     """

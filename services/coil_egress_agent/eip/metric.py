@@ -91,7 +91,7 @@ class ProbeMetrics:
             "coil_egress_eip_nudge_failures", "Steps of that work that were refused.", registry=registry
         )
 
-    def count_nudges(self, number: int) -> None:
+    def count_probes(self, number: int) -> None:
         self._nudges.inc(number)
 
     def count_forgotten(self, number: int) -> None:

@@ -6,16 +6,15 @@ the controller's to take back.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel, TunnelPhase
+from coil.crd.egress_tunnel import EgressTunnel, TunnelPhase
 from coil.kernel.link import ParentLink
-from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff
 from coil.runtime.log import describe_error
@@ -28,20 +27,10 @@ _CONTROLLERS: Final = frozenset({"", TunnelPhase.PENDING, TunnelPhase.HEARTBEAT_
 """The phases that the controller ends, with Init."""
 
 
-class TunnelStatusStore(Protocol):
-    """Where EgressTunnels are kept; `KubeTunnelStatusStore` is the real one."""
-
-    async def patch(self, name: str, patch: Mapping[str, Any], /) -> EgressTunnel:
-        """A merge patch of the status; with a resource version, ConflictError if the object has changed since."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class KubeTunnelStatusStore:
-    client: KubeClient
-
-    async def patch(self, name: str, patch: Mapping[str, Any]) -> EgressTunnel:
-        return await self.client.patch(EGRESS_TUNNELS, name, patch, subresource="status")
+PatchStatus: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[EgressTunnel]]
+"""Writes a merge patch of the status of the EgressTunnel of that name; with a resource version, ConflictError if the
+object has changed since.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +65,14 @@ class TunnelReporter:
 
     def __init__(
         self,
-        store: TunnelStatusStore,
+        patch_status: PatchStatus,
         tunnel: Callable[[], EgressTunnel | None],
         *,
         log: FilteringBoundLogger,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         random: Callable[[], float] = random.random,
     ) -> None:
-        self._store = store
+        self._patch_status = patch_status
         self._tunnel = tunnel
         self._log = log
         self._wall = wall
@@ -125,7 +114,7 @@ class TunnelReporter:
         patch = plan_report(tunnel, self._report, now=self._wall())
         if patch is None:
             return
-        written = await self._store.patch(tunnel.metadata.name, patch)
+        written = await self._patch_status(tunnel.metadata.name, patch)
         # Until the watch has caught up, what was written is the latest: deciding on the cache would be a conflict.
         self._written = (tunnel.metadata.resource_version, written)
         self._log.info("tunnel status written", phase=written.status.phase, parent=written.status.tunnel.parent.name)

@@ -46,7 +46,7 @@ class NameTakenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Settled:
+class _Applied:
     """`wanted` was stored, and the object had `fingerprint` then."""
 
     wanted: Document
@@ -59,13 +59,13 @@ class OwnedObjects:
     def __init__(self, client: ApiClient, *, log: FilteringBoundLogger) -> None:
         self._client = client
         self._log = log
-        self._settled: dict[tuple[str, str], _Settled] = {}
+        self._applied: dict[tuple[str, str], _Applied] = {}
 
     def forget(self, egress_key: str | None = None) -> None:
         """Compare the objects of that Egress, or of all, with the API server the next time in any case."""
-        forgotten = [key for key in self._settled if egress_key in {None, key[1]}]
+        forgotten = [key for key in self._applied if egress_key in {None, key[1]}]
         for key in forgotten:
-            del self._settled[key]
+            del self._applied[key]
 
     async def ensure(
         self, resource: Resource[T], cached: T | None, egress: Egress, *, wanted: Document, overlay: Overlay
@@ -75,15 +75,15 @@ class OwnedObjects:
         Raises NameTakenError, or ApiError with the API server's refusal; then nothing has changed.
         """
         key = resource.plural, object_key(egress.metadata)
-        settled = self._settled.get(key)
+        applied = self._applied.get(key)
         if (
             cached is not None
-            and settled is not None
-            and (settled.wanted, settled.fingerprint) == (wanted, _fingerprint(cached.metadata))
+            and applied is not None
+            and (applied.wanted, applied.fingerprint) == (wanted, _fingerprint(cached.metadata))
         ):
             return cached
         stored = await self._store(resource, egress, wanted, overlay)
-        self._settled[key] = _Settled(wanted, _fingerprint(stored.metadata))
+        self._applied[key] = _Applied(wanted, _fingerprint(stored.metadata))
         return stored
 
     async def remove(self, resource: Resource[T], cached: T | None, egress: Egress) -> None:
@@ -91,7 +91,7 @@ class OwnedObjects:
         if cached is None or find_ownership(cached.metadata, egress) is not Ownership.OURS:
             return
         name, namespace = egress.metadata.name, egress.metadata.namespace
-        self._settled.pop((resource.plural, object_key(egress.metadata)), None)
+        self._applied.pop((resource.plural, object_key(egress.metadata)), None)
         try:
             await self._client.delete(resource, name, namespace=namespace, uid=cached.metadata.uid)
         except NotFoundError:

@@ -27,7 +27,7 @@ from coil.admission.identity import (
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOSTS = ("webhook.kube-system.svc", "192.0.2.1")
-TERMS = Terms(authority=100 * DAY, server=10 * DAY, settle=DAY)
+TERMS = Terms(authority=100 * DAY, server=10 * DAY, propagation=DAY)
 
 
 def plan(

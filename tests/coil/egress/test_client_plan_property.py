@@ -119,7 +119,7 @@ def test_every_destination_is_routed_or_reported(spec: ClientSpec) -> None:
         told = " ".join(problem.text for problem in planned.problems if problem.gateway == gateway.name)
         for network in gateway.destinations:
             assert network in routed or str(network) in told
-    places = [(route.table, route.place) for route in planned.routes]
+    places = [(route.table, route.key) for route in planned.routes]
     assert len(places) == len(set(places))
 
 
@@ -143,7 +143,7 @@ class MemoryKernel:
             for route in (*changes.clears, *changes.deletes):
                 self.routes.remove(route)
             for route in changes.replaces:
-                [there] = [old for old in _of(self.routes, table) if old.place == route.place]
+                [there] = [old for old in _of(self.routes, table) if old.key == route.key]
                 self.routes.remove(there)
             self.routes |= {*changes.replaces, *changes.adds}
             changed = changed or bool(changes)

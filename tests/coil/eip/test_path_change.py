@@ -114,7 +114,7 @@ def test_narrowed_destinations(book: DataPlaneIndex) -> None:
     book.set_policies([view(), replace(narrow, node=OWN)])
     moved = book.take_moves()
     assert moved.way(POD, SERVER) == HERE
-    # The others go where they went: nudged for nothing, which is harmless.
+    # The others go where they went: probed for nothing, which is harmless.
     assert moved.way(POD, ip_address("203.0.113.16")) == MARKS[NEAR]
 
 
@@ -134,14 +134,14 @@ def test_ranges_of_sources(book: DataPlaneIndex) -> None:
 @pytest.mark.parametrize(
     ("node", "connection", "remedy"),
     [
-        (FAR, flow(), Remedy.NUDGE),
+        (FAR, flow(), Remedy.PROBE),
         (FAR, flow(established=False), Remedy.NONE),
         (FAR, flow(protocol=UDP, established=False), Remedy.NONE),
         (FAR, flow(seen=str(EIP)), Remedy.BOTH),
         (FAR, flow(seen=str(EIP), protocol=UDP, established=False), Remedy.FORGET),
         (OWN, flow(), Remedy.BOTH),
         (OWN, flow(protocol=UDP, established=False), Remedy.FORGET),
-        (OWN, flow(seen=str(EIP)), Remedy.NUDGE),
+        (OWN, flow(seen=str(EIP)), Remedy.PROBE),
         (OWN, flow(mark=MARKS[NEAR]), Remedy.NONE),
         (None, flow(), Remedy.NONE),
     ],

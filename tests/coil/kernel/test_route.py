@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.kernel.link import LOOPBACK
-from coil.kernel.route import Route, RouteChanges, RoutePlace, RouteScope, diff_routes, link_scope
+from coil.kernel.route import Route, RouteChanges, RouteKey, RouteScope, diff_routes, link_scope
 from tests.coil.kernel.strategies import routes
 
-sets = st.lists(routes(), unique_by=lambda route: route.place)
+sets = st.lists(routes(), unique_by=lambda route: route.key)
 """Routes as we make them: one in a place. What others make of it may be any list."""
 
 
-def is_reached(places: set[RoutePlace], table: set[Route]) -> bool:
-    return places <= {route.place for route in table}
+def is_reached(keys: set[RouteKey], table: set[Route]) -> bool:
+    return keys <= {route.key for route in table}
 
 
 @given(st.lists(routes()), sets, st.lists(routes()))
@@ -26,12 +26,12 @@ def test_the_changes_turn_one_set_into_the_other_and_leave_the_others(
     for gone in changes.clears:
         table.remove(gone)
     for new in changes.replaces:
-        assert new.place not in {route.place for route in others}, "it might be theirs that goes"
-        [old] = [route for route in table if route.place == new.place]
+        assert new.key not in {route.key for route in others}, "it might be theirs that goes"
+        [old] = [route for route in table if route.key == new.key]
         table.remove(old)
         table.add(new)
     for new in changes.adds:
-        assert not is_reached({new.place}, table), "the kernel would refuse it"
+        assert not is_reached({new.key}, table), "the kernel would refuse it"
         table.add(new)
     for gone in changes.deletes:
         table.remove(gone)
@@ -42,13 +42,13 @@ def test_the_changes_turn_one_set_into_the_other_and_leave_the_others(
 def test_between_two_sets_no_place_of_both_is_ever_empty(one: list[Route], other: list[Route]) -> None:
     changes = diff_routes(one, other)
     assert not changes.clears
-    kept = {route.place for route in one} & {route.place for route in other}
-    replaced = {route.place for route in changes.replaces}
-    assert replaced == {route.place for route in {*other} - {*one}} & kept
-    assert not {route.place for route in changes.deletes} & kept
+    kept = {route.key for route in one} & {route.key for route in other}
+    replaced = {route.key for route in changes.replaces}
+    assert replaced == {route.key for route in {*other} - {*one}} & kept
+    assert not {route.key for route in changes.deletes} & kept
     back = diff_routes(other, one)
     assert (changes.adds, changes.deletes) == (back.deletes, back.adds)
-    assert replaced == {route.place for route in back.replaces}
+    assert replaced == {route.key for route in back.replaces}
 
 
 def test_several_routes_in_a_wanted_place_are_cleared_away_first() -> None:

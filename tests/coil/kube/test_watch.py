@@ -24,8 +24,8 @@ from coil.kube.watch import (
     Deleted,
     LineSplitter,
     LineTooLongError,
+    MetadataInterner,
     Modified,
-    Sharing,
     WatchEvent,
 )
 from tests.coil.kube.faulty_server import (
@@ -304,26 +304,26 @@ def decoded(name: str, *, owner: str = "pool") -> ObjectMeta:
 
 
 def test_equal_owners_and_finalizers_are_one() -> None:
-    sharing, first, second = Sharing(), decoded("a"), decoded("b")
+    sharing, first, second = MetadataInterner(), decoded("a"), decoded("b")
     assert first.owner_references is not second.owner_references
     for metadata in (first, second):
-        sharing.share(metadata)
+        sharing.intern(metadata)
     assert first.owner_references is second.owner_references
     assert first.finalizers is second.finalizers
     assert (first, second) == (decoded("a"), decoded("b"))
 
 
 def test_different_ones_stay_different() -> None:
-    sharing, first, second = Sharing(), decoded("a"), decoded("b", owner="other")
+    sharing, first, second = MetadataInterner(), decoded("a"), decoded("b", owner="other")
     for metadata in (first, second):
-        sharing.share(metadata)
+        sharing.intern(metadata)
     assert (first, second) == (decoded("a"), decoded("b", owner="other"))
 
 
 def test_it_does_not_remember_more_and_more() -> None:
-    sharing = Sharing()
+    sharing = MetadataInterner()
     for number in range(3 * LIMIT):
         metadata = decoded("a", owner=str(number))
-        sharing.share(metadata)
+        sharing.intern(metadata)
         assert metadata == decoded("a", owner=str(number))
         assert len(sharing._known) <= LIMIT

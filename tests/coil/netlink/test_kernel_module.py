@@ -24,7 +24,7 @@ class MemoryLoader:
 def test_only_what_is_not_there_is_loaded_in_the_order_given(tmp_path: Path) -> None:
     (tmp_path / "fou").mkdir()
     loader = MemoryLoader()
-    ensure_modules(("udp_tunnel", "fou", "fou6"), loader=loader, root=tmp_path)
+    ensure_modules(("udp_tunnel", "fou", "fou6"), load=loader.load, root=tmp_path)
     assert loader.loaded == ["udp_tunnel", "fou6"]
 
 
@@ -38,7 +38,7 @@ def test_only_what_is_not_there_is_loaded_in_the_order_given(tmp_path: Path) -> 
 )
 def test_an_error_names_the_module_and_what_to_do(tmp_path: Path, number: int, said: str) -> None:
     with pytest.raises(NetlinkError) as caught:
-        ensure_modules(("fou", "fou6"), loader=MemoryLoader(number), root=tmp_path)
+        ensure_modules(("fou", "fou6"), load=MemoryLoader(number).load, root=tmp_path)
     assert said in str(caught.value)
     assert str(caught.value).startswith("the kernel module fou ")
     assert str(caught.value).endswith("; on the node, run `modprobe fou`")

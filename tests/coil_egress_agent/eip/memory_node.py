@@ -133,8 +133,8 @@ class MemoryFlows:
     async def forget(self, flows: Sequence[Flow]) -> None:
         await self._journal.enter("forget", list(flows))
 
-    async def nudge(self, flows: Sequence[Flow], *, random: Callable[[], int], mark: int) -> int:
-        await self._journal.enter("nudge", list(flows))
+    async def probe(self, flows: Sequence[Flow], *, random: Callable[[], int], mark: int) -> int:
+        await self._journal.enter("probe", list(flows))
         return len(flows)
 
 

@@ -116,8 +116,8 @@ class Cluster:
         for number in (1, 2, 3):
             self.tunnels.put(tunnel(number))
 
-    async def patch(self, name: str, patch: Any) -> EgressTunnel:
-        """Implements `TunnelStatusStore`."""
+    async def patch_status(self, name: str, patch: Any) -> EgressTunnel:
+        """Of a tunnel, by its own agent."""
         await asyncio.sleep(0.001)
         known = self.tunnels.get(name)
         assert known is not None
@@ -226,7 +226,7 @@ class Agent:
             self.overlay, may_hold=lambda: self.renewer.term is not None, metrics=metrics, log=log, clock=loop.time
         )
         self.prober = ConnectionProber(self.flows, metrics=ProbeMetrics(self.registry), log=log, clock=loop.time)
-        self.reporter = TunnelReporter(cluster, self.tracker.own_tunnel, log=log, random=lambda: 0.5)
+        self.reporter = TunnelReporter(cluster.patch_status, self.tracker.own_tunnel, log=log, random=lambda: 0.5)
         self.mesh = MeshSync(self.overlay, self.reporter, vni=100, port=7789, log=log)
         self.applier = Applier(
             Deps(

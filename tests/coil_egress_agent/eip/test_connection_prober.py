@@ -1,4 +1,4 @@
-"""When which connections are nudged, in virtual time."""
+"""When which connections are probed, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,9 +54,9 @@ class Stage:
         self.prober.expect(ways)
         self.prober.go()
 
-    def nudged(self) -> list[tuple[float, list[Flow]]]:
+    def probed(self) -> list[tuple[float, list[Flow]]]:
         """When, to a tenth of a second, and what."""
-        return [(round(at, 1), list(what)) for at, call, what in self.journal.entries if call == "nudge"]  # type: ignore[call-overload]
+        return [(round(at, 1), list(what)) for at, call, what in self.journal.entries if call == "probe"]  # type: ignore[call-overload]
 
     def value(self, name: str) -> float | None:
         return self.registry.get_sample_value(f"coil_egress_eip_{name}_total")
@@ -79,7 +79,7 @@ async def test_at_each_moment() -> None:
         begin = asyncio.get_running_loop().time()
         stage.move(moved(PODS[0]))
         await asyncio.sleep(10)
-        assert stage.nudged() == [(round(begin + moment, 1), [flow(PODS[0])]) for moment in MOMENTS]
+        assert stage.probed() == [(round(begin + moment, 1), [flow(PODS[0])]) for moment in MOMENTS]
         assert stage.journal.calls().count("flows") == 1
         assert stage.value("nudges") == len(MOMENTS)
 
@@ -94,7 +94,7 @@ async def test_not_before_the_kernel_has_the_ways() -> None:
         stage.prober.expect(moved(PODS[1]))
         stage.prober.go()
         await asyncio.sleep(0.1)
-        assert stage.nudged()[0][1] == [flow(PODS[0]), flow(PODS[1])]
+        assert stage.probed()[0][1] == [flow(PODS[0]), flow(PODS[1])]
 
 
 async def test_nothing_moved_is_nothing_done() -> None:
@@ -110,9 +110,9 @@ async def test_what_does_not_fit_is_forgotten_first() -> None:
         stage.flows.flows = [fits, unfit]
         stage.move(moved(PODS[0]))
         await asyncio.sleep(0.1)
-        assert stage.journal.calls() == ["flows", "forget", "nudge"]
+        assert stage.journal.calls() == ["flows", "forget", "probe"]
         assert stage.journal.entries[1][2] == [unfit]
-        assert stage.nudged()[0][1] == [fits, unfit]
+        assert stage.probed()[0][1] == [fits, unfit]
         assert stage.value("forgotten_connections") == 1
 
 
@@ -134,7 +134,7 @@ async def test_a_second_move_begins_the_moments_anew() -> None:
         await asyncio.sleep(1)
         stage.move(moved(PODS[0]))
         await asyncio.sleep(10)
-        times = {pod: [at for at, flows in stage.nudged() if flow(pod) in flows] for pod in PODS}
+        times = {pod: [at for at, flows in stage.probed() if flow(pod) in flows] for pod in PODS}
         assert times[PODS[0]] == [round(begin + at, 1) for at in (0, 0.6, *(1 + moment for moment in MOMENTS))]
         assert times[PODS[1]] == [round(begin + at, 1) for at in MOMENTS]
         assert not stage.prober._arrivals
@@ -150,11 +150,11 @@ async def test_more_than_it_looks_after(monkeypatch: pytest.MonkeyPatch) -> None
         stage.flows.flows = [flow(PODS[1])]
         stage.move(moved(PODS[1]))
         await asyncio.sleep(10)
-        assert {len(flows) for _, flows in stage.nudged()} == {2}
+        assert {len(flows) for _, flows in stage.probed()} == {2}
         assert any(entry["log_level"] == "warning" for entry in stage.logged.entries)
 
 
-@pytest.mark.parametrize("call", ["flows", "forget", "nudge"])
+@pytest.mark.parametrize("call", ["flows", "forget", "probe"])
 async def test_what_is_refused_is_told(call: str) -> None:
     async with running() as stage:
         stage.flows.flows = [flow(PODS[0])]
@@ -165,10 +165,10 @@ async def test_what_is_refused_is_told(call: str) -> None:
         assert stage.value("nudge_failures") == 1
         stage.journal.refuse = set()
         await asyncio.sleep(1)
-        assert bool(stage.nudged()) is (call == "nudge")
+        assert bool(stage.probed()) is (call == "probe")
         stage.move(moved(PODS[0]))
         await asyncio.sleep(0.1)
-        assert stage.nudged()
+        assert stage.probed()
 
 
 @pytest.mark.parametrize("refused", [set(), {"change"}, {"marks"}])
@@ -187,8 +187,8 @@ async def test_an_agent_nudges_when_the_kernel_has_another_way(refused: set[str]
         scene.cluster.gateways.put(gateway(listed("n3", eip()), revision=2))
         await asyncio.sleep(0.05)
         scene.journal.refuse = set()
-        await until(lambda: "nudge" in scene.journal.calls())
+        await until(lambda: "probe" in scene.journal.calls())
         calls = scene.journal.calls()
         loaded = "sync" if refused else "change"
-        assert calls.index(loaded) < calls.index("flows") < calls.index("nudge")
-        assert scene.journal.entries[calls.index("nudge")][2] == [flow("10.244.1.5")]
+        assert calls.index(loaded) < calls.index("flows") < calls.index("probe")
+        assert scene.journal.entries[calls.index("probe")][2] == [flow("10.244.1.5")]

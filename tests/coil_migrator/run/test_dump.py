@@ -8,6 +8,7 @@ import yaml
 from coil.crd.names import ANNOTATION_POOL
 from coil.kube.errors import ForbiddenError, UnavailableError
 from coil_migrator.dump import DumpError, DumpOptions, dump
+from coil_migrator.etcd_reader import EtcdAccess, EtcdReader
 from coil_migrator.progress import Progress
 from coil_migrator.v1_install import V1_OBJECTS
 from tests.coil.kube.memory_api import Document
@@ -44,14 +45,11 @@ class Scene:
             self.cluster.add("namespaces", namespace)
         self.cluster.reactions.append(self._collect)
 
-    async def read(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        assert prefix == b"/coil/"
-        self.reads += 1
-        return self.v1.entries()
-
     async def dump(self, **options: Any) -> list[Document]:
         progress = Progress(self.screen, columns=None)
-        text = await dump(self.cluster, self, replace(OPTIONS, **options), progress=progress, done=self.done)
+        text = await dump(
+            self.cluster, SceneReader(self), replace(OPTIONS, **options), progress=progress, done=self.done
+        )
         return list(yaml.safe_load_all(text))
 
     def _collect(self, plural: str, document: Document) -> None:
@@ -59,6 +57,19 @@ class Scene:
         for name, (_, maker) in OWNERS.items():
             if plural in {"daemonsets", "deployments"} and maker.startswith(owner):
                 self.cluster.objects.pop(("pods", "kube-system", name), None)
+
+
+class SceneReader(EtcdReader):
+    """v1's etcd, without a connection."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(EtcdAccess(endpoints=()))
+        self._scene = scene
+
+    async def read(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        assert prefix == b"/coil/"
+        self._scene.reads += 1
+        return self._scene.v1.entries()
 
 
 @pytest.fixture

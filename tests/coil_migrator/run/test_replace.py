@@ -7,6 +7,7 @@ import pytest
 from coil.kube.errors import ForbiddenError, UnavailableError
 from coil_migrator.progress import Progress
 from coil_migrator.replace import (
+    MIRROR,
     RESTART_MARK,
     DaemonSetName,
     Outlook,
@@ -15,7 +16,6 @@ from coil_migrator.replace import (
     look,
     replace,
 )
-from coil_migrator.replacement import MIRROR
 from tests.coil.kube.memory_api import Document
 from tests.coil_migrator.memory_cluster import MemoryCluster
 

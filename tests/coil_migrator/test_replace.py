@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from coil.crd.address_block import AddressBlock
 from coil.crd.builtin import PODS, Pod
-from coil_migrator.replacement import MIRROR, describe_pod, find_tenants, plan_replacement
+from coil_migrator.replace import MIRROR, describe_pod, find_tenants, plan_replacement
 from tests.coil_migrator.memory_cluster import MemoryCluster
 
 
