@@ -2,7 +2,9 @@
 
     environment ─► invocation ─┐                                        ┌─ hpack
     stdin ───────► netconf ────┴► service ─► message ─► grpc ─► http2 ──┴─► coild's Unix socket
-    stdout ◄────── result | error ◄───────────────────────────┘
+    stdout ◄────── service | error ◄──────────────────────────┘
+
+`plugin` is the whole of it, and the process around it.
 
 Invariants: standard output is one CNI document or empty; nothing is sent to coild unless all input is valid; all
 of it is over within a minute.

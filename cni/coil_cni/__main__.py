@@ -1,5 +1,5 @@
 """`python -m coil_cni`: the plugin from a source tree. On a node it is one file (`coil_freezer`)."""
 
-from coil_cni.main import main
+from coil_cni.plugin import main
 
 main()

@@ -1,7 +1,14 @@
-"""What coild is asked for each command, and what its answer means to the runtime."""
+"""What coild is asked for each command, and what its answer means to the runtime.
+
+The result of an ADD comes in the format of 1.0.0, see protos/cni.proto, and leaves in the version that the runtime
+asked for; 1.1.0 only added keys that may be absent. From 0.3.0 until then the entries of `ips` had a `version`, "4" or
+"6" (SPEC.md of 1.0.0, "Changes"). Before 0.3.0 a result held one address of each family and no interfaces (SPEC.md of
+0.2.0, "Result").
+"""
 
 from coil_cni.error import DECODING_FAILURE, NOT_AVAILABLE, TRY_AGAIN_LATER, CniError, UnimplementedError
 from coil_cni.grpc import call
+from coil_cni.json_text import decode, encode
 from coil_cni.message import decode_add_response, decode_serving, encode_cni_args
 
 TYPE_CHECKING = False
@@ -34,10 +41,6 @@ def ask(connect: "Connect", invocation: "Invocation", conf: "NetConf", stdin: by
         return b""  # a coild that is not told what lives finds out by itself
     if invocation.command != "ADD":
         return b""
-    # Late, as only an ADD has a result.
-    from coil_cni.json_text import encode
-    from coil_cni.result import convert_result
-
     if conf.prev_result is not None:
         # In a chain the result so far is handed on; coild has only added to what the pod's namespace holds.
         return encode(conf.prev_result | {"cniVersion": conf.version})
@@ -63,3 +66,64 @@ def _check_status(connect: "Connect", conf: "NetConf", deadline: float) -> None:
         raise CniError(NOT_AVAILABLE, error.msg, error.details) from None
     if not serving:
         raise CniError(NOT_AVAILABLE, "coild does not serve pods yet, or no longer")
+
+
+_CURRENT = ("1.0.0", "1.1.0")
+_ONE_PER_FAMILY = ("0.1.0", "0.2.0")
+
+
+def convert_result(data: bytes, version: str) -> bytes:
+    """The result for the runtime, JSON for JSON. Raises CniError(6) when coild's answer is no result."""
+    try:
+        result = decode(data)
+    except ValueError as error:
+        raise CniError(DECODING_FAILURE, "coild's result is not JSON", str(error)) from None
+    if not isinstance(result, dict):
+        raise CniError(DECODING_FAILURE, "coild's answer is not a CNI result")
+    ips = _entries(result, "ips", "address")
+    routes = _entries(result, "routes", "dst")
+    if version in _CURRENT and result.get("cniVersion") == version and not any("version" in ip for ip in ips):
+        return data  # in that format already
+    if version in _ONE_PER_FAMILY:
+        return encode(_one_per_family(result, ips, routes) | {"cniVersion": version})
+    for ip in ips:
+        ip.pop("version", None)
+        if version not in _CURRENT:
+            ip["version"] = _family(ip["address"])
+    return encode(result | {"cniVersion": version})
+
+
+def _entries(result: dict[str, object], key: str, address: str) -> list[dict[str, object]]:
+    entries = result.get(key) or []
+    if not isinstance(entries, list):
+        raise CniError(DECODING_FAILURE, f"coild's result has {key} that are no list")
+    if not all(isinstance(entry, dict) and isinstance(entry.get(address), str) for entry in entries):
+        raise CniError(DECODING_FAILURE, f"coild's result has an entry in {key} without {address}")
+    return entries
+
+
+def _family(address: object) -> str:
+    return "6" if ":" in str(address) else "4"
+
+
+def _one_per_family(
+    result: dict[str, object], ips: list[dict[str, object]], routes: list[dict[str, object]]
+) -> dict[str, object]:
+    """The first address of each family, with the routes of that family."""
+    old: dict[str, object] = {}
+    for ip in ips:
+        family = _family(ip["address"])
+        if f"ip{family}" in old:
+            continue
+        old[f"ip{family}"] = (
+            {"ip": ip["address"]}
+            | ({"gateway": ip["gateway"]} if "gateway" in ip else {})
+            | {"routes": [_destination(route) for route in routes if _family(route["dst"]) == family]}
+        )
+    if "dns" in result:
+        old["dns"] = result["dns"]
+    return old
+
+
+def _destination(route: dict[str, object]) -> dict[str, object]:
+    return {key: route[key] for key in ("dst", "gw") if key in route}

@@ -15,7 +15,7 @@ from types import CodeType
 from coil_freezer.error import FreezeError
 
 PACKAGE = "coil_cni"
-MAIN = f"{PACKAGE}.main"
+MAIN = f"{PACKAGE}.plugin"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from integration.netns.netns import Netns
 from integration.plugin.daemon import ADDRESSES, Daemon
 from tests.coil.cnirpc.scripted_service import foreign_call, foreign_error
 from tests.coil_cni.protobuf import protobuf_message
-from tests.coil_cni.test_result import RESULT
+from tests.coil_cni.test_service import RESULT
 
 pytestmark = pytest.mark.kernel
 

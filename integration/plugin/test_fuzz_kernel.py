@@ -22,7 +22,7 @@ from integration.plugin.executable import plugin_executable
 from tests.coil.cnirpc.scripted_service import settled
 from tests.coil_cni.damage import damaged_call
 from tests.coil_cni.edges import ENVIRON, NETCONF, Outcome, run_plugin
-from tests.coil_cni.test_result import OLD, OLDEST, RESULT
+from tests.coil_cni.test_service import OLD, OLDEST, RESULT
 
 pytestmark = pytest.mark.kernel
 

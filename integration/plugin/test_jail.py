@@ -14,7 +14,7 @@ from tests.coil_cni.edges import ENVIRON, NETCONF
 from tests.coil_cni.foreign_server import Handler, abort, foreign_server
 from tests.coil_cni.protobuf import protobuf_message
 from tests.coil_cni.test_foreign_server import empty
-from tests.coil_cni.test_result import OLD, RESULT
+from tests.coil_cni.test_service import OLD, RESULT
 
 CONF = NETCONF | {"socket": str(SOCKET)}
 

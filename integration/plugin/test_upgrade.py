@@ -19,7 +19,7 @@ from integration.plugin.jail import Jail
 from integration.plugin.test_jail import CONF, answer
 from tests.coil_cni.edges import ENVIRON
 from tests.coil_cni.foreign_server import foreign_server
-from tests.coil_cni.test_result import RESULT
+from tests.coil_cni.test_service import RESULT
 
 UPGRADES = 10
 CALLERS = 4

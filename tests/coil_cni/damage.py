@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from tests.coil_cni.test_result import OLD, OLDEST, RESULT
+from tests.coil_cni.test_service import OLD, OLDEST, RESULT
 
 SCRAPS: list[Any] = [
     *(None, True, 0, -1, 1e300, 10**400, "", "a", "\ud800", "\x00", "x" * 300, "😀", [], {}, [[]], [{}], {"": ""}),

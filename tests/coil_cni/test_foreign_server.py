@@ -10,7 +10,7 @@ import pytest
 from tests.coil_cni.edges import ENVIRON, NETCONF, Outcome, run_plugin
 from tests.coil_cni.foreign_server import Handler, abort, foreign_server
 from tests.coil_cni.protobuf import protobuf_message
-from tests.coil_cni.test_result import OLD, OLDEST, RESULT
+from tests.coil_cni.test_service import OLD, OLDEST, RESULT
 
 
 def call(tmp_path: Path, command: str, handler: Handler, **conf: Any) -> Outcome:

@@ -12,7 +12,7 @@ from coil_cni.error import NOT_AVAILABLE, TRY_AGAIN_LATER
 from coil_cni.invocation import SINCE, SUPPORTED
 from tests.coil_cni.damage import damaged_call
 from tests.coil_cni.edges import ENVIRON, NETCONF, run_plugin
-from tests.coil_cni.test_result import OLD, OLDEST, RESULT
+from tests.coil_cni.test_service import OLD, OLDEST, RESULT
 
 CASES = 2000
 SEEDS = range(10)

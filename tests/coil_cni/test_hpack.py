@@ -7,8 +7,7 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil_cni.hpack import Decoder, Headers, literal
-from coil_cni.huffman import decode_huffman
+from coil_cni.hpack import Decoder, Headers, decode_huffman, literal
 
 FIRST = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")]
 SECOND = [*FIRST, (b"cache-control", b"no-cache")]

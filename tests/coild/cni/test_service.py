@@ -18,7 +18,7 @@ from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import PodPlan, plan_pod
 from coil.reconcile.event_recorder import EventSubject
-from coil_cni.result import convert_result
+from coil_cni.service import convert_result
 from coild.cni.service import CniService, render_result
 from coild.model.attachment import (
     UNNAMED,

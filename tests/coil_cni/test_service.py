@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coil_cni.error import CniError
-from coil_cni.result import convert_result
+from coil_cni.service import convert_result
 
 RESULT: dict[str, Any] = {
     "cniVersion": "1.0.0",
