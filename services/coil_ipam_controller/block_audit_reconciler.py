@@ -53,7 +53,7 @@ def doubtful_blocks(registry: CollectorRegistry) -> Gauge:
     """How many blocks the leader has a finding for; 0 in every other replica."""
     return Gauge(
         "coil_controller_doubtful_blocks",
-        "Blocks that contradict their pool, belong to nobody or do not go: an Event on each says why.",
+        "Blocks that contradict their pool, have no owner or are stuck in deletion; an Event on each has the reason.",
         registry=registry,
     )
 

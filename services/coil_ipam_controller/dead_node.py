@@ -155,8 +155,8 @@ class DeadNodeCollector(Collector):
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
         return (
-            GaugeMetricFamily("coil_controller_dead_nodes", "Nodes that are dead, exist and hold blocks."),
+            GaugeMetricFamily("coil_controller_dead_nodes", "Dead nodes that are not deleted and own blocks."),
             GaugeMetricFamily(
-                "coil_controller_dead_node_blocks", "Blocks of the pool that dead nodes hold.", labels=["pool"]
+                "coil_controller_dead_node_blocks", "Blocks of the pool that dead nodes own.", labels=["pool"]
             ),
         )

@@ -171,7 +171,11 @@ class PoolCollector(Collector):
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
         return (
-            GaugeMetricFamily("coil_controller_max_blocks", "Blocks that the pool can have.", labels=["pool"]),
+            GaugeMetricFamily(
+                "coil_controller_max_blocks",
+                "Maximum number of blocks of the pool; 0 for a pool that does not supply blocks.",
+                labels=["pool"],
+            ),
             GaugeMetricFamily("coil_controller_allocated_blocks", "Blocks of the pool that exist.", labels=["pool"]),
         )
 

@@ -54,7 +54,7 @@ class CallMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
             "coil_cni_operation_duration_seconds",
-            "Length of a CNI operation, by outcome: ok, the name of the CNI error code, or cancelled by the caller.",
+            "Duration of a CNI operation, by outcome: ok, the name of the CNI error code, or cancelled by the caller.",
             ["operation", "outcome"],
             registry=registry,
             buckets=_SECONDS,
@@ -64,7 +64,7 @@ class CallMetrics:
         )
         self._refusals = Counter(
             "coil_cni_refused_operations",
-            "CNI operations that the server sent away: busy, stopping, or late.",
+            "CNI operations that coild rejected: busy, stopping, or late.",
             ["reason"],
             registry=registry,
         )

@@ -40,13 +40,13 @@ class EventMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.writes = Counter(
             "event_recorder_writes",
-            "Events written, by verb: create is a new one, patch a higher count of one that exists.",
+            "Kubernetes Events written, by verb: create is a new one, patch a higher count.",
             ["verb"],
             registry=registry,
         )
         self.drops = Counter(
             "event_recorder_drops",
-            "Occurrences that no Event tells of, by reason: full, rate_limited, refused, given_up.",
+            "Occurrences that were not reported as an Event, by reason: full, rate_limited, refused, given_up.",
             ["reason"],
             registry=registry,
         )

@@ -51,7 +51,7 @@ class InformerMetrics:
         self.name = ""
         self.lists = Counter(
             "informer_lists",
-            "Lists completed: the first, and one whenever the place was lost.",
+            "Lists completed: the first, and one whenever a watch could not be resumed.",
             ["resource"],
             registry=registry,
         )
@@ -63,7 +63,7 @@ class InformerMetrics:
         )
         self.failures = Counter(
             "informer_failures",
-            "Lists and watches that failed, by error class; EmptyWatchError is a watch that ended at once.",
+            "Lists and watches that failed, by class of error; EmptyWatchError is a watch that ended immediately.",
             ["resource", "error"],
             registry=registry,
         )

@@ -14,21 +14,21 @@ class ReconcileMetrics:
     """The families. Creating two on one registry is an error of prometheus_client (duplicated series)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.depth = Gauge("workqueue_depth", "Keys that wait for a worker now.", ["name"], registry=registry)
-        self.adds = Counter("workqueue_adds", "Keys that began to wait for a worker.", ["name"], registry=registry)
+        self.depth = Gauge("workqueue_depth", "Keys that are waiting for a worker.", ["name"], registry=registry)
+        self.adds = Counter("workqueue_adds", "Keys added to the queue.", ["name"], registry=registry)
         self.retries = Counter(
             "workqueue_retries", "Keys put back with a backoff after a failure.", ["name"], registry=registry
         )
         self.wait_seconds = Histogram(
             "workqueue_queue_duration_seconds",
-            "How long a key waited for a worker.",
+            "Time that a key waited for a worker.",
             ["name"],
             registry=registry,
             buckets=_SECONDS,
         )
         self.work_seconds = Histogram(
             "workqueue_work_duration_seconds",
-            "How long a worker held a key.",
+            "Time that a worker spent on a key.",
             ["name"],
             registry=registry,
             buckets=_SECONDS,
@@ -48,13 +48,13 @@ class ReconcileMetrics:
         )
         self.busy_workers = Gauge(
             "controller_runtime_active_workers",
-            "Workers inside a reconcile now.",
+            "Workers that are reconciling.",
             ["controller"],
             registry=registry,
         )
         self.leading = Gauge(
             "leader_election_master_status",
-            "1 while this process leads the named election, otherwise 0.",
+            "1 while this process is the leader, otherwise 0.",
             ["name"],
             registry=registry,
         )

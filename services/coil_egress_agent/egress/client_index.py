@@ -115,12 +115,12 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     return (
         GaugeMetricFamily(
             "coil_egress_client_pod_count",
-            "Pods that are annotated for this Egress, and may use it.",
+            "Pods that are annotated for this Egress and allowed to use it.",
             labels=["namespace", "egress"],
         ),
         GaugeMetricFamily(
             "coil_egress_client_pod_info",
-            "1 for each address of a client; namespace and egress are the Egress's.",
+            "1 for each address of a client, with the link of its tunnel.",
             labels=["namespace", "egress", "pod_namespace", "pod", "pod_ip", "interface"],
         ),
     )

@@ -94,12 +94,12 @@ def _conntrack_families() -> dict[str, GaugeMetricFamily]:
     return {
         "nf_conntrack_count": GaugeMetricFamily(
             "coil_egress_nf_conntrack_entries_count",
-            "Connections that the router pod's namespace tracks.",
+            "Connections tracked in the router pod.",
             labels=["namespace", "egress"],
         ),
         "nf_conntrack_max": GaugeMetricFamily(
             "coil_egress_nf_conntrack_entries_limit",
-            "How many the kernel tracks at most in one namespace; beyond it new connections are dropped.",
+            "Maximum number of connections tracked in one namespace, beyond which new ones are dropped.",
             labels=["namespace", "egress"],
         ),
     }
@@ -107,8 +107,8 @@ def _conntrack_families() -> dict[str, GaugeMetricFamily]:
 
 def _counter_families() -> dict[tuple[NatCounterKind, str], CounterMetricFamily]:
     meanings = {
-        NatCounterKind.MASQUERADED: "of connections that were given the router pod's address",
-        NatCounterKind.INVALID: "dropped because they belong to no connection that is known",
+        NatCounterKind.MASQUERADED: "of connections masqueraded with the router pod's address",
+        NatCounterKind.INVALID: "dropped because they do not belong to a known connection",
     }
     return {
         (kind, unit): CounterMetricFamily(

@@ -93,14 +93,14 @@ class PeerMetrics:
         operations = ", ".join(Operation)
         seconds = Histogram(
             "coil_egress_kernel_seconds",
-            f"Length of a call of the kernel, however many peers it was for, by operation: {operations}.",
+            f"Duration of a kernel operation, regardless of its number of peers, by operation: {operations}.",
             ["operation"],
             registry=registry,
             buckets=_SECONDS,
         )
         failures = Counter(
             "coil_egress_kernel_failures",
-            "Calls that the kernel refused, wholly or for one of their peers.",
+            "Operations that the kernel rejected, completely or for one of their peers.",
             ["operation"],
             registry=registry,
         )
@@ -109,7 +109,7 @@ class PeerMetrics:
         self._peers = Gauge("coil_egress_peers", "Addresses of clients that have a tunnel.", registry=registry)
         self._refused = Gauge(
             "coil_egress_refused_peers",
-            "Addresses for which the kernel has refused to make or remove a tunnel; they are tried again.",
+            "Addresses for which the kernel rejected adding or removing a tunnel; the agent retries.",
             registry=registry,
         )
 

@@ -46,16 +46,20 @@ class LeaseMetrics:
         self._renewals = {result: renewals.labels(result.value) for result in Renewal}
         self._seconds = Histogram(
             "coil_egress_eip_lease_renewal_seconds",
-            "How long the API server took for a renewal, whatever came of it.",
+            "Time until the API server answered a renewal, regardless of the result.",
             registry=registry,
             buckets=_CALL_SECONDS,
         )
         self._held = Gauge(
             "coil_egress_eip_lease_held", "1 while this node may carry floating addresses.", registry=registry
         )
-        self._term = Gauge("coil_egress_eip_lease_term", "The term that was held last, 0: none.", registry=registry)
+        self._term = Gauge(
+            "coil_egress_eip_lease_term",
+            "Last term of the lease held by this node; 0 if there was none.",
+            registry=registry,
+        )
         self._losses = Counter(
-            "coil_egress_eip_lease_losses", "How often a term has ended, for whatever reason.", registry=registry
+            "coil_egress_eip_lease_losses", "Number of times that a term ended, for any reason.", registry=registry
         )
 
     def count(self, result: Renewal) -> None:
@@ -79,16 +83,16 @@ class ProbeMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._nudges = Counter(
             "coil_egress_eip_nudges",
-            "How often a pod was made to speak on a connection that goes another way.",
+            "Times that a pod was made to send on a connection whose path has changed.",
             registry=registry,
         )
         self._forgotten = Counter(
             "coil_egress_eip_forgotten_connections",
-            "Connections whose translation did not fit their new way.",
+            "Connections deleted from conntrack because their translation did not match their new path.",
             registry=registry,
         )
         self._failures = Counter(
-            "coil_egress_eip_nudge_failures", "Steps of that work that were refused.", registry=registry
+            "coil_egress_eip_nudge_failures", "Steps of this work that the kernel rejected.", registry=registry
         )
 
     def count_probes(self, number: int) -> None:
@@ -108,13 +112,13 @@ class NodeMetrics:
         operations = ", ".join(Operation)
         seconds = Histogram(
             "coil_egress_eip_apply_seconds",
-            f"Length of a step of the work on the kernel, by operation: {operations}.",
+            f"Duration of a step that changes kernel state, by operation: {operations}.",
             ["operation"],
             registry=registry,
             buckets=_WORK_SECONDS,
         )
         failures = Counter(
-            "coil_egress_eip_apply_failures", "Steps that were refused.", ["operation"], registry=registry
+            "coil_egress_eip_apply_failures", "Steps that the kernel rejected.", ["operation"], registry=registry
         )
         self._seconds = {operation: seconds.labels(operation.value) for operation in Operation}
         self._failures = {operation: failures.labels(operation.value) for operation in Operation}
@@ -124,10 +128,10 @@ class NodeMetrics:
         self._elements = Gauge(
             "coil_egress_eip_elements", "Elements of the nftables sets and maps, by set.", ["set"], registry=registry
         )
-        self._peers = Gauge("coil_egress_eip_peers", "Nodes that this node's tunnel leads to.", registry=registry)
+        self._peers = Gauge("coil_egress_eip_peers", "Nodes that are peers of this node's tunnel.", registry=registry)
         self._repairs = Counter(
             "coil_egress_eip_repairs",
-            "How often something else had changed what is ours in the kernel, by what: tables, addresses.",
+            "Repairs of kernel state that another program had changed: tables, addresses.",
             ["what"],
             registry=registry,
         )

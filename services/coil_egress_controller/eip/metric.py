@@ -47,19 +47,19 @@ class EipMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._revocations = prometheus_client.Counter(
             "coil_egress_gateway_revocations",
-            "Leases of silent nodes that were revoked, so that their addresses could go elsewhere.",
+            "Revoked leases of silent nodes, whose addresses can then move to other nodes.",
             registry=registry,
         )
         self._detection = Histogram(
             "coil_egress_gateway_detection_seconds",
-            "From the last that was heard of a node to the revocation of its lease.",
+            "Time from a node's last sign of life to the revocation of its lease.",
             registry=registry,
             buckets=_SECONDS,
         )
         operations = ", ".join(SliceWrite)
         writes = prometheus_client.Counter(
             "coil_egress_endpoint_slice_writes",
-            f"Writes of EgressEndpointSlices that the API server took: {operations}.",
+            f"Successful writes of EgressEndpointSlices, by operation: {operations}.",
             ["operation"],
             registry=registry,
         )
@@ -121,17 +121,17 @@ class EipCollector(Collector):
         return (
             GaugeMetricFamily(
                 "coil_egress_gateway_addresses",
-                "Addresses of the gateway: assigned to policies, or leaving a node, and free.",
+                "Addresses of the gateway: assigned (to a policy, or not yet removed from a node) or free.",
                 labels=["gateway", "family", "state"],
             ),
             GaugeMetricFamily(
                 "coil_egress_gateway_nodes",
-                f"Nodes that the gateway selects, or whose addresses are leaving: {', '.join(NodeState)}.",
+                f"Nodes that the gateway selects, or that still have its addresses, by state: {', '.join(NodeState)}.",
                 labels=["gateway", "state"],
             ),
             GaugeMetricFamily(
                 "coil_egress_gateway_policies",
-                "Policies of the gateway: placed on a node, or on none.",
+                "Policies of the gateway: placed on a node, or unplaced.",
                 labels=["gateway", "state"],
             ),
         )

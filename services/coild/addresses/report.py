@@ -63,9 +63,11 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily
             f"Addresses in the node's blocks of the pool, by state: {states}. A dual-stack pair counts once.",
             labels=["pool", "state"],
         ),
-        GaugeMetricFamily("coil_node_blocks", "Blocks of the pool that the node has.", labels=["pool"]),
-        GaugeMetricFamily("coil_node_exported_routes", "Routes in the export table after the last complete pass."),
-        CounterMetricFamily("coil_node_export_failures", "Times that the export table could not be put right."),
+        GaugeMetricFamily("coil_node_blocks", "Blocks of the pool that the node owns.", labels=["pool"]),
+        GaugeMetricFamily("coil_node_exported_routes", "Routes in the export table after the last complete sync."),
+        CounterMetricFamily(
+            "coil_node_export_failures", "Syncs of the export table in which the kernel rejected a change."
+        ),
     )
 
 
@@ -75,7 +77,7 @@ class WaitMetrics:
     def __init__(self) -> None:
         self.seconds = Histogram(
             "coil_node_address_wait_seconds",
-            "How long pods waited that found no rested address on the node, by outcome: "
+            "Time that pods waited if the node had no free address past its cooldown, by outcome: "
             + ", ".join(_label(outcome) for outcome in WaitOutcome),
             ["pool", "outcome"],
             registry=None,

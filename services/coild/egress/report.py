@@ -50,25 +50,25 @@ class EgressMetrics:
         )
         self._blocked = Gauge(
             "coil_node_egress_blocked_pods",
-            "Running pods of the node from which destinations are unreachable because no Egress serves them now.",
+            "Running pods of the node with unreachable destinations because no Egress currently serves these.",
             registry=registry,
         )
         self._problems = Gauge(
             "coil_node_egress_problems",
-            "What is wrong with Egresses that pods of the node name, by reason: "
+            "Problems with the Egresses that pods of the node name, by reason: "
             + ", ".join(reason.value for reason in ProblemReason),
             ["reason"],
             registry=registry,
         )
         self._refused_adds = Counter(
             "coil_node_egress_refused_adds",
-            "ADDs that failed because the pod would have left with its own address, by reason.",
+            "ADDs that failed because the pod would have used its own address as source, by reason.",
             ["reason"],
             registry=registry,
         )
         self._seconds = Histogram(
             "coil_node_egress_sync_seconds",
-            "How long it took to give a pod its tunnels or to compare them, by occasion: "
+            "Time to set up or compare a pod's tunnels, by occasion: "
             + ", ".join(occasion.value for occasion in Occasion),
             ["occasion"],
             registry=registry,
@@ -76,7 +76,7 @@ class EgressMetrics:
         )
         self._failures = Counter(
             "coil_node_egress_sync_failures",
-            "Times that the kernel did not take a pod's tunnels, or a router pod's sysctls.",
+            "Failures to set up a pod's tunnels or a router pod's sysctls in the kernel.",
             ["occasion"],
             registry=registry,
         )

@@ -54,22 +54,22 @@ class RouteSyncMetrics:
     def __init__(self, registry: CollectorRegistry, *, node: NodeName) -> None:
         self.syncs = Counter(
             "coil_router_syncs",
-            "Passes that have made the main table agree with the blocks of other nodes.",
+            "Syncs of the main table with the blocks of other nodes.",
             ["node"],
             registry=registry,
         ).labels(node)
         self.routes = Gauge(
-            "coil_router_routes_synced", "Routes of the last such pass.", ["node"], registry=registry
+            "coil_router_routes_synced", "Routes in the last sync.", ["node"], registry=registry
         ).labels(node)
         self.failures = Counter(
-            "coil_router_sync_failures", "Passes in which the kernel refused something.", registry=registry
+            "coil_router_sync_failures", "Syncs in which the kernel rejected a change.", registry=registry
         )
         self.seconds = Histogram(
-            "coil_router_sync_duration_seconds", "Length of a pass.", registry=registry, buckets=_SECONDS
+            "coil_router_sync_duration_seconds", "Duration of a sync.", registry=registry, buckets=_SECONDS
         )
         self._troubled = Gauge(
             "coil_router_troubled_networks",
-            "Networks of blocks that are not routed as they should be, by trouble: "
+            "Networks of blocks that are not routed correctly, by trouble: "
             + ", ".join(trouble.value for trouble in RouteTrouble),
             ["trouble"],
             registry=registry,
