@@ -146,7 +146,7 @@ async def test_a_caller_that_has_gone_leaves_a_whole_pod_or_none(daemon: Daemon)
             call = method.future(request, timeout=seconds)
             await asyncio.to_thread(call.code)
             async with asyncio.timeout(10):
-                await daemon.executor.settle()
+                await daemon.executor.wait_idle()
             if daemon.books:
                 await ask(daemon, "Check", **arguments(daemon))
             await ask(daemon, "Del", **arguments(daemon))

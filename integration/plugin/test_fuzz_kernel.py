@@ -118,7 +118,7 @@ def descriptors() -> int:
 async def rest(daemon: Daemon, tasks: int) -> None:
     """Return when nothing is under way any more, and no more tasks are there than before."""
     async with asyncio.timeout(60):
-        await daemon.executor.settle()
+        await daemon.executor.wait_idle()
     await settled(lambda: len(asyncio.all_tasks()) <= tasks)
 
 

@@ -105,7 +105,7 @@ class History:
 
     async def restart(self) -> None:
         await self.node.close()
-        await self.node.executor.settle()
+        await self.node.executor.wait_idle()
         self.node = EgressNode(self.node)
         self.node.clients.adopt([self.site(name) for name in (*sorted(self.attached), BYSTANDER, "settled")])
         await self.node.follow()

@@ -23,7 +23,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from coil.crd.names import BlockName, PoolName
 from coil.ipam.block import Block
-from coil.ipam.occupancy import AttachmentKey, BlockOccupancy, BlockPage, ContainerId, Tally
+from coil.ipam.occupancy import AttachmentKey, BlockEntry, BlockOccupancy, ContainerId, Tally
 
 __all__ = [
     "COOLDOWN",
@@ -69,9 +69,9 @@ class NodeLedger:
 
     def __init__(self, *, cooldown: float = COOLDOWN) -> None:
         self._cooldown = cooldown
-        self._pages: dict[BlockName, BlockPage] = {}
-        self._pools: dict[PoolName, list[BlockPage]] = {}
-        """The same pages by pool, in the order in which they are filled."""
+        self._entries: dict[BlockName, BlockEntry] = {}
+        self._pools: dict[PoolName, list[BlockEntry]] = {}
+        """The same entries by pool, in the order in which they are filled."""
         self._allocations: dict[AttachmentKey, Allocation] = {}
 
     # --- blocks
@@ -82,54 +82,54 @@ class NodeLedger:
         Raises LedgerConflictError when a block of that name has other networks, or when its addresses overlap
         those of another block: two keys could otherwise hold one address.
         """
-        page = self._pages.get(block.name)
-        if page is not None:
-            if (block.pool, block.ipv4, block.ipv6) != (page.block.pool, page.block.ipv4, page.block.ipv6):
+        entry = self._entries.get(block.name)
+        if entry is not None:
+            if (block.pool, block.ipv4, block.ipv6) != (entry.block.pool, entry.block.ipv4, entry.block.ipv6):
                 raise LedgerConflictError(f"the block {block.name!r} is in the ledger with other networks")
-            page.block = block
+            entry.block = block
             self._pools[block.pool].sort(key=_order)
             return
-        for other in self._pages.values():
+        for other in self._entries.values():
             if _share_addresses(block, other.block):
                 raise LedgerConflictError(f"the blocks {block.name!r} and {other.block.name!r} overlap")
-        self._pages[block.name] = page = BlockPage(block)
-        insort(self._pools.setdefault(block.pool, []), page, key=_order)
+        self._entries[block.name] = entry = BlockEntry(block)
+        insort(self._pools.setdefault(block.pool, []), entry, key=_order)
 
     def remove_block(self, name: BlockName) -> None:
         """Take a block out; an unknown one is fine. Raises LedgerConflictError while addresses of it are out."""
-        page = self._pages.get(name)
-        if page is None:
+        entry = self._entries.get(name)
+        if entry is None:
             return
-        if page.held:
-            raise LedgerConflictError(f"{len(page.held)} addresses of the block {name!r} are out")
-        del self._pages[name]
-        pages = self._pools[page.block.pool]
-        pages.remove(page)
-        if not pages:
-            del self._pools[page.block.pool]
+        if entry.held:
+            raise LedgerConflictError(f"{len(entry.held)} addresses of the block {name!r} are out")
+        del self._entries[name]
+        entries = self._pools[entry.block.pool]
+        entries.remove(entry)
+        if not entries:
+            del self._pools[entry.block.pool]
 
     def block(self, name: BlockName) -> Block | None:
         """The block of that name, if it is in the ledger."""
-        page = self._pages.get(name)
-        return None if page is None else page.block
+        entry = self._entries.get(name)
+        return None if entry is None else entry.block
 
     def blocks(self, pool: PoolName | None = None) -> list[Block]:
         """The blocks in the ledger, of one pool or of all, by pool and index."""
-        return [page.block for page in self._ordered(pool)]
+        return [entry.block for entry in self._ordered(pool)]
 
     def is_empty(self, name: BlockName) -> bool:
         """Whether the block is in the ledger, nothing of it is out, and it is not reserved. It may be cooling down."""
-        page = self._pages.get(name)
-        return page is not None and not page.held and not page.block.reserved
+        entry = self._entries.get(name)
+        return entry is not None and not entry.held and not entry.block.reserved
 
     def empty_blocks(self) -> list[Block]:
         """All blocks that `is_empty`."""
-        return [page.block for page in self._ordered() if self.is_empty(page.block.name)]
+        return [entry.block for entry in self._ordered() if self.is_empty(entry.block.name)]
 
     def cooled_down(self, name: BlockName) -> float:
         """When the last address of the block has cooled down, which may be over; −∞ without a record or a block."""
-        page = self._pages.get(name)
-        return -math.inf if page is None else page.cooled_down
+        entry = self._entries.get(name)
+        return -math.inf if entry is None else entry.cooled_down
 
     # --- addresses
 
@@ -151,27 +151,27 @@ class NodeLedger:
         Raises LedgerConflictError when no block of the pool holds the addresses, when they are not of one slot,
         when the slot is another key's, or when the key holds another slot.
         """
-        page, slot = self._locate(pool=pool, addresses=[a for a in (ipv4, ipv6) if a is not None])
-        holder = page.held.get(slot, key)
+        entry, slot = self._locate(pool=pool, addresses=[a for a in (ipv4, ipv6) if a is not None])
+        holder = entry.held.get(slot, key)
         if holder != key:
-            raise LedgerConflictError(f"slot {slot} of {page.block.name!r} is held by {holder}, not {key}")
+            raise LedgerConflictError(f"slot {slot} of {entry.block.name!r} is held by {holder}, not {key}")
         known = self._allocations.get(key)
-        if known is not None and (known.block, known.slot) != (page.block.name, slot):
+        if known is not None and (known.block, known.slot) != (entry.block.name, slot):
             raise LedgerConflictError(f"{key} already holds slot {known.slot} of {known.block!r}")
-        page.adopt(slot, key)
-        return known or self._enter(page, slot=slot, key=key)
+        entry.adopt(slot, key)
+        return known or self._enter(entry, slot=slot, key=key)
 
     def resume(self, name: BlockName, *, last: int, cooling: Mapping[int, float]) -> None:
         """Go on where an earlier process stopped: the slot it gave out last, and until when which slots cool down.
 
         Hints: slots that are out or do not exist are ignored, and so is an unknown block. Call it after `adopt`.
         """
-        page = self._pages.get(name)
-        if page is None:
+        entry = self._entries.get(name)
+        if entry is None:
             return
-        if 0 <= last < page.block.size:
-            page.last = last
-        page.cool(cooling)
+        if 0 <= last < entry.block.size:
+            entry.last = last
+        entry.cool(cooling)
 
     def find(self, key: AttachmentKey) -> Allocation | None:
         """What the key holds."""
@@ -188,23 +188,23 @@ class NodeLedger:
         """
         if known := self._allocations.get(key):
             return known
-        pages = self._pools.get(pool, [])
-        for page in pages:
-            page.expire(now)
-            if page.free(now):
-                return self._give(page, page.next_free(), key)
+        entries = self._pools.get(pool, [])
+        for entry in entries:
+            entry.expire(now)
+            if entry.free(now):
+                return self._give(entry, entry.next_free(), key)
         if reuse is Reuse.ANY:
-            cooling = [page for page in pages if page.usable and page.cooling]
+            cooling = [entry for entry in entries if entry.usable and entry.cooling]
             if cooling:
-                page = min(cooling, key=lambda page: next(iter(page.cooling.values())))
-                return self._give(page, next(iter(page.cooling)), key)
+                entry = min(cooling, key=lambda entry: next(iter(entry.cooling.values())))
+                return self._give(entry, next(iter(entry.cooling)), key)
         return None
 
     def release(self, key: AttachmentKey, *, now: float) -> Allocation | None:
         """Take back what the key holds, to cool down; None when it holds nothing."""
         allocation = self._take(key, until=now + self._cooldown)
         if allocation is not None:
-            self._pages[allocation.block].expire(now)
+            self._entries[allocation.block].expire(now)
         return allocation
 
     def revoke(self, key: AttachmentKey) -> Allocation | None:
@@ -215,11 +215,11 @@ class NodeLedger:
 
     def free_count(self, pool: PoolName, *, now: float) -> int:
         """How many addresses of the pool `acquire` can give out that have cooled down."""
-        return sum(page.free(now) for page in self._pools.get(pool, ()))
+        return sum(entry.free(now) for entry in self._pools.get(pool, ()))
 
     def next_rested(self, pool: PoolName, *, now: float) -> float | None:
         """When the next address of the pool has cooled down that can be given out then; None if none is cooling."""
-        ends = (page.next_cooled(now) for page in self._pools.get(pool, ()) if page.usable)
+        ends = (entry.next_cooled(now) for entry in self._pools.get(pool, ()) if entry.usable)
         return min((end for end in ends if end is not None), default=None)
 
     def tally(self, pool: PoolName, *, now: float) -> Tally:
@@ -232,55 +232,55 @@ class NodeLedger:
 
     def occupancy(self, *, now: float) -> list[BlockOccupancy]:
         """What is out and what is cooling down, by pool and block; takes time by the number of such addresses."""
-        return [page.occupancy(now) for page in self._ordered()]
+        return [entry.occupancy(now) for entry in self._ordered()]
 
     # --- inside
 
-    def _ordered(self, pool: PoolName | None = None) -> list[BlockPage]:
+    def _ordered(self, pool: PoolName | None = None) -> list[BlockEntry]:
         pools = sorted(self._pools) if pool is None else [pool]
-        return [page for pool in pools for page in self._pools.get(pool, ())]
+        return [entry for pool in pools for entry in self._pools.get(pool, ())]
 
-    def _locate(self, *, pool: PoolName, addresses: list[IPv4Address | IPv6Address]) -> tuple[BlockPage, int]:
+    def _locate(self, *, pool: PoolName, addresses: list[IPv4Address | IPv6Address]) -> tuple[BlockEntry, int]:
         if not addresses:
             raise LedgerConflictError("nothing to adopt: no address was given")
-        for page in self._pools.get(pool, ()):
-            slots = {page.block.slot_of(address) for address in addresses}
+        for entry in self._pools.get(pool, ()):
+            slots = {entry.block.slot_of(address) for address in addresses}
             if slots == {None}:
                 continue
             slot = slots.pop()
             if slots or slot is None:
-                raise LedgerConflictError(f"{addresses} are not of one slot of the block {page.block.name!r}")
-            return page, slot
+                raise LedgerConflictError(f"{addresses} are not of one slot of the block {entry.block.name!r}")
+            return entry, slot
         raise LedgerConflictError(f"no block of the pool {pool!r} on this node holds {addresses}")
 
-    def _give(self, page: BlockPage, slot: int, key: AttachmentKey) -> Allocation:
-        page.give(slot, key)
-        return self._enter(page, slot=slot, key=key)
+    def _give(self, entry: BlockEntry, slot: int, key: AttachmentKey) -> Allocation:
+        entry.give(slot, key)
+        return self._enter(entry, slot=slot, key=key)
 
-    def _enter(self, page: BlockPage, *, slot: int, key: AttachmentKey) -> Allocation:
-        ipv4, ipv6 = page.block.addresses(slot)
-        allocation = Allocation(key, page.block.pool, page.block.name, slot, ipv4, ipv6)
+    def _enter(self, entry: BlockEntry, *, slot: int, key: AttachmentKey) -> Allocation:
+        ipv4, ipv6 = entry.block.addresses(slot)
+        allocation = Allocation(key, entry.block.pool, entry.block.name, slot, ipv4, ipv6)
         self._allocations[key] = allocation
         return allocation
 
     def _take(self, key: AttachmentKey, *, until: float) -> Allocation | None:
         allocation = self._allocations.pop(key, None)
         if allocation is not None:
-            self._pages[allocation.block].take(allocation.slot, until=until)
+            self._entries[allocation.block].take(allocation.slot, until=until)
         return allocation
 
 
-def _order(page: BlockPage) -> tuple[int, BlockName]:
-    return page.block.index, page.block.name
+def _order(entry: BlockEntry) -> tuple[int, BlockName]:
+    return entry.block.index, entry.block.name
 
 
-def _tally(pages: Iterable[BlockPage], now: float) -> Tally:
+def _tally(entries: Iterable[BlockEntry], now: float) -> Tally:
     blocks = allocated = cooling = free = 0
-    for page in pages:
+    for entry in entries:
         blocks += 1
-        allocated += len(page.held)
-        cooling += page.cooling_count(now)
-        free += page.free(now)
+        allocated += len(entry.held)
+        cooling += entry.cooling_count(now)
+        free += entry.free(now)
     return Tally(blocks, allocated, cooling, free)
 
 

@@ -2,7 +2,7 @@
 what of that metrics and people see. Part of `node_ledger`.
 
 Slots are kept as mappings and not as bitmaps: they are as large as what is not free, whatever the size of the block,
-and a block may well be a /64. What `BlockPage` returns to be shown are snapshots, which do not change with it.
+and a block may well be a /64. What `BlockEntry` returns to be shown are snapshots, which do not change with it.
 """
 
 import math
@@ -92,7 +92,7 @@ class Tally:
 
 
 @dataclass(slots=True, eq=False)
-class BlockPage:
+class BlockEntry:
     """One block in the ledger. `last` is the slot given out last: the search goes on after it.
 
     Times are those of the caller's clock. Only `expire` frees slots that have cooled down; what is read for a moment

@@ -186,7 +186,7 @@ async def serve_plugin(
 
     The last step of coild's start, and the first to be undone.
     """
-    process.stack.push_async_callback(_settle, executor, log)
+    process.stack.push_async_callback(_wait_idle, executor, log)
     calls = CallMetrics(process.registry)
     await process.stack.enter_async_context(
         serve_cni(service, path=settings.socket, limits=LIMITS, grace=GRACE, metrics=calls)
@@ -194,9 +194,9 @@ async def serve_plugin(
     process.add_readiness("socket", lambda: None if settings.socket.is_socket() else f"{settings.socket} is gone")
 
 
-async def _settle(executor: KeyedExecutor, log: FilteringBoundLogger) -> None:
+async def _wait_idle(executor: KeyedExecutor, log: FilteringBoundLogger) -> None:
     try:
         async with asyncio.timeout(GRACE):
-            await executor.settle()
+            await executor.wait_idle()
     except TimeoutError:
         log.warning("stopping with operations under way; the next start recovers from the kernel")

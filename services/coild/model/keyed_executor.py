@@ -46,7 +46,7 @@ class KeyedExecutor:
         task.add_done_callback(lambda done: self._end(key, done))
         return await asyncio.shield(task)
 
-    async def settle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no operation is under way. The caller bounds the wait."""
         while self._last:
             await asyncio.wait(list(self._last.values()))

@@ -268,7 +268,7 @@ async def test_settle_waits_for_what_has_begun(world: World, coild: Coild) -> No
     task = coild.spawn(coild.add("c1"))
     await pass_turns()
     task.cancel()
-    await coild.executor.settle()
+    await coild.executor.wait_idle()
     assert now() > 3
     assert world.live == set(FIRST)
 
