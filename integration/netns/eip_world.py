@@ -71,10 +71,10 @@ class EipWorld:
         _join(self.gateway, "eth1", "203.0.113.2/24", "2001:db8::2/64", self.server, SERVER)
         _add_address(self.server, "eth0", f"{OTHER_SERVER[4]}/24", f"{OTHER_SERVER[6]}/64")
         _join(self.gateway, "eth0", "172.16.0.2/24", "fd16::2/64", self.source, {4: "172.16.0.1", 6: "fd16::1"})
-        for version, way in (("-4", "172.16.0.2"), ("-6", "fd16::2")):
-            self.source.ip(version, "route", "replace", "default", "via", way)
-        for version, network, way in (("-4", "10.1.0.0/24", "172.16.0.1"), ("-6", "fd01::/64", "fd16::1")):
-            self.gateway.ip(version, "route", "add", network, "via", way)
+        for version, path in (("-4", "172.16.0.2"), ("-6", "fd16::2")):
+            self.source.ip(version, "route", "replace", "default", "via", path)
+        for version, network, path in (("-4", "10.1.0.0/24", "172.16.0.1"), ("-6", "fd01::/64", "fd16::1")):
+            self.gateway.ip(version, "route", "add", network, "via", path)
         for node, netns in self.nodes.items():
             netns.set_sysctl("net/ipv4/ip_forward", "1")
             netns.set_sysctl("net/ipv6/conf/all/forwarding", "1")
@@ -180,8 +180,8 @@ def _join(node: Netns, link: str, ipv4: str, ipv6: str, other: Netns, addresses:
     _add_address(other, "eth0", f"{addresses[4]}/24", f"{addresses[6]}/64")
     for netns, name in ((node, link), (other, "eth0")):
         netns.ip("link", "set", name, "up")
-    for version, way in (("-4", ipv4), ("-6", ipv6)):
-        other.ip(version, "route", "add", "default", "via", way.split("/")[0])
+    for version, path in (("-4", ipv4), ("-6", ipv6)):
+        other.ip(version, "route", "add", "default", "via", path.split("/")[0])
 
 
 def _add_address(netns: Netns, link: str, ipv4: str, ipv6: str) -> None:

@@ -106,7 +106,7 @@ def known(peers: list[OverlayPeer]) -> tuple[set[tuple[str, str]], set[tuple[str
     )
 
 
-def ways(host: Netns, family: str) -> dict[int, tuple[int, str]]:
+def paths(host: Netns, family: str) -> dict[int, tuple[int, str]]:
     """Of each mark with a rule of ours its table and where that leads."""
     found: dict[int, tuple[int, str]] = {}
     routes = {route["table"]: route for route in host.read(family, "route", "show", "table", "all", "proto", "30")}
@@ -241,8 +241,8 @@ async def test_a_thousand_peers_and_their_marks_are_as_exact_as_one(node: Host, 
     assert (len(changes.entry_puts), len(changes.neighbour_puts)) == (1000, 2000)
     assert (forwarding(node.netns), neighbours(node.netns)) == known(wanted)
     await overlay.sync_marks({mark_of(number): tunnel_addresses(number) for number in numbers})
-    assert ways(node.netns, "-4") == expected_ways(numbers, 4)
-    assert ways(node.netns, "-6") == expected_ways(numbers, 6)
+    assert paths(node.netns, "-4") == expected_ways(numbers, 4)
+    assert paths(node.netns, "-6") == expected_ways(numbers, 6)
     fewer = await overlay.sync_peers(wanted[1:])
     assert (len(fewer.entry_deletes), len(fewer.neighbour_deletes), len(fewer.entry_puts)) == (1, 2, 0)
     less = await overlay.sync_marks({mark_of(number): tunnel_addresses(number) for number in numbers[1:]})
@@ -292,7 +292,7 @@ async def test_marks_converge_and_others_rules_and_routes_stay(node: Host, overl
         wanted = {mark_of(number): tunnel_addresses(number) for number in numbers}
         await overlay.sync_marks(wanted)
         for family in (4, 6):
-            assert ways(node.netns, f"-{family}") == expected_ways(numbers, family)
+            assert paths(node.netns, f"-{family}") == expected_ways(numbers, family)
         assert not await overlay.sync_marks(wanted)
     tables = {route["table"] for route in node.netns.read("route", "show", "table", "all", "proto", "30")}
     assert tables == {str(mark_of(number)) for number in numbers}, "no table without a rule"

@@ -34,9 +34,9 @@ from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.errors import ApiError, ConflictError, NotFoundError, UnavailableError
 from coil.kube.lease_lock import LEASES, Lease
 from coil.reconcile.metric import ReconcileMetrics
-from coil_egress_controller.eip.choice_index import POLICY_INDEXERS
 from coil_egress_controller.eip.controllers import EipCaches, EipControllers
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, is_endpoint
+from coil_egress_controller.eip.gateway_index import POLICY_INDEXERS
 from coil_egress_controller.eip.metric import EipCollector, EipMetrics
 from coil_egress_controller.eip.slice_reconciler import SLICE_INDEXERS
 from tests.coil.kube.memory_api import Call, Document, MemoryApi, MemoryClient, Moment

@@ -28,8 +28,11 @@ from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.store import Indexer, Store
 from coil_egress_controller.egress.controllers import EgressCaches
 from coil_egress_controller.egress.egress_reconciler import EgressReconciler, RouterCaches
-from coil_egress_controller.egress.role_binding_reconciler import RoleBindingReconciler
-from coil_egress_controller.egress.service_account_reconciler import EGRESS_INDEXERS, ServiceAccountReconciler
+from coil_egress_controller.egress.router_account import (
+    EGRESS_INDEXERS,
+    RoleBindingReconciler,
+    ServiceAccountReconciler,
+)
 from tests.coil.kube.memory_api import Document, MemoryApi, MemoryClient
 
 T = TypeVar("T", bound=HasMetadata)

@@ -11,7 +11,7 @@ from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, DEPLOYMENTS, SERVICE_ACCOUNT
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import Resource
 from coil_egress_controller.egress.controllers import EgressControllers
-from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING
+from coil_egress_controller.egress.router_account import ROUTER_BINDING
 from tests.coil_egress_controller.scene import BUDGETS, LOG, PROGRAM, Scene, run_term
 
 TURNS = 2000

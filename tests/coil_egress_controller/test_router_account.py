@@ -16,7 +16,7 @@ from coil.kube.errors import (
     NotFoundError,
 )
 from coil.reconcile.controller import DONE, RequeueAfter
-from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING, plan_subjects
+from coil_egress_controller.egress.router_account import ROUTER_BINDING, plan_subjects
 from tests.coil.kube.memory_api import Document
 from tests.coil_egress_controller.scene import Scene
 

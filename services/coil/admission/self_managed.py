@@ -15,8 +15,8 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from coil.admission.certificate import CertificateError
+from coil.admission.certificate_manager import Fetched
 from coil.admission.identity import DEFAULT_TERMS, Identity, Terms, parse_identity, plan_identity, render_identity
-from coil.admission.keeper import Fetched
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import Resource
 from coil.kube.api_client import ApiClient

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from coil.admission.ca_bundle import BundleInjector
-from coil.admission.keeper import CertificateFolder, CertificateKeeper, CertificateSource, CheckInterval
+from coil.admission.certificate_manager import CertificateFolder, CertificateManager, CertificateSource, CheckInterval
 from coil.admission.self_managed import SecretStore, SelfManagedIdentity
 from coil.admission.server import AdmissionHandler, AdmissionMetrics, ServingContext, serve_reviews
 from coil.crd.names import is_object_name
@@ -95,7 +95,7 @@ async def start_admission(
     log = process.log.bind(part="admission")
     metrics = AdmissionMetrics(process.registry)
     serving = ServingContext()
-    keeper = CertificateKeeper(
+    certificates = CertificateManager(
         _source(settings, client, at, process),
         serving=serving,
         injector=BundleInjector(client, name=at.name),
@@ -107,8 +107,8 @@ async def start_admission(
     listening = serve_reviews(settings.webhook_addr, handlers, serving=serving, metrics=metrics, log=log)
     endpoint = await process.stack.enter_async_context(listening)
     log.info("listening", address=str(endpoint))
-    process.add_readiness("admission", keeper.check)
-    process.spawn("certificates", keeper.run())
+    process.add_readiness("admission", certificates.check)
+    process.spawn("certificates", certificates.run())
 
 
 def _source(settings: AdmissionSettings, client: KubeClient, at: WebhookService, process: Process) -> CertificateSource:

@@ -108,7 +108,7 @@ def plan_client(spec: ClientSpec, uplink: Uplink, present: Collection[Route] = (
             draft.add(gateway, family)
     draft.block(spec.blocked)
     if spec.block_unclaimed:
-        draft.block(route.destination for route in present if _is_way_out(route, spec.policy))
+        draft.block(route.destination for route in present if _leads_out(route, spec.policy))
     tunnels = tuple(draft.tunnels.values())
     tunnelled = tuple(family for family in Family if any(tunnel.family is family for tunnel in tunnels))
     families = tuple(family for family in Family if any(route.family is family for route in draft.routes.values()))
@@ -145,7 +145,7 @@ def unreachable(network: IPNetwork, *, table: int, protocol: int) -> Route:
     )
 
 
-def _is_way_out(route: Route, policy: TunnelPolicy) -> bool:
+def _leads_out(route: Route, policy: TunnelPolicy) -> bool:
     """Whether it is a route of ours for a destination, not one that keeps a gateway out of its tunnel."""
     ours = route.protocol == policy.protocol and route.table in (policy.private_table, policy.public_table)
     return ours and route.type is not RouteType.THROW

@@ -21,7 +21,7 @@ from coil.eip.classification import PolicyView, classify, cluster_spans, needs_c
 from coil.eip.eip_set import ARP_EIPS, CLOSED, HERE, NODE_IPS, NODES, OPEN, RANGED, SETS, SOLICITED, WAYS
 from coil.eip.element_ledger import ElementLedger, Numbering
 from coil.eip.interval import Span, span_word
-from coil.eip.path_change import ClassWays, PathChanges, WayLog
+from coil.eip.path_change import ClassPaths, PathChanges, PathLog
 from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_word
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import Family, IPAddress, IPNetwork
@@ -68,7 +68,7 @@ class DataPlaneIndex:
         self._stale_pods: set[SourceNumber] = set()
         self._stale_ranges = False
         self._ledger = ElementLedger(ranged=RANGED)
-        self._way_log: WayLog[_ClassKey] = WayLog()
+        self._path_log: PathLog[_ClassKey] = PathLog()
         for family in Family:
             self._write_cluster(family)
 
@@ -160,7 +160,7 @@ class DataPlaneIndex:
         if there are any.
         """
         self._settle()
-        return self._way_log.take(self._class_of, self._range_class, self._cluster)
+        return self._path_log.take(self._class_of, self._range_class, self._cluster)
 
     def counts(self) -> Mapping[str, int]:
         """Elements as of the last `take_changes` or `elements`, by name of the set. O(sets)."""
@@ -227,7 +227,7 @@ class DataPlaneIndex:
         if key == former:
             return
         if former is not None:
-            self._way_log.leave(source, former)
+            self._path_log.leave(source, former)
             del self._class_of[source]
             self._leave(former)
         if key is None:
@@ -279,7 +279,7 @@ class DataPlaneIndex:
     def _forget(self, key: _ClassKey) -> None:
         self._numbering.give_back(self._classes.pop(key).word)
         self._ledger.write(key, {})
-        self._way_log.forget(key)
+        self._path_log.forget(key)
         for ref in key[1]:
             self._classes_of[ref].discard(key)
             if not self._classes_of[ref]:
@@ -293,26 +293,26 @@ class DataPlaneIndex:
         choices: dict[ElementKey, ElementValue] = {
             (word, span_word(span, family)): self._words[policy.ref] for span, policy in decided.explicit
         }
-        ways = tuple(sorted((span, self._way(policy)) for span, policy in decided.explicit))
+        paths = tuple(sorted((span, self._path(policy)) for span, policy in decided.explicit))
         if decided.default is None:
-            self._way_log.write(key, ClassWays(ways))
+            self._path_log.write(key, ClassPaths(paths))
             return {names.choices: choices}
-        self._way_log.write(key, ClassWays(ways, self._way(decided.default)))
+        self._path_log.write(key, ClassPaths(paths, self._path(decided.default)))
         return {names.choices: choices, names.default_choices: {word: self._words[decided.default.ref]}}
 
     def _policy_elements(self, policy: PolicyView, word: str) -> dict[SetName, dict[ElementKey, ElementValue]]:
-        way = self._way(policy)
-        found: dict[SetName, dict[ElementKey, ElementValue]] = {WAYS: {word: way}} if way != OPEN else {}
-        if way == HERE and policy.eip is None:
+        path = self._path(policy)
+        found: dict[SetName, dict[ElementKey, ElementValue]] = {WAYS: {word: path}} if path != OPEN else {}
+        if path == HERE and policy.eip is None:
             found[NODE_IPS] = {word: None}
-        elif way == HERE:
+        elif path == HERE:
             addresses = {family: policy.address(family) for family in Family}
             found |= {
                 SETS[family].eips: {word: str(address)} for family, address in addresses.items() if address is not None
             }
         return found
 
-    def _way(self, policy: PolicyView) -> int:
+    def _path(self, policy: PolicyView) -> int:
         if policy.node is not None:
             if policy.node == self._own:
                 return HERE

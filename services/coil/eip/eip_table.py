@@ -189,10 +189,10 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         sets=packet_sets(),
         chains=(
             *_judgement(out_of_tunnel),
-            _way_chain(),
+            _path_chain(),
             *(_destination_chain(family) for family in Family),
             *(chain for family in Family for chain in _source_chains(family)),
-            *(prerouting, forward, postrouting, guard, _nudge_chain(), _input_chain(), _output_chain()),
+            *(prerouting, forward, postrouting, guard, _probe_chain(), _input_chain(), _output_chain()),
         ),
     )
 
@@ -236,7 +236,7 @@ def _judgement(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
     return arrival, here, decided, undecided
 
 
-def _way_chain() -> RegularChain:
+def _path_chain() -> RegularChain:
     """By the policy."""
     return RegularChain(
         name="way",
@@ -346,7 +346,7 @@ def _output_chain() -> NftChain:
     )
 
 
-def _nudge_chain() -> NftChain:
+def _probe_chain() -> NftChain:
     """What the node says to a pod in the name of a server. Conntrack would take it for the server's, or, where it is to
     learn of the connection from the pod's answer, for the beginning of one the other way round.
     """

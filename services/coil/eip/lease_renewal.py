@@ -2,7 +2,7 @@
 
 Place in the flow: `coil_egress_agent.eip.lease_renewer` reads and writes the Lease and tells the time; this module
 decides. The proof of the fence (tests/coil/eip/test_fence_property.py) runs the same class among lost answers, stale
-caches and clocks of different speed. What the controller does at the same time is in `coil.eip.lease_expiry`.
+caches and clocks of different speed. What the controller does at the same time is in `coil.eip.gateway_lease`.
 
 Invariants:
 * Only an acknowledged write extends the time, and it counts from when it was *sent*. An answer that arrives after its

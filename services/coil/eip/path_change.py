@@ -37,7 +37,7 @@ class Remedy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassWays:
+class ClassPaths:
     """The ways of one class, as marks: of ranges of destinations, sorted and disjoint, and of all others that are not
     the cluster's; None where its packets are left alone.
     """
@@ -52,44 +52,44 @@ class PathChanges:
     (sorted and disjoint) hold for sources that are not named.
     """
 
-    sources: Mapping[SourceNumber, ClassWays | None] = field(default_factory=dict)
-    ranges: Mapping[Family, Sequence[tuple[Span, ClassWays]]] = field(default_factory=dict)
+    sources: Mapping[SourceNumber, ClassPaths | None] = field(default_factory=dict)
+    ranges: Mapping[Family, Sequence[tuple[Span, ClassPaths]]] = field(default_factory=dict)
     cluster: Mapping[Family, Sequence[Span]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return any(ways is not None for ways in self.sources.values()) or any(self.ranges.values())
+        return any(paths is not None for paths in self.sources.values()) or any(self.ranges.values())
 
     def concerns(self, source: IPAddress) -> bool:
         """Whether its ways have changed. Quick, as it is asked of every connection of the node."""
-        return self._ways(source) is not None
+        return self._paths(source) is not None
 
     def remedy(self, flow: Flow) -> Remedy:
         """What the connection needs now, if the ways of its source have changed.
 
         What came through the tunnel is the business of the node that it came from.
         """
-        way = None if is_node_mark(flow.mark) else self.way(flow.source.address, flow.target.address)
-        if way is None or not is_node_mark(way) or way == CLOSED:
+        path = None if is_node_mark(flow.mark) else self.path(flow.source.address, flow.target.address)
+        if path is None or not is_node_mark(path) or path == CLOSED:
             return Remedy.NONE
-        fits = (flow.seen.address == flow.source.address) is (way != HERE)
+        fits = (flow.seen.address == flow.source.address) is (path != HERE)
         speaks = flow.protocol == TCP and flow.established
         if fits:
             return Remedy.PROBE if speaks else Remedy.NONE
         return Remedy.BOTH if speaks else Remedy.FORGET
 
-    def way(self, source: IPAddress, destination: IPAddress) -> int | None:
+    def path(self, source: IPAddress, destination: IPAddress) -> int | None:
         """The mark of what goes from there to there; None if the ways of the source have not changed, or if such a
         packet is left alone.
         """
-        ways = self._ways(source)
-        if ways is None:
+        paths = self._paths(source)
+        if paths is None:
             return None
         number = int(destination)
-        if (explicit := _find(ways.explicit, number)) is not None:
+        if (explicit := _find(paths.explicit, number)) is not None:
             return explicit
-        return None if _is_in(self.cluster.get(Family.of(source), ()), number) else ways.default
+        return None if _is_in(self.cluster.get(Family.of(source), ()), number) else paths.default
 
-    def _ways(self, source: IPAddress) -> ClassWays | None:
+    def _paths(self, source: IPAddress) -> ClassPaths | None:
         number = source_number(source)
         if number in self.sources:
             return self.sources[number]
@@ -97,32 +97,32 @@ class PathChanges:
         return _find(ranges, int(source)) if ranges else None
 
 
-class WayLog(Generic[K]):
+class PathLog(Generic[K]):
     """Writes down the ways of classes, and which sources they are of, from one `take` to the next. At the first one
     everything has moved, as nobody knows what was before.
     """
 
     def __init__(self) -> None:
-        self._ways: dict[K, ClassWays] = {}
+        self._paths: dict[K, ClassPaths] = {}
         self._moved: set[K] = set()
-        self._former: dict[SourceNumber, ClassWays] = {}
+        self._former: dict[SourceNumber, ClassPaths] = {}
         self._begun = False
 
-    def write(self, key: K, ways: ClassWays) -> None:
+    def write(self, key: K, paths: ClassPaths) -> None:
         """The ways of a class, from now on."""
-        if self._ways.get(key) != ways if key in self._ways else not self._begun:
+        if self._paths.get(key) != paths if key in self._paths else not self._begun:
             self._moved.add(key)
-        self._ways[key] = ways
+        self._paths[key] = paths
 
     def forget(self, key: K) -> None:
         """Nobody is of that class any more."""
-        self._ways.pop(key, None)
+        self._paths.pop(key, None)
         self._moved.discard(key)
 
     def leave(self, source: SourceNumber, key: K) -> None:
         """The source was of that class, whose ways are still those of then."""
-        if key in self._ways:
-            self._former.setdefault(source, self._ways[key])
+        if key in self._paths:
+            self._former.setdefault(source, self._paths[key])
 
     def take(
         self,
@@ -133,19 +133,19 @@ class WayLog(Generic[K]):
         """What has changed since the last call. `sources` and `ranges` are all there are, with their classes."""
         moved, self._moved, self._begun = self._moved, set(), True
         former, self._former = self._former, {}
-        found: dict[SourceNumber, ClassWays | None] = {}
-        for source, ways in former.items():
-            if source in sources and self._ways[sources[source]] != ways:
-                found[source] = self._ways[sources[source]]
+        found: dict[SourceNumber, ClassPaths | None] = {}
+        for source, paths in former.items():
+            if source in sources and self._paths[sources[source]] != paths:
+                found[source] = self._paths[sources[source]]
         moved_ranges = {
-            family: tuple(sorted((span, self._ways[key]) for span, key in spans.items() if key in moved))
+            family: tuple(sorted((span, self._paths[key]) for span, key in spans.items() if key in moved))
             for family, spans in ranges.items()
         }
         if moved:
             any_range = any(moved_ranges.values())
             for source, key in sources.items():
                 if key in moved:
-                    found[source] = self._ways[key]
+                    found[source] = self._paths[key]
                 elif any_range:
                     found.setdefault(source, None)
         return PathChanges(

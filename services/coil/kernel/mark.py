@@ -58,7 +58,7 @@ class MarkPlan:
         return tuple(MarkGate(family) for family in Family if family in families)
 
 
-def plan_marks(device: LinkName, ways: Mapping[int, Collection[IPAddress]]) -> MarkPlan:
+def plan_marks(device: LinkName, paths: Mapping[int, Collection[IPAddress]]) -> MarkPlan:
     """For each mark the addresses, at most one of a family, that its packets are sent to over the link.
 
     In a family without an address the mark has no rule. Raises ValueError for what is no node's mark, and for two
@@ -66,7 +66,7 @@ def plan_marks(device: LinkName, ways: Mapping[int, Collection[IPAddress]]) -> M
     """
     rules: list[Rule] = []
     routes: list[Route] = []
-    for mark, gateways in sorted(ways.items()):
+    for mark, gateways in sorted(paths.items()):
         if mark & ~0xFFFFFFFF or mark & NODE_MARK_MASK != NODE_MARK or mark == NODE_MARK:
             raise ValueError(f"{mark:#x} is no node's mark")
         families = [Family.of(gateway) for gateway in gateways]

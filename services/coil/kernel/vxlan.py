@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeVar
 
-from coil.kernel.address import Neighbour
 from coil.kernel.family import Family, IPAddress, IPInterface
-from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.link import LinkName, MacAddress, Neighbour
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ and bringing it in line.
                    removal     deletes links, many at once
 
     objects        link, address, neighbour, route, rule, tunnel, fou, vxlan, sysctl, namespace, kernel_module
-    combinations   attachment (one pod's veth), peer_namespace (the two ends of a veth), mark (ways into the mesh),
-                   eip_link (floating addresses), announcement (on which links they are), readiness
+    combinations   attachment (one pod's veth), peer_namespace (the two ends of a veth), eip_link
+                   (floating addresses), announcement (on which links they are), readiness
 
     below          connection (one socket: batches and dumps), wire (headers, attributes, requests), worker (threads)
 

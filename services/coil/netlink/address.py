@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Final
 
-from coil.kernel.address import Address
 from coil.kernel.family import Family, IPAddress, IPInterface, IPNetwork
-from coil.kernel.link import Link, LinkName
+from coil.kernel.link import Address, Link, LinkName
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import read_links

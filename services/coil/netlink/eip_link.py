@@ -15,9 +15,8 @@ from collections.abc import Collection, Iterable
 from ipaddress import IPv6Address, ip_interface
 from typing import Final
 
-from coil.kernel.address import Address, NeighbourProxy
 from coil.kernel.family import Family, IPAddress, IPInterface
-from coil.kernel.link import Link, LinkName, LinkState, ParentLink, Sysctl, select_announcers
+from coil.kernel.link import Address, Link, LinkName, LinkState, NeighbourProxy, ParentLink, Sysctl, select_announcers
 from coil.kernel.mark import MARK_PROTOCOL
 from coil.netlink.address import AddressChanges, dump_addresses, new_host_address, parse_address, sync_addresses
 from coil.netlink.connection import Connection

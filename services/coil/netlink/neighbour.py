@@ -9,9 +9,8 @@ import struct
 from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 
-from coil.kernel.address import Neighbour, NeighbourProxy
 from coil.kernel.family import Family
-from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.link import LinkName, MacAddress, Neighbour, NeighbourProxy
 from coil.kernel.vxlan import ForwardingEntry
 from coil.netlink.wire import (
     NLM_F_CREATE,

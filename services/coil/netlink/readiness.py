@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from coil.kernel.address import Address
-from coil.kernel.link import LinkName
+from coil.kernel.link import Address, LinkName
 from coil.kernel.route import RouteType
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError

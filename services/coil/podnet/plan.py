@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_interface, ip_network
 from typing import TypeAlias
 
-from coil.kernel.address import Address, Neighbour
 from coil.kernel.family import Family, IPAddress, IPInterface
-from coil.kernel.link import LinkName, MacAddress, Sysctl, forwarding_sysctls
+from coil.kernel.link import Address, LinkName, MacAddress, Neighbour, Sysctl, forwarding_sysctls
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteProtocol, RouteTable, link_scope
 from coil.kernel.rule import Rule
 from coil.podnet.host_link import PodAlias, derive_mac, render_alias

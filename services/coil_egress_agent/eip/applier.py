@@ -35,8 +35,7 @@ from coil_egress_agent.eip.eip_device import RETRY_BACKOFF, EipDevice
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded, sentence
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.lease_renewer import LeaseDemand, LeaseRenewer
-from coil_egress_agent.eip.mesh import plan_marks, plan_peers
-from coil_egress_agent.eip.mesh_sync import MeshSync
+from coil_egress_agent.eip.mesh import MeshSync, plan_marks, plan_peers
 from coil_egress_agent.eip.metric import NodeMetrics, Operation
 from coil_egress_agent.eip.node_assignment import LeaseState, NodeAssignment, carrying_nodes, plan_assignment
 

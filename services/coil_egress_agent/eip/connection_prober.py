@@ -81,13 +81,13 @@ class ConnectionProber:
                 except TimeoutError:
                     pass
             else:
-                await self._nudge()
+                await self._probe()
 
     async def _begin(self, moved: Sequence[PathChanges]) -> None:
         """Look at the connections, forget what does not fit, and plan the probes."""
         try:
             flows, more = await bounded(
-                self._flows.read(lambda source: any(ways.concerns(source) for ways in moved), LIMIT)
+                self._flows.read(lambda source: any(paths.concerns(source) for paths in moved), LIMIT)
             )
             remedies = [(flow, _remedy(moved, flow)) for flow in flows]
             unfit = [flow for flow, remedy in remedies if remedy in {Remedy.FORGET, Remedy.BOTH}]
@@ -111,7 +111,7 @@ class ConnectionProber:
         for moment in MOMENTS if probed else ():
             heapq.heappush(self._due, (now + moment, self._count))
 
-    async def _nudge(self) -> None:
+    async def _probe(self) -> None:
         """Those whose moment has come."""
         now = self._clock()
         moves: set[int] = set()
@@ -132,4 +132,4 @@ class ConnectionProber:
 
 def _remedy(moved: Sequence[PathChanges], flow: Flow) -> Remedy:
     """By the latest of the moves that concern it."""
-    return next((ways.remedy(flow) for ways in moved if ways.concerns(flow.source.address)), Remedy.NONE)
+    return next((paths.remedy(flow) for paths in moved if paths.concerns(flow.source.address)), Remedy.NONE)

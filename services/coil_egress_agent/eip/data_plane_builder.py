@@ -20,7 +20,7 @@ from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.nft_element import ElementChanges
 from coil_egress_agent.eip.change_tracker import Snapshot, source_nodes
-from coil_egress_agent.eip.node_assignment import LeaseState, Way, parse_address, plan_ways
+from coil_egress_agent.eip.node_assignment import EgressPath, LeaseState, parse_address, plan_paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class DataPlaneBuilder:
             self.index.set_cluster(self._cluster(snapshot.tunnels))
         self.index.set_peers(tuple(peers))
         gateways = {gateway.metadata.name: gateway for gateway in snapshot.gateways}
-        views = self._views(gateways, plan_ways(snapshot.gateways, lease))
+        views = self._views(gateways, plan_paths(snapshot.gateways, lease))
         self.index.set_policies(views)
         for ref, slices in snapshot.slices.items():
             sources = source_nodes(slices)
@@ -97,7 +97,9 @@ class DataPlaneBuilder:
                 )
             self._statements[ref] = statement
 
-    def _views(self, gateways: Mapping[str, EgressGateway], ways: Mapping[PolicyRef, Way]) -> tuple[PolicyView, ...]:
+    def _views(
+        self, gateways: Mapping[str, EgressGateway], paths: Mapping[PolicyRef, EgressPath]
+    ) -> tuple[PolicyView, ...]:
         views = []
         for policy in self._policies:
             ref = _ref(policy)
@@ -107,18 +109,18 @@ class DataPlaneBuilder:
                 continue
             name = policy.status.egress_gateway_name or policy.spec.egress_gateway_name
             gateway = gateways.get(name)
-            way = ways.get(ref)
+            path = paths.get(ref)
             views.append(
                 PolicyView(
                     ref=ref,
                     priority=policy.spec.priority,
                     destinations=statement.destinations,
                     pod_subnets=statement.pod_subnets,
-                    eip=_eip(way) if way is not None else wished_eip(policy, gateway),
-                    node=way.node if way is not None else None,
-                    given=way.given if way is not None else None,
+                    eip=_eip(path) if path is not None else wished_eip(policy, gateway),
+                    node=path.node if path is not None else None,
+                    given=path.given if path is not None else None,
                     # Between two nodes nothing leaks: connections that once left otherwise would stay that way.
-                    fail_open=way is None and gateway is not None and gateway.spec.fail_policy == FailPolicy.OPEN,
+                    fail_open=path is None and gateway is not None and gateway.spec.fail_policy == FailPolicy.OPEN,
                 )
             )
         return tuple(views)
@@ -179,8 +181,8 @@ def parse_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:
     return tuple(found)
 
 
-def _eip(way: Way) -> Eip | None:
-    return None if way.ipv4 is None and way.ipv6 is None else Eip(way.ipv4, way.ipv6)
+def _eip(path: EgressPath) -> Eip | None:
+    return None if path.ipv4 is None and path.ipv6 is None else Eip(path.ipv4, path.ipv6)
 
 
 def _ref(policy: EgressGatewayPolicy) -> PolicyRef:

@@ -60,7 +60,7 @@ class Overlay(Protocol):
         """These and no others."""
         ...
 
-    async def sync_marks(self, ways: Mapping[int, Collection[IPAddress]], /) -> object:
+    async def sync_marks(self, paths: Mapping[int, Collection[IPAddress]], /) -> object:
         """Packets with a mark go to its tunnel addresses; these marks and no others."""
         ...
 

@@ -44,8 +44,7 @@ from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.kernel_tables import KernelTables
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
-from coil_egress_agent.eip.mesh import DEVICE
-from coil_egress_agent.eip.mesh_sync import MeshSync
+from coil_egress_agent.eip.mesh import DEVICE, MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
 from coil_egress_agent.eip.settings import Settings
 from coil_egress_agent.eip.tunnel_report import TunnelReporter

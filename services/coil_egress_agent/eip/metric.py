@@ -81,7 +81,7 @@ class ProbeMetrics:
     """One per registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._nudges = Counter(
+        self._probes = Counter(
             "coil_egress_eip_nudges",
             "Times that a pod was made to send on a connection whose path has changed.",
             registry=registry,
@@ -96,7 +96,7 @@ class ProbeMetrics:
         )
 
     def count_probes(self, number: int) -> None:
-        self._nudges.inc(number)
+        self._probes.inc(number)
 
     def count_forgotten(self, number: int) -> None:
         self._forgotten.inc(number)

@@ -15,7 +15,7 @@ from coil.kernel.family import IPAddress
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class EgressPath:
     """How a policy's traffic leaves the cluster. `node` None: not at all at the moment, `moving` says that this is
     because its address is between two nodes, or not yet with the one that it is `given` to. An entry without addresses
     (useNodeIP) has none here.
@@ -84,13 +84,13 @@ def plan_assignment(
     )
 
 
-def plan_ways(gateways: Iterable[EgressGateway], lease: LeaseState) -> dict[PolicyRef, Way]:
+def plan_paths(gateways: Iterable[EgressGateway], lease: LeaseState) -> dict[PolicyRef, EgressPath]:
     """The way of every policy that some status names. One that has come counts before one that leaves.
 
     What a status gives to the node without that it may carry it is on the way: its traffic must not leave with the
     node's own address.
     """
-    ways: dict[PolicyRef, Way] = {}
+    paths: dict[PolicyRef, EgressPath] = {}
     for gateway in gateways:
         for listed in gateway.status.node_list:
             counts = listed.name != lease.node or lease.carries(gateway, listed)
@@ -99,11 +99,11 @@ def plan_ways(gateways: Iterable[EgressGateway], lease: LeaseState) -> dict[Poli
                 ipv4, ipv6 = _pair(eip)
                 node = NodeName(listed.name)
                 given = None if stays or eip.leaving else node
-                way = Way(node if stays else None, ipv4, ipv6, moving=not stays, given=given)
+                path = EgressPath(node if stays else None, ipv4, ipv6, moving=not stays, given=given)
                 for policy in eip.policies:
-                    if stays or policy not in ways:
-                        ways[policy] = way
-    return ways
+                    if stays or policy not in paths:
+                        paths[policy] = path
+    return paths
 
 
 def carrying_nodes(gateways: Iterable[EgressGateway]) -> frozenset[NodeName]:

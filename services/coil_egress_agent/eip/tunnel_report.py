@@ -18,7 +18,6 @@ from coil.kernel.link import ParentLink
 from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff
 from coil.runtime.log import describe_error
-from coil_egress_agent.eip.mesh import parent_texts
 
 RETRY_BACKOFF: Final = Backoff(base=0.2, cap=30.0)
 CALL_SECONDS: Final = 10.0
@@ -39,6 +38,15 @@ class MeshReport:
 
     working: bool
     parent: ParentLink | None = None
+
+
+def parent_texts(parent: ParentLink) -> Mapping[str, str]:
+    """`status.tunnel.parent` as it is written."""
+    texts = {"name": str(parent.name), "ipv4": "", "ipv6": ""}
+    for interface in parent.interfaces:
+        key = f"ipv{interface.version}"
+        texts[key] = texts[key] or str(interface)
+    return texts
 
 
 def plan_report(tunnel: EgressTunnel, report: MeshReport, *, now: datetime) -> dict[str, Any] | None:

@@ -26,8 +26,12 @@ from coil.manager.term import Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.event_recorder import Recorder
 from coil_egress_controller.egress.egress_reconciler import EgressReconciler, RouterCaches
-from coil_egress_controller.egress.role_binding_reconciler import ROUTER_BINDING, RoleBindingReconciler
-from coil_egress_controller.egress.service_account_reconciler import EGRESS_INDEXERS, ServiceAccountReconciler
+from coil_egress_controller.egress.router_account import (
+    EGRESS_INDEXERS,
+    ROUTER_BINDING,
+    RoleBindingReconciler,
+    ServiceAccountReconciler,
+)
 
 _BINDING: Final = f"metadata.name={ROUTER_BINDING}"
 

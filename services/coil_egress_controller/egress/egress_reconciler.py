@@ -43,7 +43,7 @@ from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coil_egress_controller.egress.owned_object import NameTakenError, OwnedObjects
-from coil_egress_controller.egress.service_account_reconciler import ServiceAccountReconciler
+from coil_egress_controller.egress.router_account import ServiceAccountReconciler
 
 WORKERS = 4
 TAKEN_SECONDS = 30.0

@@ -29,15 +29,14 @@ from coil.manager.manager import Manager
 from coil.manager.term import Channel, Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.event_recorder import Recorder
-from coil_egress_controller.eip.choice_index import POLICY_INDEXERS, ChoiceIndex
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, EndpointIndex, is_endpoint
+from coil_egress_controller.eip.gateway_index import POLICY_INDEXERS, ChoiceIndex, SelectionIndex
 from coil_egress_controller.eip.gateway_reconciler import GatewayDecision, GatewayReconciler
 from coil_egress_controller.eip.lease_monitor import LeaseMonitor
 from coil_egress_controller.eip.metric import EipMetrics
 from coil_egress_controller.eip.node_fact import NodeFactSource
 from coil_egress_controller.eip.own_write import OwnWrites
 from coil_egress_controller.eip.policy_status_reconciler import PolicyStatusReconciler
-from coil_egress_controller.eip.selection_index import SelectionIndex
 from coil_egress_controller.eip.slice_reconciler import SLICE_INDEXERS, SliceReconciler
 from coil_egress_controller.eip.tunnel_phase_reconciler import TunnelPhaseReconciler
 from coil_egress_controller.eip.tunnel_reconciler import TunnelReconciler
@@ -118,11 +117,11 @@ class EipControllers:
         term.subscribe(caches.policies, policies_written.observe)
         term.subscribe(caches.slices, slices_written.observe)
         term.subscribe(caches.tunnels, tunnels_written.observe)
-        strayed: Channel[str] = Channel()
+        unassigned: Channel[str] = Channel()
         decided: Channel[GatewayDecision] = Channel()
         selections = SelectionIndex(gateways=caches.gateways, nodes=caches.nodes)
         choices = ChoiceIndex(
-            gateways=caches.gateways, policies=caches.policies, namespaces=caches.namespaces, strayed=strayed
+            gateways=caches.gateways, policies=caches.policies, namespaces=caches.namespaces, unassigned=unassigned
         )
         leases = LeaseMonitor(
             client=client,
@@ -186,7 +185,7 @@ class EipControllers:
             log=log,
         )
         gateways.setup(term, caches.nodes, caches.namespaces, caches.tunnels, caches.leases, resync=self.resync)
-        policies.setup(term, decided=decided, strayed=strayed, resync=self.resync)
+        policies.setup(term, decided=decided, unassigned=unassigned, resync=self.resync)
         slices.setup(term, resync=self.resync)
         tunnels.setup(term, resync=self.resync)
         # What the gateways' controller needs, too: until that one is open, no node counts as a gateway.

@@ -20,8 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
-from coil.eip.gateway_lease import LEASE_LABELS, GatewayLease, lease_name, parse_gateway_lease
-from coil.eip.lease_expiry import Lapse, LeaseExpiry
+from coil.eip.gateway_lease import LEASE_LABELS, GatewayLease, Lapse, LeaseExpiry, lease_name, parse_gateway_lease
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from coil.kube.lease_lock import LEASES, Lease, LeaseSpec

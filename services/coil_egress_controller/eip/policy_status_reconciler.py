@@ -31,7 +31,7 @@ from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
-from coil_egress_controller.eip.choice_index import ChoiceIndex
+from coil_egress_controller.eip.gateway_index import ChoiceIndex
 from coil_egress_controller.eip.gateway_reconciler import GatewayDecision
 from coil_egress_controller.eip.own_write import OwnWrites
 
@@ -67,12 +67,12 @@ class PolicyStatusReconciler:
         self._now = now
         self._verdicts: dict[str, _Verdict] = {}
 
-    def setup(self, term: Term, *, decided: Channel[GatewayDecision], strayed: Channel[str], resync: float) -> None:
+    def setup(self, term: Term, *, decided: Channel[GatewayDecision], unassigned: Channel[str], resync: float) -> None:
         """`strayed` are the keys of policies that have lost their gateway."""
         controller = term.controller("egressgatewaypolicy", self.reconcile, workers=WORKERS)
         controller.watch(self._policies, self._changed_policies, batch_window=_BATCH_WINDOW)
         controller.watch_channel(decided, self._decided_policies)
-        controller.watch_channel(strayed, lambda policy: [policy], batch_window=_BATCH_WINDOW)
+        controller.watch_channel(unassigned, lambda policy: [policy], batch_window=_BATCH_WINDOW)
         controller.resync(lambda: [object_key(policy.metadata) for policy in self._policies.items()], every=resync)
 
     def _decided_policies(self, decision: GatewayDecision) -> Iterable[str]:

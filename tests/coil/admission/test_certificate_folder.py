@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coil.admission.certificate import CertificateError, KeyPair, issue_authority, issue_server
-from coil.admission.keeper import CertificateFolder
+from coil.admission.certificate_manager import CertificateFolder
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 AUTHORITY = issue_authority("test", now=NOW, life=timedelta(days=9))

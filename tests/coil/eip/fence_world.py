@@ -1,6 +1,6 @@
 """A cluster in miniature for the fence: an API server, agents on nodes, controllers, clocks, and messages in between.
 
-The decisions are the real ones: `lease_renewal`, which the node's agent runs on, `lease_expiry`, `placement` and
+The decisions are the real ones: `lease_renewal`, which the node's agent runs on, `gateway_lease`, `placement` and
 `gateway_status`. All else is the worst that can happen around them: clocks run at different speeds, requests come late
 or never, answers get lost, caches lag, processes die and restart, and two controllers believe to be the leader at once.
 
@@ -22,12 +22,13 @@ from coil.eip.gateway_lease import (
     FENCE,
     MARGIN,
     GatewayLease,
+    Lapse,
+    LeaseExpiry,
     lease_name,
     parse_gateway_lease,
     render_annotations,
 )
 from coil.eip.gateway_status import NodeFacts, as_listed, former_of, plan_policy_status, plan_status
-from coil.eip.lease_expiry import Lapse, LeaseExpiry
 from coil.eip.lease_renewal import LeaseRenewal, holding, known_term
 from coil.eip.placement import Placement, place
 

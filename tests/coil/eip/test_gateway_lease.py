@@ -12,11 +12,11 @@ from coil.eip.gateway_lease import (
     ANNOTATION_FENCE,
     UNKNOWN_FENCE,
     GatewayLease,
+    LeaseExpiry,
     lease_name,
     parse_gateway_lease,
     render_annotations,
 )
-from coil.eip.lease_expiry import LeaseExpiry
 from coil.eip.lease_renewal import LeaseRenewal, claim_term, holding, known_term, merge_applied
 
 A = NodeName("a")

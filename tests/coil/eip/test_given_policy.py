@@ -33,8 +33,8 @@ def book_with(policy: PolicyView) -> DataPlaneIndex:
 
 def test_a_lapse_changes_only_the_way() -> None:
     book = book_with(view(OWN, None))
-    [(word, way)] = book.elements()[WAYS].items()
-    assert way == HERE
+    [(word, path)] = book.elements()[WAYS].items()
+    assert path == HERE
     book.set_policy(view(None, OWN))
     assert book.elements()[WAYS] == {word: CLOSED}
     assert len(book.take_changes()) <= 3

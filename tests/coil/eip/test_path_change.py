@@ -69,7 +69,7 @@ def test_at_first_everything_has_moved() -> None:
     book.set_own(OWN)
     book.set_policies([view(OWN)])
     book.set_sources(REF, {POD: OWN})
-    assert book.take_moves().way(POD, SERVER) == HERE
+    assert book.take_moves().path(POD, SERVER) == HERE
     assert not book.take_moves()
 
 
@@ -78,9 +78,9 @@ def test_a_policy_that_goes_to_another_node(book: DataPlaneIndex) -> None:
     book.set_policies([view(FAR)])
     moved = book.take_moves()
     assert moved
-    assert moved.way(POD, SERVER) == MARKS[FAR]
-    assert moved.way(POD, ip_address("10.9.9.9")) is None
-    assert moved.way(OTHER_POD, SERVER) is None
+    assert moved.path(POD, SERVER) == MARKS[FAR]
+    assert moved.path(POD, ip_address("10.9.9.9")) is None
+    assert moved.path(OTHER_POD, SERVER) is None
     assert not book.take_moves()
 
 
@@ -101,9 +101,9 @@ def test_a_pod_that_changes_its_class(book: DataPlaneIndex) -> None:
     book.set_sources(OTHER_REF, {POD: OWN})
     assert not book.take_moves()
     book.set_policies([view(), view(FAR, ref=OTHER_REF, priority=200)])
-    assert book.take_moves().way(POD, SERVER) == MARKS[FAR]
+    assert book.take_moves().path(POD, SERVER) == MARKS[FAR]
     book.set_sources(OTHER_REF, {})
-    assert book.take_moves().way(POD, SERVER) == MARKS[NEAR]
+    assert book.take_moves().path(POD, SERVER) == MARKS[NEAR]
 
 
 def test_narrowed_destinations(book: DataPlaneIndex) -> None:
@@ -113,9 +113,9 @@ def test_narrowed_destinations(book: DataPlaneIndex) -> None:
     book.take_moves()
     book.set_policies([view(), replace(narrow, node=OWN)])
     moved = book.take_moves()
-    assert moved.way(POD, SERVER) == HERE
+    assert moved.path(POD, SERVER) == HERE
     # The others go where they went: probed for nothing, which is harmless.
-    assert moved.way(POD, ip_address("203.0.113.16")) == MARKS[NEAR]
+    assert moved.path(POD, ip_address("203.0.113.16")) == MARKS[NEAR]
 
 
 def test_ranges_of_sources(book: DataPlaneIndex) -> None:
@@ -124,11 +124,11 @@ def test_ranges_of_sources(book: DataPlaneIndex) -> None:
     book.take_moves()
     book.set_policies([view(), replace(ranged, node=FAR)])
     moved = book.take_moves()
-    assert moved.way(OTHER_POD, SERVER) == MARKS[FAR]
-    assert moved.way(ip_address("10.3.0.255"), SERVER) == MARKS[FAR]
-    assert moved.way(ip_address("10.2.0.1"), SERVER) is None
+    assert moved.path(OTHER_POD, SERVER) == MARKS[FAR]
+    assert moved.path(ip_address("10.3.0.255"), SERVER) == MARKS[FAR]
+    assert moved.path(ip_address("10.2.0.1"), SERVER) is None
     # A pod that is named is of its own class, whose other policy counts.
-    assert moved.way(POD, SERVER) is None
+    assert moved.path(POD, SERVER) is None
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_remedies(book: DataPlaneIndex, node: NodeName | None, connection: Flow,
     book.set_policies([view(node)])
     moved = book.take_moves()
     assert moved.concerns(POD)
-    assert moved.way(POD, SERVER) == {FAR: MARKS[FAR], OWN: HERE, None: CLOSED}[node]
+    assert moved.path(POD, SERVER) == {FAR: MARKS[FAR], OWN: HERE, None: CLOSED}[node]
     assert moved.remedy(connection) is remedy
 
 

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.kernel.address import Neighbour
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.link import LinkName, MacAddress, Neighbour
 from coil.kernel.vxlan import (
     ForwardingEntry,
     OverlayPeer,

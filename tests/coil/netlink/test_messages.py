@@ -9,9 +9,8 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from coil.kernel.address import Address, Neighbour
 from coil.kernel.family import Family, IPAddress, IPInterface
-from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.link import Address, LinkName, MacAddress, Neighbour
 from coil.kernel.route import Route, RouteScope
 from coil.netlink.address import (
     delete_address,

@@ -5,9 +5,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 import pytest
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 
-from coil.kernel.address import Neighbour, NeighbourProxy
 from coil.kernel.family import Family
-from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.link import LinkName, MacAddress, Neighbour, NeighbourProxy
 from coil.kernel.vxlan import ForwardingEntry
 from coil.netlink.neighbour import (
     delete_forwarding,

@@ -10,9 +10,8 @@ from ipaddress import ip_interface
 
 import pytest
 
-from coil.kernel.address import Address
 from coil.kernel.family import Family
-from coil.kernel.link import LinkName
+from coil.kernel.link import Address, LinkName
 from coil.kernel.rule import Rule
 from coil.netlink.address import delete_address, new_address
 from coil.netlink.link import new_virtual_link

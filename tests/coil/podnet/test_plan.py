@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.kernel.address import Address, Neighbour
 from coil.kernel.family import Family
-from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.link import Address, LinkName, Neighbour, Sysctl
 from coil.kernel.route import Route
 from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import (

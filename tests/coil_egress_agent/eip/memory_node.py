@@ -83,10 +83,10 @@ class MemoryOverlay:
             self.peers = tuple(peers)
             return None
 
-    async def sync_marks(self, ways: Mapping[int, Collection[IPAddress]]) -> object:
+    async def sync_marks(self, paths: Mapping[int, Collection[IPAddress]]) -> object:
         async with self._mesh:
-            await self._journal.enter("marks", sorted(ways))
-            self.marks = {mark: tuple(addresses) for mark, addresses in ways.items()}
+            await self._journal.enter("marks", sorted(paths))
+            self.marks = {mark: tuple(addresses) for mark, addresses in paths.items()}
             return None
 
     async def ensure_eip_device(self) -> None:

@@ -42,7 +42,7 @@ from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
-from coil_egress_agent.eip.mesh_sync import MeshSync
+from coil_egress_agent.eip.mesh import MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
 from coil_egress_agent.eip.tunnel_report import TunnelReporter
 from tests.coil_egress_agent.eip.memory_lease import MemoryLease

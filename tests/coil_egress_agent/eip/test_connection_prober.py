@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from coil.eip.eip_set import HERE
-from coil.eip.path_change import ClassWays, PathChanges
+from coil.eip.path_change import ClassPaths, PathChanges
 from coil.eip.source_index import source_number
 from coil.kernel.flow import TCP, Endpoint, Flow
 from coil_egress_agent.eip import connection_prober
@@ -32,8 +32,8 @@ def flow(pod: str, *, port: int = 1000, translated: bool = False) -> Flow:
     return Flow(protocol=TCP, source=source, destination=SERVER, target=SERVER, seen=seen, established=True)
 
 
-def moved(*pods: str, way: int = WAY) -> PathChanges:
-    return PathChanges(sources={source_number(ip_address(pod)): ClassWays(default=way) for pod in pods})
+def moved(*pods: str, path: int = WAY) -> PathChanges:
+    return PathChanges(sources={source_number(ip_address(pod)): ClassPaths(default=path) for pod in pods})
 
 
 class Stage:
@@ -50,8 +50,8 @@ class Stage:
             random=lambda: next(numbers),
         )
 
-    def move(self, ways: PathChanges) -> None:
-        self.prober.expect(ways)
+    def move(self, paths: PathChanges) -> None:
+        self.prober.expect(paths)
         self.prober.go()
 
     def probed(self) -> list[tuple[float, list[Flow]]]:
@@ -120,7 +120,7 @@ async def test_the_last_of_two_moves_counts() -> None:
     async with running() as stage:
         stage.flows.flows = [flow(PODS[0], translated=True)]
         stage.prober.expect(moved(PODS[0]))
-        stage.prober.expect(moved(PODS[0], way=HERE))
+        stage.prober.expect(moved(PODS[0], path=HERE))
         stage.prober.go()
         await asyncio.sleep(0.1)
         assert stage.journal.entries[1][2] == []

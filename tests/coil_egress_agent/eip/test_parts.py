@@ -32,7 +32,7 @@ from coil_egress_agent.eip.mesh import (
     underlay_choices,
 )
 from coil_egress_agent.eip.metric import NodeMetrics
-from coil_egress_agent.eip.node_assignment import LeaseState, Way, plan_assignment, plan_ways
+from coil_egress_agent.eip.node_assignment import EgressPath, LeaseState, plan_assignment, plan_paths
 from coil_egress_agent.eip.settings import Settings
 from coil_egress_agent.eip.tunnel_report import MeshReport, plan_report
 from tests.coil_egress_agent.eip.memory_node import PARENT, Journal, MemoryOverlay, MemoryTables
@@ -103,27 +103,27 @@ def test_an_empty_selector_selects_nothing() -> None:
 def test_ways() -> None:
     address = IPv4Address("10.6.1.1")
 
-    def way(*nodes: object, **facts: int) -> Way | None:
-        return plan_ways([gateway(*nodes)], lease(**facts)).get(ref())  # type: ignore[arg-type]
+    def path(*nodes: object, **facts: int) -> EgressPath | None:
+        return plan_paths([gateway(*nodes)], lease(**facts)).get(ref())  # type: ignore[arg-type]
 
-    assert way() is None
-    assert way(listed("n2", eip())) == Way("n2", address)  # type: ignore[arg-type]
-    assert way(listed("n2", eip(""))) == Way("n2")  # type: ignore[arg-type]
-    assert way(listed("n1", eip())) == Way(NODE, address)
-    gone = Way(None, address, moving=True)
-    assert way(listed("n1", eip()), term=2) == Way(None, address, moving=True, given=NODE)
-    assert way(listed("n1", eip(leaving=3))) == gone
-    assert way(listed("n2", eip(leaving=3))) == gone
+    assert path() is None
+    assert path(listed("n2", eip())) == EgressPath("n2", address)  # type: ignore[arg-type]
+    assert path(listed("n2", eip(""))) == EgressPath("n2")  # type: ignore[arg-type]
+    assert path(listed("n1", eip())) == EgressPath(NODE, address)
+    gone = EgressPath(None, address, moving=True)
+    assert path(listed("n1", eip()), term=2) == EgressPath(None, address, moving=True, given=NODE)
+    assert path(listed("n1", eip(leaving=3))) == gone
+    assert path(listed("n2", eip(leaving=3))) == gone
     # The new deps counts, on whichever side it stands.
-    moved = Way("n3", IPv4Address("10.6.1.2"))  # type: ignore[arg-type]
-    assert way(listed("n2", eip(leaving=3)), listed("n3", eip("10.6.1.2"))) == moved
-    assert way(listed("n3", eip("10.6.1.2")), listed("n4", eip(leaving=3))) == moved
+    moved = EgressPath("n3", IPv4Address("10.6.1.2"))  # type: ignore[arg-type]
+    assert path(listed("n2", eip(leaving=3)), listed("n3", eip("10.6.1.2"))) == moved
+    assert path(listed("n3", eip("10.6.1.2")), listed("n4", eip(leaving=3))) == moved
 
 
 def test_a_stale_status_gives_nothing() -> None:
     stale = msgspec.structs.replace(gateway(listed("n1", eip()), revision=3), metadata=ObjectMeta(name="g", uid="u"))
-    assert plan_ways([stale], lease(u=4))[ref()].moving
-    assert not plan_ways([stale], lease(u=3))[ref()].moving
+    assert plan_paths([stale], lease(u=4))[ref()].moving
+    assert not plan_paths([stale], lease(u=3))[ref()].moving
 
 
 def test_peers_are_the_complete_tunnels_of_others() -> None:
@@ -197,19 +197,19 @@ def test_what_is_looked_up_comes_before_what_leads_to_it() -> None:
 
 
 def test_what_comes_anew_comes_with_all_else() -> None:
-    choices, ways = (SetName(TableFamily.INET, "coil-eip", name) for name in ("choice4", "way"))
-    changes = ElementChanges(anew={choices: {"x": "y"}}, adds={ways: {str(n): n for n in range(9)}})
+    choices, paths = (SetName(TableFamily.INET, "coil-eip", name) for name in ("choice4", "way"))
+    changes = ElementChanges(anew={choices: {"x": "y"}}, adds={paths: {str(n): n for n in range(9)}})
     assert list(split_changes(changes, limit=4)) == [changes]
 
 
 def test_large_additions_come_in_steps_with_classes_last() -> None:
     classes = SetName(TableFamily.INET, "coil-eip", "class4")
-    ways = SetName(TableFamily.INET, "coil-eip", "way")
-    adds = {classes: {str(n): "1:1" for n in range(7)}, ways: {str(n): n for n in range(4)}}
+    paths = SetName(TableFamily.INET, "coil-eip", "way")
+    adds = {classes: {str(n): "1:1" for n in range(7)}, paths: {str(n): n for n in range(4)}}
     steps = list(split_changes(ElementChanges(adds=adds), limit=4))  # type: ignore[arg-type]
     assert [len(step) for step in steps] == [4, 4, 3]
-    assert list(steps[0].adds) == [ways]
-    both = ElementChanges(adds=adds, deletes={ways: ("x",)})  # type: ignore[arg-type]
+    assert list(steps[0].adds) == [paths]
+    both = ElementChanges(adds=adds, deletes={paths: ("x",)})  # type: ignore[arg-type]
     assert list(split_changes(both, limit=4)) == [both]
 
 
@@ -281,15 +281,15 @@ async def test_what_was_withheld_is_not_announced_any_more() -> None:
 
 def test_sources_go_in_steps_before_all_else() -> None:
     classes = SetName(TableFamily.INET, "coil-eip", "class4")
-    ways = SetName(TableFamily.INET, "coil-eip", "way")
+    paths = SetName(TableFamily.INET, "coil-eip", "way")
     goes = tuple(str(n) for n in range(7))
     alone = ElementChanges(deletes={classes: goes})
     assert [step.deletes[classes] for step in split_changes(alone, limit=4)] == [goes[:4], goes[4:]]
-    changes = ElementChanges(deletes={classes: goes, ways: ("1:1",)}, adds={classes: {"6": "1:2"}})
+    changes = ElementChanges(deletes={classes: goes, paths: ("1:1",)}, adds={classes: {"6": "1:2"}})
     steps = list(split_changes(changes, limit=4))
     assert [dict(step.deletes) for step in steps] == [
         {classes: goes[:4]},
         {classes: goes[4:6]},
-        {classes: ("6",), ways: ("1:1",)},
+        {classes: ("6",), paths: ("1:1",)},
     ]
     assert [dict(step.adds) for step in steps] == [{}, {}, {classes: {"6": "1:2"}}]

@@ -1,13 +1,14 @@
-"""Which gateway each policy uses, updated with every change.
+"""Which gateway each policy uses, and which nodes each gateway selects, updated with every change.
 
 A policy's gateway follows from its spec, the labels of its namespace and the namespaces that the gateways allow; a
-change of any of the three may move policies from one gateway to another, and then both are reconciled.
+change of any of the three may move policies from one gateway to another, and then both are reconciled. Nodes are
+indexed because a cluster has many, and few carry EIPs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from coil.crd.builtin import Namespace
+from coil.crd.builtin import Namespace, Node
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.resource import object_key
@@ -29,7 +30,7 @@ POLICY_INDEXERS: Final[Mapping[str, Callable[[EgressGatewayPolicy], Iterable[str
 class ChoiceIndex:
     """In memory, of one term. The methods `change_…` take a cache's changes and return the gateways that have other
     policies, or policies with another spec, than before. Each policy that has no gateway now, or for another reason
-    than before, is sent to `strayed`, by key. One that is being deleted has none.
+    than before, is sent to `unassigned`, by key. One that is being deleted has none.
     """
 
     def __init__(
@@ -38,12 +39,12 @@ class ChoiceIndex:
         gateways: Cache[EgressGateway],
         policies: Cache[EgressGatewayPolicy],
         namespaces: Cache[Namespace],
-        strayed: Channel[str],
+        unassigned: Channel[str],
     ) -> None:
         self._gateway_cache = gateways
         self._policy_cache = policies
         self._namespace_cache = namespaces
-        self._strayed = strayed
+        self._unassigned = unassigned
         self._choices: dict[str, str | NoGateway] = {}
         self._policies: dict[str, set[str]] = {}
 
@@ -96,7 +97,7 @@ class ChoiceIndex:
         if isinstance(after, str):
             self._policies.setdefault(after, set()).add(key)
         elif after is not None:
-            self._strayed.send(key)
+            self._unassigned.send(key)
         return [name for name in (before, after) if isinstance(name, str)]
 
     def _choose(self, policy: EgressGatewayPolicy) -> str | NoGateway:
@@ -111,3 +112,76 @@ class ChoiceIndex:
 
 def _wanted(policy: EgressGatewayPolicy) -> tuple[object, ...]:
     return policy.metadata.uid, policy.metadata.deleting, policy.spec
+
+
+class SelectionIndex:
+    """In memory, of one term. The methods `change_…` take a cache's changes and return the gateways that are affected.
+    An empty selector selects no node: admission refuses it, so one that is stored is a mistake.
+    """
+
+    def __init__(self, *, gateways: Cache[EgressGateway], nodes: Cache[Node]) -> None:
+        self._gateways = gateways
+        self._nodes = nodes
+        self._selected: dict[str, set[str]] = {}
+
+    def nodes(self, gateway: str) -> list[str]:
+        """The names of the nodes that exist and that the gateway of that name selects."""
+        return sorted(self._selected.get(gateway, ()))
+
+    def change_gateway(self, old: EgressGateway | None, new: EgressGateway | None) -> Iterable[str]:
+        """Changes of a status alone are none."""
+        if new is None:
+            if old is not None:
+                self._selected.pop(old.metadata.name, None)
+            return
+        if old is not None and old.spec == new.spec and old.metadata.deleting == new.metadata.deleting:
+            return
+        self._selected[new.metadata.name] = {node.metadata.name for node in self._nodes.items() if _selects(new, node)}
+        yield new.metadata.name
+
+    def change_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
+        """Changes of a node's labels, or its creation or deletion."""
+        present = new or old
+        if present is None or (old is not None and new is not None and _relevant(old) == _relevant(new)):
+            return
+        name = present.metadata.name
+        for gateway in self._gateways.items():
+            selected = self._selected.setdefault(gateway.metadata.name, set())
+            before = name in selected
+            after = new is not None and _selects(gateway, new)
+            if after:
+                selected.add(name)
+            else:
+                selected.discard(name)
+            if before or after:
+                yield gateway.metadata.name
+
+    def selects(self, node: str) -> bool:
+        """Whether any gateway selects the node of that name."""
+        return any(node in selected for selected in self._selected.values())
+
+    def listed_term(self, node: str) -> int | None:
+        """The highest term for which a gateway's status lists addresses at the node; None if none does."""
+        terms = [
+            entry.term
+            for gateway in self._gateways.items()
+            for entry in gateway.status.node_list
+            if entry.name == node and any(eip.ipv4 or eip.ipv6 for eip in entry.eips)
+        ]
+        return max(terms, default=None)
+
+    def gateways(self, node: str) -> Iterable[str]:
+        """The gateways that the node of that name affects: they select it, or their status lists it."""
+        for gateway in self._gateways.items():
+            name = gateway.metadata.name
+            if node in self._selected.get(name, ()) or any(entry.name == node for entry in gateway.status.node_list):
+                yield name
+
+
+def _selects(gateway: EgressGateway, node: Node) -> bool:
+    selector = gateway.spec.node_selector.selector
+    return not selector.empty and selector.selects(node.metadata.labels)
+
+
+def _relevant(node: Node) -> tuple[object, ...]:
+    return node.metadata.uid, node.metadata.labels, node.metadata.deleting

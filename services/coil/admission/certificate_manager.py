@@ -119,7 +119,7 @@ class CheckInterval:
         return self._quiet.delay(0, self._random)
 
 
-class CertificateKeeper:
+class CertificateManager:
     """Run `run()` in one task. `now` is the wall clock, in UTC."""
 
     def __init__(

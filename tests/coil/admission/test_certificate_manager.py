@@ -1,4 +1,4 @@
-"""The keeper over days and years that take no time: what it asks, how often it wakes, and that nothing makes it spin.
+"""The certificate manager over simulated days and years: what it asks, how often it wakes, and that nothing makes it spin.
 
 The Go implementation's certificate rotation once went round and round at full speed; here each wake-up and each call
 is counted.
@@ -16,8 +16,14 @@ from prometheus_client import CollectorRegistry
 
 from coil.admission.ca_bundle import MUTATING, VALIDATING, BundleInjector
 from coil.admission.certificate import CertificateError, KeyPair, issue_authority, issue_server
+from coil.admission.certificate_manager import (
+    LONGEST_PAUSE,
+    CertificateManager,
+    CertificateSource,
+    CheckInterval,
+    Fetched,
+)
 from coil.admission.identity import DEFAULT_TERMS, Terms
-from coil.admission.keeper import LONGEST_PAUSE, CertificateKeeper, CertificateSource, CheckInterval, Fetched
 from coil.admission.self_managed import SelfManagedIdentity
 from coil.admission.server import AdmissionMetrics, ServingContext
 from coil.kube.errors import ForbiddenError, UnavailableError
@@ -40,7 +46,7 @@ def make_source(secret: MemorySecret, now: Callable[[], datetime], terms: Terms 
     return SelfManagedIdentity(secret, name="test", hosts=["192.0.2.1"], now=now, terms=terms, log=log)
 
 
-def make_keeper(
+def make_certificates(
     source: CertificateSource,
     *,
     api: MemoryConfigurations,
@@ -48,8 +54,8 @@ def make_keeper(
     sleep: Callable[[float], Awaitable[None]],
     serving: ServingContext | None = None,
     period: float = PERIOD,
-) -> CertificateKeeper:
-    return CertificateKeeper(
+) -> CertificateManager:
+    return CertificateManager(
         source,
         serving=serving or ServingContext(),
         injector=BundleInjector(api, name=NAME),
@@ -63,7 +69,7 @@ def make_keeper(
 
 @dataclass
 class Life:
-    """A keeper, what it talks to, and the time: `elapsed` seconds since BIRTH."""
+    """A certificate manager, what it talks to, and the time: `elapsed` seconds since BIRTH."""
 
     secret: MemorySecret = field(default_factory=MemorySecret)
     api: MemoryConfigurations = field(default_factory=MemoryConfigurations)
@@ -77,7 +83,7 @@ class Life:
 
     def __post_init__(self) -> None:
         self.serving = ServingContext()
-        self.keeper = make_keeper(
+        self.certificates = make_certificates(
             self.source or make_source(self.secret, self.now, self.terms),
             api=self.api,
             now=self.now,
@@ -98,10 +104,10 @@ class Life:
         self.each_wake(self)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let the keeper run for that long."""
+        """Let it run for that long."""
         self.end = self.elapsed + seconds
         with pytest.raises(TimeIsUpError):
-            await self.keeper.run()
+            await self.certificates.run()
 
     @property
     def calls(self) -> int:
@@ -115,7 +121,7 @@ class Life:
 async def test_a_quiet_day() -> None:
     life = Life()
     await life.pass_time(DAY)
-    assert life.keeper.check() is None
+    assert life.certificates.check() is None
     assert life.wakes == DAY / PERIOD
     assert life.writes == 3, "the Secret and two configurations, once"
     assert life.calls == 3 * (life.wakes + 1) + 3, "a look is three reads"
@@ -126,7 +132,7 @@ async def test_twelve_years_at_two_looks_a_week() -> None:
     shown: list[str] = []
 
     def stays_good(life: Life) -> None:
-        if trouble := life.keeper.check():
+        if trouble := life.certificates.check():
             shown.append(trouble)
 
     life.each_wake = stays_good
@@ -144,14 +150,14 @@ async def test_an_api_that_fails_for_two_days_is_asked_once_a_period(fault: Unav
     life = Life()
     life.secret.fault = fault
     await life.pass_time(2 * DAY)
-    trouble = life.keeper.check()
+    trouble = life.certificates.check()
     assert trouble is not None
     assert str(fault) in trouble
     assert life.calls == life.wakes + 1
     assert life.wakes <= 2 * DAY / PERIOD + 10, "the first retries come sooner"
     life.secret.fault = None
     await life.pass_time(PERIOD)
-    assert life.keeper.check() is None
+    assert life.certificates.check() is None
 
 
 async def test_what_is_served_goes_on_when_the_api_fails_and_is_reported_when_it_ends() -> None:
@@ -159,15 +165,15 @@ async def test_what_is_served_goes_on_when_the_api_fails_and_is_reported_when_it
     await life.pass_time(PERIOD)
     life.secret.fault = life.api.fault = GONE
     await life.pass_time(1 * DAY)
-    assert life.keeper.check() is None
+    assert life.certificates.check() is None
     await life.pass_time(3 * DAY)
-    trouble = life.keeper.check()
+    trouble = life.certificates.check()
     assert trouble is not None
     assert trouble.startswith("the certificate ended at 2030-01-04")
     assert life.calls <= 4 * DAY / PERIOD + 20
     life.secret.fault = life.api.fault = None
     await life.pass_time(PERIOD)
-    assert life.keeper.check() is None
+    assert life.certificates.check() is None
 
 
 @pytest.mark.parametrize("wrong_by", [timedelta(days=-20_000), timedelta(days=20_000)], ids=["1975", "2084"])
@@ -181,7 +187,7 @@ def test_two_replicas_that_cannot_agree_on_the_year_fight_slowly(wrong_by: timed
         def now() -> datetime:
             return BIRTH + timedelta(seconds=clock()) + wrong_by
 
-        await make_keeper(make_source(secret, now), api=api, now=now, sleep=asyncio.sleep).run()
+        await make_certificates(make_source(secret, now), api=api, now=now, sleep=asyncio.sleep).run()
 
     async def two_days() -> None:
         with suppress(TimeoutError):
@@ -228,14 +234,14 @@ async def test_a_deleted_secret_is_made_again_and_both_authorities_are_trusted()
     assert after is not None
     assert after != before
     assert after.endswith(before)
-    assert life.keeper.check() is None
+    assert life.certificates.check() is None
 
 
 async def test_configurations_that_come_later_do_not_wait_long_and_readiness_does_not_wait_for_them() -> None:
     life = Life()
     installed = {kind: life.api.take(kind) for kind in (MUTATING, VALIDATING)}
     await life.pass_time(2.0)
-    assert life.keeper.check() is None
+    assert life.certificates.check() is None
     assert life.secret.writes == 1
     for kind, configuration in installed.items():
         life.api.api.put(kind, configuration)
@@ -283,7 +289,7 @@ async def test_a_broken_source_is_reported_once_and_the_old_certificate_goes_on(
         await life.pass_time(DAY)
     warnings = [line for line in lines if line["log_level"] == "warning"]
     assert len(warnings) == 2, "once at the start and once later"
-    assert life.keeper.check() is None
+    assert life.certificates.check() is None
     assert life.serving.loaded
 
 
@@ -291,7 +297,7 @@ async def test_without_a_bundle_no_configuration_is_touched() -> None:
     life = Life(source=ScriptedSource(Fetched(server_pair(), b"")))
     await life.pass_time(DAY)
     assert life.api.calls == []
-    assert life.keeper.check() is None
+    assert life.certificates.check() is None
 
 
 async def test_a_certificate_is_served_even_if_nobody_can_be_told_whom_to_trust() -> None:
@@ -300,6 +306,6 @@ async def test_a_certificate_is_served_even_if_nobody_can_be_told_whom_to_trust(
     life.api.fault = ForbiddenError("not yours", status=403)
     await life.pass_time(PERIOD)
     assert life.serving.loaded
-    trouble = life.keeper.check()
+    trouble = life.certificates.check()
     assert trouble is not None
     assert "not yours" in trouble
