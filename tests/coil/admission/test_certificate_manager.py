@@ -1,4 +1,4 @@
-"""The certificate manager over simulated days and years: what it asks, how often it wakes, and that nothing makes it spin.
+"""The certificate manager over simulated days and years: what it asks, how often it wakes, that nothing makes it spin.
 
 The Go implementation's certificate rotation once went round and round at full speed; here each wake-up and each call
 is counted.
