@@ -33,15 +33,15 @@ from coil.eip.lease_renewal import LeaseRenewal, holding, known_term
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.errors import ApiError, ConflictError, NotFoundError, UnavailableError
 from coil.kube.lease_lock import LEASES, Lease
-from coil.reconcile.metric import ReconcileMetrics
 from coil_egress_controller.eip.controllers import EipCaches, EipControllers
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, is_endpoint
 from coil_egress_controller.eip.gateway_index import POLICY_INDEXERS
 from coil_egress_controller.eip.metric import EipCollector, EipMetrics
 from coil_egress_controller.eip.slice_reconciler import SLICE_INDEXERS
 from tests.coil.kube.memory_api import Call, Document, MemoryApi, MemoryClient, Moment
+from tests.coil.manager.replica import make_manager
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_egress_controller.scene import LOG, MemoryCache, run_term
+from tests.coil_egress_controller.scene import LOG, MemoryCache
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -187,7 +187,8 @@ class World:
             random=Random(1).random,
             log=LOG,
         )
-        self.metrics = ReconcileMetrics(self.registry)
+        self.manager = make_manager(registry=self.registry)
+        self.manager.each_term(self.controllers.setup)
         self.following = asyncio.Event()
         """While it is not set, the caches stand still."""
         self.following.set()
@@ -207,7 +208,7 @@ class World:
 
     def lead(self) -> None:
         """A leader begins its term."""
-        self._term = asyncio.create_task(run_term(self.controllers.setup, metrics=self.metrics))
+        self._term = asyncio.create_task(self.manager.lead())
 
     async def depose(self) -> None:
         """The leader's term ends; nothing of it must be left."""

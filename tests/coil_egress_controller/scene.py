@@ -1,14 +1,11 @@
 """The egress-controller's reconcilers over an API server in memory, with caches that follow when they are told to."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any, Generic, TypeVar
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from coil.crd.builtin import (
     CLUSTER_ROLE_BINDINGS,
@@ -21,10 +18,8 @@ from coil.crd.egress import EGRESSES
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.router_pod import RouterProgram
 from coil.kube.errors import ApiError
-from coil.manager.term import Term
 from coil.reconcile.cache import Listener
 from coil.reconcile.event_series import EventSubject
-from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.store import Indexer, Store
 from coil_egress_controller.egress.controllers import EgressCaches
 from coil_egress_controller.egress.egress_reconciler import EgressReconciler, RouterCaches
@@ -184,17 +179,3 @@ class Scene:
         found = self.api.find_document(resource, name, "internet")
         assert found is not None, resource.plural
         return found
-
-
-async def run_term(setup: Callable[[Term], None], *, metrics: ReconcileMetrics | None = None) -> None:
-    """One term of leadership, until cancelled; its clock is the event loop's."""
-    with ExitStack() as stack:
-        term = Term(
-            stack,
-            metrics=metrics or ReconcileMetrics(CollectorRegistry()),
-            log=LOG,
-            clock=asyncio.get_running_loop().time,
-            random=Random(1).random,
-        )
-        setup(term)
-        await term.run()

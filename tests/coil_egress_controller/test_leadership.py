@@ -1,8 +1,6 @@
 """Terms of leadership: what is there at their beginning is worked on, what happens is, and nothing outlives them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,15 +10,14 @@ from coil.crd.egress import EGRESSES
 from coil.crd.resource import Resource
 from coil_egress_controller.egress.controllers import EgressControllers
 from coil_egress_controller.egress.router_account import ROUTER_BINDING
-from tests.coil_egress_controller.scene import BUDGETS, LOG, PROGRAM, Scene, run_term
+from tests.coil.manager.replica import Replica
+from tests.coil_egress_controller.scene import BUDGETS, LOG, PROGRAM, Scene
 
-TURNS = 2000
 
-
-class Replica:
+class EgressReplica(Replica):
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.controllers = EgressControllers(
+        controllers = EgressControllers(
             caches=scene.caches,
             client=scene.client,
             recorder=scene.told,
@@ -29,26 +26,7 @@ class Replica:
             resync=3600.0,
             log=LOG,
         )
-
-    @asynccontextmanager
-    async def term(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(run_term(self.controllers.setup))
-        try:
-            yield
-            assert not task.done()
-        finally:
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Let the controllers work, with caches that follow at once, until `reached`."""
-        for _ in range(TURNS):
-            self.scene.look()
-            if reached():
-                return
-            await asyncio.sleep(0)
-        raise AssertionError("not reached")
+        super().__init__(controllers.setup, scene.look)
 
     def subjects(self) -> list[str]:
         found = self.scene.api.find_document(CLUSTER_ROLE_BINDINGS, ROUTER_BINDING) or {}
@@ -69,7 +47,7 @@ def scene() -> Scene:
 
 async def test_what_is_there_and_what_comes_is_carried_out(scene: Scene) -> None:
     scene.add_egress()
-    replica = Replica(scene)
+    replica = EgressReplica(scene)
     async with replica.term():
         await replica.until(lambda: replica.carried_out() and replica.subjects() == ["internet"])
         scene.add_egress(namespace="domestic")
@@ -78,7 +56,7 @@ async def test_what_is_there_and_what_comes_is_carried_out(scene: Scene) -> None
 
 async def test_what_goes_is_made_again(scene: Scene) -> None:
     scene.add_egress()
-    replica = Replica(scene)
+    replica = EgressReplica(scene)
     async with replica.term():
         await replica.until(lambda: replica.carried_out() and replica.subjects() == ["internet"])
         gone: list[tuple[Resource[Any], str]] = [
@@ -95,7 +73,7 @@ async def test_what_goes_is_made_again(scene: Scene) -> None:
 
 async def test_a_last_egress_that_went_while_nobody_led_takes_account_and_subject(scene: Scene) -> None:
     scene.add_egress()
-    replica = Replica(scene)
+    replica = EgressReplica(scene)
     async with replica.term():
         await replica.until(lambda: replica.carried_out() and replica.subjects() == ["internet"])
     scene.api.remove(EGRESSES, "nat", "internet")

@@ -1,12 +1,8 @@
 """Terms of leadership: what is there at their beginning is worked on, what happens is, and nothing outlives them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import pytest
-import structlog
-from prometheus_client import CollectorRegistry
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, SubnetSet
@@ -14,27 +10,22 @@ from coil.crd.block_request import BLOCK_REQUESTS, Pending
 from coil.crd.builtin import NODES
 from coil.crd.names import FINALIZER
 from coil.ipam.index_set import IndexSet
-from coil.manager.manager import Manager
-from coil.runtime.process import Process
 from coil_ipam_controller.main import Reconcilers
 from coil_ipam_controller.settings import Settings
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
+from tests.coil.manager.replica import LOG, Replica
 from tests.coil_ipam_controller.memory_caches import MemoryCaches
 from tests.coil_ipam_controller.memory_recorder import MemoryRecorder
 from tests.coil_ipam_controller.scene import NOON, SETTINGS, add_block, add_node, add_pool, add_request, granted
 
-TURNS = 2000
 
-
-class Replica:
+class IpamReplica(Replica):
     def __init__(self, api: MemoryApi, settings: Settings = SETTINGS) -> None:
         self.client = MemoryClient(api)
         self.caches = caches = MemoryCaches(api)
         self.events = MemoryRecorder()
         index = IndexSet(lambda: 0.0)
         caches.blocks.subscribe(index.observe)
-        log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
-        clock = asyncio.get_running_loop().time
         reconcilers = Reconcilers(
             settings=settings,
             client=self.client,
@@ -43,32 +34,10 @@ class Replica:
             recorder=self.events,
             doubtful=lambda count: None,
             now=lambda: NOON,
-            clock=clock,
-            log=log,
+            clock=asyncio.get_running_loop().time,
+            log=LOG,
         )
-        process = Process("coil-ipam-controller", log=log, registry=CollectorRegistry(), stop_timeout=10)
-        self.manager = Manager(process, clock=clock)
-        self.manager.each_term(reconcilers.setup)
-
-    @asynccontextmanager
-    async def term(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.manager.lead())
-        try:
-            yield
-            assert not task.done()
-        finally:
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Let the controllers work, with caches that follow at once, until `reached`."""
-        for _ in range(TURNS):
-            self.caches.look()
-            if reached():
-                return
-            await asyncio.sleep(0)
-        raise AssertionError("not reached")
+        super().__init__(reconcilers.setup, caches.look)
 
 
 @pytest.fixture
@@ -84,7 +53,7 @@ def pending(api: MemoryApi) -> bool:
 
 
 async def test_a_term_answers_what_waits_and_what_comes(api: MemoryApi) -> None:
-    replica = Replica(api)
+    replica = IpamReplica(api)
     add_request(api, "early")
     async with replica.term():
         await replica.until(lambda: not pending(api))
@@ -95,7 +64,7 @@ async def test_a_term_answers_what_waits_and_what_comes(api: MemoryApi) -> None:
 
 
 async def test_between_terms_nothing_is_done_and_the_next_one_catches_up(api: MemoryApi) -> None:
-    replica = Replica(api)
+    replica = IpamReplica(api)
     for name in ("first", "second"):
         add_request(api, name)
         replica.caches.look()
@@ -107,7 +76,7 @@ async def test_between_terms_nothing_is_done_and_the_next_one_catches_up(api: Me
 
 
 async def test_our_own_writing_to_a_request_leads_to_no_further_call(api: MemoryApi) -> None:
-    replica = Replica(api)
+    replica = IpamReplica(api)
     add_request(api, "req")
     async with replica.term():
         await replica.until(lambda: not pending(api))
@@ -118,7 +87,7 @@ async def test_our_own_writing_to_a_request_leads_to_no_further_call(api: Memory
 
 
 async def test_a_pool_is_protected_and_goes_when_its_last_block_has_gone(api: MemoryApi) -> None:
-    replica = Replica(api)
+    replica = IpamReplica(api)
     api.patch(ADDRESS_POOLS, "default", {"metadata": {"finalizers": []}}, subresource="")
     add_block(api, "default-0", 0, pool="default", node="node1")
     async with replica.term():
@@ -131,7 +100,7 @@ async def test_a_pool_is_protected_and_goes_when_its_last_block_has_gone(api: Me
 
 
 async def test_what_a_node_left_goes_with_it(api: MemoryApi) -> None:
-    replica = Replica(api)
+    replica = IpamReplica(api)
     add_block(api, "default-0", 0, pool="default", node="node1")
     async with replica.term():
         await replica.until(lambda: True)
@@ -140,14 +109,14 @@ async def test_what_a_node_left_goes_with_it(api: MemoryApi) -> None:
 
 
 async def test_a_term_begins_with_a_look_for_nodes_that_went_before(api: MemoryApi) -> None:
-    replica = Replica(api)
+    replica = IpamReplica(api)
     add_request(api, "req", node="gone")
     async with replica.term():
         await replica.until(lambda: not api.all(BLOCK_REQUESTS))
 
 
 async def test_a_block_that_appears_for_an_absent_node_goes_without_waiting_for_the_sweep(api: MemoryApi) -> None:
-    replica = Replica(api)
+    replica = IpamReplica(api)
     async with replica.term():
         await replica.until(lambda: True)
         add_block(api, "default-0", 0, pool="default", node="gone")

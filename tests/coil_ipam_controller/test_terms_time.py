@@ -11,19 +11,19 @@ from coil.crd.builtin import NODES
 from tests.coil.kube.memory_api import MemoryApi
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_ipam_controller.scene import NOON, SETTINGS, add_block, add_node, add_pool
-from tests.coil_ipam_controller.test_terms import Replica
+from tests.coil_ipam_controller.test_terms import IpamReplica
 
 LOOK = 0.01  # seconds by which the caches are late
 
 
-def play(script: Callable[[MemoryApi, Replica], Awaitable[None]]) -> None:
+def play(script: Callable[[MemoryApi, IpamReplica], Awaitable[None]]) -> None:
     """Run `script` beside a leader with a pool of 2048 blocks and a node."""
 
     async def main() -> None:
         api = MemoryApi()
         add_node(api, "node1")
         add_pool(api, "default", SubnetSet(ipv4="10.2.0.0/16"))
-        replica = Replica(api, replace(SETTINGS, node_grace=15))
+        replica = IpamReplica(api, replace(SETTINGS, node_grace=15))
 
         changed = asyncio.Event()
         changed.set()
@@ -48,12 +48,12 @@ def play(script: Callable[[MemoryApi, Replica], Awaitable[None]]) -> None:
     run_virtual(main)
 
 
-def status_writes(replica: Replica) -> int:
+def status_writes(replica: IpamReplica) -> int:
     return sum(call.plural == "addresspools" for call in replica.client.calls)
 
 
 def test_five_hundred_blocks_in_ten_seconds_are_ten_writes() -> None:
-    async def script(api: MemoryApi, replica: Replica) -> None:
+    async def script(api: MemoryApi, replica: IpamReplica) -> None:
         before = status_writes(replica)
         for index in range(500):
             add_block(api, f"default-{index}", index, pool="default", node="node1")
@@ -70,7 +70,7 @@ def test_five_hundred_blocks_in_ten_seconds_are_ten_writes() -> None:
 
 
 def test_a_change_of_the_spec_is_told_at_once() -> None:
-    async def script(api: MemoryApi, replica: Replica) -> None:
+    async def script(api: MemoryApi, replica: IpamReplica) -> None:
         add_pool(api, "late", SubnetSet(ipv4="10.2.0.0/24"))
         await asyncio.sleep(10 * LOOK)
         ready = api.get(ADDRESS_POOLS, "late").status.condition("Ready")
@@ -87,7 +87,7 @@ def test_a_change_of_the_spec_is_told_at_once() -> None:
 
 
 def test_a_status_that_somebody_has_edited_is_mended_by_the_sweep() -> None:
-    async def script(api: MemoryApi, replica: Replica) -> None:
+    async def script(api: MemoryApi, replica: IpamReplica) -> None:
         api.patch(ADDRESS_POOLS, "default", {"status": {"blocks": {"total": 1}}}, subresource="status")
         await asyncio.sleep(3700)
         assert api.get(ADDRESS_POOLS, "default").status.blocks == Usage(total=2048)
@@ -96,7 +96,7 @@ def test_a_status_that_somebody_has_edited_is_mended_by_the_sweep() -> None:
 
 
 def test_a_node_that_registers_again_within_the_grace_keeps_its_blocks() -> None:
-    async def script(api: MemoryApi, replica: Replica) -> None:
+    async def script(api: MemoryApi, replica: IpamReplica) -> None:
         add_block(api, "default-0", 0, pool="default", node="node1")
         await asyncio.sleep(1)
         for _ in range(5):
@@ -116,7 +116,7 @@ def test_a_node_that_registers_again_within_the_grace_keeps_its_blocks() -> None
 
 
 def test_heartbeats_of_a_dead_node_and_sweeps_tell_nothing_more() -> None:
-    async def script(api: MemoryApi, replica: Replica) -> None:
+    async def script(api: MemoryApi, replica: IpamReplica) -> None:
         add_block(api, "default-0", 0, pool="default", node="node1")
         since = (NOON - timedelta(seconds=601)).isoformat()
         for beat in range(50):
@@ -130,7 +130,7 @@ def test_heartbeats_of_a_dead_node_and_sweeps_tell_nothing_more() -> None:
 
 
 def test_what_happens_to_blocks_is_noticed() -> None:
-    async def script(api: MemoryApi, replica: Replica) -> None:
+    async def script(api: MemoryApi, replica: IpamReplica) -> None:
         add_block(api, "stray-1", 1, pool="default", node="node1")
         await asyncio.sleep(31)
         assert replica.events.reasons == ["ForeignName"]

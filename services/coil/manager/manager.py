@@ -27,7 +27,7 @@ from coil.manager.election import Election
 from coil.manager.term import Run, Term
 from coil.reconcile.cache import Cache, describe_unsynced, wait_synced
 from coil.reconcile.event_recorder import EventMetrics, EventRecorder
-from coil.reconcile.informer import Informer, InformerMetrics, Source
+from coil.reconcile.informer import Informer, InformerMetrics, ListerWatcher
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.store import Indexer
 from coil.runtime.process import Process
@@ -60,7 +60,7 @@ class Manager:
 
     def cache(
         self,
-        source: Source[T],
+        source: ListerWatcher[T],
         *,
         name: str = "",
         indexers: Mapping[str, Indexer[T]] | None = None,

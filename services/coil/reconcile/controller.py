@@ -24,16 +24,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.kube.errors import ApiError, ConflictError
+from coil.reconcile.cache import Cache
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import QueueClosedError, QueueFullError, WorkQueue
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 RECONCILE_TIMEOUT = 60.0
 
@@ -57,12 +57,6 @@ class RequeueAfter:
 DONE = Done()
 Result: TypeAlias = Done | RequeueAfter
 Reconcile: TypeAlias = Callable[[str], Awaitable[Result]]
-
-
-class Source(Protocol[T_co]):
-    """What a controller needs of an informer: each change as (old, new), None for absent, in order."""
-
-    def subscribe(self, listener: Callable[[T_co | None, T_co | None], None], /) -> None: ...
 
 
 class _Outcome(Enum):
@@ -107,10 +101,10 @@ class Controller:
         self._overflow: QueueFullError | None = None
 
     def watch(
-        self, source: Source[T], keys_of: Callable[[T | None, T | None], Iterable[str]], *, batch_window: float = 0.0
+        self, cache: Cache[T], keys_of: Callable[[T | None, T | None], Iterable[str]], *, batch_window: float = 0.0
     ) -> None:
-        """Subscribe a `listener` to `source`, present objects included."""
-        source.subscribe(self.listener(keys_of, batch_window=batch_window))
+        """Subscribe a `listener` to `cache`, present objects included."""
+        cache.subscribe(self.listener(keys_of, batch_window=batch_window))
 
     def listener(
         self, keys_of: Callable[[T | None, T | None], Iterable[str]], *, batch_window: float = 0.0

@@ -83,8 +83,8 @@ RETRY_BACKOFF = Backoff(base=0.5, cap=30.0)
 _OBJECTS_PER_TURN = 500
 
 
-class Source(Protocol[T]):
-    """What an informer reads; `coil.kube.collection.Collection` is one."""
+class ListerWatcher(Protocol[T]):
+    """What an informer reads (client-go's `cache.ListerWatcher`); `coil.kube.collection.Collection` is one."""
 
     @property
     def resource(self) -> Resource[T]: ...
@@ -106,7 +106,7 @@ class Informer(Generic[T]):
 
     def __init__(
         self,
-        source: Source[T],
+        source: ListerWatcher[T],
         *,
         log: FilteringBoundLogger,
         metrics: InformerMetrics,

@@ -9,7 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.testing import LogCapture
 
-from coil.reconcile.informer import Informer, InformerMetrics, Source
+from coil.reconcile.informer import Informer, InformerMetrics, ListerWatcher
 from coil.reconcile.store import Indexer
 from tests.coil.kube.faulty_server import GUARD_SECONDS
 from tests.coil.kube.thing import Thing
@@ -20,7 +20,7 @@ Change = tuple[Thing | None, Thing | None]
 class Follower:
     """The informer, its notifications, and the pauses it made. Sleeping takes no time and moves the clock."""
 
-    def __init__(self, source: Source[Thing], *, indexers: Mapping[str, Indexer[Thing]]) -> None:
+    def __init__(self, source: ListerWatcher[Thing], *, indexers: Mapping[str, Indexer[Thing]]) -> None:
         self.now = 1000.0
         self.pauses: list[float] = []
         self.changes: list[Change] = []
@@ -86,7 +86,7 @@ def _describe(old: Thing | None, new: Thing | None) -> str:
 
 @asynccontextmanager
 async def following(
-    source: Source[Thing], *, indexers: Mapping[str, Indexer[Thing]] | None = None
+    source: ListerWatcher[Thing], *, indexers: Mapping[str, Indexer[Thing]] | None = None
 ) -> AsyncIterator[Follower]:
     """Run an informer over `source` for the time of the block; a fault of `run` is raised at its end."""
     follower = Follower(source, indexers=indexers or {})

@@ -81,20 +81,6 @@ def _as_call(_logger: object, _method: str, event: Any) -> tuple[tuple[()], dict
     return (), dict(event)
 
 
-class FakeSource:
-    """An informer as far as a controller knows it."""
-
-    def __init__(self) -> None:
-        self.listener: Callable[[str | None, str | None], None] | None = None
-
-    def subscribe(self, listener: Callable[[str | None, str | None], None], /) -> None:
-        self.listener = listener
-
-    def change(self, old: str | None, new: str | None) -> None:
-        assert self.listener is not None
-        self.listener(old, new)
-
-
 def virtual(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     """Run an async test in virtual time."""
 
@@ -346,13 +332,12 @@ async def test_watching_maps_each_change_to_keys() -> None:
         return {each.split("/")[0] for each in (old, new) if each is not None}
 
     bench = Bench(nothing_to_do)
-    source = FakeSource()
-    bench.controller.watch(source, owners)
-    source.change(None, "x/1")
+    listener = bench.controller.listener(owners)
+    listener(None, "x/1")
     await asyncio.sleep(1)
-    source.change("x/1", "y/1")
+    listener("x/1", "y/1")
     await asyncio.sleep(1)
-    source.change("y/1", None)
+    listener("y/1", None)
     await asyncio.sleep(1)
     assert [{key for when, key in bench.calls if when == second} for second in (0, 1, 2)] == [{"x"}, {"x", "y"}, {"y"}]
     await bench.stop()
@@ -361,10 +346,9 @@ async def test_watching_maps_each_change_to_keys() -> None:
 @virtual
 async def test_changes_that_settle_first_are_one_call() -> None:
     bench = Bench(nothing_to_do)
-    source = FakeSource()
-    bench.controller.watch(source, lambda old, new: ["a"], batch_window=5.0)
+    listener = bench.controller.listener(lambda old, new: ["a"], batch_window=5.0)
     for _ in range(10):
-        source.change(None, "x")
+        listener(None, "x")
         await asyncio.sleep(1)
     await asyncio.sleep(60)
     assert bench.calls == [(5.0, "a"), (10.0, "a")], "and none is put off for ever by the next"
@@ -378,10 +362,13 @@ async def test_an_event_that_cannot_be_kept_ends_the_controller() -> None:
         return DONE
 
     bench = Bench(slow, limit=3)
-    source = FakeSource()
-    bench.controller.watch(source, lambda _old, new: [new] if new else [])
+
+    def name_of(_old: str | None, new: str | None) -> list[str]:
+        return [new] if new else []
+
+    listener = bench.controller.listener(name_of)
     for name in "abcd":
-        source.change(None, name)
+        listener(None, name)
     with pytest.raises(QueueFullError, match="refuses 'd'"):
         await bench.task
 
