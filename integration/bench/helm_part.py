@@ -7,11 +7,13 @@ that the scheduler places; it ends when the API server shows that pod's address.
 import json
 import time
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from integration.bench.figure import Figure, Reading
 from integration.bench.part import Part
 from integration.bench.sample import median
 from integration.cluster.cluster import Cluster
+from integration.cluster.control_plane import ControlPlane
 from integration.demo.workload import pool_document, server_container
 from integration.helm.release import Release, import_image
 from integration.image.build import build_image
@@ -21,6 +23,8 @@ FIRST_POD = Figure("helm.install_to_first_pod_s", "s")
 _RUNS = 3
 _POD = "first"
 _PAUSE = 0.1
+_PATIENCE_SECONDS = 180.0
+_WARNINGS = 5
 
 
 def measure_install(_wanted: Collection[Figure]) -> Iterator[Reading]:
@@ -43,8 +47,26 @@ def _install(cluster: Cluster) -> float:
     release.install()
     pool = pool_document("default", {"subnets": [{"ipv4": "10.100.0.0/16", "ipv6": "fd10:100::/112"}]})
     release.apply(pool, _pod())
-    wait_until(lambda: _addresses(cluster), what="the pod has an address", pause=_PAUSE)
+    try:
+        wait_until(lambda: _addresses(cluster), what="the pod has an address", timeout=_PATIENCE_SECONDS, pause=_PAUSE)
+    except AssertionError as error:
+        raise RuntimeError(f"{error}; {_describe_trouble(plane)}") from error
     return time.monotonic() - began
+
+
+def _describe_trouble(plane: ControlPlane) -> str:
+    """What the cluster says of it: pods that are not ready, and its last warnings."""
+    pods = json.loads(plane.kubectl("get", "pods", "--all-namespaces", "--output=json"))["items"]
+    unready = [pod["metadata"]["name"] for pod in pods if not _is_ready(pod)]
+    newest = ("--sort-by=.metadata.creationTimestamp", "--field-selector=type=Warning", "--output=json")
+    warnings = json.loads(plane.kubectl("get", "events", "--all-namespaces", *newest))["items"][-_WARNINGS:]
+    told = [f"{event['involvedObject']['name']}: {event['reason']}: {event.get('message', '')}" for event in warnings]
+    return "; ".join([f"not ready: {', '.join(unready) or 'no pod'}", *told])
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _pod() -> dict[str, object]:
