@@ -46,7 +46,7 @@ from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder
 from coil_ipam_controller.caches import BY_POOL, Caches
 from coil_ipam_controller.pool_supply import (
-    Holding,
+    RemainingBlocks,
     Standing,
     assess_pool,
     check_pool,
@@ -102,12 +102,12 @@ class PoolStatusReconciler:
         if pool is None or not (pool.metadata.deleting or FINALIZER in pool.metadata.finalizers):
             return DONE
         deleting = pool.metadata.deleting
-        holding = Holding.of(self._caches.blocks.by_index(BY_POOL, name)) if deleting else None
+        remaining = RemainingBlocks.of(self._caches.blocks.by_index(BY_POOL, name)) if deleting else None
         status = plan_status(
             pool,
             assess_pool(pool, self._caches.pools.items()),
             used=self._index.used(pool.name),
-            holding=holding,
+            remaining=remaining,
             nearly_full=self._nearly_full,
             now=self._now(),
         )
@@ -119,9 +119,9 @@ class PoolStatusReconciler:
             return DONE
         report_change(self._recorder, pool, status)
         ready = pool.status.condition(PoolConditionType.READY)
-        if holding is not None and holding.blocks and (ready is None or ready.reason != PoolObstacle.DELETING):
-            report_in_use(self._recorder, pool, holding)
-            self._log.info("pool waits for its blocks", pool=name, held=str(holding))
+        if remaining is not None and remaining.blocks and (ready is None or ready.reason != PoolObstacle.DELETING):
+            report_in_use(self._recorder, pool, remaining)
+            self._log.info("pool waits for its blocks", pool=name, held=str(remaining))
         return DONE
 
     def affected(self, old: AddressPool | None, new: AddressPool | None) -> Iterable[str]:
@@ -185,18 +185,18 @@ def plan_status(
     standing: Standing,
     *,
     used: int,
-    holding: Holding | None,
+    remaining: RemainingBlocks | None,
     nearly_full: int,
     now: datetime,
 ) -> AddressPoolStatus:
     """The status that the pool should have.
 
-    `used` is the number of block indices that are taken; `holding` matters only for a pool that is being deleted.
+    `used` is the number of block indices that are taken; `remaining` matters only for a pool that is being deleted.
     `nearly_full` is in percent of the blocks. Conditions of other types, by others, stay.
     """
     bits = max(pool.spec.block_size_bits, 0)
     total = 0 if standing.layout is None else standing.layout.size
-    ours = (_ready(standing, holding), _full(standing.layout, used, nearly_full))
+    ours = (_ready(standing, remaining), _full(standing.layout, used, nearly_full))
     types = {condition.type for condition in ours}
     conditions = [_since(condition, pool.status.condition(condition.type), now) for condition in ours]
     return AddressPoolStatus(
@@ -220,10 +220,10 @@ def render_status(pool: AddressPool, status: AddressPoolStatus) -> dict[str, Any
     }
 
 
-def _ready(standing: Standing, holding: Holding | None) -> PoolCondition:
+def _ready(standing: Standing, remaining: RemainingBlocks | None) -> PoolCondition:
     if standing.obstacle is None:
         return PoolCondition(type=PoolConditionType.READY, status="True", reason=GIVES_BLOCKS)
-    message = standing.message if holding is None or not holding.blocks else f"{standing.message}; {holding}"
+    message = standing.message if remaining is None or not remaining.blocks else f"{standing.message}; {remaining}"
     return PoolCondition(type=PoolConditionType.READY, status="False", reason=str(standing.obstacle), message=message)
 
 

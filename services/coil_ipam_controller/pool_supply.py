@@ -40,7 +40,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class RemainingBlocks:
     """The blocks that keep a pool from being deleted."""
 
     blocks: int
@@ -48,7 +48,7 @@ class Holding:
     by_node: tuple[tuple[str, int], ...]  # most blocks first
 
     @classmethod
-    def of(cls, blocks: Iterable[AddressBlock]) -> "Holding":
+    def of(cls, blocks: Iterable[AddressBlock]) -> "RemainingBlocks":
         found = list(blocks)
         counts = Counter(block.node or "no node" for block in found)
         by_node = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
@@ -111,9 +111,9 @@ def report_passed_over(recorder: Recorder, pool: AddressPool, index: BlockName, 
     recorder.warn(_subject(pool), reason="IndexPassedOver", message=message)
 
 
-def report_in_use(recorder: Recorder, pool: AddressPool, holding: Holding) -> None:
+def report_in_use(recorder: Recorder, pool: AddressPool, remaining: RemainingBlocks) -> None:
     """The pool was deleted and waits until its blocks are released."""
-    message = f"the pool will be deleted once its blocks are released; {holding}"
+    message = f"the pool will be deleted once its blocks are released; {remaining}"
     recorder.note(_subject(pool), reason="PoolInUse", message=message)
 
 

@@ -29,7 +29,7 @@ from coil.eip.gateway_lease import (
     parse_gateway_lease,
     render_annotations,
 )
-from coil.eip.lease_renewal import LeaseRenewal, holding, known_term
+from coil.eip.lease_renewal import LeaseRenewal, held_entries, known_term
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.errors import ApiError, ConflictError, NotFoundError, UnavailableError
 from coil.kube.lease_lock import LEASES, Lease
@@ -93,7 +93,7 @@ class Agent:
         entries = [
             entry
             for gateway in self._world.gateways.items()
-            for entry in holding(gateway, self.node, term=term, applied=self.renewal.applied)
+            for entry in held_entries(gateway, self.node, term=term, applied=self.renewal.applied)
         ]
         return {text for entry in entries for text in (entry.ipv4, entry.ipv6) if text}
 

@@ -234,7 +234,7 @@ async def test_our_own_writing_concerns_no_pool(api: MemoryApi, life: Life) -> N
 
 def planned(pool: AddressPool, used: int, nearly_full: int = 90) -> AddressPoolStatus:
     now = datetime(2030, 1, 1, tzinfo=UTC)
-    return plan_status(pool, assess_pool(pool, ()), used=used, holding=None, nearly_full=nearly_full, now=now)
+    return plan_status(pool, assess_pool(pool, ()), used=used, remaining=None, nearly_full=nearly_full, now=now)
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A policy's wish. `asked` is None with `use_node_ip`, and for any address of the gateway. `since` is the creation
-    time as the API server writes it: the older of two is served first.
+    """What a policy asks for. `asked` is None with `use_node_ip`, and for any address of the gateway. `since` is the
+    creation time as the API server writes it: the older of two is served first.
     """
 
     policy: PolicyRef
@@ -118,19 +118,19 @@ def parse_rules(spec: EgressGatewaySpec) -> GatewayRules:
 
 
 def parse_claim(policy: EgressGatewayPolicy) -> Claim | Refusal:
-    """The wish of a policy, or what is wrong with it."""
-    wish, metadata = policy.spec.egress_ip, policy.metadata
+    """What a policy asks for, or what is wrong with it."""
+    requested, metadata = policy.spec.egress_ip, policy.metadata
     try:
-        asked = parse_eip(wish.ipv4, wish.ipv6)
+        asked = parse_eip(requested.ipv4, requested.ipv6)
     except AddressValueError as error:
         return Refusal(RefusalReason.INVALID, f"spec.egressIP: {error}")
-    if wish.use_node_ip and asked is not None:
+    if requested.use_node_ip and asked is not None:
         return Refusal(RefusalReason.INVALID, "spec.egressIP: useNodeIP and an address exclude each other")
     since = metadata.creation_timestamp
     return Claim(
         policy=policy_ref(policy),
         asked=asked,
-        use_node_ip=wish.use_node_ip,
+        use_node_ip=requested.use_node_ip,
         since="" if since is None else since.isoformat(),
     )
 

@@ -152,14 +152,14 @@ class DataPlaneIndex:
 
     def take_changes(self) -> ElementChanges:
         """What leads from the elements at the last call, none at first, to those of now."""
-        self._settle()
+        self._update()
         return self._ledger.take_changes()
 
     def take_moves(self) -> PathChanges:
         """Whose ways are other ones than at the last call; sources that had none before are not among them. O(sources)
         if there are any.
         """
-        self._settle()
+        self._update()
         return self._path_log.take(self._class_of, self._range_class, self._cluster)
 
     def counts(self) -> Mapping[str, int]:
@@ -168,7 +168,7 @@ class DataPlaneIndex:
 
     def elements(self) -> Elements:
         """All elements of now. Sets that expire are not among them. Does not count as `take_changes`."""
-        self._settle()
+        self._update()
         return self._ledger.elements()
 
     def _write_cluster(self, family: Family) -> None:
@@ -188,17 +188,17 @@ class DataPlaneIndex:
             self._stale_pods |= self._sources.set_subnets(ref, subnets)
             self._stale_ranges = True
 
-    def _settle(self) -> None:
+    def _update(self) -> None:
         """First the sources, which bring classes to be and to an end; then the classes that are left, which do the same
         with policies.
         """
         known_keys: dict[_ClassKey, _ClassKey | None] = {}
         for source in self._stale_pods:
-            self._settle_pod(source, known_keys)
+            self._update_pod(source, known_keys)
         self._stale_pods.clear()
         if self._stale_ranges:
             for family in Family:
-                self._settle_ranges(family)
+                self._update_ranges(family)
             self._stale_ranges = False
         for key in self._stale_classes:
             if self._classes[key].users:
@@ -214,7 +214,7 @@ class DataPlaneIndex:
                 self._numbering.give_back(self._words.pop(ref))
         self._stale_policies.clear()
 
-    def _settle_pod(self, source: SourceNumber, known_keys: dict[_ClassKey, _ClassKey | None]) -> None:
+    def _update_pod(self, source: SourceNumber, known_keys: dict[_ClassKey, _ClassKey | None]) -> None:
         """`known_keys` is this settlement's: many sources have the same policies."""
         family = source_family(source)
         told = (family, self._sources.policies_of(source))
@@ -246,7 +246,7 @@ class DataPlaneIndex:
         concerning = frozenset(ref for ref in refs if ref in self._policies and self._policies[ref].concerns(family))
         return (family, concerning) if concerning else None
 
-    def _settle_ranges(self, family: Family) -> None:
+    def _update_ranges(self, family: Family) -> None:
         former, self._range_class[family] = self._range_class[family], {}
         words: dict[ElementKey, ElementValue] = {}
         for span, refs in self._sources.ranges(family):

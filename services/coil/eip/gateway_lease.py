@@ -10,13 +10,13 @@ when it is silent, and only then places the node's addresses elsewhere. Why neve
   receiving, so the agent's time is up first, whatever the clocks show, unless they differ by more than MARGIN in that
   time. No clock is ever compared with another.
 * `leaseTransitions` is the *term*. One that was revoked is never resumed: whoever acquires the Lease begins another,
-  and takes nothing that was decided for an earlier one (`holding`).
+  and takes nothing that was decided for an earlier one (`held_entries`).
 * A planned move waits for the agent's word instead: `applied` says up to which revision of a gateway's status the
   agent has taken off what leaves. It is kept by the gateway's UID, because a gateway that is made again under its old
   name counts from the beginning.
 
-What an agent must keep to: whatever `holding` does not grant for the term of a renewal is taken off before that renewal
-refreshes the kernel's timeouts, including what an earlier process has left (`coil.eip.lease_renewal`).
+What an agent must keep to: whatever `held_entries` does not grant for the term of a renewal is taken off before that
+renewal refreshes the kernel's timeouts, including what an earlier process has left (`coil.eip.lease_renewal`).
 """
 
 import math

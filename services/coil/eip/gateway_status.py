@@ -79,7 +79,7 @@ def plan_status(
     old = gateway.status
     facts = {fact.name: fact for fact in nodes}
     stays = [stay for listed in old.node_list for stay in _stays(listed, facts.get(NodeName(listed.name)))]
-    entries = _settled(placement, facts, stays)
+    entries = _plan_entries(placement, facts, stays)
     waiting = _waiting(placement, entries)
     for stay in stays:
         if stay.ipv4 or stay.ipv6:
@@ -168,7 +168,7 @@ def _stays(listed: GatewayNode, fact: NodeFacts | None) -> Iterable[_Stay]:
             yield _Stay(listed.name, entry.ipv4, entry.ipv6, entry.leaving)
 
 
-def _settled(
+def _plan_entries(
     placement: Placement, facts: Mapping[NodeName, NodeFacts], stays: Iterable[_Stay]
 ) -> dict[str, list[EipEntry]]:
     """The entries that hold by node; what they have of `stays` is taken from there."""

@@ -164,7 +164,9 @@ def merge_applied(lease: GatewayLease | None, own: Mapping[str, int]) -> dict[st
     return merged
 
 
-def holding(gateway: EgressGateway, node: NodeName, *, term: int, applied: Mapping[str, int]) -> tuple[EipEntry, ...]:
+def held_entries(
+    gateway: EgressGateway, node: NodeName, *, term: int, applied: Mapping[str, int]
+) -> tuple[EipEntry, ...]:
     """The entries with addresses that `node` is to have on its device, for as long as `term` may be acted for.
 
     None of another term, none that leave, and none at all by a status older than one that was applied already: a cache

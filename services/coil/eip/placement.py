@@ -137,7 +137,7 @@ class _Work:
             message = f"{asked} is bound to a policy of another namespace"
             self._refused[claim.policy] = Refusal(RefusalReason.TAKEN, message)
         elif binding.assigned:
-            self._share(binding, claim.policy)
+            self._join(binding, claim.policy)
         else:
             self._begin(binding, claim.policy, self._nodes.choose(1))
 
@@ -150,13 +150,13 @@ class _Work:
         node = self._nodes.choose(1) if free else self._node_with_addresses()
         used, unfilled = index.on(node), index.unfilled(node)
         if self._policy is AddressPolicy.LIMIT and unfilled:
-            self._share(next(iter(unfilled.values())), claim.policy)
+            self._join(next(iter(unfilled.values())), claim.policy)
             return
         if free and self._policy is not AddressPolicy.RANDOM:
             used = []
         number = draw(free + len(used), self._random)
         if number < len(used):
-            self._share(used[number], claim.policy)
+            self._join(used[number], claim.policy)
         else:
             self._begin(index.bind(index.pool.unused(number - len(used))), claim.policy, node)
 
@@ -192,7 +192,7 @@ class _Work:
         self._index.join(binding, policy)
         self._assign(binding, node)
 
-    def _share(self, binding: Binding, policy: PolicyRef) -> None:
+    def _join(self, binding: Binding, policy: PolicyRef) -> None:
         self._index.join(binding, policy)
         self._nodes.add(binding.node, 1)
 

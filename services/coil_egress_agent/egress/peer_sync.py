@@ -287,10 +287,10 @@ class PeerSync:
                 done |= await self._change(change, (address,), operation=operation)
             return done
         for address in addresses:
-            self._settled(address)
+            self._succeeded(address)
         return set(addresses)
 
-    def _settled(self, address: IPAddress) -> None:
+    def _succeeded(self, address: IPAddress) -> None:
         self._queue.forget(str(address))
         self._refusals.pop(address, None)
         if self._awaited:

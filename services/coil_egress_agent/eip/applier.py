@@ -101,7 +101,7 @@ class Applier:
         self._remade = 0
         self._published: Mapping[str, int] = {}
         self._loaded = self._leaving = False
-        self._settled = asyncio.Event()
+        self._released = asyncio.Event()
         self._mesh_retry: asyncio.TimerHandle | None = None
         self.trouble = "not tried yet"
         """What readiness lacks; "" for nothing."""
@@ -144,11 +144,11 @@ class Applier:
         if not self._loaded:
             return  # the kernel holds what a predecessor has left, if anything
         self._leaving = True
-        self._settled.clear()
+        self._released.clear()
         self._hints.set()
         try:
             async with asyncio.timeout(seconds):
-                await self._settled.wait()
+                await self._released.wait()
         except TimeoutError:
             self._log.warning("leaving before other nodes have been given all addresses")
 
@@ -215,7 +215,7 @@ class Applier:
         if deps.mesh.trouble:
             self._mesh_retry = asyncio.get_running_loop().call_later(MESH_SECONDS, self._hints.set)
         if self._leaving and not deps.tracker.own_status_names():
-            self._settled.set()
+            self._released.set()
 
     async def _set_elements(self, outcome: Outcome) -> None:
         tables = self._deps.tables

@@ -1,12 +1,17 @@
-"""The node's nftables tables, without blocking the event loop.
+"""The node's nftables tables, without blocking the event loop, and the one rule that iptables may need.
 
 Two threads: a refresh of what keeps the EIPs alive never queues behind the elements of a hundred thousand pods. Within
 the kernel it still waits for the transaction that runs, so large changes are carried out in steps where possible: what
 is looked up is added before what leads to it, and deleted after it.
+
+That rule belongs into iptables' chain FORWARD where its policy is DROP (Docker's, some CNIs'): an nftables table cannot
+let a packet pass that another table drops. A flag asks for it; it is inserted at the start and with each comparison,
+and deleted by `--cleanup`.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import islice
@@ -147,3 +152,46 @@ def _deletes(elements: Iterable[tuple[SetName, ElementKey]]) -> ElementChanges:
     for name, key in elements:
         keys.setdefault(name, []).append(key)
     return ElementChanges(deletes={name: tuple(found) for name, found in keys.items()})
+
+
+PROGRAMS: Final = ("iptables", "ip6tables")
+CALL_SECONDS: Final = 10.0
+
+RunProgram = Callable[[Sequence[str]], Awaitable[int]]
+"""Runs a program with its arguments; its exit code. Raises OSError where there is no such program."""
+
+
+async def run_program(command: Sequence[str]) -> int:
+    """A `RunProgram` for the real ones. Raises TimeoutError after CALL_SECONDS, and the program is killed."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(CALL_SECONDS):
+            return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def ensure_shim(rules: Sequence[Sequence[str]], *, run: RunProgram = run_program) -> None:
+    """Have each rule once at the head of FORWARD, in both families. Idempotent. Raises OSError with what failed."""
+    for program in PROGRAMS:
+        for rule in rules:
+            if await run([program, "-w", "5", "-C", "FORWARD", *rule]) == 0:
+                continue
+            code = await run([program, "-w", "5", "-I", "FORWARD", "1", *rule])
+            if code != 0:
+                raise OSError(f"{program} -I FORWARD {' '.join(rule)}: exit code {code}")
+
+
+async def remove_shim(rules: Sequence[Sequence[str]], *, run: RunProgram = run_program) -> None:
+    """Take the rules out again, however often they are there. Where there is no iptables there is none. Idempotent."""
+    for program in PROGRAMS:
+        for rule in rules:
+            try:
+                while await run([program, "-w", "5", "-D", "FORWARD", *rule]) == 0:
+                    pass
+            except FileNotFoundError:
+                break

@@ -39,10 +39,9 @@ from coil_egress_agent.eip.applier import Applier, Deps
 from coil_egress_agent.eip.change_tracker import BY_POLICY, ENDPOINT_SLICES, Caches, ChangeTracker, index_by_policy
 from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
-from coil_egress_agent.eip.forward_shim import Run, ensure_shim, remove_shim, run_program
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded
 from coil_egress_agent.eip.kernel_lease import KernelLease
-from coil_egress_agent.eip.kernel_tables import KernelTables
+from coil_egress_agent.eip.kernel_tables import KernelTables, RunProgram, ensure_shim, remove_shim, run_program
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
 from coil_egress_agent.eip.mesh import DEVICE, MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
@@ -201,7 +200,9 @@ async def _watch_kernel_lease(kernel_lease: KernelLease, applier: Applier) -> No
         await asyncio.sleep(OVERLAY_PAUSE)
 
 
-async def clean_node(overlay: Overlay, tables: Tables, *, options: EipTableOptions, run: Run = run_program) -> None:
+async def clean_node(
+    overlay: Overlay, tables: Tables, *, options: EipTableOptions, run: RunProgram = run_program
+) -> None:
     """`--cleanup`: leave nothing of the agent's on this node, on which it must not run any more. Idempotent.
 
     In the order of a withdrawal: EIPs and tunnel, then the tables, then the iptables rule. Raises one of KERNEL_ERRORS,

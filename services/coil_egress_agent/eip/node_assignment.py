@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from coil.crd.egress_gateway import EgressGateway, EipEntry, GatewayNode, PolicyRef
 from coil.crd.names import NodeName
-from coil.eip.lease_renewal import holding, known_term
+from coil.eip.lease_renewal import held_entries, known_term
 from coil.kernel.family import IPAddress
 
 
@@ -37,7 +37,7 @@ class LeaseState:
     applied: Mapping[str, int]
 
     def carries(self, gateway: EgressGateway, listed: GatewayNode) -> bool:
-        """Whether what `gateway` lists for the node counts now. See `coil.eip.lease_renewal.holding`."""
+        """Whether what `gateway` lists for the node counts now. See `coil.eip.lease_renewal.held_entries`."""
         stale = gateway.status.revision < self.applied.get(gateway.metadata.uid, 0)
         return self.term is not None and listed.term == self.term and not stale
 
@@ -73,7 +73,7 @@ def plan_assignment(
                 leaves |= any(eip.leaving for eip in listed.eips)
                 revisions[gateway.metadata.uid] = gateway.status.revision
         if term is not None:
-            for eip in holding(gateway, node, term=term, applied=lease.applied):
+            for eip in held_entries(gateway, node, term=term, applied=lease.applied):
                 addresses.update(eip_addresses(eip))
     return NodeAssignment(
         wanted=wanted,

@@ -29,7 +29,7 @@ from coil.eip.gateway_lease import (
     render_annotations,
 )
 from coil.eip.gateway_status import NodeFacts, as_listed, former_of, plan_policy_status, plan_status
-from coil.eip.lease_renewal import LeaseRenewal, holding, known_term
+from coil.eip.lease_renewal import LeaseRenewal, held_entries, known_term
 from coil.eip.placement import Placement, place
 
 NODES = (NodeName("a"), NodeName("b"), NodeName("c"))
@@ -218,7 +218,7 @@ class Agent:
             if not self.world.habits.by_term:
                 listed = [entry.term for entry in self.gateway.status.node_list if entry.name == self.node]
                 term = listed[0] if listed else term
-            for entry in holding(self.gateway, self.node, term=term, applied=self.renewal.applied):
+            for entry in held_entries(self.gateway, self.node, term=term, applied=self.renewal.applied):
                 granted |= {text for text in (entry.ipv4, entry.ipv6) if text}
         self.kernel = frozenset(granted)
         self.held_for = self.term

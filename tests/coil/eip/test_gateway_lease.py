@@ -17,7 +17,7 @@ from coil.eip.gateway_lease import (
     parse_gateway_lease,
     render_annotations,
 )
-from coil.eip.lease_renewal import LeaseRenewal, claim_term, holding, known_term, merge_applied
+from coil.eip.lease_renewal import LeaseRenewal, claim_term, held_entries, known_term, merge_applied
 
 A = NodeName("a")
 
@@ -173,7 +173,7 @@ def gateway(term: int = 2, revision: int = 5) -> EgressGateway:
     ("term", "applied", "held"), [(2, 0, True), (2, 5, True), (2, 6, False), (1, 0, False), (3, 0, False)]
 )
 def test_what_a_node_may_hold(term: int, applied: int, held: bool) -> None:
-    found = holding(gateway(), A, term=term, applied={"u": applied, "other": 99})
+    found = held_entries(gateway(), A, term=term, applied={"u": applied, "other": 99})
     assert [entry.ipv4 for entry in found] == (["10.6.0.1"] if held else [])
 
 

@@ -21,8 +21,7 @@ from coil.kernel.nft_table import TableFamily
 from coil.runtime.flag import parse_settings
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.data_plane_builder import parse_networks, wished_eip
-from coil_egress_agent.eip.forward_shim import ensure_shim, remove_shim
-from coil_egress_agent.eip.kernel_tables import split_changes
+from coil_egress_agent.eip.kernel_tables import ensure_shim, remove_shim, split_changes
 from coil_egress_agent.eip.main import clean_node
 from coil_egress_agent.eip.mesh import (
     MeshError,
