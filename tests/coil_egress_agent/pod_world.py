@@ -34,7 +34,7 @@ class PodState:
 
 
 class PodWorld:
-    """Implements `coil.reconcile.informer.Source`, with the filter that a collection has."""
+    """Implements `coil.reconcile.informer.ListerWatcher`, with the filter that a collection has."""
 
     resource: Resource[Pod] = PODS
 
