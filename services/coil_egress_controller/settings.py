@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import TypeVar
 
-from coil.admission.webhook_service import AdmissionSettings
+from coil.admission.webhook_service import AdmissionSettings, webhook_flag
 from coil.crd.names import SLICE_ENDPOINTS
 from coil.manager.election import ElectionSettings
 from coil.runtime.flag import (
@@ -15,7 +15,6 @@ from coil.runtime.flag import (
     kind,
     parse_boolean,
     parse_integer,
-    parse_open_endpoint,
     parse_period,
     variable,
 )
@@ -58,12 +57,7 @@ class Settings(AdmissionSettings, ElectionSettings, EipLeaseSettings, ApiSetting
 
     metrics_addr: Endpoint = metrics_flag(":9396")
     health_addr: Endpoint = health_flag(":9397")
-    webhook_addr: Endpoint = flag(
-        ":9444",
-        parse=parse_open_endpoint,
-        group=Group.WEBHOOKS,
-        help="address of the webhooks; without a host, every address",
-    )
+    webhook_addr: Endpoint = webhook_flag(":9444")
     egress_port: int = flag(
         "5555",
         parse=parse_integer(1, 65535),

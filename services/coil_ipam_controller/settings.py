@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
-from coil.admission.webhook_service import AdmissionSettings
+from coil.admission.webhook_service import AdmissionSettings, webhook_flag
 from coil.manager.election import ElectionSettings
 from coil.runtime.flag import (
     Endpoint,
     Group,
     flag,
     kind,
-    parse_open_endpoint,
     parse_optional_endpoint,
     parse_period,
 )
@@ -31,12 +30,7 @@ class Settings(AdmissionSettings, ElectionSettings, ApiSettings, FrameSettings):
 
     metrics_addr: Endpoint = metrics_flag(":9386")
     health_addr: Endpoint = health_flag(":9387")
-    webhook_addr: Endpoint = flag(
-        ":9443",
-        parse=parse_open_endpoint,
-        group=Group.WEBHOOKS,
-        help="address of the webhooks; without a host, every address",
-    )
+    webhook_addr: Endpoint = webhook_flag(":9443")
     inspect_addr: Endpoint | None = flag(
         ":9388",
         parse=parse_optional_endpoint,

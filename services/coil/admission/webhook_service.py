@@ -18,7 +18,7 @@ from coil.admission.self_managed import SecretStore, SelfManagedIdentity
 from coil.admission.server import AdmissionHandler, AdmissionMetrics, ServingContext, serve_reviews
 from coil.crd.names import is_object_name
 from coil.kube.client import KubeClient
-from coil.runtime.flag import Endpoint, Group, flag, kind, parse_optional_path, parse_period
+from coil.runtime.flag import Endpoint, Group, flag, kind, parse_open_endpoint, parse_optional_path, parse_period
 from coil.runtime.process import Process
 
 
@@ -39,9 +39,22 @@ def _parse_host(text: str) -> str:
     raise ValueError('host names or addresses, such as "webhook.example.com,192.0.2.1"')
 
 
+def webhook_flag(default: str) -> Endpoint:
+    """The `webhook_addr` of a process whose default is `default`, such as ":9443"."""
+    return flag(
+        default,
+        parse=parse_open_endpoint,
+        group=Group.WEBHOOKS,
+        help="address of the webhooks; without a host, every address",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdmissionSettings:
-    """Every process gives its own port. Times are in seconds."""
+    """The settings of a process that answers admission reviews; its own settings extend them.
+
+    Every process gives its own port. Times are in seconds.
+    """
 
     webhook_addr: Endpoint
     webhook_host: tuple[str, ...] = flag(
