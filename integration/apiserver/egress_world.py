@@ -24,6 +24,7 @@ from integration.deployment import (
 )
 from integration.patience import wait_until
 from integration.service import Service
+from integration.walk.recording import Recording
 
 Document = dict[str, Any]
 
@@ -44,15 +45,19 @@ _PATHS = {
 
 
 class EgressReplica:
-    """One egress-controller. Its lives share a log and ports. `leads` tells whether it says so."""
+    """One egress-controller, its calls noted by `recording`. Its lives share a log and ports. `leads` tells whether it
+    says so.
+    """
 
-    def __init__(self, plane: ControlPlane, name: str, *flags: str) -> None:
+    def __init__(self, plane: ControlPlane, name: str, *flags: str, recording: Recording | None = None) -> None:
         metrics = free_port(LOCALHOST, 9396)
         health = free_port(LOCALHOST, metrics + 1)
         self._plane = plane
         command = egress_controller_command(plane, ports=(metrics, health), image=IMAGE, flags=(*FLAGS, *flags))
         (address,) = (part for part in command if part.startswith("--webhook-addr="))
         self._webhook_port = int(address.rpartition(":")[2])
+        if recording is not None:
+            command = recording.traced(command)
         self.service = Service(
             lambda: plane.workspace.spawn(name, command), ready=egress_controller_probe(plane, health=health)
         )

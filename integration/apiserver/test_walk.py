@@ -5,7 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from integration.kernel_state import EXPORT_TABLE
 from integration.patience import wait_until
 from integration.service import Service
 from integration.walk.recording import Recording
-from integration.walk.story import called, named_modules
+from integration.walk.story import called, check_order, named_modules
 
 pytestmark = pytest.mark.apiserver
 
@@ -30,7 +30,6 @@ ELSEWHERE = {"coil_ipam_controller", "coil_freezer"}
 WHEN_EMPTY = {"coild.addresses.pool_changes", "coild.addresses.block_requester"}
 BLOCKS = {"coild.addresses.route_export", "coild.addresses.block_release"}
 MOST_OF_AN_ADD = 80
-MOST_OF_A_BLOCK = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +69,6 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedNode]:
         yield TracedNode(node, runtime, coild, recording)
 
 
-def in_order(names: Sequence[str], modules: Sequence[str]) -> list[str]:
-    """The names, as their modules were first called."""
-    return sorted(names, key=lambda name: min(i for i, module in enumerate(modules) if called(name, [module])))
-
-
 def test_an_add_goes_the_way_that_the_design_tells(traced: TracedNode, tmp_path: Path) -> None:
     said = [name for name in named_modules(ADD) if name not in ELSEWHERE | BLOCKS]
     cold = traced.calls_of_add()
@@ -84,8 +78,7 @@ def test_an_add_goes_the_way_that_the_design_tells(traced: TracedNode, tmp_path:
     plugin = plugin_modules(traced, tmp_path)
     print(f"a warm ADD runs {len(modules)} modules of coild and {len(plugin)} of the plugin: {modules + plugin}")
     steps = [name for name in said if name not in WHEN_EMPTY | {"coil_cni"}]
-    assert [name for name in steps if not called(name, modules)] == []
-    assert in_order(steps, modules) == steps
+    check_order(steps, modules)
     assert [name for name in WHEN_EMPTY if not called(name, cold)] == []
     assert not [name for name in WHEN_EMPTY if called(name, modules)], "a free address needs nobody to be asked"
     assert len(modules) + len(plugin) <= MOST_OF_AN_ADD

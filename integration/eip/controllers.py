@@ -6,7 +6,9 @@ from contextlib import contextmanager, suppress
 
 from integration.apiserver.egress_world import NAME, STOP_TIMEOUT, EgressReplica
 from integration.cluster.control_plane import ControlPlane
+from integration.cluster.process import Process
 from integration.patience import wait_until
+from integration.walk.recording import Recording
 
 
 class Controllers:
@@ -29,6 +31,19 @@ class Controllers:
             self.restore()
             self._first.restore()
             self._second.service.process.stop(timeout=STOP_TIMEOUT)
+
+    @contextmanager
+    def traced(self, recording: Recording) -> Iterator[Process]:
+        """One whose calls are noted, leading, in the place of the first as long as the block lasts."""
+        self._first.service.process.stop(timeout=STOP_TIMEOUT)
+        replica = EgressReplica(self._plane, f"{NAME}-traced", recording=recording)
+        try:
+            replica.service.wait_ready()
+            wait_until(replica.leads, what="the controller that is traced leads")
+            yield replica.service.process
+        finally:
+            replica.service.process.stop(timeout=STOP_TIMEOUT)
+            self._first.restore()
 
     def leader(self) -> EgressReplica:
         """Who leads, once somebody does, and nobody else says so."""

@@ -9,7 +9,8 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.network import Namespaces, Network, run_command
+from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 from integration.deployment import ready_probe
 from integration.egress.api import Api
@@ -26,6 +28,7 @@ from integration.kernel_state import KernelState
 from integration.netns.netns import call_inside
 from integration.service import Service
 from integration.vm.run import INSIDE_VARIABLE
+from integration.walk.recording import Recording
 
 PODS4, PODS6 = IPv4Network("10.244.0.0/16"), IPv6Network("fd44::/48")
 SERVICES = ("198.19.0.0/16", "fd5f:c011::/112")
@@ -121,10 +124,12 @@ class StageNode:
 
     # --- its agent
 
-    def start_agent(self, *flags: str) -> None:
-        """Run the agent in the node's namespaces, without waiting for it."""
+    def start_agent(self, *flags: str, recording: Recording | None = None) -> None:
+        """Run the agent in the node's namespaces, its calls noted by `recording`, without waiting for it."""
         self.found = self.found or self.footprint()
         command = [*self._command, *flags]
+        if recording is not None:
+            command = recording.traced(command)
         env = {"COIL_NODE_NAME": self.name}
         spawn = partial(self._workspace.spawn, f"agent-{self.name}", [*self.namespaces.entrance, *command], env=env)
         ready = partial(call_inside, self.namespaces.net, ready_probe(HEALTH_PORT))
@@ -140,6 +145,18 @@ class StageNode:
             RESYNC,
             *(PATIENT if os.environ.get(INSIDE_VARIABLE) else ()),
         ]
+
+    @contextmanager
+    def traced_agent(self, recording: Recording) -> Iterator[Process]:
+        """Its agent restarted with its calls noted, ready, as long as the block lasts. Only changes make it work."""
+        self.stop_agent()
+        self.start_agent("--resync-interval=1h", recording=recording)
+        try:
+            self.agent.wait_ready()
+            yield self.agent.process
+        finally:
+            self.stop_agent()
+            self.start_agent()
 
     def stop_agent(self) -> None:
         """SIGTERM; returns at its end."""

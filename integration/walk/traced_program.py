@@ -29,10 +29,10 @@ class CallNotes:
 
     def note(self, frame: FrameType, event: str, _argument: Any) -> None:
         """A profile function (`sys.setprofile`)."""
-        if event == "call" and frame.f_code.co_name != "<module>":
+        if event == "call":
             name = frame.f_globals.get("__name__", "")
-            if name.startswith(_OURS):
-                self._modules.setdefault(name)
+            if name.startswith(_OURS) and name not in self._modules and not _is_import(frame):
+                self._modules[name] = None
 
     def flush(self, *_signal: object) -> None:
         """Write and forget."""
@@ -40,6 +40,15 @@ class CallNotes:
         whole = self._file.with_suffix(f".{os.getpid()}")
         whole.write_text(json.dumps(list(modules)))
         whole.replace(self._file)
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    """Whether it runs on behalf of the first import of some module: bodies of classes, decorators, constants."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def main() -> None:

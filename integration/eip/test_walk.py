@@ -1,0 +1,50 @@
+"""DESIGN.md's walk of one policy, followed by tracing, from the API server's review of it to the kernel of its node."""
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from integration.eip.controllers import Controllers
+from integration.eip.description import Description
+from integration.eip.world import World
+from integration.patience import wait_until
+from integration.walk.recording import Recording
+from integration.walk.story import check_order, steps
+
+pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
+
+POLICY = "The way of a policy to nftables"
+OF_CONTROLLER = 4
+"""So many steps; the others are the agent's."""
+MOST_OF_A_POLICY = 140
+
+
+def test_a_policy_reaches_nftables_the_way_that_the_design_tells(
+    world: World, control: tuple[Description, Controllers | None], tmp_path: Path
+) -> None:
+    """On a node that has the pod and the address, so that one agent does all of an agent's part."""
+    controllers = control[1]
+    assert controllers is not None, "the controllers run on another machine"
+    node = world.node("n3")
+    controller, agent = Recording(tmp_path / "controller"), Recording(tmp_path / "agent")
+    with (
+        controllers.traced(controller) as leader,
+        node.traced_agent(agent) as daemon,
+        world.gateway(node.name) as gateway,
+        world.pod(node.name, app="walk") as pod,
+    ):
+        world.await_lease(node)
+        wait_until(lambda: gateway.lists(node.name), what=f"{node.name} is ready for addresses")
+        controller.await_rest(leader, "coil.reconcile.controller")
+        agent.await_rest(daemon, "coil_egress_agent.eip.applier")
+        with world.policy(gateway, labels={"app": "walk"}) as policy:
+            for family in (4, 6):
+                world.await_seen(pod, policy.eip(family))
+            of_controller, of_agent = controller.since_last(leader), agent.since_last(daemon)
+    print(f"a policy runs {len(of_controller)} modules of the controller and {len(of_agent)} of the agent:")
+    print(of_controller, of_agent)
+    said = steps(POLICY)
+    check_order(list(chain(*said[:OF_CONTROLLER])), of_controller)
+    check_order(list(chain(*said[OF_CONTROLLER:])), of_agent)
+    assert len(of_controller) + len(of_agent) <= MOST_OF_A_POLICY
