@@ -89,9 +89,9 @@ class EgressWorld:
         self.replicas: list[EgressReplica] = []
         self._namespaces: list[str] = []
 
-    def start_replica(self, *flags: str) -> EgressReplica:
+    def start_replica(self, *flags: str, recording: Recording | None = None) -> EgressReplica:
         """Start a replica and return when it is ready."""
-        replica = EgressReplica(self.plane, f"{self.name}-{len(self.replicas)}", *flags)
+        replica = EgressReplica(self.plane, f"{self.name}-{len(self.replicas)}", *flags, recording=recording)
         self.replicas.append(replica)
         replica.service.wait_ready()
         return replica

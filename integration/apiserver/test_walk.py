@@ -1,4 +1,8 @@
-"""DESIGN.md's walk of one ADD, followed by tracing: who it says takes part does, in that order, and few others."""
+"""DESIGN.md's walks of one ADD, of an AddressBlock and of an Egress as far as its objects, followed by tracing: who it
+says takes part does, in that order, and few others.
+
+The rest of an Egress's walk is in integration/egress, a policy's in integration/eip.
+"""
 
 import json
 import os
@@ -12,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from integration.apiserver.bare_node import BareNode
+from integration.apiserver.egress_world import EgressWorld
 from integration.apiserver.runtime import Runtime
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.deployment import apply, coild_command
@@ -19,17 +24,19 @@ from integration.kernel_state import EXPORT_TABLE
 from integration.patience import wait_until
 from integration.service import Service
 from integration.walk.recording import Recording
-from integration.walk.story import called, check_order, named_modules
+from integration.walk.story import called, check_order, named_modules, steps
 
 pytestmark = pytest.mark.apiserver
 
 ADD = "The way of one pod's ADD"
+EGRESS = "The way of an Egress to its tunnels"
 ELSEWHERE = {"coil_ipam_controller", "coil_freezer"}
 """Named in the walk, and not on the node at that time."""
 
 WHEN_EMPTY = {"coild.addresses.pool_changes", "coild.addresses.block_requester"}
 BLOCKS = {"coild.addresses.route_export", "coild.addresses.block_release"}
-MOST_OF_AN_ADD = 80
+MOST_OF_AN_ADD = 70
+MOST_OF_AN_EGRESS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +129,30 @@ def test_a_block_becomes_a_route_the_way_that_the_design_tells(traced: TracedNod
 
 def exported(node: BareNode) -> list[str]:
     return node.kernel.run("ip", "route", "show", "table", EXPORT_TABLE).splitlines()
+
+
+@pytest.fixture
+def egress_world(traced: TracedNode) -> Iterator[EgressWorld]:
+    world = EgressWorld(traced.node.plane)
+    yield world
+    world.close()
+
+
+def test_an_egress_gets_its_objects_the_way_that_the_design_tells(egress_world: EgressWorld, tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "calls")
+    replica = egress_world.start_replica(recording=recording)
+    wait_until(replica.leads, what="the controller leads")
+    namespace = egress_world.add_namespace()
+    recording.await_rest(replica.service.process, "coil.reconcile.controller")
+
+    def make_an_egress() -> None:
+        egress_world.apply_egress(namespace)
+        for kind in ("deployment", "service"):
+            egress_world.await_object(kind, namespace)
+        wait_until(lambda: namespace in egress_world.subjects(), what="its routers' rights")
+
+    modules = recording.during(replica.service.process, make_an_egress)
+    print(f"an Egress runs {len(modules)} modules of the controller: {modules}")
+    admission, objects, *_ = steps(EGRESS)
+    check_order([*admission, *objects], modules)
+    assert len(modules) <= MOST_OF_AN_EGRESS

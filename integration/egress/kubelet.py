@@ -11,7 +11,8 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from integration.egress.pod import RunningPod
 from integration.egress.station import PATIENCE, PAUSE, Station
 from integration.netns.netns import call_inside
 from integration.patience import wait_until
+from integration.walk.recording import Recording
 
 _HEALTH_PORT = 8081
 _FINISHED = "Succeeded"
@@ -56,6 +58,7 @@ class Kubelet:
         self._pods: dict[str, RunningPod] = {}
         self.refusals: dict[str, list[CniError]] = {}
         """By UID of the pod, why its ADDs failed. Each look at the pod tries again."""
+        self._recording: Recording | None = None
 
     @property
     def pods(self) -> list[RunningPod]:
@@ -92,6 +95,15 @@ class Kubelet:
             return holds()
 
         wait_until(held, what=what, timeout=PATIENCE, pause=PAUSE)
+
+    @contextmanager
+    def traced_agent(self, recording: Recording) -> Iterator[None]:
+        """The one agent that starts within the block runs without its supervisor, and its calls are noted."""
+        self._recording = recording
+        try:
+            yield
+        finally:
+            self._recording = None
 
     def kill(self, pod: RunningPod) -> None:
         """The node of a pod dies, as far as the pod is concerned: its process and its namespace, and nobody is told."""
@@ -161,7 +173,10 @@ class Kubelet:
 
     def _start_container(self, pod: RunningPod) -> Process:
         container = pod.document["spec"]["containers"][0]
-        command = [*(sys.executable, "-m", "coil_egress_agent.supervisor"), *container.get("args", [])]
+        arguments = container.get("args", [])
+        command = [sys.executable, "-m", "coil_egress_agent.supervisor", *arguments]
+        if self._recording is not None:
+            command = self._recording.traced([sys.executable, "-m", "coil_egress_agent", *arguments])
         inside = ["nsenter", f"--net={pod.sandbox.netns}", "--", "unshare", "--mount", "--propagation=private"]
         account = self._account_folder(pod)
         return self._workspace.spawn(

@@ -1,12 +1,14 @@
 """One node of the stage: coild, the plugin and kube-proxy on a wired node, and its routes beyond the cluster."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from integration.apiserver.wired_node import WiredNode
 from integration.cluster.network import Network
 from integration.cluster.node_config import render_proxy
+from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 from integration.deployment import daemon_command
 from integration.egress.api import Api
@@ -14,6 +16,7 @@ from integration.egress.description import Description
 from integration.kernel_state import EXPORT_TABLE
 from integration.patience import wait_until
 from integration.service import Service
+from integration.walk.recording import Recording
 
 _log = logging.getLogger("station")
 
@@ -39,15 +42,27 @@ class Station:
         self.runtime = self.wired.install_plugin()
         _log.info("%s has the plugin", self.name)
         self._start_proxy()
-        command = daemon_command(
+        self._command = daemon_command(
             description.coild_kubeconfig, socket=self.wired.socket, flags=["--route-sync", "--cooling=1s"]
         )
-        self.coild: Service = self.wired.start_daemon(command, patience=PATIENCE)
+        self.coild: Service = self.wired.start_daemon(self._command, patience=PATIENCE)
 
     def wait_ready(self) -> None:
         """Return when coild takes calls. Raises ComponentError."""
         self.coild.wait_ready()
         _log.info("%s has coild", self.name)
+
+    @contextmanager
+    def traced_coild(self, recording: Recording) -> Iterator[Process]:
+        """coild restarted with its calls noted, ready, as long as the block lasts."""
+        self.coild.kill()
+        traced = self.wired.start_daemon(recording.traced(self._command), patience=PATIENCE)
+        try:
+            traced.wait_ready()
+            yield traced.process
+        finally:
+            traced.kill()
+            self.coild.ensure_running()
 
     def route(self, destination: str, *, via: str) -> None:
         """A route of the administrator's."""

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
 POLICY = "The way of a policy to nftables"
 OF_CONTROLLER = 4
 """So many steps; the others are the agent's."""
-MOST_OF_A_POLICY = 140
+MOST_OF_A_POLICY = 130
 
 
 def test_a_policy_reaches_nftables_the_way_that_the_design_tells(
