@@ -239,7 +239,7 @@ class BlockStore:
         return self._ledger.is_empty(name)
 
     def cooled_down(self, name: BlockName) -> float:
-        """When the last address of the block has cooled down, by the clock; −∞ if none is cooling."""
+        """When the last address of the block has cooled down, by the clock, which may be over; −∞ without a record."""
         return self._ledger.cooled_down(name)
 
     def arrived(self, name: BlockName) -> float | None:

@@ -1,6 +1,6 @@
 """Wires pods with a veth each: the wiring of address pools, and of any source whose pods are routed to one by one.
 
-    attachment ─► coil.podnet.plan_pod ─► coil.netlink: veth, addresses, routes, neighbours, sysctls
+    attachment ─► coil.podnet.plan ─► coil.netlink: veth, addresses, routes, neighbours, sysctls
 
 What the node needs for it: forwarding, and a rule that looks up the table of routes to pods (`prepare`).
 

@@ -1,7 +1,7 @@
 """Routes the blocks of all other nodes, where the nodes are on one layer 2 network and no routing daemon does it:
 `--route-sync`.
 
-    informers of all AddressBlocks and Nodes ─► coil.podnet.plan_node_routes ─► the main table
+    informers of all AddressBlocks and Nodes ─► coil.podnet.block_route ─► the main table
 
 Every pass makes the whole table right by a set difference, in a worker's thread. One is made when a block or a node's
 address has changed, and periodically, as links that go down take their routes with them. After each pass there is a
