@@ -1,5 +1,5 @@
 """`make demo`: a real cluster, the image on its nodes, `helm install`, pods with addresses, all of them talking; then
-an address that outlives its node (`eip_part`), and egress NAT (`egress_part`).
+an address that outlives its node (`eip_part`), and egress NAT (`egress_part`), which are prepared meanwhile.
 
 Each claim is checked; exit code 0 only if all of it held. KEEP=1 leaves the cluster up, whatever happened, and says how
 to use and end it.
@@ -12,14 +12,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from integration.cluster.__main__ import EXPECTED
 from integration.cluster.cluster import Cluster, Ending
 from integration.cluster.control_plane import KubectlError
-from integration.demo.egress_part import show_egress
-from integration.demo.eip_part import show_eip
 from integration.demo.eip_release import show_eip_release
 from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods
 from integration.demo.narration import DemoError, print_table, step
+from integration.demo.part import FAILURES, Part
 from integration.demo.reach import find_gaps
 from integration.demo.topology import NodeRow, render_topology
 from integration.demo.workload import (
@@ -32,18 +30,14 @@ from integration.demo.workload import (
 )
 from integration.deployment import apply
 from integration.helm.chart import NAMESPACE, RELEASE
-from integration.helm.program import HelmError, find_helm
+from integration.helm.program import find_helm
 from integration.helm.release import Release, import_image
 from integration.image.build import build_image
-from integration.image.error import ImageBuildError
-from integration.vm.kernel import KernelError
-from integration.vm.machine import MachineError
 
 PICTURE = Path("build") / "topology.svg"
+EIP, EGRESS = "integration.demo.eip_part", "integration.demo.egress_part"
 WEB, DMZ = 6, 2
 RELEASE_SECONDS = 60.0
-
-_EXPECTED = (DemoError, HelmError, ImageBuildError, KernelError, MachineError, *EXPECTED)
 
 
 def main() -> int:
@@ -52,10 +46,13 @@ def main() -> int:
     # What is to be read last is printed last.
     with ExitStack() as ending:
         try:
-            show_cluster(ending, keep=keep)
-            show_eip()
-            show_egress()
-        except _EXPECTED as error:
+            with Part("egress NAT", EGRESS) as egress, Part("the EIP gateway", EIP) as eip:
+                # The longest part; it takes what time the others leave.
+                egress.begin()
+                show_cluster(ending, eip, keep=keep)
+                eip.show()
+                egress.show()
+        except FAILURES as error:
             print(f"\nThe demo failed: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
@@ -65,11 +62,14 @@ def main() -> int:
     return 0
 
 
-def show_cluster(ending: ExitStack, *, keep: bool) -> None:
-    """The part on a real cluster, which is gone afterwards, or else `ending` tells how to use it."""
+def show_cluster(ending: ExitStack, following: Part, *, keep: bool) -> None:
+    """The part on a real cluster, which is gone afterwards, or else `ending` tells how to use it.
+
+    Begins the following part as soon as this one does little but wait.
+    """
     cluster = step("a Kubernetes cluster of two nodes", lambda: start_cluster(keep=keep))
     try:
-        show(cluster, keep=keep)
+        show(cluster, following, keep=keep)
     finally:
         if keep:
             ending.callback(print_use, cluster)
@@ -81,7 +81,7 @@ def start_cluster(*, keep: bool) -> Cluster:
     return Cluster.up(nodes=2, ending=Ending.ON_REQUEST if keep else Ending.WITH_OWNER)
 
 
-def show(cluster: Cluster, *, keep: bool) -> None:
+def show(cluster: Cluster, following: Part, *, keep: bool) -> None:
     """What is shown on the cluster. Raises DemoError at the first claim that does not hold."""
     archive = step("the image with all programs: built, or found in the cache", build_image)
     step("the image in both nodes' containerd", lambda: import_image(cluster, archive))
@@ -108,6 +108,7 @@ def show(cluster: Cluster, *, keep: bool) -> None:
         f"TCP: every pod and every node to every pod, both families ({asked} requests)",
         lambda: check_reach(cluster, pods),
     )
+    following.begin()
     show_eip_release(cluster, release, [pod for pod in pods if pod.namespace == "dmz"])
     step("the pods deleted: their blocks go back", lambda: check_release(cluster))
     if keep:

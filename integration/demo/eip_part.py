@@ -6,6 +6,7 @@ interrupted.
 """
 
 import subprocess
+import sys
 import textwrap
 import time
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from integration.demo.eip_cast import GATEWAYS
 from integration.demo.eip_scene import show
 from integration.demo.narration import DemoError, logs_if_it_fails, step
+from integration.demo.part import play, wait_for_turn
 from integration.egress.api import ApiError
 from integration.eip.control_plane import start_control_plane
 from integration.eip.world import World
@@ -26,7 +28,7 @@ _STORY = (
 )
 _STAGE = (
     f"Three nodes, {' and '.join(GATEWAYS)} of them gateways, and a server outside: network namespaces on one link. "
-    "API server, egress-controller and the nodes' agents are the real ones. It takes about a minute."
+    "API server, egress-controller and the nodes' agents are the real ones, started while the cluster was shown."
 )
 _FAILURES = (ApiError, AssertionError, OSError, ServiceError, subprocess.SubprocessError)
 """What becomes a DemoError; other errors of the stage speak for themselves."""
@@ -34,31 +36,36 @@ _FAILURES = (ApiError, AssertionError, OSError, ServiceError, subprocess.Subproc
 
 def show_eip() -> None:
     """The whole part. Raises DemoError if something did not hold, or what the stage could not be made for."""
-    began = time.monotonic()
     print(render_announcement(), flush=True)
     try:
         with ExitStack() as stack:
-            play(stack)
+            world = build_stage(stack)
+            wait_for_turn()
+            began = time.monotonic()
+            with logs_if_it_fails(world.logs):
+                show(world)
     except _FAILURES as error:
         raise DemoError(f"the EIP gateway did not hold: {str(error) or repr(error)}") from error
     print(f"The EIP held, in {time.monotonic() - began:.0f} s.")
 
 
-def play(stack: ExitStack) -> None:
-    """Build the stage on that stack, and show what there is to be seen."""
+def build_stage(stack: ExitStack) -> World:
+    """What is made on that stack ends with it."""
     description = step(
         "the control plane: etcd, API server, Coil's egress-controller",
         lambda: stack.enter_context(start_control_plane()),
     )
-    world = step(
+    return step(
         "three nodes with Coil's agents, on one link with a server outside",
         lambda: stack.enter_context(World.up(description)),
     )
-    with logs_if_it_fails(world.logs):
-        show(world)
 
 
 def render_announcement() -> str:
     """What is going to be shown, and where."""
     filled = (textwrap.fill(paragraph, width=110, break_on_hyphens=False) for paragraph in (_STORY, _STAGE))
     return "\n\n".join([f"\n{_TITLE}\n{'─' * len(_TITLE)}", *filled]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(play(show_eip))

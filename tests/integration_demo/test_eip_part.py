@@ -40,6 +40,7 @@ def put_in_place(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(eip_part, "start_control_plane", lambda: nullcontext("described"))
     monkeypatch.setattr(eip_part, "World", stage)
     monkeypatch.setattr(eip_part, "show", stage.show)
+    monkeypatch.setattr(eip_part, "wait_for_turn", lambda: stage.log.append("turn"))
     return stage
 
 
@@ -52,7 +53,7 @@ def test_no_line_is_longer_than_a_terminal() -> None:
 def test_a_part_that_held_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     stage = put_in_place(Stage(), monkeypatch)
     show_eip()
-    assert stage.log == ["up", "show", "down"]
+    assert stage.log == ["up", "turn", "show", "down"]
     printed = capsys.readouterr()
     assert "The EIP held" in printed.out
     assert "last words" not in printed.err
@@ -73,7 +74,7 @@ def test_what_does_not_hold_is_the_demos_failure(
     stage = put_in_place(Stage(error), monkeypatch)
     with pytest.raises(DemoError, match="n1 kept it"):
         show_eip()
-    assert stage.log == ["up", "show", "down"]
+    assert stage.log == ["up", "turn", "show", "down"]
     printed = capsys.readouterr()
     assert "held" not in printed.out
     assert "its last words" in printed.err
@@ -85,7 +86,7 @@ def test_an_interruption_takes_the_stage_down_without_logs(
     stage = put_in_place(Stage(KeyboardInterrupt()), monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         show_eip()
-    assert stage.log == ["up", "show", "down"]
+    assert stage.log == ["up", "turn", "show", "down"]
     assert "last words" not in capsys.readouterr().err
 
 
