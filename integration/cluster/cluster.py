@@ -1,7 +1,7 @@
 """A whole cluster: a control plane and nodes on one network, up and down as one. See ``Cluster.up``.
 
-It starts in the order programs, network, control plane, images, nodes (all at once). It goes in no order: everything is
-killed, and what remains is removed by name (``cleanup``).
+It starts in the order programs, network, control plane and at the same time the nodes' runtimes, then the nodes' other
+programs. It goes in no order: everything is killed, and what remains is removed by name (``cleanup``).
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class Cluster:
         with ExitStack() as undo:
             workspace = undo.enter_context(Workspace.create())
             network = Network.create(workspace)
-            plane = ControlPlane.start(controllers=Controllers.RUNNING, workspace=workspace, address=network.gateway4)
             software = Software(
                 programs={program: programs[program] for program in NODE},
                 version=Version.of(programs[Program.KUBELET]),
@@ -70,13 +69,15 @@ class Cluster:
             speakers = [node.speaker for node in members]
             with ThreadPoolExecutor(max_workers=nodes) as pool:
                 starts = [
-                    pool.submit(
-                        node.start, plane, software, others=[other for other in speakers if other.name != node.name]
-                    )
+                    pool.submit(node.start, software, others=[other for other in speakers if other.name != node.name])
                     for node in members
                 ]
-                for start in starts:
+                plane = ControlPlane.start(
+                    controllers=Controllers.RUNNING, workspace=workspace, address=network.gateway4
+                )
+                for node, start in zip(members, starts, strict=True):
                     start.result()
+                    node.join(plane, software)
             cluster = cls(workspace, network, plane, members)
             cluster._wait_registered()
             cluster._record()

@@ -128,8 +128,8 @@ class Node:
         """
         return self._workspace.spawn(f"{self.name}.{name}", [*self._namespaces.entrance, *argv], env=env, log=log)
 
-    def start(self, plane: ControlPlane, software: Software, *, others: Sequence[Speaker]) -> None:
-        """Bring the node up; it registers itself and becomes Ready once ``cni_conf_dir`` has a configuration.
+    def start(self, software: Software, *, others: Sequence[Speaker]) -> None:
+        """Bring up what needs no control plane: network, routing daemon and container runtime, with the images.
 
         Raises ComponentError, NetworkError or NodeCommandError.
         """
@@ -140,6 +140,9 @@ class Node:
         link.symlink_to(self.netns)
         self._start_bird(others)
         self._start_containerd(software)
+
+    def join(self, plane: ControlPlane, software: Software) -> None:
+        """Make it a node of the cluster: it registers itself and is Ready once ``cni_conf_dir`` has a configuration."""
         self._start_kubelet(plane, software)
         self._start_proxy(plane, software)
 
