@@ -37,6 +37,8 @@ from integration.image.build import build_image
 PICTURE = Path("build") / "topology.svg"
 EIP, EGRESS = "integration.demo.eip_part", "integration.demo.egress_part"
 WEB, DMZ = 6, 2
+COOLING_SECONDS = 5
+"""A block without pods goes back after that time; by default, 30 s are waited for connections to end."""
 RELEASE_SECONDS = 60.0
 
 
@@ -85,7 +87,7 @@ def show(cluster: Cluster, following: Part, *, keep: bool) -> None:
     """What is shown on the cluster. Raises DemoError at the first claim that does not hold."""
     archive = step("the image with all programs: built, or found in the cache", build_image)
     step("the image in both nodes' containerd", lambda: import_image(cluster, archive))
-    release = Release(cluster.plane, {})
+    release = Release(cluster.plane, {"coild.cooling": f"{COOLING_SECONDS}s"})
     step("helm install coil charts/coil", release.install)
     documents = [*pool_documents(), *namespace_documents()]
     step("two pools, as soon as a webhook admits them, and a namespace", lambda: release.apply(*documents))
@@ -110,7 +112,10 @@ def show(cluster: Cluster, following: Part, *, keep: bool) -> None:
     )
     following.begin()
     show_eip_release(cluster, release, [pod for pod in pods if pod.namespace == "dmz"])
-    step("the pods deleted: their blocks go back", lambda: check_release(cluster))
+    step(
+        f"the pods deleted: their blocks go back, {COOLING_SECONDS} s later (coild.cooling)",
+        lambda: check_release(cluster),
+    )
     if keep:
         step("the pods once more, for you to look at", lambda: run_pods(cluster))
 

@@ -1,6 +1,6 @@
 """Egress NAT in the demo, seen from the machine: where it can be shown, how long that takes, and did it hold.
 
-The control plane runs here, the scene (`egress_scene`) on a kernel with Foo-over-UDP: this one, or that of a virtual
+It is a process of its own, begun with the demo. The control plane runs here, the scene (`egress_scene`) on a kernel with Foo-over-UDP: this one, or that of a virtual
 machine. Everything ends with it, also where it fails or is interrupted.
 """
 
@@ -26,6 +26,9 @@ _TITLE = "Egress NAT: leave the cluster as somebody else"
 _STORY = (
     "Hosts outside often let in only addresses that they know. Coil lets chosen pods leave the cluster through router "
     "pods, and be seen as these; all other pods are left alone. The tunnels from pod to router are Foo-over-UDP."
+)
+_AHEAD = (
+    "This part began together with the demo, with the time that the others left. So the beginning of it is over by now."
 )
 _EMULATED = (
     "Its processors are emulated, because this machine offers no hardware virtualization (KVM): most of the time "
@@ -65,6 +68,7 @@ def render_announcement(missing: Sequence[str], *, accelerator: Accelerator, ker
         paragraphs.append(f"{said} {kernel}.".replace(" .", "."))
         if accelerator is Accelerator.EMULATION:
             paragraphs[-1] += " " + _EMULATED.format(minutes=_MINUTES)
+    paragraphs.append(_AHEAD)
     filled = (textwrap.fill(paragraph, width=110, break_on_hyphens=False) for paragraph in paragraphs)
     return "\n\n".join([f"\n{_TITLE}\n{'─' * len(_TITLE)}", *filled]) + "\n"
 
