@@ -1,7 +1,7 @@
 """Egress NAT in the demo, seen from the machine: where it can be shown, how long that takes, and did it hold.
 
-It is a process of its own, begun with the demo. The control plane runs here, the scene (`egress_scene`) on a kernel with Foo-over-UDP: this one, or that of a virtual
-machine. Everything ends with it, also where it fails or is interrupted.
+It is a process of its own, begun with the demo. The control plane runs here, the scene (`egress_scene`) on a kernel
+with Foo-over-UDP: this one, or that of a virtual machine. Everything ends with it, also where it fails or is stopped.
 """
 
 import os
