@@ -70,7 +70,7 @@ def test_a_part_begins_once(write: Write, capfd: pytest.CaptureFixture[str]) -> 
 def test_a_part_that_fails_says_why_and_is_the_demos_failure(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
     with (
         Part("the part", write("raise DemoError('the pod was seen as itself')")) as part,
-        pytest.raises(DemoError, match="the part did not hold .exit code 1."),
+        pytest.raises(DemoError, match=r"the part did not hold \(exit code 1\)"),
     ):
         part.show()
     printed = capfd.readouterr().out
