@@ -67,7 +67,7 @@ def main() -> int:
 def show_cluster(ending: ExitStack, following: Part, *, keep: bool) -> None:
     """The part on a real cluster, which is gone afterwards, or else `ending` tells how to use it.
 
-    Begins the following part as soon as this one does little but wait.
+    Begins the following part when this one does little but wait.
     """
     cluster = step("a Kubernetes cluster of two nodes", lambda: start_cluster(keep=keep))
     try:
@@ -110,8 +110,9 @@ def show(cluster: Cluster, following: Part, *, keep: bool) -> None:
         f"TCP: every pod and every node to every pod, both families ({asked} requests)",
         lambda: check_reach(cluster, pods),
     )
-    following.begin()
     show_eip_release(cluster, release, [pod for pod in pods if pod.namespace == "dmz"])
+    # Not earlier: while it starts, the agents of the cluster would not have the time that their short leases need.
+    following.begin()
     step(
         f"the pods deleted: their blocks go back, {COOLING_SECONDS} s later (coild.cooling)",
         lambda: check_release(cluster),
