@@ -3,6 +3,11 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
+from coil.runtime.flag import parse_settings
+from coil_egress_agent.eip.settings import Settings as AgentSettings
+from coil_egress_controller.settings import Settings as EgressSettings
+from coil_ipam_controller.settings import Settings as IpamSettings
+from coild.settings import Settings as CoildSettings
 from integration.helm.chart import Document
 
 METRICS: Final = {
@@ -24,6 +29,13 @@ ON_POD_NETWORK: Final[dict[str, object]] = {
 CLEANUP: Final[dict[str, object]] = {"eip": {"enabled": True}, "cleanup": {"enabled": True}}
 
 WORKLOADS: Final = ("Deployment", "DaemonSet", "Pod")
+SETTINGS: Final[dict[str, type[Any]]] = {
+    "coil-ipam-controller": IpamSettings,
+    "coil-egress-controller": EgressSettings,
+    "coil-egress-agent-node": AgentSettings,
+    "coild": CoildSettings,
+}
+ENVIRONMENT: Final = {"COIL_NODE_NAME": "node-1", "COIL_POD_NAMESPACE": "kube-system", "COIL_POD_NAME": "controller-1"}
 
 
 def pick(documents: Iterable[Document], kind: str, name: str) -> Document:
@@ -47,3 +59,25 @@ def all_containers(workload: Document) -> dict[str, dict[str, Any]]:
     """By name, those of the start included."""
     spec = pod_spec(workload)
     return {container["name"]: container for container in (*spec.get("initContainers", ()), *spec["containers"])}
+
+
+def workloads(documents: list[Document]) -> list[Document]:
+    return [document for document in documents if document["kind"] in WORKLOADS]
+
+
+def parse(container: dict[str, Any]) -> Any:
+    """The program's settings, by its own parser."""
+    (program,) = container["command"]
+    given = {entry["name"] for entry in container.get("env", ())}
+    environment = {name: value for name, value in ENVIRONMENT.items() if name in given}
+    return parse_settings(SETTINGS[program], container["args"], environment, program=program, about="")
+
+
+def programs(documents: list[Document]) -> dict[str, Any]:
+    """The settings of each program that runs for good."""
+    return {
+        name: parse(container)
+        for workload in workloads(documents)
+        for name, container in all_containers(workload).items()
+        if name in SETTINGS and "--cleanup" not in container["args"]
+    }

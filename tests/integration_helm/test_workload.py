@@ -1,26 +1,24 @@
 """What the programs may do on their nodes, as the chart starts them, and that they understand what they are told."""
 
 import json
-from typing import Any
 
 import pytest
 
-from coil.runtime.flag import Endpoint, parse_settings
-from coil_egress_agent.eip.settings import Settings as AgentSettings
-from coil_egress_controller.settings import Settings as EgressSettings
+from coil.runtime.flag import Endpoint
 from coil_installer.settings import check_conflist, parse_folders
-from coil_ipam_controller.settings import Settings as IpamSettings
-from coild.settings import Settings as CoildSettings
 from integration.helm.chart import Document, profile_names, render
 from tests.integration_helm.everything import (
     CLEANUP,
     EVERYTHING,
     ON_POD_NETWORK,
-    WORKLOADS,
+    SETTINGS,
     all_containers,
     names,
+    parse,
     pick,
     pod_spec,
+    programs,
+    workloads,
 )
 
 ROOT_CAPABILITIES = {
@@ -32,36 +30,7 @@ ROOT_CAPABILITIES = {
     ("coil-cleanup", "coil-egress-agent-node"): ["NET_ADMIN", "NET_RAW"],
 }
 """By workload and container: who is root, and what more than others that is."""
-SETTINGS: dict[str, type[Any]] = {
-    "coil-ipam-controller": IpamSettings,
-    "coil-egress-controller": EgressSettings,
-    "coil-egress-agent-node": AgentSettings,
-    "coild": CoildSettings,
-}
-ENVIRONMENT = {"COIL_NODE_NAME": "node-1", "COIL_POD_NAMESPACE": "kube-system", "COIL_POD_NAME": "controller-1"}
 HERE = "127.0.0.1"
-
-
-def workloads(documents: list[Document]) -> list[Document]:
-    return [document for document in documents if document["kind"] in WORKLOADS]
-
-
-def parse(container: dict[str, Any]) -> Any:
-    """The program's settings, by its own parser."""
-    (program,) = container["command"]
-    given = {entry["name"] for entry in container.get("env", ())}
-    environment = {name: value for name, value in ENVIRONMENT.items() if name in given}
-    return parse_settings(SETTINGS[program], container["args"], environment, program=program, about="")
-
-
-def programs(documents: list[Document]) -> dict[str, Any]:
-    """The settings of each program that runs for good."""
-    return {
-        name: parse(container)
-        for workload in workloads(documents)
-        for name, container in all_containers(workload).items()
-        if name in SETTINGS and "--cleanup" not in container["args"]
-    }
 
 
 OTHERS = {"everything": EVERYTHING, "pod-network": ON_POD_NETWORK, "cleanup": CLEANUP}
@@ -276,3 +245,9 @@ def test_a_digest_names_the_image() -> None:
         container["image"] for workload in workloads(documents) for container in all_containers(workload).values()
     }
     assert images == {f"example.com/coil@{digest}"}
+
+
+def test_an_upgrade_may_reuse_values_of_a_chart_that_did_not_have_all_of_them() -> None:
+    # `helm upgrade --reuse-values` keeps the former chart's defaults: null is a value that it did not have.
+    assert programs(render({"egress": {"failOpen": None}})) == programs(render())
+    assert programs(render({"egress": {"failOpen": True}}))["coild"].egress_fail_open
