@@ -87,11 +87,11 @@ def _may(plane: ControlPlane, account: Mapping[str, str], rule: Mapping[str, Seq
     return bool(json.loads(answer).get("status", {}).get("allowed"))
 
 
-def apply_kinds(plane: ControlPlane) -> None:
+def apply_kinds(plane: ControlPlane, chart: Path = CHART) -> None:
     """The chart's custom resource definitions. Returns before they are served. Idempotent."""
     # An API server from before 1.23 has no word for the CRDs' rules; kubectl would refuse them in its place, "warn" has
     # servers judge that know how to, and these drop what they do not know.
-    plane.kubectl("apply", "--validate=warn", f"--filename={CHART / 'crds'}")
+    plane.kubectl("apply", "--validate=warn", f"--filename={chart / 'crds'}")
 
 
 def access_documents() -> list[Document]:

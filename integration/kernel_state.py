@@ -10,6 +10,7 @@ _SECONDS = 20
 
 POD_TABLE = "116"
 EXPORT_TABLE = "119"
+_VANISHING = {"handle", "expires", "packets", "bytes", "expires_in"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,18 @@ class KernelState:
         """The destinations of a table, as networks, and the link that each leads to."""
         return {str(ip_network(route["dst"])): route["dev"] for route in self.routes(table)}
 
+    def nft(self, *arguments: str) -> list[dict[str, Any]]:
+        """The objects of `nft --json ARGUMENTS` as `steady`; none when it fails, as for a table that is not there."""
+        text = self.run("nft", "--json", *arguments, check=False)
+        return [steady(entry) for entry in json.loads(text)["nftables"]] if text else []
+
     def sysctl(self, path: str) -> str:
         """The value of a sysctl, named by its path below /proc/sys."""
         return self.run("cat", f"/proc/sys/{path}").strip()
+
+
+def steady(entry: Any) -> Any:
+    """What nft prints, without what changes by itself: counters, remaining times, and the numbers of objects."""
+    if isinstance(entry, dict):
+        return {key: steady(value) for key, value in entry.items() if key not in _VANISHING}
+    return [steady(each) for each in entry] if isinstance(entry, list) else entry

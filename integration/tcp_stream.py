@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from typing import IO, cast
 
 _SECONDS = 20
+"""How long a message may take; TCP sends anew at ever longer intervals while the network stands still."""
 
 # Sends back whatever comes on the first connection, until that ends.
-_SERVER = f"""
+_SERVER = """
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
 with socket.create_server((sys.argv[1], 0), family=family) as server:
-    server.settimeout({_SECONDS})
+    server.settimeout(float(sys.argv[2]))
     print(server.getsockname()[1], flush=True)
     connection, _ = server.accept()
     while data := connection.recv(4096):
@@ -23,9 +24,9 @@ with socket.create_server((sys.argv[1], 0), family=family) as server:
 """
 # Counts, and has each number sent back before the next. Tells the last one whenever it is asked, by an empty line; ends
 # with standard input.
-_CLIENT = f"""
+_CLIENT = """
 import select, socket, sys
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout={_SECONDS}) as connection:
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys.argv[3])) as connection:
     number = 0
     while True:
         number += 1
@@ -64,13 +65,27 @@ class TcpStream:
 
 
 @contextmanager
-def flow(client: str, server: str, address: str) -> Iterator[TcpStream]:
-    """Connect from the namespace at the path `client` to `address`, which is in the one at `server`."""
-    listen = ["nsenter", f"--net={server}", "--", sys.executable, "-IS", "-c", _SERVER, address]
+def flow(client: str, server: str, address: str, *, seconds: float = _SECONDS) -> Iterator[TcpStream]:
+    """Connect from the namespace at the path `client` to `address`, which is in the one at `server`.
+
+    The connection counts as broken when a message is not answered within so many seconds.
+    """
+    listen = ["nsenter", f"--net={server}", "--", sys.executable, "-IS", "-c", _SERVER, address, str(seconds)]
     with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as listening:
         try:
             port = cast(IO[str], listening.stdout).readline().strip()
-            connect = ["nsenter", f"--net={client}", "--", sys.executable, "-IS", "-c", _CLIENT, address, port]
+            connect = [
+                "nsenter",
+                f"--net={client}",
+                "--",
+                sys.executable,
+                "-IS",
+                "-c",
+                _CLIENT,
+                address,
+                port,
+                str(seconds),
+            ]
             with subprocess.Popen(connect, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as connected:
                 try:
                     stream = TcpStream(connected)

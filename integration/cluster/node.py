@@ -151,6 +151,10 @@ class Node:
         command = [*self._ctr, "images", "import", "--snapshotter", self._snapshotter, str(archive)]
         self.run(command, timeout=timeout)
 
+    def tag_image(self, image: str, name: str) -> None:
+        """Have an image that is there under another name as well. Idempotent. Raises NodeCommandError."""
+        self.run([*self._ctr, "images", "tag", "--force", image, name])
+
     def container_pid(self, container: str) -> str:
         """The process id of a running container's program. Raises NodeCommandError, or LookupError if it runs not."""
         for line in self.run([*self._ctr, "tasks", "list"]).splitlines():

@@ -44,7 +44,6 @@ START_SECONDS = 300.0
 TERM_SECONDS = 20.0
 _TRANSIENT = {"alive"}
 """Sets whose elements come and go by themselves."""
-_VANISHING = {"handle", "expires", "packets", "bytes", "expires_in"}
 _SYSCTLS = """
     cd /proc/sys/net
     grep -s . ipv4/ip_forward ipv[46]/conf/{all,eth0}/* ipv6/neigh/eth0/proxy_delay netfilter/nf_conntrack_tcp*
@@ -237,7 +236,7 @@ class StageNode:
         for entry in self._table(family):
             body = entry.get("set") or entry.get("map")
             if body and body["name"] not in _TRANSIENT and (elements := body.get("elem")):
-                found[body["name"]] = sorted(json.dumps(_steady(each), sort_keys=True) for each in elements)
+                found[body["name"]] = sorted(json.dumps(each, sort_keys=True) for each in elements)
         return found
 
     def rule_count(self) -> int:
@@ -276,9 +275,7 @@ class StageNode:
         return self.kernel.run("sh", "-c", f"ip neighbour show {what}; ip -6 neighbour show {what}").splitlines()
 
     def _table(self, family: str) -> list[dict[str, Any]]:
-        text = self.kernel.run("nft", "-j", "list", "table", family, TABLE, check=False)
-        entries: list[dict[str, Any]] = json.loads(text)["nftables"] if text else []
-        return entries
+        return self.kernel.nft("list", "table", family, TABLE)
 
     def _set_up(self) -> None:
         strict = [f"net.ipv4.conf.{link}.rp_filter=1" for link in ("all", "default", "eth0")]
@@ -304,10 +301,3 @@ def _is_others(route: dict[str, Any]) -> bool:
 
 def _is_pods(link: str) -> bool:
     return link.startswith("pod")
-
-
-def _steady(element: Any) -> Any:
-    """An element of a set without what changes by itself."""
-    if isinstance(element, dict):
-        return {key: _steady(value) for key, value in element.items() if key not in _VANISHING}
-    return [_steady(each) for each in element] if isinstance(element, list) else element

@@ -66,9 +66,9 @@ def _as_flags(values: Mapping[str, object]) -> list[str]:
     return [f"--set-json={key}={json.dumps(value)}" for key, value in values.items()]
 
 
-def profile_files(profiles: Sequence[str]) -> list[Path]:
+def profile_files(profiles: Sequence[str], chart: Path = CHART) -> list[Path]:
     """The values files of these profiles."""
-    return [PROFILES / f"{profile}.yaml" for profile in profiles]
+    return [chart / "profiles" / f"{profile}.yaml" for profile in profiles]
 
 
 def _files(profiles: Sequence[str]) -> list[str]:

@@ -40,16 +40,25 @@ class Release:
     plane: ControlPlane
     values: Mapping[str, object]
     profiles: Sequence[str] = ()
+    chart: Path = CHART
 
     def install(self) -> None:
         """Returns when the API server has it all; `wait_rolled_out` is for the programs."""
         # Helm holds custom resource definitions to be invalid on an API server from before their rules (1.25).
-        apply_kinds(self.plane)
-        self._helm("install", str(CHART), "--skip-crds", *self._settings({}))
+        self.apply_kinds()
+        self._helm("install", str(self.chart), "--skip-crds", *self._settings({}))
 
     def upgrade(self, values: Mapping[str, object]) -> None:
         """With `values` in addition, which win; those of an earlier upgrade are gone."""
-        self._helm("upgrade", str(CHART), *self._settings(values))
+        self._helm("upgrade", str(self.chart), *self._settings(values))
+
+    def rollback(self) -> None:
+        """To the revision before; the kinds stay as they are."""
+        self._helm("rollback")
+
+    def apply_kinds(self) -> None:
+        """The chart's custom resource definitions, which Helm does not upgrade. Idempotent."""
+        apply_kinds(self.plane, self.chart)
 
     def test(self) -> None:
         """`helm test`. Raises HelmError with the logs of the test's pods."""
@@ -88,7 +97,7 @@ class Release:
         ).split()
 
     def _settings(self, values: Mapping[str, object]) -> list[str]:
-        files = [f"--values={path}" for path in profile_files(self.profiles)]
+        files = [f"--values={path}" for path in profile_files(self.profiles, self.chart)]
         merged = {**_node_values(), **self.values, **values}
         return [*files, *(f"--set-json={name}={json.dumps(value)}" for name, value in merged.items())]
 

@@ -33,7 +33,7 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _METRIC = re.compile(r"(coil|workqueue|controller_runtime|leader_election|informer|event_recorder)_[a-z0-9_]+")
 _METRIC_ROW = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 _PATH = re.compile(r"(charts|docs|integration|tests|services)/[\w./-]+")
-_OTHERS = ("kubectl ", "helm ", "docker ", "python ", "ctr ", "coil-migrator ")
+_OTHERS = ("kubectl ", "helm ", "docker ", "python ", "nox ", "ctr ", "coil-migrator ")
 
 
 def page(name: str) -> Page:

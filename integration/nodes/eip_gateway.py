@@ -1,0 +1,76 @@
+"""An EgressGateway on the two nodes, with one address of each family, and a policy that gives it to a pod."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from integration.cluster.node import Node
+from integration.nodes.coil_cluster import CoilCluster, Room
+from integration.nodes.test_pods import FETCH
+from integration.patience import wait_until
+
+AGENT = "egress-agent-node"
+LABEL = "coil.test/gateway"
+GATEWAY = "office"
+CHOSEN = "chosen"
+"""The pod that the policy is for."""
+_HOST = 200
+"""The host part of the addresses in the nodes' networks."""
+
+
+def gateway_document(coil: CoilCluster) -> dict[str, Any]:
+    """The gateway; nodes with the label may carry its addresses."""
+    spec = {
+        "ranges": {f"ipv{family}": [eip_of(coil, family)] for family in (4, 6)},
+        "nodeSelector": {"selector": {"matchLabels": {LABEL: "true"}}},
+    }
+    return _document("EgressGateway", {"name": GATEWAY}, spec)
+
+
+def policy_document(room: Room) -> dict[str, Any]:
+    """The policy for the room's pod `CHOSEN`, on its way to the host outside."""
+    network = room.coil.cluster.network
+    spec = {
+        "egressGatewayName": GATEWAY,
+        "appliedTo": {"podSelector": {"matchLabels": {"app": CHOSEN}}},
+        "destSubnet": [f"{network.gateway4}/32", f"{network.gateway6}/128"],
+    }
+    return _document("EgressGatewayPolicy", {"name": CHOSEN, "namespace": room.namespace}, spec)
+
+
+@contextmanager
+def gateway_nodes(coil: CoilCluster, node: Node) -> Iterator[None]:
+    """Have the node be one of those that may carry addresses."""
+    coil.plane.kubectl("label", "node", node.name, f"{LABEL}=true", "--overwrite")
+    try:
+        yield
+    finally:
+        coil.plane.kubectl("label", "node", node.name, f"{LABEL}-")
+
+
+def eip_of(coil: CoilCluster, family: int) -> str:
+    network = coil.cluster.network
+    return str((network.ipv4 if family == 4 else network.ipv6)[_HOST])
+
+
+def carrier(coil: CoilCluster) -> str:
+    """The node that carries the policy's addresses, as the gateway's status says; empty when none does."""
+    for entry in coil.read("egressgateway", GATEWAY).get("status", {}).get("nodeList", ()):
+        if any(eip.get("policies") for eip in entry.get("eips", ())) and entry["status"] == "Ready":
+            return str(entry["name"])
+    return ""
+
+
+def await_seen(room: Room, url: str, *, as_: str) -> None:
+    """Until the server sees the chosen pod so. Nobody else is ever seen so."""
+    ask = " ".join((*FETCH, url))
+
+    def seen(pod: str) -> str:
+        return room.kubectl("exec", pod, "--", "busybox", "sh", "-c", f"{ask} || true")
+
+    wait_until(lambda: seen(CHOSEN) == as_, what=f"the chosen pod is seen as {as_}")
+    assert seen("plain") != as_
+
+
+def _document(kind: str, metadata: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "egressgateway.spidernet.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec}
