@@ -5,22 +5,34 @@ from collections.abc import Callable
 
 TIMEOUT = 60.0
 _PAUSE = 0.05
+_LONGEST_PAUSE = 0.5
 
 
 def wait_until(holds: Callable[[], object], *, what: str, timeout: float = TIMEOUT, pause: float = _PAUSE) -> None:
     """Return when `holds` does. Raises AssertionError after `timeout` seconds.
 
-    `pause` is to be longer where looking takes the time of those who are waited for.
+    Between two looks it waits for as long as the first has taken, but `pause` at least.
     """
     deadline = time.monotonic() + timeout
-    while not holds():
+    while True:
+        began = time.monotonic()
+        if holds():
+            return
         assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
-        time.sleep(pause)
+        _pause_after_look(began, pause)
 
 
 def settle(find_faults: Callable[[], list[str]], *, after: str, timeout: float = TIMEOUT) -> None:
     """Return when no fault is found any more. Raises AssertionError with those that stay."""
     deadline = time.monotonic() + timeout
-    while faults := find_faults():
+    while True:
+        began = time.monotonic()
+        if not (faults := find_faults()):
+            return
         assert time.monotonic() < deadline, "\n".join([f"{after}, {timeout:.0f} s later:", *faults])
-        time.sleep(_PAUSE)
+        _pause_after_look(began, _PAUSE)
+
+
+def _pause_after_look(began: float, shortest: float) -> None:
+    """To look takes time of those who are waited for; so it does no more than half of the time."""
+    time.sleep(max(shortest, min(time.monotonic() - began, _LONGEST_PAUSE)))

@@ -138,13 +138,13 @@ class EgressWorld:
 
     def subjects(self) -> set[str]:
         """Namespaces whose router pods may watch."""
-        binding = json.loads(self.plane.kubectl("get", "clusterrolebinding", "coil-egress", "--output=json"))
+        binding = self.plane.read("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/coil-egress")
         return {subject["namespace"] for subject in binding.get("subjects") or () if subject["name"] == "coil-egress"}
 
     def events(self, namespace: str, name: str = "nat") -> dict[str, str]:
         """What people were told of the Egress: messages by reason."""
-        selector = f"--field-selector=involvedObject.name={name},involvedObject.kind=Egress"
-        items = json.loads(self.kubectl(namespace, "get", "events", selector, "--output=json"))["items"]
+        selector = f"fieldSelector=involvedObject.name={name},involvedObject.kind=Egress"
+        items = self.plane.read(f"/api/v1/namespaces/{namespace}/events?{selector}")["items"]
         return {item["reason"]: item["message"] for item in items}
 
     def missing_rights(self) -> list[str]:

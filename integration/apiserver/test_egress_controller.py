@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -59,8 +60,8 @@ def container_of(deployment: Document, name: str = "egress") -> Document:
 
 
 def router_pods(world: EgressWorld, namespace: str) -> list[Document]:
-    selector = "--selector=" + ",".join(f"{key}={value}" for key, value in LABELS.items())
-    pods: list[Document] = json.loads(world.kubectl(namespace, "get", "pods", selector, "--output=json"))["items"]
+    selector = quote(",".join(f"{key}={value}" for key, value in LABELS.items()))
+    pods: list[Document] = world.plane.read(f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}")["items"]
     return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 

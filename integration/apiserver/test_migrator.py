@@ -112,8 +112,7 @@ class V1World:
         return {line.split("/")[0].partition(".")[0] + "/" + line.split("/")[1] for line in text.split()}
 
     def annotations(self) -> dict[str, str]:
-        text = self.plane.kubectl("get", "namespace", self.pool, "--output=json")
-        found: dict[str, str] = json.loads(text)["metadata"].get("annotations", {})
+        found: dict[str, str] = self.plane.read(f"/api/v1/namespaces/{self.pool}")["metadata"].get("annotations", {})
         return found
 
     def add_pod(self, name: str, address: str, *, node: int, **metadata: Any) -> None:
@@ -136,12 +135,11 @@ class V1World:
         self.plane.kubectl("patch", "pod", name, place, "--subresource=status", "--type=merge", patch)
 
     def pods(self) -> set[str]:
-        text = self.plane.kubectl("get", "pods", f"--namespace={self.pool}", "--output=name")
-        return {line.removeprefix("pod/") for line in text.split()}
+        items = self.plane.read(f"/api/v1/namespaces/{self.pool}/pods")["items"]
+        return {item["metadata"]["name"] for item in items}
 
     def is_deleting(self, name: str) -> bool:
-        path = "--output=jsonpath={.metadata.deletionTimestamp}"
-        return bool(self.plane.kubectl("get", "pod", name, f"--namespace={self.pool}", path))
+        return "deletionTimestamp" in self.plane.read(f"/api/v1/namespaces/{self.pool}/pods/{name}")["metadata"]
 
     def release(self, name: str) -> None:
         patch = '--patch={"metadata":{"finalizers":null}}'
@@ -149,8 +147,8 @@ class V1World:
 
     def restarts(self) -> int:
         """How often coild's pods were to be made anew."""
-        path = "--output=jsonpath={.metadata.generation}"
-        return int(self.plane.kubectl("get", "daemonset", "coild", f"--namespace={self.pool}", path)) - 1
+        coild = self.plane.read(f"/apis/apps/v1/namespaces/{self.pool}/daemonsets/coild")
+        return int(coild["metadata"]["generation"]) - 1
 
 
 @pytest.fixture(scope="module")

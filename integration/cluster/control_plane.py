@@ -7,6 +7,7 @@ only administrator is the holder of ``admin_kubeconfig``, and programs under tes
 from __future__ import annotations
 
 import enum
+import json
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from integration.cluster.address import free_port, random_loopback
 from integration.cluster.audit_log import audit_flags
@@ -38,6 +40,7 @@ from integration.cluster.workspace import Workspace
 START_TIMEOUT = 60.0  # seconds for one component
 GRACE = 2.0  # seconds that the API server has to end; by itself it would wait a minute for its watches
 KUBECTL_TIMEOUT = 120.0  # seconds for one run of kubectl
+READ_TIMEOUT = 60.0  # seconds in which an object or a list must have begun to arrive
 TOKEN_LIFETIME = "24h"  # noqa: S105 (a duration)
 
 
@@ -163,6 +166,17 @@ class ControlPlane:
         Raises OSError or http.client.HTTPException when there is no answer.
         """
         return self._api.request(method, path, body)
+
+    def read(self, path: str) -> dict[str, Any]:
+        """An object or a list, as administrator, by its path: for who waits for something and asks often.
+
+        Raises LookupError with the answer when it is another than 200, or as `request` when there is none.
+        """
+        status, body = self._api.request("GET", path, timeout=READ_TIMEOUT)
+        if status != 200:
+            raise LookupError(f"GET {path}: {status}: {body.decode(errors='replace')}")
+        document: dict[str, Any] = json.loads(body)
+        return document
 
     def kubectl(
         self,

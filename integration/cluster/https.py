@@ -9,7 +9,7 @@ from pathlib import Path
 
 from integration.cluster.pki import KeyPair
 
-_TIMEOUT = 5.0  # seconds for connecting, and for each wait on the socket
+_TIMEOUT = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,16 @@ class Endpoint:
     authority: Path
     identity: KeyPair
 
-    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises OSError or http.client.HTTPException when there is none."""
+    def request(
+        self, method: str, path: str, body: bytes | None = None, *, timeout: float = _TIMEOUT
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer. Raises OSError or http.client.HTTPException when there is none.
+
+        `timeout` is for connecting, and for each wait on the socket.
+        """
         context = ssl.create_default_context(cafile=str(self.authority))
         context.load_cert_chain(self.identity.certificate, self.identity.key)
-        connection = http.client.HTTPSConnection(self.address, self.port, timeout=_TIMEOUT, context=context)
+        connection = http.client.HTTPSConnection(self.address, self.port, timeout=timeout, context=context)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from integration.cluster.cluster import Cluster
 from integration.cluster.node import Node, NodeCommandError
@@ -19,6 +20,7 @@ Pod: TypeAlias = dict[str, Any]
 
 CONTROLLERS: Final = ("ipam-controller", "egress-controller")
 SECONDS: Final = 90.0
+_COMPONENT: Final = "app.kubernetes.io/component"
 _LEADING = re.compile(r"^leader_election_master_status\{.*\} 1(\.0)?$", re.MULTILINE)
 _NOWHERE = {"coil.test/nowhere": ""}
 
@@ -36,7 +38,8 @@ class ProgramPods:
 
     def of(self, component: str) -> list[Pod]:
         """The living pods, by node; that of one which has none yet is empty."""
-        items = json.loads(self.kubectl("get", "pods", _selector(component), "--output=json"))["items"]
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={quote(f'{_COMPONENT}={component}')}"
+        items = self.cluster.plane.read(path)["items"]
         living = [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
         return sorted(living, key=lambda pod: str(pod["spec"].get("nodeName", "")))
 
@@ -103,7 +106,7 @@ def names(pods: list[Pod]) -> set[str]:
 
 
 def _selector(component: str) -> str:
-    return f"--selector=app.kubernetes.io/component={component}"
+    return f"--selector={_COMPONENT}={component}"
 
 
 def _changes(workload: str) -> tuple[dict[str, Any], dict[str, Any]]:
