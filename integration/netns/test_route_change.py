@@ -4,6 +4,7 @@ sockets, whose `connect` asks the kernel for a route.
 
 import asyncio
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -312,4 +313,7 @@ async def test_ten_thousand_routes(network: HostNetwork, flat: Netns, capsys: py
         assert table.planned.troubled == ()
     assert sizes == {"fill": 10_000, "no change": 0, "one block moves": 2, "all blocks move": 10_000, "empty": 10_000}
     with capsys.disabled():
-        print("\npasses with 10 000 routes: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in took.items()))
+        print(
+            "\npasses with 10 000 routes: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in took.items()),
+            file=sys.stderr,
+        )

@@ -1,5 +1,6 @@
 """Pods that a real kubelet runs on Coil: addresses of each family, who reaches whom, what Kubernetes does with them."""
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -156,7 +157,7 @@ def test_a_crowd_that_the_scheduler_spreads_gets_distinct_addresses(
     room.create(deployment_document("crowd", namespace=room.namespace, replicas=CROWD))
     room.kubectl("rollout", "status", "deployment/crowd", "--timeout=120s")
     with capsys.disabled():
-        print(f"\n{CROWD} pods on two nodes were Ready after {time.monotonic() - began:.1f} s")
+        print(f"\n{CROWD} pods on two nodes were Ready after {time.monotonic() - began:.1f} s", file=sys.stderr)
     pods = room.pods()
     assert len(pods) == CROWD
     assert all_distinct(pods)

@@ -5,6 +5,7 @@ COIL_LEAK_PODS=<number> is how many come and go in the long run. build/leak.json
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,5 +79,5 @@ def test_memory_is_flat_however_many_pods_come_and_go(crowded: CrowdedNode, caps
         REPORT.parent.mkdir(exist_ok=True)
         REPORT.write_text(json.dumps(report, indent=2) + "\n")
     with capsys.disabled():
-        print("", report[0], *report[-2:], sep="\n")
+        print("", report[0], *report[-2:], sep="\n", file=sys.stderr)
     settle(lambda: growth(crowded, half, blocks), after=f"{pods} pods")

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def test_everything_agrees_whatever_fails(capsys: pytest.CaptureFixture[str]) ->
     seed = os.environ.get("COIL_SEED") or secrets.token_hex(4)
     operations = int(os.environ.get("COIL_SOAK_OPERATIONS") or USUAL_OPERATIONS)
     with capsys.disabled():
-        print(f"\nCOIL_SEED={seed}")
+        print(f"\nCOIL_SEED={seed}", file=sys.stderr)
     history = History(seed)
     began = time.monotonic()
     with build_world(history) as world, history_kept(world):
@@ -88,7 +89,10 @@ def test_everything_agrees_whatever_fails(capsys: pytest.CaptureFixture[str]) ->
         BUILD.mkdir(exist_ok=True)
         (BUILD / "soak.json").write_text(json.dumps(report, indent=2) + "\n")
         with capsys.disabled():
-            print(f"{soak.tally.done} operations, {soak.tally.later} more told to try again, {len(soak.faults)} faults")
+            counts = (
+                f"{soak.tally.done} operations, {soak.tally.later} more told to try again, {len(soak.faults)} faults"
+            )
+            print(counts, file=sys.stderr)
 
         assert history.violations() == []
         assert find_lines(world, BAD_WORDS) == []
