@@ -48,14 +48,19 @@ def apply_chart(plane: ControlPlane) -> None:
     Nobody judges pools or Egresses from then on: webhooks come with a controller that answers them (`apply_webhooks`).
     """
     apply_kinds(plane)
-    access = access_documents()
-    apply(plane, *access)
-    wait_until(lambda: _has_access(plane, access), what="the API server has taken in the programs' roles")
+    apply(plane, *access_documents())
+    await_access(plane)
     remove_webhooks(plane)
     remove_webhooks(plane, of=EGRESS_CONTROLLER)
     names = [f"crd/{kind}.coil.cybozu.com" for kind in KINDS]
     names += [f"crd/{kind}.egressgateway.spidernet.io" for kind in EIP_KINDS]
     plane.kubectl("wait", "--for=condition=Established", f"--timeout={START_SECONDS:.0f}s", *names)
+
+
+def await_access(plane: ControlPlane) -> None:
+    """Return when the API server knows the roles of the chart that it has."""
+    access = access_documents()
+    wait_until(lambda: _has_access(plane, access), what="the API server has taken in the programs' roles")
 
 
 def _has_access(plane: ControlPlane, documents: Sequence[Document]) -> bool:
@@ -136,7 +141,12 @@ def remove_webhooks(plane: ControlPlane, *, of: str = IPAM_CONTROLLER) -> None:
 
 def apply(plane: ControlPlane, *documents: Mapping[str, object]) -> None:
     """`kubectl apply` of documents, as the administrator."""
-    plane.kubectl("apply", "--filename=-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
+    # To validate, kubectl would read the schemas of all kinds first, which takes most of its time. The chart is
+    # validated by a test of its own.
+    plane.kubectl(
+        *("apply", "--validate=false", "--filename=-"),
+        stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}),
+    )
 
 
 def ipam_controller_command(plane: ControlPlane, *, ports: tuple[int, int], flags: Sequence[str] = ()) -> list[str]:

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from integration.apiserver.inspected_world import NODE_PAGE, InspectedWorld
+from integration.apiserver.plane_pool import PlanePool
 from integration.browser import Browser, Scheme, open_browser
 from integration.deployment import apply
 from integration.patience import wait_until
@@ -57,7 +58,12 @@ def main() -> int:
         return subprocess.run(["unshare", "--uts", sys.executable, "-m", __spec__.name, NAMED], check=False).returncode
     socket.sethostname(HOST)
     rng = Random(SEED)
-    with InspectedWorld.up(POOLS, history=HISTORY) as world, tempfile.TemporaryDirectory() as folder:
+    with (
+        PlanePool() as planes,
+        planes.lend() as plane,
+        InspectedWorld.up(plane, POOLS, history=HISTORY) as world,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         reserve_block(world)
         add_nodes(world)
         fill_node(world, rng)

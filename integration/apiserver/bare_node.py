@@ -19,7 +19,6 @@ from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
 from integration.deployment import (
     apply,
-    apply_chart,
     coild_command,
     controller_probe,
     ipam_controller_command,
@@ -38,7 +37,7 @@ GROUP_PATH = "/apis/coil.cybozu.com/v2"
 
 
 class BareNode(WiredNode):
-    """Make one with `up`, or several, numbered from 0, in a workspace with a network and a control plane."""
+    """Make one with `up`, or several, numbered from 0, in one workspace and network."""
 
     def __init__(
         self, workspace: Workspace, network: Network, plane: ControlPlane, *, name: str = NAME, index: int = 0
@@ -51,13 +50,10 @@ class BareNode(WiredNode):
 
     @classmethod
     @contextmanager
-    def up(cls) -> Iterator["BareNode"]:
-        """etcd, API server and node; Coil's kinds and roles, and the Node object. Takes some seconds."""
+    def up(cls, plane: ControlPlane) -> Iterator["BareNode"]:
+        """A node in a workspace and a network of its own, and its Node object; the control plane has the chart."""
         with Workspace.create() as workspace:
-            network = Network.create(workspace)
-            plane = ControlPlane.start(workspace=workspace, address=network.gateway4)
-            node = cls(workspace, network, plane)
-            apply_chart(plane)
+            node = cls(workspace, Network.create(workspace), plane)
             node.register()
             try:
                 yield node
@@ -98,7 +94,7 @@ class BareNode(WiredNode):
 
     def objects(self, plural: str) -> list[dict[str, Any]]:
         """All objects of one of Coil's kinds, as the API server has them now."""
-        items: list[dict[str, Any]] = json.loads(self.plane.kubectl("get", "--raw", f"{GROUP_PATH}/{plural}"))["items"]
+        items: list[dict[str, Any]] = self.plane.read(f"{GROUP_PATH}/{plural}")["items"]
         return items
 
     def register(self) -> None:

@@ -1,25 +1,26 @@
 """What several modules share: the API server with the chart applied, and one node with Coil on it for all tests of
 coild: pools of each family, a namespace for each pool.
 
-The modules run in two processes at once (`--dist=loadfile`), each with an API server of its own, and mostly wait. What
-one process makes has random names and addresses, or is in namespaces of its own.
+The modules run in several processes at once (`--dist=loadfile`), each with an API server of its own, which modules use
+one after the other. What one process makes has random names and addresses, or is in namespaces of its own.
 """
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from coil.kube.client import KubeClient
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.neighbours import Neighbours
+from integration.apiserver.plane_pool import PlanePool
 from integration.apiserver.refusal_log import missing_rights
 from integration.apiserver.runtime import Runtime
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import apply_chart
 from integration.service import Service
 
 SUBNETS = {
@@ -34,13 +35,15 @@ BLOCK_BITS = {"dual": 3, "v4": 3, "v6": 3, "dry": 1}
 
 
 _SHARED_WORLDS = {"installed_node", "neighbours"}
-"""Fixtures that several modules share, until the end of the session."""
+"""Fixtures that several modules share."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The modules of shared worlds come last: each world has an API server, which is busy though nobody asks it."""
-    last = {item.path for item in items if _SHARED_WORLDS & set(getattr(item, "fixturenames", []))}
-    items.sort(key=lambda item: item.path in last)
+    """Of the modules here, those of shared worlds come last: each world keeps an API server to itself."""
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    last = {item.path for item in here if _SHARED_WORLDS & set(getattr(item, "fixturenames", []))}
+    ordered = iter(sorted(here, key=lambda item: item.path in last))
+    items[:] = [next(ordered) if item.path.parent == Path(__file__).parent else item for item in items]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,23 @@ class CoilNode:
     coild: Service
 
 
+@pytest.fixture(scope="package")
+def planes() -> Iterator[PlanePool]:
+    with PlanePool() as planes:
+        yield planes
+
+
 @pytest.fixture(scope="module")
-def plane(apiserver: ControlPlane) -> ControlPlane:
-    """The session's API server, with the chart's kinds and roles on it."""
-    apply_chart(apiserver)
-    return apiserver
+def plane(planes: PlanePool) -> Iterator[ControlPlane]:
+    """An API server with the chart's kinds and roles, and nothing of other modules."""
+    with planes.lend() as plane:
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def apiserver(plane: ControlPlane) -> ControlPlane:
+    """The same for modules that use nothing of the chart."""
+    return plane
 
 
 @pytest.fixture
@@ -67,9 +82,9 @@ async def admin(plane: ControlPlane) -> AsyncIterator[KubeClient]:
         yield client
 
 
-@pytest.fixture(scope="session")
-def installed_node() -> Iterator[CoilNode]:
-    with BareNode.up() as node:
+@pytest.fixture(scope="package")
+def installed_node(planes: PlanePool) -> Iterator[CoilNode]:
+    with planes.lend() as plane, BareNode.up(plane) as node:
         for pool, subnet in SUBNETS.items():
             node.make_pool(pool if pool != "dual" else "default", subnet, bits=BLOCK_BITS[pool])
             node.make_namespace(pool, pool=pool if pool != "dual" else "")
@@ -83,10 +98,10 @@ def installed_node() -> Iterator[CoilNode]:
             assert missing_rights(service.process.log) == []
 
 
-@pytest.fixture(scope="session")
-def neighbours() -> Iterator[Neighbours]:
+@pytest.fixture(scope="package")
+def neighbours(planes: PlanePool) -> Iterator[Neighbours]:
     """Two nodes without coild; to start one is the tests' part."""
-    with Neighbours.up() as world:
+    with planes.lend() as plane, Neighbours.up(plane) as world:
         yield world
 
 

@@ -17,6 +17,7 @@ from integration.apiserver.bare_node import LEASE, BareNode
 from integration.apiserver.runtime import Runtime
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.address import free_port
+from integration.cluster.control_plane import ControlPlane
 from integration.deployment import controller_probe, ipam_controller_command
 from integration.service import Service
 
@@ -43,14 +44,19 @@ class InspectedWorld:
     @classmethod
     @contextmanager
     def up(
-        cls, pools: Mapping[str, tuple[int, Mapping[str, str]]], *, cooling: str = "1h", history: str = "1m"
+        cls,
+        plane: ControlPlane,
+        pools: Mapping[str, tuple[int, Mapping[str, str]]],
+        *,
+        cooling: str = "1h",
+        history: str = "1m",
     ) -> Iterator["InspectedWorld"]:
         """`pools` by name: block size bits and subnet. Each is that of a namespace of its name, `default` of `apps`.
 
         By default addresses cool for so long that a test need not hurry, and the controller's history passes by
         in a minute.
         """
-        with BareNode.up() as node:
+        with BareNode.up(plane) as node:
             for pool, (bits, subnet) in pools.items():
                 node.make_pool(pool, subnet, bits=bits)
                 node.make_namespace("apps" if pool == "default" else pool, pool="" if pool == "default" else pool)

@@ -20,7 +20,7 @@ from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Network
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
-from integration.deployment import COILD_HEALTH_PORT, apply, apply_chart
+from integration.deployment import COILD_HEALTH_PORT, apply
 from integration.patience import wait_until
 from integration.service import Service
 
@@ -115,12 +115,10 @@ class Neighbours:
 
     @classmethod
     @contextmanager
-    def up(cls) -> Iterator["Neighbours"]:
-        """Everything but coild. Takes some seconds; ends with the context."""
+    def up(cls, plane: ControlPlane) -> Iterator["Neighbours"]:
+        """Everything but coild, on a control plane that has the chart. Takes some seconds; ends with the context."""
         with Workspace.create() as workspace, ExitStack() as undo:
             network = Network.create(workspace)
-            plane = ControlPlane.start(workspace=workspace, address=network.gateway4)
-            apply_chart(plane)
             stations = []
             for index in range(_NODES):
                 node = BareNode(workspace, network, plane, name=f"node-{index}", index=index)

@@ -16,6 +16,7 @@ import pytest
 
 from integration.apiserver.bare_node import NAME, UPLINK_MTU, BareNode
 from integration.apiserver.conversation import converse
+from integration.apiserver.plane_pool import PlanePool
 from integration.apiserver.refusal_log import missing_rights
 from integration.apiserver.runtime import CniError, Runtime, addresses_of
 from integration.apiserver.sandbox import PodName, Sandbox
@@ -119,8 +120,8 @@ def _lasting(link: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=list(Generation), ids=lambda generation: generation.value)
-def adopted(request: pytest.FixtureRequest) -> Iterator[AdoptedNode]:
-    with BareNode.up() as node, ExitStack() as undo:
+def adopted(planes: PlanePool, request: pytest.FixtureRequest) -> Iterator[AdoptedNode]:
+    with planes.lend() as plane, BareNode.up(plane) as node, ExitStack() as undo:
         go = GoCoild(node.kernel, request.param, (str(node.ipv4), str(node.ipv6)), UPLINK_MTU)
         for name, pool in NAMESPACES.items():
             node.make_namespace(name, pool="" if pool == "default" else pool)

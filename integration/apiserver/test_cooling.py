@@ -1,6 +1,5 @@
 """Addresses that rest, spares, and what survives a kill -9, with the real kernel, plugin, controller and API server."""
 
-import json
 import secrets
 import stat
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ import pytest
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError, Runtime, addresses_of
 from integration.apiserver.sandbox import PodName, Sandbox
+from integration.cluster.control_plane import ControlPlane
 from integration.patience import wait_until
 from integration.service import Service
 
@@ -22,8 +22,8 @@ LONG = "--cooling=1h"
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[BareNode]:
-    with BareNode.up() as node:
+def node(plane: ControlPlane) -> Iterator[BareNode]:
+    with BareNode.up(plane) as node:
         node.make_pool("narrow", {"ipv4": "10.94.0.0/30"}, bits=2)
         node.make_pool("wide", {"ipv4": "10.95.0.0/24"}, bits=3)
         for name in ("narrow", "wide"):
@@ -147,7 +147,7 @@ def test_a_pod_that_gets_no_address_is_told_by_an_event(
 
     def told(namespace: str, name: str, reason: str) -> list[tuple[str, int]]:
         """What, and how often."""
-        items = json.loads(node.plane.kubectl("get", "events", f"--namespace={namespace}", "--output=json"))["items"]
+        items = node.plane.read(f"/api/v1/namespaces/{namespace}/events")["items"]
         return [
             (item["message"], item["count"])
             for item in items

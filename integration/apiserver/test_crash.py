@@ -8,6 +8,7 @@ both come back often. The seed is printed; COIL_SEED=<seed> makes the same choic
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from integration.apiserver.event_record import EventRecord
 from integration.apiserver.executioner import Executioner, Moment, Victim, draw_kills
 from integration.apiserver.kubelet import Kubelet, live_pods
 from integration.apiserver.tally import Tally
+from integration.cluster.control_plane import ControlPlane
 from integration.patience import settle
 
 pytestmark = pytest.mark.apiserver
@@ -39,8 +41,8 @@ POOLS = {"plain": "default", "annotated": "second"}
 
 
 @pytest.fixture
-def node() -> Iterator[BareNode]:
-    with BareNode.up() as node:
+def node(plane: ControlPlane) -> Iterator[BareNode]:
+    with BareNode.up(plane) as node:
         node.make_pool("default", {"ipv4": "10.71.0.0/26", "ipv6": "fd71::/122"}, bits=2)
         node.make_pool(
             "second",
@@ -70,7 +72,7 @@ def test_no_address_is_given_twice_and_none_leaks_whatever_is_killed(
 ) -> None:
     seed = os.environ.get("COIL_SEED") or secrets.token_hex(4)
     with capsys.disabled():
-        print(f"\nCOIL_SEED={seed}")
+        print(f"\nCOIL_SEED={seed}", file=sys.stderr)
     with logs_kept(node, seed):
         crash_repeatedly(node, seed)
 

@@ -14,6 +14,7 @@ import pytest
 
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.refusal_log import missing_rights
+from integration.cluster.control_plane import ControlPlane
 from integration.dashboard.documented import COMMON, differences, documented
 from integration.dashboard.exposition import parse_exposition
 from integration.deployment import apply, egress_agent_command
@@ -81,8 +82,8 @@ def _labels(line: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[BareNode]:
-    with BareNode.up() as node:
+def node(plane: ControlPlane) -> Iterator[BareNode]:
+    with BareNode.up(plane) as node:
         for namespace, account in ((NAMESPACE, "coil-egress"), (APPS, "default")):
             node.make_namespace(namespace)
             metadata = {"name": account, "namespace": namespace}

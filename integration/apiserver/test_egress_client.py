@@ -21,7 +21,7 @@ from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
-from integration.deployment import apply, apply_chart
+from integration.deployment import apply
 from integration.kernel_state import EXPORT_TABLE, POD_TABLE
 from integration.patience import wait_until
 from integration.service import Service
@@ -93,19 +93,16 @@ class World:
 
     def told(self, pod: PodName) -> dict[str, str]:
         """Messages of the Events on the pod, by reason."""
-        selector = f"--field-selector=involvedObject.name={pod.name}"
-        text = self.node.plane.kubectl("get", "events", f"--namespace={APPS}", selector, "--output=json")
-        return {entry["reason"]: entry["message"] for entry in json.loads(text)["items"]}
+        path = f"/api/v1/namespaces/{APPS}/events?fieldSelector=involvedObject.name={pod.name}"
+        return {entry["reason"]: entry["message"] for entry in self.node.plane.read(path)["items"]}
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world(plane: ControlPlane) -> Iterator[World]:
     with Workspace.create() as workspace:
         network = Network.create(workspace)
-        plane = ControlPlane.start(workspace=workspace, address=network.gateway4)
         node = BareNode(workspace, network, plane)
         chained = BareNode(workspace, network, plane, name=CHAINED, index=1)
-        apply_chart(plane)
         for each in (node, chained):
             each.register()
         node.make_pool("default", {"ipv4": "10.86.0.0/24", "ipv6": "fd86::/120"}, bits=4)

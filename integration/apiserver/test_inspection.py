@@ -12,6 +12,7 @@ from integration.apiserver.inspected_world import NODE_PAGE, CurlError, Inspecte
 from integration.apiserver.refusal_log import missing_rights
 from integration.apiserver.runtime import addresses_of
 from integration.browser import PATIENCE, Browser, Visit, open_browser
+from integration.cluster.control_plane import ControlPlane
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
@@ -28,8 +29,8 @@ expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[InspectedWorld]:
-    with InspectedWorld.up(POOLS) as running:
+def world(plane: ControlPlane) -> Iterator[InspectedWorld]:
+    with InspectedWorld.up(plane, POOLS) as running:
         yield running
         for service in (running.coild, running.controller):
             assert missing_rights(service.process.log) == []

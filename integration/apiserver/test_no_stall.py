@@ -9,6 +9,7 @@ asserted is that nobody waits for what is somebody else's.
 import asyncio
 import json
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -27,6 +28,7 @@ from integration.apiserver.bare_node import BareNode
 from integration.apiserver.event_record import EventRecord
 from integration.apiserver.relay import Relay, relaying
 from integration.apiserver.sandbox import PodName, Sandbox
+from integration.cluster.control_plane import ControlPlane
 from integration.patience import wait_until
 from integration.service import Service
 
@@ -74,8 +76,8 @@ class Burst:
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[BareNode]:
-    with BareNode.up() as node:
+def node(plane: ControlPlane) -> Iterator[BareNode]:
+    with BareNode.up(plane) as node:
         for pool, subnet in POOLS.items():
             node.make_pool(pool, {"ipv4": subnet}, bits=BITS)
             node.make_namespace(pool, pool=pool)
@@ -177,7 +179,7 @@ async def test_two_hundred_pods_at_once(
         relay.delay = ROUND_TRIP / 2
         cold = await burst(node, sandboxes)
         with capsys.disabled():
-            print("\n" + cold.render("three cold pools"))
+            print("\n" + cold.render("three cold pools"), file=sys.stderr)
         await check_blocks(node, requests)
 
 

@@ -19,6 +19,7 @@ from integration.apiserver.bare_node import BareNode
 from integration.apiserver.egress_world import EgressWorld
 from integration.apiserver.runtime import Runtime
 from integration.apiserver.sandbox import PodName, Sandbox
+from integration.cluster.control_plane import ControlPlane
 from integration.deployment import apply, coild_command
 from integration.kernel_state import EXPORT_TABLE
 from integration.patience import wait_until
@@ -63,9 +64,9 @@ class TracedNode:
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedNode]:
+def traced(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedNode]:
     recording = Recording(tmp_path_factory.mktemp("walk") / "calls")
-    with BareNode.up() as node:
+    with BareNode.up(plane) as node:
         node.make_pool("default", {"ipv4": "10.91.0.0/24", "ipv6": "fd91::/120"}, bits=2)
         node.make_namespace("walks")
         node.plane.kubectl("create", "serviceaccount", "default", "--namespace=walks")

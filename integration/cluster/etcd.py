@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from integration.cluster.https import Endpoint
 from integration.cluster.pki import CertificateAuthority
@@ -12,6 +15,11 @@ from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 
 START_TIMEOUT = 30.0  # seconds
+
+_FIRST_KEY, _LAST_KEY = (base64.b64encode(key).decode() for key in (b"/registry/", b"/registry0"))
+"""Of objects, and the one behind them. An API server keeps its own notes on compaction elsewhere."""
+_TRANSACTION = 100
+"""Changes; etcd takes 128 of them (--max-txn-ops)."""
 
 
 class EtcdError(Exception):
@@ -76,12 +84,30 @@ class Etcd:
         self._call("/v3/kv/compaction", {"revision": revision, "physical": True})
         return revision
 
-    def _call(self, path: str, message: dict[str, object]) -> dict[str, dict[str, str]]:
+    def read_objects(self) -> Mapping[str, str]:
+        """Everything that an API server has stored here: values by keys, both as the gateway has them, in base64."""
+        answer = self._call("/v3/kv/range", {"key": _FIRST_KEY, "range_end": _LAST_KEY})
+        return {entry["key"]: entry.get("value", "") for entry in answer.get("kvs", [])}
+
+    def restore_objects(self, wanted: Mapping[str, str]) -> None:
+        """Have exactly the objects that `read_objects` has answered with before. Idempotent.
+
+        A running API server sees changes like any others, and its clients' watches go on.
+        """
+        present = self.read_objects()
+        changes = [{"requestDeleteRange": {"key": key}} for key in present.keys() - wanted.keys()]
+        changes += [
+            {"requestPut": {"key": key, "value": value}} for key, value in wanted.items() if present.get(key) != value
+        ]
+        for begin in range(0, len(changes), _TRANSACTION):
+            self._call("/v3/kv/txn", {"success": changes[begin : begin + _TRANSACTION]})
+
+    def _call(self, path: str, message: dict[str, object]) -> dict[str, Any]:
         """One request to the gRPC gateway (etcd's documentation, "gRPC gateway")."""
         status, body = self._endpoint.request("POST", path, json.dumps(message).encode())
         if status != 200:
             raise EtcdError(f"etcd answered {path} with {status}: {body.decode(errors='replace').strip()}")
-        answer: dict[str, dict[str, str]] = json.loads(body)
+        answer: dict[str, Any] = json.loads(body)
         return answer
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from integration.apiserver.bare_node import BareNode
+from integration.apiserver.plane_pool import PlanePool
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.deployment import coild_command
 from integration.kernel_state import KernelState
@@ -91,7 +92,7 @@ def _counted(command: Sequence[str], count: Path) -> list[str]:
 @contextmanager
 def crowd_a_node(*, width: int) -> Iterator[CrowdedNode]:
     """With so many sandboxes. Takes some seconds; everything ends with the context."""
-    with BareNode.up() as node:
+    with PlanePool() as planes, planes.lend() as plane, BareNode.up(plane) as node:
         node.make_pool("default", SUBNET, bits=BITS)
         node.make_namespace(NAMESPACE)
         node.start_controller()
