@@ -34,6 +34,9 @@ ENVIRONMENT = {
 }
 CALLS = Path("build/access").resolve()
 
+SIDE_BY_SIDE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder")
+"""Three processes: a test waits for half of its time. Which tests go to one process is in integration/scheduling.py."""
+
 
 def environment(session: nox.Session) -> dict[str, str]:
     """With a folder where API servers leave what programs asked of them; what an earlier run left proves nothing."""
@@ -75,13 +78,13 @@ def unit(session: nox.Session) -> None:
 @nox.session
 def kernel(session: nox.Session) -> None:
     """The data plane in network namespaces of this machine's kernel, the plugin in a root of its own; needs root."""
-    run_pytest(session, "integration/netns", "integration/plugin")
+    run_pytest(session, *SIDE_BY_SIDE, "integration/netns", "integration/plugin")
 
 
 @nox.session
 def apiserver(session: nox.Session) -> None:
     """The services against a real etcd and kube-apiserver; needs root."""
-    run_pytest(session, "--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder", "integration/apiserver")
+    run_pytest(session, *SIDE_BY_SIDE, "integration/apiserver")
 
 
 @nox.session
@@ -114,8 +117,8 @@ def egress(session: nox.Session) -> None:
 @nox.session
 def cluster(session: nox.Session) -> None:
     """The chart by Helm on two real nodes: kubelet, containerd, kube-proxy, BIRD; needs root."""
-    # Most of the time is waiting, so two clusters are in use at a time: integration/nodes/conftest.py.
-    run_pytest(session, "--numprocesses=2", "--dist=loadscope", "integration/nodes", "integration/docs")
+    # Most of the time is waiting, so two clusters are in use at a time: integration/scheduling.py.
+    run_pytest(session, "--numprocesses=2", "--dist=loadfile", "integration/nodes", "integration/docs")
 
 
 @nox.session

@@ -6,10 +6,16 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
 
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
 from integration.netns.netns import Netns
+from integration.scheduling import SchedulingByGroup, make_scheduler
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SchedulingByGroup | None:
+    return make_scheduler(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@ from contextlib import ExitStack
 from typing import Protocol
 
 import pytest
-from xdist.remote import Producer  # type: ignore[import-untyped]
-from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from integration.cluster.cluster import Cluster
 from integration.cluster.command_line import SERVICES_IPV4, SERVICES_IPV6
@@ -20,27 +18,6 @@ VALUES = {
     "ipam.extraArgs": ["--lease-duration=5s"],
     "coild.cooling": "1s",
 }
-
-
-GROUPS = {
-    "the pages": ("integration/docs/",),
-    "nodes without Coil": ("integration/nodes/test_cluster.py",),
-    "programs that come and go": tuple(
-        f"integration/nodes/test_{name}.py" for name in ("recovery", "release", "removal", "uninstall")
-    ),
-}
-"""Tests that share a cluster, by the beginnings of their names; all others share one."""
-
-
-class SchedulingByCluster(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests that share a cluster go to one process, in their order."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return next((group for group, places in GROUPS.items() if nodeid.startswith(places)), "pods")
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    return SchedulingByCluster(config, log)
 
 
 class OpenRoom(Protocol):
