@@ -1,8 +1,8 @@
 """What an Egress costs a pod's ADD: pods that name one beside pods that name none, on one node with the real coild.
 
-The plugin is executed as containerd does it, one at a time. Both kinds of pods take turns in the same namespaces, and
-coild has heard of all of them, of the Egress and of its Service before the first ADD. So they differ by what coild does
-before it returns: it resolves the Egress and makes the tunnel.
+The plugin is executed as containerd does it, one at a time. Both kinds of pods take turns, each ADD in a new namespace,
+and coild has heard of all of them, of the Egress and of its Service before the first ADD. So they differ by what coild
+does before it returns: it resolves the Egress and makes the tunnel.
 """
 
 import json
@@ -123,12 +123,13 @@ class AddTrial:
 
 
 def _take_run(wiring: CoilWiring, namespaces: PodNamespaces, *, is_client: bool) -> float:
-    """The median of the ADDs, milliseconds. The namespaces are empty before and after."""
+    """The median of the ADDs, milliseconds. The namespaces are new before and after."""
     serial = next_serial()
     add = take_command(Command.ADD, wiring, namespaces, width=1, serial=serial)
     if {*map(_has_tunnel, namespaces.paths)} != {is_client}:
-        raise TunnelError(f"not {'every pod has a' if is_client else 'no pod has a'} tunnel after its ADD")
+        raise TunnelError("a client has no tunnel" if is_client else "a pod without an Egress has a tunnel")
     take_command(Command.DEL, wiring, namespaces, width=1, serial=serial)
+    namespaces.renew()  # tunnels go with a pod's namespace, not with its DEL
     return median(add.latencies_ms)
 
 

@@ -98,8 +98,8 @@ def _read_adds(adds: Adds, place: str) -> Reading:
         value=median(adds.client_ms),
         peer_value=median(adds.plain_ms),
         runs=len(adds.client_ms),
-        note="one at a time, exec to exit, IPv4; Egress resolved and tunnel made by then; the peer in the same "
-        f"namespaces by the same coild; medians of {adds.count} ADDs a run, {spread(adds.client_ms)} against "
+        note="one at a time, exec to exit, IPv4; Egress resolved and tunnel made by then; the peer by the "
+        f"same coild; medians of {adds.count} ADDs a run, {spread(adds.client_ms)} against "
         f"{spread(adds.plain_ms)}; {place}",
     )
 
