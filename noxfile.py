@@ -14,11 +14,7 @@ nox.options.sessions = [
     "types",
     "contracts",
     "unit",
-    "kernel",
-    "image",
-    "apiserver",
-    "soak",
-    "eip",
+    "integration",
     "egress",
     "cluster",
     "access",
@@ -34,8 +30,14 @@ ENVIRONMENT = {
 }
 CALLS = Path("build/access").resolve()
 
-SIDE_BY_SIDE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder")
-"""Three processes: a test waits for half of its time. Which tests go to one process is in integration/scheduling.py."""
+PARTS = {
+    "soak": ["integration/soak"],
+    "eip": ["integration/eip"],
+    "apiserver": ["integration/apiserver"],
+    "kernel": ["integration/netns", "integration/plugin"],
+    "image": ["integration/image"],
+}
+"""Of the session `integration`, with their folders; what takes long comes first."""
 
 
 def environment(session: nox.Session) -> dict[str, str]:
@@ -48,6 +50,18 @@ def environment(session: nox.Session) -> dict[str, str]:
 def run_pytest(session: nox.Session, *args: str) -> None:
     """Run pytest in a fresh interpreter; `nox -s PART -- ARGS` narrows it down."""
     session.run(PYTHON, "-m", "pytest", *args, *session.posargs, env=environment(session))
+
+
+def run_side_by_side(session: nox.Session, *parts: str) -> None:
+    """Run these parts in three processes. A test waits for half of its time, so that two would leave processors idle.
+
+    Which tests share what they start, and so a process, is in integration/scheduling.py.
+    """
+    folders = [folder for part in parts for folder in PARTS[part]]
+    for part in parts:
+        # What a part left when it ran alone proves as little.
+        shutil.rmtree(CALLS / part, ignore_errors=True)
+    run_pytest(session, "--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder", *folders)
 
 
 @nox.session
@@ -76,33 +90,39 @@ def unit(session: nox.Session) -> None:
 
 
 @nox.session
+def integration(session: nox.Session) -> None:
+    """The five parts that follow, in one run."""
+    run_side_by_side(session, *PARTS)
+
+
+@nox.session
 def kernel(session: nox.Session) -> None:
     """The data plane in network namespaces of this machine's kernel, the plugin in a root of its own; needs root."""
-    run_pytest(session, *SIDE_BY_SIDE, "integration/netns", "integration/plugin")
+    run_side_by_side(session, "kernel")
 
 
 @nox.session
 def apiserver(session: nox.Session) -> None:
     """The services against a real etcd and kube-apiserver; needs root."""
-    run_pytest(session, *SIDE_BY_SIDE, "integration/apiserver")
+    run_side_by_side(session, "apiserver")
 
 
 @nox.session
 def image(session: nox.Session) -> None:
     """The container image: built without a registry, twice, and started with a read-only root; needs root."""
-    run_pytest(session, "integration/image")
+    run_side_by_side(session, "image")
 
 
 @nox.session
 def soak(session: nox.Session) -> None:
     """Three nodes, two controllers and a real API server under faults; needs root."""
-    run_pytest(session, "integration/soak")
+    run_side_by_side(session, "soak")
 
 
 @nox.session
 def eip(session: nox.Session) -> None:
     """Floating addresses on three nodes in network namespaces, against a real API server; needs root."""
-    run_pytest(session, "integration/eip")
+    run_side_by_side(session, "eip")
 
 
 @nox.session

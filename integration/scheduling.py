@@ -10,6 +10,8 @@ def _modules(folder: str, *names: str) -> tuple[str, ...]:
 
 
 GROUPS = {
+    "a stage of nodes with floating addresses": ("integration/eip/",),
+    "an image": ("integration/image/",),
     "a node with Coil": _modules("apiserver", "bad_input", "coild", "coild_failure", "foreign_client", "regression"),
     "neighbours": _modules("apiserver", "metric", "route_export", "route_sync"),
     "a cluster for the pages": ("integration/docs/",),
