@@ -20,7 +20,7 @@ from coil.kube.errors import NotFoundError
 from coil.manager.term import Term
 from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil_ipam_controller.caches import BY_POOL, Caches
-from coil_ipam_controller.pool_supply import check_pool
+from coil_ipam_controller.pool_assessment import check_pool
 
 CREATION_WAIT = 1.0
 """Seconds to the next look at a pool that is being deleted and for which a block is just being created."""
@@ -62,9 +62,9 @@ class AddressPoolReconciler:
         return DONE
 
     async def _protect(self, pool: AddressPool) -> None:
-        judgement = check_pool(pool, self._caches.pools.items())
-        if isinstance(judgement, Refused):
-            self._log.warning("pool gives no blocks", pool=pool.name, reason=judgement.message)
+        outcome = check_pool(pool, self._caches.pools.items())
+        if isinstance(outcome, Refused):
+            self._log.warning("pool gives no blocks", pool=pool.name, reason=outcome.message)
         if (patch := plan_add_finalizer(pool.metadata)) is not None:
             await self._client.patch(ADDRESS_POOLS, pool.name, patch)
 

@@ -30,7 +30,7 @@ from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coil_ipam_controller.block_audit import BlockFault, Finding, examine_block, is_unprotected, plan_protection
 from coil_ipam_controller.caches import BY_NODE, Caches
-from coil_ipam_controller.pool_supply import assess_pool
+from coil_ipam_controller.pool_assessment import assess_pool
 
 CONFIRM_SECONDS = 30.0
 RECHECK_SECONDS = 300.0

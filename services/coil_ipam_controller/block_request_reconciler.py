@@ -52,7 +52,7 @@ from coil.manager.term import Term
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder
 from coil_ipam_controller.caches import BY_REQUEST, Caches
-from coil_ipam_controller.pool_supply import check_pool, describe_exhaustion, report_exhausted, report_unusable
+from coil_ipam_controller.pool_assessment import check_pool, describe_exhaustion, report_exhausted, report_unusable
 
 DANGLING_SECONDS = 600.0
 """After which an answered request is deleted."""

@@ -12,7 +12,7 @@ from coil.crd.builtin import Node
 from coil.crd.names import PoolName
 from coil.page import cluster_document as page
 from coil_ipam_controller.dead_node import unready_since
-from coil_ipam_controller.pool_supply import assess_pool
+from coil_ipam_controller.pool_assessment import assess_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ClusterSnapshot:
 
 
 def describe_cluster(snapshot: ClusterSnapshot) -> page.ClusterDocument:
-    """The whole picture. Linear in the number of blocks."""
+    """The whole document. Linear in the number of blocks."""
     present = {node.metadata.name: unready_since(node) for node in snapshot.nodes}
     placed: dict[str, list[page.PlacedBlock]] = defaultdict(list)
     for block in snapshot.blocks:

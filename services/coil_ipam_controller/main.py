@@ -34,8 +34,8 @@ from coil_ipam_controller.dead_node import DeadNodeCollector, DeadNodeReconciler
 from coil_ipam_controller.inspection import BlockHistory, start_cluster_inspection
 from coil_ipam_controller.node_reconciler import NodeReconciler
 from coil_ipam_controller.pool_admission import PoolAdmission
+from coil_ipam_controller.pool_assessment import report_passed_over
 from coil_ipam_controller.pool_status import PoolCollector, PoolStatusReconciler
-from coil_ipam_controller.pool_supply import report_passed_over
 from coil_ipam_controller.settings import Settings
 
 NAME = "coil-ipam-controller"

@@ -5,7 +5,7 @@ every rule. Of an update only what it changes is reviewed, so that a pool that w
 being deleted, can always lose its finalizer, get a label, or have a status.
 
 Two overlapping pools that are created at the same moment may both pass, as neither review sees the other pool. No lock
-is needed against that: `pool_supply.check_pool` gives blocks from the older one only.
+is needed against that: `pool_assessment.check_pool` gives blocks from the older one only.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from coil.admission.review import (
     Invalid,
     Operation,
     ReviewError,
-    Unjudged,
+    Unavailable,
     Verdict,
     decode_object,
 )
@@ -90,7 +90,7 @@ class PoolAdmission:
             return Invalid(errors)
         others = await self._other_pools()
         if others is None:
-            return Unjudged("the other pools cannot be listed now, so nobody can say whether this one overlaps")
+            return Unavailable("the other pools cannot be listed now, so nobody can say whether this one overlaps")
         overlaps = validate_overlaps(old, new, others)
         return Invalid(overlaps) if overlaps else ALLOWED
 
@@ -134,7 +134,7 @@ def _changes_spec(request: AdmissionRequest) -> bool:
 def _decode_old(request: AdmissionRequest) -> AddressPool | None:
     """The pool before an update; None for a creation.
 
-    An old pool that cannot even be decoded has nothing worth keeping: its successor is judged like a new one.
+    An old pool that cannot even be decoded has nothing worth keeping: its successor is validated like a new one.
     """
     if request.operation is Operation.CREATE:
         return None

@@ -45,7 +45,7 @@ from coil.manager.term import Term
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder
 from coil_ipam_controller.caches import BY_POOL, Caches
-from coil_ipam_controller.pool_supply import (
+from coil_ipam_controller.pool_assessment import (
     RemainingBlocks,
     Standing,
     assess_pool,

@@ -31,7 +31,7 @@ class V1StateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class V1Pool:
-    """`subnets` are as v1 wrote them: whether v2 can take them is judged later."""
+    """`subnets` are as v1 wrote them: whether v2 can take them is checked later."""
 
     name: PoolName
     block_size_bits: int

@@ -1,8 +1,8 @@
 """coild: gives addresses to the pods of its node and wires them. Run by `python -m coild`, one per node, as root.
 
 Wires the parts together and nothing else. `Start` is the start as a list of phases, in the order of trust: the
-kernel's side first (rules, sysctls), then what the API server knows, then the books from both, and only then the
-socket: no ADD meets half a picture. Until then the plugin finds no socket, and the runtime tries again.
+kernel's side first (rules, sysctls), then what the API server knows, then the ledger from both, and only then the
+socket: no ADD meets half the state. Until then the plugin finds no socket, and the runtime tries again.
 
 Where addresses come from is decided in one phase (`choose_source`): address pools, or another plugin before this one
 (`--enable-ipam=false`).
@@ -156,13 +156,13 @@ class Start:
         await self.source.wiring.prepare()
 
     async def list_objects(self) -> None:
-        """Wait until the API server has listed what the books are made of; of egress, for some seconds."""
+        """Wait until the API server has listed what the ledger is made of; of egress, for some seconds."""
         if self.pools is not None:
             await self.pools.list_objects()
         await self.egress.wait_listed()
 
     async def recover(self) -> None:
-        """The books, from the kernel and the API server; then egress takes over the pods that are there."""
+        """The ledger, from the kernel and the API server; then egress takes over the pods that are there."""
         await self.pods.recover()
         self.egress.adopt(self.pods.attachments())
 
@@ -313,7 +313,7 @@ def start_node_inspection(
     """Serve the node's inspection on the ports of the settings until the process stops."""
 
     def look() -> Callable[[], page.NodeDocument]:
-        # All of it at once: there are no more addresses out than pods here, and the books change with every ADD.
+        # All of it at once: there are no more addresses out than pods here, and the ledger changes with every ADD.
         node = describe_node(settings.node_name, source.describe(), now=datetime.now(UTC))
         return lambda: node
 

@@ -13,7 +13,7 @@ from coil.admission.review import (
     Denied,
     Invalid,
     Operation,
-    Unjudged,
+    Unavailable,
     Verdict,
     decode_review,
 )
@@ -111,5 +111,5 @@ def said(verdict: Verdict) -> list[str]:
             return []
         case Invalid(errors):
             return [str(error) for error in errors]
-        case Denied(reason) | Unjudged(reason):
+        case Denied(reason) | Unavailable(reason):
             return [f"{type(verdict).__name__.lower()}: {reason}"]

@@ -14,7 +14,7 @@ from coil.admission.review import (
     Invalid,
     Operation,
     ReviewError,
-    Unjudged,
+    Unavailable,
     Verdict,
     decode_review,
 )
@@ -72,7 +72,7 @@ def said(verdict: Verdict) -> list[str]:
             return []
         case Invalid(errors):
             return [str(error) for error in errors]
-        case Denied(reason) | Unjudged(reason):
+        case Denied(reason) | Unavailable(reason):
             return [reason]
 
 
@@ -231,7 +231,7 @@ async def test_when_the_api_server_does_not_say_the_cache_decides(world: World) 
 async def test_when_nobody_knows_the_pools_nothing_is_let_in_for_now(world: World) -> None:
     fail(world)
     verdict = await world.admission.validate(request(Operation.CREATE, GOOD))
-    assert isinstance(verdict, Unjudged)
+    assert isinstance(verdict, Unavailable)
     assert "cannot be listed now" in verdict.reason
 
 

@@ -8,8 +8,8 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, MAX_COUNT, AddressPool, AddressPoolStatus, SubnetSet, Usage
 from coil.crd.block_request import BLOCK_REQUESTS, Refused
 from coil.kube.errors import ConflictError
+from coil_ipam_controller.pool_assessment import assess_pool
 from coil_ipam_controller.pool_status import plan_status
-from coil_ipam_controller.pool_supply import assess_pool
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil_ipam_controller.scene import NOON, Life, add_block, add_node, add_pool, add_request
 

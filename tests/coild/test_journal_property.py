@@ -48,12 +48,12 @@ class Life(RuleBasedStateMachine):
         before = self.node.ledger.find(who)
         given = self.node.ledger.acquire(POOL, who, now=self.times.clock, reuse=reuse)
         if given is None or given.ipv4 is None:
-            assert reuse is Reuse.RESTED or len(self.kernel) == 16
+            assert reuse is Reuse.AFTER_COOLDOWN or len(self.kernel) == 16
             return
         if before is not None:
             assert given == before
             return
-        if reuse is Reuse.RESTED:
+        if reuse is Reuse.AFTER_COOLDOWN:
             assert self.times.clock - self.freed.get(given.ipv4, -COOLDOWN) >= COOLDOWN
         assert given.ipv4 not in self.kernel.values()
         if step is not Step.BOOKED:
@@ -135,7 +135,7 @@ class Life(RuleBasedStateMachine):
     def no_address_is_lost(self) -> None:
         tally = self.node.ledger.tally(POOL, now=self.times.clock)
         assert tally.allocated + tally.cooling + tally.free == 16
-        assert max(map(self.node.ledger.cooled_down, (ZERO, ONE))) <= self.times.clock + COOLDOWN
+        assert max(map(self.node.ledger.last_cooldown_end, (ZERO, ONE))) <= self.times.clock + COOLDOWN
 
     def teardown(self) -> None:
         self.node.journal.close()

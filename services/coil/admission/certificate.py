@@ -1,4 +1,4 @@
-"""Certificates and keys as PEM: issued, read, and judged. No input or output, no clock.
+"""Certificates and keys as PEM: issued, read, and checked. No input or output, no clock.
 
 ECDSA on P-256, which every client of the last ten years accepts and which is made in a fraction of a millisecond.
 A key never appears in a `repr`, and so in no log line.

@@ -56,7 +56,7 @@ class Identity:
 
 
 def parse_identity(files: Mapping[str, bytes]) -> Identity:
-    """From the data of a Secret, whose worth `plan_identity` judges. Raises CertificateError."""
+    """From the data of a Secret, whose worth `plan_identity` decides on. Raises CertificateError."""
     try:
         server = KeyPair(files["tls.crt"], files["tls.key"])
         authority = KeyPair(split_bundle(files["ca.crt"])[0][0], files["ca.key"])

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ReviewError(Exception):
-    """What was sent is not a review that can be judged; the message says why."""
+    """What was sent is not a review that can be answered; the message says why."""
 
 
 class Operation(Enum):
@@ -91,13 +91,13 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
-class Unjudged:
+class Unavailable:
     """503: nobody can say at the moment; the same request may succeed later."""
 
     reason: str
 
 
-Verdict: TypeAlias = Allowed | Invalid | Denied | Unjudged
+Verdict: TypeAlias = Allowed | Invalid | Denied | Unavailable
 ALLOWED = Allowed()
 
 _DECODER = msgspec.json.Decoder(_Review)
@@ -134,7 +134,7 @@ def encode_review(request: AdmissionRequest, verdict: Verdict) -> bytes:
             response["status"] = _invalid_status(request, errors)
         case Denied(reason):
             response["status"] = _status(HTTPStatus.FORBIDDEN, "Forbidden", reason)
-        case Unjudged(reason):
+        case Unavailable(reason):
             response["status"] = _status(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", reason)
     return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
 

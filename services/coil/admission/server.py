@@ -24,7 +24,7 @@ from coil.admission.review import (
     Denied,
     Invalid,
     ReviewError,
-    Unjudged,
+    Unavailable,
     Verdict,
     decode_review,
     encode_review,
@@ -132,13 +132,14 @@ _SHUTDOWN_SECONDS = 2.0
 class ReviewLimits:
     """`body` in bytes: the API server takes documents of 3 MiB, and a review holds the old one as well.
 
-    `seconds` for a request, less than the `timeoutSeconds` of the webhooks; `line` is how many may wait for a turn.
+    `seconds` for a request, less than the `timeoutSeconds` of the webhooks; `queue_length` is how many may wait besides
+    those in flight.
     """
 
     body: int = 7 * 1024 * 1024
     seconds: float = 8.0
-    at_work: int = 8
-    line: int = 64
+    max_in_flight: int = 8
+    queue_length: int = 64
     connections: int = 256
 
 
@@ -146,22 +147,22 @@ DEFAULT_LIMITS = ReviewLimits()
 
 
 class _RequestLimiter:
-    """Where one path's requests are judged; the limits are common to all paths."""
+    """Reviews requests within the limits, which are common to all paths."""
 
     def __init__(self, *, limits: ReviewLimits, metrics: AdmissionMetrics, log: FilteringBoundLogger) -> None:
         self._limits = limits
-        self._turn = asyncio.Semaphore(limits.at_work)
+        self._in_flight = asyncio.Semaphore(limits.max_in_flight)
         self._present = 0
         self._metrics = metrics
         self._log = log
 
     async def answer(self, handler: AdmissionHandler, request: web.Request) -> web.Response:
-        if self._present >= self._limits.at_work + self._limits.line:
+        if self._present >= self._limits.max_in_flight + self._limits.queue_length:
             return self._refuse(request, 503, "too many reviews at once; try again")
         self._present += 1
         try:
             with self._metrics.seconds.labels(request.path).time():
-                async with asyncio.timeout(self._limits.seconds), self._turn:
+                async with asyncio.timeout(self._limits.seconds), self._in_flight:
                     return await self._review(handler, request)
         except TimeoutError:
             return self._refuse(request, 503, f"no answer within {self._limits.seconds:g} s; try again")
@@ -181,7 +182,7 @@ class _RequestLimiter:
         except Exception as error:
             self._log.error("a review failed", path=request.path, exc_info=error)
             return self._refuse(request, 500, "the review failed; the log of the webhook's server says why")
-        self._metrics.reviews.labels(request.path, _name(verdict)).inc()
+        self._metrics.reviews.labels(request.path, _answer_label(verdict)).inc()
         if not isinstance(verdict, Allowed):
             self._log.info("refused", path=request.path, name=review.name, reason=_reason(verdict))
         return web.Response(body=encode_review(review, verdict), content_type=JSON)
@@ -268,13 +269,21 @@ async def _listen(
         raise ListenError(f"cannot listen on {endpoint}: {error.strerror or error}") from error
 
 
-def _name(verdict: Verdict) -> str:
-    return type(verdict).__name__.lower()
+def _answer_label(verdict: Verdict) -> str:
+    match verdict:
+        case Allowed():
+            return "allowed"
+        case Invalid():
+            return "invalid"
+        case Denied():
+            return "denied"
+        case Unavailable():
+            return "unjudged"
 
 
-def _reason(verdict: Invalid | Denied | Unjudged) -> str:
+def _reason(verdict: Invalid | Denied | Unavailable) -> str:
     match verdict:
         case Invalid(errors):
             return "; ".join(str(error) for error in errors)
-        case Denied(reason) | Unjudged(reason):
+        case Denied(reason) | Unavailable(reason):
             return reason

@@ -156,10 +156,10 @@ class _Server(Server):
             return
         connected = self._connected()
         excess = max(0, len(connected) + 1 - self._connections)
-        doomed = [protocol for protocol in connected if not protocol.processor.streams][:excess]
-        if doomed:
-            log.warning("of %d connections, %d on which nothing is asked are closed", len(connected), len(doomed))
-        for protocol in doomed:
+        idle = [protocol for protocol in connected if not protocol.processor.streams][:excess]
+        if idle:
+            log.warning("of %d connections, %d on which nothing is asked are closed", len(connected), len(idle))
+        for protocol in idle:
             protocol.processor.close("too many connections")
 
     def _connected(self) -> list[H2Protocol]:

@@ -1,4 +1,4 @@
-"""Judges Egresses: every rule one must keep, as a pure function from documents to lists of field errors.
+"""Validates Egresses: every rule one must keep, as a pure function from documents to lists of field errors.
 
 Used twice: admission refuses what breaks a rule, and the controller tells of those that were stored past admission. An
 empty list means valid. What the router pods' template says beyond its labels and annotations is judged by the API

@@ -1,4 +1,4 @@
-"""Judges gateways and policies beside each other: what one may not take, or give up, because of others. Pure.
+"""Validates gateways and policies against each other: what one may not take, or give up, because of others. Pure.
 
 Addresses that two gateways had would be announced by two nodes, and one that leaves a gateway while a policy has it
 would cut the policy's traffic. A tenant may not ask for an address by which another tenant is known outside.

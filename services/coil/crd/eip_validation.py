@@ -1,4 +1,4 @@
-"""Judges EgressGateways and EgressGatewayPolicies: the rules that each keeps by itself, as lists of field errors.
+"""Validates EgressGateways and EgressGatewayPolicies: the rules that each keeps by itself, as lists of field errors.
 
 Used twice: admission refuses what breaks a rule, and the controller tells of those that were stored past admission. An
 empty list means valid. What two objects may not do together is `coil.crd.eip_conflict`'s business.
@@ -143,7 +143,7 @@ def _validate_cidrs(texts: Sequence[str], *, path: str) -> Iterator[FieldError]:
 
 
 def _validate_selector(selector: LabelSelector, *, path: str) -> Iterator[FieldError]:
-    """As the API server judges those of its own kinds."""
+    """As the API server validates those of its own kinds."""
     yield from validate_labels(selector.match_labels, path=f"{path}.matchLabels")
     for position, requirement in enumerate(selector.match_expressions):
         place = f"{path}.matchExpressions[{position}]"

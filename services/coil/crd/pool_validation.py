@@ -1,4 +1,4 @@
-"""Judges AddressPools: every rule a pool must keep, as pure functions from documents to lists of field errors.
+"""Validates AddressPools: every rule a pool must keep, as pure functions from documents to lists of field errors.
 
 Used twice: the controller gives no blocks from a pool that breaks `validate_pool`, and admission refuses what
 breaks any rule. An empty list means valid.

@@ -8,7 +8,7 @@ anything is of that class, or of one with that policy. Only sources that this no
 sets: those on it, and those that a policy of theirs brings here; ranges of sources are on every node.
 
 Invariant: what the index has at any time follows from what it was told last, in whatever order and steps, and so do the
-numbers, but for two names that `Numbering` keeps apart.
+numbers, but for two names that `WordAllocator` keeps apart.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.classification import PolicyView, classify, cluster_spans, needs_cluster
 from coil.eip.eip_set import ARP_EIPS, CLOSED, HERE, NODE_IPS, NODES, OPEN, RANGED, SETS, SOLICITED, WAYS
-from coil.eip.element_ledger import ElementLedger, Numbering
+from coil.eip.element_ledger import ElementLedger, WordAllocator
 from coil.eip.interval import Span, span_word
 from coil.eip.path_change import ClassPaths, PathChanges, PathLog
 from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_word
@@ -58,7 +58,7 @@ class DataPlaneIndex:
         self._classes_of: dict[PolicyRef, set[_ClassKey]] = {}
         self._class_of: dict[SourceNumber, _ClassKey] = {}
         self._range_class: dict[Family, dict[Span, _ClassKey]] = {family: {} for family in Family}
-        self._numbering = Numbering()
+        self._allocator = WordAllocator()
         self._words: dict[PolicyRef, str] = {}
         """Of the policies that are in any class."""
         self._stale_classes: set[_ClassKey] = set()
@@ -211,11 +211,11 @@ class DataPlaneIndex:
                 self._ledger.write(ref, self._policy_elements(self._policies[ref], self._words[ref]))
             else:
                 self._ledger.write(ref, {})
-                self._numbering.give_back(self._words.pop(ref))
+                self._allocator.release(self._words.pop(ref))
         self._stale_policies.clear()
 
     def _update_pod(self, source: SourceNumber, known_keys: dict[_ClassKey, _ClassKey | None]) -> None:
-        """`known_keys` is this settlement's: many sources have the same policies."""
+        """`known_keys` is this call's: many sources have the same policies."""
         family = source_family(source)
         told = (family, self._sources.policies_of(source))
         if told not in known_keys:
@@ -261,12 +261,12 @@ class DataPlaneIndex:
     def _join(self, key: _ClassKey) -> _Class:
         known = self._classes.get(key)
         if known is None:
-            known = self._classes[key] = _Class(self._numbering.take(_class_name(key)))
+            known = self._classes[key] = _Class(self._allocator.allocate(_class_name(key)))
             self._stale_classes.add(key)
             for ref in key[1]:
                 self._classes_of.setdefault(ref, set()).add(key)
                 if ref not in self._words:
-                    self._words[ref] = self._numbering.take(f"{ref.namespace}/{ref.name}")
+                    self._words[ref] = self._allocator.allocate(f"{ref.namespace}/{ref.name}")
                     self._stale_policies.add(ref)
         known.users += 1
         return known
@@ -277,7 +277,7 @@ class DataPlaneIndex:
             self._stale_classes.add(key)
 
     def _forget(self, key: _ClassKey) -> None:
-        self._numbering.give_back(self._classes.pop(key).word)
+        self._allocator.release(self._classes.pop(key).word)
         self._ledger.write(key, {})
         self._path_log.forget(key)
         for ref in key[1]:

@@ -188,7 +188,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         counters=(DROPPED_CLOSED, DROPPED_FENCED, DROPPED_STRAY, DROPPED_UNTRANSLATED),
         sets=packet_sets(),
         chains=(
-            *_judgement(out_of_tunnel),
+            *_decision_chains(out_of_tunnel),
             _path_chain(),
             *(_destination_chain(family) for family in Family),
             *(chain for family in Family for chain in _source_chains(family)),
@@ -206,7 +206,7 @@ def _class_rules(chain: str) -> tuple[Rule, ...]:
     )
 
 
-def _judgement(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
+def _decision_chains(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
     arrival = RegularChain(
         name="arrival",
         rules=(

@@ -88,7 +88,7 @@ _COUNT = 0xFFFF * 0xFFFF
 """Of numbers that `class_word` has words for."""
 
 
-class Numbering:
+class WordAllocator:
     """Numbers for names: what the sets call a class or a policy. A name has the same number in every process, so one
     that takes over what an earlier one has left need not write it again.
 
@@ -99,7 +99,7 @@ class Numbering:
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def take(self, name: str) -> str:
+    def allocate(self, name: str) -> str:
         """The word of its number (`coil.kernel.nft_element`). Not idempotent: ask once, and give it back once."""
         number = int.from_bytes(blake2s(name.encode(), digest_size=8).digest())
         while (word := class_word(number % _COUNT + 1)) in self._taken:
@@ -107,6 +107,6 @@ class Numbering:
         self._taken.add(word)
         return word
 
-    def give_back(self, word: str) -> None:
+    def release(self, word: str) -> None:
         """Nobody uses it any more."""
         self._taken.discard(word)

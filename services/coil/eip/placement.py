@@ -79,7 +79,7 @@ class _Work:
     def __init__(self, rules: GatewayRules, candidates: Sequence[Candidate], random: Callable[[], float]) -> None:
         self._policy = rules.address_policy
         self._random = random
-        self._nodes = NodeChoice(rules, (one.node for one in candidates if one.ready), random)
+        self._nodes = NodeScheduler(rules, (one.node for one in candidates if one.ready), random)
         self._index = EipIndex(rules)
         self._own: dict[PolicyRef, NodeName | None] = {}
         self._refused: dict[PolicyRef, Refusal] = {}
@@ -200,7 +200,7 @@ class _Work:
 Random = Callable[[], float]
 
 
-class NodeChoice:
+class NodeScheduler:
     """`ready` are the nodes that can carry addresses. `random` gives [0, 1)."""
 
     def __init__(self, rules: GatewayRules, ready: Iterable[NodeName], random: Random) -> None:

@@ -43,7 +43,7 @@ have forgotten the old pod."""
 class Reuse(Enum):
     """Which slots may be given out."""
 
-    RESTED = "rested"
+    AFTER_COOLDOWN = "after_cooldown"
     ANY = "any"
     """Also one that is still cooling down, if no other is free; the one that has done so longest."""
 
@@ -126,10 +126,10 @@ class NodeLedger:
         """All blocks that `is_empty`."""
         return [entry.block for entry in self._ordered() if self.is_empty(entry.block.name)]
 
-    def cooled_down(self, name: BlockName) -> float:
+    def last_cooldown_end(self, name: BlockName) -> float:
         """When the last address of the block has cooled down, which may be over; −∞ without a record or a block."""
         entry = self._entries.get(name)
-        return -math.inf if entry is None else entry.cooled_down
+        return -math.inf if entry is None else entry.last_cooldown_end
 
     # --- addresses
 
@@ -161,7 +161,7 @@ class NodeLedger:
         entry.adopt(slot, key)
         return known or self._enter(entry, slot=slot, key=key)
 
-    def resume(self, name: BlockName, *, last: int, cooling: Mapping[int, float]) -> None:
+    def resume(self, name: BlockName, *, last: int, cooldowns: Mapping[int, float]) -> None:
         """Go on where an earlier process stopped: the slot it gave out last, and until when which slots cool down.
 
         Hints: slots that are out or do not exist are ignored, and so is an unknown block. Call it after `adopt`.
@@ -171,14 +171,14 @@ class NodeLedger:
             return
         if 0 <= last < entry.block.size:
             entry.last = last
-        entry.cool(cooling)
+        entry.start_cooldowns(cooldowns)
 
     def find(self, key: AttachmentKey) -> Allocation | None:
         """What the key holds."""
         return self._allocations.get(key)
 
     def acquire(
-        self, pool: PoolName, key: AttachmentKey, *, now: float, reuse: Reuse = Reuse.RESTED
+        self, pool: PoolName, key: AttachmentKey, *, now: float, reuse: Reuse = Reuse.AFTER_COOLDOWN
     ) -> Allocation | None:
         """Give the key an address of the pool; None when no open block of the pool has one to give.
 
@@ -194,10 +194,10 @@ class NodeLedger:
             if entry.free(now):
                 return self._give(entry, entry.next_free(), key)
         if reuse is Reuse.ANY:
-            cooling = [entry for entry in entries if entry.usable and entry.cooling]
-            if cooling:
-                entry = min(cooling, key=lambda entry: next(iter(entry.cooling.values())))
-                return self._give(entry, next(iter(entry.cooling)), key)
+            candidates = [entry for entry in entries if entry.usable and entry.cooldowns]
+            if candidates:
+                entry = min(candidates, key=lambda entry: next(iter(entry.cooldowns.values())))
+                return self._give(entry, next(iter(entry.cooldowns)), key)
         return None
 
     def release(self, key: AttachmentKey, *, now: float) -> Allocation | None:
@@ -217,9 +217,9 @@ class NodeLedger:
         """How many addresses of the pool `acquire` can give out that have cooled down."""
         return sum(entry.free(now) for entry in self._pools.get(pool, ()))
 
-    def next_rested(self, pool: PoolName, *, now: float) -> float | None:
+    def next_cooldown_end(self, pool: PoolName, *, now: float) -> float | None:
         """When the next address of the pool has cooled down that can be given out then; None if none is cooling."""
-        ends = (entry.next_cooled(now) for entry in self._pools.get(pool, ()) if entry.usable)
+        ends = (entry.next_cooldown_end(now) for entry in self._pools.get(pool, ()) if entry.usable)
         return min((end for end in ends if end is not None), default=None)
 
     def tally(self, pool: PoolName, *, now: float) -> Tally:
@@ -279,7 +279,7 @@ def _tally(entries: Iterable[BlockEntry], now: float) -> Tally:
     for entry in entries:
         blocks += 1
         allocated += len(entry.held)
-        cooling += entry.cooling_count(now)
+        cooling += entry.cooldown_count(now)
         free += entry.free(now)
     return Tally(blocks, allocated, cooling, free)
 

@@ -102,21 +102,21 @@ class BlockEntry:
     block: Block
     last: int = -1
     held: dict[int, AttachmentKey] = field(default_factory=dict)
-    cooling: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    cooldowns: OrderedDict[int, float] = field(default_factory=OrderedDict)
     """Slot → until when, the first to end in front. Some may have ended."""
 
     def expire(self, now: float) -> None:
         """Free the slots that have cooled down by then."""
-        while self.cooling and next(iter(self.cooling.values())) <= now:
-            self.cooling.popitem(last=False)
+        while self.cooldowns and next(iter(self.cooldowns.values())) <= now:
+            self.cooldowns.popitem(last=False)
 
-    def cooling_count(self, now: float) -> int:
+    def cooldown_count(self, now: float) -> int:
         """How many slots have not cooled down by then."""
-        return len(self.cooling) - sum(1 for _ in takewhile(lambda end: end <= now, self.cooling.values()))
+        return len(self.cooldowns) - sum(1 for _ in takewhile(lambda end: end <= now, self.cooldowns.values()))
 
-    def next_cooled(self, now: float) -> float | None:
+    def next_cooldown_end(self, now: float) -> float | None:
         """When the next slot has cooled down after that moment; None if none is cooling."""
-        return next((end for end in self.cooling.values() if end > now), None)
+        return next((end for end in self.cooldowns.values() if end > now), None)
 
     @property
     def usable(self) -> bool:
@@ -124,23 +124,23 @@ class BlockEntry:
 
     def free(self, now: float) -> int:
         """How many slots can be given out that are not cooling."""
-        return self.block.size - len(self.held) - self.cooling_count(now) if self.usable else 0
+        return self.block.size - len(self.held) - self.cooldown_count(now) if self.usable else 0
 
     def next_free(self) -> int:
         """The next free slot after the last one given out, wrapping. After `expire`, where slots are free."""
         slot = (self.last + 1) % self.block.size
-        while slot in self.held or slot in self.cooling:
+        while slot in self.held or slot in self.cooldowns:
             slot = (slot + 1) % self.block.size
         return slot
 
     def give(self, slot: int, key: AttachmentKey) -> None:
-        self.cooling.pop(slot, None)
+        self.cooldowns.pop(slot, None)
         self.held[slot] = key
         self.last = slot
 
     def adopt(self, slot: int, key: AttachmentKey) -> None:
         """The slot turned out to be the key's. Whether it was cooling does not matter."""
-        self.cooling.pop(slot, None)
+        self.cooldowns.pop(slot, None)
         self.held[slot] = key
         # Going on after the highest slot in use comes closest to where the search stood before a restart.
         self.last = max(self.last, slot)
@@ -149,29 +149,29 @@ class BlockEntry:
         """The slot is nobody's any more; it cools down until then, not at all without a time."""
         del self.held[slot]
         if until > -math.inf:
-            self.cool({slot: until})
+            self.start_cooldowns({slot: until})
 
-    def cool(self, until: Mapping[int, float]) -> None:
+    def start_cooldowns(self, until: Mapping[int, float]) -> None:
         """Let slots cool down; those that are out, or that this block does not have, are left alone."""
         sooner = False
-        latest = next(reversed(self.cooling.values()), -math.inf)
+        latest = next(reversed(self.cooldowns.values()), -math.inf)
         for slot, end in until.items():
             if slot not in self.held and 0 <= slot < self.block.size:
                 sooner = sooner or end < latest
                 latest = max(latest, end)
-                self.cooling[slot] = end
-                self.cooling.move_to_end(slot)
+                self.cooldowns[slot] = end
+                self.cooldowns.move_to_end(slot)
         if sooner:
-            self.cooling = OrderedDict(sorted(self.cooling.items(), key=lambda item: item[1]))
+            self.cooldowns = OrderedDict(sorted(self.cooldowns.items(), key=lambda item: item[1]))
 
     @property
-    def cooled_down(self) -> float:
+    def last_cooldown_end(self) -> float:
         """When the last slot has cooled down, which may be over; −∞ if none is recorded."""
-        return next(reversed(self.cooling.values()), -math.inf)
+        return next(reversed(self.cooldowns.values()), -math.inf)
 
     def occupancy(self, now: float) -> BlockOccupancy:
         """What is not free."""
-        cooling = dict.fromkeys(slot for slot, end in self.cooling.items() if end > now)
+        in_cooldown = dict.fromkeys(slot for slot, end in self.cooldowns.items() if end > now)
         return BlockOccupancy(
             self.block,
             tuple(
@@ -181,6 +181,6 @@ class BlockEntry:
                     AddressState.COOLING if key is None else AddressState.ALLOCATED,
                     key,
                 )
-                for slot, key in sorted((self.held | cooling).items())
+                for slot, key in sorted((self.held | in_cooldown).items())
             ),
         )

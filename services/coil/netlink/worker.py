@@ -90,13 +90,13 @@ class NamespaceExecutor:
             raise BusyError(f"{len(self._tasks)} jobs wait for their namespaces")
         status = os.fstat(namespace.fileno())
         key = status.st_dev, status.st_ino
-        task = asyncio.create_task(self._turn(self._last.get(key), namespace, job))
+        task = asyncio.create_task(self._run_after(self._last.get(key), namespace, job))
         self._last[key] = task
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._end(key, done))
         return await asyncio.shield(task)
 
-    async def _turn(self, before: asyncio.Task[object] | None, namespace: Namespace, job: Callable[[], R]) -> R:
+    async def _run_after(self, before: asyncio.Task[object] | None, namespace: Namespace, job: Callable[[], R]) -> R:
         try:
             if before is not None:
                 await asyncio.wait([before])

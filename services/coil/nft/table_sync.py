@@ -6,7 +6,7 @@ read_counters(name) -> dict          every counter of the table, by name
 run(commands) -> list                one transaction with libnftables, in JSON
 
 A context of the library is bound to the namespace that the thread was in when it was made, so each command has its own
-(0.3 ms). The library keeps a list of links for the whole process (its iface.c), so commands take turns.
+(0.3 ms). The library keeps a list of links for the whole process (its iface.c), so commands take turns under a lock.
 """
 
 import threading
@@ -23,7 +23,7 @@ from coil.nft.netfilter import NftError, dump_counters, has_table
 Command: TypeAlias = Mapping[str, Any]
 """One object of libnftables-json(5): `{"add": {"table": {…}}}`."""
 
-_turn: Final = threading.Lock()
+_library_lock: Final = threading.Lock()
 
 
 def run(commands: Sequence[Command], *, doing: str, terse: bool = False) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def run(commands: Sequence[Command], *, doing: str, terse: bool = False) -> list
     Blocks for a few milliseconds, and for some more per thousand elements. Raises NftError, which says that it happened
     while `doing`, and then nothing has changed; also where the library is missing.
     """
-    with _turn:
+    with _library_lock:
         library = _open(doing)
         library.set_terse_output(terse)
         library.set_json_output(True)

@@ -66,7 +66,7 @@ class HistoryDocument(Document, frozen=True, kw_only=True):
 
 
 class PoolDocument(Document, frozen=True, kw_only=True):
-    """`gives_blocks` is the controller's judgement; when it is false, `reason` says why. `block_size` is the number
+    """`gives_blocks` is the controller's decision; when it is false, `reason` says why. `block_size` is the number
     of addresses in a block, 0 when the pool has no meaning."""
 
     name: str

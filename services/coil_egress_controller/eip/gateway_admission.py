@@ -17,7 +17,7 @@ from coil.admission.review import (
     Invalid,
     Operation,
     ReviewError,
-    Unjudged,
+    Unavailable,
     Verdict,
     decode_object,
 )
@@ -55,7 +55,7 @@ class GatewayAdmission:
                 case Operation.DELETE:
                     return await self._review_deletion(request)
         except UnknownStateError as error:
-            return Unjudged(str(error))
+            return Unavailable(str(error))
         return ALLOWED
 
     async def _review(self, request: AdmissionRequest, old: EgressGateway | None) -> Verdict:

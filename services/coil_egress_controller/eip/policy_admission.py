@@ -16,7 +16,7 @@ from coil.admission.review import (
     Invalid,
     Operation,
     ReviewError,
-    Unjudged,
+    Unavailable,
     Verdict,
     decode_object,
 )
@@ -63,7 +63,7 @@ class PolicyAdmission:
             if old is None:
                 faults += await self._check_gateway(request.namespace, new)
         except UnknownStateError as error:
-            return Unjudged(str(error))
+            return Unavailable(str(error))
         return Invalid(faults) if faults else ALLOWED
 
     async def _check_right(self, request: AdmissionRequest, policy: EgressGatewayPolicy) -> list[FieldError]:

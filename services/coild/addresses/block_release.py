@@ -61,7 +61,7 @@ class ReleasableBlocks:
             return 0.0  # deleted under its pods: another node may have its addresses by now
         if self.store.is_suspect(name):
             return None
-        end = self.store.cooled_down(name)
+        end = self.store.last_cooldown_end(name)
         arrived = self.store.arrived(name)
         if block.use is BlockUse.OPEN and arrived is not None:
             end = max(end, arrived + self.cooldown)

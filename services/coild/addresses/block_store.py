@@ -142,11 +142,11 @@ class BlockStore:
         held |= {allocation.key: allocation for allocation in self._ledger.allocations()}
         now = self._clock()
         for name, resumption in self._journal.resume(held, [block.name for block in self._ledger.blocks()]).items():
-            cooling = {slot: now + seconds for slot, seconds in resumption.cooling.items()}
-            self._ledger.resume(name, last=resumption.last, cooling=cooling)
+            cooldowns = {slot: now + seconds for slot, seconds in resumption.cooldowns.items()}
+            self._ledger.resume(name, last=resumption.last, cooldowns=cooldowns)
 
     def acquire(
-        self, pool: PoolName, key: AttachmentKey, pod: PodName, *, reuse: Reuse = Reuse.RESTED
+        self, pool: PoolName, key: AttachmentKey, pod: PodName, *, reuse: Reuse = Reuse.AFTER_COOLDOWN
     ) -> Allocation | None:
         """A free address of the pool, the same for a known key; None when this node has none."""
         if (known := self._ledger.find(key)) is not None:
@@ -155,7 +155,7 @@ class BlockStore:
         if allocation is not None:
             self._arrivals.pop(allocation.block, None)
             self._journal.gave(allocation, pod)
-            self._settle(key)
+            self._remove_orphan(key)
         return allocation
 
     def release(self, key: AttachmentKey) -> None:
@@ -200,9 +200,9 @@ class BlockStore:
         """What is out and what cools down, by pool and block."""
         return self._ledger.occupancy(now=self._clock())
 
-    def next_rested(self, pool: PoolName) -> float | None:
+    def cooldown_left(self, pool: PoolName) -> float | None:
         """In how many seconds the next address of the pool has cooled down; None if none is cooling."""
-        end = self._ledger.next_rested(pool, now=self._clock())
+        end = self._ledger.next_cooldown_end(pool, now=self._clock())
         return None if end is None else end - self._clock()
 
     def block_size(self, pool: PoolName) -> int | None:
@@ -238,9 +238,9 @@ class BlockStore:
         """Whether the block is in the ledger, none of its addresses is out, and it is not reserved."""
         return self._ledger.is_empty(name)
 
-    def cooled_down(self, name: BlockName) -> float:
+    def last_cooldown_end(self, name: BlockName) -> float:
         """When the last address of the block has cooled down, by the clock, which may be over; −∞ without a record."""
-        return self._ledger.cooled_down(name)
+        return self._ledger.last_cooldown_end(name)
 
     def arrived(self, name: BlockName) -> float | None:
         """When the block arrived, by the clock; None if it has served a pod since, or was here at start."""
@@ -319,7 +319,7 @@ class BlockStore:
         """Put one block into the ledger, with the orphans that are in it; returns the blocks that acquits."""
         name = document.name
         try:
-            block = self._judged(parse_block(document))
+            block = self._withheld_if_suspect(parse_block(document))
             known = self._ledger.block(name) is not None
             self._ledger.add_block(block)
         except (MalformedBlockError, LedgerConflictError) as error:
@@ -359,7 +359,7 @@ class BlockStore:
         self._changes.mark(block.pool)
 
     def _returned(self, key: AttachmentKey, allocation: Allocation | None) -> None:
-        self._settle(key)
+        self._remove_orphan(key)
         if allocation is None:
             return
         self._admit((), acquitted=self._enter_orphans())  # a pod that claims the slot that came free has it now
@@ -367,7 +367,7 @@ class BlockStore:
             self._changes.mark_emptied(allocation.block)
         self._changes.mark(allocation.pool)
 
-    def _settle(self, key: AttachmentKey) -> None:
+    def _remove_orphan(self, key: AttachmentKey) -> None:
         """The pod is gone, or has addresses of a block: no block is suspected for its sake any more."""
         if self._orphans.remove(key):
             self._admit((), acquitted=self._orphans.acquit(self._blocks.items()))
@@ -389,14 +389,14 @@ class BlockStore:
     def _withhold_suspects(self) -> None:
         for document in self._orphans.suspect(self._blocks.items()):
             if (block := self._ledger.block(document.name)) is not None:
-                self._ledger.add_block(self._judged(block))
+                self._ledger.add_block(self._withheld_if_suspect(block))
             self._log.error(
                 "a block is kept: it may have been edited under pods",
                 block=document.name,
                 containers=[held.key.container_id for held in self._orphans.claimants(document)],
             )
 
-    def _judged(self, block: Block) -> Block:
+    def _withheld_if_suspect(self, block: Block) -> Block:
         """The block as it is to be in the ledger. A suspect without a pod gives nothing, and may be corrected."""
         known = self._ledger.block(block.name)
         if block.name not in self._orphans.suspects or not (known is None or self._ledger.is_empty(block.name)):

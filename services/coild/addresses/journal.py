@@ -88,7 +88,7 @@ class Resumption:
     """How an earlier process left a block: the slot given out last (−1: unknown), and which slots are cooling down."""
 
     last: int = -1
-    cooling: dict[int, float] = field(default_factory=dict)
+    cooldowns: dict[int, float] = field(default_factory=dict)
     """For how long: slot → seconds from now."""
 
 
@@ -109,7 +109,7 @@ class AddressJournal:
         self._clock = clock
         self._given: dict[AttachmentKey, _Given] = {}
         self._last: dict[BlockName, int] = {}
-        self._cooling: OrderedDict[tuple[BlockName, int], float] = OrderedDict()
+        self._cooldowns: OrderedDict[tuple[BlockName, int], float] = OrderedDict()
         """Until when, by the clock; the oldest first."""
         for record in file.load():
             try:
@@ -171,12 +171,12 @@ class AddressJournal:
                 # Its pod is not known; but when it vanishes, its address has to cool down.
                 self._given[key] = _Given(key.container_id, key.ifname, "", "", allocation.block, allocation.slot, 0.0)
         own = set(blocks)
-        for name in {*self._last, *(block for block, _ in self._cooling)} - own:
+        for name in {*self._last, *(block for block, _ in self._cooldowns)} - own:
             self._apply(_Left(name))
         found = {name: Resumption(last) for name, last in self._last.items()}
         now = self._clock()
-        for (name, slot), until in self._cooling.items():
-            found.setdefault(name, Resumption()).cooling[slot] = until - now
+        for (name, slot), until in self._cooldowns.items():
+            found.setdefault(name, Resumption()).cooldowns[slot] = until - now
         self._file.replace(self._snapshot())
         return found
 
@@ -196,35 +196,35 @@ class AddressJournal:
             case _Given():
                 self._given[entry.key] = entry
                 self._last[entry.block] = entry.slot
-                self._cooling.pop((entry.block, entry.slot), None)
+                self._cooldowns.pop((entry.block, entry.slot), None)
             case _Taken():
                 self._given.pop(AttachmentKey(entry.container, entry.ifname), None)
-                self._cool(entry)
+                self._start_cooldown(entry)
             case _Revoked():
                 self._given.pop(AttachmentKey(entry.container, entry.ifname), None)
             case _Last():
                 self._last[entry.block] = entry.slot
             case _Left():
                 self._last.pop(entry.block, None)
-                for slot in [slot for slot in self._cooling if slot[0] == entry.block]:
-                    del self._cooling[slot]
+                for slot in [slot for slot in self._cooldowns if slot[0] == entry.block]:
+                    del self._cooldowns[slot]
 
-    def _cool(self, entry: _Taken) -> None:
+    def _start_cooldown(self, entry: _Taken) -> None:
         now = self._clock()
-        while self._cooling and next(iter(self._cooling.values())) <= now:
-            self._cooling.popitem(last=False)
+        while self._cooldowns and next(iter(self._cooldowns.values())) <= now:
+            self._cooldowns.popitem(last=False)
         left = min(entry.at + self._cooldown - self._wall(), self._cooldown)
         if left > 0:
             slot = entry.block, entry.slot
-            self._cooling[slot] = now + left
-            self._cooling.move_to_end(slot)
+            self._cooldowns[slot] = now + left
+            self._cooldowns.move_to_end(slot)
 
     def _snapshot(self) -> Iterator[bytes]:
         """The fewest records that say all that is known."""
         yield from (_encode(given) for given in self._given.values())
         yield from (_encode(_Last(block, slot)) for block, slot in self._last.items())
         now, wall = self._clock(), self._wall()
-        for (block, slot), until in self._cooling.items():
+        for (block, slot), until in self._cooldowns.items():
             if until > now:
                 yield _encode(_Taken(ContainerId(""), "", block, slot, wall - self._cooldown + until - now))
 

@@ -199,7 +199,7 @@ class PoolDemand:
         self.requester.match_blocks(pool)
         queue = self._queues.get(pool)
         if queue is not None:
-            self._serve(pool, queue, Reuse.RESTED, leave=0)
+            self._serve(pool, queue, Reuse.AFTER_COOLDOWN, leave=0)
             self._serve_or_refuse(pool, queue)
             if not queue:
                 del self._queues[pool]
@@ -280,8 +280,8 @@ class PoolDemand:
         if (timer := self._timers.pop(pool, None)) is not None:
             timer.cancel()
         delays = [patience] if patience > 0 else []
-        if (waiting or self.spare.addresses) and (rested := self.store.next_rested(pool)) is not None:
-            delays.append(rested)
+        if (waiting or self.spare.addresses) and (cooldown_left := self.store.cooldown_left(pool)) is not None:
+            delays.append(cooldown_left)
         if waiting:
             oldest = self.requester.oldest(pool)
             if oldest is not None and not self._is_overdue(pool):

@@ -149,7 +149,7 @@ class PoolIpam:
             client=deps.client,
             blocks=ReleasableBlocks(self.store, cooldown, clock),
             demand=self.demand,
-            withdraw=self.export.settled,
+            withdraw=self.export.flush,
             retract=self.requester.retract,
             log=log,
         )

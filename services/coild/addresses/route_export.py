@@ -1,7 +1,7 @@
 """Keeps the export table equal to this node's blocks, for a routing daemon to announce.
 
 One task makes the whole table right (a set difference, both families) whenever the blocks have changed, and again after
-an error. `settled` is the barrier for the release of a block, which goes on only when its route is gone.
+an error. `flush` is the barrier for the release of a block, which goes on only when its route is gone.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class RouteExport:
         """Ask for a pass. Cheap; many calls before the next pass make one."""
         self._wake.set()
 
-    async def settled(self) -> None:
+    async def flush(self) -> None:
         """Return after a pass that began no earlier than this call. Cancelled, the pass takes place all the same."""
         future = asyncio.get_running_loop().create_future()
         self._passed.append(future)

@@ -12,8 +12,8 @@ Recovery reads the kernel, which is the database:
 
 Veths in the making are gone by then (`coil.netlink.link`), so a link with an alias of ours is a finished ADD,
 even if its routes are missing: others have emptied tables before. The pod still has its addresses then. But a pod may
-give itself any address, where it is allowed to; so what it says counts only as far as the books bear it out, and after
-what the routes say, which only the node writes.
+give itself any address, where it is allowed to; so what it says counts only as far as the ledger bears it out, and
+after what the routes say, which only the node writes.
 
 Routes to pods that others removed are put back. Where somebody has put another route in the place of one, that route
 stays, and is reported: so a mistake of ours never takes an address away from whoever has it.
@@ -192,7 +192,7 @@ def _attachment(link: LinkName, alias: PodAlias, addresses: Collection[IPAddress
 
 
 def _completed(attachment: Attachment, held: Collection[IPAddress], own: Collection[IPAddress]) -> Attachment:
-    """With the address of the other family, if the pod has the very one that the books have for it."""
+    """With the address of the other family, if the pod has the very one that the ledger has for it."""
     confirmed = [address for address in held if address in own]
     if not confirmed or attachment.link is None or attachment.alias is None:
         return attachment

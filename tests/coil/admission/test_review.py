@@ -16,7 +16,7 @@ from coil.admission.review import (
     Invalid,
     Operation,
     ReviewError,
-    Unjudged,
+    Unavailable,
     UserInfo,
     Verdict,
     decode_object,
@@ -129,8 +129,8 @@ def test_denied_is_a_403_with_the_reason() -> None:
     assert (status["code"], status["reason"], status["message"]) == (403, "Forbidden", "it is in use")
 
 
-def test_unjudged_is_a_503_worth_repeating() -> None:
-    response = answer(Unjudged("nobody knows"))
+def test_unavailable_is_a_503_worth_repeating() -> None:
+    response = answer(Unavailable("nobody knows"))
     assert response["allowed"] is False
     status = response["status"]
     assert (status["code"], status["reason"], status["message"]) == (503, "ServiceUnavailable", "nobody knows")

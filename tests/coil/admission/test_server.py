@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from coil.admission.certificate import issue_authority, issue_server
-from coil.admission.review import ALLOWED, AdmissionRequest, Invalid, ReviewError, Verdict
+from coil.admission.review import ALLOWED, AdmissionRequest, Denied, Invalid, ReviewError, Unavailable, Verdict
 from coil.admission.server import AdmissionHandler, AdmissionMetrics, ReviewLimits, ServingContext, serve_reviews
 from coil.crd.validation import FieldError
 from coil.runtime.flag import Endpoint
@@ -24,7 +24,7 @@ from tests.coil.admission.test_review import document
 NOW = datetime.now(UTC)
 AUTHORITY = issue_authority("test", now=NOW, life=timedelta(hours=2))
 PATH = "/validate"
-SMALL = ReviewLimits(body=2_000, seconds=30.0, at_work=2, line=1, connections=4)
+SMALL = ReviewLimits(body=2_000, seconds=30.0, max_in_flight=2, queue_length=1, connections=4)
 
 
 class Bench:
@@ -106,6 +106,23 @@ async def test_verdicts_go_back_with_the_uid(caller: Caller, bench: Bench) -> No
 
 
 @pytest.mark.parametrize(
+    ("verdict", "answer"),
+    [
+        (ALLOWED, "allowed"),
+        (Invalid([FieldError("spec", "is wrong")]), "invalid"),
+        (Denied("not now"), "denied"),
+        (Unavailable("nobody knows"), "unjudged"),
+    ],
+)
+async def test_a_verdict_is_counted_by_the_documented_word(
+    caller: Caller, bench: Bench, verdict: Verdict, answer: str
+) -> None:
+    bench.verdict = verdict
+    await caller.review()
+    assert caller.count(answer) == 1
+
+
+@pytest.mark.parametrize(
     ("body", "kind", "status", "text"),
     [
         (b"", "application/json", 400, "the body is no AdmissionReview"),
@@ -144,15 +161,15 @@ async def test_a_handler_that_fails_costs_its_own_request_only(caller: Caller, b
     assert (await caller.review())["allowed"]
 
 
-async def test_only_so_many_are_at_work_and_in_line(caller: Caller, bench: Bench) -> None:
+async def test_only_so_many_are_in_flight_and_queued(caller: Caller, bench: Bench) -> None:
     bench.come_in.clear()
-    room = SMALL.at_work + SMALL.line
+    room = SMALL.max_in_flight + SMALL.queue_length
     callers = [asyncio.create_task(caller.post(json.dumps(document()).encode())) for _ in range(SMALL.connections)]
     turned_away, waiting = await asyncio.wait(callers, return_when=asyncio.FIRST_COMPLETED)
     assert [task.result()[0] for task in turned_away] == [503] * (SMALL.connections - room)
-    for _ in range(SMALL.at_work):
+    for _ in range(SMALL.max_in_flight):
         await bench.arrived.acquire()
-    assert len(bench.asked) == SMALL.at_work
+    assert len(bench.asked) == SMALL.max_in_flight
     bench.come_in.set()
     assert [(await task)[0] for task in waiting] == [200] * room
 

@@ -219,7 +219,7 @@ class TestCooling:
         for delay, number in enumerate((2, 0, 3, 1)):
             books.release(key(number), now=NOW + delay)
         later = NOW + 4
-        assert books.acquire(POOL, key(4), now=later, reuse=Reuse.RESTED) is None
+        assert books.acquire(POOL, key(4), now=later, reuse=Reuse.AFTER_COOLDOWN) is None
         given = [books.acquire(POOL, key(number), now=later, reuse=Reuse.ANY) for number in range(4, 9)]
         assert [item and (item.block, item.slot) for item in given] == [
             ("default-1", 0),
@@ -250,19 +250,19 @@ class TestCooling:
         books.release(key(0), now=NOW)
         books.add_block(block(0, use=BlockUse.DRAINING))
         assert books.acquire(POOL, key(1), now=NOW, reuse=Reuse.ANY) is None
-        assert books.next_rested(POOL, now=NOW) is None
+        assert books.next_cooldown_end(POOL, now=NOW) is None
 
     def test_it_is_known_when_the_next_and_the_last_have_rested(self) -> None:
         books = ledger(block(0), block(1), cooling=30)
         slots(books, 0, 1, 2)
-        assert books.next_rested(POOL, now=NOW) is None
-        assert books.cooled_down(BlockName("default-0")) == -math.inf
+        assert books.next_cooldown_end(POOL, now=NOW) is None
+        assert books.last_cooldown_end(BlockName("default-0")) == -math.inf
         books.release(key(1), now=NOW)
         books.release(key(0), now=NOW + 7)
-        assert books.next_rested(POOL, now=NOW + 8) == NOW + 30
-        assert books.next_rested(POOL, now=NOW + 31) == NOW + 37
-        assert books.cooled_down(BlockName("default-0")) == NOW + 37
-        assert books.cooled_down(BlockName("default-9")) == -math.inf
+        assert books.next_cooldown_end(POOL, now=NOW + 8) == NOW + 30
+        assert books.next_cooldown_end(POOL, now=NOW + 31) == NOW + 37
+        assert books.last_cooldown_end(BlockName("default-0")) == NOW + 37
+        assert books.last_cooldown_end(BlockName("default-9")) == -math.inf
 
     def test_reads_write_nothing(self) -> None:
         books = ledger(block(0), cooling=30)
@@ -271,11 +271,11 @@ class TestCooling:
         cooling = Tally(blocks=1, allocated=0, cooling=1, free=3)
         assert books.tally(POOL, now=NOW + 31) == books.tallies(now=NOW + 31)[POOL] == Tally(blocks=1, free=4)
         assert books.free_count(POOL, now=NOW + 31) == 4
-        assert books.next_rested(POOL, now=NOW + 31) is None
+        assert books.next_cooldown_end(POOL, now=NOW + 31) is None
         assert books.occupancy(now=NOW + 31)[0].uses == ()
         # For an earlier moment it is as if nobody had looked.
         assert books.tally(POOL, now=NOW + 29) == cooling
-        assert books.next_rested(POOL, now=NOW + 29) == NOW + 30
+        assert books.next_cooldown_end(POOL, now=NOW + 29) == NOW + 30
         assert [use.state for use in books.occupancy(now=NOW + 29)[0].uses] == [AddressState.COOLING]
 
     @pytest.mark.parametrize("write", ["acquire", "release"])
@@ -289,7 +289,7 @@ class TestCooling:
         else:
             books.release(key(1), now=NOW + 30)
         # No record of the first is left, whatever the moment that is asked for.
-        assert NOW + 30 not in {books.next_rested(POOL, now=NOW), books.cooled_down(BlockName("default-0"))}
+        assert NOW + 30 not in {books.next_cooldown_end(POOL, now=NOW), books.last_cooldown_end(BlockName("default-0"))}
 
     def test_the_kernel_is_believed_though_the_address_should_rest(self) -> None:
         books = ledger(block(0, bits=0), cooling=30)
@@ -303,7 +303,7 @@ class TestResume:
     def test_the_search_goes_on_where_it_stopped(self) -> None:
         books = ledger(block(0), cooling=30)
         books.adopt(key(9), pool=POOL, ipv4=IPv4Address("10.0.0.3"))
-        books.resume(BlockName("default-0"), last=0, cooling={1: NOW + 3})
+        books.resume(BlockName("default-0"), last=0, cooldowns={1: NOW + 3})
         assert slots(books, 0, 1) == [("default-0", 2), ("default-0", 0)]
         given = books.acquire(POOL, key(2), now=NOW + 3)
         assert given is not None
@@ -312,16 +312,16 @@ class TestResume:
     def test_hints_that_make_no_sense_change_nothing(self) -> None:
         books = ledger(block(0), cooling=30)
         books.adopt(key(9), pool=POOL, ipv4=IPv4Address("10.0.0.1"))
-        books.resume(BlockName("default-0"), last=4, cooling={1: NOW + 9, 4: NOW + 9, -1: NOW + 9})
-        books.resume(BlockName("default-7"), last=0, cooling={0: NOW + 9})
+        books.resume(BlockName("default-0"), last=4, cooldowns={1: NOW + 9, 4: NOW + 9, -1: NOW + 9})
+        books.resume(BlockName("default-7"), last=0, cooldowns={0: NOW + 9})
         assert books.tally(POOL, now=NOW) == Tally(blocks=1, allocated=1, cooling=0, free=3)
         assert slots(books, 0) == [("default-0", 2)]
 
     def test_what_rests_is_in_order_whatever_the_order_of_the_hints(self) -> None:
         books = ledger(block(0), cooling=30)
-        books.resume(BlockName("default-0"), last=-1, cooling={0: NOW + 9, 1: NOW + 5, 2: NOW + 7})
-        assert books.next_rested(POOL, now=NOW) == NOW + 5
-        assert books.cooled_down(BlockName("default-0")) == NOW + 9
+        books.resume(BlockName("default-0"), last=-1, cooldowns={0: NOW + 9, 1: NOW + 5, 2: NOW + 7})
+        assert books.next_cooldown_end(POOL, now=NOW) == NOW + 5
+        assert books.last_cooldown_end(BlockName("default-0")) == NOW + 9
         assert books.free_count(POOL, now=NOW + 6) == 2
 
 

@@ -74,7 +74,7 @@ class Books(RuleBasedStateMachine):
             return
         if given is None:
             assert not rested
-            assert reuse is Reuse.RESTED or not resting
+            assert reuse is Reuse.AFTER_COOLDOWN or not resting
             return
         chosen = self.blocks[given.block]
         assert chosen in open_
@@ -127,13 +127,13 @@ class Books(RuleBasedStateMachine):
         rests=st.dictionaries(st.integers(-1, 5), st.floats(0, COOLDOWN), max_size=4),
     )
     def resume(self, item: Block, last: int, rests: dict[int, float]) -> None:
-        cooling = {slot: self.now + seconds for slot, seconds in rests.items()}
-        self.ledger.resume(item.name, last=last, cooling=cooling)
+        cooldowns = {slot: self.now + seconds for slot, seconds in rests.items()}
+        self.ledger.resume(item.name, last=last, cooldowns=cooldowns)
         if item.name in self.blocks:
             held = self.taken(item)
             self.until |= {
                 (item.name, slot): until
-                for slot, until in cooling.items()
+                for slot, until in cooldowns.items()
                 if slot not in held and slot in range(item.size)
             }
 
@@ -173,7 +173,7 @@ class Books(RuleBasedStateMachine):
                 for (name, _), until in self.until.items()
                 if until > self.now and self.blocks[name] in self.open(pool)
             ]
-            assert self.ledger.next_rested(pool, now=self.now) == min(ends, default=None)
+            assert self.ledger.next_cooldown_end(pool, now=self.now) == min(ends, default=None)
         for occupancy in self.ledger.occupancy(now=self.now):
             states = {use.slot: use.state for use in occupancy.uses}
             assert {slot for slot in states if states[slot] is AddressState.COOLING} == self.cooling(occupancy.block)

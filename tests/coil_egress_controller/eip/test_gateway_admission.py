@@ -147,8 +147,8 @@ async def test_the_caches_serve_when_the_api_server_does_not_say(door: Door) -> 
 
 async def test_without_caches_nobody_can_say(door: Door) -> None:
     door.world.client.refusal = ForbiddenError("no", status=403)
-    assert await door.create(ranges("10.6.0.5")) == ["unjudged: egressgateways cannot be read now: no"]
-    assert await door.delete(gateway_document()) == ["unjudged: egressgatewaypolicies cannot be read now: no"]
+    assert await door.create(ranges("10.6.0.5")) == ["unavailable: egressgateways cannot be read now: no"]
+    assert await door.delete(gateway_document()) == ["unavailable: egressgatewaypolicies cannot be read now: no"]
 
 
 def test_no_answer_is_not_waited_for(door: Door) -> None:
@@ -159,4 +159,4 @@ def test_no_answer_is_not_waited_for(door: Door) -> None:
         start = loop.time()
         return await door.create(ranges("10.6.0.5")), loop.time() - start
 
-    assert run_virtual(ask) == (["unjudged: egressgateways cannot be read now: no answer in time"], ASK_SECONDS)
+    assert run_virtual(ask) == (["unavailable: egressgateways cannot be read now: no answer in time"], ASK_SECONDS)

@@ -180,7 +180,7 @@ async def test_the_caches_serve_when_the_api_server_does_not_say(door: Door) -> 
     assert len(await door.create(by("shop", "bank"))) == 1
     # Who has which right is in no cache.
     (error,) = await door.create(by("shared", appliedTo=SUBNET))
-    assert error == "unjudged: the API server does not say who has which right: too busy"
+    assert error == "unavailable: the API server does not say who has which right: too busy"
 
 
 def test_caches_are_asked_before_the_time_for_the_review_is_over(door: Door) -> None:

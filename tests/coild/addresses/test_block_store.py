@@ -226,16 +226,16 @@ async def test_a_freed_address_rests_and_one_that_no_pod_has_had_does_not(books:
     books.store.acquire(DEFAULT, key("c1"), POD)
     unused = books.store.acquire(DEFAULT, key("c2"), POD)
     books.store.release(key("c1"))
-    assert books.store.acquire(DEFAULT, key("c3"), POD, reuse=Reuse.RESTED) is None
+    assert books.store.acquire(DEFAULT, key("c3"), POD, reuse=Reuse.AFTER_COOLDOWN) is None
     books.store.revoke(key("c2"))
     again = books.store.acquire(DEFAULT, key("c3"), POD)
     assert unused is not None
     assert again is not None
     assert again.ipv4 == unused.ipv4
     assert books.store.tally(DEFAULT) == Tally(blocks=1, allocated=1, cooling=1, free=0)
-    assert books.store.next_rested(DEFAULT) == COOLDOWN
+    assert books.store.cooldown_left(DEFAULT) == COOLDOWN
     await asyncio.sleep(COOLDOWN)
-    assert books.store.next_rested(DEFAULT) is None
+    assert books.store.cooldown_left(DEFAULT) is None
     assert books.store.tallies() == {DEFAULT: Tally(blocks=1, allocated=1, cooling=0, free=1)}
 
 

@@ -67,8 +67,8 @@ class Node:
         held = {allocation.key: allocation for allocation in self.ledger.allocations()}
         found = self.journal.resume(held, [ZERO, ONE])
         for name, resumption in found.items():
-            cooling = {slot: self.times.clock + seconds for slot, seconds in resumption.cooling.items()}
-            self.ledger.resume(name, last=resumption.last, cooling=cooling)
+            cooldowns = {slot: self.times.clock + seconds for slot, seconds in resumption.cooldowns.items()}
+            self.ledger.resume(name, last=resumption.last, cooldowns=cooldowns)
         return found
 
 
@@ -110,7 +110,7 @@ def test_the_time_of_day_may_jump(node: Node, jump: float) -> None:
     node.add("c0")
     node.delete("c0")
     node.times.wall += jump
-    left = node.killed().resume()[ZERO].cooling[0]
+    left = node.killed().resume()[ZERO].cooldowns[0]
     assert left == min(COOLDOWN, COOLDOWN - jump)
 
 
@@ -118,7 +118,7 @@ def test_the_time_of_day_may_jump_far_ahead(node: Node) -> None:
     node.add("c0")
     node.delete("c0")
     node.times.wall += 1e6
-    assert node.killed().resume()[ZERO].cooling == {}
+    assert node.killed().resume()[ZERO].cooldowns == {}
 
 
 def test_an_address_that_was_lost_while_nobody_watched_rests_from_the_start(node: Node) -> None:
@@ -127,7 +127,7 @@ def test_an_address_that_was_lost_while_nobody_watched_rests_from_the_start(node
     node.times.pass_(1000)
     successor = node.killed()
     successor.ledger.revoke(key("c1"))  # its namespace went with the container
-    assert successor.resume()[ZERO].cooling == {1: COOLDOWN}
+    assert successor.resume()[ZERO].cooldowns == {1: COOLDOWN}
     assert successor.journal.holder(key("c1")) == Holder(None, None)
 
 
@@ -135,7 +135,7 @@ def test_an_address_that_was_never_used_does_not_rest(node: Node) -> None:
     node.add("c0")
     node.ledger.revoke(key("c0"))
     node.journal.revoked(key("c0"))
-    assert node.killed().resume()[ZERO].cooling == {}
+    assert node.killed().resume()[ZERO].cooldowns == {}
 
 
 def test_who_has_an_address_and_since_when_survives(node: Node) -> None:
@@ -157,7 +157,7 @@ def test_a_note_of_another_place_than_the_kernel_s_is_not_believed(node: Node) -
     node.add("c0")
     successor = Node(node.path, node.times)
     successor.ledger.adopt(key("c0"), pool=POOL, ipv4=IPv4Network("10.0.0.4/32").network_address)
-    assert successor.resume()[ZERO].cooling == {0: COOLDOWN}
+    assert successor.resume()[ZERO].cooldowns == {0: COOLDOWN}
     assert successor.journal.holder(key("c0")) == Holder(None, None)
 
 
@@ -177,7 +177,7 @@ def test_blocks_that_have_left_are_forgotten(node: Node) -> None:
 def test_an_attachment_outside_this_node_s_blocks_keeps_its_note(node: Node) -> None:
     node.add("c0")
     successor = Node(node.path, node.times)
-    assert successor.journal.resume({key("c0"): None}, [ZERO])[ZERO].cooling == {}
+    assert successor.journal.resume({key("c0"): None}, [ZERO])[ZERO].cooldowns == {}
     assert successor.journal.holder(key("c0")).pod == POD
 
 
@@ -192,7 +192,7 @@ def test_the_file_stays_small_whatever_happens(node: Node) -> None:
     node.delete("last")
     found = node.killed().resume()
     assert found[ZERO].last == slot
-    assert found[ZERO].cooling[slot] == COOLDOWN
+    assert found[ZERO].cooldowns[slot] == COOLDOWN
 
 
 def test_records_of_another_program_s_making_are_passed_over(node: Node) -> None:

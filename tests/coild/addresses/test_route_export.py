@@ -68,19 +68,19 @@ async def test_many_changes_make_one_pass(exporter: Exporter) -> None:
     assert exporter.exported == {FIRST}
 
 
-async def test_settled_waits_for_a_pass_that_began_after_the_call(exporter: Exporter) -> None:
+async def test_flush_waits_for_a_pass_that_began_after_the_call(exporter: Exporter) -> None:
     await asyncio.sleep(0.5)  # the first pass is under way and has read the networks
     exporter.networks = [SECOND]
-    await exporter.export.settled()
+    await exporter.export.flush()
     assert now() == 2
     assert exporter.exported == {SECOND}
 
 
-async def test_a_failed_pass_settles_nothing_and_is_repeated_with_backoff(exporter: Exporter) -> None:
+async def test_a_failed_pass_ends_no_flush_and_is_repeated_with_backoff(exporter: Exporter) -> None:
     await asyncio.sleep(5)
     exporter.failures = 3
     exporter.networks = [FIRST]
-    await exporter.export.settled()
+    await exporter.export.flush()
     assert exporter.passes[1:] == [5, 8, 13, 22]
     assert exporter.exported == {FIRST}
     exporter.failures = 1
@@ -90,8 +90,8 @@ async def test_a_failed_pass_settles_nothing_and_is_repeated_with_backoff(export
 
 
 async def test_a_waiter_that_gives_up_harms_nobody(exporter: Exporter) -> None:
-    first = asyncio.create_task(exporter.export.settled())
-    second = asyncio.create_task(exporter.export.settled())
+    first = asyncio.create_task(exporter.export.flush())
+    second = asyncio.create_task(exporter.export.flush())
     await pass_turns()
     first.cancel()
     await second

@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.eip import element_ledger
-from coil.eip.element_ledger import Numbering
+from coil.eip.element_ledger import WordAllocator
 
 
 @given(st.sets(st.text(), max_size=50))
 def test_a_name_has_the_same_number_everywhere(names: set[str]) -> None:
-    words = {name: Numbering().take(name) for name in names}
+    words = {name: WordAllocator().allocate(name) for name in names}
     assert all(re.fullmatch(r"[1-9a-f][0-9a-f]{0,3}:[1-9a-f][0-9a-f]{0,3}", word) for word in words.values())
-    together = Numbering()
-    assert {name: together.take(name) for name in names} == words
+    together = WordAllocator()
+    assert {name: together.allocate(name) for name in names} == words
 
 
 def test_two_names_never_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(element_ledger, "_COUNT", 3)
-    book = Numbering()
-    words = [book.take(name) for name in "abc"]
+    allocator = WordAllocator()
+    words = [allocator.allocate(name) for name in "abc"]
     assert sorted(words) == ["1:1", "1:2", "1:3"]
-    book.give_back(words[1])
-    assert book.take("d") == words[1]
+    allocator.release(words[1])
+    assert allocator.allocate("d") == words[1]
