@@ -91,14 +91,14 @@ class GoCoild:
         inside.run("ip", "link", "set", "eth0", "up")
         for address in pod.addresses:
             inside.run("ip", "address", "add", address, "dev", "eth0")
-        _settle(inside, "eth0")
+        _await_usable(inside, "eth0")
         self._ip("link", "set", pod.host_link, "alias", pod.alias)
         # IPv6 first, as there.
         for address in sorted(pod.addresses, key=lambda text: -ip_network(text).version):
             version = ip_network(address).version
             if (gateway := self._host_address(version)) is not None:
                 self._ip("address", "add", gateway, "dev", pod.host_link)
-            _settle(self.kernel, pod.host_link)
+            _await_usable(self.kernel, pod.host_link)
             scope = ["scope", "link"] if version == 4 else []
             self._ip("route", "add", address, "dev", pod.host_link, "table", POD_TABLE, "proto", PROTOCOL, *scope)
         for address in pod.addresses:
@@ -120,16 +120,16 @@ class GoCoild:
         self.kernel.run("ip", *arguments)
 
 
-def _settle(kernel: KernelState, link: str) -> None:
+def _await_usable(kernel: KernelState, link: str) -> None:
     """As `ip.SettleAddresses` does: wait until the link has its own address and none is tentative."""
 
-    def settled() -> bool:
+    def usable() -> bool:
         addresses = _addresses(kernel, link)
         return any(address["scope"] == "link" for address in addresses) and not any(
             address.get("tentative") for address in addresses
         )
 
-    wait_until(settled, what=f"the addresses of {link} may be used")
+    wait_until(usable, what=f"the addresses of {link} may be used")
 
 
 def _link_local(kernel: KernelState, link: str) -> str:

@@ -22,7 +22,7 @@ def wait_until(holds: Callable[[], object], *, what: str, timeout: float = TIMEO
         _pause_after_look(began, pause)
 
 
-def settle(find_faults: Callable[[], list[str]], *, after: str, timeout: float = TIMEOUT) -> None:
+def wait_until_clean(find_faults: Callable[[], list[str]], *, after: str, timeout: float = TIMEOUT) -> None:
     """Return when no fault is found any more. Raises AssertionError with those that stay."""
     deadline = time.monotonic() + timeout
     while True:

@@ -122,7 +122,7 @@ class Kubelet:
             try:
                 result = self._runtime.add(sandbox)
             except CniError as failure:
-                self._judge(failure)
+                self._note_failure(failure)
                 self._delete(sandbox)
                 sandbox.destroy()
                 if time.monotonic() > deadline:
@@ -142,7 +142,7 @@ class Kubelet:
             try:
                 again = self._runtime.add(pod.sandbox)
             except CniError as failure:
-                self._judge(failure)
+                self._note_failure(failure)
             else:
                 self._tally.succeeded(Operation.ADD)
                 if again != pod.result:
@@ -151,7 +151,7 @@ class Kubelet:
             try:
                 self._runtime.check(pod.sandbox, cached=pod.result)
             except CniError as failure:
-                self._judge(failure)
+                self._note_failure(failure)
 
     def _end(self, pod: LivePod) -> None:
         sandbox, farewell = pod.sandbox, pod.fate.farewell
@@ -174,7 +174,7 @@ class Kubelet:
             try:
                 self._runtime.delete(sandbox, cached=cached)
             except CniError as failure:
-                self._judge(failure)
+                self._note_failure(failure)
                 if time.monotonic() > deadline:
                     raise OperationError(f"{sandbox.pod} did not go within {PATIENCE:.0f} s: {failure}") from failure
                 time.sleep(PAUSE)
@@ -182,7 +182,7 @@ class Kubelet:
                 self._tally.succeeded(Operation.DEL)
                 return
 
-    def _judge(self, failure: CniError) -> None:
+    def _note_failure(self, failure: CniError) -> None:
         if failure.code != TRY_AGAIN_LATER:
             raise OperationError(f"a crash must look like one that passes: {failure}") from failure
         self._tally.failed()

@@ -219,7 +219,7 @@ def test_connections_go_on(adopted: AdoptedNode) -> None:
         wait_until(lambda stream=stream, seen=seen: stream.count() > seen + 10, what="messages come back")  # type: ignore[misc]
 
 
-def test_the_addresses_are_in_the_books(adopted: AdoptedNode) -> None:
+def test_the_addresses_are_in_the_ledger(adopted: AdoptedNode) -> None:
     metrics = adopted.metrics()
     assert metrics['coil_node_blocks{pool="default"}'] == 1
     assert metrics['coil_node_addresses{pool="default",state="allocated"}'] == 3

@@ -34,9 +34,9 @@ class Scene:
     controller: Replica
     node: NodeName
 
-    async def answers(self, wishes: dict[str, PoolName]) -> dict[str, Granted | Refused]:
+    async def answers(self, requests: dict[str, PoolName]) -> dict[str, Granted | Refused]:
         """What requests of these names for blocks of these pools are answered."""
-        names = {key: await self.world.ask(key, node=self.node, pool=pool) for key, pool in wishes.items()}
+        names = {key: await self.world.ask(key, node=self.node, pool=pool) for key, pool in requests.items()}
         await until(self.world.all_answered, what="answers")
         outcomes = {key: (await self.world.request(name)).outcome() for key, name in names.items()}
         return {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Granted | Refused)}
@@ -87,14 +87,14 @@ BROKEN: dict[str, tuple[str, list[dict[str, str]], int]] = {
 
 async def test_a_pool_that_breaks_a_rule_gives_no_block_and_its_field_is_named(scene: Scene) -> None:
     # Of pools of one second, the first by name counts as the oldest.
-    wishes = {"sound": await scene.world.add_pool("a-sound", {"ipv4": "10.50.0.0/24"})}
+    requests = {"sound": await scene.world.add_pool("a-sound", {"ipv4": "10.50.0.0/24"})}
     at_the_door: dict[str, str] = {}
     for name, (_, subnets, bits) in BROKEN.items():
         try:
-            wishes[name] = await scene.world.add_pool(name, *subnets, bits=bits)
+            requests[name] = await scene.world.add_pool(name, *subnets, bits=bits)
         except InvalidError as error:
             at_the_door[name] = str(error)
-    answers = await scene.answers(wishes)
+    answers = await scene.answers(requests)
     assert (await scene.block(answers.pop("sound"))).ipv4 == "10.50.0.0/27"
     for name, answer in answers.items():
         assert isinstance(answer, Refused), name
@@ -124,12 +124,14 @@ EXTREME: dict[str, tuple[dict[str, str], int, tuple[str | None, str | None]]] = 
 
 
 async def test_the_smallest_and_the_largest_pools_work(scene: Scene) -> None:
-    wishes = {name: await scene.world.add_pool(name, subnet, bits=bits) for name, (subnet, bits, _) in EXTREME.items()}
+    requests = {
+        name: await scene.world.add_pool(name, subnet, bits=bits) for name, (subnet, bits, _) in EXTREME.items()
+    }
     # A name of as many characters as a label takes; one more does not fit into it.
     longest = await scene.world.add_pool("n" * (62 - len(scene.world.name)), {"ipv4": "10.54.0.0/27"})
     too_long = await scene.world.add_pool("n" * (63 - len(scene.world.name)), {"ipv4": "10.54.1.0/27"})
     assert (len(longest), len(too_long)) == (63, 64)
-    answers = await scene.answers({**wishes, "longest": longest, "too-long": too_long})
+    answers = await scene.answers({**requests, "longest": longest, "too-long": too_long})
     refused = answers.pop("too-long")
     assert isinstance(refused, Refused)
     assert "metadata.name: must be no more than 63 characters" in refused.message
@@ -138,7 +140,7 @@ async def test_the_smallest_and_the_largest_pools_work(scene: Scene) -> None:
     assert {name: (block.ipv4, block.ipv6) for name, block in blocks.items()} == {
         name: block for name, (_, _, block) in EXTREME.items()
     }
-    again = await scene.answers({f"{name}-again": pool for name, pool in wishes.items() if "one" in name})
+    again = await scene.answers({f"{name}-again": pool for name, pool in requests.items() if "one" in name})
     assert {answer.reason for answer in again.values() if isinstance(answer, Refused)} == {RefusalReason.OUT_OF_BLOCKS}
     assert len(again) == 4
 
@@ -245,7 +247,7 @@ async def test_requests_written_by_hand_are_answered_for_whom_they_name(scene: S
     world = scene.world
     pool = await world.add_pool("pool", {"ipv4": "10.60.0.0/24"})
     other = await world.add_node("other")
-    wishes = {
+    requests = {
         "other-node": (other, pool),
         "long-node": ("n" * 253, pool),
         "path-node": ("../../x", pool),
@@ -254,7 +256,7 @@ async def test_requests_written_by_hand_are_answered_for_whom_they_name(scene: S
         "path-pool": (scene.node, "../addressblocks"),
         "unicode-pool": (scene.node, "täglich"),
     }
-    for name, (node, wanted) in wishes.items():
+    for name, (node, wanted) in requests.items():
         metadata = {"name": f"{world.name}-{name}"}
         await world.client.create(
             BLOCK_REQUESTS, {"metadata": metadata, "spec": {"nodeName": node, "poolName": wanted}}

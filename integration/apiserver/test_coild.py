@@ -201,8 +201,8 @@ def test_del_leaves_nothing_and_may_be_repeated(coil: CoilNode, make_pod: MakePo
 
 
 def test_a_freed_address_is_not_the_next_pods(coil: CoilNode, make_pod: MakePod) -> None:
-    pod, other, keeper = make_pod("dual"), make_pod("dual"), make_pod("dual")
-    coil.runtime.add(keeper)
+    pod, other, holder = make_pod("dual"), make_pod("dual"), make_pod("dual")
+    coil.runtime.add(holder)
     freed = addresses_of(coil.runtime.add(pod))
     coil.runtime.delete(pod)
     assert not set(freed) & set(addresses_of(coil.runtime.add(other)))

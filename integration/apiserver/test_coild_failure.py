@@ -79,8 +79,8 @@ def test_a_namespace_that_does_not_exist_is_named(coil: CoilNode, make_pod: Make
 
 
 def test_without_the_api_server_pods_get_what_the_node_has(coil: CoilNode, make_pod: MakePod) -> None:
-    keeper, served, unserved = make_pod("dual"), make_pod("dual"), make_pod("v6")
-    coil.runtime.add(keeper)
+    holder, served, unserved = make_pod("dual"), make_pod("dual"), make_pod("v6")
+    coil.runtime.add(holder)
     wait_until(lambda: not blocks_of(coil, "v6"), what="no block of v6 on the node")
     coil.node.plane.stop_apiserver()
 

@@ -120,11 +120,11 @@ async def test_blocks_that_are_not_what_they_should_be(world: IpamWorld) -> None
     names = [f"{pool}-{index}" for index in range(6)]
     sound = await world.client.get(ADDRESS_BLOCKS, names[0])
 
-    unprotected, unowned, edited, homeless, moved = names[1:]
+    unprotected, unowned, edited, without_pool, moved = names[1:]
     await change(world, unprotected, {"metadata": {"finalizers": None}})
     await change(world, unowned, {"metadata": {"ownerReferences": None}})
     await change(world, edited, {"ipv4": "10.100.3.0/27"})
-    await change(world, homeless, {"metadata": {"labels": {LABEL_POOL: "nowhere"}}})
+    await change(world, without_pool, {"metadata": {"labels": {LABEL_POOL: "nowhere"}}})
     await change(world, moved, {"metadata": {"labels": {LABEL_NODE: other}}})
     stray = await add_block(world, f"{world.name}-stray", index=20, ipv4="10.100.2.128/27", pool=pool, node=node)
     nobodys = await add_block(world, f"{pool}-21", index=21, ipv4="10.100.2.160/27", pool=pool)
@@ -138,7 +138,7 @@ async def test_blocks_that_are_not_what_they_should_be(world: IpamWorld) -> None
         unprotected: ["Protected"],
         unowned: ["Protected"],
         edited: ["ContradictsPool"],
-        homeless: ["NoPool"],
+        without_pool: ["NoPool"],
         moved: ["NodeChanged"],
         stray: ["ForeignName"],
         nobodys: ["NoNode"],

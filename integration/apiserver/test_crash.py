@@ -25,7 +25,7 @@ from integration.apiserver.executioner import Executioner, Moment, Victim, draw_
 from integration.apiserver.kubelet import Kubelet, live_pods
 from integration.apiserver.tally import Tally
 from integration.cluster.control_plane import ControlPlane
-from integration.patience import settle
+from integration.patience import wait_until_clean
 
 pytestmark = pytest.mark.apiserver
 
@@ -99,10 +99,12 @@ def crash_repeatedly(node: BareNode, seed: str) -> None:
         for number in range(ROUNDS):
             together(pool, [partial(kubelet.run, PODS_PER_ROUND) for kubelet in kubelets])
             pods = live_pods(kubelets)
-            settle(partial(find_faults, node, pods, POOLS), after=f"{len(pods)} pods run, {tally}")
+            wait_until_clean(partial(find_faults, node, pods, POOLS), after=f"{len(pods)} pods run, {tally}")
             together(pool, [kubelet.end_all for kubelet in kubelets])
-            settle(partial(find_faults, node, {}, POOLS), after=f"all pods of round {number} have ended, {tally}")
-    settle(lambda: sorted(blocks.present() | requests.present()), after="what the record still shows")
+            wait_until_clean(
+                partial(find_faults, node, {}, POOLS), after=f"all pods of round {number} have ended, {tally}"
+            )
+    wait_until_clean(lambda: sorted(blocks.present() | requests.present()), after="what the record still shows")
     print(f"{tally}, {len(executioner.done)} kills, {len(blocks.first_versions())} blocks came and went")
 
     assert find_record_faults(blocks, requests, node.objects("addresspools")) == []

@@ -387,8 +387,8 @@ RULES_REFUSE: list[tuple[str, Fields, str]] = [
 
 
 def test_without_webhooks_the_api_server_refuses_by_itself_what_it_can(town: Town) -> None:
-    """Rules (CEL) are judged from Kubernetes 1.25 on."""
-    judges_rules = town.plane.version >= Version(1, 25)
+    """Rules (CEL) are evaluated from Kubernetes 1.25 on."""
+    evaluates_rules = town.plane.version >= Version(1, 25)
 
     def post(kind: str, fields: Fields) -> tuple[int, Document]:
         return town.create_gateway(**fields) if kind == "gateway" else town.create(town.shop, **fields)
@@ -403,8 +403,8 @@ def test_without_webhooks_the_api_server_refuses_by_itself_what_it_can(town: Tow
             assert field in answer["message"], answer["message"]
         for kind, fields, field in RULES_REFUSE:
             status, answer = post(kind, fields)
-            assert status == (422 if judges_rules else 201), (fields, answer)
-            assert not judges_rules or field in answer["message"]
+            assert status == (422 if evaluates_rules else 201), (fields, answer)
+            assert not evaluates_rules or field in answer["message"]
     finally:
         town.world.replicas[0].restore()
         wait_until(lambda: town.create(town.shop, egressGatewayName="nobody")[0] == 422, what="the webhooks")

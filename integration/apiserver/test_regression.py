@@ -53,8 +53,8 @@ def add_at_last(coil: CoilNode, pod: Sandbox) -> list[str]:
 
 def test_an_add_that_waits_for_the_controller_is_in_nobodys_way(coil: CoilNode, make_pod: MakePod) -> None:
     """There, one mutex was held across the wait, and every other ADD and DEL of the node stood behind it."""
-    keeper, waiting = make_pod("dual"), make_pod("v6")
-    coil.runtime.add(keeper)
+    holder, waiting = make_pod("dual"), make_pod("v6")
+    coil.runtime.add(holder)
     wait_until(lambda: not blocks_of(coil, "v6"), what="no block of v6 on the node")
     coil.controller.kill()
     with ThreadPoolExecutor(max_workers=1) as pool:

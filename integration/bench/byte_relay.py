@@ -38,16 +38,16 @@ class ByteRelay:
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(self._host, self._target_port)
-        ways = {
+        directions = {
             asyncio.create_task(self._carry(reader, far_writer, outwards=True)),
             asyncio.create_task(self._carry(far_reader, writer, outwards=False)),
         }
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            for direction in directions:
+                direction.cancel()
+            await asyncio.gather(*directions, return_exceptions=True)
             far_writer.close()
 
     async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, outwards: bool) -> None:

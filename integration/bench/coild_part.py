@@ -149,7 +149,7 @@ def _take_stalls(side: CoilSide, namespaces: PodNamespaces) -> Reading:
 
 
 def _require_pods(count: int) -> None:
-    """Raises RuntimeError unless coild's books have so many."""
+    """Raises RuntimeError unless coild's ledger has so many."""
     connection = HTTPConnection("127.0.0.1", _INSPECTION, timeout=10)
     try:
         connection.request("GET", "/ip-manager", headers={"Accept": "application/json"})

@@ -47,12 +47,12 @@ class CrowdTrial:
         self._joined += 1
         name = f"joining-{self._joined}"
         await self._api.send(create_client(name))
-        way = self._scene.tunnel
-        if way.answered(within=_SILENCE_SECONDS, pause=_PROBE_SECONDS):
+        path = self._scene.tunnel
+        if path.answered(within=_SILENCE_SECONDS, pause=_PROBE_SECONDS):
             raise RuntimeError("the client was answered through its tunnel before it was one")
         began = time.perf_counter()
         await self._api.send(tell_address(name, self._scene.client_address))
-        if not way.answered(within=_PATIENCE_SECONDS, pause=_PROBE_SECONDS):
+        if not path.answered(within=_PATIENCE_SECONDS, pause=_PROBE_SECONDS):
             raise RuntimeError(f"{name} was not answered")
         return (time.perf_counter() - began) * 1000
 

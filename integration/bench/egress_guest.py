@@ -2,7 +2,7 @@
 
     python -m integration.bench.egress_guest API ADMIN-KUBECONFIG AGENT-KUBECONFIG COILD-KUBECONFIG RESULTS SECTION…
 
-Writes RESULTS/result.json after each section (`adds`, `ways`, `crowd`), RESULTS/agent.log and RESULTS/coild.log.
+Writes RESULTS/result.json after each section (`adds`, `paths`, `crowd`), RESULTS/agent.log and RESULTS/coild.log.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from integration.bench.bare_client import BareClient
 from integration.bench.egress_add import AddTrial
 from integration.bench.egress_agent import RouterAgent
 from integration.bench.egress_crowd import CrowdTrial
-from integration.bench.egress_result import ADDS, CROWD, RESULT, WAYS, Result, Ways, WaySamples, encode
+from integration.bench.egress_path import TrafficPath
+from integration.bench.egress_result import ADDS, CROWD, PATHS, RESULT, PathSamples, Result, TrafficPaths, encode
 from integration.bench.egress_scene import Scene, open_scene
 from integration.bench.egress_server import PIECE
-from integration.bench.egress_way import Way
 
 _ROUNDS: Final = 15
-"""Many and short: whatever else the machine does then falls on all ways alike."""
+"""Many and short: whatever else the machine does then falls on all paths alike."""
 _DATAGRAMS: Final = 100
 _TRANSFER_SECONDS: Final = 0.5
 _WARM_PIECES: Final = 8
@@ -43,7 +43,7 @@ async def measure(arguments: list[str]) -> None:
             adds = await AddTrial(client, kubeconfig=Path(coild), folder=results).run()
             result = msgspec.structs.replace(result, adds=adds)
             _write(results, result)
-        if not {WAYS, CROWD} & {*sections}:
+        if not {PATHS, CROWD} & {*sections}:
             return
         with open_scene(IPv4Address(api)) as scene:
             await scene.connect_client()
@@ -55,9 +55,9 @@ async def measure(arguments: list[str]) -> None:
             )
             with agent:
                 trial = CrowdTrial(client, agent=agent, scene=scene)
-                if WAYS in sections:
+                if PATHS in sections:
                     await trial.join()
-                    result = msgspec.structs.replace(result, ways=measure_ways(scene))
+                    result = msgspec.structs.replace(result, paths=measure_paths(scene))
                     await trial.leave()
                     _write(results, result)
                 if CROWD in sections:
@@ -65,25 +65,25 @@ async def measure(arguments: list[str]) -> None:
                     _write(results, result)
 
 
-def measure_ways(scene: Scene) -> Ways:
-    """All ways in turn, several rounds; as many bytes over each as the slowest took in a warm-up, scaled to seconds."""
-    slowest = max(_warm_up(way) for way in scene.ways)
+def measure_paths(scene: Scene) -> TrafficPaths:
+    """All paths in turn, in rounds; over each as many bytes as the slowest took in a warm-up, scaled to seconds."""
+    slowest = max(_warm_up(path) for path in scene.paths)
     pieces = max(1, min(round(_TRANSFER_SECONDS / slowest), _LONGEST_PIECES))
     gbits = pieces * PIECE * 8 / 1e9
-    taken: dict[str, list[tuple[float, float, float]]] = {way.name: [] for way in scene.ways}
+    taken: dict[str, list[tuple[float, float, float]]] = {path.name: [] for path in scene.paths}
     for number in range(_ROUNDS):
-        for way in _turned(scene.ways, number):
-            trip = median(way.round_trips(_DATAGRAMS)) * 1000
-            taken[way.name].append((gbits / way.upload(pieces), gbits / way.download(pieces), trip))
+        for path in _turned(scene.paths, number):
+            trip = median(path.round_trips(_DATAGRAMS)) * 1000
+            taken[path.name].append((gbits / path.upload(pieces), gbits / path.download(pieces), trip))
     samples = {
-        name: WaySamples(
+        name: PathSamples(
             upload_gbits=tuple(up for up, _, _ in rounds),
             download_gbits=tuple(down for _, down, _ in rounds),
             rtt_ms=tuple(trip for _, _, trip in rounds),
         )
         for name, rounds in taken.items()
     }
-    return Ways(
+    return TrafficPaths(
         tunnel=samples["tunnel"],
         plain=samples["plain"],
         direct=samples["direct"],
@@ -100,18 +100,18 @@ def describe_place(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return f"Linux {os.uname().release} on {name}{emulated}"
 
 
-def _turned(ways: Collection[Way], number: int) -> list[Way]:
+def _turned(paths: Collection[TrafficPath], number: int) -> list[TrafficPath]:
     """Who is first changes from round to round."""
-    every = list(ways)
+    every = list(paths)
     first = number % len(every)
     return every[first:] + every[:first]
 
 
-def _warm_up(way: Way) -> float:
+def _warm_up(path: TrafficPath) -> float:
     """Seconds of a piece, after a transfer that is not counted."""
-    way.upload(_WARM_PIECES)
-    way.round_trips(_DATAGRAMS)
-    return max(way.upload(_WARM_PIECES), way.download(_WARM_PIECES)) / _WARM_PIECES
+    path.upload(_WARM_PIECES)
+    path.round_trips(_DATAGRAMS)
+    return max(path.upload(_WARM_PIECES), path.download(_WARM_PIECES)) / _WARM_PIECES
 
 
 def _write(folder: Path, result: Result) -> None:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from integration.bench.egress_reading import ADD_FIGURES, CROWD_FIGURES, FIGURES, WAY_FIGURES, take_readings
-from integration.bench.egress_result import ADDS, CROWD, RESULT, WAYS, Result, decode
+from integration.bench.egress_reading import ADD_FIGURES, CROWD_FIGURES, FIGURES, PATH_FIGURES, take_readings
+from integration.bench.egress_result import ADDS, CROWD, PATHS, RESULT, Result, decode
 from integration.bench.egress_text import ROUTER_ACCOUNT, ROUTER_NAMESPACE, backdrop, node_backdrop
 from integration.bench.figure import Figure, Reading
 from integration.bench.part import Part
@@ -24,7 +24,7 @@ from integration.plugin.executable import plugin_executable
 from integration.vm.run import Terms, run_with_fou
 
 _SECONDS = 900.0
-_SECTIONS = {ADDS: ADD_FIGURES, WAYS: WAY_FIGURES, CROWD: CROWD_FIGURES}
+_SECTIONS = {ADDS: ADD_FIGURES, PATHS: PATH_FIGURES, CROWD: CROWD_FIGURES}
 _CONTROLLER_PORTS = 9386, 9387
 _START_SECONDS = 60.0
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from integration.bench.egress_result import Adds, Crowd, Fill, Result, Ways
+from integration.bench.egress_result import Adds, Crowd, Fill, Result, TrafficPaths
 from integration.bench.figure import Better, Figure, Reading
 from integration.bench.sample import median, spread
 
@@ -17,24 +17,24 @@ IDLE = Figure("egress.agent.idle_cpu_percent.n1000", "%")
 
 ADD = Figure("cni.add.p50_ms.egress", "ms", peer="a pod without an Egress")
 
-WAY_FIGURES: Final = (THROUGHPUT, RTT)
+PATH_FIGURES: Final = (THROUGHPUT, RTT)
 CROWD_FIGURES: Final = (*READY.values(), RSS, CPU, IDLE)
 ADD_FIGURES: Final = (ADD,)
-FIGURES: Final = (*WAY_FIGURES, *CROWD_FIGURES, *ADD_FIGURES)
+FIGURES: Final = (*PATH_FIGURES, *CROWD_FIGURES, *ADD_FIGURES)
 
 
 def take_readings(result: Result) -> Iterator[Reading]:
     """Of the sections that were measured."""
-    if result.ways is not None:
-        yield from _read_ways(result.ways, result.place)
+    if result.paths is not None:
+        yield from _read_paths(result.paths, result.place)
     if result.crowd is not None:
         yield from _read_crowd(result.crowd, result.place)
     if result.adds is not None:
         yield _read_adds(result.adds, result.place)
 
 
-def _read_ways(ways: Ways, place: str) -> Iterator[Reading]:
-    ours, peer, direct = ways.tunnel, ways.plain, ways.direct
+def _read_paths(paths: TrafficPaths, place: str) -> Iterator[Reading]:
+    ours, peer, direct = paths.tunnel, paths.plain, paths.direct
     down = median(ours.download_gbits) / median(peer.download_gbits)
     straight = median(ours.upload_gbits) / median(direct.upload_gbits)
     yield Reading(
@@ -42,7 +42,7 @@ def _read_ways(ways: Ways, place: str) -> Iterator[Reading]:
         value=median(ours.upload_gbits),
         peer_value=median(peer.upload_gbits),
         runs=len(ours.upload_gbits),
-        note=f"TCP, pod to outside host, {ways.megabytes} MB a round; the peer goes by the same node and router with "
+        note=f"TCP, pod to outside host, {paths.megabytes} MB a round; the peer goes by the same node and router with "
         f"the same masquerade; runs {spread(ours.upload_gbits)} against {spread(peer.upload_gbits)}; the other "
         f"direction has the ratio {down:.2f}; {straight:.2f} of a pod without an Egress, which has one hop less; "
         f"{place}",
@@ -53,8 +53,8 @@ def _read_ways(ways: Ways, place: str) -> Iterator[Reading]:
         value=median(ours.rtt_ms),
         peer_value=median(peer.rtt_ms),
         runs=len(ours.rtt_ms),
-        note=f"UDP, 64 bytes there and back, medians of {ways.datagrams} a round, with the programs at both ends; runs "
-        f"{spread(ours.rtt_ms)} against {spread(peer.rtt_ms)}; {straight:.2f} of a pod without an Egress; {place}",
+        note=f"UDP, 64 bytes there and back, medians of {paths.datagrams} a round, with the programs at both ends; "
+        f"runs {spread(ours.rtt_ms)} against {spread(peer.rtt_ms)}; {straight:.2f} of a pod without an Egress; {place}",
     )
 
 

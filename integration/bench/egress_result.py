@@ -8,13 +8,13 @@ from typing import Final
 import msgspec
 
 RESULT: Final = "result.json"
-WAYS: Final = "ways"
+PATHS: Final = "paths"
 CROWD: Final = "crowd"
 ADDS: Final = "adds"
 
 
-class WaySamples(msgspec.Struct, frozen=True, kw_only=True):
-    """One way, a value of each round."""
+class PathSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """One path, a value of each round."""
 
     upload_gbits: tuple[float, ...]
     download_gbits: tuple[float, ...]
@@ -22,13 +22,13 @@ class WaySamples(msgspec.Struct, frozen=True, kw_only=True):
     """Medians of the round's datagrams."""
 
 
-class Ways(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured in alternation. `megabytes` went over each way in each direction and round."""
+class TrafficPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured in alternation. `megabytes` went over each path in each direction and round."""
 
-    tunnel: WaySamples
-    plain: WaySamples
+    tunnel: PathSamples
+    plain: PathSamples
     """By the same router with the same masquerade, without a tunnel."""
-    direct: WaySamples
+    direct: PathSamples
     """As a pod that has no Egress."""
     megabytes: int
     datagrams: int
@@ -90,7 +90,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """`place` is the kernel and the processor that it ran on."""
 
     place: str
-    ways: Ways | None = None
+    paths: TrafficPaths | None = None
     crowd: Crowd | None = None
     adds: Adds | None = None
 

@@ -1,4 +1,4 @@
-"""The network of the egress figures, in one kernel: three ways from a pod to the host outside, all across one node.
+"""The network of the egress figures, in one kernel: three paths from a pod to the host outside, all across one node.
 
     tunnel   client ═ node ═ router ─ node ─ outside     an Egress's client: FoU to the Service's address, masquerade
     plain    pod    ─ node ─ router ─ node ─ outside     routed through the same router, which masquerades it as well
@@ -20,8 +20,8 @@ from coil.egress.gateway import DEFAULT_TUNNEL_POLICY, ClientSpec, Gateway
 from coil.kernel.family import Family
 from coil.kernel.tunnel import tunnel_name
 from coil.nat.client import ClientNetwork
+from integration.bench.egress_path import TrafficPath
 from integration.bench.egress_text import EGRESS_NAME, ROUTER_NAMESPACE
-from integration.bench.egress_way import Way
 from integration.nat_stage import GATEWAYS, OUTSIDE, SERVICE, Host, NatStage
 from integration.vm.run import INSIDE_VARIABLE
 
@@ -34,21 +34,21 @@ _SECONDS: Final = 60
 
 
 class Scene:
-    """Make it with `open_scene`. `ways` in the order of the picture."""
+    """Make it with `open_scene`. `paths` in the order of the picture."""
 
     def __init__(self, stage: NatStage) -> None:
         self._stage = stage
         self.router = stage.router
         self.router_address = _address(stage.router)
         self.client_address = _address(stage.client)
-        self.tunnel = Way(
+        self.tunnel = TrafficPath(
             name="tunnel", netns=stage.client.netns, target=_address(stage.outside), link=tunnel_name(_SERVICE)
         )
-        self.plain = self._way("plain", self._add_plain_pod())
-        self.direct = self._way("direct", self._add_direct_pod())
+        self.plain = self._path("plain", self._add_plain_pod())
+        self.direct = self._path("direct", self._add_direct_pod())
 
     @property
-    def ways(self) -> tuple[Way, Way, Way]:
+    def paths(self) -> tuple[TrafficPath, TrafficPath, TrafficPath]:
         return self.tunnel, self.plain, self.direct
 
     async def connect_client(self) -> None:
@@ -60,8 +60,8 @@ class Scene:
             spec = ClientSpec(addresses=(self.client_address,), gateways=(gateway,))
             await network.sync(spec, self._stage.client.netns.path)
 
-    def _way(self, name: str, pod: Host) -> Way:
-        return Way(name=name, netns=pod.netns, target=self.tunnel.target)
+    def _path(self, name: str, pod: Host) -> TrafficPath:
+        return TrafficPath(name=name, netns=pod.netns, target=self.tunnel.target)
 
     def _add_plain_pod(self) -> Host:
         """What comes from its link, the node sends to the router."""

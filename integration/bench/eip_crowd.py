@@ -1,4 +1,4 @@
-"""Many policies, as one of two gateway nodes sees them: addresses by number, and the node's book. Pure.
+"""Many policies, as one of two gateway nodes sees them: addresses by number, and the node's index. Pure.
 
 Each of the two carries `policies` of them, each with a hundred pods that run elsewhere; one pod of each of the other
 gateway's policies runs here. So a node has something to look up, and to translate, for every policy. Policies are
@@ -72,16 +72,16 @@ class Crowd:
         addresses = [pod_address(number, pod) for pod in range(replaced, PODS + replaced)]
         return {address: first if index == 0 else ELSEWHERE for index, address in enumerate(addresses)}
 
-    def book(self) -> DataPlaneIndex:
-        """The node's book with all of it, and nothing computed yet."""
-        book = DataPlaneIndex()
-        book.set_own(HERE)
-        book.set_cluster(cluster_networks())
-        book.set_peers([Peer(node=THERE, mark=MARK_THERE, mac=MacAddress("02:00:00:00:00:02"))])
-        book.set_policies(self.view(number) for number in range(2 * self.policies))
+    def index(self) -> DataPlaneIndex:
+        """The node's index with all of it, and nothing computed yet."""
+        index = DataPlaneIndex()
+        index.set_own(HERE)
+        index.set_cluster(cluster_networks())
+        index.set_peers([Peer(node=THERE, mark=MARK_THERE, mac=MacAddress("02:00:00:00:00:02"))])
+        index.set_policies(self.view(number) for number in range(2 * self.policies))
         for number in range(2 * self.policies):
-            book.set_sources(policy_ref(number), self.sources(number))
-        return book
+            index.set_sources(policy_ref(number), self.sources(number))
+        return index
 
     def travellers(self, count: int) -> Iterator[tuple[IPv4Address, IPv4Address]]:
         """That many pods, spread over the policies of this node, and where each goes."""

@@ -190,17 +190,17 @@ def measure_slices(_wanted: Collection[Figure]) -> Iterator[Reading]:
 
 def _measure_forwarding(crowd: Crowd, traffics: Sequence[Traffic]) -> Iterator[Reading]:
     with ExitStack() as stack:
-        ways = [stack.enter_context(closing(Passage(crowd))) for _ in range(3)]
-        mine, peers, _plain = ways
+        passages = [stack.enter_context(closing(Passage(crowd))) for _ in range(3)]
+        mine, peers, _plain = passages
         OurSide(mine.gateway, crowd).load()
         PeerSide(peers.gateway, crowd).load()
         for traffic in traffics:
             taken: list[list[float]] = [[], [], []]
             for _ in range(_ROUNDS):
-                for way, rates in zip(ways, taken, strict=True):
-                    rates.append(way.measure(traffic, _SECONDS))
-                for way in (mine, peers):
-                    way.check()
+                for passage, rates in zip(passages, taken, strict=True):
+                    rates.append(passage.measure(traffic, _SECONDS))
+                for passage in (mine, peers):
+                    passage.check()
             kind = "of 32 known connections" if traffic is Traffic.ESTABLISHED else "each of a new connection"
             yield _compared(
                 FORWARD[traffic, crowd.policies],

@@ -48,12 +48,12 @@ class OurSide:
         self._netns = netns
         self._crowd = crowd
         self._tables = plan_eip_tables(EipTableOptions())
-        self._book = crowd.book()
+        self._index = crowd.index()
         self._connection = NetfilterSocket()
         self.kernel_seconds = 0.0
 
     def load(self) -> float:
-        self._book = self._crowd.book()
+        self._index = self._crowd.index()
         return self._netns.call(self._load)
 
     def change(self, number: int, *, back: bool) -> float:
@@ -66,8 +66,8 @@ class OurSide:
 
     def _load(self) -> float:
         began = time.perf_counter()
-        self._book.take_changes()
-        elements = self._book.elements()
+        self._index.take_changes()
+        elements = self._index.elements()
         computed = time.perf_counter()
         load_elements(self._tables, elements, split=partial(split_changes, limit=STEP), connection=self._connection)
         ended = time.perf_counter()
@@ -80,9 +80,9 @@ class OurSide:
         view = self._crowd.view(number, changed=changed)
         sources = self._crowd.sources(number, replaced=int(changed))
         began = time.perf_counter()
-        self._book.set_policy(view)
-        self._book.set_sources(policy_ref(number), sources)
-        changes = self._book.take_changes()
+        self._index.set_policy(view)
+        self._index.set_sources(policy_ref(number), sources)
+        changes = self._index.take_changes()
         computed = time.perf_counter()
         change_elements(self._tables, changes, self._connection)
         ended = time.perf_counter()

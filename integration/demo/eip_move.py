@@ -76,8 +76,8 @@ def under_way(cast: Cast, holder: StageNode) -> Iterator[Traffic]:
         addresses = world.server.addresses.values()
         exchanges = [stack.enter_context(begin_exchange(cast, address)) for address in addresses]
         flows = [stack.enter_context(Flow(cast.chosen, world.server, address)) for address in addresses]
-        ways = [way for exchange in exchanges for way in exchange.directions]
-        wait_until(lambda: all(way.arrived for way in ways), what="bytes arrive, up and down")
+        directions = [direction for exchange in exchanges for direction in exchange.directions]
+        wait_until(lambda: all(direction.arrived for direction in directions), what="bytes arrive, up and down")
         wait_until(lambda: all(flow.answers for flow in flows), what="questions over UDP are answered")
         for eip in eips:
             heard.await_last(eip, holder.name)
@@ -94,8 +94,8 @@ def lose(cast: Cast, traffic: Traffic, *, lost: StageNode, heir: StageNode) -> N
     if (holder := cast.policy.node) != lost.name:
         raise DemoError(f"{holder or 'no node'} has the EIP before {lost.name} was lost, whose lease ran out: {_BUSY}")
     lost.die()
-    ways = [way for exchange in traffic.exchanges for way in exchange.directions]
-    if any(way.complete for way in ways):
+    directions = [direction for exchange in traffic.exchanges for direction in exchange.directions]
+    if any(direction.complete for direction in directions):
         raise DemoError(f"a transfer was over before {lost.name} was lost: {_BUSY}")
     for eip in cast.eips.values():
         traffic.heard.await_last(eip, heir.name)
@@ -119,8 +119,8 @@ def check_move(cast: Cast, traffic: Traffic, *, lost: StageNode, heir: StageNode
 def check_holder(cast: Cast, traffic: Traffic, *, lost: StageNode, heir: StageNode) -> None:
     """Raises DemoError unless the EIP is the heir's, and was nobody else's since it was no longer the lost node's."""
     for eip in cast.eips.values():
-        if (turns := traffic.heard.ports(eip)) != [lost.name, heir.name]:
-            raise DemoError(f"{eip} was announced by {', '.join(turns)}, and not by {lost.name}, then {heir.name}")
+        if (announcers := traffic.heard.ports(eip)) != [lost.name, heir.name]:
+            raise DemoError(f"{eip} was announced by {', '.join(announcers)}, and not by {lost.name}, then {heir.name}")
         if (holders := cast.gateway.holders(eip)) != [heir.name]:
             raise DemoError(f"the gateway's status has {eip} on {', '.join(holders) or 'no node'}, not on {heir.name}")
 
@@ -129,10 +129,10 @@ def print_move(cast: Cast, traffic: Traffic, *, since: float) -> None:
     """What each connection went through."""
     rows = []
     for family, exchange, flow in zip(cast.eips, traffic.exchanges, traffic.flows, strict=True):
-        for title, way in (("up", exchange.upload), ("down", exchange.download)):
+        for title, direction in (("up", exchange.upload), ("down", exchange.download)):
             what = f"TCP over IPv{family}, {title}"
-            gap = show_gap(way.longest_gap())
-            rows.append((what, exchange.seen, f"{way.arrived} bytes", f"{way.digest[:12]}…", gap))
+            gap = show_gap(direction.longest_gap())
+            rows.append((what, exchange.seen, f"{direction.arrived} bytes", f"{direction.digest[:12]}…", gap))
         what = f"UDP over IPv{family}, every {SPACING * 1000:.0f} ms"
         outage = flow.outage(since=since)
         rows.append((what, flow.answers[-1].seen, f"{len(flow.answers)} answers", "", show_gap(outage)))

@@ -19,7 +19,7 @@ from integration.demo.narration import DemoError, print_table, step
 from integration.egress.conversation import ask
 from integration.eip.pod import Pod
 from integration.eip.world import Gateway, Policy, World
-from integration.patience import settle, wait_until
+from integration.patience import wait_until, wait_until_clean
 
 ADDRESSES = 4
 """Of each family in the gateway's range."""
@@ -128,7 +128,9 @@ def check_removal(cast: Cast, untouched: dict[str, dict[str, object]]) -> None:
     cast.policy.delete()
     for address in cast.world.node(CLIENT_NODE).addresses.values():
         cast.world.await_seen(cast.chosen, address)
-    settle(lambda: find_remains(untouched, cast.world.states()), after="the policy was deleted", timeout=PATIENCE)
+    wait_until_clean(
+        lambda: find_remains(untouched, cast.world.states()), after="the policy was deleted", timeout=PATIENCE
+    )
 
 
 def find_remains(before: dict[str, dict[str, object]], after: dict[str, dict[str, object]]) -> list[str]:

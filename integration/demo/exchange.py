@@ -99,7 +99,7 @@ class Exchange(SideThread):
         if self._failure is not None:
             raise self._failure
         if not ended:
-            progress = " and ".join(f"{way.arrived} of {way.size} bytes" for way in self.directions)
+            progress = " and ".join(f"{direction.arrived} of {direction.size} bytes" for direction in self.directions)
             raise DemoError(f"the transfer is not at its end after {timeout:.0f} s: {progress} have arrived")
         for direction in self.directions:
             assert direction.digest

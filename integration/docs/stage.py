@@ -18,7 +18,7 @@ from integration.docs.story import NODE, Step
 from integration.helm.chart import CHART
 from integration.image.build import IMAGE
 from integration.kernel_state import KernelState
-from integration.patience import settle
+from integration.patience import wait_until_clean
 
 BLOCKS = runnable_blocks(read_pages())
 DEPLOY = ROOT / "integration" / "kind" / "deploy.sh"
@@ -39,7 +39,9 @@ class Stage:
     def play(self, step: Step, **variables: str) -> None:
         """Execute the step's block. Raises BlockError, NodeCommandError, or AssertionError for a wait in vain."""
         if step.waits:
-            settle(lambda: self._try(step), after=f"the block {step.block} was executed first", timeout=PATIENCE)
+            wait_until_clean(
+                lambda: self._try(step), after=f"the block {step.block} was executed first", timeout=PATIENCE
+            )
         elif faults := self._faults(step, variables):
             raise BlockError("\n".join(faults))
         self.played.add(step.block)

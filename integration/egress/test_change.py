@@ -8,7 +8,7 @@ from integration.egress.external_host import ADDRESSES, NEIGHBOURS
 from integration.egress.outside import SINGLE_NAMESPACE
 from integration.egress.pod import RunningPod
 from integration.egress.station import PATIENCE, PAUSE
-from integration.egress.test_way import PORT, wrapped
+from integration.egress.test_packet_path import PORT, wrapped
 from integration.egress.world import EgressUnderTest, World
 from integration.patience import wait_until
 

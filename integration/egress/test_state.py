@@ -10,7 +10,7 @@ import pytest
 
 from integration.egress.external_host import NETWORKS
 from integration.egress.pod import RunningPod
-from integration.egress.test_way import PORT, TTL, versions
+from integration.egress.test_packet_path import PORT, TTL, versions
 from integration.egress.world import EgressUnderTest
 from integration.kernel_state import KernelState
 

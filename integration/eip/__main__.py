@@ -17,7 +17,7 @@ from integration.vm.run import Place, Terms, run_with_fou
 
 TIMEOUT = 1800.0
 SMOKE = (
-    "integration/eip/test_way.py::test_a_pod_on_any_node_is_seen_as_the_address_of_its_policy",
+    "integration/eip/test_packet_path.py::test_a_pod_on_any_node_is_seen_as_the_address_of_its_policy",
     "integration/eip/test_change.py::test_a_planned_move_has_one_holder_at_a_time",
 )
 

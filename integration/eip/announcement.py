@@ -67,11 +67,11 @@ class Announcements(SideThread):
 
     def ports(self, address: str) -> list[str]:
         """The nodes that have spoken for it, each as often as it took turns with another."""
-        turns: list[str] = []
+        announcers: list[str] = []
         for said in self.of(address):
-            if turns[-1:] != [said.port]:
-                turns.append(said.port)
-        return turns
+            if announcers[-1:] != [said.port]:
+                announcers.append(said.port)
+        return announcers
 
     def await_last(self, address: str, *ports: str, timeout: float = TIMEOUT) -> None:
         """Until one of those ports was the last to speak for it."""

@@ -8,7 +8,7 @@ import pytest
 from integration.eip.node import TABLE
 from integration.eip.solicitor import Solicitor
 from integration.eip.world import Gateway, World
-from integration.patience import settle, wait_until
+from integration.patience import wait_until, wait_until_clean
 
 SWITCHES = {"proxy_ndp", "proxy_delay", "nf_conntrack_tcp_be_liberal"}
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
 @contextmanager
 def nothing_stays(world: World) -> Iterator[None]:
     """After the block the kernels of all nodes come back to what they held before it, when there was no policy."""
-    settle(lambda: _traces(world), after="the test before", timeout=20.0)
+    wait_until_clean(lambda: _traces(world), after="the test before", timeout=20.0)
     before = world.states()
     yield
 
@@ -30,7 +30,7 @@ def nothing_stays(world: World) -> Iterator[None]:
             if state[what] != before[node][what]
         ]
 
-    settle(strangers, after="deleted", timeout=20.0)
+    wait_until_clean(strangers, after="deleted", timeout=20.0)
 
 
 def _traces(world: World) -> list[str]:
@@ -50,7 +50,7 @@ def test_pods_come_and_go(world: World, gateway: Gateway) -> None:
             for pod in pods:
                 world.await_seen(pod, eip)
         gone = {address for pod in pods for address in pod.addresses.values()}
-        settle(lambda: _mentions(world, gone), after="the pods are gone", timeout=20.0)
+        wait_until_clean(lambda: _mentions(world, gone), after="the pods are gone", timeout=20.0)
         with world.pod("n3", app="churn") as pod:
             world.await_seen(pod, eip)
 

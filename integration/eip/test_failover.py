@@ -20,18 +20,18 @@ ROUNDS = 30
 def test_nodes_that_lose_their_power_again_and_again(world: World) -> None:
     outages: list[float] = []
     with watched(world, "n1", "n2") as traffic:
-        turns = [traffic.holder.name]
+        announcers = [traffic.holder.name]
         for _ in range(TRIALS):
             lost, figures = traffic.lose(StageNode.die)
             outages += figures
             holder = traffic.holder
-            turns.append(holder.name)
-            traffic.assert_turns(*turns)
+            announcers.append(holder.name)
+            traffic.assert_announced_by(*announcers)
             world.restore()
             world.await_lease(lost)
             # It is back, and gets nothing back.
             assert traffic.gateway.holders(traffic.eips[0]) == [holder.name]
-            traffic.assert_turns(*turns)
+            traffic.assert_announced_by(*announcers)
         assert {dialogue.seen for dialogue in traffic.dialogues} == set(traffic.eips)
     listed = ", ".join(f"{outage:.2f}" for outage in sorted(outages))
     print(f"\noutage of a flow, {TRIALS} losses of a node: median {median(outages):.2f} s of {listed}")
@@ -43,29 +43,29 @@ def test_a_lost_node_whose_lease_is_deleted_as_well(world: World) -> None:
         world.api.delete(f"{LEASES}/coil-eip-{node.name}")
 
     with watched(world, "n1", "n2") as traffic:
-        turns = [traffic.holder.name]
+        announcers = [traffic.holder.name]
         lost, _ = traffic.lose(strike)
-        turns.append(traffic.holder.name)
+        announcers.append(traffic.holder.name)
         # It is revoked by being made anew: in nobody's hands, of the term that nobody may use again.
         lease = world.api.find(f"{LEASES}/coil-eip-{lost.name}")
         assert lease is not None
         assert lease["spec"].get("holderIdentity", "") == ""
         world.restore()
         world.await_lease(lost)
-        traffic.assert_turns(*turns)
+        traffic.assert_announced_by(*announcers)
 
 
 def test_a_node_that_has_lost_the_api_server_withdraws_first(world: World) -> None:
     with watched(world, "n1", "n2") as traffic:
         first = traffic.holder.name
         lost, outages = traffic.lose(StageNode.cut_off)
-        traffic.assert_turns(first, traffic.holder.name)
+        traffic.assert_announced_by(first, traffic.holder.name)
         # Nobody could tell it to.
         wait_until(lambda: not lost.eips(), what=f"{lost.name} has taken its addresses off")
         lost.rejoin()
         world.restore()
         world.await_lease(lost)
-        traffic.assert_turns(first, traffic.holder.name)
+        traffic.assert_announced_by(first, traffic.holder.name)
     print(f"\noutage, cut off from the API server: {outages}")
 
 
@@ -73,10 +73,10 @@ def test_a_killed_agents_kernel_falls_silent(world: World) -> None:
     with watched(world, "n1", "n2") as traffic:
         first = traffic.holder.name
         lost, outages = traffic.lose(lambda node: node.agent.kill())
-        traffic.assert_turns(first, traffic.holder.name)
+        traffic.assert_announced_by(first, traffic.holder.name)
         world.restore()
         world.await_lease(lost)
-        traffic.assert_turns(first, traffic.holder.name)
+        traffic.assert_announced_by(first, traffic.holder.name)
     print(f"\noutage, agent killed: {outages}")
 
 
@@ -100,11 +100,11 @@ def test_an_agent_that_is_told_to_end_hands_over(world: World) -> None:
     with watched(world, "n1", "n2") as traffic:
         first = traffic.holder.name
         lost, outages = traffic.lose(StageNode.stop_agent)
-        traffic.assert_turns(first, traffic.holder.name)
+        traffic.assert_announced_by(first, traffic.holder.name)
         assert lost.eips() == set()
         world.restore()
         world.await_lease(lost)
-        traffic.assert_turns(first, traffic.holder.name)
+        traffic.assert_announced_by(first, traffic.holder.name)
     print(f"\noutage, handed over: {outages}")
 
 
@@ -114,7 +114,7 @@ def test_an_agent_that_starts_again_at_once_keeps_its_addresses(world: World) ->
         world.restore()
         for flow in traffic.flows:
             flow.await_answer()
-        traffic.assert_turns("n1")
+        traffic.assert_announced_by("n1")
 
 
 def test_a_lost_node_that_comes_back_as_no_gateway_is_ready(world: World) -> None:

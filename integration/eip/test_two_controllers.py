@@ -34,7 +34,7 @@ def revocations(leader: EgressReplica) -> list[str]:
 
 def test_leader_and_gateway_node_are_killed_together(world: World, controllers: Controllers) -> None:
     with watched(world, "n1", "n2") as traffic:
-        turns = [traffic.holder.name]
+        announcers = [traffic.holder.name]
         for _ in range(2):
             leader = controllers.leader()
             successor = controllers.standby()
@@ -42,8 +42,8 @@ def test_leader_and_gateway_node_are_killed_together(world: World, controllers: 
             lost, outages = lose_both(traffic, leader, signal.SIGKILL)
             assert controllers.leader() is successor
             [holder] = traffic.gateway.holders(traffic.eips[0])
-            turns.append(holder)
-            traffic.assert_turns(*turns)
+            announcers.append(holder)
+            traffic.assert_announced_by(*announcers)
             # Of all the nodes that it had not heard of, it took the lease of that one alone, and once.
             assert revocations(successor) == [*before, lost.name]
             print(f"\noutage, leader and {lost.name} killed: {', '.join(f'{outage:.2f}' for outage in outages)} s")
@@ -51,7 +51,7 @@ def test_leader_and_gateway_node_are_killed_together(world: World, controllers: 
             world.restore()
             world.await_lease(lost)
             assert traffic.gateway.holders(traffic.eips[0]) == [holder]
-            traffic.assert_turns(*turns)
+            traffic.assert_announced_by(*announcers)
         assert {dialogue.seen for dialogue in traffic.dialogues} == set(traffic.eips)
 
 
@@ -70,4 +70,4 @@ def test_a_leader_that_wakes_up_later_changes_nothing(world: World, controllers:
         world.await_lease(lost)
         assert revocations(leader) == before
         assert traffic.gateway.holders(traffic.eips[0]) == [holder]
-        traffic.assert_turns(first, holder)
+        traffic.assert_announced_by(first, holder)

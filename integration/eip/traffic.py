@@ -50,7 +50,7 @@ class Watched:
             dialogue.await_rounds(10, after=before, timeout=PATIENCE)
         return lost, [flow.outage(since=begin) for flow in self.flows]
 
-    def assert_turns(self, *nodes: str) -> None:
+    def assert_announced_by(self, *nodes: str) -> None:
         """These have spoken for the addresses, one after the other, and none between another one's words."""
         for eip in self.eips:
             assert self.heard.ports(eip) == list(nodes), eip

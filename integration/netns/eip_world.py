@@ -57,14 +57,14 @@ def view(name: str = "policy", **changes: object) -> PolicyView:
 
 
 class EipWorld:
-    """`source` and `gateway` are nodes, with a book each."""
+    """`source` and `gateway` are nodes, with an index each."""
 
     def __init__(self, new_netns: Callable[[], Netns]) -> None:
         self.pod, self.source, self.gateway, self.local_pod, self.server = (new_netns() for _ in range(5))
         for netns in (self.pod, self.source, self.gateway, self.local_pod, self.server):
             for scope in ("all", "default"):  # a link-local address in doubt asks no neighbours
                 netns.set_sysctl(f"net/ipv6/conf/{scope}/accept_dad", "0")
-        self.books = {SOURCE_NODE: DataPlaneIndex(), GATEWAY_NODE: DataPlaneIndex()}
+        self.indexes = {SOURCE_NODE: DataPlaneIndex(), GATEWAY_NODE: DataPlaneIndex()}
         self.nodes = {SOURCE_NODE: self.source, GATEWAY_NODE: self.gateway}
         _join(self.source, "pod0", "10.1.0.1/24", "fd01::1/64", self.pod, POD)
         _join(self.gateway, "pod0", "10.2.0.1/24", "fd02::1/64", self.local_pod, LOCAL_POD)
@@ -104,7 +104,7 @@ class EipWorld:
 
     def hold(self, *addresses: str) -> None:
         """The gateway has these on its device, and no others."""
-        self.books[GATEWAY_NODE].set_held([ip_address(address) for address in addresses])
+        self.indexes[GATEWAY_NODE].set_held([ip_address(address) for address in addresses])
         self.gateway.ip("address", "flush", "dev", "egress.eip", "scope", "global")
         for address in addresses:
             length = 32 if "." in address else 128
@@ -120,30 +120,30 @@ class EipWorld:
         *,
         cluster: Sequence[str] = CLUSTER,
     ) -> None:
-        """All nodes' books; without `sources` each policy without ranges selects both pods."""
+        """All nodes' indexes; without `sources` each policy without ranges selects both pods."""
         everybody = {ip_address(address): SOURCE_NODE for address in POD.values()}
         everybody |= {ip_address(address): GATEWAY_NODE for address in LOCAL_POD.values()}
-        for node, book in self.books.items():
-            book.set_own(node)
-            book.set_cluster(map(ip_network, cluster))
-            book.set_peers([Peer(node=peer, mark=MARKS[peer], mac=MACS[peer]) for peer in MARKS if peer != node])
-            book.set_policies(policies)
+        for node, index in self.indexes.items():
+            index.set_own(node)
+            index.set_cluster(map(ip_network, cluster))
+            index.set_peers([Peer(node=peer, mark=MARKS[peer], mac=MACS[peer]) for peer in MARKS if peer != node])
+            index.set_policies(policies)
             for policy in policies:
                 chosen = {} if policy.pod_subnets else everybody
-                book.set_sources(policy.ref, chosen if sources is None else sources.get(policy.ref, {}))
+                index.set_sources(policy.ref, chosen if sources is None else sources.get(policy.ref, {}))
 
     def load(self) -> None:
         """As at the start of the agents, with timeouts that outlast the test."""
         for node, netns in self.nodes.items():
-            book = self.books[node]
-            book.take_changes()
-            netns.call(lambda book=book: load_elements(TABLES, book.elements()))  # type: ignore[misc]
+            index = self.indexes[node]
+            index.take_changes()
+            netns.call(lambda index=index: load_elements(TABLES, index.elements()))  # type: ignore[misc]
             self.refresh(node, 600_000)
 
     def change(self) -> None:
         """As when something has changed."""
         for node, netns in self.nodes.items():
-            changes = self.books[node].take_changes()
+            changes = self.indexes[node].take_changes()
             netns.call(lambda changes=changes: change_elements(TABLES, changes))  # type: ignore[misc]
 
     def refresh(self, node: NodeName, milliseconds: int) -> None:

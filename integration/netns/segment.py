@@ -131,7 +131,7 @@ def exchange_marked(client: Netns, server: Netns, address: IPAddress, *, mark: i
         return str(peer[0])
 
 
-def settled_state(netns: Netns) -> dict[str, Any]:
+def stable_state(netns: Netns) -> dict[str, Any]:
     """The namespace's state once each of its IPv6 addresses has the local route that the kernel adds a moment later.
 
     Without what changes by itself: the timers of links.

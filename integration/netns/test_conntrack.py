@@ -179,7 +179,7 @@ def _join(node: Netns, link: str, own: tuple[str, str], other: Netns, addresses:
 
 @both_families
 @pytest.mark.parametrize("translated", [False, True])
-def test_a_pod_that_is_nudged_says_where_it_stands(world: World, version: int, translated: bool) -> None:
+def test_a_pod_that_is_probed_says_where_it_stands(world: World, version: int, translated: bool) -> None:
     if translated:
         nft(world.node, _TRANSLATED)
     with world.connection(version) as ends:
@@ -195,7 +195,7 @@ def test_a_pod_that_is_nudged_says_where_it_stands(world: World, version: int, t
 
 
 @both_families
-def test_linux_answers_one_nudge_in_half_a_second(world: World, version: int) -> None:
+def test_linux_answers_one_probe_in_half_a_second(world: World, version: int) -> None:
     with world.connection(version) as ends:
         flows, before = world.flows(version), world.heard()
         for seed in range(5):

@@ -66,22 +66,22 @@ def not_empty(elements: Elements) -> Elements:
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(steps=st.lists(worlds(), min_size=1, max_size=4))
-def test_the_kernel_has_what_the_book_has(host: Netns, new_netns: Callable[[], Netns], steps: list[World]) -> None:
+def test_the_kernel_has_what_the_index_has(host: Netns, new_netns: Callable[[], Netns], steps: list[World]) -> None:
     """After a load over whatever was there, and after each change."""
-    book = DataPlaneIndex()
-    book.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
-    tell(book, steps[0])
-    book.take_changes()
-    load(host, book.elements())
-    assert not load(host, book.elements())
+    index = DataPlaneIndex()
+    index.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
+    tell(index, steps[0])
+    index.take_changes()
+    load(host, index.elements())
+    assert not load(host, index.elements())
     for world in steps[1:]:
-        tell(book, world)
-        changes = book.take_changes()
+        tell(index, world)
+        changes = index.take_changes()
         host.call(lambda changes=changes: change_elements(TABLES, changes))  # type: ignore[misc]
-        assert not_empty(host.call(lambda: read_elements(TABLES))) == book.elements()
-        assert not load(host, book.elements())
+        assert not_empty(host.call(lambda: read_elements(TABLES))) == index.elements()
+        assert not load(host, index.elements())
     fresh = new_netns()
-    load(fresh, book.elements())
+    load(fresh, index.elements())
     assert ruleset(host) == ruleset(fresh)
 
 
@@ -151,14 +151,14 @@ def test_one_transaction(host: Netns) -> None:
 
 
 def test_a_pod_more_is_one_element(host: Netns) -> None:
-    book = book_of_one()
-    load(host, book.elements())
-    book.take_changes()
-    book.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE, ip_address("10.1.0.3"): GATEWAY_NODE})
-    changes = book.take_changes()
+    index = index_of_one_pod()
+    load(host, index.elements())
+    index.take_changes()
+    index.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE, ip_address("10.1.0.3"): GATEWAY_NODE})
+    changes = index.take_changes()
     assert len(changes) == 1
     host.call(lambda: change_elements(TABLES, changes))
-    assert not load(host, book.elements())
+    assert not load(host, index.elements())
 
 
 def test_a_refused_change_changes_nothing(host: Netns) -> None:
@@ -171,18 +171,18 @@ def test_a_refused_change_changes_nothing(host: Netns) -> None:
     assert ruleset(host) == before
 
 
-def book_of_one() -> DataPlaneIndex:
-    book = DataPlaneIndex()
-    book.set_own(GATEWAY_NODE)
-    book.set_policies([view(eip=Eip(ipv4=ip_address("203.0.113.50")), destinations=(ip_network("0.0.0.0/1"),))])  # type: ignore[arg-type]
-    book.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE})
-    return book
+def index_of_one_pod() -> DataPlaneIndex:
+    index = DataPlaneIndex()
+    index.set_own(GATEWAY_NODE)
+    index.set_policies([view(eip=Eip(ipv4=ip_address("203.0.113.50")), destinations=(ip_network("0.0.0.0/1"),))])  # type: ignore[arg-type]
+    index.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE})
+    return index
 
 
-def crowded_book(policies: range) -> DataPlaneIndex:
+def crowded_index(policies: range) -> DataPlaneIndex:
     """Each with two destinations of each family, and a pod."""
-    book = DataPlaneIndex()
-    book.set_own(GATEWAY_NODE)
+    index = DataPlaneIndex()
+    index.set_own(GATEWAY_NODE)
     everything = []
     for number in policies:
         nets = (ip_network((0xC6120000 + 8 * number, 30)), ip_network((0xC6120000 + 8 * number + 5, 32)))
@@ -191,32 +191,32 @@ def crowded_book(policies: range) -> DataPlaneIndex:
         ref = PolicyRef(namespace="default", name=f"p{number}")
         everything.append(PolicyView(ref=ref, destinations=(*nets, *nets6), eip=eip, node=GATEWAY_NODE))
         pods = (IPv4Address(0x0A010000 + number), IPv6Address((0xFD01 << 112) + number))
-        book.set_sources(ref, dict.fromkeys(pods, GATEWAY_NODE))
-    book.set_policies(everything)
-    return book
+        index.set_sources(ref, dict.fromkeys(pods, GATEWAY_NODE))
+    index.set_policies(everything)
+    return index
 
 
 def test_many_ranges_go_at_once(host: Netns, new_netns: Callable[[], Netns]) -> None:
     """By a change, by the comparison after a start, and by both where others have changed the rules meanwhile."""
-    book = crowded_book(range(700))
-    load(host, book.elements())
-    assert not_empty(host.call(lambda: read_elements(TABLES))) == book.elements()
-    book.take_changes()
+    index = crowded_index(range(700))
+    load(host, index.elements())
+    assert not_empty(host.call(lambda: read_elements(TABLES))) == index.elements()
+    index.take_changes()
     for number in range(600):
-        book.remove_policy(PolicyRef(namespace="default", name=f"p{number}"))
-    changes = book.take_changes()
+        index.remove_policy(PolicyRef(namespace="default", name=f"p{number}"))
+    changes = index.take_changes()
     assert changes.anew
     host.call(lambda: change_elements(TABLES, changes))
-    assert not load(host, book.elements())
+    assert not load(host, index.elements())
     fresh = new_netns()
-    load(fresh, book.elements())
+    load(fresh, index.elements())
     assert ruleset(host) == ruleset(fresh)
 
-    other = crowded_book(range(650, 1300)).elements()
+    other = crowded_index(range(650, 1300)).elements()
     assert load(host, other)
     assert not_empty(host.call(lambda: read_elements(TABLES))) == other
     nft(host, "insert rule inet coil-eip decided accept\nflush chain inet coil-eip prerouting")
-    assert load(host, book.elements())
+    assert load(host, index.elements())
     assert ruleset(host) == ruleset(fresh)
 
 
@@ -231,7 +231,7 @@ def alive(netns: Netns) -> str:
     return "".join(nft(netns, f"list set {family} coil-eip alive") for family in ("inet", "arp"))
 
 
-def test_fuses(host: Netns) -> None:
+def test_refreshed_timeouts(host: Netns) -> None:
     load(host, SOME)
     before = ruleset(host)
     for _ in range(2):
@@ -244,7 +244,7 @@ def test_fuses(host: Netns) -> None:
     assert ruleset(host) == before
 
 
-def test_a_fuse_without_a_table(host: Netns) -> None:
+def test_a_refresh_without_a_table(host: Netns) -> None:
     with pytest.raises(NftError, match="refresh"):
         host.call(lambda: refresh_timeouts(((ALIVE, ("ipv4",)),), 600))
 

@@ -224,7 +224,7 @@ def test_a_gateway_without_a_lease_carries_nothing(world: EipWorld, version: int
 
 
 @both_families
-def test_a_fuse_burns_down_by_itself(world: EipWorld, version: int) -> None:
+def test_a_kernel_lease_expires_by_itself(world: EipWorld, version: int) -> None:
     world.tell([view()])
     world.load()
     world.refresh(GATEWAY_NODE, 1)
@@ -237,15 +237,15 @@ def test_what_the_gateway_does_not_carry_goes_no_further(world: EipWorld, versio
     """Nodes that disagree for a moment: nothing goes round in circles, nothing leaves as somebody else."""
     world.tell([view()])
     world.load()
-    book = world.books[GATEWAY_NODE]
+    index = world.indexes[GATEWAY_NODE]
     for policy in (view(node=SOURCE_NODE), view(node=None), view(node=None, fail_open=True)):
-        book.set_policy(policy)
+        index.set_policy(policy)
         world.change()
         lost(world, version, "dropped_stray", at=world.gateway)
-    book.set_policy(view(node=None, pod_subnets=(ip_network("10.1.0.0/24"), ip_network("fd01::/64"))))
+    index.set_policy(view(node=None, pod_subnets=(ip_network("10.1.0.0/24"), ip_network("fd01::/64"))))
     world.change()
     lost(world, version, "dropped_closed", at=world.gateway)
-    book.remove_policy(view().ref)
+    index.remove_policy(view().ref)
     world.change()
     lost(world, version, "dropped_stray", at=world.gateway)
 
@@ -254,7 +254,7 @@ def test_what_the_gateway_does_not_carry_goes_no_further(world: EipWorld, versio
 def test_a_stranger_in_the_tunnel(world: EipWorld, version: int) -> None:
     world.tell([view()])
     world.load()
-    world.books[GATEWAY_NODE].set_peers([])
+    world.indexes[GATEWAY_NODE].set_peers([])
     world.change()
     lost(world, version, "dropped_stray", at=world.gateway)
 
@@ -291,7 +291,7 @@ def test_a_connection_does_not_notice_a_new_agent(world: EipWorld, version: int)
         with accepted:
             for tables in (TABLES, plan_eip_tables(EipTableOptions(keep_source=False)), TABLES):
                 for node, netns in world.nodes.items():
-                    elements = world.books[node].elements()
+                    elements = world.indexes[node].elements()
                     netns.call(lambda tables=tables, elements=elements: load_elements(tables, elements))  # type: ignore[misc]
                 connection.sendall(b"on we go")
                 assert accepted.recv(64) == b"on we go"

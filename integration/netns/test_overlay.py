@@ -17,7 +17,7 @@ from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
 from coil.netlink.overlay import OverlayNetwork
 from integration.netns.netns import Netns
-from integration.netns.segment import Ear, Host, Segment, exchange_marked, settled_state
+from integration.netns.segment import Ear, Host, Segment, exchange_marked, stable_state
 
 pytestmark = pytest.mark.kernel
 
@@ -120,7 +120,7 @@ def paths(host: Netns, family: str) -> dict[int, tuple[int, str]]:
     return found
 
 
-def expected_ways(numbers: list[int], family: int) -> dict[int, tuple[int, str]]:
+def expected_routes(numbers: list[int], family: int) -> dict[int, tuple[int, str]]:
     return {
         mark_of(number): (mark_of(number), str(address))
         for number in numbers
@@ -241,8 +241,8 @@ async def test_a_thousand_peers_and_their_marks_are_as_exact_as_one(node: Host, 
     assert (len(changes.entry_puts), len(changes.neighbour_puts)) == (1000, 2000)
     assert (forwarding(node.netns), neighbours(node.netns)) == known(wanted)
     await overlay.sync_marks({mark_of(number): tunnel_addresses(number) for number in numbers})
-    assert paths(node.netns, "-4") == expected_ways(numbers, 4)
-    assert paths(node.netns, "-6") == expected_ways(numbers, 6)
+    assert paths(node.netns, "-4") == expected_routes(numbers, 4)
+    assert paths(node.netns, "-6") == expected_routes(numbers, 6)
     fewer = await overlay.sync_peers(wanted[1:])
     assert (len(fewer.entry_deletes), len(fewer.neighbour_deletes), len(fewer.entry_puts)) == (1, 2, 0)
     less = await overlay.sync_marks({mark_of(number): tunnel_addresses(number) for number in numbers[1:]})
@@ -273,7 +273,7 @@ async def test_marks_converge_and_others_rules_and_routes_stay(node: Host, overl
         "rule add priority 2000 table 116 protocol 30",
         "route add 192.0.2.0/24 dev egress.vxlan table 637534720 protocol 31",
     )
-    before = settled_state(node.netns)
+    before = stable_state(node.netns)
     for command in others:
         node.netns.ip(*command.split())
     foreign = node.netns.read("rule"), node.netns.read("route", "show", "table", "all", "proto", "31")
@@ -292,7 +292,7 @@ async def test_marks_converge_and_others_rules_and_routes_stay(node: Host, overl
         wanted = {mark_of(number): tunnel_addresses(number) for number in numbers}
         await overlay.sync_marks(wanted)
         for family in (4, 6):
-            assert paths(node.netns, f"-{family}") == expected_ways(numbers, family)
+            assert paths(node.netns, f"-{family}") == expected_routes(numbers, family)
         assert not await overlay.sync_marks(wanted)
     tables = {route["table"] for route in node.netns.read("route", "show", "table", "all", "proto", "30")}
     assert tables == {str(mark_of(number)) for number in numbers}, "no table without a rule"
@@ -300,7 +300,7 @@ async def test_marks_converge_and_others_rules_and_routes_stay(node: Host, overl
     assert (node.netns.read("rule"), node.netns.read("route", "show", "table", "all", "proto", "31")) == foreign
     for command in others:
         node.netns.ip(*command.replace(" add ", " delete ").split())
-    assert settled_state(node.netns) == before
+    assert stable_state(node.netns) == before
 
 
 async def test_packets_without_a_mark_of_another_node_skip_the_marks(node: Host, overlay: OverlayNetwork) -> None:
@@ -370,7 +370,7 @@ def _mac(frame: bytes, offset: int) -> str:
 async def test_cleaning_up_leaves_no_trace_and_takes_nothing_else(node: Host, overlay: OverlayNetwork) -> None:
     node.netns.ip("rule", "add", "priority", "1700", "fwmark", "0x5", "table", "5", "protocol", "31")
     node.netns.ip("-6", "neighbour", "add", "proxy", "fd00:1::77", "dev", "eth0")
-    before = settled_state(node.netns), node.netns.read("-6", "neighbour", "show", "proxy")
+    before = stable_state(node.netns), node.netns.read("-6", "neighbour", "show", "proxy")
     for _ in range(2):
         await overlay.ensure_sysctls(tuple(Family))
         await overlay.ensure_tunnel(vxlan(1, local=node.ipv4))
@@ -379,7 +379,7 @@ async def test_cleaning_up_leaves_no_trace_and_takes_nothing_else(node: Host, ov
         await overlay.ensure_eip_device()
         await overlay.sync_eips([ip_address("10.1.0.99"), ip_address("fd00:1::99"), ip_address("203.0.113.9")])
         await overlay.clean_up()
-        assert (settled_state(node.netns), node.netns.read("-6", "neighbour", "show", "proxy")) == before
+        assert (stable_state(node.netns), node.netns.read("-6", "neighbour", "show", "proxy")) == before
         await overlay.clean_up()
 
 

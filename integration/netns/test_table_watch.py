@@ -13,7 +13,7 @@ from coil.nft.netfilter import NftError
 from coil_egress_agent.eip.kernel_tables import KernelTables
 from integration.netns.eip_world import nft
 from integration.netns.netns import Netns
-from integration.netns.test_eip_elements import alive, book_of_one, ruleset
+from integration.netns.test_eip_elements import alive, index_of_one_pod, ruleset
 
 pytestmark = pytest.mark.kernel
 
@@ -53,8 +53,8 @@ async def nothing_told(host: Netns, tables: KernelTables) -> None:
 
 
 async def test_what_we_do_ourselves_is_not_told(host: Netns, tables: KernelTables) -> None:
-    book = book_of_one()
-    await tables.sync(book.elements())
+    index = index_of_one_pod()
+    await tables.sync(index.elements())
     await tables.change(ElementChanges(adds={CLASSES: {"10.9.0.1": "1:1"}}))
     await tables.refresh(lambda: 60)
     await tables.refresh(lambda: 0.0)
@@ -87,12 +87,12 @@ async def test_other_tables_are_not_told(host: Netns, tables: KernelTables) -> N
     ],
 )
 async def test_what_others_do_is_told_and_mended(host: Netns, tables: KernelTables, command: str) -> None:
-    book = book_of_one()
-    await tables.sync(book.elements())
+    index = index_of_one_pod()
+    await tables.sync(index.elements())
     before = ruleset(host)
     nft(host, command)
     await told(tables)
-    assert await tables.sync(book.elements())
+    assert await tables.sync(index.elements())
     mended = [entry for entry in ruleset(host) if "other" not in str(entry)]
     assert mended == before
 

@@ -20,7 +20,7 @@ from integration.demo.workload import PORT, server_container
 from integration.helm.release import COILD
 from integration.kernel_state import POD_TABLE, KernelState
 from integration.nodes.coil_cluster import CoilCluster, Room
-from integration.patience import settle
+from integration.patience import wait_until_clean
 
 pytestmark = pytest.mark.cluster
 
@@ -43,11 +43,13 @@ def chain(coil: CoilCluster) -> Iterator[CoilCluster]:
     copies = [Path(shutil.copy2(CNI_PLUGINS / name, node.cni_bin_dir)) for name in PLUGINS for node in coil.nodes]
     coil.release.upgrade({"cni.after": AFTER})
     coil.release.wait_rolled_out(COILD)
-    settle(lambda: [node.name for node in coil.nodes if not runtime_knows(node, "portmap")], after="an upgrade")
+    wait_until_clean(
+        lambda: [node.name for node in coil.nodes if not runtime_knows(node, "portmap")], after="an upgrade"
+    )
     yield coil
     coil.release.upgrade({})
     coil.release.wait_rolled_out(COILD)
-    settle(lambda: [node.name for node in coil.nodes if runtime_knows(node, "portmap")], after="the next one")
+    wait_until_clean(lambda: [node.name for node in coil.nodes if runtime_knows(node, "portmap")], after="the next one")
     for copy in copies:
         copy.unlink()
     # portmap's own chains, which every host port goes through, are there to stay.
@@ -142,12 +144,12 @@ def test_nothing_is_left_of_a_pod_that_is_deleted(chain: CoilCluster) -> None:
         link = host_link(kernel, room, "gone")
         assert len(leftovers(kernel, addresses, link)) > 4
         room.kubectl("delete", "pod", "gone", "--timeout=60s")
-        settle(lambda: leftovers(kernel, addresses, link), after="the pod was deleted")
+        wait_until_clean(lambda: leftovers(kernel, addresses, link), after="the pod was deleted")
         # The port is free for the next one.
         room.run(published(room, "next", node))
         for version in ADDRESSES:
             assert chain.nodes[0].run([*FETCH, node_url(node, version)]) == "next\n"
-    settle(lambda: leftovers(kernel, addresses, link), after="the last one was deleted")
+    wait_until_clean(lambda: leftovers(kernel, addresses, link), after="the last one was deleted")
 
 
 def host_link(kernel: KernelState, room: Room, pod: str) -> str:

@@ -8,7 +8,7 @@ from integration.helm.release import COILD
 from integration.nodes.coil_cluster import CoilCluster
 from integration.nodes.program_pods import CONTROLLERS, names
 from integration.nodes.talk import Talk, kernels
-from integration.patience import settle, wait_until
+from integration.patience import wait_until, wait_until_clean
 
 pytestmark = pytest.mark.cluster
 
@@ -60,7 +60,7 @@ def test_a_rolling_restart_touches_no_pod_and_new_ones_come_up_meanwhile(coil: C
         assert daemons.isdisjoint(names(coil.programs.of("coild")))
         assert talk.find_gaps() == []
         room.kubectl("delete", "pod", *newcomers)
-        settle(lambda: changes(coil, before), after="the newcomers have gone")
+        wait_until_clean(lambda: changes(coil, before), after="the newcomers have gone")
 
 
 def test_a_coild_that_dies_is_started_by_the_kubelet(coil: CoilCluster, talk: Talk) -> None:
@@ -72,7 +72,7 @@ def test_a_coild_that_dies_is_started_by_the_kubelet(coil: CoilCluster, talk: Ta
         room.create(room.pod("after", coil.nodes[0]))
         room.wait_ready("after")
         room.kubectl("delete", "pod", "after")
-        settle(lambda: changes(coil, before), after="the pod has gone")
+        wait_until_clean(lambda: changes(coil, before), after="the pod has gone")
 
 
 def test_the_other_controller_takes_over(coil: CoilCluster, talk: Talk) -> None:
@@ -86,7 +86,7 @@ def test_the_other_controller_takes_over(coil: CoilCluster, talk: Talk) -> None:
         room.create(*(room.pod(name, coil.nodes[0]) for name in crowd))
         room.wait_ready(*crowd)
     room.kubectl("delete", "pod", *crowd)
-    settle(lambda: changes(coil, before), after="the crowd has gone")
+    wait_until_clean(lambda: changes(coil, before), after="the crowd has gone")
     coil.release.wait_rolled_out()
 
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from integration.nodes.coil_cluster import CoilCluster, Families
-from integration.patience import settle
+from integration.patience import wait_until_clean
 
 pytestmark = pytest.mark.cluster
 
@@ -23,7 +23,7 @@ def test_nothing_is_left_of_pods_that_are_deleted(coil: CoilCluster) -> None:
             assert len(kernel.pod_links()) == 3 * len(rooms)
             assert len(kernel.destinations("116")) == 3 * addresses
             assert len(kernel.destinations("119")) == 2 * addresses
-    settle(lambda: leftovers(coil), after="everything was deleted")
+    wait_until_clean(lambda: leftovers(coil), after="everything was deleted")
 
 
 def leftovers(coil: CoilCluster) -> list[str]:

@@ -71,7 +71,7 @@ class Daemon:
         return sum(int(sample.value) for sample in samples if sample.name == _ANSWERED)
 
     @property
-    def books(self) -> list[str]:
+    def records(self) -> list[str]:
         """Every attachment that coild knows of, and every address that it holds."""
         attached = self.service.attachments()
         return [

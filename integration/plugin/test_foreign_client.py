@@ -87,7 +87,7 @@ async def test_the_life_of_a_pod(daemon: Daemon) -> None:
     await ask(daemon, "Del", **arguments(daemon, netns=""))
     await ask(daemon, "Del", **arguments(daemon))
     assert daemon.kernel() == kernel
-    assert daemon.books == []
+    assert daemon.records == []
 
 
 async def test_a_gc(daemon: Daemon) -> None:
@@ -119,7 +119,7 @@ async def test_a_refusal_has_its_reason_and_no_effect(
     kernel = daemon.kernel()
     assert await refused(daemon, method, **arguments(daemon, **changes)) == (status, code)
     assert daemon.kernel() == kernel
-    assert daemon.books == []
+    assert daemon.records == []
 
 
 async def test_a_pod_that_another_plugin_has_wired(daemon: Daemon) -> None:
@@ -132,7 +132,7 @@ async def test_a_pod_that_another_plugin_has_wired(daemon: Daemon) -> None:
 async def test_an_add_without_an_address_left(daemon: Daemon) -> None:
     for number in range(ADDRESSES):
         await ask(daemon, "Add", **arguments(daemon, container_id=f"full-{number}", netns=str(daemon.pods[0].path)))
-        # The kernel forgets what the books keep, so that one namespace is enough.
+        # The kernel forgets what the ledger keeps, so that one namespace is enough.
         daemon.pods[0].ip("link", "delete", "eth0")
     assert await refused(daemon, "Add", **arguments(daemon, 1)) == (grpc.StatusCode.UNAVAILABLE, 11)
 
@@ -147,11 +147,11 @@ async def test_a_caller_that_has_gone_leaves_a_whole_pod_or_none(daemon: Daemon)
             await asyncio.to_thread(call.code)
             async with asyncio.timeout(10):
                 await daemon.executor.wait_idle()
-            if daemon.books:
+            if daemon.records:
                 await ask(daemon, "Check", **arguments(daemon))
             await ask(daemon, "Del", **arguments(daemon))
             assert daemon.kernel() == kernel
-            assert daemon.books == []
+            assert daemon.records == []
 
 
 async def test_many_calls_at_once_on_one_connection(daemon: Daemon) -> None:

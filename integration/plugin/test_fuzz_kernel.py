@@ -19,7 +19,7 @@ from coil_cni.invocation import SUPPORTED
 from integration.netns.netns import Netns
 from integration.plugin.daemon import Daemon
 from integration.plugin.executable import plugin_executable
-from tests.coil.cnirpc.scripted_service import settled
+from tests.coil.cnirpc.scripted_service import until
 from tests.coil_cni.damage import damaged_call
 from tests.coil_cni.edges import ENVIRON, NETCONF, Outcome, run_plugin
 from tests.coil_cni.test_service import OLD, OLDEST, RESULT
@@ -80,7 +80,7 @@ def execute(environ: dict[bytes, bytes], stdin: bytes) -> Outcome:
     return Outcome(done.returncode, done.stdout, connected=0)
 
 
-def judge(outcome: Outcome, environ: dict[bytes, bytes], stdin: bytes) -> None:
+def check_outcome(outcome: Outcome, environ: dict[bytes, bytes], stdin: bytes) -> None:
     """It is a result, or an error that a call and not a defect has brought about."""
     if outcome.status == 0:
         assert bool(outcome.output) is (environ[b"CNI_COMMAND"] == b"ADD"), (environ, stdin)
@@ -100,7 +100,7 @@ async def run_batch(daemon: Daemon, random: Random, run: Runner, *, at_once: int
         outcomes += await asyncio.gather(*(asyncio.to_thread(run, *each) for each in some))
     conf = json.dumps(NETCONF | {"socket": str(daemon.socket)}).encode()
     for (environ, stdin), outcome in zip(calls, outcomes, strict=True):
-        judge(outcome, environ, stdin)
+        check_outcome(outcome, environ, stdin)
         if environ[b"CNI_COMMAND"] == b"ADD" and outcome.status == 0:
             deleted = await asyncio.to_thread(run, environ | {b"CNI_COMMAND": b"DEL"}, conf)
             assert (deleted.status, deleted.output) == (0, b"")
@@ -119,7 +119,7 @@ async def rest(daemon: Daemon, tasks: int) -> None:
     """Return when nothing is under way any more, and no more tasks are there than before."""
     async with asyncio.timeout(60):
         await daemon.executor.wait_idle()
-    await settled(lambda: len(asyncio.all_tasks()) <= tasks)
+    await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -131,11 +131,11 @@ async def test_damaged_calls_leave_nothing(daemon: Daemon, seed: int, caplog: py
     for _ in range(BATCHES):
         outcomes += await run_batch(daemon, random, run_plugin)
         await rest(daemon, tasks)
-        assert daemon.books == []
+        assert daemon.records == []
         assert daemon.kernel() == kernel
         # The first batch has started the threads that stay.
         open_files = open_files or descriptors()
-    await settled(lambda: descriptors() <= open_files)
+    await until(lambda: descriptors() <= open_files)
     assert caplog.text == ""
     # Not all of it was refused at the door.
     added = added_in(outcomes)
@@ -150,7 +150,7 @@ async def test_damaged_calls_of_many_processes_leave_nothing(daemon: Daemon, cap
     for _ in range(EXECUTED):
         outcomes += await run_batch(daemon, random, execute, at_once=CROWD)
         await rest(daemon, tasks)
-        assert daemon.books == []
+        assert daemon.records == []
         assert daemon.kernel() == kernel
     assert caplog.text == ""
     added = added_in(outcomes)

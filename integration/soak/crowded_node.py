@@ -16,7 +16,7 @@ from integration.apiserver.plane_pool import PlanePool
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.deployment import coild_command
 from integration.kernel_state import KernelState
-from integration.patience import settle
+from integration.patience import wait_until_clean
 from integration.service import Service
 from integration.soak.counted_coild import count_blocks
 from integration.soak.crowd import Crowd
@@ -55,7 +55,7 @@ class CrowdedNode:
 
     def come_to_rest(self, after: str) -> None:
         """Return when nothing is left of any pod. Raises AssertionError with what stays."""
-        settle(self._remains, after=after)
+        wait_until_clean(self._remains, after=after)
 
     def end_sandboxes(self) -> None:
         """Destroy them, and return when the node's kernel is as it was before the first pod.
@@ -65,14 +65,16 @@ class CrowdedNode:
         for sandbox, before in zip(self.sandboxes, self.empty, strict=True):
             assert _remains_in(sandbox.kernel, before=before) == []
             sandbox.destroy()
-        settle(lambda: differences(take_inventory(self.node.kernel), self.untouched), after="all sandboxes are gone")
+        wait_until_clean(
+            lambda: differences(take_inventory(self.node.kernel), self.untouched), after="all sandboxes are gone"
+        )
 
     def _remains(self) -> list[str]:
         try:
             ledger = Witness(self.node.plane, [self.node]).ledger(self.node.name)
         except UnreachableError as error:
             return [str(error)]
-        found = [f"in coild's books: {container}" for container in ledger.holders]
+        found = [f"in coild's ledger: {container}" for container in ledger.holders]
         found += [f"a block: {block['metadata']['name']}" for block in self.node.objects("addressblocks")]
         return found + _remains_in(self.node.kernel, before=self.untouched)
 

@@ -10,14 +10,14 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from random import Random
 
-from integration.patience import settle
+from integration.patience import wait_until_clean
+from integration.soak.allocations import Allocations, Return
 from integration.soak.fault import Fault, draw_faults, split_rounds
 from integration.soak.footprint import Footprint
-from integration.soak.holding import Holdings, Return
+from integration.soak.pool_setup import AMPLE
 from integration.soak.saboteur import Saboteur
 from integration.soak.sampler import Sampler
 from integration.soak.station import AbortedError
-from integration.soak.supply import AMPLE
 from integration.soak.tally import Tally
 from integration.soak.verdict import find_lasting_faults
 from integration.soak.witness import UnreachableError
@@ -37,7 +37,7 @@ class Soak:
     def __init__(self, world: World, *, operations: int) -> None:
         self._world = world
         self._operations = operations
-        self.holdings = Holdings(world.history)
+        self.allocations = Allocations(world.history)
         self.tally = Tally()
         self.faults = draw_faults(
             Random(f"{world.history.seed}/faults"),
@@ -49,7 +49,7 @@ class Soak:
         self.saboteur = Saboteur(world, tally=self.tally, workers_per_node=WORKERS_PER_NODE)
         self.looks = 0
         self._workers = [
-            Worker(station, number=number, supply=world.supply, holdings=self.holdings, tally=self.tally)
+            Worker(station, number=number, pool_setup=world.pool_setup, allocations=self.allocations, tally=self.tally)
             for station in world.stations
             for number in range(WORKERS_PER_NODE)
         ]
@@ -68,7 +68,7 @@ class Soak:
         """Addresses that were given again before they had rested, though the node could have had another."""
         return [
             entry
-            for entry in self.holdings.returns(within=COOLING_SECONDS, of={AMPLE})
+            for entry in self.allocations.returns(within=COOLING_SECONDS, of={AMPLE})
             if not self.saboteur.troubled(entry.at - entry.rest, entry.at)
         ]
 
@@ -93,18 +93,18 @@ class Soak:
         self.looks += sampler.looks
 
     def _rest(self, after: str) -> None:
-        settle(self._find_faults, after=after)
+        wait_until_clean(self._find_faults, after=after)
         self._world.history.note("rest", after)
 
     def _find_faults(self) -> list[str]:
         try:
-            return find_lasting_faults(self._world.witness.observe(), self.holdings.pods())
+            return find_lasting_faults(self._world.witness.observe(), self.allocations.pods())
         except UnreachableError as error:
             return [str(error)]
 
     def _serve(self) -> None:
         """Every pool that is not meant to be dry gives an address on every node."""
-        namespaces = self._world.supply.served()
+        namespaces = self._world.pool_setup.served()
         first = self._workers[::WORKERS_PER_NODE]
 
         def serve(worker: Worker) -> None:

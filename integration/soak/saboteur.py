@@ -69,8 +69,8 @@ class Saboteur:
             Kind.NODE_REPLACED: lambda fault: self._replace_node(fault, coild_too=True),
             Kind.NODE_DELETED: lambda fault: self._replace_node(fault, coild_too=False),
             Kind.NODE_FLAPPED: self._flap_node,
-            Kind.POOL_SWITCHED: lambda _: self._say(world.supply.switch(self._rng)),
-            Kind.POOL_APPENDED: lambda _: self._say(world.supply.append(self._rng)),
+            Kind.POOL_SWITCHED: lambda _: self._say(world.pool_setup.switch(self._rng)),
+            Kind.POOL_APPENDED: lambda _: self._say(world.pool_setup.append(self._rng)),
         }
 
     def run(self, faults: Sequence[Fault]) -> None:

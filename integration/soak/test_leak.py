@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.patience import settle
+from integration.patience import wait_until_clean
 from integration.soak.crowded_node import CrowdedNode, crowd_a_node
 from integration.soak.footprint import Footprint
 
@@ -60,7 +60,7 @@ def test_a_burst_of_pods_leaves_coild_as_it_was(crowded: CrowdedNode) -> None:
     before, blocks = crowded.footprint, crowded.count_blocks()
     crowded.crowd.come_and_go(BURST)
     crowded.come_to_rest(f"{BURST} pods have come and gone")
-    settle(lambda: growth(crowded, before, blocks), after=f"{BURST} pods")
+    wait_until_clean(lambda: growth(crowded, before, blocks), after=f"{BURST} pods")
 
 
 def test_memory_is_flat_however_many_pods_come_and_go(crowded: CrowdedNode, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,4 +80,4 @@ def test_memory_is_flat_however_many_pods_come_and_go(crowded: CrowdedNode, caps
         REPORT.write_text(json.dumps(report, indent=2) + "\n")
     with capsys.disabled():
         print("", report[0], *report[-2:], sep="\n", file=sys.stderr)
-    settle(lambda: growth(crowded, half, blocks), after=f"{pods} pods")
+    wait_until_clean(lambda: growth(crowded, half, blocks), after=f"{pods} pods")

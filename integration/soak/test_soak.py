@@ -20,8 +20,8 @@ import pytest
 from integration.soak.fault import Kind
 from integration.soak.footprint import Footprint
 from integration.soak.history import History
+from integration.soak.pool_setup import SUBNETS
 from integration.soak.run import USUAL_OPERATIONS, Soak
-from integration.soak.supply import SUBNETS
 from integration.soak.world import COOLING_SECONDS, World, build_world
 
 pytestmark = pytest.mark.apiserver
@@ -81,8 +81,8 @@ def test_everything_agrees_whatever_fails(capsys: pytest.CaptureFixture[str]) ->
             "faults": {kind.value: soak.saboteur.done[kind] for kind in Kind},
             "refused with 429": len(refusals),
             "looks": soak.looks,
-            "addresses used again": soak.holdings.reused,
-            "used again before they had rested": len(soak.holdings.returns(within=COOLING_SECONDS, of=SUBNETS)),
+            "addresses used again": soak.allocations.reused,
+            "used again before they had rested": len(soak.allocations.returns(within=COOLING_SECONDS, of=SUBNETS)),
             "without need": [str(entry) for entry in soak.hasty_returns()],
             "footprints": {name: [str(before[name]), str(after[name])] for name in after},
         }
@@ -105,5 +105,5 @@ def test_everything_agrees_whatever_fails(capsys: pytest.CaptureFixture[str]) ->
         }
         # The run was what it was meant to be.
         assert soak.tally.later > 0, "no fault has hit anything"
-        assert soak.holdings.reused > 0, "no address came back"
+        assert soak.allocations.reused > 0, "no address came back"
         assert refusals, "the API server was never overloaded"

@@ -13,11 +13,11 @@ from typing import Any
 
 from integration.apiserver.runtime import addresses_of
 from integration.apiserver.sandbox import PodName, Sandbox
+from integration.soak.allocations import Allocations
 from integration.soak.caller import PAUSE, Caller, Up, short_name
-from integration.soak.holding import Holdings
 from integration.soak.observation import Pod
+from integration.soak.pool_setup import PoolSetup, pool_of
 from integration.soak.station import AbortedError, Station
-from integration.soak.supply import Supply, pool_of
 from integration.soak.tally import Operation, Tally
 
 MOST_PODS = 4
@@ -61,10 +61,12 @@ class Aside(Enum):
 class Worker:
     """One of a node's; one thread. What it wants to do in its n-th step follows from the seed alone."""
 
-    def __init__(self, station: Station, *, number: int, supply: Supply, holdings: Holdings, tally: Tally) -> None:
+    def __init__(
+        self, station: Station, *, number: int, pool_setup: PoolSetup, allocations: Allocations, tally: Tally
+    ) -> None:
         self._station = station
-        self._supply = supply
-        self._holdings = holdings
+        self._pool_setup = pool_setup
+        self._allocations = allocations
         self._history = station.history
         self.name = f"{station.name}/{number}"
         self._call = Caller(station, name=self.name, tally=tally)
@@ -118,8 +120,8 @@ class Worker:
     # --- a pod's life
 
     def _begin(self, rng: Random) -> None:
-        sandbox = self._make_sandbox(self._supply.draw_namespace(rng), rng)
-        start = rng.choices(list(Start), weights=[way.value for way in Start])[0]
+        sandbox = self._make_sandbox(self._pool_setup.draw_namespace(rng), rng)
+        start = rng.choices(list(Start), weights=[option.value for option in Start])[0]
         match start:
             case Start.NOWHERE:
                 self._call.add_nowhere(sandbox)
@@ -142,7 +144,7 @@ class Worker:
     def _enter(self, sandbox: Sandbox, result: dict[str, Any]) -> Up:
         addresses = frozenset(str(ip_address(address)) for address in addresses_of(result))
         pool = pool_of(addresses)
-        if pool is None or pool not in self._supply.allowed(sandbox.pod.namespace):
+        if pool is None or pool not in self._pool_setup.allowed(sandbox.pod.namespace):
             what = f"a pod of {sandbox.pod.namespace} was given {sorted(addresses)}"
             raise self._history.violation(what, {sandbox.container_id, *addresses})
         pod = Pod(
@@ -153,7 +155,7 @@ class Worker:
             addresses=addresses,
         )
         self._note(f"{short_name(sandbox)} has {' '.join(sorted(addresses))}", pod)
-        self._holdings.enter(pod)
+        self._allocations.enter(pod)
         up = Up(pod, sandbox, result)
         self._up.append(up)
         self._call.inspect(up)
@@ -162,10 +164,10 @@ class Worker:
     def _end(self, up: Up, rng: Random) -> None:
         sandbox, cached = up.sandbox, up.result
         self._call.inspect(up)
-        end = rng.choices(list(End), weights=[way.value for way in End])[0]
+        end = rng.choices(list(End), weights=[option.value for option in End])[0]
         self._note(f"{short_name(sandbox)} ends: {end.name}", up.pod)
         # From here on the addresses may be another pod's.
-        self._holdings.leave(up.pod)
+        self._allocations.leave(up.pod)
         self._up.remove(up)
         if end in (End.NAMESPACE_FIRST, End.NO_DEL):
             sandbox.destroy()
@@ -180,7 +182,7 @@ class Worker:
         sandbox.destroy()
 
     def _aside(self, rng: Random) -> None:
-        aside = rng.choices(list(Aside), weights=[way.value for way in Aside])[0]
+        aside = rng.choices(list(Aside), weights=[option.value for option in Aside])[0]
         up = self._up[rng.randrange(len(self._up))] if self._up else None
         if aside is Aside.DEL_UNKNOWN:
             stranger = self._make_sandbox("plain", rng)

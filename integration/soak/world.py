@@ -16,9 +16,9 @@ from integration.cluster.workspace import Workspace
 from integration.deployment import apply_chart
 from integration.soak import overload, partition
 from integration.soak.history import History
+from integration.soak.pool_setup import PoolSetup
 from integration.soak.replica import Replica
 from integration.soak.station import Gate, Outage, Station
-from integration.soak.supply import Supply
 from integration.soak.witness import Witness
 
 NODES = 3
@@ -38,7 +38,7 @@ class World:
     plane: ControlPlane
     stations: Sequence[Station]
     replicas: Sequence[Replica]
-    supply: Supply
+    pool_setup: PoolSetup
     witness: Witness
     history: History
     aborted: threading.Event
@@ -68,8 +68,8 @@ def build_world(history: History) -> Iterator[World]:
         network = Network.create(workspace)
         plane = ControlPlane.start(workspace=workspace, address=network.gateway4, apiserver_flags=overload.FLAGS)
         apply_chart(plane)
-        supply = Supply(plane)
-        supply.furnish()
+        pool_setup = PoolSetup(plane)
+        pool_setup.furnish()
         replicas = []
         for number in range(REPLICAS):
             replicas.append(Replica(plane, f"controller-{number}"))
@@ -95,7 +95,7 @@ def build_world(history: History) -> Iterator[World]:
             plane=plane,
             stations=stations,
             replicas=replicas,
-            supply=supply,
+            pool_setup=pool_setup,
             witness=Witness(plane, nodes),
             history=history,
             aborted=aborted,

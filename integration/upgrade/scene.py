@@ -22,7 +22,7 @@ from integration.nodes.eip_gateway import (
     gateway_nodes,
     policy_document,
 )
-from integration.patience import settle, wait_until
+from integration.patience import wait_until, wait_until_clean
 from integration.tcp_stream import TcpStream, flow
 from integration.upgrade.kernel_dump import Dump, dump_kernel
 from integration.upgrade.witness import metrics_page
@@ -155,7 +155,7 @@ class Scene:
             return found + [f"{each} is not given back" for each in used if each["state"] == "allocated"]
 
         room.kubectl("delete", "pod", pod, f"--timeout={_GONE:.0f}s")
-        settle(left, after=f"{pod} was deleted", timeout=_GONE)
+        wait_until_clean(left, after=f"{pod} was deleted", timeout=_GONE)
 
     def _connect(self, stack: ExitStack) -> None:
         street = self.rooms[1]

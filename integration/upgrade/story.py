@@ -9,7 +9,7 @@ from integration.helm.chart import CHART
 from integration.helm.release import Release, import_image
 from integration.image.build import IMAGE, build_image
 from integration.nodes.coil_cluster import CoilCluster
-from integration.patience import settle, wait_until
+from integration.patience import wait_until, wait_until_clean
 from integration.upgrade.cooling_block import NEXT, CoolingBlock
 from integration.upgrade.kernel_dump import differences
 from integration.upgrade.revision import Revision
@@ -101,7 +101,7 @@ class Story:
             views.append(self.scene.look())
             return differences(views[-2].kernels, views[-1].kernels)
 
-        settle(changes, after="the last pod became ready")
+        wait_until_clean(changes, after="the last pod became ready")
         return views[-1]
 
     def _look_again(self, before: View) -> View:

@@ -31,11 +31,11 @@ def make_pod(name: str, *addresses: str) -> Pod:
 
 def test_clients_are_told_with_their_links() -> None:
     registry = CollectorRegistry()
-    book = ClientIndex(OWN)
-    ClientCollector(book, EGRESS, registry)
+    index = ClientIndex(OWN)
+    ClientCollector(index, EGRESS, registry)
     assert scrape(registry) == {f"coil_egress_client_pod_count{{{LABELS}}} 0.0"}
-    book.observe(None, make_pod("web", "10.20.30.40", "fd00::1"))
-    book.observe(None, make_pod("starting"))
+    index.observe(None, make_pod("web", "10.20.30.40", "fd00::1"))
+    index.observe(None, make_pod("starting"))
     told = scrape(registry)
     assert f"coil_egress_client_pod_count{{{LABELS}}} 2.0" in told
     infos = {line for line in told if line.startswith("coil_egress_client_pod_info")}

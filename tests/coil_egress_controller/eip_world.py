@@ -308,7 +308,7 @@ class World:
             for policy in entry.policies
         }
 
-    def settled(self, *policies: str) -> bool:
+    def all_placed(self, *policies: str) -> bool:
         """Whether each policy's own status says that a node carries it."""
         return all(self.policy(policy).status.node for policy in policies)
 

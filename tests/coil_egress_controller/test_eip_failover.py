@@ -20,7 +20,7 @@ async def build(world: World, *nodes: str) -> None:
     await world.until(lambda: all(phase(world, name) == "Ready" for name in world.agents))
     for name in POLICIES:
         world.add_policy(name)
-    await world.until(lambda: world.settled(*POLICIES) and len(world.holders()) == len(POLICIES))
+    await world.until(lambda: world.all_placed(*POLICIES) and len(world.holders()) == len(POLICIES))
 
 
 def phase(world: World, node: str) -> str:
@@ -52,7 +52,7 @@ def test_the_addresses_of_a_node_that_dies_are_spread_over_the_others() -> None:
         assert sorted(after.values()) == ["n2", "n2", "n2", "n3", "n3", "n3"]
         assert {name: node for name, node in before.items() if node != "n1"}.items() <= after.items()
         await world.until(lambda: len(world.holders()) == 6)
-        await world.until(lambda: world.settled(*POLICIES) and phase(world, "n1") == "HeartbeatTimeout")
+        await world.until(lambda: world.all_placed(*POLICIES) and phase(world, "n1") == "HeartbeatTimeout")
         # It comes back, and takes nothing.
         world.agents["n1"] = Agent(world, "n1")
         await world.until(lambda: phase(world, "n1") == "Ready")
@@ -132,7 +132,7 @@ def test_without_a_node_the_addresses_stay_with_their_policies() -> None:
         assert {name: world.policy(name).status.eip for name in POLICIES} == before
         assert "NoNode" in world.recorder.reasons
         world.add_node("n2")
-        await world.until(lambda: world.settled(*POLICIES))
+        await world.until(lambda: world.all_placed(*POLICIES))
         assert {name: world.policy(name).status.eip for name in POLICIES} == before
         assert set(world.listed().values()) == {"n2"}
 

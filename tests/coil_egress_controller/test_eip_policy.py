@@ -30,7 +30,7 @@ def test_a_policy_learns_its_gateway_address_and_node() -> None:
         await build(world)
         world.add_policy("a", egressIP={"ipv4": "203.0.113.5"})
         world.add_policy("b", egressIP={"useNodeIP": True})
-        await world.until(lambda: world.settled("a", "b"))
+        await world.until(lambda: world.all_placed("a", "b"))
         a, b = world.policy("a").status, world.policy("b").status
         assert (a.egress_gateway_name, a.eip.ipv4, ready(world, "a").status) == ("eg", "203.0.113.5", "True")
         assert (b.egress_gateway_name, b.eip.ipv4) == ("eg", "")
@@ -56,7 +56,7 @@ def test_a_refusal_is_a_condition_and_an_event_once() -> None:
             "eg",
             spec=world.document(EGRESS_GATEWAYS, "eg")["spec"] | {"ranges": {"ipv4": ["198.51.100.0/24"]}},
         )
-        await world.until(lambda: world.settled("a"))
+        await world.until(lambda: world.all_placed("a"))
 
     play(script)
 
@@ -69,10 +69,10 @@ def test_a_policy_without_a_gateway_waits_for_one() -> None:
         await world.until(lambda: ready(world, "a").reason == "GatewayNotFound")
         await world.until(lambda: ready(world, "b").reason == "NoDefaultGateway")
         world.change(NAMESPACES, "shop", labels={"egressgateway.spidernet.io/default": "eg"})
-        await world.until(lambda: world.settled("b"))
+        await world.until(lambda: world.all_placed("b"))
         assert world.policy("b").status.egress_gateway_name == "eg"
         world.add_gateway("later", ipv4=("203.0.113.20",))
-        await world.until(lambda: world.settled("a"))
+        await world.until(lambda: world.all_placed("a"))
 
     play(script)
 
@@ -83,7 +83,7 @@ def test_a_gateway_that_stops_allowing_a_namespace_takes_its_addresses_back() ->
         world.add_policy("a")
         await world.until(lambda: ready(world, "a").reason == "GatewayNotAllowed")
         world.change(NAMESPACES, "shop", labels={"tier": "gold"})
-        await world.until(lambda: world.settled("a") and bool(world.holders()))
+        await world.until(lambda: world.all_placed("a") and bool(world.holders()))
         world.change(NAMESPACES, "shop", labels={})
         await world.until(lambda: ready(world, "a").reason == "GatewayNotAllowed")
         await world.until(lambda: not world.listed() and not world.holders())
@@ -108,7 +108,7 @@ def test_an_address_is_reclaimed_with_its_last_policy() -> None:
         await build(world)
         for name in ("a", "b"):
             world.add_policy(name, egressIP={"ipv4": "203.0.113.5"})
-        await world.until(lambda: world.settled("a", "b") and bool(world.holders()))
+        await world.until(lambda: world.all_placed("a", "b") and bool(world.holders()))
         world.api.remove(EGRESS_GATEWAY_POLICIES, "a", "shop")
         await world.until(lambda: set(world.listed()) == {"b"})
         assert world.holders()
@@ -127,7 +127,7 @@ def test_a_burst_of_policies_is_a_few_writes_of_the_gateway() -> None:
         names = [f"p{number}" for number in range(100)]
         for name in names:
             world.add_policy(name)
-        await world.until(lambda: world.settled(*names), within=60)
+        await world.until(lambda: world.all_placed(*names), within=60)
         assert world.writes("egressgateways") - before <= 3
         assert world.writes("egressgatewaypolicies") <= 110
 
@@ -138,7 +138,7 @@ def test_a_gateway_that_cannot_be_read_stays_as_it_was_and_people_are_told() -> 
     async def script(world: World) -> None:
         await build(world)
         world.add_policy("a")
-        await world.until(lambda: world.settled("a"))
+        await world.until(lambda: world.all_placed("a"))
         spec = world.document(EGRESS_GATEWAYS, "eg")["spec"]
         world.change(EGRESS_GATEWAYS, "eg", spec=spec | {"ranges": {"ipv4": ["nonsense"]}})
         await world.until(lambda: "GatewayInvalid" in world.recorder.reasons)
@@ -151,7 +151,7 @@ def test_a_status_that_somebody_has_edited_is_mended() -> None:
     async def script(world: World) -> None:
         await build(world)
         world.add_policy("a")
-        await world.until(lambda: world.settled("a"))
+        await world.until(lambda: world.all_placed("a"))
         node = world.policy("a").status.node
         world.change(EGRESS_GATEWAY_POLICIES, "a", "shop", status={"node": "nowhere"})
         await world.until(lambda: world.policy("a").status.node == node)

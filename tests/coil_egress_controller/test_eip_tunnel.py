@@ -84,7 +84,7 @@ def test_marks_survive_a_new_leader_and_are_never_shared() -> None:
     play(script)
 
 
-def test_a_new_leader_does_not_allocate_by_a_picture_of_before() -> None:
+def test_a_new_leader_does_not_allocate_from_a_stale_cache() -> None:
     async def script(world: World) -> None:
         world.lead()
         world.add_node("n1", agent=False)

@@ -190,7 +190,7 @@ async def test_a_bad_old_pool_can_be_labelled_let_go_and_deleted(world: World, o
     assert world.client.calls == [], "not even a look at other pools is needed, which might fail"
 
 
-async def test_a_bad_old_pool_may_grow_and_only_what_is_new_is_judged(world: World) -> None:
+async def test_a_bad_old_pool_may_grow_and_only_what_is_new_is_validated(world: World) -> None:
     world.store(pool({"ipv4": "10.9.0.0/16"}, name="other"))
     old = pool({"ipv4": "10.9.1.0/24"}, {"ipv4": "10.0.0.1/24"})
     grown = pool({"ipv4": "10.9.1.0/24"}, {"ipv4": "10.0.0.1/24"}, {"ipv4": "10.7.0.0/24"})

@@ -266,7 +266,7 @@ class EgressNode:
 
     # --- pods and their sandboxes
 
-    def site(
+    def attachment(
         self, container: str, name: str = "", *, uid: str | None = None, ips: tuple[str, ...] = ("10.1.0.7",)
     ) -> Attachment:
         """The attachment of a container that exists in the kernel; its pod has the same name unless told otherwise."""
@@ -282,18 +282,18 @@ class EgressNode:
             netns=NetnsPath(path),
         )
 
-    async def add(self, site: Attachment, *, deadline: float = math.inf) -> None:
-        await self.executor.run(site.key, lambda: self.clients.connect(site, deadline=deadline))
+    async def add(self, attachment: Attachment, *, deadline: float = math.inf) -> None:
+        await self.executor.run(attachment.key, lambda: self.clients.connect(attachment, deadline=deadline))
 
-    async def delete(self, site: Attachment) -> None:
+    async def delete(self, attachment: Attachment) -> None:
         async def work() -> None:
-            self.clients.forget(site.key)
-            assert site.alias is not None
-            path = self.kernel.veths.pop(site.alias, None)
+            self.clients.forget(attachment.key)
+            assert attachment.alias is not None
+            path = self.kernel.veths.pop(attachment.alias, None)
             if path is not None:
                 self.kernel.specs.pop(path, None)
 
-        await self.executor.run(site.key, work)
+        await self.executor.run(attachment.key, work)
 
     def world(self, *destinations: str) -> None:
         """An Egress "world" with its Service, known to the caches."""
@@ -321,14 +321,14 @@ class EgressNode:
         self.kernel.syncs.clear()
         return names
 
-    def wanted(self, site: Attachment) -> ClientSpec | None:
+    def wanted(self, attachment: Attachment) -> ClientSpec | None:
         """What follows from the caches, by the pure resolution."""
-        assert site.pod is not None
-        found = self.pods.get(f"apps/{site.pod.name}")
-        if found is None or found.metadata.uid != site.pod.uid:
+        assert attachment.pod is not None
+        found = self.pods.get(f"apps/{attachment.pod.name}")
+        if found is None or found.metadata.uid != attachment.pod.uid:
             return None
         view = self.clients._egresses.view
-        return resolve_client(found.metadata.annotations, site.addresses, view, OPTIONS).spec
+        return resolve_client(found.metadata.annotations, attachment.addresses, view, OPTIONS).spec
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)

@@ -23,7 +23,7 @@ class ListedSource:
         self.wiring = wiring
         self._tag = tag
         self._size = size
-        self._books: dict[AttachmentKey, tuple[IPAddress, ...]] = {}
+        self._allocated: dict[AttachmentKey, tuple[IPAddress, ...]] = {}
 
     def owns(self, alias: PodAlias) -> bool:
         return alias.tag == self._tag
@@ -35,32 +35,32 @@ class ListedSource:
         return any(address in pair for pair in self._pairs())
 
     async def recover(self, found: Sequence[Attachment]) -> None:
-        self._books = {attachment.key: attachment.addresses for attachment in found}
+        self._allocated = {attachment.key: attachment.addresses for attachment in found}
 
     def pod_of(self, key: AttachmentKey) -> PodName | None:
         return None
 
     def holding(self, key: AttachmentKey) -> tuple[IPAddress, ...]:
-        return self._books.get(key, ())
+        return self._allocated.get(key, ())
 
     async def acquire(self, key: AttachmentKey, request: AddRequest, *, timeout: float) -> Attachment:
-        if key not in self._books:
-            taken = {address for addresses in self._books.values() for address in addresses}
+        if key not in self._allocated:
+            taken = {address for addresses in self._allocated.values() for address in addresses}
             free = [pair for pair in self._pairs() if not taken & {*pair}]
             if not free:
                 raise AddressUnavailableError(f"{self._size} pods have all addresses")
-            self._books[key] = free[0]
+            self._allocated[key] = free[0]
         alias = PodAlias(self._tag, key.container_id, key.ifname)
-        return Attachment.of(request, key=key, addresses=self._books[key], alias=alias)
+        return Attachment.of(request, key=key, addresses=self._allocated[key], alias=alias)
 
     def revoke(self, key: AttachmentKey) -> None:
-        self._books.pop(key, None)
+        self._allocated.pop(key, None)
 
     def release(self, key: AttachmentKey) -> None:
-        self._books.pop(key, None)
+        self._allocated.pop(key, None)
 
     def held(self) -> frozenset[AttachmentKey]:
-        return frozenset(self._books)
+        return frozenset(self._allocated)
 
     async def collect(self) -> None:
         pass

@@ -278,7 +278,7 @@ class Coild:
 
     @property
     def traces(self) -> list[str]:
-        """What is left of pods: veths, and attachments in the books."""
+        """What is left of pods: veths, and attachments in the source."""
         return [*self.world.kernel.veths, *(str(held) for held in self.source.held())]
 
     async def delete(self, container: str) -> None:
@@ -286,13 +286,13 @@ class Coild:
 
 
 async def end(tasks: Any) -> None:
-    doomed = list(tasks)
-    for task in doomed:
+    ending = list(tasks)
+    for task in ending:
         task.cancel()
-    await asyncio.gather(*doomed, return_exceptions=True)
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
-async def settle(seconds: float = 0.0) -> None:
+async def advance(seconds: float = 0.0) -> None:
     """Let virtual time pass, and everything happen that is due."""
     await pass_turns()
     if seconds:

@@ -48,7 +48,7 @@ class History:
         node.services.put(service("own", "10.96.0.7"))
         node.pods.put(pod("settled", names={"net": "own"}))
         for name in (BYSTANDER, "settled"):
-            await node.add(node.site(name))
+            await node.add(node.attachment(name))
         await node.follow()
         assert node.take_syncs() == ["settled"]
         restarted = False
@@ -61,7 +61,7 @@ class History:
         assert restarted or not touched & {BYSTANDER, "settled"}
         self.check()
         # Nothing more to do: what is looked at again is left alone.
-        for key in [self.node.site(name).key for name in self.attached]:
+        for key in [self.node.attachment(name).key for name in self.attached]:
             await self.node.clients.refresh(key)
         assert self.node.take_syncs() == []
         await self.node.close()
@@ -88,31 +88,31 @@ class History:
                 await self.add(name)
             case "del":
                 self.attached.discard(name)
-                await node.delete(self.site(name))
+                await node.delete(self.attachment(name))
             case "restart":
                 await self.restart()
             case "wait":
                 await asyncio.sleep(value)
 
     async def add(self, name: str) -> None:
-        site = self.site(name)
+        attachment = self.attachment(name)
         self.attached.add(name)
         try:
-            await self.node.add(site)
+            await self.node.add(attachment)
         except Exception:
             self.attached.discard(name)
-            await self.node.delete(site)
+            await self.node.delete(attachment)
 
     async def restart(self) -> None:
         await self.node.close()
         await self.node.executor.wait_idle()
         self.node = EgressNode(self.node)
-        self.node.clients.adopt([self.site(name) for name in (*sorted(self.attached), BYSTANDER, "settled")])
+        self.node.clients.adopt([self.attachment(name) for name in (*sorted(self.attached), BYSTANDER, "settled")])
         await self.node.follow()
         await pass_turns()
 
-    def site(self, name: str) -> Any:
-        return self.node.site(name, ips=(self.address(name),))
+    def attachment(self, name: str) -> Any:
+        return self.node.attachment(name, ips=(self.address(name),))
 
     def address(self, name: str) -> str:
         return f"10.1.0.{name[-1]}" if name in CONTAINERS else "10.1.0.7"
@@ -120,7 +120,7 @@ class History:
     def check(self) -> None:
         node = self.node
         for name in self.attached:
-            wanted = node.wanted(self.site(name))
+            wanted = node.wanted(self.attachment(name))
             if wanted is not None:
                 held = node.kernel.specs.get(Path("/run/netns") / name)
                 assert (held.gateways if held else ()) == wanted.gateways

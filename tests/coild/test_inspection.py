@@ -1,4 +1,4 @@
-"""The node as a document: the books of the ledger, the names of the journal."""
+"""The node as a document: the addresses of the ledger, the names of the journal."""
 
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network, IPv6Network

@@ -1,6 +1,6 @@
-"""Books and journal through crashes at every step, with journals cut, damaged and lost.
+"""Ledger and journal through crashes at every step, with journals cut, damaged and lost.
 
-The kernel's word is a dictionary here. What must hold: the books are the kernel's after each start; no address is in
+The kernel's word is a dictionary here. What must hold: the ledger is the kernel's after each start; no address is in
 two hands, none is lost for good; and as long as nobody tampered with journal or clock, none is given within its rest.
 """
 
@@ -26,7 +26,7 @@ class Step(Enum):
     """How far an ADD or a DEL comes before the process dies."""
 
     BOOKED = "booked"
-    """In the books, and nowhere else."""
+    """In the ledger, and nowhere else."""
     NOTED = "noted"
     """In the journal, too, and not in the kernel: an ADD comes that far, a DEL has left the kernel before."""
     DONE = "done"
@@ -126,7 +126,7 @@ class Life(RuleBasedStateMachine):
         self.node.resume()
 
     @invariant()
-    def the_books_are_the_kernel_s(self) -> None:
+    def the_ledger_equals_the_kernel(self) -> None:
         out = {allocation.key: allocation.ipv4 for allocation in self.node.ledger.allocations()}
         assert out == self.kernel
         assert len(set(out.values())) == len(out)

@@ -24,7 +24,7 @@ from coild.addresses.block_requester import ANSWER_TIMEOUT
 from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.block_granter import pool
 from tests.coild.memory_network import Step
-from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, end, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, advance, end
 from tests.coild.virtual_loop import VirtualLoop, pass_turns
 
 SMALL = pool("default", SubnetSet(ipv4="10.1.0.0/29", ipv6="fd01::/125"))
@@ -123,7 +123,7 @@ class NodeLife(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.001, 0.01, 0.1, 1.0, 7.0, 30.0]))
     def time_passes(self, seconds: float) -> None:
-        self.run(settle(seconds))
+        self.run(advance(seconds))
 
     @rule(down=st.booleans())
     def api_server(self, down: bool) -> None:
@@ -196,16 +196,16 @@ class NodeLife(RuleBasedStateMachine):
         self.world.granter.wake()
         self.coild.gate.fault = lambda call, moment: None
         # Operations on one attachment take turns: in the worst case all of them are on one, and all wait for a block.
-        await settle((ACQUIRE_TIMEOUT + 5) * (len(self.calls) + 1))
+        await advance((ACQUIRE_TIMEOUT + 5) * (len(self.calls) + 1))
         assert all(call.done() for call in self.calls), "every operation ends in bounded time"
         await asyncio.gather(*self.calls, return_exceptions=True)
         for number in range(10):
             await self.coild.delete(f"c{number}")
             # What was killed before it had a name goes with its namespace.
             self.world.kernel.remove_namespace(self.coild.request(f"c{number}").netns)
-        await settle(ANSWER_TIMEOUT + 60)
+        await advance(ANSWER_TIMEOUT + 60)
         await self.coild.pods.collect()
-        await settle(120)
+        await advance(120)
         assert self.world.kernel.twice == []
         assert self.coild.traces == []
         assert (self.world.blocks, self.world.requests, self.world.exported) == ([], [], set())

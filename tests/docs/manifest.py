@@ -16,7 +16,7 @@ from coil.crd.pool_validation import validate_pool
 from coil.crd.schema import definitions
 from coil.crd.validation import FieldError
 from integration.pod_template_schema import pod_template_schema
-from tests.coil.crd.cel import judge
+from tests.coil.crd.cel import evaluate_rules
 from tests.coil.crd.structural import faults
 
 Document = dict[str, Any]
@@ -68,7 +68,7 @@ def _own(document: Document) -> Iterator[str]:
         return  # what cannot be read cannot be judged
     if document["kind"] != "Egress":  # whose pod template has keywords that the stand-in does not know
         yield from faults(schema, document)
-    yield from (f"{refusal.path}: {refusal.message}" for refusal in judge(schema, document))
+    yield from (f"{refusal.path}: {refusal.message}" for refusal in evaluate_rules(schema, document))
     yield from (f"{error.path}: {error.message}" for error in _VALIDATIONS[document["kind"]](document))
 
 

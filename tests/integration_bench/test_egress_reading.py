@@ -10,19 +10,19 @@ from integration.bench.egress_reading import (
     CROWD_FIGURES,
     FIGURES,
     IDLE,
+    PATH_FIGURES,
     READY,
     RSS,
     RTT,
     THROUGHPUT,
-    WAY_FIGURES,
     take_readings,
 )
-from integration.bench.egress_result import Adds, Crowd, Fill, Joins, Result, Ways, WaySamples, decode, encode
+from integration.bench.egress_result import Adds, Crowd, Fill, Joins, PathSamples, Result, TrafficPaths, decode, encode
 
-WAYS = Ways(
-    tunnel=WaySamples(upload_gbits=(3.0, 1.0, 2.0), download_gbits=(1.0,), rtt_ms=(0.5, 0.6, 0.7)),
-    plain=WaySamples(upload_gbits=(4.0, 5.0, 3.0), download_gbits=(2.0,), rtt_ms=(0.3, 0.4, 0.5)),
-    direct=WaySamples(upload_gbits=(8.0,), download_gbits=(8.0,), rtt_ms=(0.2,)),
+PATHS = TrafficPaths(
+    tunnel=PathSamples(upload_gbits=(3.0, 1.0, 2.0), download_gbits=(1.0,), rtt_ms=(0.5, 0.6, 0.7)),
+    plain=PathSamples(upload_gbits=(4.0, 5.0, 3.0), download_gbits=(2.0,), rtt_ms=(0.3, 0.4, 0.5)),
+    direct=PathSamples(upload_gbits=(8.0,), download_gbits=(8.0,), rtt_ms=(0.2,)),
     megabytes=16,
     datagrams=300,
 )
@@ -43,7 +43,7 @@ CROWD = Crowd(
     routes=1000,
 )
 ADDS = Adds(client_ms=(30.0, 10.0, 20.0), plain_ms=(4.0, 6.0, 5.0), count=16)
-RESULT = Result(place="Linux here", ways=WAYS, crowd=CROWD, adds=ADDS)
+RESULT = Result(place="Linux here", paths=PATHS, crowd=CROWD, adds=ADDS)
 
 
 def test_a_result_survives_its_file() -> None:
@@ -81,12 +81,12 @@ def test_the_price_of_an_egress_is_the_ratio() -> None:
 @pytest.mark.parametrize(
     ("result", "figures"),
     [
-        (msgspec.structs.replace(RESULT, crowd=None), (*WAY_FIGURES, *ADD_FIGURES)),
-        (msgspec.structs.replace(RESULT, ways=None), (*CROWD_FIGURES, *ADD_FIGURES)),
-        (msgspec.structs.replace(RESULT, adds=None), (*WAY_FIGURES, *CROWD_FIGURES)),
+        (msgspec.structs.replace(RESULT, crowd=None), (*PATH_FIGURES, *ADD_FIGURES)),
+        (msgspec.structs.replace(RESULT, paths=None), (*CROWD_FIGURES, *ADD_FIGURES)),
+        (msgspec.structs.replace(RESULT, adds=None), (*PATH_FIGURES, *CROWD_FIGURES)),
         (Result(place="nowhere"), ()),
     ],
-    ids=["without crowd", "without ways", "without ADDs", "nothing"],
+    ids=["without crowd", "without paths", "without ADDs", "nothing"],
 )
 def test_what_was_not_measured_is_not_told(result: Result, figures: tuple[object, ...]) -> None:
     assert tuple(reading.figure for reading in take_readings(result)) == figures

@@ -24,8 +24,8 @@ NAMES = SETS[Family.IPV4]
 
 
 @pytest.mark.parametrize("policies", [1, 3])
-def test_the_book_has_what_concerns_the_node(policies: int) -> None:
-    elements = Crowd(policies=policies).book().elements()
+def test_the_index_has_what_concerns_the_node(policies: int) -> None:
+    elements = Crowd(policies=policies).index().elements()
     # All pods of its own policies, and one pod of each of the other gateway's.
     assert len(elements[NAMES.classes]) == policies * (PODS + 1)
     marks = elements[WAYS]
@@ -38,7 +38,7 @@ def test_the_book_has_what_concerns_the_node(policies: int) -> None:
 def test_the_sets_have_the_same_pods(policies: int) -> None:
     crowd = Crowd(policies=policies)
     entries = re.findall(r"^add \S+-src (\S+)$", eip_rule_text.full_sets(crowd), re.MULTILINE)
-    assert set(entries) == set(crowd.book().elements()[NAMES.classes])
+    assert set(entries) == set(crowd.index().elements()[NAMES.classes])
     assert len(entries) == len(set(entries))
 
 

@@ -22,64 +22,64 @@ def ends() -> Iterator[Ends]:
 def test_all_of_it_arrives_as_it_was_sent(ends: Ends, upload: int, download: int) -> None:
     with Exchange(*ends, upload=upload, download=download, seconds=0.05) as transfer:
         transfer.finish(PATIENCE)
-    assert [way.arrived for way in transfer.directions] == [upload, download]
-    assert all(way.complete for way in transfer.directions)
+    assert [direction.arrived for direction in transfer.directions] == [upload, download]
+    assert all(direction.complete for direction in transfer.directions)
 
 
 def test_no_more_is_sent_than_is_due(ends: Ends) -> None:
-    way = Direction(*ends, size=1000, seconds=10.0)
-    way.send(0.0)
-    assert way.sent == 0
-    way.send(2.5)
-    assert way.sent == 250
-    way.send(1000.0)
-    assert way.sent == 1000
-    way.receive()
-    assert way.complete
+    direction = Direction(*ends, size=1000, seconds=10.0)
+    direction.send(0.0)
+    assert direction.sent == 0
+    direction.send(2.5)
+    assert direction.sent == 250
+    direction.send(1000.0)
+    assert direction.sent == 1000
+    direction.receive()
+    assert direction.complete
 
 
 def test_what_does_not_fit_is_sent_later(ends: Ends) -> None:
     pod, server = ends
     for end in ends:
         end.setblocking(False)
-    way = Direction(pod, server, size=8 << 20, seconds=1.0)
-    way.send(1.0)
-    assert 0 < way.sent < way.size
-    while not way.complete:
-        way.receive()
-        way.send(1.0)
-    assert len(way.digest) == 64
+    direction = Direction(pod, server, size=8 << 20, seconds=1.0)
+    direction.send(1.0)
+    assert 0 < direction.sent < direction.size
+    while not direction.complete:
+        direction.receive()
+        direction.send(1.0)
+    assert len(direction.digest) == 64
 
 
 def test_a_byte_that_is_another_one_is_found(ends: Ends) -> None:
     pod, server = ends
-    way = Direction(pod, server, size=10, seconds=1.0)
+    direction = Direction(pod, server, size=10, seconds=1.0)
     pod.send(b"x" * 10)
-    way.receive()
-    way.sent = way.size
+    direction.receive()
+    direction.sent = direction.size
     with pytest.raises(DemoError, match="not the same"):
-        assert way.digest
+        assert direction.digest
 
 
 def test_the_longest_gap_is_between_two_arrivals(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter((10.0, 10.5, 13.0, 13.1))
     monkeypatch.setattr(exchange, "time", _Clock(lambda: next(moments)))
-    way = Direction(*ends, size=4, seconds=1.0)
-    assert way.longest_gap() == 0.0
+    direction = Direction(*ends, size=4, seconds=1.0)
+    assert direction.longest_gap() == 0.0
     for _ in range(4):
         ends[0].send(b"x")
-        way.receive()
-    assert way.longest_gap() == 2.5
+        direction.receive()
+    assert direction.longest_gap() == 2.5
 
 
 def test_a_connection_that_ends_early_is_told_with_its_progress(ends: Ends) -> None:
     pod, server = ends
-    way = Direction(pod, server, size=10, seconds=1.0)
+    direction = Direction(pod, server, size=10, seconds=1.0)
     pod.send(b"1234")
     pod.close()
-    way.receive()
+    direction.receive()
     with pytest.raises(DemoError, match="ended after 4 of 10 bytes"):
-        way.receive()
+        direction.receive()
 
 
 def test_a_transfer_that_does_not_end_in_time_is_told_with_its_progress(ends: Ends) -> None:

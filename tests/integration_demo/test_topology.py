@@ -28,12 +28,12 @@ def draw(sizes: Sizes) -> tuple[ET.Element, list[BlockRow], list[PodRow]]:
                 PodRow("web", f"pod-{number}", node.name, f"10.9.0.{number}", "", block.name, pool)
                 for _, number in zip(range(pod_count), numbers, strict=False)
             ]
-    picture = render_topology(nodes=nodes, blocks=blocks, pods=pods, pools=POOLS)
-    return parse(picture), blocks, pods
+    svg = render_topology(nodes=nodes, blocks=blocks, pods=pods, pools=POOLS)
+    return parse(svg), blocks, pods
 
 
-def parse(picture: str) -> ET.Element:
-    return ET.fromstring(picture)  # noqa: S314 (our own output)
+def parse(svg: str) -> ET.Element:
+    return ET.fromstring(svg)  # noqa: S314 (our own output)
 
 
 def texts(root: ET.Element) -> list[str]:

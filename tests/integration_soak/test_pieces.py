@@ -10,9 +10,9 @@ from integration.cluster.control_plane import ControlPlane
 from integration.soak.footprint import Footprint
 from integration.soak.history import History, Violation
 from integration.soak.observation import Kernel, Objects, Veth
+from integration.soak.pool_setup import ROVING, PoolSetup, pool_of
 from integration.soak.sampler import Sampler
 from integration.soak.station import AbortedError, Gate, Outage
-from integration.soak.supply import ROVING, Supply, pool_of
 from integration.soak.tally import Operation, Outcome, Tally
 from tests.integration_soak.scene import BLOCK, KERNEL, OBJECTS
 
@@ -46,10 +46,10 @@ class SilentPlane(ControlPlane):
 
 
 def test_a_namespace_that_was_led_to_the_dry_pool_is_not_to_be_served() -> None:
-    supply, rng = Supply(SilentPlane()), Random(1)
+    pool_setup, rng = PoolSetup(SilentPlane()), Random(1)
     for _ in range(20):
-        pool = supply.switch(rng)
-        assert ("sixes" in supply.served(), ROVING in supply.served()) == (False, pool != "six")
+        pool = pool_setup.switch(rng)
+        assert ("sixes" in pool_setup.served(), ROVING in pool_setup.served()) == (False, pool != "six")
 
 
 def test_an_outage_excuses_what_ran_in_it() -> None:

@@ -2,7 +2,7 @@
 
 A range of a set with a key of one type is two elements, where it begins and what is behind it; the last may lack the
 second. With a key of several types it is one, with two keys, of which each part has room for whole words of 32 bits;
-and the library turns numbers in the machine's order round there, in elements as in rules (test_kept_tables).
+and the library turns numbers in the machine's order round there, in elements as in rules (test_table_reconciler).
 """
 
 import socket

@@ -59,7 +59,7 @@ def foreign_error(error: grpc.RpcError) -> tuple[grpc.StatusCode, Any]:
     return error.code(), detail if any(packed.Unpack(detail) for packed in status.details) else None
 
 
-async def settled(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     """Let the event loop turn until `condition` holds, 10 s at most."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event

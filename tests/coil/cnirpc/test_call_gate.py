@@ -13,7 +13,7 @@ from coil.cnirpc.call_gate import CallGate, CallLimits, CallMetrics
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs, CniStub
 from coil.cnirpc.server import serve_cni
-from tests.coil.cnirpc.scripted_service import ScriptedService, settled
+from tests.coil.cnirpc.scripted_service import ScriptedService, until
 
 
 class Crowd:
@@ -44,7 +44,7 @@ async def test_so_many_run_so_many_wait_and_the_rest_is_refused() -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(5):
             group.create_task(gate.run(crowd.call))
-        await settled(lambda: crowd.running == 2)
+        await until(lambda: crowd.running == 2)
         assert await refused(gate.run(crowd.call)) is CniErrorCode.TRY_AGAIN_LATER
         crowd.leave.set()
     assert (crowd.running, crowd.most) == (0, 2)
@@ -54,7 +54,7 @@ async def test_so_many_run_so_many_wait_and_the_rest_is_refused() -> None:
 async def test_closed_it_refuses_and_lets_those_inside_finish() -> None:
     gate, crowd = CallGate(CallLimits()), Crowd()
     task = asyncio.create_task(gate.run(crowd.call))
-    await settled(lambda: crowd.running == 1)
+    await until(lambda: crowd.running == 1)
     gate.close()
     assert gate.closed
     assert await refused(gate.run(crowd.call)) is CniErrorCode.TRY_AGAIN_LATER
@@ -82,7 +82,7 @@ async def test_a_cancelled_call_leaves_its_place() -> None:
     gate, crowd = CallGate(CallLimits(running=1, queued=1)), Crowd()
     running = asyncio.create_task(gate.run(crowd.call))
     waiting = asyncio.create_task(gate.run(crowd.call))
-    await settled(lambda: crowd.running == 1)
+    await until(lambda: crowd.running == 1)
     for task in (waiting, running):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -95,7 +95,7 @@ async def test_a_cancelled_call_leaves_its_place() -> None:
 async def test_calls_can_be_ended_before_their_time() -> None:
     gate, crowd = CallGate(CallLimits(running=1)), Crowd()
     calls = [asyncio.create_task(gate.run(crowd.call)) for _ in range(3)]
-    await settled(lambda: crowd.running == 1)
+    await until(lambda: crowd.running == 1)
     gate.close()
     gate.expire()
     for call in calls:
@@ -215,7 +215,7 @@ async def test_a_caller_that_goes_is_a_cancellation(scene: Scene) -> None:
             await scene.service.entered.wait()
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
-        await settled(lambda: scene.count("DEL", "cancelled") == 1)
+        await until(lambda: scene.count("DEL", "cancelled") == 1)
     assert scene.in_flight == 0
 
 

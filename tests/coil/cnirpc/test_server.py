@@ -22,7 +22,7 @@ from coil.cnirpc.error import CniError, CniErrorCode, CniStatusCodec, cni_error
 from coil.cnirpc.listener import ListenError
 from coil.cnirpc.messages import CniArgs, CniStub
 from coil.cnirpc.server import serve_cni
-from tests.coil.cnirpc.scripted_service import ScriptedService, can_connect, foreign_call, foreign_error, settled
+from tests.coil.cnirpc.scripted_service import ScriptedService, can_connect, foreign_call, foreign_error, until
 from tests.coil_cni.edges import ENVIRON, NETCONF, run_plugin
 
 
@@ -262,7 +262,7 @@ async def test_the_end_waits_for_the_calls_at_work(path: Path, by_cancellation: 
             await stop.wait()
 
     serving = asyncio.create_task(serve())
-    await settled(path.exists)
+    await until(path.exists)
     async with Channel(path=str(path), status_details_codec=CniStatusCodec()) as channel:
         call = asyncio.create_task(CniStub(channel).del_(CniArgs()))
         await service.entered.wait()
@@ -270,7 +270,7 @@ async def test_the_end_waits_for_the_calls_at_work(path: Path, by_cancellation: 
             serving.cancel()
         else:
             stop.set()
-        await settled(lambda: not path.exists())
+        await until(lambda: not path.exists())
         assert not can_connect(path)
         with pytest.raises(GRPCError) as raised:  # on the connection that lives on
             await CniStub(channel).check(CniArgs())

@@ -15,7 +15,7 @@ from h2.events import ConnectionTerminated, StreamEnded
 from coil.cnirpc.call_gate import CallLimits
 from coil.cnirpc.messages import CniArgs
 from coil.cnirpc.server import serve_cni
-from tests.coil.cnirpc.scripted_service import ScriptedService, foreign_call, scripted, settled
+from tests.coil.cnirpc.scripted_service import ScriptedService, foreign_call, scripted, until
 
 HEADERS = [
     *((":method", "POST"), (":scheme", "http"), (":path", "/pkg.cnirpc.CNI/Del"), (":authority", "localhost")),
@@ -77,7 +77,7 @@ async def test_a_storm_of_resets_leaves_nothing(path: Path) -> None:
                 client.http2.send_data(stream, b"\x00\x00\x00\x00\x00", end_stream=stream % 4 == 1)
                 client.http2.reset_stream(stream, ErrorCodes.CANCEL)
             await client.send()
-        await settled(lambda: len(asyncio.all_tasks()) <= tasks)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks)
         assert await asyncio.to_thread(foreign_call, path, "Add", container_id="a") == b"\x0a\x01a"
 
 

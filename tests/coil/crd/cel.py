@@ -26,12 +26,12 @@ class Refusal:
     message: str
 
 
-def judge(schema: Document, new: Any, old: Any = _ABSENT) -> list[Refusal]:
+def evaluate_rules(schema: Document, new: Any, old: Any = _ABSENT) -> list[Refusal]:
     """What the rules of `schema` refuse of `new`, after `old` if there was one."""
-    return list(_judge(schema, _filled(schema, new), _filled(schema, old), ""))
+    return list(_evaluate(schema, _filled(schema, new), _filled(schema, old), ""))
 
 
-def _judge(schema: Document, new: Any, old: Any, path: str) -> Iterator[Refusal]:
+def _evaluate(schema: Document, new: Any, old: Any, path: str) -> Iterator[Refusal]:
     for rule in schema.get("x-kubernetes-validations", ()):
         transition = "oldSelf" in rule["rule"]
         if transition and old is _ABSENT:
@@ -47,14 +47,14 @@ def _judge(schema: Document, new: Any, old: Any, path: str) -> Iterator[Refusal]
         for name, child in schema.get("properties", {}).items():
             if name in new:
                 before = old.get(name, _ABSENT) if isinstance(old, dict) else _ABSENT
-                yield from _judge(child, new[name], before, f"{path}.{name}".lstrip("."))
+                yield from _evaluate(child, new[name], before, f"{path}.{name}".lstrip("."))
     if isinstance(new, list):
         for position, item in enumerate(new):
-            yield from _judge(schema["items"], item, _ABSENT, f"{path}[{position}]")
+            yield from _evaluate(schema["items"], item, _ABSENT, f"{path}[{position}]")
 
 
 def _filled(schema: Document, value: Any) -> Any:
-    """With the defaults, as the API server fills them in before it judges."""
+    """With the defaults, as the API server fills them in before it validates."""
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         defaults = {name: child["default"] for name, child in properties.items() if "default" in child}

@@ -104,7 +104,7 @@ def test_the_name_must_do_for_a_service(name: str) -> None:
     assert "as the name of a Service" in faults(name=name)["metadata.name"]
 
 
-def test_a_name_that_is_yet_to_be_made_up_is_not_judged() -> None:
+def test_a_name_that_is_yet_to_be_made_up_is_not_validated() -> None:
     assert faults(name="") == {}
 
 
@@ -118,7 +118,7 @@ def test_every_fault_is_told_at_once() -> None:
 
 
 @given(labels=st.dictionaries(st.text(max_size=80), st.text(max_size=80), max_size=3))
-def test_any_text_is_judged_and_what_is_let_in_is_plain(labels: dict[str, str]) -> None:
+def test_any_text_is_validated_and_what_is_let_in_is_plain(labels: dict[str, str]) -> None:
     found = faults(template={"metadata": {"labels": labels}})
     if not found:
         assert all(text.isascii() and " " not in text for item in labels.items() for text in item)

@@ -12,7 +12,7 @@ from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_gateway_policy_schema import egress_gateway_policy_definition
 from coil.crd.egress_gateway_schema import egress_gateway_definition
 from coil.crd.eip_validation import validate_gateway, validate_policy, validate_policy_update
-from tests.coil.crd.cel import Refusal, judge
+from tests.coil.crd.cel import Refusal, evaluate_rules
 from tests.coil.crd.eip_object import NODES, PODS, Document, gateway_document, policy_document
 
 GATEWAY: Document = egress_gateway_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -44,7 +44,7 @@ SELECTOR = "spec.nodeSelector.selector"
     ],
 )
 def test_a_gateway_is_refused(spec: dict[str, Any], by: list[tuple[str, str]]) -> None:
-    assert judge(GATEWAY, gateway_document(**spec)) == [Refusal(*each) for each in by]
+    assert evaluate_rules(GATEWAY, gateway_document(**spec)) == [Refusal(*each) for each in by]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_gateway_is_refused(spec: dict[str, Any], by: list[tuple[str, str]]) -
     ],
 )
 def test_a_policy_is_refused(spec: dict[str, Any], by: list[tuple[str, str]]) -> None:
-    assert judge(POLICY, policy_document(**spec)) == [Refusal(*each) for each in by]
+    assert evaluate_rules(POLICY, policy_document(**spec)) == [Refusal(*each) for each in by]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_policy_is_refused(spec: dict[str, Any], by: list[tuple[str, str]]) ->
 def test_what_stays(old: dict[str, Any], new: dict[str, Any], fields: list[str]) -> None:
     """Whether a field is written or left out makes no difference."""
     expected = [Refusal("spec", f"{field} {IMMUTABLE}") for field in fields]
-    assert judge(POLICY, policy_document(**new), policy_document(**old)) == expected
+    assert evaluate_rules(POLICY, policy_document(**new), policy_document(**old)) == expected
 
 
 TEXT4 = st.sampled_from(["", "10.6.0.1", "10.6.0.2", "nonsense"])
@@ -116,7 +116,7 @@ def refusing(pairs: list[Refusal], errors: list[Any]) -> None:
 @given(GATEWAYS)
 def test_no_valid_gateway_is_refused(spec: dict[str, Any]) -> None:
     document = gateway_document(**spec)
-    refusing(judge(GATEWAY, document), validate_gateway(msgspec.convert(document, EgressGateway)))
+    refusing(evaluate_rules(GATEWAY, document), validate_gateway(msgspec.convert(document, EgressGateway)))
 
 
 @settings(max_examples=100)
@@ -125,8 +125,8 @@ def test_no_valid_policy_is_refused(before: dict[str, Any], after: dict[str, Any
     old, new = policy_document(**before), policy_document(**after)
     old_policy, new_policy = msgspec.convert(old, EgressGatewayPolicy), msgspec.convert(new, EgressGatewayPolicy)
     errors = validate_policy(new_policy)
-    refusing(judge(POLICY, new), errors)
+    refusing(evaluate_rules(POLICY, new), errors)
     changed = validate_policy_update(old_policy, new_policy)
-    refused = judge(POLICY, new, old)
+    refused = evaluate_rules(POLICY, new, old)
     refusing(refused, errors + changed)
     assert bool(changed) == any(refusal.message.endswith(IMMUTABLE) for refusal in refused)

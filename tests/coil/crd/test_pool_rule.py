@@ -12,7 +12,7 @@ from coil.crd.address_pool import AddressPool
 from coil.crd.pool_rule import IPV4_CIDR_LENGTH, IPV6_CIDR_LENGTH, MAX_SUBNETS, SUBNETS_RULES
 from coil.crd.pool_validation import validate_pool, validate_pool_update
 from coil.crd.schema import address_pool_definition
-from tests.coil.crd.cel import Document, Refusal, judge
+from tests.coil.crd.cel import Document, Refusal, evaluate_rules
 
 (VERSION,) = address_pool_definition()["spec"]["versions"]
 SCHEMA: Document = VERSION["schema"]["openAPIV3Schema"]
@@ -49,7 +49,7 @@ COUNT = "a network must not hold more blocks than an index of 64 bits can number
     ],
 )
 def test_a_new_pool_is_refused(refused: Document, by: list[tuple[str, str]]) -> None:
-    assert sorted(judge(SCHEMA, refused), key=str) == sorted((Refusal(*each) for each in by), key=str)
+    assert sorted(evaluate_rules(SCHEMA, refused), key=str) == sorted((Refusal(*each) for each in by), key=str)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_new_pool_is_refused(refused: Document, by: list[tuple[str, str]]) -> 
     ],
 )
 def test_an_update_is_refused(new: Document, by: list[tuple[str, str]]) -> None:
-    assert judge(SCHEMA, new, pool(V4)) == [Refusal(*each) for each in by]
+    assert evaluate_rules(SCHEMA, new, pool(V4)) == [Refusal(*each) for each in by]
 
 
 def test_every_position_is_looked_at() -> None:
@@ -74,10 +74,10 @@ def test_every_position_is_looked_at() -> None:
     assert len(entries) == MAX_SUBNETS == SCHEMA["properties"]["spec"]["properties"]["subnets"]["maxItems"]
     (grow,) = (rule for rule in SUBNETS_RULES if rule["message"] == GROW)
     alone = {"x-kubernetes-validations": [grow], "items": {}}
-    assert judge(alone, entries, entries) == []
+    assert evaluate_rules(alone, entries, entries) == []
     for position in (0, 15, 16, MAX_SUBNETS - 1):
         changed = [*entries[:position], {"ipv4": "192.168.0.0/16"}, *entries[position + 1 :]]
-        assert judge(alone, changed, entries) == [Refusal("", GROW)]
+        assert evaluate_rules(alone, changed, entries) == [Refusal("", GROW)]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def refusing(pairs: list[Refusal], errors: list[Any], what: str) -> None:
 @given(SUBNETS, BITS)
 def test_nothing_valid_is_refused(subnets: list[dict[str, str]], bits: int) -> None:
     document = pool(*subnets, bits=bits)
-    refusing(judge(SCHEMA, document), validate_pool(read(document)), "creation")
+    refusing(evaluate_rules(SCHEMA, document), validate_pool(read(document)), "creation")
 
 
 @settings(max_examples=100)
@@ -164,7 +164,7 @@ def test_nothing_valid_is_refused(subnets: list[dict[str, str]], bits: int) -> N
 def test_no_valid_update_is_refused(change: tuple[Document, Document]) -> None:
     old, new = change
     errors = validate_pool_update(read(old), read(new))
-    refused = judge(SCHEMA, new, old)
+    refused = evaluate_rules(SCHEMA, new, old)
     refusing(refused, errors + validate_pool(read(new)), "update")
     # And what concerns the past is held here as well as there.
     assert bool(errors) == any(each.message in {GROW, "is immutable"} for each in refused)

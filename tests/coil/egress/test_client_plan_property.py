@@ -37,7 +37,7 @@ PROBES = [
 @given(client_specs(), st.sampled_from(PROBES))
 def test_a_packet_goes_where_the_specification_says(spec: ClientSpec, address: IPAddress) -> None:
     planned = plan_client(spec, UPLINK)
-    assert lookup(planned, address) == expected_way(spec, planned, address)
+    assert lookup(planned, address) == expected_path(spec, planned, address)
 
 
 @given(client_specs())
@@ -51,7 +51,7 @@ def test_whatever_is_planned_a_flow_based_link_shows_it(spec: ClientSpec) -> Non
     }
 
 
-def expected_way(spec: ClientSpec, planned: ClientPlan, address: IPAddress) -> str:
+def expected_path(spec: ClientSpec, planned: ClientPlan, address: IPAddress) -> str:
     """The specification, read naively: the most specific destination has a packet, but private networks only go to
     destinations inside them, and gateways are reached as if there were no tunnels. What no tunnel serves is
     unreachable, or left to the main table where the client fails open.
@@ -78,8 +78,8 @@ def expected_way(spec: ClientSpec, planned: ClientPlan, address: IPAddress) -> s
             best = network.prefixlen, NOWHERE
     for gateway in sorted(spec.gateways, key=lambda gateway: gateway.name.split("/")):
         remote = gateway.address(family)
-        way = tunnel_name(remote) if remote is not None and remote in served else unserved
-        if way is None:
+        path = tunnel_name(remote) if remote is not None and remote in served else unserved
+        if path is None:
             continue
         for network in gateway.destinations:
             inside = any(network.version == part.version and network.subnet_of(part) for part in private)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def expected_way(spec: ClientSpec, planned: ClientPlan, address: IPAddress) -> s
             if address not in network or alone or (private and not inside):
                 continue
             if best is None or network.prefixlen > best[0] or (network.prefixlen == best[0] and best[1] == NOWHERE):
-                best = network.prefixlen, way
+                best = network.prefixlen, path
     return best[1] if best is not None else MAIN
 
 

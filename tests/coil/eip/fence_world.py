@@ -245,11 +245,11 @@ class Controller:
 
     def restart(self) -> None:
         server = self.world.server
-        self.sight = LeaseExpiry(margin=MARGIN if self.world.habits.waiting else -FENCE / 2)
+        self.expiry = LeaseExpiry(margin=MARGIN if self.world.habits.waiting else -FENCE / 2)
         self.at = {node: len(server.events[node]) for node in NODES}
         self.seen = len(server.gateways) - 1
         for lease in server.leases.values():
-            self.sight.observe(lease, self.now)
+            self.expiry.observe(lease, self.now)
 
     @property
     def now(self) -> float:
@@ -259,19 +259,19 @@ class Controller:
         for event in self.world.server.events[node][self.at[node] : self.at[node] + steps]:
             self.at[node] += 1
             if event is not None:
-                self.sight.observe(event, self.now)
-            elif (known := self.sight.lease(node)) is not None:
-                self.sight.miss(node, term=known.term, now=self.now)
+                self.expiry.observe(event, self.now)
+            elif (known := self.expiry.lease(node)) is not None:
+                self.expiry.miss(node, term=known.term, now=self.now)
 
     def watch_gateway(self, steps: int) -> None:
         self.seen = min(self.seen + steps, len(self.world.server.gateways) - 1)
 
     def revoke(self) -> None:
         """Send a revocation for each that has lapsed."""
-        for lapse in self.sight.lapsed(self.now):
+        for lapse in self.expiry.lapsed(self.now):
             live = self.world.server.leases.get(lapse.node)
             # A read that takes no time, also by the margin of a controller that does not wait.
-            if self.sight.confirm(lapse, live, asked=self.now + 1, answered=self.now):
+            if self.expiry.confirm(lapse, live, asked=self.now + 1, answered=self.now):
                 self._revoke(lapse)
 
     def _revoke(self, lapse: Lapse) -> None:
@@ -279,11 +279,11 @@ class Controller:
             base, written = None, GatewayLease(node=lapse.node, version="", holder="", term=lapse.term, fence=FENCE)
         else:
             base, written = lapse.lease.version, replace(lapse.lease, holder="")
-        sight, clock = self.sight, self.clock
+        expiry, clock = self.expiry, self.clock
 
         def answer(result: GatewayLease | None) -> None:
             if result is not None:
-                sight.observe(result, clock.at(self.world.now))
+                expiry.observe(result, clock.at(self.world.now))
 
         self.world.requests.append(Request(node=lapse.node, base=base, lease=written, answer=answer))
 
@@ -314,10 +314,10 @@ class Controller:
             world.status_requests.append(StatusRequest(base=gateway, status=status, policies=served))
 
     def _fact(self, node: NodeName, gateway: EgressGateway) -> NodeFacts:
-        lease = self.sight.lease(node)
+        lease = self.expiry.lease(node)
         listed = next((entry for entry in gateway.status.node_list if entry.name == node), None)
         if lease is None and listed is not None and any(entry.ipv4 for entry in listed.eips):
-            self.sight.miss(node, term=listed.term, now=self.now)
+            self.expiry.miss(node, term=listed.term, now=self.now)
         if lease is None:
             term, held, applied = 0 if listed is None else listed.term, listed is not None, None
         else:

@@ -1,4 +1,4 @@
-"""The book against the rule by the letter, packet by packet; and its changes against its elements."""
+"""The index against the rule by the letter, packet by packet; and its changes against its elements."""
 
 from dataclasses import replace
 from ipaddress import IPv4Address, ip_address, ip_network
@@ -42,9 +42,9 @@ def is_pod(world: World, source: object) -> bool:
 @settings(max_examples=100, deadline=None)
 @given(worlds())
 def test_every_packet_has_the_fate_that_its_policies_say(world: World) -> None:
-    book = DataPlaneIndex()
-    tell(book, world)
-    check_fates(book.elements(), world)
+    index = DataPlaneIndex()
+    tell(index, world)
+    check_fates(index.elements(), world)
 
 
 class Mirror:
@@ -83,12 +83,12 @@ edits = st.one_of(
 @settings(max_examples=100, deadline=None)
 @given(worlds(), st.lists(st.tuples(edits, st.booleans()), max_size=8))
 def test_changes_lead_from_elements_to_elements(world: World, steps: list[tuple[tuple[Any, ...], bool]]) -> None:
-    book, mirror = DataPlaneIndex(), Mirror()
+    index, mirror = DataPlaneIndex(), Mirror()
     first = world
-    tell(book, world)
-    mirror.apply(book.take_changes())
-    assert mirror.elements() == book.elements()
-    former = book.elements()
+    tell(index, world)
+    mirror.apply(index.take_changes())
+    assert mirror.elements() == index.elements()
+    former = index.elements()
     for (kind, ref, value), look in steps:
         kept = [policy for policy in world.policies if policy.ref != ref]
         if kind == "policy":
@@ -101,26 +101,26 @@ def test_changes_lead_from_elements_to_elements(world: World, steps: list[tuple[
             world = replace(world, cluster=value)
         else:
             world = replace(world, marks=value)
-        tell(book, world)
+        tell(index, world)
         if look:
-            mirror.apply(book.take_changes())
-            assert mirror.elements() == book.elements()
-            assert not book.take_changes()
-    mirror.apply(book.take_changes())
+            mirror.apply(index.take_changes())
+            assert mirror.elements() == index.elements()
+            assert not index.take_changes()
+    mirror.apply(index.take_changes())
     check_fates(mirror.elements(), world)
     fresh = DataPlaneIndex()
     tell(fresh, world)
     assert mirror.elements() == fresh.elements(), "numbers depend on names alone"
-    tell(book, first)
-    mirror.apply(book.take_changes())
+    tell(index, first)
+    mirror.apply(index.take_changes())
     assert mirror.elements() == former
 
 
 def test_a_lost_gateway_leaves_ranges_as_they_are() -> None:
-    book = crowd(200)
+    index = crowd(200)
     for policy in crowd_policies(200):
-        book.set_policy(replace(policy, node=None))
-    changes = book.take_changes()
+        index.set_policy(replace(policy, node=None))
+    changes = index.take_changes()
     assert {name for part in (changes.deletes, changes.adds, changes.anew) for name in part} == {
         WAYS,
         SETS[Family.IPV4].eips,
@@ -129,14 +129,14 @@ def test_a_lost_gateway_leaves_ranges_as_they_are() -> None:
 
 
 def test_where_many_ranges_go_their_set_comes_anew() -> None:
-    book = crowd(200)
+    index = crowd(200)
     policies = crowd_policies(200)
-    book.remove_policy(policies[0].ref)
-    one = book.take_changes()
+    index.remove_policy(policies[0].ref)
+    one = index.take_changes()
     assert not one.anew
     for policy in policies[1:100]:
-        book.remove_policy(policy.ref)
-    many = book.take_changes()
+        index.remove_policy(policy.ref)
+    many = index.take_changes()
     assert list(many.anew) == [SETS[Family.IPV4].choices]
     assert len(many.anew[SETS[Family.IPV4].choices]) == 100
 
@@ -154,10 +154,10 @@ def crowd_policies(count: int) -> list[PolicyView]:
 
 
 def crowd(count: int) -> DataPlaneIndex:
-    book = DataPlaneIndex()
-    book.set_own(OWN)
-    book.set_policies(crowd_policies(count))
+    index = DataPlaneIndex()
+    index.set_own(OWN)
+    index.set_policies(crowd_policies(count))
     for number, policy in enumerate(crowd_policies(count)):
-        book.set_sources(policy.ref, {IPv4Address("10.1.0.0") + number: OWN})
-    book.take_changes()
-    return book
+        index.set_sources(policy.ref, {IPv4Address("10.1.0.0") + number: OWN})
+    index.take_changes()
+    return index

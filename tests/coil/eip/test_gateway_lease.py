@@ -183,55 +183,55 @@ def test_the_highest_known_term() -> None:
 
 
 def test_a_lease_lapses_when_it_does_not_change() -> None:
-    sight = LeaseExpiry()
-    assert sight.next_deadline() is None
-    sight.observe(lease(1), 10.0)
-    sight.observe(lease(1), 10.5)
-    assert sight.next_deadline() == pytest.approx(10.7)
-    assert sight.lapsed(10.69) == ()
-    sight.observe(lease(2), 10.69)
-    assert sight.lapsed(11.0) == ()
-    (lapse,) = sight.lapsed(11.4)
+    expiry = LeaseExpiry()
+    assert expiry.next_deadline() is None
+    expiry.observe(lease(1), 10.0)
+    expiry.observe(lease(1), 10.5)
+    assert expiry.next_deadline() == pytest.approx(10.7)
+    assert expiry.lapsed(10.69) == ()
+    expiry.observe(lease(2), 10.69)
+    assert expiry.lapsed(11.0) == ()
+    (lapse,) = expiry.lapsed(11.4)
     assert (lapse.node, lapse.term, lapse.lease) == (A, 1, lease(2))
 
 
 def test_a_revoked_lease_does_not_lapse_and_old_news_do_not_count() -> None:
-    sight = LeaseExpiry()
-    sight.observe(lease(1), 10.0)
-    sight.observe(lease(3, holder=""), 11.0)
-    assert sight.next_deadline() is None
-    sight.observe(lease(2), 11.1)
-    assert sight.lease(A) == lease(3, holder="")
-    sight.observe(lease(4, term=2), 11.2)
-    assert sight.lease(A) == lease(4, term=2)
-    sight.observe(lease(3, holder=""), 11.3)
-    assert sight.lease(A) == lease(4, term=2)
+    expiry = LeaseExpiry()
+    expiry.observe(lease(1), 10.0)
+    expiry.observe(lease(3, holder=""), 11.0)
+    assert expiry.next_deadline() is None
+    expiry.observe(lease(2), 11.1)
+    assert expiry.lease(A) == lease(3, holder="")
+    expiry.observe(lease(4, term=2), 11.2)
+    assert expiry.lease(A) == lease(4, term=2)
+    expiry.observe(lease(3, holder=""), 11.3)
+    assert expiry.lease(A) == lease(4, term=2)
 
 
 def test_a_missing_lease_lapses_after_the_fence_that_it_had() -> None:
-    sight = LeaseExpiry()
-    sight.observe(lease(1, term=3), 10.0)
-    sight.miss(A, term=2, now=11.0)
-    sight.miss(A, term=2, now=11.5)
-    (lapse,) = sight.lapsed(11.71)
+    expiry = LeaseExpiry()
+    expiry.observe(lease(1, term=3), 10.0)
+    expiry.miss(A, term=2, now=11.0)
+    expiry.miss(A, term=2, now=11.5)
+    (lapse,) = expiry.lapsed(11.71)
     assert (lapse.lease, lapse.term) == (None, 3)
-    sight.observe(lease(7, term=1), 11.8)
-    assert sight.lease(A) == lease(7, term=1)
+    expiry.observe(lease(7, term=1), 11.8)
+    assert expiry.lease(A) == lease(7, term=1)
 
 
 def test_one_that_was_never_seen_is_given_long() -> None:
-    sight = LeaseExpiry()
-    sight.miss(A, term=2, now=10.0)
-    assert sight.next_deadline() == pytest.approx(10.1 + UNKNOWN_FENCE)
+    expiry = LeaseExpiry()
+    expiry.miss(A, term=2, now=10.0)
+    assert expiry.next_deadline() == pytest.approx(10.1 + UNKNOWN_FENCE)
 
 
 def test_only_nodes_that_matter_are_kept() -> None:
-    sight = LeaseExpiry()
-    sight.observe(lease(1), 10.0)
-    sight.retain([A])
-    assert sight.lease(A) is not None
-    sight.retain([])
-    assert sight.lease(A) is None
+    expiry = LeaseExpiry()
+    expiry.observe(lease(1), 10.0)
+    expiry.retain([A])
+    assert expiry.lease(A) is not None
+    expiry.retain([])
+    assert expiry.lease(A) is None
 
 
 @pytest.mark.parametrize(
@@ -248,19 +248,19 @@ def test_only_nodes_that_matter_are_kept() -> None:
 def test_a_lapse_is_confirmed_by_a_quick_read_without_change(
     live: GatewayLease | None, answered: float, due: bool
 ) -> None:
-    sight = LeaseExpiry()
-    sight.observe(lease(1), 10.0)
-    (lapse,) = sight.lapsed(20.0)
-    assert sight.confirm(lapse, live, asked=20.0, answered=answered) is due
-    assert sight.lease(A) == live
+    expiry = LeaseExpiry()
+    expiry.observe(lease(1), 10.0)
+    (lapse,) = expiry.lapsed(20.0)
+    assert expiry.confirm(lapse, live, asked=20.0, answered=answered) is due
+    assert expiry.lease(A) == live
     # Whatever the answer was: it is not asked for again at once, unless it is to be revoked.
-    assert bool(sight.lapsed(answered)) is due
+    assert bool(expiry.lapsed(answered)) is due
 
 
 def test_a_missing_lease_is_confirmed_missing() -> None:
-    sight = LeaseExpiry()
-    sight.miss(A, term=2, now=0.0)
-    (lapse,) = sight.lapsed(20.0)
-    assert sight.confirm(lapse, None, asked=20.0, answered=20.0)
-    assert not sight.confirm(lapse, lease(5), asked=20.0, answered=20.0)
-    assert sight.lease(A) == lease(5)
+    expiry = LeaseExpiry()
+    expiry.miss(A, term=2, now=0.0)
+    (lapse,) = expiry.lapsed(20.0)
+    assert expiry.confirm(lapse, None, asked=20.0, answered=20.0)
+    assert not expiry.confirm(lapse, lease(5), asked=20.0, answered=20.0)
+    assert expiry.lease(A) == lease(5)

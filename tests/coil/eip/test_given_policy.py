@@ -22,28 +22,28 @@ def view(node: NodeName | None, given: NodeName | None) -> PolicyView:
     return PolicyView(ref=REF, eip=Eip(IPv4Address("203.0.113.1"), None), node=node, given=given)
 
 
-def book_with(policy: PolicyView) -> DataPlaneIndex:
-    book = DataPlaneIndex()
-    book.set_own(OWN)
-    book.set_policy(policy)
-    book.set_sources(REF, PODS)
-    book.take_changes()
-    return book
+def index_with(policy: PolicyView) -> DataPlaneIndex:
+    index = DataPlaneIndex()
+    index.set_own(OWN)
+    index.set_policy(policy)
+    index.set_sources(REF, PODS)
+    index.take_changes()
+    return index
 
 
-def test_a_lapse_changes_only_the_way() -> None:
-    book = book_with(view(OWN, None))
-    [(word, path)] = book.elements()[WAYS].items()
+def test_a_lapse_changes_only_the_path() -> None:
+    index = index_with(view(OWN, None))
+    [(word, path)] = index.elements()[WAYS].items()
     assert path == HERE
-    book.set_policy(view(None, OWN))
-    assert book.elements()[WAYS] == {word: CLOSED}
-    assert len(book.take_changes()) <= 3
-    book.set_policy(view(OWN, None))
-    assert book.elements()[WAYS] == {word: HERE}
-    assert len(book.take_changes()) <= 3
+    index.set_policy(view(None, OWN))
+    assert index.elements()[WAYS] == {word: CLOSED}
+    assert len(index.take_changes()) <= 3
+    index.set_policy(view(OWN, None))
+    assert index.elements()[WAYS] == {word: HERE}
+    assert len(index.take_changes()) <= 3
 
 
 @pytest.mark.parametrize(("given", "known"), [(OWN, True), (OTHER, False), (None, False)])
 def test_sources_are_known_before_they_are_carried(given: NodeName | None, known: bool) -> None:
-    elements = book_with(view(None, given)).elements()
+    elements = index_with(view(None, given)).elements()
     assert bool(elements.get(NAMES.classes)) is known

@@ -39,16 +39,16 @@ def view(node: NodeName | None = NEAR, **changes: object) -> PolicyView:
 
 
 @pytest.fixture
-def book() -> DataPlaneIndex:
+def index() -> DataPlaneIndex:
     """A pod whose policy is carried by a near node, and taken."""
-    book = DataPlaneIndex()
-    book.set_own(OWN)
-    book.set_peers([Peer(node=node, mark=mark, mac=MacAddress("02:00:00:00:00:01")) for node, mark in MARKS.items()])
-    book.set_cluster([ip_network("10.0.0.0/8")])
-    book.set_policies([view()])
-    book.set_sources(REF, {POD: OWN})
-    book.take_moves()
-    return book
+    index = DataPlaneIndex()
+    index.set_own(OWN)
+    index.set_peers([Peer(node=node, mark=mark, mac=MacAddress("02:00:00:00:00:01")) for node, mark in MARKS.items()])
+    index.set_cluster([ip_network("10.0.0.0/8")])
+    index.set_policies([view()])
+    index.set_sources(REF, {POD: OWN})
+    index.take_moves()
+    return index
 
 
 def flow(*, seen: str = "10.1.0.2", protocol: int = TCP, established: bool = True, mark: int = 0) -> Flow:
@@ -65,65 +65,65 @@ def flow(*, seen: str = "10.1.0.2", protocol: int = TCP, established: bool = Tru
 
 
 def test_at_first_everything_has_moved() -> None:
-    book = DataPlaneIndex()
-    book.set_own(OWN)
-    book.set_policies([view(OWN)])
-    book.set_sources(REF, {POD: OWN})
-    assert book.take_moves().path(POD, SERVER) == HERE
-    assert not book.take_moves()
+    index = DataPlaneIndex()
+    index.set_own(OWN)
+    index.set_policies([view(OWN)])
+    index.set_sources(REF, {POD: OWN})
+    assert index.take_moves().path(POD, SERVER) == HERE
+    assert not index.take_moves()
 
 
-def test_a_policy_that_goes_to_another_node(book: DataPlaneIndex) -> None:
-    assert not book.take_moves()
-    book.set_policies([view(FAR)])
-    moved = book.take_moves()
+def test_a_policy_that_goes_to_another_node(index: DataPlaneIndex) -> None:
+    assert not index.take_moves()
+    index.set_policies([view(FAR)])
+    moved = index.take_moves()
     assert moved
     assert moved.path(POD, SERVER) == MARKS[FAR]
     assert moved.path(POD, ip_address("10.9.9.9")) is None
     assert moved.path(OTHER_POD, SERVER) is None
-    assert not book.take_moves()
+    assert not index.take_moves()
 
 
-def test_a_pod_that_comes_has_not_moved(book: DataPlaneIndex) -> None:
-    book.set_sources(REF, {POD: OWN, OTHER_POD: OWN})
-    assert not book.take_moves()
+def test_a_pod_that_comes_has_not_moved(index: DataPlaneIndex) -> None:
+    index.set_sources(REF, {POD: OWN, OTHER_POD: OWN})
+    assert not index.take_moves()
 
 
-def test_a_policy_that_comes_has_moved_nobody_who_had_none(book: DataPlaneIndex) -> None:
-    book.set_policies([view(), view(FAR, ref=OTHER_REF)])
-    book.set_sources(OTHER_REF, {OTHER_POD: OWN})
-    assert not book.take_moves()
+def test_a_policy_that_comes_has_moved_nobody_who_had_none(index: DataPlaneIndex) -> None:
+    index.set_policies([view(), view(FAR, ref=OTHER_REF)])
+    index.set_sources(OTHER_REF, {OTHER_POD: OWN})
+    assert not index.take_moves()
 
 
-def test_a_pod_that_changes_its_class(book: DataPlaneIndex) -> None:
+def test_a_pod_that_changes_its_class(index: DataPlaneIndex) -> None:
     """Only if its packets go another way."""
-    book.set_policies([view(), view(NEAR, ref=OTHER_REF, priority=1)])
-    book.set_sources(OTHER_REF, {POD: OWN})
-    assert not book.take_moves()
-    book.set_policies([view(), view(FAR, ref=OTHER_REF, priority=200)])
-    assert book.take_moves().path(POD, SERVER) == MARKS[FAR]
-    book.set_sources(OTHER_REF, {})
-    assert book.take_moves().path(POD, SERVER) == MARKS[NEAR]
+    index.set_policies([view(), view(NEAR, ref=OTHER_REF, priority=1)])
+    index.set_sources(OTHER_REF, {POD: OWN})
+    assert not index.take_moves()
+    index.set_policies([view(), view(FAR, ref=OTHER_REF, priority=200)])
+    assert index.take_moves().path(POD, SERVER) == MARKS[FAR]
+    index.set_sources(OTHER_REF, {})
+    assert index.take_moves().path(POD, SERVER) == MARKS[NEAR]
 
 
-def test_narrowed_destinations(book: DataPlaneIndex) -> None:
+def test_narrowed_destinations(index: DataPlaneIndex) -> None:
     narrow = view(NEAR, ref=OTHER_REF, destinations=(ip_network("203.0.113.0/28"),), priority=200)
-    book.set_policies([view(), narrow])
-    book.set_sources(OTHER_REF, {POD: OWN})
-    book.take_moves()
-    book.set_policies([view(), replace(narrow, node=OWN)])
-    moved = book.take_moves()
+    index.set_policies([view(), narrow])
+    index.set_sources(OTHER_REF, {POD: OWN})
+    index.take_moves()
+    index.set_policies([view(), replace(narrow, node=OWN)])
+    moved = index.take_moves()
     assert moved.path(POD, SERVER) == HERE
     # The others go where they went: probed for nothing, which is harmless.
     assert moved.path(POD, ip_address("203.0.113.16")) == MARKS[NEAR]
 
 
-def test_ranges_of_sources(book: DataPlaneIndex) -> None:
+def test_ranges_of_sources(index: DataPlaneIndex) -> None:
     ranged = view(ref=OTHER_REF, pod_subnets=(ip_network("10.1.0.0/24"), ip_network("10.3.0.0/24")), priority=1)
-    book.set_policies([view(), ranged])
-    book.take_moves()
-    book.set_policies([view(), replace(ranged, node=FAR)])
-    moved = book.take_moves()
+    index.set_policies([view(), ranged])
+    index.take_moves()
+    index.set_policies([view(), replace(ranged, node=FAR)])
+    moved = index.take_moves()
     assert moved.path(OTHER_POD, SERVER) == MARKS[FAR]
     assert moved.path(ip_address("10.3.0.255"), SERVER) == MARKS[FAR]
     assert moved.path(ip_address("10.2.0.1"), SERVER) is None
@@ -146,9 +146,9 @@ def test_ranges_of_sources(book: DataPlaneIndex) -> None:
         (None, flow(), Remedy.NONE),
     ],
 )
-def test_remedies(book: DataPlaneIndex, node: NodeName | None, connection: Flow, remedy: Remedy) -> None:
-    book.set_policies([view(node)])
-    moved = book.take_moves()
+def test_remedies(index: DataPlaneIndex, node: NodeName | None, connection: Flow, remedy: Remedy) -> None:
+    index.set_policies([view(node)])
+    moved = index.take_moves()
     assert moved.concerns(POD)
     assert moved.path(POD, SERVER) == {FAR: MARKS[FAR], OWN: HERE, None: CLOSED}[node]
     assert moved.remedy(connection) is remedy

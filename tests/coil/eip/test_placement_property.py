@@ -47,7 +47,7 @@ MOSTLY_ANY = st.one_of(st.none(), st.none(), EIPS)
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> list[Claim]:
+def claim_lists(draw: st.DrawFn) -> list[Claim]:
     return [
         Claim(
             policy=PolicyRef(namespace=draw(st.sampled_from(["x", "y"])), name=name),
@@ -85,7 +85,7 @@ def run(
     return place(rules, candidates=nodes, claims=claims, former=former, random=random.Random(seed).random)
 
 
-@given(gateways(), SOME_NODES, wishes(), HISTORY, SEEDS)
+@given(gateways(), SOME_NODES, claim_lists(), HISTORY, SEEDS)
 def test_what_holds_of_every_placement(
     rules: GatewayRules, nodes: list[Candidate], claims: list[Claim], former: list[Placed], seed: int
 ) -> None:
@@ -116,7 +116,7 @@ def test_what_holds_of_every_placement(
             assert claim.asked is not None or placement.refused[claim.policy].reason is RefusalReason.NO_ADDRESS
 
 
-@given(gateways(), SOME_NODES, wishes(), HISTORY, SEEDS, SEEDS)
+@given(gateways(), SOME_NODES, claim_lists(), HISTORY, SEEDS, SEEDS)
 def test_placing_again_changes_nothing(
     rules: GatewayRules, nodes: list[Candidate], claims: list[Claim], former: list[Placed], seed: int, other: int
 ) -> None:
@@ -125,7 +125,7 @@ def test_placing_again_changes_nothing(
     assert run(rules, nodes[::-1], claims[::-1], former[::-1], seed) == first
 
 
-@given(gateways(), SOME_NODES, wishes(), SOME_NODES, wishes(), SEEDS)
+@given(gateways(), SOME_NODES, claim_lists(), SOME_NODES, claim_lists(), SEEDS)
 def test_nothing_moves_without_need(
     rules: GatewayRules,
     nodes: list[Candidate],
@@ -148,7 +148,7 @@ def test_nothing_moves_without_need(
             assert after[claim.policy].node == old.node
 
 
-@given(gateways(), SOME_NODES, wishes(), SEEDS)
+@given(gateways(), SOME_NODES, claim_lists(), SEEDS)
 def test_no_limit_is_passed_while_there_is_room(
     rules: GatewayRules, nodes: list[Candidate], claims: list[Claim], seed: int
 ) -> None:

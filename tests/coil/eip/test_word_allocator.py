@@ -18,7 +18,7 @@ def test_a_name_has_the_same_number_everywhere(names: set[str]) -> None:
     assert {name: together.allocate(name) for name in names} == words
 
 
-def test_two_names_never_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_names_never_share_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(element_ledger, "_COUNT", 3)
     allocator = WordAllocator()
     words = [allocator.allocate(name) for name in "abc"]

@@ -1,4 +1,4 @@
-"""Random worlds for books: few addresses, so that much of it overlaps."""
+"""Random worlds for indexes: few addresses, so that much of it overlaps."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_network
 
@@ -84,18 +84,18 @@ def worlds(draw: st.DrawFn) -> World:
     )
 
 
-def tell(book: DataPlaneIndex, world: World) -> None:
-    """Everything, whatever the book has been told before."""
-    book.set_own(world.own)
-    book.set_policies(world.policies)
+def tell(index: DataPlaneIndex, world: World) -> None:
+    """Everything, whatever the index has been told before."""
+    index.set_own(world.own)
+    index.set_policies(world.policies)
     for ref in REFS:
-        book.set_sources(ref, world.sources.get(ref, {}))
-    book.set_cluster(world.cluster)
-    tell_peers(book, world)
+        index.set_sources(ref, world.sources.get(ref, {}))
+    index.set_cluster(world.cluster)
+    tell_peers(index, world)
 
 
-def tell_peers(book: DataPlaneIndex, world: World) -> None:
-    book.set_peers([Peer(node=node, mark=mark, mac=mac_of(node)) for node, mark in world.marks.items()])
+def tell_peers(index: DataPlaneIndex, world: World) -> None:
+    index.set_peers([Peer(node=node, mark=mark, mac=mac_of(node)) for node, mark in world.marks.items()])
 
 
 def mac_of(node: NodeName) -> MacAddress:

@@ -1,4 +1,4 @@
-"""The node's books against a naive model, under any sequence of calls."""
+"""The node's ledger against a naive model, under any sequence of calls."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ SLOTS = st.integers(0, 3)
 COOLDOWN = 30.0
 
 
-class Books(RuleBasedStateMachine):
+class LedgerModel(RuleBasedStateMachine):
     """The model: the blocks by name, who holds which address, and until when which one rests, as plain dictionaries."""
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Books(RuleBasedStateMachine):
     def taken(self, item: Block) -> set[int]:
         return {slot for name, slot in self.held.values() if name == item.name}
 
-    def cooling(self, item: Block) -> set[int]:
+    def in_cooldown(self, item: Block) -> set[int]:
         return {slot for (name, slot), until in self.until.items() if name == item.name and until > self.now}
 
     def free(self, item: Block) -> set[int]:
-        return set(range(item.size)) - self.taken(item) - self.cooling(item)
+        return set(range(item.size)) - self.taken(item) - self.in_cooldown(item)
 
     def open(self, pool: str) -> list[Block]:
         return [item for item in self.blocks.values() if item.pool == pool and item.use is BlockUse.OPEN]
@@ -67,7 +67,7 @@ class Books(RuleBasedStateMachine):
         given = self.ledger.acquire(POOL if pool == POOL else OTHER, who, now=self.now, reuse=reuse)
         open_ = self.open(pool)
         rested = [item for item in open_ if self.free(item)]
-        resting = [(item.name, slot) for item in open_ for slot in self.cooling(item)]
+        resting = [(item.name, slot) for item in open_ for slot in self.in_cooldown(item)]
         if who in self.held:
             assert given is not None
             assert (given.block, given.slot) == self.held[who]
@@ -165,7 +165,7 @@ class Books(RuleBasedStateMachine):
         for pool in (POOL, OTHER):
             blocks = [item for item in self.blocks.values() if item.pool == pool]
             free = sum(len(self.free(item)) for item in self.open(pool))
-            allocated, cooling = (sum(map(len, map(state, blocks))) for state in (self.taken, self.cooling))
+            allocated, cooling = (sum(map(len, map(state, blocks))) for state in (self.taken, self.in_cooldown))
             assert tallies.get(pool, Tally()) == Tally(len(blocks), allocated, cooling, free)
             assert self.ledger.free_count(pool, now=self.now) == free
             ends = [
@@ -176,7 +176,9 @@ class Books(RuleBasedStateMachine):
             assert self.ledger.next_cooldown_end(pool, now=self.now) == min(ends, default=None)
         for occupancy in self.ledger.occupancy(now=self.now):
             states = {use.slot: use.state for use in occupancy.uses}
-            assert {slot for slot in states if states[slot] is AddressState.COOLING} == self.cooling(occupancy.block)
+            assert {slot for slot in states if states[slot] is AddressState.COOLING} == self.in_cooldown(
+                occupancy.block
+            )
             assert {slot for slot in states if states[slot] is AddressState.ALLOCATED} == self.taken(occupancy.block)
 
 
@@ -185,5 +187,5 @@ def assert_one_slot(allocation: Allocation, home: Block) -> None:
     assert (allocation.ipv4, allocation.ipv6) == home.addresses(allocation.slot)
 
 
-Books.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestBooks = Books.TestCase
+LedgerModel.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestLedgerModel = LedgerModel.TestCase

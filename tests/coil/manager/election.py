@@ -26,9 +26,9 @@ LONG_AGO = datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """How a leader's work behaves: it takes a step each `pace` seconds and needs `cleanup` to end."""
+    """How a leader's work behaves: it takes a step each `interval` seconds and needs `cleanup` to end."""
 
-    pace: float = 0.25
+    interval: float = 0.25
     cleanup: float = 0.0
     lasts: float = float("inf")
     error: Exception | None = None
@@ -82,7 +82,7 @@ class Contender:
         ends = self.loop.time() + self.work.lasts
         try:
             while self.loop.time() < ends:
-                await asyncio.sleep(min(self.work.pace, ends - self.loop.time()))
+                await asyncio.sleep(min(self.work.interval, ends - self.loop.time()))
                 self.steps.append((self.election.universe.now, self.elector.holds_lease()))
             if self.work.error is not None:
                 raise self.work.error

@@ -126,20 +126,20 @@ class NetworkStore:
                 if fate.error is not None:
                     raise fate.error
             except ApiError as error:
-                self._send(fate, loop, lambda error=error: _settle(answer, error=error))  # type: ignore[misc]
+                self._send(fate, loop, lambda error=error: _complete(answer, error=error))  # type: ignore[misc]
             else:
-                self._send(fate, loop, lambda: _settle(answer, result=result))
+                self._send(fate, loop, lambda: _complete(answer, result=result))
 
         if math.isfinite(fate.request):
             self._universe.at(self._universe.now + fate.request, arrive)
         return await answer
 
-    def _send(self, fate: Fate, loop: VirtualLoop, settle: Callable[[], None]) -> None:
+    def _send(self, fate: Fate, loop: VirtualLoop, complete: Callable[[], None]) -> None:
         if math.isfinite(fate.answer):
-            self._universe.at(self._universe.now + fate.answer, lambda: loop.deliver(settle))
+            self._universe.at(self._universe.now + fate.answer, lambda: loop.deliver(complete))
 
 
-def _settle(answer: "asyncio.Future[T]", *, result: T | None = None, error: ApiError | None = None) -> None:
+def _complete(answer: "asyncio.Future[T]", *, result: T | None = None, error: ApiError | None = None) -> None:
     if answer.done():
         return
     if error is not None:

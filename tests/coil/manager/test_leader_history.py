@@ -42,7 +42,7 @@ class Trouble:
     def give_birth(self) -> None:
         self.born += 1
         work = Work(
-            pace=self.random.uniform(0.05, 1.0),
+            interval=self.random.uniform(0.05, 1.0),
             cleanup=self.random.choice([0.0, 0.5, 2.0, 3.9, 3.9, 6.0]),
             lasts=self.random.choice([float("inf"), float("inf"), 30.0]),
         )

@@ -1,4 +1,4 @@
-"""Elements out of the kernel's bytes. That these are the kernel's is integration/netns/test_kept_tables.py's."""
+"""Elements out of the kernel's bytes. That these are the kernel's is integration/netns/test_table_reconciler.py's."""
 
 import struct
 import sys

@@ -10,7 +10,7 @@ from tests.coil.page.html_tree import parse_html
 from tests.coil.page.scene import TEXTS
 
 
-class _Sight(HTMLParser):
+class _TextParser(HTMLParser):
     """All that a parser sees besides text."""
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class _Sight(HTMLParser):
 
 @given(TEXTS)
 def test_text_is_never_markup(value: str) -> None:
-    sight = _Sight()
-    sight.feed(text(value))
-    sight.close()
-    assert sight.markup == []
-    assert len(sight.text) == len(value)
-    assert not {"\x00", "\x1b", "\u202e"} & set(sight.text)
+    parser = _TextParser()
+    parser.feed(text(value))
+    parser.close()
+    assert parser.markup == []
+    assert len(parser.text) == len(value)
+    assert not {"\x00", "\x1b", "\u202e"} & set(parser.text)
 
 
 @given(TEXTS)

@@ -46,7 +46,7 @@ _LONG = GOOD_WATCH_SECONDS
 _UNAVAILABLE = UnavailableError("503")
 
 
-def _pace() -> WatchBackoff:
+def _watch_backoff() -> WatchBackoff:
     return WatchBackoff(Backoff(base=1.0, cap=8.0), random=lambda: 0.0)
 
 
@@ -67,12 +67,12 @@ def _pace() -> WatchBackoff:
     ],
 )
 def test_the_first_verdict(outcome: Outcome, verdict: Verdict) -> None:
-    assert _pace().decide(outcome) == verdict
+    assert _watch_backoff().decide(outcome) == verdict
 
 
 def _delays(*outcomes: Outcome) -> list[float]:
-    pace = _pace()
-    return [pace.decide(outcome).delay for outcome in outcomes]
+    backoff = _watch_backoff()
+    return [backoff.decide(outcome).delay for outcome in outcomes]
 
 
 def test_failures_in_a_row_wait_longer() -> None:
@@ -91,16 +91,16 @@ def test_progress_starts_the_backoff_anew() -> None:
 
 
 def test_fruitless_watches_cost_the_place() -> None:
-    pace = _pace()
-    steps = [pace.decide(Outcome(0.0, accepted=True)).step for _ in range(FRUITLESS_WATCHES * 2)]
+    backoff = _watch_backoff()
+    steps = [backoff.decide(Outcome(0.0, accepted=True)).step for _ in range(FRUITLESS_WATCHES * 2)]
     one_round = [Step.WATCH] * (FRUITLESS_WATCHES - 1) + [Step.LIST]
     assert steps == one_round * 2
 
 
 def test_an_outage_does_not_cost_the_place() -> None:
-    pace = _pace()
+    backoff = _watch_backoff()
     for _ in range(100):
-        assert pace.decide(Outcome(0.0, fault=_UNAVAILABLE)).step is Step.WATCH
+        assert backoff.decide(Outcome(0.0, fault=_UNAVAILABLE)).step is Step.WATCH
 
 
 @pytest.mark.parametrize(("asked", "waited"), [(0.0, 1.0), (5.0, 5.0), (86400.0, 60.0)])
@@ -120,7 +120,7 @@ _OUTCOMES = st.builds(
 
 @given(st.lists(_OUTCOMES))
 def test_there_is_no_busy_loop(outcomes: list[Outcome]) -> None:
-    pace = WatchBackoff(Backoff(base=1.0, cap=8.0), random=lambda: 0.999)
+    backoff = WatchBackoff(Backoff(base=1.0, cap=8.0), random=lambda: 0.999)
     for outcome in outcomes:
         lived = outcome.lived if outcome.accepted else 0.0
-        assert lived >= GOOD_WATCH_SECONDS or pace.decide(outcome).delay >= 0.5
+        assert lived >= GOOD_WATCH_SECONDS or backoff.decide(outcome).delay >= 0.5

@@ -344,7 +344,7 @@ async def test_watching_maps_each_change_to_keys() -> None:
 
 
 @virtual
-async def test_changes_that_settle_first_are_one_call() -> None:
+async def test_changes_within_a_batch_window_are_one_call() -> None:
     bench = Bench(nothing_to_do)
     listener = bench.controller.listener(lambda old, new: ["a"], batch_window=5.0)
     for _ in range(10):

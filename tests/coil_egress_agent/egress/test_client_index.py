@@ -26,7 +26,7 @@ def usable(addresses: set[str]) -> set[IPAddress]:
 
 @given(STEPS)
 def test_an_address_is_wanted_while_somebody_has_it(steps: list[tuple[str, set[str] | None]]) -> None:
-    book = ClientIndex(OWN)
+    index = ClientIndex(OWN)
     pods: dict[str, Pod] = {}
     having: dict[str, set[IPAddress]] = {}
     for name, addresses in steps:
@@ -39,13 +39,13 @@ def test_an_address_is_wanted_while_somebody_has_it(steps: list[tuple[str, set[s
         after = set().union(*having.values())
         if old is None and addresses is None:
             continue
-        assert book.observe(old, pods.get(name)) == before ^ after
-        assert set(book) == after
-        assert len(book) == len(after)
-        assert all((address in book) == (address in after) for address in [*before, *after, *OWN])
-        assert {pod.name: set(pod.addresses) for pod in book.pods} == having
+        assert index.observe(old, pods.get(name)) == before ^ after
+        assert set(index) == after
+        assert len(index) == len(after)
+        assert all((address in index) == (address in after) for address in [*before, *after, *OWN])
+        assert {pod.name: set(pod.addresses) for pod in index.pods} == having
 
 
 def test_only_families_that_the_router_has() -> None:
-    book = ClientIndex(OWN[:1])
-    assert book.observe(None, make_pod("a", {"10.0.0.1", "fd00::1"})) == {ip_address("10.0.0.1")}
+    index = ClientIndex(OWN[:1])
+    assert index.observe(None, make_pod("a", {"10.0.0.1", "fd00::1"})) == {ip_address("10.0.0.1")}

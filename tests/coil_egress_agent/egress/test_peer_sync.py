@@ -35,7 +35,7 @@ def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-async def settle(world: PodWorld, seconds: float = 1.0) -> None:
+async def announce(world: PodWorld, seconds: float = 1.0) -> None:
     await world.announce()
     await asyncio.sleep(seconds)
 
@@ -63,18 +63,18 @@ async def test_without_clients_it_is_ready_at_once() -> None:
 async def test_a_client_comes_changes_its_address_and_goes() -> None:
     world, router = make_world(), MemoryRouter()
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         world.put("pod", client())
-        await settle(world)
+        await announce(world)
         assert agent.kernel == set()
         world.put("pod", client(ONE, SIX))
-        await settle(world)
+        await announce(world)
         assert agent.kernel == {ONE, SIX}
         world.put("pod", client(TWO, SIX))
-        await settle(world)
+        await announce(world)
         assert agent.kernel == {TWO, SIX}
         world.delete("pod")
-        await settle(world)
+        await announce(world)
         assert agent.kernel == set()
     names = [name for name, _ in router.calls]
     assert names[names.index("add_peers") :] == ["add_peers", "add_peers", "remove_peers", "remove_peers"]
@@ -88,10 +88,10 @@ def test_a_pod_that_is_no_client_any_more_has_no_tunnel(change: dict[str, object
         world, router = make_world(), MemoryRouter()
         world.put("pod", client(ONE))
         async with running(world, router) as agent:
-            await settle(world)
+            await announce(world)
             assert agent.kernel == {ONE}
             world.change("pod", **change)
-            await settle(world)
+            await announce(world)
             assert agent.kernel == set()
 
     run_virtual(main)
@@ -102,14 +102,14 @@ async def test_an_address_with_two_holders_stays_until_both_have_gone() -> None:
     world, router = make_world(), MemoryRouter()
     world.put("old", client(ONE))
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         world.put("new", client(ONE))
-        await settle(world)
+        await announce(world)
         world.delete("old")
-        await settle(world)
+        await announce(world)
         assert agent.kernel == {ONE}
         world.delete("new")
-        await settle(world)
+        await announce(world)
         assert agent.kernel == set()
     assert router.attempts[ONE] == 2, "one addition and one removal"
 
@@ -119,14 +119,14 @@ async def test_a_pod_that_is_replaced_by_one_of_its_name_keeps_its_peer() -> Non
     world, router = make_world(), MemoryRouter()
     world.put("db-0", client(ONE))
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         world.cut()
         world.delete("db-0")
         world.put("db-0", client(ONE))
-        await settle(world, 60)
+        await announce(world, 60)
         assert agent.kernel == {ONE}
         world.delete("db-0")
-        await settle(world)
+        await announce(world)
         assert agent.kernel == set()
     assert router.calls.count(("remove_peers", 1)) == 1
 
@@ -138,7 +138,7 @@ async def test_an_address_that_changes_hands_while_its_removal_waits_is_not_touc
     removed: list[IPAddress] = []
     router.removing = removed.extend
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         # A call that takes its time, and behind it the removal of ONE and the arrival of its next holder.
         world.put("other", client(TWO))
         await world.announce()
@@ -147,7 +147,7 @@ async def test_an_address_that_changes_hands_while_its_removal_waits_is_not_touc
         await world.announce()
         await asyncio.sleep(0)
         world.put("new", client(ONE))
-        await settle(world)
+        await announce(world)
         assert agent.kernel == {ONE, TWO}
         assert removed == []
 
@@ -157,12 +157,12 @@ async def test_what_comes_is_there_before_what_goes() -> None:
     world, router = make_world(), MemoryRouter()
     world.put("a", client(ONE))
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         router.removing = lambda _peers: seen.append(agent.kernel)
         seen: list[set[IPAddress]] = []
         world.delete("a")
         world.put("b", client(TWO))
-        await settle(world)
+        await announce(world)
         assert seen == [{ONE, TWO}]
         assert agent.kernel == {TWO}
 
@@ -178,7 +178,7 @@ async def test_a_new_agent_adopts_what_there_is_and_removes_what_nobody_wants() 
         await asyncio.sleep(0.4)
         assert agent.peers.missing() == "waiting for the complete list of clients"
         assert agent.kernel == {ONE, TWO}, "nothing is known yet"
-        await settle(world, 60)
+        await announce(world, 60)
         assert agent.peers.missing() is None
         assert agent.kernel == {ONE}
         assert agent.events("peers added") == []
@@ -191,10 +191,10 @@ async def test_an_outage_and_a_stop_leave_everything() -> None:
     world, router = make_world(), MemoryRouter()
     world.put("pod", client(ONE))
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         world.outage = 1000
         world.cut()
-        await settle(world, 3 * RESYNC)
+        await announce(world, 3 * RESYNC)
         assert agent.peers.missing() is None
     assert agent.kernel == {ONE}
     assert "remove_peers" not in dict(router.calls)
@@ -206,12 +206,12 @@ async def test_a_kernel_without_tunnels_is_said_and_waited_for() -> None:
     world.put("pod", client(ONE))
     router.without_fou = True
     async with running(world, router) as agent:
-        await settle(world, 100)
+        await announce(world, 100)
         assert agent.peers.missing() == f"the kernel is not set up for tunnels: {NO_FOU}"
         assert 5 < len(router.calls) < 20, "it is tried again, not too often"
         assert not agent.peers.is_set_up.is_set()
         router.without_fou = False
-        await settle(world, 31)
+        await announce(world, 31)
         assert agent.peers.missing() is None
         assert agent.kernel == {ONE}
 
@@ -233,14 +233,14 @@ async def test_one_bad_address_stops_no_other_and_does_not_keep_the_router_from_
     for number, address in enumerate((ONE, TWO, THREE)):
         world.put(f"pod-{number}", client(address))
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         assert agent.kernel == {ONE, THREE}
         missing = agent.peers.missing()
         assert missing == "1 addresses of clients have no tunnel yet; 10.0.0.2: no tunnel to 10.0.0.2"
         world.put("another", client(SIX))
-        await settle(world, 0.1)
+        await announce(world, 0.1)
         assert SIX in agent.kernel
-        await settle(world, 10)
+        await announce(world, 10)
         assert router.attempts[TWO] >= PATIENCE
         assert agent.peers.missing() is None
         assert len(agent.events("peer refused")) >= PATIENCE
@@ -248,7 +248,7 @@ async def test_one_bad_address_stops_no_other_and_does_not_keep_the_router_from_
         assert agent.registry.get_sample_value("coil_egress_refused_peers") == 1
         assert agent.registry.get_sample_value("coil_egress_peers") == 3
         router.bad = set()
-        await settle(world, 31)
+        await announce(world, 31)
         assert agent.kernel == {ONE, TWO, THREE, SIX}
         assert agent.registry.get_sample_value("coil_egress_refused_peers") == 0
 
@@ -260,10 +260,10 @@ async def test_a_kernel_that_refuses_every_peer_is_not_ready() -> None:
     world.put("one", client(ONE))
     world.put("two", client(TWO))
     async with running(world, router) as agent:
-        await settle(world, 200)
+        await announce(world, 200)
         assert str(agent.peers.missing()).startswith("2 addresses of clients have no tunnel yet; 10.0.0.")
         router.bad = {TWO}
-        await settle(world, 70)
+        await announce(world, 70)
         assert agent.peers.missing() is None
 
 
@@ -273,14 +273,14 @@ async def test_a_refused_client_that_goes_is_forgotten() -> None:
     router.bad = {ONE}
     world.put("pod", client(ONE))
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         assert agent.peers.missing() is not None
         router.bad = set()
         world.delete("pod")
-        await settle(world)
+        await announce(world)
         assert agent.peers.missing() is None
         attempts = router.attempts[ONE]
-        await settle(world, RESYNC - 10)
+        await announce(world, RESYNC - 10)
         assert router.attempts[ONE] == attempts
 
 
@@ -289,10 +289,10 @@ async def test_what_others_take_away_is_mended() -> None:
     world, router = make_world(), MemoryRouter()
     world.put("pod", client(ONE))
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         router.kernel.clear()
         router.kernel[THREE] = SourcePort.FIXED
-        await settle(world, RESYNC + 1)
+        await announce(world, RESYNC + 1)
         assert agent.kernel == {ONE}
         assert len(router.set_ups) == 2
         assert agent.peers.missing() is None
@@ -303,16 +303,16 @@ async def test_a_resync_that_fails_is_repeated_and_keeps_the_router_in_service()
     world, router = make_world(), MemoryRouter()
     world.put("pod", client(ONE))
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         router.without_fou = True
         router.kernel.clear()
-        await settle(world, RESYNC + 30)
+        await announce(world, RESYNC + 30)
         assert agent.peers.missing() is None
         world.put("new", client(TWO))
-        await settle(world)
+        await announce(world)
         assert agent.kernel == {TWO}, "what can be done is done"
         router.without_fou = False
-        await settle(world, 31)
+        await announce(world, 31)
         assert agent.kernel == {ONE, TWO}
 
 
@@ -321,18 +321,18 @@ async def test_the_source_port_is_changed_for_all_and_for_those_to_come() -> Non
     world, router = make_world(), MemoryRouter()
     world.put("pod", client(ONE, SIX))
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         assert set(router.kernel.values()) == {SourcePort.FIXED}
         agent.set_source_port_auto(True)
-        await settle(world)
+        await announce(world)
         assert router.kernel == {ONE: SourcePort.AUTO, SIX: SourcePort.AUTO}
         world.put("new", client(TWO))
-        await settle(world)
+        await announce(world)
         assert router.kernel[TWO] is SourcePort.AUTO
         calls = len(router.calls)
         agent.set_source_port_auto(True)
         agent.source_port.observe(None)
-        await settle(world)
+        await announce(world)
         assert len(router.calls) == calls
     assert "remove_peers" not in dict(router.calls)
 
@@ -342,7 +342,7 @@ async def test_own_addresses_and_families_that_the_router_lacks_are_no_peers() -
     world, router = make_world(), MemoryRouter()
     world.put("strange", client(OWN[0], SIX, ONE))
     async with running(world, router, own=OWN[:1]) as agent:
-        await settle(world)
+        await announce(world)
         assert agent.kernel == {ONE}
         assert agent.peers.missing() is None
 
@@ -354,7 +354,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again() -> None:
     world.put("a", client(ONE))
     world.put("b", client(TWO))
     async with running(world, router) as agent:
-        await settle(world, 5)
+        await announce(world, 5)
         assert agent.kernel == {ONE, TWO}
         assert agent.peers.missing() is None
 
@@ -363,11 +363,11 @@ async def test_an_answer_that_is_lost_is_asked_for_again() -> None:
 async def test_many_events_cost_few_calls() -> None:
     world, router = make_world(), MemoryRouter()
     async with running(world, router) as agent:
-        await settle(world)
+        await announce(world)
         before = len(router.calls)
         for number in range(BATCH):
             world.put(f"pod-{number}", client(ip_address("10.1.0.0") + number))
             world.change(f"pod-{number}", phase="Pending")
-        await settle(world)
+        await announce(world)
         assert agent.kernel == world.clients()
         assert len(router.calls) - before <= 2

@@ -56,7 +56,7 @@ def position(scene: Scene, call: str, what: object = None) -> int:
     raise AssertionError(f"{call} {what} is not among {scene.journal.entries}")
 
 
-def way(scene: Scene) -> object:
+def path_element(scene: Scene) -> object:
     return next(iter(scene.agent.tables.of("way").values()), None)
 
 
@@ -70,7 +70,7 @@ async def test_a_node_that_no_gateway_selects_has_the_mesh_and_no_lease() -> Non
         assert scene.lease.calls == []
         assert len(scene.agent.overlay.peers) == 2
         assert scene.agent.overlay.marks == {MARK + 0x200: scene.agent.overlay.marks[MARK + 0x200]}
-        assert way(scene) == MARK + 0x200
+        assert path_element(scene) == MARK + 0x200
         assert "refresh" not in scene.journal.calls()
         assert scene.agent.tables.of("class4").keys() == {"10.244.1.5"}
         own = scene.cluster.tunnels.get("n1")
@@ -88,7 +88,7 @@ async def test_an_address_is_taken_in_order() -> None:
         fill(scene, listed("n1", eip()), revision=2)
         await until(lambda: "announce" in scene.journal.calls())
         assert position(scene, "change") < position(scene, "eips", ["10.6.1.1"]) < position(scene, "announce")
-        assert way(scene) == HERE
+        assert path_element(scene) == HERE
         [chosen] = {scene.agent.tables.of("choice4")[key] for key in scene.agent.tables.of("choice4")}
         assert scene.agent.tables.of("eip4") == {chosen: "10.6.1.1"}
         assert scene.agent.tables.of("eips4").keys() == {"10.6.1.1"}
@@ -108,7 +108,7 @@ async def test_nothing_of_another_term_is_taken() -> None:
         await asyncio.sleep(1)
         assert scene.agent.renewer.term == 8
         assert scene.eips == []
-        assert way(scene) == CLOSED
+        assert path_element(scene) == CLOSED
         fill(scene, listed("n1", eip(), term=8), revision=2)
         await until(lambda: scene.eips == ["10.6.1.1"])
 
@@ -135,7 +135,7 @@ async def test_a_leaving_address_is_off_before_it_is_said_to_be() -> None:
         # Not with the next renewal in its time, but at once.
         assert loop.time() - began < 0.12
         assert position(scene, "eips", []) < position(scene, "change")
-        assert way(scene) == CLOSED
+        assert path_element(scene) == CLOSED
         await asyncio.sleep(4)
         assert "announce" not in [call for _, call, what in scene.journal.entries if what]
 
@@ -152,12 +152,12 @@ async def test_without_a_renewal_everything_is_withdrawn_when_the_fence_is_over(
         assert loop.time() - last < 0.61
         assert not scene.agent.tables.alive
         await asyncio.sleep(1)
-        assert way(scene) == CLOSED
+        assert path_element(scene) == CLOSED
         scene.lease.usual = Trip()
         await until(lambda: scene.eips == ["10.6.1.1"])
         assert scene.agent.renewer.term == 1
         await until(lambda: scene.agent.tables.alive)
-        assert way(scene) == HERE
+        assert path_element(scene) == HERE
 
 
 async def test_the_fence_does_not_wait_for_a_round_that_hangs() -> None:
@@ -193,11 +193,11 @@ async def test_an_address_that_goes_to_another_node_is_followed() -> None:
     scene = Scene()
     fill(scene, listed("n2", eip()), listed("n3"))
     async with running(scene):
-        await until(lambda: way(scene) == MARK + 0x200)
+        await until(lambda: path_element(scene) == MARK + 0x200)
         scene.journal.clear()
         fill(scene, listed("n2"), listed("n3", eip()), revision=2)
         await until(lambda: set(scene.agent.overlay.marks) == {MARK + 0x300})
-        assert way(scene) == MARK + 0x300
+        assert path_element(scene) == MARK + 0x300
         both = [MARK + 0x200, MARK + 0x300]
         assert position(scene, "marks", both) < position(scene, "change") < position(scene, "marks", both[1:])
 
@@ -206,9 +206,9 @@ async def test_no_node_left_closed_and_open() -> None:
     scene = Scene()
     fill(scene, listed("n2"))
     async with running(scene):
-        await until(lambda: way(scene) == CLOSED)
+        await until(lambda: path_element(scene) == CLOSED)
         fill(scene, listed("n2"), fail_policy="Open", revision=2)
-        await until(lambda: way(scene) is None and scene.agent.tables.of("choice4"))
+        await until(lambda: path_element(scene) is None and scene.agent.tables.of("choice4"))
 
 
 async def test_a_mesh_that_cannot_be_made_is_said_and_closes_what_it_would_carry() -> None:
@@ -217,13 +217,13 @@ async def test_a_mesh_that_cannot_be_made_is_said_and_closes_what_it_would_carry
     fill(scene, listed("n2", eip(), term=1), listed("n1", eip("10.6.1.2", "p2")))
     async with running(scene):
         await until(lambda: scene.eips == ["10.6.1.2"])
-        assert way(scene) == CLOSED
+        assert path_element(scene) == CLOSED
         assert scene.agent.applier.missing() == "tunnel: no"
         own = scene.cluster.tunnels.get("n1")
         assert own is not None
         assert own.status.phase == "Failed"
         scene.journal.refuse.clear()
-        await until(lambda: way(scene) == MARK + 0x200)
+        await until(lambda: path_element(scene) == MARK + 0x200)
         assert not scene.agent.applier.missing()
         await until(lambda: scene.cluster.tunnels.get("n1").status.phase == "Ready")  # type: ignore[union-attr]
 
@@ -268,7 +268,7 @@ async def test_a_foreign_change_of_tables_is_mended() -> None:
         await asyncio.sleep(1)
         scene.agent.tables.elements.clear()
         scene.agent.applier.look_around()
-        await until(lambda: way(scene) == HERE)
+        await until(lambda: path_element(scene) == HERE)
         assert scene.agent.registry.get_sample_value("coil_egress_eip_repairs_total", {"what": "tables"}) == 1
 
 
@@ -302,7 +302,7 @@ async def test_a_change_of_tables_that_was_told_is_looked_for_there_alone() -> N
         scene.journal.clear()
         scene.agent.tables.elements.clear()
         scene.agent.applier.look_at_tables()
-        await until(lambda: way(scene) == HERE)
+        await until(lambda: path_element(scene) == HERE)
         assert scene.journal.calls().count("sync") == 1
         assert "tunnel" not in scene.journal.calls()
         assert scene.eips == ["10.6.1.1"]
@@ -316,10 +316,10 @@ async def test_a_refused_change_of_elements_ends_in_a_comparison() -> None:
     scene = Scene()
     fill(scene, listed("n2", eip()))
     async with running(scene):
-        await until(lambda: way(scene) == MARK + 0x200)
+        await until(lambda: path_element(scene) == MARK + 0x200)
         scene.agent.tables.elements.clear()
         fill(scene, listed("n3", eip()), revision=2)
-        await until(lambda: way(scene) == MARK + 0x300)
+        await until(lambda: path_element(scene) == MARK + 0x300)
 
 
 async def test_leaving_takes_off_gives_back_and_waits_for_the_others() -> None:
@@ -333,7 +333,7 @@ async def test_leaving_takes_off_gives_back_and_waits_for_the_others() -> None:
         assert not leaving.done()
         fill(scene, listed("n1"), listed("n2", eip()), revision=2)
         await leaving
-        assert way(scene) == MARK + 0x200
+        assert path_element(scene) == MARK + 0x200
         assert MARK + 0x200 in scene.agent.overlay.marks
         assert scene.lease.holder == ""
 
@@ -342,7 +342,7 @@ async def test_leaving_a_node_without_anything_takes_no_time() -> None:
     scene = Scene()
     fill(scene, listed("n2", eip()))
     async with running(scene):
-        await until(lambda: way(scene))
+        await until(lambda: path_element(scene))
         began = asyncio.get_running_loop().time()
         await scene.agent.applier.leave(seconds=5)
         assert asyncio.get_running_loop().time() - began < 0.5

@@ -84,7 +84,7 @@ async def test_at_each_moment() -> None:
         assert stage.value("nudges") == len(MOMENTS)
 
 
-async def test_not_before_the_kernel_has_the_ways() -> None:
+async def test_not_before_the_kernel_has_the_paths() -> None:
     async with running() as stage:
         stage.flows.flows = [flow(PODS[0]), flow(PODS[1])]
         stage.prober.expect(moved(PODS[0]))
@@ -172,7 +172,7 @@ async def test_what_is_refused_is_told(call: str) -> None:
 
 
 @pytest.mark.parametrize("refused", [set(), {"change"}, {"marks"}])
-async def test_an_agent_nudges_when_the_kernel_has_another_way(refused: set[str]) -> None:
+async def test_an_agent_probes_when_the_kernel_has_another_path(refused: set[str]) -> None:
     """Also where the first attempt fails."""
     scene = Scene()
     scene.agent.flows.flows = [flow("10.244.1.5"), flow("10.244.2.5")]

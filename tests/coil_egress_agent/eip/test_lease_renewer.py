@@ -256,12 +256,14 @@ trips = st.builds(
 
 
 @given(st.lists(trips, max_size=25), st.lists(st.sampled_from([0.0, 0.05, 0.3, 1.0]), max_size=12))
-def test_never_held_after_a_revocation_whatever_the_network_does(faults: list[Trip], sights: list[float]) -> None:
+def test_never_held_after_a_revocation_whatever_the_network_does(
+    faults: list[Trip], observation_delays: list[float]
+) -> None:
     """A controller sees each change with a delay, and revokes what was silent for fence and margin since."""
     revoked: list[int] = []
 
     async def control(store: MemoryLease) -> None:
-        delays = iter(sights)
+        delays = iter(observation_delays)
         seen, deadline = "", float("inf")
         loop = asyncio.get_running_loop()
         while True:

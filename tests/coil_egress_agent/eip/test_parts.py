@@ -99,7 +99,7 @@ def test_an_empty_selector_selects_nothing() -> None:
     assert not plan_assignment([bare], lease(), labels=LABELS).wanted
 
 
-def test_ways() -> None:
+def test_paths() -> None:
     address = IPv4Address("10.6.1.1")
 
     def path(*nodes: object, **facts: int) -> EgressPath | None:

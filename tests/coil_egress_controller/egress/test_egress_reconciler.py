@@ -25,7 +25,7 @@ def scene() -> Scene:
     return Scene()
 
 
-async def settled(scene: Scene, **spec: Any) -> Scene:
+async def reconciled(scene: Scene, **spec: Any) -> Scene:
     """With an Egress that has been carried out, and caches that know it; no call is noted yet."""
     scene.add_egress(**spec)
     for _ in range(2):
@@ -50,7 +50,7 @@ async def test_everything_is_made_and_the_status_told(scene: Scene) -> None:
 
 
 async def test_what_is_in_line_costs_no_call(scene: Scene) -> None:
-    await settled(scene, podDisruptionBudget={"maxUnavailable": 1})
+    await reconciled(scene, podDisruptionBudget={"maxUnavailable": 1})
     assert await scene.egresses.reconcile(KEY) == DONE
     assert scene.client.calls == []
 
@@ -69,7 +69,7 @@ async def test_a_late_cache_makes_nothing_twice(scene: Scene) -> None:
 
 
 async def test_after_a_forgetting_everything_is_read_and_nothing_written(scene: Scene) -> None:
-    await settled(scene, podDisruptionBudget={"maxUnavailable": 1})
+    await reconciled(scene, podDisruptionBudget={"maxUnavailable": 1})
     scene.egresses.objects.forget()
     await scene.egresses.reconcile(KEY)
     assert scene.client.calls == [
@@ -80,7 +80,7 @@ async def test_after_a_forgetting_everything_is_read_and_nothing_written(scene: 
 
 
 async def test_a_change_of_status_costs_one_write(scene: Scene) -> None:
-    await settled(scene)
+    await reconciled(scene)
     scene.api.put(DEPLOYMENTS, scene.find(DEPLOYMENTS) | {"status": {"replicas": 1}})
     scene.look()
     await scene.egresses.reconcile(KEY)
@@ -90,7 +90,7 @@ async def test_a_change_of_status_costs_one_write(scene: Scene) -> None:
 
 @pytest.mark.parametrize("resource", [DEPLOYMENTS, SERVICES])
 async def test_drift_is_put_right_with_one_read_and_one_write(scene: Scene, resource: Resource[Any]) -> None:
-    await settled(scene)
+    await reconciled(scene)
     before = scene.find(resource)["spec"]
     scene.api.put(resource, scene.find(resource) | {"spec": before | {"replicas": 9, "type": "NodePort"}})
     scene.look()
@@ -101,7 +101,7 @@ async def test_drift_is_put_right_with_one_read_and_one_write(scene: Scene, reso
 
 
 async def test_a_change_of_the_egress_reaches_what_it_concerns(scene: Scene) -> None:
-    await settled(scene)
+    await reconciled(scene)
     scene.add_egress(replicas=3)
     await scene.egresses.reconcile(KEY)
     assert scene.client.calls == [("get", "deployments", "nat"), ("replace", "deployments", "nat")]
@@ -109,7 +109,7 @@ async def test_a_change_of_the_egress_reaches_what_it_concerns(scene: Scene) -> 
 
 
 async def test_a_budget_that_is_no_longer_wanted_goes(scene: Scene) -> None:
-    await settled(scene, podDisruptionBudget={"maxUnavailable": 1})
+    await reconciled(scene, podDisruptionBudget={"maxUnavailable": 1})
     scene.add_egress()
     await scene.egresses.reconcile(KEY)
     assert scene.api.find_document(BUDGETS, "nat", "internet") is None
@@ -136,7 +136,7 @@ async def test_a_budget_that_is_not_ours_is_not_deleted_either(scene: Scene) -> 
 
 
 async def test_what_an_earlier_egress_of_the_name_left_is_waited_for_in_silence(scene: Scene) -> None:
-    await settled(scene)
+    await reconciled(scene)
     scene.api.remove(EGRESSES, "nat", "internet")
     scene.add_egress()
     assert isinstance(await scene.egresses.reconcile(KEY), RequeueAfter)
@@ -169,7 +169,7 @@ async def test_a_refusal_is_told_and_keeps_nothing_else_from_being_made(scene: S
 
 
 async def test_a_refused_change_keeps_the_number_of_pods_in_the_status(scene: Scene) -> None:
-    await settled(scene)
+    await reconciled(scene)
     scene.api.put(DEPLOYMENTS, scene.find(DEPLOYMENTS) | {"status": {"replicas": 2}})
     scene.client.refusals["replace", "deployments"] = InvalidError("no such field", status=422)
     scene.add_egress(template={"spec": {"containers": [{"name": "x"}]}})
@@ -206,7 +206,7 @@ async def test_one_that_breaks_rules_is_told_and_carried_out(scene: Scene) -> No
 
 
 async def test_one_that_goes_is_left_to_the_garbage_collector(scene: Scene) -> None:
-    await settled(scene)
+    await reconciled(scene)
     going = scene.find(EGRESSES)
     going["metadata"] |= {"deletionTimestamp": "2030-01-01T00:00:00Z", "finalizers": ["x"]}
     scene.api.put(EGRESSES, going)

@@ -77,7 +77,7 @@ async def test_of_an_update_only_what_is_worse_is_refused(door: Door) -> None:
     assert await door.update(ranges("10.6.1.1"), ranges("10.6.0.5")) == [OVERLAP]
 
 
-async def test_what_could_not_be_read_before_is_judged_like_a_new_one(door: Door) -> None:
+async def test_what_could_not_be_read_before_is_validated_like_a_new_one(door: Door) -> None:
     nonsense = {"metadata": {"name": "eg1"}, "spec": {"ranges": 5}}
     assert await door.update(nonsense, ranges("10.6.1.1")) == []
     assert await door.update(nonsense, ranges("10.6.0.5")) == [OVERLAP]

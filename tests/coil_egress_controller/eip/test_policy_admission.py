@@ -162,7 +162,7 @@ async def test_gateway_and_address_stay(door: Door) -> None:
     ]
 
 
-async def test_what_could_not_be_read_before_is_judged_like_a_new_one(door: Door) -> None:
+async def test_what_could_not_be_read_before_is_validated_like_a_new_one(door: Door) -> None:
     nonsense = {"metadata": {"name": "policy-test", "namespace": "shop"}, "spec": 5}
     assert await door.update(nonsense, by("shared")) == []
     assert await door.update(nonsense, by("nowhere")) == [f"{NAME}: there is no EgressGateway 'nowhere'"]

@@ -1,4 +1,4 @@
-"""Blocks go back in one order: books, route, object, finalizer."""
+"""Blocks go back in one order: ledger, route, object, finalizer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from coil.reconcile.controller import DONE, RequeueAfter
 from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.block_granter import pool
 from tests.coild.memory_network import Step
-from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, key, now, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, advance, key, now
 from tests.coild.virtual_loop import pass_turns
 
 DEFAULT, ZERO = PoolName("default"), BlockName("default-0")
@@ -34,7 +34,7 @@ def stored(world: World) -> tuple[bool, bool]:
 
 async def test_the_order(world: World, coild: Coild) -> None:
     await coild.add("c1")
-    await settle(1)
+    await advance(1)
     steps: list[object] = []
 
     async def kernel(step: Step) -> None:
@@ -47,8 +47,8 @@ async def test_the_order(world: World, coild: Coild) -> None:
 
     coild.network.gate, coild.gate.fault = kernel, api
     await coild.delete("c1")
-    await settle(2 * COOLDOWN)
-    # Each step with what it found: is it in the books, is it announced, is it deleted, has it the finalizer?
+    await advance(2 * COOLDOWN)
+    # Each step with what it found: is it in the ledger, is it announced, is it deleted, has it the finalizer?
     assert steps == [
         ("route", False, True, (False, True)),
         ("delete", False, False, (False, True)),
@@ -87,7 +87,7 @@ async def test_a_request_whose_answer_is_still_to_come_goes_before_its_block(
 
     coild.gate.fault = fault
     await coild.delete("c1")
-    await settle(COOLDOWN + 1)
+    await advance(COOLDOWN + 1)
     assert (world.requests, world.blocks) == ([], [])
     retracted = [("blockrequests", "delete")] * (failures + 1)
     assert calls[: failures + 3] == [*retracted, ("addressblocks", "delete"), ("addressblocks", "patch")]
@@ -111,7 +111,7 @@ async def test_a_request_that_the_process_before_has_left_goes_before_its_block(
 
     successor.gate.fault = fault
     await successor.start()
-    await settle(COOLDOWN + 1)
+    await advance(COOLDOWN + 1)
     assert failed
     assert (world.requests, world.blocks) == ([], [])
     await successor.kill()
@@ -121,16 +121,16 @@ async def test_it_rests_first_and_a_pod_that_comes_soon_finds_it(world: World, c
     await coild.add("c1")
     await coild.delete("c1")
     creations = len(coild.client.calls)
-    await settle(COOLDOWN - 1)
+    await advance(COOLDOWN - 1)
     assert world.blocks == [ZERO]
     await coild.add("c2")
-    await settle(10 * COOLDOWN)
+    await advance(10 * COOLDOWN)
     assert world.blocks == [ZERO]
     assert [call.verb for call in coild.client.calls[creations:] if call.plural != "namespaces"] == []
     await coild.delete("c2")
-    await settle(COOLDOWN - 1)
+    await advance(COOLDOWN - 1)
     assert world.blocks == [ZERO]
-    await settle(2)
+    await advance(2)
     assert world.blocks == []
 
 
@@ -140,9 +140,9 @@ async def test_a_rest_that_rounding_leaves_unfinished_still_ends(world: World, c
     assert rest_left > 0
     assert start + COOLDOWN + rest_left == start + COOLDOWN, "a pause that leads from this moment to this moment"
     await coild.add("c1")
-    await settle(start - now())
+    await advance(start - now())
     await coild.delete("c1")
-    await settle(COOLDOWN + 1)
+    await advance(COOLDOWN + 1)
     assert world.blocks == []
 
 
@@ -150,7 +150,7 @@ async def test_an_answer_in_the_middle_of_the_rest(coild: Coild) -> None:
     await coild.add("c1")
     assert await coild.release.reconcile(ZERO) == DONE, "in use"
     await coild.delete("c1")
-    await settle(4)
+    await advance(4)
     assert await coild.release.reconcile(ZERO) == RequeueAfter(COOLDOWN - 4)
     assert await coild.release.reconcile("default-9") == DONE
 
@@ -170,7 +170,7 @@ async def test_every_step_is_retried(world: World, coild: Coild, verb: str, mome
 
     coild.gate.fault = fault
     await coild.delete("c1")
-    await settle(2 * COOLDOWN)
+    await advance(2 * COOLDOWN)
     assert failures == (1 if (verb, moment) == ("patch", Moment.AFTER) else 3), "a finished release is not repeated"
     assert world.blocks == []
 
@@ -185,29 +185,29 @@ async def test_nothing_is_deleted_while_the_kernel_keeps_the_route(world: World,
 
     coild.network.gate = kernel
     await coild.delete("c1")
-    await settle(3 * COOLDOWN)
+    await advance(3 * COOLDOWN)
     assert world.exported
     assert stored(world) == (False, True)
     broken = False
-    await settle(60)
+    await advance(60)
     assert (world.exported, world.blocks) == (set(), [])
 
 
 async def test_another_block_that_has_taken_the_name_is_left_alone(world: World, coild: Coild) -> None:
     await coild.add("c1")
     await coild.delete("c1")
-    await settle(1)
+    await advance(1)
     coild.block_source.delay = lambda: 5 * COOLDOWN
     world.api.delete(ADDRESS_BLOCKS, ZERO)
     world.api.patch(ADDRESS_BLOCKS, ZERO, {"metadata": {"finalizers": []}}, subresource="")
     world.granter.block(DEFAULT, 0)
     new = world.api.get(ADDRESS_BLOCKS, ZERO)
-    await settle(3 * COOLDOWN)
-    assert not known(coild), "by its old books the node has given the block back"
+    await advance(3 * COOLDOWN)
+    assert not known(coild), "by its old ledger the node has given the block back"
     assert world.api.get(ADDRESS_BLOCKS, ZERO) == new
-    await settle(2 * COOLDOWN + 2)
+    await advance(2 * COOLDOWN + 2)
     assert known(coild), "the news has come, and with it the new block"
-    await settle(20 * COOLDOWN)
+    await advance(20 * COOLDOWN)
     assert world.blocks == [], "which nobody uses"
 
 
@@ -216,7 +216,7 @@ async def test_other_finalizers_are_others_business(world: World, coild: Coild) 
     finalizers = [FINALIZER, "example.com/other"]
     world.api.patch(ADDRESS_BLOCKS, ZERO, {"metadata": {"finalizers": finalizers}}, subresource="")
     await coild.delete("c1")
-    await settle(2 * COOLDOWN)
+    await advance(2 * COOLDOWN)
     block = world.api.get(ADDRESS_BLOCKS, ZERO)
     assert block.metadata.deleting
     assert block.metadata.finalizers == ("example.com/other",)
@@ -225,21 +225,21 @@ async def test_other_finalizers_are_others_business(world: World, coild: Coild) 
 async def test_a_block_that_is_asked_back_goes_when_its_last_pod_goes(world: World, coild: Coild) -> None:
     await coild.add("c1")
     world.api.delete(ADDRESS_BLOCKS, ZERO)
-    await settle(2 * COOLDOWN)
+    await advance(2 * COOLDOWN)
     assert stored(world) == (True, True)
     assert await coild.add("c2") == ["10.1.0.2", "fd01::2"], "of another block, though there is room in the first"
     await coild.delete("c1")
-    await settle(COOLDOWN - 1)
+    await advance(COOLDOWN - 1)
     assert world.blocks == [ZERO, "default-1"], "its address rests: the next node would not know"
-    await settle(1)
+    await advance(1)
     assert world.blocks == ["default-1"]
 
 
 async def test_a_reserved_block_is_never_released(world: World, coild: Coild) -> None:
     world.granter.block(DEFAULT, 0, reserved=True)
-    await settle(1)
+    await advance(1)
     await coild.source.collect()
-    await settle(10 * COOLDOWN)
+    await advance(10 * COOLDOWN)
     assert stored(world) == (False, True)
     assert world.exported == {"10.1.0.0/31", "fd01::/127"}
 
@@ -252,21 +252,21 @@ async def test_a_crash_in_the_middle_is_finished_by_the_next_process(world: Worl
         coild.gate.closed = coild.gate.closed or call.plural == "addressblocks"
 
     coild.gate.fault = crash
-    await settle(2 * COOLDOWN)
+    await advance(2 * COOLDOWN)
     await coild.kill()
     assert stored(world) == (True, True)
     successor = Coild(world)
     await successor.start()
-    await settle(1)
+    await advance(1)
     assert (world.blocks, world.exported) == ([], set())
     await successor.kill()
 
 
 async def test_a_block_that_came_too_late_for_its_pod_goes_unless_it_is_used(world: World, coild: Coild) -> None:
     world.granter.block(DEFAULT, 0)
-    await settle(COOLDOWN - 1)
+    await advance(COOLDOWN - 1)
     assert world.blocks == [ZERO]
-    await settle(2)
+    await advance(2)
     assert world.blocks == []
 
 
@@ -274,7 +274,7 @@ async def test_no_block_goes_while_one_of_its_pool_is_asked_for(world: World, co
     world.granter.away = True
     coild.requester.start(DEFAULT)
     world.granter.block(DEFAULT, 0)
-    await settle(3 * COOLDOWN)
+    await advance(3 * COOLDOWN)
     assert world.blocks == [ZERO]
     assert await coild.add("c1") == ["10.1.0.0", "fd01::"]
 
@@ -304,14 +304,14 @@ class TestWithoutCooldown:
         self, world: World, coild: Coild, turns: int
     ) -> None:
         await self.take(coild, "c1")
-        await settle()
+        await advance()
         world.granter.away = True
         # Its name is in the queue for another reason, so that the worker is woken before the review.
         asyncio.get_running_loop().call_soon(coild.queue.add, ZERO)
         waiting = self.take(coild, "c2")
         await pass_turns(turns)
         coild.source.release(key("c1"))
-        await settle()
+        await advance()
         assert waiting.done()
         assert str(waiting.result().ipv4) == "10.1.0.0"
         assert world.blocks == [ZERO]
@@ -325,14 +325,14 @@ class TestWithoutCooldown:
         waiting = self.take(coild, "c1")
         await pass_turns(turns)
         world.granter.block(DEFAULT, 0)
-        await settle()
+        await advance()
         assert waiting.done()
         assert world.blocks == [ZERO]
 
     async def test_a_block_that_no_pod_waits_for_goes_at_once(self, world: World, coild: Coild) -> None:
         await self.take(coild, "c1")
         coild.source.release(key("c1"))
-        await settle()
+        await advance()
         assert world.blocks == []
 
 
@@ -341,6 +341,6 @@ async def test_without_any_rest_pods_still_get_the_block_that_they_waited_for(wo
     await coild.start()
     assert await coild.add("c1") == ["10.1.0.0", "fd01::"]
     await coild.delete("c1")
-    await settle(2)
+    await advance(2)
     assert world.blocks == []
     await coild.kill()

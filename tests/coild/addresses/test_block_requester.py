@@ -15,7 +15,7 @@ from coil.kube.errors import ApiError, ForbiddenError, UnavailableError
 from coild.addresses.block_requester import ANSWER_TIMEOUT, BLOCK_TIMEOUT
 from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.block_granter import NODE, grant
-from tests.coild.scene import Coild, World, now, settle
+from tests.coild.scene import Coild, World, advance, now
 from tests.coild.virtual_loop import pass_turns
 
 DEFAULT, SECOND, TINY, NOWHERE = PoolName("default"), PoolName("second"), PoolName("tiny"), PoolName("nowhere")
@@ -55,7 +55,7 @@ async def ask(coild: Coild, pool: PoolName = DEFAULT) -> str:
 async def test_a_request_brings_a_block_and_leaves_no_request(world: World, coild: Coild) -> None:
     assert await ask(coild) == ""
     assert [str(network) for network in coild.store.networks()] == ["10.1.0.0/31", "fd01::/127"]
-    await settle()
+    await advance()
     assert world.requests == []
 
 
@@ -66,7 +66,7 @@ async def test_requests_are_made_side_by_side(world: World, coild: Coild) -> Non
     assert (coild.requester.outstanding(DEFAULT), coild.requester.outstanding(SECOND)) == (3, 2)
     assert coild.requester.oldest(DEFAULT) == 0
     assert coild.requester.oldest(TINY) is None
-    await settle(0.3)
+    await advance(0.3)
     assert (coild.requester.outstanding(DEFAULT), coild.requester.outstanding(SECOND)) == (0, 0), "one round trip"
     assert sorted(world.blocks) == ["default-0", "default-1", "default-2", "second-0", "second-1"]
 
@@ -98,13 +98,13 @@ async def test_a_node_that_was_made_anew_gets_its_block_at_the_second_try(world:
     world.api.delete(NODES, NODE)
     world.api.create(NODES, Node(metadata=ObjectMeta(name=NODE)))
     coild.requester.start(DEFAULT)
-    await settle(1)
+    await advance(1)
     collect_garbage(world)
-    await settle(1)
+    await advance(1)
     collect_garbage(world)
     assert len(world.requests) == 1, "owned by the node of today"
     world.granter.wake()
-    await settle()
+    await advance()
     assert world.blocks == ["default-0"]
     assert await ask(coild) == ""
     assert count(coild, "create") == 3, "and remembered"
@@ -115,9 +115,9 @@ async def test_a_node_that_was_removed_gets_nothing(world: World, coild: Coild) 
     world.granter.away = True
     world.api.delete(NODES, NODE)
     coild.requester.start(DEFAULT)
-    await settle(1)
+    await advance(1)
     collect_garbage(world)
-    await settle(0)
+    await advance(0)
     refusal = coild.requester.refusals.current(DEFAULT)
     assert refusal is not None
     assert "node1 not found" in refusal.reason
@@ -137,7 +137,7 @@ async def test_an_answer_to_an_older_request_of_the_name_is_not_ours(world: Worl
     body = {"metadata": {"name": name, "labels": {LABEL_NODE: NODE}}, "spec": {"nodeName": NODE, "poolName": "default"}}
     old = world.api.create(BLOCK_REQUESTS, body)
     grant(world.api, old, BlockName("default-99"))
-    await settle()
+    await advance()
     coild.request_source.delay = lambda: 2.0
     world.api.delete(BLOCK_REQUESTS, name)
     task = coild.spawn(ask(coild))
@@ -146,7 +146,7 @@ async def test_an_answer_to_an_older_request_of_the_name_is_not_ours(world: Worl
     assert cached is not None
     assert cached.uid == old.uid, "the cache still shows the older one, granted"
     assert not task.done()
-    await settle(5)
+    await advance(5)
     assert not task.done(), "now it shows ours, pending"
     world.granter.wake()
     assert await task == ""
@@ -159,7 +159,7 @@ async def test_a_refusal_names_the_pool_and_the_reason(world: World, coild: Coil
     assert "tiny" in message
     assert "out of blocks" in message
     assert await ask(coild, NOWHERE) != message
-    await settle()
+    await advance()
     assert world.requests == []
 
 
@@ -167,11 +167,11 @@ async def test_refusals_of_requests_that_were_under_way_together_count_as_one(co
     coild.world.granter.delay = lambda: 0.1
     for _ in range(8):
         coild.requester.start(NOWHERE)
-    await settle(1.05)
+    await advance(1.05)
     refusal = coild.requester.refusals.current(NOWHERE)
     assert refusal is not None
     assert (refusal.attempts, refusal.until - refusal.since) == (0, 1)
-    await settle(0.5)
+    await advance(0.5)
     assert coild.requester.refusals.current(NOWHERE) is None
     await ask(coild, NOWHERE)
     refusal = coild.requester.refusals.current(NOWHERE)
@@ -195,9 +195,9 @@ async def test_after_a_success_the_backoff_begins_anew(world: World, coild: Coil
 async def test_a_block_that_was_asked_for_before_the_refusal_does_not_lift_it(world: World, coild: Coild) -> None:
     coild.block_source.delay = lambda: 0.5
     coild.requester.start(TINY)
-    await settle(0.1)
+    await advance(0.1)
     assert "out of blocks" in await ask(coild, TINY)
-    await settle(0.6)
+    await advance(0.6)
     assert coild.store.networks(), "the pool's last block is here"
     assert coild.requester.refusals.current(TINY) is not None
 
@@ -205,9 +205,9 @@ async def test_a_block_that_was_asked_for_before_the_refusal_does_not_lift_it(wo
 async def test_with_the_controller_away_one_request_stays_until_it_is_taken_back(world: World, coild: Coild) -> None:
     world.granter.away = True
     coild.requester.start(DEFAULT)
-    await settle(ANSWER_TIMEOUT - 1)
+    await advance(ANSWER_TIMEOUT - 1)
     assert (coild.requester.outstanding(DEFAULT), len(world.requests)) == (1, 1)
-    await settle(1)
+    await advance(1)
     assert (coild.requester.outstanding(DEFAULT), world.requests) == (0, [])
     refusal = coild.requester.refusals.current(DEFAULT)
     assert refusal is not None
@@ -225,13 +225,13 @@ async def test_an_error_of_the_api_server_is_an_answer_too(coild: Coild, error: 
 async def test_a_creation_whose_answer_was_lost_leaves_neither_request_nor_block(world: World, coild: Coild) -> None:
     coild.gate.fault = faults("create", UnavailableError("reset"), moment=Moment.AFTER)
     assert await ask(coild)
-    await settle()
+    await advance()
     assert len(world.requests) == 1
     assert world.blocks == ["default-0"], "granted to nobody, but it is this node's"
     await coild.source.collect()
-    await settle(1)
+    await advance(1)
     assert world.requests == []
-    await settle(20)
+    await advance(20)
     assert world.blocks == []
 
 
@@ -255,9 +255,9 @@ async def test_the_block_counts_though_the_answer_is_still_to_come(world: World,
     coild.request_source.delay = lambda: 7.0
     assert await ask(coild) == ""
     assert now() == 0
-    await settle(6)
+    await advance(6)
     assert len(world.requests) == 1, "the controller may still write to it"
-    await settle(1)
+    await advance(1)
     assert world.requests == []
 
 
@@ -266,7 +266,7 @@ async def test_a_request_whose_block_is_here_and_whose_answer_never_comes_goes_i
 ) -> None:
     coild.request_source.delay = lambda: 1000.0
     await ask(coild)
-    await settle(BLOCK_TIMEOUT)
+    await advance(BLOCK_TIMEOUT)
     assert world.requests == []
 
 
@@ -276,14 +276,14 @@ async def test_nobody_waits_for_the_deletion_of_the_request(world: World, coild:
     )
     await ask(coild)
     assert now() == 20, "the answer to the creation, and nothing on top"
-    await settle(40)
+    await advance(40)
     assert world.requests == []
 
 
 async def test_a_request_that_could_not_be_deleted_is_deleted_later(world: World, coild: Coild) -> None:
     coild.gate.fault = faults("delete", UnavailableError("away"))
     await ask(coild)
-    await settle()
+    await advance()
     assert len(world.requests) == 1
     await coild.requester.discard_stale()
     assert world.requests == []
@@ -309,7 +309,7 @@ async def test_failing_to_discard_is_no_failure(world: World, coild: Coild) -> N
             "spec": {"nodeName": NODE, "poolName": "p"},
         }
         world.api.create(BLOCK_REQUESTS, body)
-    await settle()
+    await advance()
     coild.gate.fault = faults("delete", UnavailableError("away"))
     await coild.requester.discard_stale()
     assert world.requests == ["r0"], "one failed, the other did not wait for it"
@@ -332,11 +332,11 @@ async def test_closing_ends_what_is_under_way_and_leaves_the_request_to_the_next
     coild.requester.start(DEFAULT)
     await pass_turns()
     await coild.demand.close()
-    await settle()
+    await advance()
     assert coild.requester.outstanding(DEFAULT) == 0
     successor = Coild(world)
     await successor.start()
-    await settle()
+    await advance()
     assert world.requests == []
     assert world.api.all(ADDRESS_BLOCKS) == []
     await successor.kill()

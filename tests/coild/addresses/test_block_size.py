@@ -9,7 +9,7 @@ from coild.addresses.block_size import FORESEEN_POOLS, RETRY_SECONDS, BlockSizes
 from coild.addresses.pool_changes import PoolChanges
 from tests.coil.kube.memory_api import MemoryClient
 from tests.coild.block_granter import pool
-from tests.coild.scene import LOG, Coild, World, now, settle
+from tests.coild.scene import LOG, Coild, World, advance, now
 from tests.coild.watched_api import WatchedApi
 
 DEFAULT, SECOND, LATER = PoolName("default"), PoolName("second"), PoolName("later")
@@ -25,24 +25,24 @@ async def test_what_namespaces_name_is_read_once_each_and_one_after_the_other(wo
         annotations = {ANNOTATION_POOL: annotation} if annotation else {}
         coild.source.foresee(None, Namespace(metadata=ObjectMeta(name=name, annotations=annotations)))
     coild.source.foresee(Namespace(metadata=ObjectMeta(name="gone")), None)
-    await settle(1.5)
+    await advance(1.5)
     assert reads(coild.client) == ["default", "second"]
-    await settle(10)
+    await advance(10)
     assert reads(coild.client) == ["default", "second", "nowhere"]
     sizes = coild.sizes
     assert (sizes.of(DEFAULT), sizes.of(SECOND), sizes.of(PoolName("nowhere"))) == (2, 2, None)
     sizes.foresee(LATER)
-    await settle(1)
+    await advance(1)
     assert reads(coild.client)[3:] == ["later"], "the reading begins again"
 
 
 async def test_a_pool_that_was_not_there_at_first_is_asked_for_when_it_matters(world: World, coild: Coild) -> None:
     sizes = coild.sizes
     sizes.foresee(LATER)
-    await settle()
+    await advance()
     world.api.create(ADDRESS_POOLS, pool("later", bits=4))
     sizes.ask(LATER)
-    await settle()
+    await advance()
     assert sizes.of(LATER) == 16
 
 
@@ -51,13 +51,13 @@ async def test_a_pool_that_cannot_be_read_is_not_asked_for_again_and_again(world
     sizes = coild.sizes
     for _ in range(10):
         sizes.ask(DEFAULT)
-        await settle(1)
+        await advance(1)
     assert reads(coild.client) == ["default"]
     coild.gate.fault = lambda call, moment: None
-    await settle(RETRY_SECONDS)
+    await advance(RETRY_SECONDS)
     sizes.ask(DEFAULT)
     sizes.ask(DEFAULT)
-    await settle()
+    await advance()
     assert reads(coild.client) == ["default"] * 2
     assert sizes.of(DEFAULT) == 2
 
@@ -67,7 +67,7 @@ async def test_what_is_stored_may_be_nonsense() -> None:
     api.create(ADDRESS_POOLS, pool("odd", bits=500))
     sizes = BlockSizes(MemoryClient(api), PoolChanges(), LOG, now)
     sizes.ask(PoolName("odd"))
-    await settle()
+    await advance()
     assert sizes.of(PoolName("odd")) is None
 
 
@@ -76,11 +76,11 @@ async def test_namespaces_cannot_make_it_read_for_ever() -> None:
     sizes = BlockSizes(client, PoolChanges(), LOG, now)
     for number in range(2 * FORESEEN_POOLS):
         sizes.foresee(PoolName(f"pool-{number}"))
-    await settle(1)
-    await settle(1)
+    await advance(1)
+    await advance(1)
     while len(reads(client)) < FORESEEN_POOLS:
-        await settle(1)
-    await settle(1)
+        await advance(1)
+    await advance(1)
     assert len(reads(client)) == FORESEEN_POOLS
     await sizes.close()
 

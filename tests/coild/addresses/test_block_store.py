@@ -1,4 +1,4 @@
-"""The node's books follow the AddressBlocks, and the pods come before both."""
+"""The node's ledger follows the AddressBlocks, and the pods come before both."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ class RecordedChanges(PoolChanges):
         self.emptied.append(block)
 
 
-class Books:
+class StoreScene:
     """A store behind a real informer, and the marks that it leaves."""
 
     def __init__(self, world: World) -> None:
@@ -94,80 +94,80 @@ class Books:
 
 
 @pytest.fixture
-async def books(world: World) -> AsyncIterator[Books]:
-    books = Books(world)
-    await books.informer.wait_synced(1)
-    yield books
-    await end([books.task])
+async def scene(world: World) -> AsyncIterator[StoreScene]:
+    scene = StoreScene(world)
+    await scene.informer.wait_synced(1)
+    yield scene
+    await end([scene.task])
 
 
-async def test_a_block_that_appears_gives_addresses_and_is_announced(books: Books) -> None:
-    await books.block(0)
-    assert books.changes == 1
-    assert books.store.networks() == [IPv4Network("10.1.0.0/31"), IPv6Network("fd01::/127")]
-    first = books.store.acquire(DEFAULT, key("c1"), POD)
-    second = books.store.acquire(DEFAULT, key("c2"), POD)
+async def test_a_block_that_appears_gives_addresses_and_is_announced(scene: StoreScene) -> None:
+    await scene.block(0)
+    assert scene.changes == 1
+    assert scene.store.networks() == [IPv4Network("10.1.0.0/31"), IPv6Network("fd01::/127")]
+    first = scene.store.acquire(DEFAULT, key("c1"), POD)
+    second = scene.store.acquire(DEFAULT, key("c2"), POD)
     assert first is not None
     assert second is not None
     assert (first.ipv4, first.ipv6) == (IPv4Address("10.1.0.0"), IPv6Address("fd01::"))
     assert (second.ipv4, second.ipv6) == (IPv4Address("10.1.0.1"), IPv6Address("fd01::1"))
-    assert books.store.acquire(DEFAULT, key("c3"), POD) is None
+    assert scene.store.acquire(DEFAULT, key("c3"), POD) is None
 
 
-async def test_a_known_key_gets_the_same_answer_also_when_nothing_is_free(books: Books) -> None:
-    await books.block(0)
-    first = books.store.acquire(DEFAULT, key("c1"), POD)
-    books.store.acquire(DEFAULT, key("c2"), POD)
-    assert books.store.acquire(DEFAULT, key("c1"), POD) == first
-    assert books.store.acquire(PoolName("second"), key("c1"), POD) == first
-    assert books.store.find(key("c1")) == first
+async def test_a_known_key_gets_the_same_answer_also_when_nothing_is_free(scene: StoreScene) -> None:
+    await scene.block(0)
+    first = scene.store.acquire(DEFAULT, key("c1"), POD)
+    scene.store.acquire(DEFAULT, key("c2"), POD)
+    assert scene.store.acquire(DEFAULT, key("c1"), POD) == first
+    assert scene.store.acquire(PoolName("second"), key("c1"), POD) == first
+    assert scene.store.find(key("c1")) == first
 
 
-async def test_blocks_of_other_nodes_are_not_ours(books: Books) -> None:
-    books.world.granter.block(DEFAULT, 0, node=NodeName("node2"))
+async def test_blocks_of_other_nodes_are_not_ours(scene: StoreScene) -> None:
+    scene.world.granter.block(DEFAULT, 0, node=NodeName("node2"))
     await pass_turns()
-    assert books.store.networks() == []
+    assert scene.store.networks() == []
 
 
-async def test_a_block_is_known_by_the_request_that_it_answers(books: Books) -> None:
-    plain = await books.block(0)
-    assert books.store.answer_to(RequestUid("uid-x")) is None
-    await books.block(1)
-    await books.patch(ONE, {"metadata": {"labels": {LABEL_REQUEST: "uid-x"}}})
-    assert books.store.answer_to(RequestUid("uid-x")) == ONE
+async def test_a_block_is_known_by_the_request_that_it_answers(scene: StoreScene) -> None:
+    plain = await scene.block(0)
+    assert scene.store.answer_to(RequestUid("uid-x")) is None
+    await scene.block(1)
+    await scene.patch(ONE, {"metadata": {"labels": {LABEL_REQUEST: "uid-x"}}})
+    assert scene.store.answer_to(RequestUid("uid-x")) == ONE
     assert plain.request == ""
-    assert books.releasable.begin_release(ONE) is not None
-    assert books.store.answer_to(RequestUid("uid-x")) is None, "it is on its way out"
+    assert scene.releasable.begin_release(ONE) is not None
+    assert scene.store.answer_to(RequestUid("uid-x")) is None, "it is on its way out"
 
 
-async def test_each_change_of_what_a_pool_can_give_is_marked(books: Books) -> None:
-    await books.block(0)
-    assert books.marked == [DEFAULT]
-    books.store.acquire(DEFAULT, key("c1"), POD)
-    assert books.marked == [DEFAULT], "who takes an address knows of it"
-    books.store.release(key("c1"))
-    books.store.release(key("c1"))
-    assert books.marked == [DEFAULT] * 2
-    books.store.acquire(DEFAULT, key("c1"), POD)
-    books.store.revoke(key("c1"))
-    assert books.marked == [DEFAULT] * 3
-    books.releasable.begin_release(ZERO)
-    assert books.marked == [DEFAULT] * 4
+async def test_each_change_of_what_a_pool_can_give_is_marked(scene: StoreScene) -> None:
+    await scene.block(0)
+    assert scene.marked == [DEFAULT]
+    scene.store.acquire(DEFAULT, key("c1"), POD)
+    assert scene.marked == [DEFAULT], "who takes an address knows of it"
+    scene.store.release(key("c1"))
+    scene.store.release(key("c1"))
+    assert scene.marked == [DEFAULT] * 2
+    scene.store.acquire(DEFAULT, key("c1"), POD)
+    scene.store.revoke(key("c1"))
+    assert scene.marked == [DEFAULT] * 3
+    scene.releasable.begin_release(ZERO)
+    assert scene.marked == [DEFAULT] * 4
 
 
-async def test_a_reserved_block_is_announced_and_nothing_else(books: Books) -> None:
-    await books.block(0, reserved=True)
-    assert books.store.networks() == [IPv4Network("10.1.0.0/31"), IPv6Network("fd01::/127")]
-    assert books.store.acquire(DEFAULT, key("c1"), POD) is None
-    books.store.resume()
-    books.store.offer_unused()
-    assert books.emptied == []
-    assert books.releasable.cooldown_left(ZERO) is None
-    assert books.releasable.begin_release(ZERO) is None
+async def test_a_reserved_block_is_announced_and_nothing_else(scene: StoreScene) -> None:
+    await scene.block(0, reserved=True)
+    assert scene.store.networks() == [IPv4Network("10.1.0.0/31"), IPv6Network("fd01::/127")]
+    assert scene.store.acquire(DEFAULT, key("c1"), POD) is None
+    scene.store.resume()
+    scene.store.offer_unused()
+    assert scene.emptied == []
+    assert scene.releasable.cooldown_left(ZERO) is None
+    assert scene.releasable.begin_release(ZERO) is None
 
 
-async def test_a_malformed_block_is_left_out_until_it_is_mended(books: Books) -> None:
-    books.world.api.create(
+async def test_a_malformed_block_is_left_out_until_it_is_mended(scene: StoreScene) -> None:
+    scene.world.api.create(
         ADDRESS_BLOCKS,
         {
             "metadata": {"name": "default-7", "labels": {LABEL_NODE: str(NODE), "coil.cybozu.com/pool": "default"}},
@@ -176,15 +176,15 @@ async def test_a_malformed_block_is_left_out_until_it_is_mended(books: Books) ->
         },
     )
     await pass_turns()
-    assert (books.store.networks(), books.changes) == ([], 0)
-    await books.patch("default-7", {"ipv4": "10.1.0.14/31"})
-    assert books.store.networks() == [IPv4Network("10.1.0.14/31")]
-    assert books.changes == 1, "a block that is taken in late is announced as well"
+    assert (scene.store.networks(), scene.changes) == ([], 0)
+    await scene.patch("default-7", {"ipv4": "10.1.0.14/31"})
+    assert scene.store.networks() == [IPv4Network("10.1.0.14/31")]
+    assert scene.changes == 1, "a block that is taken in late is announced as well"
 
 
-async def test_an_overlapping_block_is_taken_in_when_the_other_has_gone(books: Books) -> None:
-    await books.block(0)
-    books.world.api.create(
+async def test_an_overlapping_block_is_taken_in_when_the_other_has_gone(scene: StoreScene) -> None:
+    await scene.block(0)
+    scene.world.api.create(
         ADDRESS_BLOCKS,
         {
             "metadata": {"name": "old-0", "labels": {LABEL_NODE: str(NODE), "coil.cybozu.com/pool": "old"}},
@@ -193,216 +193,216 @@ async def test_an_overlapping_block_is_taken_in_when_the_other_has_gone(books: B
         },
     )
     await pass_turns()
-    assert books.store.acquire(PoolName("old"), key("c1"), POD) is None
-    await books.tear_out(ZERO)
-    books.store.offer_unused()
-    assert books.store.networks() == [IPv4Network("10.1.0.0/30")]
-    assert books.store.acquire(PoolName("old"), key("c1"), POD) is not None
+    assert scene.store.acquire(PoolName("old"), key("c1"), POD) is None
+    await scene.tear_out(ZERO)
+    scene.store.offer_unused()
+    assert scene.store.networks() == [IPv4Network("10.1.0.0/30")]
+    assert scene.store.acquire(PoolName("old"), key("c1"), POD) is not None
 
 
-async def test_an_emptied_block_is_offered_and_rests_as_long_as_its_addresses(books: Books) -> None:
-    await books.block(0)
-    books.store.acquire(DEFAULT, key("c1"), POD)
-    books.store.acquire(DEFAULT, key("c2"), POD)
-    books.emptied.clear()
+async def test_an_emptied_block_is_offered_and_rests_as_long_as_its_addresses(scene: StoreScene) -> None:
+    await scene.block(0)
+    scene.store.acquire(DEFAULT, key("c1"), POD)
+    scene.store.acquire(DEFAULT, key("c2"), POD)
+    scene.emptied.clear()
     await asyncio.sleep(100)
-    books.store.release(key("c1"))
-    assert books.emptied == []
-    assert books.releasable.cooldown_left(ZERO) is None
+    scene.store.release(key("c1"))
+    assert scene.emptied == []
+    assert scene.releasable.cooldown_left(ZERO) is None
     await asyncio.sleep(4)
-    books.store.release(key("c2"))
-    assert books.emptied == [ZERO]
-    assert books.releasable.cooldown_left(ZERO) == COOLDOWN
+    scene.store.release(key("c2"))
+    assert scene.emptied == [ZERO]
+    assert scene.releasable.cooldown_left(ZERO) == COOLDOWN
     await asyncio.sleep(COOLDOWN - 1)
-    assert books.releasable.cooldown_left(ZERO) == 1
+    assert scene.releasable.cooldown_left(ZERO) == 1
     await asyncio.sleep(1)
-    assert books.releasable.cooldown_left(ZERO) == 0
-    books.store.release(key("c2"))
-    assert books.emptied == [ZERO], "an unknown key is nothing"
+    assert scene.releasable.cooldown_left(ZERO) == 0
+    scene.store.release(key("c2"))
+    assert scene.emptied == [ZERO], "an unknown key is nothing"
 
 
-async def test_a_freed_address_rests_and_one_that_no_pod_has_had_does_not(books: Books) -> None:
-    await books.block(0)
-    books.store.acquire(DEFAULT, key("c1"), POD)
-    unused = books.store.acquire(DEFAULT, key("c2"), POD)
-    books.store.release(key("c1"))
-    assert books.store.acquire(DEFAULT, key("c3"), POD, reuse=Reuse.AFTER_COOLDOWN) is None
-    books.store.revoke(key("c2"))
-    again = books.store.acquire(DEFAULT, key("c3"), POD)
+async def test_a_freed_address_rests_and_one_that_no_pod_has_had_does_not(scene: StoreScene) -> None:
+    await scene.block(0)
+    scene.store.acquire(DEFAULT, key("c1"), POD)
+    unused = scene.store.acquire(DEFAULT, key("c2"), POD)
+    scene.store.release(key("c1"))
+    assert scene.store.acquire(DEFAULT, key("c3"), POD, reuse=Reuse.AFTER_COOLDOWN) is None
+    scene.store.revoke(key("c2"))
+    again = scene.store.acquire(DEFAULT, key("c3"), POD)
     assert unused is not None
     assert again is not None
     assert again.ipv4 == unused.ipv4
-    assert books.store.tally(DEFAULT) == Tally(blocks=1, allocated=1, cooling=1, free=0)
-    assert books.store.cooldown_left(DEFAULT) == COOLDOWN
+    assert scene.store.tally(DEFAULT) == Tally(blocks=1, allocated=1, cooling=1, free=0)
+    assert scene.store.cooldown_left(DEFAULT) == COOLDOWN
     await asyncio.sleep(COOLDOWN)
-    assert books.store.cooldown_left(DEFAULT) is None
-    assert books.store.tallies() == {DEFAULT: Tally(blocks=1, allocated=1, cooling=0, free=1)}
+    assert scene.store.cooldown_left(DEFAULT) is None
+    assert scene.store.tallies() == {DEFAULT: Tally(blocks=1, allocated=1, cooling=0, free=1)}
 
 
-async def test_a_block_that_is_given_back_unused_has_no_more_to_rest_for_than_a_new_one(books: Books) -> None:
-    await books.block(0)
+async def test_a_block_that_is_given_back_unused_has_no_more_to_rest_for_than_a_new_one(scene: StoreScene) -> None:
+    await scene.block(0)
     await asyncio.sleep(COOLDOWN)
-    books.store.acquire(DEFAULT, key("c1"), POD)
-    books.emptied.clear()
-    books.store.revoke(key("c1"))
-    assert books.emptied == [ZERO]
-    assert books.releasable.cooldown_left(ZERO) == COOLDOWN, "the ADD is about to be repeated"
+    scene.store.acquire(DEFAULT, key("c1"), POD)
+    scene.emptied.clear()
+    scene.store.revoke(key("c1"))
+    assert scene.emptied == [ZERO]
+    assert scene.releasable.cooldown_left(ZERO) == COOLDOWN, "the ADD is about to be repeated"
 
 
-async def test_collecting_does_not_shorten_the_rest(books: Books) -> None:
-    await books.block(0)
+async def test_collecting_does_not_shorten_the_rest(scene: StoreScene) -> None:
+    await scene.block(0)
     await asyncio.sleep(3)
-    books.emptied.clear()
-    books.store.offer_unused()
-    assert books.emptied == [ZERO]
-    assert books.releasable.cooldown_left(ZERO) == COOLDOWN - 3
+    scene.emptied.clear()
+    scene.store.offer_unused()
+    assert scene.emptied == [ZERO]
+    assert scene.releasable.cooldown_left(ZERO) == COOLDOWN - 3
 
 
-async def test_at_start_nobody_is_about_to_use_a_block(books: Books) -> None:
-    await books.block(0)
-    books.store.resume()
-    assert books.releasable.cooldown_left(ZERO) == 0
+async def test_at_start_nobody_is_about_to_use_a_block(scene: StoreScene) -> None:
+    await scene.block(0)
+    scene.store.resume()
+    assert scene.releasable.cooldown_left(ZERO) == 0
 
 
-async def test_a_draining_block_gives_nothing_new_and_leaves_when_its_addresses_have_rested(books: Books) -> None:
-    await books.block(0)
-    books.store.acquire(DEFAULT, key("c1"), POD)
-    await books.ask_back(ZERO)
-    assert books.store.acquire(DEFAULT, key("c2"), POD) is None
-    assert books.store.networks()
-    assert books.releasable.begin_release(ZERO) is None, "its pod is still there"
-    assert [block.name for block in books.store.draining()] == [ZERO]
-    books.emptied.clear()
-    books.store.release(key("c1"))
-    assert books.emptied == [ZERO]
-    assert books.releasable.cooldown_left(ZERO) == COOLDOWN, "the next node would not know that it rests"
-    assert books.store.draining() == []
+async def test_a_draining_block_gives_nothing_new_and_leaves_when_its_addresses_have_rested(scene: StoreScene) -> None:
+    await scene.block(0)
+    scene.store.acquire(DEFAULT, key("c1"), POD)
+    await scene.ask_back(ZERO)
+    assert scene.store.acquire(DEFAULT, key("c2"), POD) is None
+    assert scene.store.networks()
+    assert scene.releasable.begin_release(ZERO) is None, "its pod is still there"
+    assert [block.name for block in scene.store.draining()] == [ZERO]
+    scene.emptied.clear()
+    scene.store.release(key("c1"))
+    assert scene.emptied == [ZERO]
+    assert scene.releasable.cooldown_left(ZERO) == COOLDOWN, "the next node would not know that it rests"
+    assert scene.store.draining() == []
 
 
-async def test_an_unused_block_that_is_asked_back_has_nothing_to_rest_for(books: Books) -> None:
-    await books.block(0)
-    await books.ask_back(ZERO)
-    assert books.releasable.cooldown_left(ZERO) == 0
+async def test_an_unused_block_that_is_asked_back_has_nothing_to_rest_for(scene: StoreScene) -> None:
+    await scene.block(0)
+    await scene.ask_back(ZERO)
+    assert scene.releasable.cooldown_left(ZERO) == 0
 
 
-async def test_an_empty_block_that_is_asked_back_is_offered(books: Books) -> None:
-    await books.block(0)
-    books.emptied.clear()
-    await books.ask_back(ZERO)
-    assert books.emptied == [ZERO]
+async def test_an_empty_block_that_is_asked_back_is_offered(scene: StoreScene) -> None:
+    await scene.block(0)
+    scene.emptied.clear()
+    await scene.ask_back(ZERO)
+    assert scene.emptied == [ZERO]
 
 
-async def test_a_block_that_is_being_released_is_out_of_the_ledger_and_stays_out(books: Books) -> None:
-    block = await books.block(0)
-    pending = books.releasable.begin_release(ZERO)
+async def test_a_block_that_is_being_released_is_out_of_the_ledger_and_stays_out(scene: StoreScene) -> None:
+    block = await scene.block(0)
+    pending = scene.releasable.begin_release(ZERO)
     assert pending is not None
     assert (pending.uid, pending.finalizers) == (block.metadata.uid, (FINALIZER,))
-    assert books.changes == 2
-    assert books.store.networks() == []
-    assert books.store.acquire(DEFAULT, key("c1"), POD) is None
-    assert books.releasable.begin_release(ZERO) == pending
-    await books.ask_back(ZERO)
-    assert books.store.networks() == []
-    books.emptied.clear()
-    books.store.offer_unused()
-    assert books.emptied == [ZERO], "what could not be finished is tried again"
+    assert scene.changes == 2
+    assert scene.store.networks() == []
+    assert scene.store.acquire(DEFAULT, key("c1"), POD) is None
+    assert scene.releasable.begin_release(ZERO) == pending
+    await scene.ask_back(ZERO)
+    assert scene.store.networks() == []
+    scene.emptied.clear()
+    scene.store.offer_unused()
+    assert scene.emptied == [ZERO], "what could not be finished is tried again"
 
 
-async def test_a_pending_release_knows_the_present_finalizers(books: Books) -> None:
-    await books.block(0)
-    await books.patch(ZERO, {"metadata": {"finalizers": [FINALIZER, "example.com/other"]}})
-    pending = books.releasable.begin_release(ZERO)
+async def test_a_pending_release_knows_the_present_finalizers(scene: StoreScene) -> None:
+    await scene.block(0)
+    await scene.patch(ZERO, {"metadata": {"finalizers": [FINALIZER, "example.com/other"]}})
+    pending = scene.releasable.begin_release(ZERO)
     assert pending is not None
     assert pending.finalizers == (FINALIZER, "example.com/other")
     # To name it again would be to add a finalizer to an object on its way out, which the API server refuses for ever.
-    await books.patch(ZERO, {"metadata": {"finalizers": [FINALIZER]}})
-    pending = books.releasable.begin_release(ZERO)
+    await scene.patch(ZERO, {"metadata": {"finalizers": [FINALIZER]}})
+    pending = scene.releasable.begin_release(ZERO)
     assert pending is not None
     assert pending.finalizers == (FINALIZER,)
 
 
-async def test_a_new_block_of_the_name_of_one_that_was_released_is_taken_in(books: Books) -> None:
-    await books.block(0)
-    books.releasable.begin_release(ZERO)
-    await books.tear_out(ZERO)
-    assert books.releasable.begin_release(ZERO) is None
-    await books.block(0)
-    assert books.store.acquire(DEFAULT, key("c1"), POD) is not None
+async def test_a_new_block_of_the_name_of_one_that_was_released_is_taken_in(scene: StoreScene) -> None:
+    await scene.block(0)
+    scene.releasable.begin_release(ZERO)
+    await scene.tear_out(ZERO)
+    assert scene.releasable.begin_release(ZERO) is None
+    await scene.block(0)
+    assert scene.store.acquire(DEFAULT, key("c1"), POD) is not None
 
 
-async def test_replaced_while_nobody_watched(books: Books) -> None:
-    await books.block(0)
-    books.releasable.begin_release(ZERO)
-    books.world.api.delete(ADDRESS_BLOCKS, ZERO)
-    books.world.api.patch(ADDRESS_BLOCKS, ZERO, {"metadata": {"finalizers": []}}, subresource="")
-    await books.block(0)
-    assert books.store.acquire(DEFAULT, key("c1"), POD) is not None
+async def test_replaced_while_nobody_watched(scene: StoreScene) -> None:
+    await scene.block(0)
+    scene.releasable.begin_release(ZERO)
+    scene.world.api.delete(ADDRESS_BLOCKS, ZERO)
+    scene.world.api.patch(ADDRESS_BLOCKS, ZERO, {"metadata": {"finalizers": []}}, subresource="")
+    await scene.block(0)
+    assert scene.store.acquire(DEFAULT, key("c1"), POD) is not None
 
 
 @pytest.mark.parametrize("name", [ZERO, ONE])
-async def test_a_block_in_use_or_unknown_is_not_released(books: Books, name: BlockName) -> None:
-    await books.block(0)
-    books.store.acquire(DEFAULT, key("c1"), POD)
-    assert books.releasable.begin_release(name) is None
-    assert books.store.acquire(DEFAULT, key("c2"), POD) is not None
+async def test_a_block_in_use_or_unknown_is_not_released(scene: StoreScene, name: BlockName) -> None:
+    await scene.block(0)
+    scene.store.acquire(DEFAULT, key("c1"), POD)
+    assert scene.releasable.begin_release(name) is None
+    assert scene.store.acquire(DEFAULT, key("c2"), POD) is not None
 
 
 async def test_a_block_deleted_under_its_pods_stays_theirs_gives_nothing_new_and_goes_with_the_last(
-    books: Books,
+    scene: StoreScene,
 ) -> None:
-    await books.block(0)
-    held = books.store.acquire(DEFAULT, key("c1"), POD)
-    await books.tear_out(ZERO)
-    assert books.store.find(key("c1")) == held
-    assert books.store.acquire(DEFAULT, key("c2"), POD) is None, "another node may own that address by now"
-    assert books.store.networks(), "its pods still need their route"
-    books.emptied.clear()
-    books.store.release(key("c1"))
-    assert books.emptied == [ZERO]
-    assert books.releasable.cooldown_left(ZERO) == 0, "another node may own its addresses by now"
-    assert books.releasable.begin_release(ZERO) is None, "there is no object to delete"
-    assert books.store.networks() == []
+    await scene.block(0)
+    held = scene.store.acquire(DEFAULT, key("c1"), POD)
+    await scene.tear_out(ZERO)
+    assert scene.store.find(key("c1")) == held
+    assert scene.store.acquire(DEFAULT, key("c2"), POD) is None, "another node may own that address by now"
+    assert scene.store.networks(), "its pods still need their route"
+    scene.emptied.clear()
+    scene.store.release(key("c1"))
+    assert scene.emptied == [ZERO]
+    assert scene.releasable.cooldown_left(ZERO) == 0, "another node may own its addresses by now"
+    assert scene.releasable.begin_release(ZERO) is None, "there is no object to delete"
+    assert scene.store.networks() == []
 
 
-async def test_a_block_that_comes_back_under_its_pods_is_usable_again(books: Books) -> None:
-    await books.block(0)
-    held = books.store.acquire(DEFAULT, key("c1"), POD)
-    await books.tear_out(ZERO)
-    assert not books.store.is_here(ZERO), "the block that may be waited for is the new one"
-    await books.block(0)
-    assert books.store.is_here(ZERO)
-    other = books.store.acquire(DEFAULT, key("c2"), POD)
+async def test_a_block_that_comes_back_under_its_pods_is_usable_again(scene: StoreScene) -> None:
+    await scene.block(0)
+    held = scene.store.acquire(DEFAULT, key("c1"), POD)
+    await scene.tear_out(ZERO)
+    assert not scene.store.is_here(ZERO), "the block that may be waited for is the new one"
+    await scene.block(0)
+    assert scene.store.is_here(ZERO)
+    other = scene.store.acquire(DEFAULT, key("c2"), POD)
     assert held is not None
     assert other is not None
     assert other.ipv4 != held.ipv4
 
 
-def holding(container: str, ipv4: str) -> Attachment:
+def held_attachment(container: str, ipv4: str) -> Attachment:
     return Attachment(
         key=key(container), pod=None, addresses=(IPv4Address(ipv4),), alias=PodAlias(DEFAULT, container, "eth0")
     )
 
 
-async def test_what_the_kernel_holds_is_not_given_to_another(books: Books) -> None:
-    await books.block(0)
-    books.store.adopt(holding("c1", "10.1.0.0"))
-    other = books.store.acquire(DEFAULT, key("c2"), POD)
+async def test_what_the_kernel_holds_is_not_given_to_another(scene: StoreScene) -> None:
+    await scene.block(0)
+    scene.store.adopt(held_attachment("c1", "10.1.0.0"))
+    other = scene.store.acquire(DEFAULT, key("c2"), POD)
     assert other is not None
     assert other.ipv4 == IPv4Address("10.1.0.1")
-    assert books.store.acquire(DEFAULT, key("c3"), POD) is None
+    assert scene.store.acquire(DEFAULT, key("c3"), POD) is None
     with pytest.raises(LedgerConflictError):
-        books.store.adopt(holding("c4", "10.1.0.1"))
+        scene.store.adopt(held_attachment("c4", "10.1.0.1"))
 
 
-async def test_a_block_that_comes_after_its_pod_was_found_does_not_give_that_address(books: Books) -> None:
+async def test_a_block_that_comes_after_its_pod_was_found_does_not_give_that_address(scene: StoreScene) -> None:
     with pytest.raises(LedgerConflictError):
-        books.store.adopt(holding("c1", "10.1.0.0"))
+        scene.store.adopt(held_attachment("c1", "10.1.0.0"))
     with pytest.raises(LedgerConflictError):
-        books.store.adopt(holding("c2", "10.1.0.1"))
-    books.store.release(key("c2"))
-    await books.block(0)
-    first = books.store.acquire(DEFAULT, key("c3"), POD)
+        scene.store.adopt(held_attachment("c2", "10.1.0.1"))
+    scene.store.release(key("c2"))
+    await scene.block(0)
+    first = scene.store.acquire(DEFAULT, key("c3"), POD)
     assert first is not None
     assert first.ipv4 == IPv4Address("10.1.0.1")
-    assert books.store.acquire(DEFAULT, key("c4"), POD) is None
-    assert [allocation.key for allocation in books.store.allocations()] == [key("c1"), key("c3")]
+    assert scene.store.acquire(DEFAULT, key("c4"), POD) is None
+    assert [allocation.key for allocation in scene.store.allocations()] == [key("c1"), key("c3")]

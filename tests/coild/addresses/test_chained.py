@@ -109,10 +109,10 @@ async def refused(node: Node, verb: str, cni_args: CniArgs) -> CniError:
 async def test_the_life_of_a_pod(node: Node) -> None:
     answer = await node.service.add(args())
     assert json.loads(answer.result) == PREV_RESULT
-    (site,) = node.egress.connected
-    assert site.alias == node.kernel.named[C1] == PodAlias("", "uid-1", "eth0")
-    assert site.addresses == (ip_address("10.9.0.2"), ip_address("fd09::2"))
-    assert (site.netns, site.pod) == (Path("/run/netns/c1"), PodName("apps", "p", "uid-1"))
+    (attachment,) = node.egress.connected
+    assert attachment.alias == node.kernel.named[C1] == PodAlias("", "uid-1", "eth0")
+    assert attachment.addresses == (ip_address("10.9.0.2"), ip_address("fd09::2"))
+    assert (attachment.netns, attachment.pod) == (Path("/run/netns/c1"), PodName("apps", "p", "uid-1"))
     await node.service.add(args())
     await node.service.check(args())
     await node.service.del_(args())
@@ -203,8 +203,8 @@ async def test_the_next_process_knows_the_pods_by_their_aliases(node: Node) -> N
     node.kernel.named[OTHER] = PodAlias("default", "c7", "eth0")  # with addresses of ours: not chained
     after = Node(node.kernel)
     await after.pods.recover()
-    (site,) = after.pods.attachments()
-    assert site == Attachment(
+    (attachment,) = after.pods.attachments()
+    assert attachment == Attachment(
         key=AttachmentKey(ContainerId("uid-1"), "eth0"),
         pod=PodName("", "", "uid-1"),
         addresses=(),
@@ -212,7 +212,7 @@ async def test_the_next_process_knows_the_pods_by_their_aliases(node: Node) -> N
     )
     await after.service.check(args())
     # Which container it was nobody knows any more, so its DEL forgets nothing; the sweep does.
-    after.egress.known.add(site.key)
+    after.egress.known.add(attachment.key)
     await after.service.del_(args())
     assert after.known == ["uid-1"]
     node.kernel.remove_namespace(C1)

@@ -20,7 +20,7 @@ from coild.addresses.pool_source import PoolAddressSource
 from coild.addresses.spare_block import SpareBlock
 from coild.model.attachment import AddressUnavailableError
 from tests.coild.block_granter import pool
-from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, addresses, key, now, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, addresses, advance, key, now
 
 DEFAULT = PoolName("default")
 WIDE = pool("default", SubnetSet(ipv4="10.1.0.0/20"), bits=5)
@@ -84,7 +84,7 @@ class TestBurst:
 
     async def test_a_pool_whose_size_is_known_needs_one_wave(self, wide: Coild) -> None:
         await wide.add("first")
-        await settle()
+        await advance()
         wide.gate.delay = lambda: 0.15
         begin = now()
         before = made(wide)
@@ -100,7 +100,7 @@ class TestBurst:
         )
         wide.world.granter.away = True
         calls = [wide.spawn(wide.add(f"c{n}")) for n in range(100)]
-        await settle(1)
+        await advance(1)
         assert made(wide) == 1
         assert made(wide, "get", "addresspools") == 1
         wide.world.granter.wake()
@@ -118,7 +118,7 @@ class TestBurst:
         async with asyncio.TaskGroup() as group:
             for number in range(20):
                 group.create_task(add(number))
-                await settle(0.01)
+                await advance(0.01)
             wide.world.granter.wake()
         assert order == list(range(20))
 
@@ -127,7 +127,7 @@ class TestBurst:
         coild = await node(world)
         world.granter.away = True
         calls = [coild.spawn(coild.add(f"c{n}")) for n in range(50)]
-        await settle(1)
+        await advance(1)
         assert made(coild) == len(world.requests) == MAX_OUTSTANDING
         world.granter.wake()
         await asyncio.gather(*calls)
@@ -139,11 +139,11 @@ class TestBurst:
         assert all(await adds(wide, range(8), "lab"))
         wide.world.granter.away = True
         await wide.delete("lab0")
-        await settle(COOLDOWN - 2)
+        await advance(COOLDOWN - 2)
         waiting = wide.spawn(wide.add("next", "lab"))
-        await settle(2)
+        await advance(2)
         assert await waiting == ["10.2.0.0"]
-        await settle()
+        await advance()
         assert len(wide.world.requests) == 1, "it was asked for"
 
     async def test_pods_that_gave_up_leave_no_request_behind_that_counts_for_ever(self, wide: Coild) -> None:
@@ -151,7 +151,7 @@ class TestBurst:
         assert await adds(wide, range(3)) == ["", "", ""]
         assert made(wide) == 1
         wide.world.granter.wake()
-        await settle(1)
+        await advance(1)
         assert wide.world.requests == []
         assert await wide.add("next") == ["10.1.0.0"], "the block was adopted"
         assert made(wide) == 1
@@ -185,7 +185,7 @@ class TestRefused:
     async def test_when_a_pool_is_dry_an_address_that_rests_is_better_than_none(self, wide: Coild) -> None:
         await adds(wide, range(2), "den")
         await wide.delete("den0")
-        await settle(1)
+        await advance(1)
         await wide.delete("den1")
         assert await wide.add("c1", "den") == ["fd03::"], "the one that has rested longer"
         assert await wide.add("c2", "den") == ["fd03::1"]
@@ -268,7 +268,7 @@ class TestOverdue:
         await coild.delete("lab0")
         await coild.delete("lab1")
         calls = [coild.spawn(coild.add("c1", "lab"))]
-        await settle(ACQUIRE_TIMEOUT - 2)
+        await advance(ACQUIRE_TIMEOUT - 2)
         begin = now()
         calls.append(coild.spawn(coild.add("c2", "lab")))
         await asyncio.gather(*calls)
@@ -300,7 +300,7 @@ class TestReview:
         self, wide: Coild, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await adds(wide, range(30))
-        await settle()
+        await advance()
         reviewed: list[PoolName] = []
         review = PoolDemand.review
 
@@ -312,12 +312,12 @@ class TestReview:
         for number in range(30):
             wide.source.release(key(f"apps{number}"))
         assert reviewed == [], "a change only leaves a mark"
-        await settle()
+        await advance()
         assert reviewed.count(DEFAULT) == 1 + 1, "one for all the changes, one before the block is released"
 
     async def test_a_free_address_is_given_without_a_turn_of_the_event_loop(self, wide: Coild) -> None:
         await wide.add("c0")
-        await settle()
+        await advance()
         request = wide.request("c1")
         taking = wide.demand.take(DEFAULT, request.key, request.pod, deadline=now() + 1)
         with pytest.raises(StopIteration) as returned:
@@ -346,14 +346,14 @@ class TestGivingUp:
         wide.world.granter.away = True
         request = wide.request("c1")
         task = asyncio.create_task(source.acquire(request.key, request, timeout=60))
-        await settle(1)
+        await advance(1)
 
         wide.world.granter.block(DEFAULT, 0)
         await wide.changes.wait()  # the block has arrived
         await asyncio.sleep(0)
         assert wide.source.held() == {request.key}, "it was served in this turn of the loop, and does not know yet"
         assert task.cancel()
-        await settle()
+        await advance()
         assert task.cancelled()
         assert source.held() == frozenset()
         assert wide.store.tally(DEFAULT).free == 32, "and need not rest: no pod had it"
@@ -362,11 +362,11 @@ class TestGivingUp:
         wide.world.granter.away = True
         request = wide.request("c1")
         tasks = [asyncio.create_task(wide.source.acquire(request.key, request, timeout=60)) for _ in range(2)]
-        await settle(1)
+        await advance(1)
         tasks[0].cancel()
         wide.world.granter.wake()
         assert str((await tasks[1]).ipv4) == "10.1.0.0"
-        await settle()
+        await advance()
         assert wide.source.held() == {key("c1")}
         assert made(wide) == 1
 
@@ -384,7 +384,7 @@ class TestWarm:
     async def test_a_node_without_pods_holds_nothing(self) -> None:
         world = World(SMALL)
         coild = await node(world, warm=4)
-        await settle(1000)
+        await advance(1000)
         assert (world.blocks, world.requests) == ([], [])
         await coild.kill()
         await world.close()
@@ -393,13 +393,13 @@ class TestWarm:
         world = World(SMALL)
         coild = await node(world, warm=4)
         assert all(await adds(coild, range(4), "lab"))
-        await settle(1)
+        await advance(1)
         assert world.blocks == ["second-0"]
         world.granter.delay = lambda: 5.0
         begin = now()
         assert all(await adds(coild, range(4, 8), "lab"))
         assert now() == begin
-        await settle(6)
+        await advance(6)
         assert world.blocks == ["second-0", "second-1"]
         assert made(coild) == 2
         await coild.kill()
@@ -411,7 +411,7 @@ class TestWarm:
         world.granter.delay = lambda: 1.0
         await coild.add("c0", "lab")
         assert made(coild) == 2
-        await settle(5)
+        await advance(5)
         assert world.blocks == ["second-0", "second-1"]
         await coild.kill()
         await world.close()
@@ -425,15 +425,15 @@ class TestWarm:
             before, blocks, peak = made(coild), len(world.blocks), 0
             for _ in range(20):
                 await adds(coild, range(100, 100 + pods), "lab")
-                await settle(pause)
+                await advance(pause)
                 peak = max(peak, len(world.blocks))
                 for number in range(100, 100 + pods):
                     await coild.delete(f"lab{number}")
-                await settle(pause)
+                await advance(pause)
             assert made(coild) - before <= max(peak - blocks, 0), f"{pods} pods, {pause} s: a block went and came"
         for number in range(4):
             await coild.delete(f"lab{number}")
-        await settle(2 * LINGER)
+        await advance(2 * LINGER)
         assert (world.blocks, world.requests) == ([], []), "a pool that no pod uses keeps nothing"
         await coild.kill()
         await world.close()
@@ -444,10 +444,10 @@ class TestWarm:
         await adds(coild, range(30), "lab")
         for number in range(2, 30):
             await coild.delete(f"lab{number}")
-        await settle(2 * LINGER)
+        await advance(2 * LINGER)
         assert world.blocks == ["second-0"]
         assert coild.store.tally(PoolName("second")).free == 6
-        await settle(10 * LINGER)
+        await advance(10 * LINGER)
         assert world.blocks == ["second-0"]
         await coild.kill()
         await world.close()
@@ -456,7 +456,7 @@ class TestWarm:
         world = World(TINY)
         coild = await node(world, warm=4)
         await coild.add("c0", "den")
-        await settle(3600)
+        await advance(3600)
         attempts = made(coild)
         assert attempts <= 6 + 3600 / (SPARE_BACKOFF.cap / 2)
         assert len(coild.recorder.told) == 0, "no pod lacks anything"
@@ -474,7 +474,7 @@ class TestWarm:
         assert world.blocks == ["second-0"]
         await coild.kill()
         warm = await node(world, warm=1)
-        await settle(1)
+        await advance(1)
         assert world.blocks == ["second-0", "second-1"]
         await warm.kill()
         await world.close()

@@ -11,7 +11,7 @@ from coil.kube.errors import UnavailableError
 from coil.podnet.host_link import PodAlias
 from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, NoSuchNamespaceError, PodName
 from tests.coil.kube.memory_api import Call, Moment
-from tests.coild.scene import ACQUIRE_TIMEOUT, Coild, World, key, now, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, Coild, World, advance, key, now
 
 
 async def acquire(coild: Coild, container: str, namespace: str = "apps") -> Attachment:
@@ -75,7 +75,7 @@ async def test_a_block_that_comes_after_the_deadline_serves_the_next_try_at_once
     world.granter.delay = lambda: ACQUIRE_TIMEOUT + 1
     with pytest.raises(AddressUnavailableError):
         await acquire(coild, "c1")
-    await settle(2)
+    await advance(2)
     before = now()
     assert (await acquire(coild, "c1")).ipv4 == IPv4Address("10.1.0.0")
     assert now() == before
@@ -85,18 +85,18 @@ async def test_a_block_that_comes_after_the_deadline_and_serves_nobody_goes_back
     world.granter.delay = lambda: ACQUIRE_TIMEOUT + 1
     with pytest.raises(AddressUnavailableError):
         await acquire(coild, "c1")
-    await settle(2)
+    await advance(2)
     assert (world.blocks, world.requests) == (["default-0"], [])
-    await settle(20)
+    await advance(20)
     assert world.blocks == []
 
 
 async def test_a_caller_that_gives_up_has_nothing(world: World, coild: Coild) -> None:
     world.granter.delay = lambda: 5.0
     task = coild.spawn(acquire(coild, "c1"))
-    await settle(1)
+    await advance(1)
     task.cancel()
-    await settle(10)
+    await advance(10)
     assert task.cancelled()
     assert coild.source.held() == set()
 
@@ -131,7 +131,7 @@ async def test_recovery_keeps_what_pods_hold_and_gives_the_other_blocks_back_at_
     stray = found("c2", "second", "10.2.0.0")
     await coild.source.recover([held, stray])
     assert coild.source.held() == {key("c1")}
-    await settle()
+    await advance()
     assert now() == 0, "no rest for blocks that nobody was about to use"
     assert world.blocks == ["default-1", "tiny-0"]
     await coild.kill()
@@ -145,7 +145,7 @@ async def test_collecting_takes_back_requests_that_nobody_waits_for(world: World
     coild.gate.fault = lose
     with pytest.raises(AddressUnavailableError):
         await acquire(coild, "c1")
-    await settle(1)
+    await advance(1)
     assert len(world.requests) == 1
     await coild.source.collect()
     assert world.requests == []

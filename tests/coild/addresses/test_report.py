@@ -1,4 +1,4 @@
-"""The node's gauges follow the books, and waits are told by pool and outcome, in a bounded number of series."""
+"""The node's gauges follow the ledger, and waits are told by pool and outcome, in a bounded number of series."""
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -8,7 +8,7 @@ from coil.ipam.occupancy import Tally
 from coild.addresses.block_store import BlockStore
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.report import MAX_POOLS, OTHER_POOLS, WaitMetrics
-from tests.coild.scene import Coild, settle
+from tests.coild.scene import Coild, advance
 
 DEFAULT = PoolName("default")
 
@@ -44,7 +44,7 @@ async def test_pods_come_and_go_in_the_gauges(coild: Coild) -> None:
     assert registry.get_sample_value("coil_node_blocks", {"pool": DEFAULT}) == 2
     await coild.delete("c")
     assert addresses(registry) == (2, 1, 1)
-    await settle(1)
+    await advance(1)
     assert registry.get_sample_value("coil_node_exported_routes") == 4, "two blocks, two families"
 
 

@@ -54,7 +54,7 @@ class SourceNode:
     """
 
     new_source: Callable[[MemoryNetwork], AddressSource]
-    keeps_books: bool = True
+    keeps_allocations: bool = True
     kernel: Kernel = field(default_factory=Kernel)
     before: Callable[[str], tuple[IPAddress, ...]] = lambda container: ()
     network: MemoryNetwork = field(init=False)
@@ -106,7 +106,7 @@ class SourceNode:
 
     @property
     def traces(self) -> list[object]:
-        """What is left of pods in the engine, in the source's books and in egress."""
+        """What is left of pods in the engine, in the source and in egress."""
         return [*self.engine.attachments(), *self.source.held(), *self.egress.pods]
 
 
@@ -247,7 +247,7 @@ class SourceContract:
         (left,) = node.engine.attachments()
         assert left.netns == node.request("c2").netns
         assert len(node.egress.pods) == 1
-        assert len(node.source.held()) == node.keeps_books
+        assert len(node.source.held()) == node.keeps_allocations
 
     async def test_a_recovered_pod_that_vanished_is_released(self, node: SourceNode) -> None:
         await node.add("c1")

@@ -26,7 +26,7 @@ from coild.model.attachment import (
     UnknownAttachmentError,
 )
 from tests.coild.memory_network import Stage, Step, slow
-from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, addresses, key, now, settle
+from tests.coild.scene import ACQUIRE_TIMEOUT, COOLDOWN, Coild, World, addresses, advance, key, now
 from tests.coild.virtual_loop import pass_turns
 
 FIRST = ["10.1.0.0", "fd01::"]
@@ -70,9 +70,9 @@ async def test_two_adds_of_one_attachment_at_once_make_one_veth(world: World, co
 async def test_attachments_do_not_wait_for_each_other(world: World, coild: Coild) -> None:
     world.granter.away = True
     waiting = coild.spawn(coild.add("c1", "lab"))
-    await settle()
+    await advance()
     world.granter.block(PoolName("default"), 0)
-    await settle()
+    await advance()
     assert await coild.add("c2") == FIRST
     assert now() == 0
     assert not waiting.done()
@@ -89,9 +89,9 @@ async def test_two_interfaces_of_a_container_are_two_attachments(world: World, c
 async def test_a_caller_that_goes_away_leaves_a_whole_pod_and_the_del_frees_it(world: World, coild: Coild) -> None:
     coild.network.gate = slow
     task = coild.spawn(coild.add("c1"))
-    await settle(0.015)
+    await advance(0.015)
     task.cancel()
-    await settle()
+    await advance()
     assert task.cancelled()
     assert [veth.stage for veth in world.kernel.veths.values()] == [Stage.BARE]
     await coild.delete("c1")
@@ -101,9 +101,9 @@ async def test_a_caller_that_goes_away_leaves_a_whole_pod_and_the_del_frees_it(w
 async def test_a_caller_that_goes_away_while_waiting_for_a_block(world: World, coild: Coild) -> None:
     world.granter.delay = lambda: 5.0
     task = coild.spawn(coild.add("c1"))
-    await settle(1)
+    await advance(1)
     task.cancel()
-    await settle(10)
+    await advance(10)
     assert world.live == set(FIRST), "it has completed"
     await coild.delete("c1")
     assert coild.traces == []
@@ -262,7 +262,7 @@ async def test_check(world: World, coild: Coild) -> None:
         await coild.pods.check(request.key, request.netns)
 
 
-async def test_settle_waits_for_what_has_begun(world: World, coild: Coild) -> None:
+async def test_wait_idle_waits_for_what_has_begun(world: World, coild: Coild) -> None:
     coild.network.gate = slow
     world.granter.delay = lambda: 3.0
     task = coild.spawn(coild.add("c1"))
@@ -363,7 +363,7 @@ async def test_what_is_being_made_or_waits_is_not_taken_back(world: World, coild
     await coild.add("c0")
     coild.network.gate = slow
     adding = coild.spawn(coild.add("c1"))
-    await settle(0.005)
+    await advance(0.005)
     assert coild.source.held() == {key("c0"), key("c1")}, "it has its address, and no link yet"
     await coild.pods.collect()
     await adding
@@ -376,7 +376,7 @@ async def test_what_is_made_anew_while_collecting_is_not_taken_back(world: World
     world.kernel.veths.clear()
     coild.network.gate = slow
     collecting = coild.spawn(coild.pods.collect())
-    await settle(0.005)
+    await advance(0.005)
     again = coild.spawn(coild.add("c1"))
     await collecting
     assert await again == FIRST
@@ -410,14 +410,14 @@ async def test_attachments_are_read_back_from_the_kernel(world: World, coild: Co
     made = {
         name: await coild.add(name, namespace) for name, namespace in (("c1", "apps"), ("c2", "lab"), ("c3", "den"))
     }
-    await settle(1)
+    await advance(1)
     successor = await reborn(world, coild)
     assert successor.source.held() == {key("c1"), key("c2"), key("c3")}
     assert {name: await successor.add(name) for name in made} == made, "whatever the namespace says now"
     await successor.pods.check(key("c2"), successor.request("c2").netns)
     for name in made:
         await successor.delete(name)
-    await settle(30)
+    await advance(30)
     assert (world.kernel.veths, world.blocks, world.exported) == ({}, [], set())
     await successor.kill()
 
@@ -436,7 +436,7 @@ async def test_a_crash_in_the_middle_of_an_add(world: World, coild: Coild, steps
 
     coild.network.gate = gate
     coild.spawn(coild.add("c1"))
-    await settle(1)
+    await advance(1)
     successor = await reborn(world, coild)
     stages = sorted(veth.stage.value for veth in world.kernel.veths.values())
     # A link that has no alias yet is not known for ours; it goes with its namespace.
@@ -444,7 +444,7 @@ async def test_a_crash_in_the_middle_of_an_add(world: World, coild: Coild, steps
     await successor.delete("c1")
     world.kernel.remove_namespace(successor.request("c1").netns)
     assert successor.source.held() == {key("c0")}
-    await settle(COOLDOWN)
+    await advance(COOLDOWN)
     assert await successor.add("c1") == ["10.1.0.1", "fd01::1"]
     assert world.kernel.twice == []
     await successor.kill()
@@ -482,7 +482,7 @@ async def test_an_attachment_in_no_block_of_the_node_keeps_working_and_can_be_de
     world: World, coild: Coild
 ) -> None:
     await coild.add("c1")
-    await settle(1)
+    await advance(1)
     world.api.delete(ADDRESS_BLOCKS, BlockName("default-0"))
     world.api.patch(ADDRESS_BLOCKS, "default-0", {"metadata": {"finalizers": []}}, subresource="")
     successor = await reborn(world, coild)
@@ -499,7 +499,7 @@ async def test_an_attachment_in_no_block_of_the_node_keeps_working_and_can_be_de
 
 async def test_an_attachment_in_no_block_whose_veth_vanished_is_forgotten(world: World, coild: Coild) -> None:
     await coild.add("c1")
-    await settle(1)
+    await advance(1)
     world.api.delete(ADDRESS_BLOCKS, BlockName("default-0"))
     world.api.patch(ADDRESS_BLOCKS, "default-0", {"metadata": {"finalizers": []}}, subresource="")
     successor = await reborn(world, coild)
@@ -518,7 +518,7 @@ async def test_pods_whose_routes_are_gone_are_known_by_their_own_addresses(world
     made = {
         name: await coild.add(name, namespace) for name, namespace in (("c1", "apps"), ("c2", "lab"), ("c3", "den"))
     }
-    await settle(1)
+    await advance(1)
     routes = set(world.kernel.routes)
     world.kernel.flush()
     successor = await reborn(world, coild)
@@ -583,7 +583,7 @@ async def test_an_address_that_another_pods_route_holds_is_not_taken_from_it(wor
 
 async def test_a_pod_of_which_nothing_is_known_here_stays_and_gets_no_route(world: World, coild: Coild) -> None:
     await coild.add("c1")
-    await settle(1)
+    await advance(1)
     world.api.delete(ADDRESS_BLOCKS, BlockName("default-0"))
     world.api.patch(ADDRESS_BLOCKS, "default-0", {"metadata": {"finalizers": []}}, subresource="")
     world.kernel.flush()
@@ -591,7 +591,7 @@ async def test_a_pod_of_which_nothing_is_known_here_stays_and_gets_no_route(worl
     assert (world.live, world.kernel.routes, successor.source.held()) == (set(FIRST), [], frozenset())
     # Its block comes back, and with it the right to the addresses.
     world.granter.block(PoolName("default"), 0)
-    await settle()
+    await advance()
     await successor.pods.restore()
     assert {str(route.destination) for route in world.kernel.routes} == {"10.1.0.0/32", "fd01::/128"}
     await successor.kill()
@@ -634,7 +634,7 @@ async def test_an_attachment_that_is_deleted_meanwhile_gets_no_route(world: Worl
     world.kernel.flush()
     coild.network.gate = slow
     restoring = coild.spawn(coild.pods.restore())
-    await settle(0.005)
+    await advance(0.005)
     deleting = coild.spawn(coild.delete("c2"))
     again = coild.spawn(coild.add("c2"))
     await asyncio.gather(restoring, deleting, again)
@@ -684,17 +684,17 @@ async def test_a_route_that_the_kernel_refuses_stands_in_nobodys_way(world: Worl
 class NotedEgress:
     """A `PodEgress` that notes whom it has."""
 
-    sites: dict[AttachmentKey, Attachment] = field(default_factory=dict)
+    attachments: dict[AttachmentKey, Attachment] = field(default_factory=dict)
     error: Exception | None = None
 
     async def connect(self, attachment: Attachment, *, deadline: float) -> None:
-        self.sites[attachment.key] = attachment
+        self.attachments[attachment.key] = attachment
         await asyncio.sleep(0.01)
         if self.error is not None:
             raise self.error
 
     def forget(self, key: AttachmentKey) -> None:
-        self.sites.pop(key, None)
+        self.attachments.pop(key, None)
 
 
 @pytest.fixture
@@ -710,8 +710,8 @@ async def test_egress_hears_of_the_pod_before_the_add_returns(egress: tuple[Coil
     coild, noted = egress
     request = replace(coild.request("c1"), pod=PodName("apps", "p", "uid-1"))
     await coild.pods.add(request)
-    (site,) = noted.sites.values()
-    assert site == Attachment(
+    (attachment,) = noted.attachments.values()
+    assert attachment == Attachment(
         key=request.key,
         pod=request.pod,
         addresses=tuple(map(ip_address, FIRST)),
@@ -720,13 +720,13 @@ async def test_egress_hears_of_the_pod_before_the_add_returns(egress: tuple[Coil
         link=LinkName("veth" + sha256(b"c1/eth0").hexdigest()[:8]),
         container=ContainerId("c1"),
     )
-    assert coild.pods.attachments() == [site]
+    assert coild.pods.attachments() == [attachment]
     # An ADD that is repeated makes sure of it.
-    noted.sites.clear()
+    noted.attachments.clear()
     await coild.pods.add(request)
-    assert noted.sites == {site.key: site}
+    assert noted.attachments == {attachment.key: attachment}
     await coild.delete("c1")
-    assert noted.sites == {}
+    assert noted.attachments == {}
 
 
 async def test_a_pod_whose_egress_was_refused_is_undone(world: World, egress: tuple[Coild, NotedEgress]) -> None:
@@ -734,7 +734,7 @@ async def test_a_pod_whose_egress_was_refused_is_undone(world: World, egress: tu
     noted.error = EgressRefusedError("no FoU")
     with pytest.raises(EgressRefusedError):
         await coild.add("c1")
-    assert (coild.traces, noted.sites) == ([], {})
+    assert (coild.traces, noted.attachments) == ([], {})
     # It is tried again and again, and must not use up its pool meanwhile: no container ran, so no address rests.
     for _ in range(50):
         with pytest.raises(EgressRefusedError):
@@ -750,7 +750,7 @@ async def test_after_any_other_error_the_addresses_rest(world: World, egress: tu
     noted.error = RuntimeError("a defect")
     with pytest.raises(RuntimeError):
         await coild.add("c1")
-    assert (coild.traces, noted.sites) == ([], {})
+    assert (coild.traces, noted.attachments) == ([], {})
     noted.error = None
     assert await coild.add("c1") != FIRST
 
@@ -762,5 +762,5 @@ async def test_an_attachment_that_lost_its_link_to_another_is_forgotten(world: W
     await coild.add("c1", pod="web-0")
     world.kernel.remove_namespace(coild.request("c1").netns)
     await coild.add("c2", pod="web-0")
-    assert [*noted.sites] == [key("c2")]
+    assert [*noted.attachments] == [key("c2")]
     await coild.kill()

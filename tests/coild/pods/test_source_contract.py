@@ -65,7 +65,7 @@ class TestChained(SourceContract):
             return known.setdefault(container, (ip_address("10.9.0.2") + number, ip_address("fd09::2") + number))
 
         node = SourceNode(
-            lambda network: ChainedSource(network, uid_of=uid_of, log=LOG), keeps_books=False, before=given
+            lambda network: ChainedSource(network, uid_of=uid_of, log=LOG), keeps_allocations=False, before=given
         )
         await node.start()
         return node

@@ -24,7 +24,7 @@ class Return:
     rest: float
 
 
-class Holdings:
+class Allocations:
     """One for a run. Times are the history's."""
 
     def __init__(self, history: History) -> None:

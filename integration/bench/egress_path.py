@@ -1,7 +1,7 @@
-"""A way from a pod to the host outside, and how it is measured: sockets of the pod, which `egress_server` answers.
+"""A path from a pod to the host outside, and how it is measured: sockets of the pod, which `egress_server` answers.
 
-Nothing but the kernel's way differs between two ways: the same program, buffers and sizes. Over a way with a link, all
-packets have to go by that link in both directions, or nothing arrives: sockets are bound to it (socket(7)).
+Nothing but the kernel's path differs between two of them: the same program, buffers and sizes. Over a path with a link,
+all packets have to go by that link in both directions, or nothing arrives: sockets are bound to it (socket(7)).
 """
 
 import socket
@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class TrafficPath:
     """From the pod of a namespace to `target`, by `link` if it is not empty."""
 
     name: str

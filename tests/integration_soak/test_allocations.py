@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from integration.soak.allocations import Allocations, Return
 from integration.soak.history import History, Violation
-from integration.soak.holding import Holdings, Return
 from tests.integration_soak.scene import POD
 
 
@@ -21,13 +21,13 @@ class Clock:
 
 def test_an_address_that_two_pods_are_given_is_a_violation_that_tells_its_history() -> None:
     history = History("5eed")
-    holdings = Holdings(history)
+    allocations = Allocations(history)
     history.note("node-0/1", "the first is up", {"c0ffee"})
     history.note("node-0/2", "somebody else", {"beef"})
     history.note("fault", "kill -9 coild")
-    holdings.enter(POD)
+    allocations.enter(POD)
     with pytest.raises(Violation) as raised:
-        holdings.enter(replace(POD, node="node-1", container_id="decade", addresses=frozenset({"fd00::5"})))
+        allocations.enter(replace(POD, node="node-1", container_id="decade", addresses=frozenset({"fd00::5"})))
     told = str(raised.value)
     assert told.startswith("COIL_SEED=5eed: fd00::5 is c0ffee on node-0's and was given to decade on node-1")
     assert "the first is up" in told
@@ -37,43 +37,43 @@ def test_an_address_that_two_pods_are_given_is_a_violation_that_tells_its_histor
 
 
 def test_a_pod_that_leaves_gives_its_addresses_back() -> None:
-    holdings = Holdings(History("5eed"))
-    holdings.enter(POD)
-    assert holdings.pods() == [POD]
-    holdings.leave(POD)
-    assert holdings.pods() == []
-    holdings.enter(replace(POD, container_id="decade"))
-    assert holdings.reused == 2
+    allocations = Allocations(History("5eed"))
+    allocations.enter(POD)
+    assert allocations.pods() == [POD]
+    allocations.leave(POD)
+    assert allocations.pods() == []
+    allocations.enter(replace(POD, container_id="decade"))
+    assert allocations.reused == 2
 
 
 def test_an_address_that_comes_back_too_soon_is_remembered() -> None:
     clock = Clock()
-    holdings = Holdings(History("5eed", clock=clock))
+    allocations = Allocations(History("5eed", clock=clock))
     pod = replace(POD, addresses=frozenset({"10.0.0.5"}))
-    holdings.enter(pod)
+    allocations.enter(pod)
     clock.time = 10.0
-    holdings.leave(pod)
+    allocations.leave(pod)
     clock.time = 10.5
-    holdings.enter(replace(pod, container_id="decade"))
+    allocations.enter(replace(pod, container_id="decade"))
     early = Return("10.0.0.5", "default", "node-0", at=10.5, rest=0.5)
-    assert holdings.returns(within=0.6, of={"default"}) == [early]
-    assert holdings.returns(within=0.5, of={"default"}) == []
-    assert holdings.returns(within=0.6, of={"other"}) == []
+    assert allocations.returns(within=0.6, of={"default"}) == [early]
+    assert allocations.returns(within=0.5, of={"default"}) == []
+    assert allocations.returns(within=0.6, of={"other"}) == []
 
 
 def test_on_another_node_an_address_need_not_have_rested() -> None:
-    holdings = Holdings(History("5eed"))
-    holdings.enter(POD)
-    holdings.leave(POD)
-    holdings.enter(replace(POD, node="node-1", container_id="decade"))
-    assert holdings.returns(within=9.9, of={"default"}) == []
+    allocations = Allocations(History("5eed"))
+    allocations.enter(POD)
+    allocations.leave(POD)
+    allocations.enter(replace(POD, node="node-1", container_id="decade"))
+    assert allocations.returns(within=9.9, of={"default"}) == []
 
 
 def test_the_same_pod_may_be_entered_again() -> None:
-    holdings = Holdings(History("5eed"))
-    holdings.enter(POD)
-    holdings.enter(POD)
-    assert holdings.pods() == [POD]
+    allocations = Allocations(History("5eed"))
+    allocations.enter(POD)
+    allocations.enter(POD)
+    assert allocations.pods() == [POD]
 
 
 def test_a_violation_says_what_repeats_itself_once() -> None:

@@ -1,4 +1,4 @@
-"""The books agree, after any changes in any order, with a look at everything."""
+"""The indexes agree, after any changes in any order, with a look at everything."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -33,7 +33,7 @@ ROVING = "roving"
 _WEIGHTS = {"plain": 8, "fours": 5, "sixes": 3, ROVING: 4}
 
 
-class Supply:
+class PoolSetup:
     """One for a run. Thread-safe; changes are one thread's."""
 
     def __init__(self, plane: ControlPlane) -> None:

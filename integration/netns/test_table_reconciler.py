@@ -23,7 +23,7 @@ from coil_egress_agent.eip.kernel_tables import STEP, split_changes
 from integration.netns.eip_world import GATEWAY_NODE, REF, TABLES, nft, view
 from integration.netns.listed_elements import read_elements
 from integration.netns.netns import Netns
-from integration.netns.test_eip_elements import alive, crowded_book, not_empty, ruleset
+from integration.netns.test_eip_elements import alive, crowded_index, not_empty, ruleset
 from tests.coil.eip.packet_oracle import World
 from tests.coil.eip.worlds import tell, worlds
 
@@ -93,19 +93,19 @@ def library_unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @contextmanager
-def burning_fuse(netns: Netns) -> Iterator[Callable[[], int]]:
+def refreshed_timeouts(netns: Netns) -> Iterator[Callable[[], int]]:
     """Five times a second; how often until now."""
     over = threading.Event()
     done: list[None] = []
 
-    def burn() -> None:
+    def refresh() -> None:
         line = NetfilterSocket()
         while not over.wait(FIVE_TIMES_A_SECOND):
             refresh_timeouts(TIMEOUTS, 600, line)
             done.append(None)
         line.close()
 
-    thread = threading.Thread(target=lambda: netns.call(burn))
+    thread = threading.Thread(target=lambda: netns.call(refresh))
     thread.start()
     try:
         yield lambda: len(done)
@@ -187,38 +187,40 @@ def test_what_changes_by_itself_is_no_difference(host: Netns, kept: Kept, monkey
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(steps=st.lists(worlds(), min_size=2, max_size=4))
-def test_the_kernel_has_what_the_book_has(host: Netns, steps: list[World]) -> None:
+def test_the_kernel_has_what_the_index_has(host: Netns, steps: list[World]) -> None:
     """As the library reads it, and as it is read here: after what is changed as elements, and what is only compared."""
-    book = DataPlaneIndex()
-    book.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
+    index = DataPlaneIndex()
+    index.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
     with closing(Kept(host)) as kept:
         for place, world in enumerate(steps):
-            tell(book, world)
-            changes = book.take_changes()
+            tell(index, world)
+            changes = index.take_changes()
             if place % 2:
                 host.call(lambda changes=changes: change_elements(TABLES, changes))  # type: ignore[misc]
             else:
-                kept.load(book.elements())
-            assert not kept.load(book.elements())
-            assert not_empty(host.call(lambda: read_elements(TABLES))) == book.elements()
+                kept.load(index.elements())
+            assert not kept.load(index.elements())
+            assert not_empty(host.call(lambda: read_elements(TABLES))) == index.elements()
 
 
-def test_a_hundred_thousand_while_a_fuse_burns(host: Netns, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = DataPlaneIndex()
-    book.set_own(GATEWAY_NODE)
-    book.set_policies([view(eip=Eip(ipv4=IPv4Address("203.0.113.50"), ipv6=IPv6Address("2001:db8::50")))])
+def test_a_hundred_thousand_while_timeouts_are_refreshed(
+    host: Netns, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = DataPlaneIndex()
+    index.set_own(GATEWAY_NODE)
+    index.set_policies([view(eip=Eip(ipv4=IPv4Address("203.0.113.50"), ipv6=IPv6Address("2001:db8::50")))])
     first = {Family.IPV4: int(IPv4Address("10.0.0.0")), Family.IPV6: int(IPv6Address("fd01::"))}
     sources = [IPv4Address(first[Family.IPV4] + number) for number in range(MANY // 2)]
     more = [IPv6Address(first[Family.IPV6] + number) for number in range(MANY // 2)]
-    book.set_sources(REF, dict.fromkeys([*sources, *more], GATEWAY_NODE))
-    elements = book.elements()
+    index.set_sources(REF, dict.fromkeys([*sources, *more], GATEWAY_NODE))
+    elements = index.elements()
     assert kept.load(elements)
-    with burning_fuse(host) as burnt, library_unread(monkeypatch):
+    with refreshed_timeouts(host) as refreshes, library_unread(monkeypatch):
         for _ in range(LOOKS):
             assert not kept.load(elements)
-            if burnt() > ENOUGH:
+            if refreshes() > ENOUGH:
                 break
-        assert burnt() > ENOUGH, "it has burnt meanwhile, or this is no proof"
+        assert refreshes() > ENOUGH, "they were refreshed meanwhile, or this is no proof"
 
         nft(host, "delete element inet coil-eip class4 { 10.0.0.7 }")
         nft(host, "add element inet coil-eip class6 { fd03::1 : 1:9 }")
@@ -241,7 +243,7 @@ def test_a_hundred_thousand_while_a_fuse_burns(host: Netns, kept: Kept, monkeypa
 
 
 def test_many_ranges_go_at_once(host: Netns, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = crowded_book(range(700)).elements(), crowded_book(range(650, 1300)).elements()
+    first, second = crowded_index(range(700)).elements(), crowded_index(range(650, 1300)).elements()
     kept.load(first)
     with library_unread(monkeypatch):
         assert kept.load(second)

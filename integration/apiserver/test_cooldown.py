@@ -96,8 +96,8 @@ def test_a_pod_that_vanished_while_coild_was_dead_leaves_an_address_that_rests(
     node: BareNode, runtime: Runtime, start: Callable[..., Service], pod: Callable[[str], Sandbox]
 ) -> None:
     coild = start(LONG)
-    keeper, doomed = pod("narrow"), pod("narrow")
-    runtime.add(keeper)
+    holder, doomed = pod("narrow"), pod("narrow")
+    runtime.add(holder)
     (lost,) = addresses_of(runtime.add(doomed))
     coild.kill()
     doomed.destroy()
