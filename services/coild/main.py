@@ -40,7 +40,7 @@ from coil.runtime.flag import parse_settings
 from coil.runtime.inspection import Inspection, start_inspection
 from coil.runtime.process import Process, run
 from coild.addresses.chained import ChainedSource
-from coild.addresses.pool_ipam import PoolDeps, PoolIpam, PoolOptions
+from coild.addresses.pool_ipam import PoolDeps, PoolIpam
 from coild.cni.service import CniService, serve_plugin
 from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, start_egress
 from coild.model.address_source import AddressSource
@@ -224,15 +224,7 @@ class Pools:
             "namespaces": namespaces,
         }
         self._ipam = PoolIpam(
-            PoolOptions(
-                node=settings.node_name,
-                node_uid=node.metadata.uid,
-                cooldown=settings.cooling,
-                warm_addresses=settings.warm_addresses,
-                acquire_timeout=settings.acquire_timeout,
-                journal=settings.journal,
-                policy=settings.route_policy,
-            ),
+            settings,
             PoolDeps(
                 client=kube,
                 network=start.network,
@@ -245,6 +237,7 @@ class Pools:
                 rng=start.rng,
                 log=log,
             ),
+            node_uid=node.metadata.uid,
         )
         self.source = self._ipam.source
         namespaces.subscribe(self.source.foresee)

@@ -26,11 +26,12 @@ from coil.reconcile.event_recorder import EventSubject
 from coil.reconcile.informer import Informer, InformerMetrics, T
 from coil.reconcile.metric import ReconcileMetrics
 from coild.addresses.pool_demand import WaitOutcome
-from coild.addresses.pool_ipam import PoolDeps, PoolIpam, PoolOptions
+from coild.addresses.pool_ipam import PoolDeps, PoolIpam
 from coild.model.attachment import AddRequest, NoEgress, PodEgress, PodName
 from coild.model.keyed_executor import KeyedExecutor
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
+from coild.settings import Settings
 from tests.coil.kube.memory_api import BIRTH, Call, MemoryClient, Moment
 from tests.coild.block_granter import NODE, BlockGranter, pool
 from tests.coild.memory_network import Kernel, MemoryNetwork
@@ -163,16 +164,12 @@ class Coild:
         self.recorder = ListRecorder()
         self.registry = CollectorRegistry(auto_describe=True)
         self.ipam = ipam = PoolIpam(
-            PoolOptions(
-                node=NODE,
-                node_uid=world.api.get(NODES, NODE).metadata.uid,
-                cooldown=self.cooldown,
+            Settings(
+                node_name=NODE,
+                cooling=self.cooldown,
                 warm_addresses=self.warm,
                 acquire_timeout=ACQUIRE_TIMEOUT,
                 journal=world.journal,
-                policy=DEFAULT_POLICY,
-                refusal_backoff=REFUSAL_BACKOFF,
-                export_backoff=REFUSAL_BACKOFF,
             ),
             PoolDeps(
                 client=self.client,
@@ -196,6 +193,9 @@ class Coild:
                 clock=now,
                 wall=lambda: BIRTH.timestamp() + now(),
             ),
+            node_uid=world.api.get(NODES, NODE).metadata.uid,
+            refusal_backoff=REFUSAL_BACKOFF,
+            export_backoff=REFUSAL_BACKOFF,
         )
         self.journal, self.changes, self.store, self.source = ipam.journal, ipam.changes, ipam.store, ipam.source
         self.requester, self.sizes, self.demand, self.export = ipam.requester, ipam.sizes, ipam.demand, ipam.export

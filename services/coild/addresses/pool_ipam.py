@@ -12,7 +12,6 @@ what the kernel holds: until then nothing is given, requested or released.
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,9 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.address_block import AddressBlock
 from coil.crd.block_request import BlockRequest
 from coil.crd.builtin import Namespace
-from coil.crd.names import NodeName
 from coil.kube.api_client import ApiClient
-from coil.podnet.plan import RoutePolicy
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.controller import Controller
 from coil.reconcile.event_recorder import Recorder
@@ -44,25 +41,11 @@ from coild.addresses.route_export import RouteExport
 from coild.addresses.spare_block import LINGER_PERIODS, SpareBlock
 from coild.model.address_source import PodWiring
 from coild.model.pod_network import PodNetwork
+from coild.settings import Settings
 
 REFUSAL_BACKOFF = Backoff(base=1.0, cap=30.0)
 EXPORT_BACKOFF = Backoff(base=0.5, cap=30.0)
 RELEASE_WORKERS = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolOptions:
-    """What a node's admin may set, and which node it is. Times in seconds; `node_uid` is the Node's at start."""
-
-    node: NodeName
-    node_uid: str
-    cooldown: float
-    warm_addresses: int
-    acquire_timeout: float
-    journal: Path | None
-    policy: RoutePolicy
-    refusal_backoff: Backoff = REFUSAL_BACKOFF
-    export_backoff: Backoff = EXPORT_BACKOFF
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,17 +73,25 @@ class PoolDeps:
 
 
 class PoolIpam:
-    """One per process."""
+    """One per process. `node_uid` is the Node's at start."""
 
-    def __init__(self, options: PoolOptions, deps: PoolDeps) -> None:
-        log, rng, clock, cooldown = deps.log, deps.rng, deps.clock, options.cooldown
+    def __init__(
+        self,
+        settings: Settings,
+        deps: PoolDeps,
+        *,
+        node_uid: str,
+        refusal_backoff: Backoff = REFUSAL_BACKOFF,
+        export_backoff: Backoff = EXPORT_BACKOFF,
+    ) -> None:
+        log, rng, clock, cooldown = deps.log, deps.rng, deps.clock, settings.cooling
         self.journal = AddressJournal(
-            JournalFile(options.journal, log=log), cooldown=cooldown, wall=deps.wall, clock=clock
+            JournalFile(settings.journal, log=log), cooldown=cooldown, wall=deps.wall, clock=clock
         )
         waits = WaitMetrics()
         self.changes = PoolChanges()
         self.release_queue = WorkQueue("block-release", metrics=deps.reconcile_metrics, clock=clock, random=rng.random)
-        self.export = RouteExport(deps.network, policy=options.policy, backoff=options.export_backoff, rng=rng, log=log)
+        self.export = RouteExport(deps.network, policy=settings.route_policy, backoff=export_backoff, rng=rng, log=log)
         self.store = BlockStore(
             deps.blocks,
             journal=self.journal,
@@ -115,9 +106,9 @@ class PoolIpam:
             requests=deps.requests,
             store=self.store,
             changes=self.changes,
-            node=options.node,
-            node_uid=options.node_uid,
-            backoff=options.refusal_backoff,
+            node=settings.node_name,
+            node_uid=node_uid,
+            backoff=refusal_backoff,
             rng=rng,
             log=log,
             clock=clock,
@@ -128,9 +119,9 @@ class PoolIpam:
             store=self.store,
             requester=self.requester,
             sizes=self.sizes,
-            spare=SpareBlock(options.warm_addresses, LINGER_PERIODS * cooldown, clock),
+            spare=SpareBlock(settings.warm_addresses, LINGER_PERIODS * cooldown, clock),
             release_queue=self.release_queue,
-            overdue=options.acquire_timeout,
+            overdue=settings.acquire_timeout,
             observe_wait=deps.observe_wait or waits.waited,
             clock=clock,
         )
@@ -161,7 +152,7 @@ class PoolIpam:
             log=log,
             workers=RELEASE_WORKERS,
         )
-        self.stuck = StuckRelease(self.store, deps.recorder, options.node, clock)
+        self.stuck = StuckRelease(self.store, deps.recorder, settings.node_name, clock)
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What is to run as long as the process, by name; once, after the source has recovered."""
