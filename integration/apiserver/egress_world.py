@@ -70,7 +70,7 @@ class EgressReplica:
 
     def lines(self) -> list[Document]:
         """What it has logged so far."""
-        return [json.loads(line) for line in self.service.process.log.read_text().splitlines() if line[:1] == "{"]
+        return self.service.process.entries()
 
     def logged(self, event: str) -> list[Document]:
         return [line for line in self.lines() if line["event"] == event]

@@ -7,7 +7,7 @@ from typing import Any
 
 from integration.apiserver.bare_node import GROUP_PATH, BareNode
 from integration.cluster.control_plane import find_kubectl
-from integration.cluster.process import Process
+from integration.cluster.process import Process, complete_lines
 
 _SECONDS = 3600  # how long the API server keeps the watch open; longer than any test
 
@@ -50,8 +50,7 @@ class EventRecord:
         """What has been heard of so far, in order. Raises ComponentError when the watch has ended."""
         if self._process.poll() is not None:
             raise self._process.failure("ended")
-        text = self._process.log.read_text()
-        heard = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        heard = [json.loads(line) for line in complete_lines(self._process.log)]
         return self._first + [Event(entry["type"], entry["object"]) for entry in heard]
 
     def first_versions(self) -> dict[str, dict[str, Any]]:

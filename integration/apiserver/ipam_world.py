@@ -4,7 +4,6 @@ Everything has names of this world's own, and goes with it.
 """
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -51,7 +50,7 @@ class Replica:
 
     def lines(self) -> list[dict[str, object]]:
         """What it has logged so far."""
-        return [json.loads(line) for line in self.service.process.log.read_text().splitlines() if line[:1] == "{"]
+        return self.service.process.entries()
 
     def has_logged(self, event: str) -> bool:
         return any(line["event"] == event for line in self.lines())

@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from integration.cluster.process import complete_lines
+
 RECOVERY = timedelta(seconds=10)
 """How long after the last sign of an absent API server a refusal is put down to it."""
 
@@ -31,6 +33,6 @@ def missing_rights(log: Path) -> list[str]:
 
 
 def _entries(log: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for line in log.read_text().splitlines():
+    for line in complete_lines(log):
         if line.startswith("{"):
             yield line, json.loads(line)

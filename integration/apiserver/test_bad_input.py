@@ -82,8 +82,7 @@ class Place:
 
     def log(self) -> list[dict[str, Any]]:
         """Everything that any life of coild has said."""
-        lines = self.coil.coild.process.log.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        return self.coil.coild.process.entries()
 
     def await_words(self, *words: str) -> None:
         """Return when coild has said a warning or an error with all these words in it."""

@@ -168,8 +168,11 @@ def test_it_sees_its_clients_and_nobody_else(router: RouterPod, node: BareNode) 
 
 def test_its_own_egress_is_followed(router: RouterPod, node: BareNode) -> None:
     def changes() -> list[str]:
-        lines = [json.loads(line) for line in router.agent.process.log.read_text().splitlines() if line[:1] == "{"]
-        return [line["source_port"] for line in lines if line["event"] == "the tunnels' source port changes"]
+        return [
+            line["source_port"]
+            for line in router.agent.process.entries()
+            if line["event"] == "the tunnels' source port changes"
+        ]
 
     assert changes() == []
     apply(node.plane, egress(source_port_auto=True))

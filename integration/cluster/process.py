@@ -5,11 +5,13 @@ Invariant: whatever is started here carries the cluster's mark (see ``cleanup``)
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from integration.cluster.cleanup import MARKER
 
@@ -26,6 +28,12 @@ def marked_environment(cluster: str, extra: Mapping[str, str] | None = None) -> 
     """The environment for a process of the cluster. Proxies are left out: none of them leads into a cluster."""
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     return {**kept, **(extra or {}), MARKER: cluster}
+
+
+def complete_lines(log: Path) -> list[str]:
+    """The lines of a log but for a last one that has no end yet: its program may be writing it."""
+    text = log.read_text()
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 class Process(subprocess.Popen[bytes]):
@@ -58,6 +66,10 @@ class Process(subprocess.Popen[bytes]):
     def tail(self) -> str:
         """The last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+
+    def entries(self) -> list[dict[str, Any]]:
+        """What a program that logs JSON has logged so far; lines that are none, such as a traceback's, are left out."""
+        return [json.loads(line) for line in complete_lines(self.log) if line.startswith("{")]
 
     def failure(self, what: str) -> ComponentError:
         """An error about this process, to be raised."""
