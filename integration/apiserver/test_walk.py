@@ -49,12 +49,14 @@ class TracedNode:
 
     def make_pod(self) -> Sandbox:
         """A pod that the API server and coild know, with an empty sandbox."""
-        pod = PodName("walks", f"p{secrets.token_hex(3)}")
+        name = f"p{secrets.token_hex(3)}"
         container = {"name": "main", "image": "none"}
         # Nobody here makes tokens, which the API server would wait for.
         spec = {"nodeName": self.node.name, "containers": [container], "automountServiceAccountToken": False}
-        metadata = {"namespace": pod.namespace, "name": pod.name}
+        metadata = {"namespace": "walks", "name": name}
         apply(self.node.plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        uid = self.node.plane.kubectl("get", "pod", name, "--namespace=walks", "--output=jsonpath={.metadata.uid}")
+        pod = PodName("walks", name, uid.strip())
         return self.node.make_sandbox(pod, container_id=secrets.token_hex(32))
 
     def calls_of_add(self) -> list[str]:
@@ -106,7 +108,7 @@ def plugin_modules(traced: TracedNode, folder: Path) -> list[str]:
             "CNI_NETNS": sandbox.netns,
             "CNI_IFNAME": "eth0",
             "CNI_PATH": "/nowhere",
-            "CNI_ARGS": f"K8S_POD_NAMESPACE=walks;K8S_POD_NAME={sandbox.pod.name}",
+            "CNI_ARGS": f"K8S_POD_NAMESPACE=walks;K8S_POD_NAME={sandbox.pod.name};K8S_POD_UID={sandbox.pod.uid}",
         },
         input=json.dumps(netconf).encode(),
         capture_output=True,
