@@ -162,7 +162,10 @@ STATIC_POD_UID = "kubernetes.io/config.hash"
 
 
 def pod_uids(pod: Pod) -> list[str]:
-    """The UIDs by which a pod may be known: a static pod has two. No other pod can claim a second one."""
+    """The UIDs by which a pod may be known: a static pod has two.
+
+    The API server lets nobody make a mirror out of a pod that exists, but a pod may be created as one.
+    """
     annotations = pod.metadata.annotations
     static = annotations.get(STATIC_POD_UID, "") if MIRROR_POD in annotations else ""
     return [uid for uid in (pod.metadata.uid, static) if uid]
@@ -208,7 +211,9 @@ class NodePods:
     def known(self, name: PodName | None, addresses: Iterable[IPAddress]) -> Pod | None:
         """The pod of an attachment, out of the cache. Without a UID it is known by its addresses; never a guess."""
         if name is not None and name.uid:
-            return _only(self._cache.by_index(BY_UID, name.uid))
+            claimants = self._cache.by_index(BY_UID, name.uid)
+            # Whoever may create pods may create one that looks like a mirror; the pod whose own UID it is comes first.
+            return _only([pod for pod in claimants if pod.metadata.uid == name.uid] or claimants)
         found = [
             pod
             for address in addresses

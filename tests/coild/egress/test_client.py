@@ -391,15 +391,16 @@ async def test_a_static_pod_has_two_uids(node: EgressNode, cached: bool) -> None
     assert node.routes("c1") == {}
 
 
-async def test_no_pod_passes_for_another_by_an_annotation(node: EgressNode) -> None:
-    """Whoever owns a pod may annotate it, but only a kubelet's mirror has the second annotation."""
+@pytest.mark.parametrize("mirror", [{}, {MIRROR_POD: "first"}], ids=["annotated", "created as a mirror"])
+async def test_no_pod_passes_for_another_by_an_annotation(node: EgressNode, mirror: dict[str, str]) -> None:
+    """Whoever owns a pod may annotate it, and may create one that looks like a kubelet's mirror."""
     node.world()
     node.pods.put(pod("c1", uid="first", names=WORLD))
-    impostor = pod("c2", uid="second", annotations={STATIC_POD_UID: "first"})
+    impostor = pod("c2", uid="second", annotations={STATIC_POD_UID: "first", **mirror})
     node.pods.put(impostor)
     attachment = node.attachment("c1", uid="first")
     await node.add(attachment)
-    assert node.clients.of_pod(impostor) == []
+    assert bool(mirror) or node.clients.of_pod(impostor) == []
     node.egresses.remove("net/world")
     await node.clients.refresh(attachment.key)
     assert node.routes("c1") == {}
