@@ -31,27 +31,44 @@ class Event:
 
 
 class EventRecord:
-    """Begins with what there is. Ends with the cluster."""
+    """Begins with what there is. Ends with the cluster.
+
+    An API server may end a watch at any time; the next one begins where it ended, so that nothing is missed.
+    """
 
     def __init__(self, node: BareNode, plural: str) -> None:
-        path = f"{GROUP_PATH}/{plural}"
-        listed = json.loads(node.plane.kubectl("get", "--raw", path))
+        self._node, self._plural = node, plural
+        self._path = f"{GROUP_PATH}/{plural}"
+        listed = node.plane.read(self._path)
         self._first = [Event("ADDED", entry) for entry in listed["items"]]
-        revision = listed["metadata"]["resourceVersion"]
-        watch = f"{path}?watch=true&resourceVersion={revision}&timeoutSeconds={_SECONDS}"
-        command = [find_kubectl(), f"--kubeconfig={node.plane.admin_kubeconfig}", "get", "--raw", watch]
-        self._process: Process = node.workspace.spawn(f"events-{plural}-{revision}", command)
+        self._watches: list[Process] = []
+        self._watch(listed["metadata"]["resourceVersion"])
 
     def count(self, matches: Callable[[bytes], bool]) -> int:
         """How many events have been heard of whose text matches. Quick, for who waits for the next one."""
-        return sum(map(matches, self._process.log.read_bytes().splitlines()))
+        self._resume()
+        return sum(matches(line) for watch in self._watches for line in watch.log.read_bytes().splitlines())
 
     def events(self) -> list[Event]:
-        """What has been heard of so far, in order. Raises ComponentError when the watch has ended."""
-        if self._process.poll() is not None:
-            raise self._process.failure("ended")
-        heard = [json.loads(line) for line in complete_lines(self._process.log)]
-        return self._first + [Event(entry["type"], entry["object"]) for entry in heard]
+        """What has been heard of so far, in order. Raises ComponentError when a watch has failed."""
+        self._resume()
+        return self._first + [event for watch in self._watches for event in _heard(watch)]
+
+    def _watch(self, revision: str) -> None:
+        self._revision = revision
+        path = f"{self._path}?watch=true&resourceVersion={revision}&timeoutSeconds={_SECONDS}"
+        command = [find_kubectl(), f"--kubeconfig={self._node.plane.admin_kubeconfig}", "get", "--raw", path]
+        name = f"events-{self._plural}-{revision}-{len(self._watches)}"
+        self._watches.append(self._node.workspace.spawn(name, command))
+
+    def _resume(self) -> None:
+        last = self._watches[-1]
+        if (code := last.poll()) is None:
+            return
+        events = _heard(last)
+        if code or any(event.kind == "ERROR" for event in events):
+            raise last.failure("ended")
+        self._watch(events[-1].object["metadata"]["resourceVersion"] if events else self._revision)
 
     def first_versions(self) -> dict[str, dict[str, Any]]:
         """Each object that ever was, by UID, as it was created."""
@@ -63,3 +80,7 @@ class EventRecord:
         for event in self.events():
             (names.discard if event.kind == "DELETED" else names.add)(event.name)
         return names
+
+
+def _heard(watch: Process) -> list[Event]:
+    return [Event(entry["type"], entry["object"]) for entry in map(json.loads, complete_lines(watch.log))]

@@ -74,7 +74,7 @@ def test_kubeconfigs_are_private_and_hold_no_token(apiserver: ControlPlane, acco
 
 
 def test_a_kubeconfig_for_an_absent_account_is_refused(apiserver: ControlPlane) -> None:
-    with pytest.raises(KubectlError, match="not found"):
+    with pytest.raises(LookupError, match="not found"):
         apiserver.kubeconfig_for("nobody-made-this")
 
 

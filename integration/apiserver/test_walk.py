@@ -55,8 +55,8 @@ class TracedNode:
         spec = {"nodeName": self.node.name, "containers": [container], "automountServiceAccountToken": False}
         metadata = {"namespace": "walks", "name": name}
         apply(self.node.plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-        uid = self.node.plane.kubectl("get", "pod", name, "--namespace=walks", "--output=jsonpath={.metadata.uid}")
-        pod = PodName("walks", name, uid.strip())
+        uid: str = self.node.plane.read(f"/api/v1/namespaces/walks/pods/{name}")["metadata"]["uid"]
+        pod = PodName("walks", name, uid)
         return self.node.make_sandbox(pod, container_id=secrets.token_hex(32))
 
     def calls_of_add(self) -> list[str]:

@@ -113,7 +113,7 @@ class Cluster:
     def _wait_nodes(self, what: str, holds: Callable[[list[Any]], bool], *, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while True:
-            nodes = json.loads(self.plane.kubectl("get", "nodes", "--output=json"))["items"]
+            nodes = self.plane.read("/api/v1/nodes")["items"]
             if holds(nodes):
                 return
             for process in self.workspace.processes:

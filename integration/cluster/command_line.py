@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class Version:
     minor: int
 
     @classmethod
+    @cache
     def of(cls, program: Path) -> Version:
         """The version that ``program`` reports about itself."""
         said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True, timeout=20).stdout

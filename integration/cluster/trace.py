@@ -7,8 +7,10 @@ children from the processes that have its id in their arguments or environment; 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,11 +56,17 @@ class Footprint:
             *(f"process {pid}" for pid, start in self.processes if _start(pid) == start),
             *(f"network namespace {namespace}" for namespace in self.namespaces & _listed_network_namespaces()),
             *(f"cgroup {cgroup}" for cgroup in self.cgroups if cgroup.exists()),
-            *(f"cgroup {path}" for path in Path("/sys/fs/cgroup").rglob(f"*{self.cluster}*") if path.is_dir()),
+            *(f"cgroup {path}" for path in _cgroups() if self.cluster in path.name),
             *(f"mount {line}" for line in _mounts() if self.cluster in line),
             *(f"link {name}" for name in _links() if self.cluster in name),
             *(f"name {path}" for path in Path("/run/netns").glob(f"*{self.cluster}*")),
         ]
+
+
+def _cgroups() -> Iterator[Path]:
+    """All of the machine's; those of other clusters may go meanwhile, which os.walk passes over."""
+    for folder, below, _ in os.walk("/sys/fs/cgroup"):
+        yield from (Path(folder) / name for name in below)
 
 
 def _pids() -> list[int]:
