@@ -10,7 +10,7 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
-from integration.netns.netns import Netns
+from integration.netns.netns import Netns, create_netns, delete_netns
 from integration.scheduling import SchedulingByGroup, make_scheduler
 
 
@@ -39,10 +39,9 @@ def new_netns() -> Iterator[Callable[[], Netns]]:
     made: list[Netns] = []
 
     def new() -> Netns:
-        netns = Netns()
+        [netns] = create_netns(1)
         made.append(netns)
         return netns
 
     yield new
-    for netns in made:
-        netns.delete()
+    delete_netns(made)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final
 
 from coil.kernel.family import Family, IPAddress, IPNetwork
-from integration.netns.netns import Netns
+from integration.netns.netns import Netns, create_netns, delete_netns
 from integration.patience import wait_until
 
 GATEWAYS: Final = {Family.IPV4: "169.254.1.1", Family.IPV6: "fe80::1"}
@@ -41,6 +41,28 @@ class Host:
     netns: Netns
     addresses: dict[Family, IPAddress]
     link: str
+    routes: dict[Family, str]
+    """To what is behind the node."""
+
+    def at_node(self) -> list[str]:
+        """What makes the node's end of the link, for `ip -batch`."""
+        return [
+            f"link add {self.link} mtu 1500 type veth peer name eth0 netns {self.netns.name}",
+            f"link set {self.link} up",
+            f"address add {GATEWAYS[Family.IPV4]}/32 dev {self.link}",
+            f"address add {GATEWAYS[Family.IPV6]}/64 dev {self.link} nodad",
+            *(f"route add {address} dev {self.link}" for address in self.addresses.values()),
+        ]
+
+    def inside(self) -> list[str]:
+        """What makes the other end, for `ip -batch`."""
+        gateway = [f"route add {GATEWAYS[Family.IPV4]} dev eth0"] if Family.IPV4 in self.addresses else []
+        return [
+            "link set eth0 up",
+            *(f"address add {address} dev eth0{_NODAD[family]}" for family, address in self.addresses.items()),
+            *gateway,
+            *(f"route add {target} via {GATEWAYS[family]} dev eth0" for family, target in self.routes.items()),
+        ]
 
 
 class NatStage:
@@ -57,14 +79,22 @@ class NatStage:
 
     def __enter__(self) -> "NatStage":
         with self._stack as stack:
-            self.node = self.new_netns()
+            self.node, *hosts = self._create_netns(4)
             self.node.set_sysctl("net/ipv4/ip_forward", "1")
             self.node.set_sysctl("net/ipv6/conf/all/forwarding", "1")
             for which in ("all", "default"):
                 self.node.set_sysctl(f"net/ipv4/conf/{which}/rp_filter", "0")
-            self.client = self.add_pod(2)
-            self.router = self.add_pod(3)
-            self.outside = self._add_outside()
+            self.client, self.router = (
+                self._pod(netns, f"pod{number}", self._pod_addresses(number))
+                for netns, number in zip(hosts, (2, 3), strict=False)
+            )
+            self.outside = Host(
+                netns=hosts[2],
+                addresses={family: OUTSIDE[family][9] for family in self.families},
+                link="outside",
+                routes={family: str(self.router.addresses[family]) for family in self.families},
+            )
+            self._connect(self.client, self.router, self.outside)
             self._stack = stack.pop_all()
         return self
 
@@ -75,52 +105,44 @@ class NatStage:
 
     def new_netns(self) -> Netns:
         """One more namespace that goes with the stage."""
-        netns = Netns()
-        self._stack.callback(netns.delete)
-        # A link's own address would be one thing in its first second and another one later.
-        netns.set_sysctl("net/ipv6/conf/default/accept_dad", "0")
-        return netns
+        return self._create_netns(1)[0]
 
     def add_pod(self, number: int) -> Host:
         """A pod with a default route, of the addresses 10.64.0.NUMBER and fd64::NUMBER."""
+        return self.add_pod_at(f"pod{number}", self._pod_addresses(number))
+
+    def add_pod_at(self, link: str, addresses: dict[Family, IPAddress]) -> Host:
+        """A pod with a default route in each of its families, behind that link of the node."""
+        host = self._pod(self.new_netns(), link, addresses)
+        self._connect(host)
+        return host
+
+    def _create_netns(self, number: int) -> list[Netns]:
+        made = create_netns(number)
+        self._stack.callback(delete_netns, made)
+        for netns in made:
+            # A link's own address would be one thing in its first second and another one later.
+            netns.set_sysctl("net/ipv6/conf/default/accept_dad", "0")
+        return made
+
+    def _pod_addresses(self, number: int) -> dict[Family, IPAddress]:
         addresses: dict[Family, IPAddress] = {
             Family.IPV4: IPv4Address("10.64.0.0") + number,
             Family.IPV6: IPv6Address("fd64::") + number,
         }
-        return self.add_pod_at(f"pod{number}", {family: addresses[family] for family in self.families})
+        return {family: addresses[family] for family in self.families}
 
-    def add_pod_at(self, link: str, addresses: dict[Family, IPAddress]) -> Host:
-        """A pod with a default route in each of its families, behind that link of the node."""
-        return self._add_host(link, addresses, routes=dict.fromkeys(addresses, "default"))
+    def _pod(self, netns: Netns, link: str, addresses: dict[Family, IPAddress]) -> Host:
+        return Host(netns=netns, addresses=addresses, link=link, routes=dict.fromkeys(addresses, "default"))
 
-    def _add_outside(self) -> Host:
-        routes = {family: str(self.router.addresses[family]) for family in self.families}
-        return self._add_host("outside", {family: OUTSIDE[family][9] for family in self.families}, routes=routes)
-
-    def _add_host(self, link: str, addresses: dict[Family, IPAddress], *, routes: dict[Family, str]) -> Host:
-        """`routes` are the destinations that are behind the node."""
-        netns = self.new_netns()
-        self.node.ip_batch(
-            [
-                f"link add {link} mtu 1500 type veth peer name eth0 netns {netns.name}",
-                f"link set {link} up",
-                f"address add {GATEWAYS[Family.IPV4]}/32 dev {link}",
-                f"address add {GATEWAYS[Family.IPV6]}/64 dev {link} nodad",
-                *(f"route add {address} dev {link}" for address in addresses.values()),
-            ]
-        )
-        gateway = [f"route add {GATEWAYS[Family.IPV4]} dev eth0"] if Family.IPV4 in addresses else []
-        netns.ip_batch(
-            [
-                "link set eth0 up",
-                *(f"address add {address} dev eth0{_NODAD[family]}" for family, address in addresses.items()),
-                *gateway,
-                *(f"route add {target} via {GATEWAYS[family]} dev eth0" for family, target in routes.items()),
-            ]
-        )
-        for end, name in ((self.node, link), (netns, "eth0")):
-            wait_until(partial(_has_own_address, end, name), what=f"{name} has its link-local address")
-        return Host(netns=netns, addresses=addresses, link=link)
+    def _connect(self, *hosts: Host) -> None:
+        """Make their links, and wait until the kernel has given these the addresses that it gives."""
+        self.node.ip_batch([line for host in hosts for line in host.at_node()])
+        for host in hosts:
+            host.netns.ip_batch(host.inside())
+        for host in hosts:
+            for end, name in ((self.node, host.link), (host.netns, "eth0")):
+                wait_until(partial(_has_own_address, end, name), what=f"{name} has its link-local address")
 
 
 def _has_own_address(netns: Netns, link: str) -> bool:

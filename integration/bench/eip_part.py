@@ -17,7 +17,7 @@ from integration.bench.figure import Better, Figure, Reading
 from integration.bench.part import Part
 from integration.bench.room import require_room
 from integration.bench.sample import median, percentile, spread
-from integration.netns.netns import Netns
+from integration.netns.netns import Netns, create_netns
 
 MEDIAN = Figure("eip.failover.median_s", "s")
 P95 = Figure("eip.failover.p95_s", "s")
@@ -232,7 +232,7 @@ def _cpu(seconds: Sequence[float]) -> str:
 
 @contextmanager
 def _netns() -> Iterator[Netns]:
-    netns = Netns()
+    [netns] = create_netns(1)
     try:
         yield netns
     finally:

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from integration.bench.eip_crowd import DESTINATION_RANGE, Crowd, eip_address
-from integration.netns.netns import Netns
+from integration.netns.netns import Netns, create_netns, delete_netns
 
 _UDP_SEGMENT: Final = 103  # linux/udp.h
 _PAYLOAD: Final = 64
@@ -154,13 +154,13 @@ class Passage:
             gateway.ip("route", "add", f"{source}/32", "via", "10.0.0.2")
 
     def _new_netns(self) -> Netns:
-        netns = Netns()
+        [netns] = create_netns(1)
         self._netnses.append(netns)
         return netns
 
     def _delete(self) -> None:
-        while self._netnses:
-            self._netnses.pop().delete()
+        delete_netns(self._netnses)
+        self._netnses.clear()
 
     @staticmethod
     def _run(netns: Netns, *command: str) -> str:

@@ -130,8 +130,11 @@ def render_kubelet(node: Identity, *, client_authority: Path, serving: KeyPair, 
     )
 
 
-def render_proxy(node: str, *, kubeconfig: Path, feature_gates: dict[str, bool]) -> str:
-    """The KubeProxyConfiguration of a node: iptables, and none of the settings that belong to the whole machine."""
+def render_proxy(node: str, *, kubeconfig: Path, feature_gates: dict[str, bool], min_sync_period: str = "1s") -> str:
+    """The KubeProxyConfiguration of a node: iptables, and none of the settings that belong to the whole machine.
+
+    kube-proxy writes its rules at most once in `min_sync_period`, a duration of Kubernetes' API.
+    """
     return _render(
         {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -140,6 +143,7 @@ def render_proxy(node: str, *, kubeconfig: Path, feature_gates: dict[str, bool])
             "clientConnection": {"kubeconfig": str(kubeconfig)},
             "hostnameOverride": node,
             "mode": "iptables",
+            "iptables": {"minSyncPeriod": min_sync_period},
             "oomScoreAdj": 0,
             # Read-only outside the first network namespace.
             "conntrack": {

@@ -1,13 +1,15 @@
 """Throwaway network namespaces with random names, looked at through iproute2 and used through plain sockets."""
 
 import ctypes
+import fcntl
 import json
 import os
 import secrets
 import socket
+import struct
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +20,8 @@ R = TypeVar("R")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
+_SIOCSIFFLAGS = 0x8914  # linux/sockios.h
+_IFF_UP = 1  # linux/if.h
 _TCPI_TOTAL_RETRANS = 100  # offset in struct tcp_info, linux/tcp.h
 _TIMEOUT = 10.0
 
@@ -25,16 +29,14 @@ _TIMEOUT = 10.0
 class Netns:
     """One namespace below /run/netns, with lo up."""
 
-    def __init__(self) -> None:
-        self.name = f"coil-{secrets.token_hex(4)}"
-        self.path = NetnsPath(Path("/run/netns") / self.name)
-        _run("ip", "netns", "add", self.name)
-        self.ip("link", "set", "lo", "up")
+    def __init__(self, name: str) -> None:
+        """One that exists; `create_netns` makes them."""
+        self.name = name
+        self.path = NetnsPath(Path("/run/netns") / name)
 
     def delete(self) -> None:
         """Take it away, if a test has not done so."""
-        if self.path.exists():
-            _run("ip", "netns", "delete", self.name)
+        delete_netns([self])
 
     def ip(self, *arguments: str) -> None:
         """Change something."""
@@ -108,6 +110,21 @@ class Netns:
         return made
 
 
+def create_netns(number: int) -> list[Netns]:
+    """So many namespaces by one start of `ip`: emulated, most of its time is its start."""
+    made = [Netns(f"coil-{secrets.token_hex(4)}") for _ in range(number)]
+    _run("ip", "-batch", "-", text="".join(f"netns add {netns.name}\n" for netns in made))
+    for netns in made:
+        netns.call(_set_lo_up)
+    return made
+
+
+def delete_netns(netnses: Iterable[Netns]) -> None:
+    """Take away those that a test has not, by one start of `ip`."""
+    if lines := [f"netns delete {netns.name}\n" for netns in netnses if netns.path.exists()]:
+        _run("ip", "-batch", "-", text="".join(lines))
+
+
 def call_inside(netns: Path, function: Callable[[], R]) -> R:
     """Call something in a thread of its own that is in the network namespace at that path."""
     results: list[R] = []
@@ -152,6 +169,12 @@ def exchange(client: Netns, server: Netns, address: IPAddress) -> str:
             for end in (connection, accepted):
                 assert _retransmissions(end) == 0
         return str(peer[0])
+
+
+def _set_lo_up() -> None:
+    """Of the thread's namespace; netdevice(7)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        fcntl.ioctl(asking, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
 def _retransmissions(connection: socket.socket) -> int:
