@@ -211,7 +211,7 @@ async def test_a_missing_permission_is_told_and_its_grant_noticed(place: Place, 
         following(client.collection(CONFIG_MAPS, namespace=place.namespace)) as follower,
     ):
         await follower.until(lambda: follower.informer.last_error is not None)
-        with pytest.raises(TimeoutError, match=r"cannot list resource .configmaps.") as caught:
+        with pytest.raises(TimeoutError, match=r"cannot (list|watch) resource .configmaps.") as caught:
             await follower.informer.wait_synced(0)
         assert isinstance(caught.value.__cause__, ForbiddenError)
         await kubectl("create", "rolebinding", "reader", "--role=reader", account)

@@ -13,6 +13,9 @@ from integration.bench.sample import median, spread
 SECONDS = Figure("informer.list_10k_pods.seconds", "s", peer="json.loads of the same bytes")
 RSS = Figure("informer.list_10k_pods.rss_mb", "MB")
 STALL = Figure("informer.list_10k_pods.stall_ms", "ms")
+WATCHLIST_SECONDS = Figure("informer.watchlist_10k_pods.seconds", "s", peer="the list in pages")
+WATCHLIST_RSS = Figure("informer.watchlist_10k_pods.rss_mb", "MB", peer="the list in pages")
+WATCHLIST_STALL = Figure("informer.watchlist_10k_pods.stall_ms", "ms", peer="the list in pages")
 EVENTS = Figure("informer.events_per_s", "1/s", Better.HIGHER)
 
 _PODS = 10_000
@@ -56,6 +59,30 @@ def measure_list(_wanted: Collection[Figure]) -> Iterator[Reading]:
     )
 
 
+def measure_watchlist(_wanted: Collection[Figure]) -> Iterator[Reading]:
+    """Streamed and in pages, in alternation."""
+    runs: dict[str, list[dict[str, float]]] = {"stream": [], "list": []}
+    with serving_pods(pods=_PODS) as url:
+        for _ in range(_LIST_RUNS):
+            for how, taken in runs.items():
+                taken.append(_probe(how, url, str(_PODS)))
+    peaks = [median(run["peak_mb"] for run in taken) for taken in runs.values()]
+    notes = {
+        "seconds": "start of run() to synced over HTTP",
+        "rss_mb": f"VmRSS added once synced, after gc; peak {peaks[0]:.1f} MB, of the peer {peaks[1]:.1f} MB",
+        "stall_ms": "longest delay of a task that wakes every ms, from start to synced",
+    }
+    for figure in (WATCHLIST_SECONDS, WATCHLIST_RSS, WATCHLIST_STALL):
+        what = figure.name.rpartition(".")[2]
+        yield Reading(
+            figure=figure,
+            value=median(run[what] for run in runs["stream"]),
+            peer_value=median(run[what] for run in runs["list"]),
+            runs=_LIST_RUNS,
+            note=f"{_PODS} pods; {notes[what]}; runs {spread([run[what] for run in runs['stream']])}",
+        )
+
+
 def measure_events(_wanted: Collection[Figure]) -> Iterator[Reading]:
     """The watch as fast as the informer takes it, every event handed to one listener."""
     with serving_pods(pods=_PODS, events=_EVENTS) as url:
@@ -84,5 +111,6 @@ def _probe(*arguments: str) -> dict[str, float]:
 
 PARTS = (
     Part("informer.list", (SECONDS, RSS, STALL), measure_list),
+    Part("informer.watchlist", (WATCHLIST_SECONDS, WATCHLIST_RSS, WATCHLIST_STALL), measure_watchlist),
     Part("informer.events", (EVENTS,), measure_events),
 )

@@ -1,12 +1,14 @@
 """The measured side of the informer figures: run as a fresh process, it prints one JSON object and ends.
 
     python -m integration.bench.informer_probe list   URL   PODS            → seconds, rss_mb, peak_mb, stall_ms
+    python -m integration.bench.informer_probe stream URL   PODS            → the same
     python -m integration.bench.informer_probe events URL   PODS   EVENTS   → per_s, stall_ms
     python -m integration.bench.informer_probe loads  URL                   → seconds, megabytes
 
-`list` and `events` are the real `KubeClient` and `Informer` against a `pod_server`; `loads` is the peer, json.loads of
-the bytes that the same server sends for the same pages. Memory is what was added since just before the informer ran:
-`rss_mb` what is held once it is synced and the garbage collected, `peak_mb` the most that was held on the way.
+All but the last are the real `KubeClient` and `Informer` against a `pod_server`; `list` reads it in pages, `stream` by
+a watch. `loads` is the peer, json.loads of the bytes that the same server sends for the same pages. Memory is what was
+added since just before the informer ran: `rss_mb` what is held once it is synced and the garbage collected, `peak_mb`
+the most that was held on the way.
 """
 
 import asyncio
@@ -36,10 +38,10 @@ _PAGE = 500
 _MEGABYTE = 1 << 20
 
 
-async def probe_list(url: str, pods: int) -> dict[str, float]:
+async def probe_list(url: str, pods: int, *, streamed: bool) -> dict[str, float]:
     """From the start of `run()` until the informer says that it is synced."""
     async with _client(url) as client:
-        informer = _informer(client)
+        informer = _informer(client, streamed=streamed)
         gc.collect()
         _reset_peak()
         before = _status_kilobytes("VmRSS")
@@ -110,10 +112,12 @@ def probe_loads(url: str) -> dict[str, float]:
     return {"seconds": seconds, "megabytes": sum(map(len, pages)) / _MEGABYTE}
 
 
-def _informer(client: KubeClient) -> Informer[Pod]:
+def _informer(client: KubeClient, *, streamed: bool = True) -> Informer[Pod]:
     """As a process makes it; only the log does not go to standard output, which is for the result."""
+    pods = client.collection(PODS)
+    pods.streams_lists = streamed
     log = structlog.wrap_logger(structlog.WriteLogger(sys.stderr), wrapper_class=make_filtering_bound_logger("info"))
-    return Informer(client.collection(PODS), log=log, metrics=InformerMetrics(CollectorRegistry()))
+    return Informer(pods, log=log, metrics=InformerMetrics(CollectorRegistry()))
 
 
 @asynccontextmanager
@@ -162,7 +166,9 @@ async def _end(task: "asyncio.Task[Any]") -> None:
 def main(arguments: list[str]) -> None:
     match arguments:
         case ["list", url, pods]:
-            result = asyncio.run(probe_list(url, int(pods)))
+            result = asyncio.run(probe_list(url, int(pods), streamed=False))
+        case ["stream", url, pods]:
+            result = asyncio.run(probe_list(url, int(pods), streamed=True))
         case ["events", url, pods, events]:
             result = asyncio.run(probe_events(url, int(pods), int(events)))
         case ["loads", url]:

@@ -1,4 +1,5 @@
-"""An API server for the informer to be measured against: a paged list of pods and one long watch, over plain HTTP.
+"""An API server for the informer to be measured against: a list of pods, in pages or streamed, and one long watch, over
+plain HTTP.
 
 It runs in a process of its own and does as little as it can for each byte, so that the client is what is measured:
 pods are rendered beforehand, and a watch joins a few hundred events into one write (each of them still its own HTTP
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-from integration.bench.pod_text import PodText, render_event, render_page, render_pod
+from integration.bench.pod_text import PodText, render_end_of_list, render_event, render_page, render_pod
 
 LIST_VERSION = 1_000_000
 _PATH = "/api/v1/pods"
@@ -46,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path != _PATH:
             self.send_error(404)
         elif query.get("watch", "0").lower() in {"1", "true"}:
-            self._watch()
+            self._watch(initial_events=query.get("sendInitialEvents") == "true")
         else:
             self._list(limit=int(query.get("limit", "0")), token=query.get("continue", ""))
 
@@ -58,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _watch(self) -> None:
+    def _watch(self, *, initial_events: bool) -> None:
         self.close_connection = True
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -66,12 +67,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.flush()
         try:
+            if initial_events:
+                self._stream_list()
             for numbers in _batches(self.server.events):
                 lines = (render_event(self.server.pods, number, since=LIST_VERSION) for number in numbers)
                 self.wfile.write(b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines))
             self.rfile.read(1)  # the client has nothing more to say: this returns when it goes away
         except ConnectionError:
             pass  # the client has what it wanted
+
+    def _stream_list(self) -> None:
+        pods = self.server.pods
+        for numbers in _batches(len(pods)):
+            lines = (pods[number].event(b"ADDED", LIST_VERSION - number) for number in numbers)
+            self.wfile.write(b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines))
+        line = render_end_of_list(LIST_VERSION)
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 — the name is the standard library's
         """Silence: a line per request would be work that is measured too."""

@@ -54,6 +54,13 @@ def render_page(pods: Sequence[PodText], *, version: int, limit: int, token: str
     return b"".join((opening, items, b"]}\n"))
 
 
+def render_end_of_list(version: int) -> bytes:
+    """The bookmark after a streamed list."""
+    metadata = {"resourceVersion": str(version), "annotations": {"k8s.io/initial-events-end": "true"}}
+    document = {"type": "BOOKMARK", "object": {"kind": "Pod", "apiVersion": "v1", "metadata": metadata}}
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
 def render_event(pods: Sequence[PodText], number: int, *, since: int) -> bytes:
     """The watch's event with this number (from 0) after the list at version `since`.
 

@@ -90,6 +90,8 @@ class PodWorld:
     def clients(self) -> set[IPAddress]:
         return set(self.held_since)
 
+    streams_lists = False
+
     async def list_page(self, *, limit: int, continue_token: str) -> Page[Pod]:
         del limit, continue_token
         await asyncio.sleep(0.05)  # longer than the kernel takes for a call or two
@@ -101,7 +103,9 @@ class PodWorld:
         return Page(items, str(self.version), "")
 
     @asynccontextmanager
-    async def watch(self, *, resource_version: str) -> AsyncIterator[AsyncIterator[list[WatchEvent[Pod]]]]:
+    async def watch(
+        self, *, resource_version: str, initial_events: bool = False
+    ) -> AsyncIterator[AsyncIterator[list[WatchEvent[Pod]]]]:
         if int(resource_version) < self.compacted:
             raise GoneError("too old")
         yield self._follow(int(resource_version))

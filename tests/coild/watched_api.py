@@ -47,13 +47,17 @@ class MemorySource(Generic[T]):
         self._labels = labels or {}
         self._shown: dict[str, T] = {}
 
+    streams_lists = False
+
     async def list_page(self, *, limit: int, continue_token: str) -> Page[T]:
         assert not continue_token
         self._shown = self._look()
         return Page(list(self._shown.values()), "0", "")
 
     @asynccontextmanager
-    async def watch(self, *, resource_version: str) -> AsyncIterator[AsyncIterable[list[WatchEvent[T]]]]:
+    async def watch(
+        self, *, resource_version: str, initial_events: bool = False
+    ) -> AsyncIterator[AsyncIterable[list[WatchEvent[T]]]]:
         yield self._batches()
 
     async def _batches(self) -> AsyncIterator[list[WatchEvent[T]]]:

@@ -53,12 +53,17 @@ class Page(Generic[T]):
     continue_token: str
 
 
+_INITIAL_EVENTS = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+
+
 class Collection(Generic[T]):
     """Reads one collection. Holds nothing between calls that they depend on: any number of readers may share it.
 
     An object that `keep` denies is as good as absent: a list does not hold it, and a watch tells that it is deleted,
     whenever it changes. It is for what no selector of the API server can say; `keep` must be pure.
     """
+
+    streams_lists = True
 
     def __init__(
         self,
@@ -117,8 +122,14 @@ class Collection(Generic[T]):
         return item
 
     @asynccontextmanager
-    async def watch(self, *, resource_version: str, line_limit: int = LINE_LIMIT) -> AsyncIterator[Watch[T]]:
+    async def watch(
+        self, *, resource_version: str, initial_events: bool = False, line_limit: int = LINE_LIMIT
+    ) -> AsyncIterator[Watch[T]]:
         """Open a watch on what happens after `resource_version`; leaving closes its connection.
+
+        With `initial_events`, every object there is comes first, as if it were added, then a bookmark that says so
+        (Kubernetes' API concepts, "streaming lists"; KEP-3157). They are as old as the collection's `Freshness` lets
+        them be, and `resource_version` does not count. InvalidError is raised by servers that cannot do it.
 
         Raises ApiError if the server refuses, GoneError in particular. The server is asked to end the watch
         after `timeouts.watch` seconds, up to a fifth less by chance, so that watches do not end in step.
@@ -129,7 +140,7 @@ class Collection(Generic[T]):
             "watch": "true",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(max(1, round(seconds))),
-            "resourceVersion": resource_version,
+            **(self._version | _INITIAL_EVENTS if initial_events else {"resourceVersion": resource_version}),
         }
         async with self._transport.stream(self._path, query=query) as content:
             yield Watch(

@@ -89,6 +89,7 @@ class LineSplitter:
         return [line for line in complete if line]
 
 
+_INITIAL_EVENTS_END = "k8s.io/initial-events-end"  # metav1.InitialEventsAnnotationKey
 LINE_LIMIT = 32 * 1024 * 1024  # etcd's default limit for a request is 1.5 MiB; this is a fault, not a fit
 BATCH_BYTES = 256 * 1024
 
@@ -117,6 +118,11 @@ class Bookmark(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
     """Nothing happened up to the resource version in `object.metadata`: a later place to resume from."""
 
     object: BookmarkObject
+
+    @property
+    def ends_initial_events(self) -> bool:
+        """Whether all objects have now been sent by a watch that was asked for them (`sendInitialEvents`)."""
+        return self.object.metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
 
 
 class _Failure(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):

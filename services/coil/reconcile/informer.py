@@ -7,12 +7,16 @@ queues, and reconcilers read the cache.
              ▲        │ 410, a refusal, an oversized line, or watches that bring nothing again and again
              └────────┘ reset, stall, truncated line, 5xx, HTML: the next watch resumes where this one ended
 
+A list is streamed: the first watch brings what is there, object by object, and goes on from there. In pages it is read
+from servers that cannot do that (before Kubernetes 1.32, or with the feature WatchList off), and after a stream that
+broke off or was none.
+
 Invariants:
 * The cache and its notifications agree: replaying (old, new) from the subscription on gives the cache.
 * Objects deleted while nobody watched are found out by the next list and told as (old, None). A new object
   of an old name (another uid) is told as a deletion and an addition.
-* A list is applied page by page, so that a big collection is never held twice; what is gone is removed
-  after the last page. Until then the cache may hold too much, never too little.
+* A list is applied as it comes, so that a big collection is never held twice; what is gone is removed
+  at the end. Until then the cache may hold too much, never too little.
 * An object that comes again unchanged (same resource version) is not told again.
 * No retry without a pause, `WatchBackoff` says which; so no answer, however wrong, makes a busy loop.
 
@@ -24,7 +28,7 @@ supervised process then ends with it.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from typing import Generic, Protocol, TypeVar
@@ -34,7 +38,7 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.kube.collection import Page
-from coil.kube.errors import ApiError, GoneError, UnavailableError
+from coil.kube.errors import ApiError, GoneError, InvalidError, UnavailableError
 from coil.kube.watch import Bookmark, Deleted, WatchEvent
 from coil.reconcile.backoff import Backoff, Outcome, Step, Verdict, WatchBackoff
 from coil.reconcile.cache import Listener
@@ -79,6 +83,7 @@ class InformerMetrics:
 T = TypeVar("T", bound=HasMetadata)
 
 PAGE_SIZE = 500
+LIST_SILENCE = 30.0  # seconds in which a streamed list must go on
 RETRY_BACKOFF = Backoff(base=0.5, cap=30.0)
 _OBJECTS_PER_TURN = 500
 
@@ -89,13 +94,23 @@ class ListerWatcher(Protocol[T]):
     @property
     def resource(self) -> Resource[T]: ...
 
+    @property
+    def streams_lists(self) -> bool:
+        """Whether a watch with `initial_events` may be tried."""
+
     async def list_page(self, *, limit: int, continue_token: str) -> Page[T]: ...
 
-    def watch(self, *, resource_version: str) -> AbstractAsyncContextManager[AsyncIterable[list[WatchEvent[T]]]]: ...
+    def watch(
+        self, *, resource_version: str, initial_events: bool = False
+    ) -> AbstractAsyncContextManager[AsyncIterable[list[WatchEvent[T]]]]: ...
 
 
 class EmptyWatchError(UnavailableError):
     """A watch ended properly, and too soon."""
+
+
+class InterruptedListError(UnavailableError):
+    """A streamed list ended, or turned out to be none, before all objects had been sent."""
 
 
 class Informer(Generic[T]):
@@ -125,6 +140,8 @@ class Informer(Generic[T]):
         self._clock = clock
         self._sleep = sleep
         self._version = ""  # where the next watch resumes; "": nowhere, list
+        self._streams_lists = source.streams_lists
+        self._list_in_pages = False  # the next time, as a stream has just failed
         self._last_error: ApiError | None = None
         self._last_contact: float | None = None
         self._synced = asyncio.Event()
@@ -202,21 +219,64 @@ class Informer(Generic[T]):
         accepted = False
         events = 0
         fault: ApiError | None = None
+        streamed = not self._version and self._streams_lists and not self._list_in_pages
         try:
-            if not self._version:
+            if not self._version and not streamed:
                 await self._list()
                 began = self._clock()
-            async with self._source.watch(resource_version=self._version) as batches:
+            async with self._source.watch(resource_version=self._version, initial_events=streamed) as opened:
                 accepted = True
                 self._watches.inc()
                 self._heard()
+                batches = aiter(opened)
+                if streamed:
+                    events += self._apply(await self._receive_list(batches))
                 async for batch in batches:
                     self._heard()
-                    self._apply(batch)
-                    events += len(batch)
+                    events += self._apply(batch)
+        except InvalidError as error:
+            if not streamed or accepted:
+                fault = error
+            else:
+                self._log.info("lists are read in pages, as this API server does not stream them")
+                self._streams_lists = False
+                return await self._follow()
         except ApiError as error:
             fault = error
+            self._list_in_pages = streamed and not self._version
         return Outcome(self._clock() - began, accepted=accepted, events=events, fault=fault)
+
+    async def _receive_list(self, batches: AsyncIterator[list[WatchEvent[T]]]) -> list[WatchEvent[T]]:
+        """Bring the cache to the state that a streamed list ends with, and the place there; return what came after.
+
+        Its events do not count: they come again, all of them, if it breaks off. Raises InterruptedListError.
+        """
+        seen: set[str] = set()
+        while True:
+            try:
+                async with asyncio.timeout(LIST_SILENCE):
+                    batch = await anext(batches, None)
+            except TimeoutError:
+                raise InterruptedListError(f"nothing of the list has come for {LIST_SILENCE:.0f} s") from None
+            if batch is None:
+                raise InterruptedListError("the watch ended before it had brought all objects")
+            self._heard()
+            for number, event in enumerate(batch, start=1):
+                match event:
+                    case Bookmark():
+                        if not event.ends_initial_events:
+                            self._streams_lists = False
+                            raise InterruptedListError("the API server watches and does not list before")
+                        self._events.inc(number)
+                        await self._end_list(seen, event.object.metadata.resource_version, streamed=True)
+                        return batch[number:]
+                    case Deleted():
+                        self._remove(object_key(event.object.metadata))
+                        seen.discard(object_key(event.object.metadata))
+                    case _:
+                        seen.add(self._put(event.object))
+            self._events.inc(len(batch))
+            self._objects.set(len(self._store))
 
     async def _list(self) -> None:
         """Bring the cache to the state of a consistent list, and the place to its resource version."""
@@ -235,6 +295,11 @@ class Informer(Generic[T]):
             if not token:
                 break
             del page  # or two pages would be in memory while the next one is read
+        self._list_in_pages = False
+        await self._end_list(seen, version, streamed=False)
+
+    async def _end_list(self, seen: set[str], version: str, *, streamed: bool) -> None:
+        """Remove what the list did not have."""
         gone = [key for key in self._store if key not in seen]
         for number, key in enumerate(gone, start=1):
             self._remove(key)
@@ -242,11 +307,14 @@ class Informer(Generic[T]):
                 await asyncio.sleep(0)
         self._objects.set(len(self._store))
         self._lists.inc()
-        self._log.info("listed", objects=len(self._store), deleted=len(gone), resource_version=version)
+        self._log.info(
+            "listed", objects=len(self._store), deleted=len(gone), resource_version=version, streamed=streamed
+        )
         self._version = version
         self._synced.set()
 
-    def _apply(self, batch: list[WatchEvent[T]]) -> None:
+    def _apply(self, batch: list[WatchEvent[T]]) -> int:
+        """Returns how many events these are."""
         for event in batch:
             match event:
                 case Bookmark():
@@ -259,6 +327,7 @@ class Informer(Generic[T]):
             self._version = event.object.metadata.resource_version or self._version
         self._events.inc(len(batch))
         self._objects.set(len(self._store))
+        return len(batch)
 
     def _put(self, new: T) -> str:
         key = object_key(new.metadata)

@@ -1,7 +1,8 @@
 """A model of the API server's list and watch for one collection, as the `otherwise` of a FaultyServer.
 
-It keeps a history of changes by resource version, pages its lists from a snapshot, forgets both when
-compacted, and can be told to cut a watch at an exact point of the stream of events.
+It keeps a history of changes by resource version, pages its lists from a snapshot or streams them, forgets history and
+snapshots when compacted, and can be told to cut a watch at an exact point of the stream of events, and a streamed list
+after so many objects.
 """
 
 import asyncio
@@ -26,12 +27,14 @@ class _Entry:
 class ServedThings:
     """`objects` is the truth: documents by name. Changing it is synchronous; watchers follow."""
 
-    def __init__(self, *, page_size: int = 500, expire_by_event: bool = False) -> None:
+    def __init__(self, *, page_size: int = 500, expire_by_event: bool = False, streams_lists: bool = False) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 10
         self.lists = 0
         self._page_size = page_size
         self._expire_by_event = expire_by_event
+        self._streams_lists = streams_lists
+        self._list_cuts: list[tuple[int, Callable[[Exchange], Awaitable[None]]]] = []
         self._compacted = 0
         self._entries: list[_Entry] = []
         self._snapshots: dict[int, list[dict[str, Any]]] = {}
@@ -67,6 +70,10 @@ class ServedThings:
     def cut(self, how: Callable[[Exchange], Awaitable[None]]) -> None:
         """The first watch that has sent everything so far is ended by `how`."""
         self._append(_Entry(self.version, cut=how))
+
+    def cut_list(self, how: Callable[[Exchange], Awaitable[None]], *, after: int) -> None:
+        """The next streamed list is ended by `how` when it has sent so many objects, or all."""
+        self._list_cuts.append((after, how))
 
     def compact(self) -> None:
         """Forget the history: watches and continue tokens from before now are Gone. Running watches go on."""
@@ -109,11 +116,25 @@ class ServedThings:
         await exchange.answer(200, json.dumps(document).encode())
 
     async def _watch(self, exchange: Exchange) -> None:
-        since = int(exchange.request.query["resourceVersion"])
-        if since < self._compacted:
-            await self._refuse(exchange)
-            return
-        await exchange.begin()
+        query = exchange.request.query
+        if query.get("sendInitialEvents") == "true":
+            if not self._streams_lists:
+                message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+                await fail(422, reason="Invalid", message=message)(exchange)
+                return
+            assert query["resourceVersionMatch"] == "NotOlderThan", "the API server insists"
+            assert query["allowWatchBookmarks"] == "true", "as well"
+            self.lists += 1
+            since = self.version
+            await exchange.begin()
+            if not await self._stream_list(exchange):
+                return
+        else:
+            since = int(query["resourceVersion"])
+            if since < self._compacted:
+                await self._refuse(exchange)
+                return
+            await exchange.begin()
         wake = asyncio.Event()
         self._watchers.add(wake)
         leaving = asyncio.create_task(exchange.hold())
@@ -124,6 +145,18 @@ class ServedThings:
             self._watchers.discard(wake)
             leaving.cancel()
             await asyncio.wait([leaving])
+
+    async def _stream_list(self, exchange: Exchange) -> bool:
+        """All objects and the bookmark after them; False if that was cut."""
+        version, snapshot = self.version, list(self.objects.values())
+        limit, cut = self._list_cuts.pop(0) if self._list_cuts else (len(snapshot), None)
+        for document in snapshot[:limit]:
+            await exchange.send(event("ADDED", document))
+        if cut is not None:
+            await cut(exchange)
+            return False
+        await exchange.send(bookmark(version, ends_list=True))
+        return True
 
     async def _refuse(self, exchange: Exchange) -> None:
         if self._expire_by_event:

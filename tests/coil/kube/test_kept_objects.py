@@ -7,7 +7,7 @@ from coil.kube.client import KubeClient
 from coil.kube.watch import WatchEvent
 from tests.coil.kube.faulty_server import GUARD_SECONDS, Exchange, FaultyServer, finish, hold, reply, stream
 from tests.coil.kube.thing import THINGS, Thing, bookmark, event, thing, thing_list
-from tests.coil.reconcile.following import following
+from tests.coil.reconcile.following import following, paged
 
 
 def is_red(found: Thing) -> bool:
@@ -75,7 +75,7 @@ async def test_an_informer_holds_what_is_wanted_and_resumes_after_all(server: Fa
         ),
         stream(then=note),
     )
-    async with following(client.collection(THINGS, keep=is_red)) as follower:
+    async with following(paged(client.collection(THINGS, keep=is_red))) as follower:
         async with asyncio.timeout(GUARD_SECONDS):
             await resumed.wait()
     assert follower.told() == ["+a", "-a", "+b", "-b"]

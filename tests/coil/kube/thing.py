@@ -34,6 +34,11 @@ def event(kind: str, document: dict[str, Any]) -> bytes:
     return json.dumps({"type": kind, "object": document}).encode() + b"\n"
 
 
-def bookmark(version: int) -> bytes:
-    """A bookmark as the API server sends it: of an object there is only the resource version."""
-    return event("BOOKMARK", {"kind": "Thing", "metadata": {"resourceVersion": str(version)}})
+def bookmark(version: int, *, ends_list: bool = False) -> bytes:
+    """A bookmark as the API server sends it: of an object there is only the resource version, and at the end of a
+    streamed list the annotation that says so.
+    """
+    metadata: dict[str, Any] = {"resourceVersion": str(version)}
+    if ends_list:
+        metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+    return event("BOOKMARK", {"kind": "Thing", "metadata": metadata})

@@ -44,6 +44,8 @@ class MemorySource:
         for watch in self._watches:
             watch.put_nowait(event)
 
+    streams_lists = False
+
     async def list_page(self, *, limit: int, continue_token: str) -> Page[Thing]:
         if self.fault is not None:
             raise self.fault
@@ -51,7 +53,9 @@ class MemorySource:
         return Page(list(self._things.values()), str(self._version), "")
 
     @asynccontextmanager
-    async def watch(self, *, resource_version: str) -> AsyncIterator[AsyncIterator[list[WatchEvent[Thing]]]]:
+    async def watch(
+        self, *, resource_version: str, initial_events: bool = False
+    ) -> AsyncIterator[AsyncIterator[list[WatchEvent[Thing]]]]:
         events: asyncio.Queue[WatchEvent[Thing]] = asyncio.Queue()
         self._watches.append(events)
 

@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.testing import LogCapture
 
+from coil.kube.collection import Collection
 from coil.reconcile.informer import Informer, InformerMetrics, ListerWatcher
 from coil.reconcile.store import Indexer
 from tests.coil.kube.faulty_server import GUARD_SECONDS
@@ -82,6 +83,12 @@ def _describe(old: Thing | None, new: Thing | None) -> str:
         assert new is not None
         return f"+{new.metadata.name}"
     return f"-{old.metadata.name}" if new is None else f"~{new.metadata.name}{new.size}"
+
+
+def paged(collection: Collection[Thing]) -> Collection[Thing]:
+    """Of a server that streams no lists."""
+    collection.streams_lists = False
+    return collection
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from coil.kube.errors import ForbiddenError
 from tests.coil.kube.faulty_server import FaultyServer, fail, finish, hold
 from tests.coil.kube.served_things import ServedThings
 from tests.coil.kube.thing import THINGS, Thing
-from tests.coil.reconcile.following import Follower, following
+from tests.coil.reconcile.following import Follower, following, paged
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def server(things: ServedThings) -> AsyncIterator[FaultyServer]:
 @pytest.fixture
 async def collection(server: FaultyServer, tmp_path: Path) -> AsyncIterator[Collection[Thing]]:
     async with KubeClient(Access.kubeconfig(server.write_kubeconfig(tmp_path))) as client:
-        yield client.collection(THINGS)
+        yield paged(client.collection(THINGS))
 
 
 def _seen(follower: Follower) -> dict[str, tuple[str, str]]:

@@ -26,7 +26,7 @@ from tests.coil.kube.faulty_server import (
 )
 from tests.coil.kube.served_things import ServedThings
 from tests.coil.kube.thing import THINGS, Thing, event, thing
-from tests.coil.reconcile.following import Follower, following
+from tests.coil.reconcile.following import Follower, following, paged
 
 _BACKOFF = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
 # aiohttp repeats a GET once, at once, whose connection ended without an answer: so these come in pairs.
@@ -56,7 +56,7 @@ def access(server: FaultyServer, tmp_path: Path) -> Access:
 @pytest.fixture
 async def collection(access: Access) -> AsyncIterator[Collection[Thing]]:
     async with KubeClient(access) as client:
-        yield client.collection(THINGS)
+        yield paged(client.collection(THINGS))
 
 
 def _places(server: FaultyServer) -> list[str]:
@@ -115,7 +115,7 @@ async def test_a_silent_watch_is_given_up_and_resumed(
 ) -> None:
     async with KubeClient(access, timeouts=Timeouts(silence=0.5)) as client:
         server.script(things.answer, stream(then=hold))
-        async with following(client.collection(THINGS)) as follower:
+        async with following(paged(client.collection(THINGS))) as follower:
             await server.received(2)
             things.delete("a")
             await follower.until(lambda: len(follower.changes) == 2)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from coil.kube.access import Access
 from coil.kube.client import KubeClient
-from tests.coil.kube.faulty_server import Answer, Exchange, FaultyServer, finish, reset
+from tests.coil.kube.faulty_server import GUARD_SECONDS, Answer, Exchange, FaultyServer, finish, reset
 from tests.coil.kube.served_things import ServedThings
 from tests.coil.kube.thing import THINGS, event, thing
 from tests.coil.reconcile.following import Follower, following
@@ -39,7 +39,7 @@ _STEPS = st.one_of(
     st.tuples(st.just("put"), _NAMES),
     st.tuples(st.just("delete"), _NAMES),
     st.tuples(st.just("replace"), _NAMES),
-    st.tuples(st.just("cut"), st.sampled_from(sorted(_CUTS))),
+    st.tuples(st.sampled_from(["cut", "cut-list"]), st.sampled_from(sorted(_CUTS))),
     st.tuples(st.sampled_from(["compact", "bookmark", "settle", "turn"]), st.just("")),
 )
 
@@ -70,11 +70,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     steps=st.lists(_STEPS, max_size=25),
     page_size=st.sampled_from([1, 2, 500]),
     expire_by_event=st.booleans(),
+    streams_lists=st.booleans(),
 )
 def test_the_copy_becomes_the_state(
-    world: World, steps: list[tuple[str, str]], page_size: int, expire_by_event: bool
+    world: World, steps: list[tuple[str, str]], page_size: int, expire_by_event: bool, streams_lists: bool
 ) -> None:
-    things = ServedThings(page_size=page_size, expire_by_event=expire_by_event)
+    things = ServedThings(page_size=page_size, expire_by_event=expire_by_event, streams_lists=streams_lists)
     world.server.otherwise = things.answer
     world.runner.run(_live_through(world.client, things, steps))
 
@@ -92,6 +93,8 @@ async def _live_through(client: KubeClient, things: ServedThings, steps: list[tu
                     things.replace(detail)
                 case "cut":
                     things.cut(_CUTS[detail])
+                case "cut-list":
+                    things.cut_list(_CUTS[detail], after=number % 4)
                 case "compact":
                     things.compact()
                 case "bookmark":
@@ -102,7 +105,9 @@ async def _live_through(client: KubeClient, things: ServedThings, steps: list[tu
                     await asyncio.sleep(0)
         things.put("last", size=1000)
         await follower.until(lambda: _is_copy(follower, things))
-        assert follower.informer.synced
+        # A streamed list that was cut after its last object is read again.
+        await follower.informer.wait_synced(GUARD_SECONDS)
+        assert _is_copy(follower, things)
         for item in follower.informer.items():
             assert item in follower.informer.by_index("size", str(item.size))
         indexed = [item for size in range(1001) for item in follower.informer.by_index("size", str(size))]

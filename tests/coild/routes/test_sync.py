@@ -83,7 +83,9 @@ class BreakingSource(MemorySource[T]):
         return await super().list_page(limit=limit, continue_token=continue_token)
 
     @asynccontextmanager
-    async def watch(self, *, resource_version: str) -> AsyncIterator[AsyncIterable[list[WatchEvent[T]]]]:
+    async def watch(
+        self, *, resource_version: str, initial_events: bool = False
+    ) -> AsyncIterator[AsyncIterable[list[WatchEvent[T]]]]:
         if self.fault is not None:
             raise self.fault
         self._interruption: asyncio.Future[None] = asyncio.get_running_loop().create_future()
