@@ -8,6 +8,24 @@ from coil.crd.resource import Resource
 Document = dict[str, Any]
 
 RULES = "x-kubernetes-validations"
+
+Rule = dict[str, Any]
+
+
+def cel_rule(expression: str, message: str, *, field: str = "", told: str = "") -> Rule:
+    """An entry of `x-kubernetes-validations`.
+
+    `message` is told at the value that has the rule, or at its `field`; `told` is an expression for a message that
+    names what was found. Kubernetes 1.25 and newer judge rules, 1.28 and newer know the field.
+    """
+    rule = {"rule": expression, "message": message}
+    if told:
+        rule["messageExpression"] = told
+    if field:
+        rule["fieldPath"] = f".{field}"
+    return rule
+
+
 AGE = {
     "name": "Age",
     "type": "date",
@@ -65,6 +83,15 @@ def object_schema(description: str, properties: Mapping[str, Document], *, requi
     if required:
         schema["required"] = list(required)
     return schema
+
+
+def observed_generation_schema(kind: str) -> Document:
+    """What `kubectl wait` compares with the object's generation before it believes a condition."""
+    return {
+        "type": "integer",
+        "format": "int64",
+        "description": f"Generation of the {kind} that this status speaks of.",
+    }
 
 
 def column(name: str, path: str, description: str, *, type_: str = "string") -> Document:

@@ -28,8 +28,12 @@ class EgressSpec(Struct, frozen=True, kw_only=True):
 
 
 class EgressStatus(Struct, frozen=True, kw_only=True):
-    """What the scale subresource shows: how many router pods there are, and the label selector that finds them."""
+    """What the scale subresource shows: how many router pods there are, and the label selector that finds them.
 
+    `observed_generation` is that of the spec by which the Deployment and the Service were last made.
+    """
+
+    observed_generation: int = 0
     replicas: int = 0
     selector: str = ""
 

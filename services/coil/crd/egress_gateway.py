@@ -103,6 +103,7 @@ class AddressUsage(Struct, frozen=True, kw_only=True):
 class EgressGatewayStatus(Struct, frozen=True, kw_only=True):
     """`revision` counts the changes of `node_list`. IPv6 counts end at 2^63 - 1."""
 
+    observed_generation: int = 0
     revision: int = 0
     node_list: tuple[GatewayNode, ...] = ()
     ip_usage: AddressUsage = AddressUsage()

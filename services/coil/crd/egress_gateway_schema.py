@@ -1,6 +1,6 @@
 """The CRD of EgressGateway as a document: floating addresses, and the nodes that may carry them."""
 
-from coil.crd.definition import AGE, RULES, Document, column, define, object_schema
+from coil.crd.definition import AGE, RULES, Document, column, define, object_schema, observed_generation_schema
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, AddressPolicy, FailPolicy, NodePolicy
 from coil.crd.eip_rule import NODE_SELECTOR_RULES
 from coil.crd.field_schema import (
@@ -134,6 +134,7 @@ def _gateway_status() -> Document:
     return object_schema(
         "Which node carries which address, for whom.",
         {
+            "observedGeneration": observed_generation_schema("gateway"),
             "revision": count_schema("Counts the changes of nodeList."),
             "nodeList": {
                 "type": "array",

@@ -7,7 +7,16 @@ whose annotation holds 256 KiB. What needs arithmetic is `coil.crd.egress_valida
 
 from collections.abc import Mapping
 
-from coil.crd.definition import AGE, RULES, Document, column, define, object_schema
+from coil.crd.definition import (
+    AGE,
+    RULES,
+    Document,
+    cel_rule,
+    column,
+    define,
+    object_schema,
+    observed_generation_schema,
+)
 from coil.crd.egress import DEFAULT_SESSION_AFFINITY, EGRESSES
 
 MAX_DESTINATIONS = 4096
@@ -21,10 +30,9 @@ _COUNT_OR_PERCENTAGE: Document = {
     "x-kubernetes-int-or-string": True,
     "anyOf": [{"type": "integer"}, {"type": "string"}],
 }
-_ONE_BOUND = {
-    "rule": "!(has(self.minAvailable) && has(self.maxUnavailable))",
-    "message": "must not have both minAvailable and maxUnavailable",
-}
+_ONE_BOUND = cel_rule(
+    "!(has(self.minAvailable) && has(self.maxUnavailable))", "must not have both minAvailable and maxUnavailable"
+)
 
 
 def egress_definition(pod_template: Document) -> Document:
@@ -34,6 +42,7 @@ def egress_definition(pod_template: Document) -> Document:
     status = object_schema(
         "What the scale subresource shows.",
         {
+            "observedGeneration": observed_generation_schema("Egress"),
             "replicas": {"type": "integer", "format": "int32", "description": "Router pods that there are."},
             "selector": {"type": "string", "description": "Label selector of the router pods."},
         },

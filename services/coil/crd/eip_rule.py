@@ -5,13 +5,7 @@ As in `coil.crd.pool_rule`: Kubernetes 1.25 and newer judge them, older ones dro
 are used; what an expression counts or compares has a limit in the schema.
 """
 
-from typing import Any
-
-Rule = dict[str, Any]
-
-
-def _rule(expression: str, message: str) -> Rule:
-    return {"rule": expression, "message": message}
+from coil.crd.definition import cel_rule
 
 
 def _same(*path: str, empty: str) -> str:
@@ -25,22 +19,25 @@ def _same(*path: str, empty: str) -> str:
     return f"{value('self')} == {value('oldSelf')}"
 
 
+_IMMUTABLE = "is immutable; delete the policy and create another"
 _EGRESS_IP = {"ipv4": "''", "ipv6": "''", "useNodeIP": "false"}
 
 IMMUTABLE_RULES = [
-    _rule(
+    cel_rule(
         _same("egressGatewayName", empty="''"),
-        "egressGatewayName is immutable; delete the policy and create another",
+        _IMMUTABLE,
+        field="egressGatewayName",
     ),
-    _rule(
+    cel_rule(
         " && ".join(_same("egressIP", name, empty=empty) for name, empty in _EGRESS_IP.items()),
-        "egressIP is immutable; delete the policy and create another",
+        _IMMUTABLE,
+        field="egressIP",
     ),
 ]
 """For `spec` of a policy."""
 
 EGRESS_IP_RULES = [
-    _rule(
+    cel_rule(
         "!has(self.useNodeIP) || !self.useNodeIP || "
         "((!has(self.ipv4) || self.ipv4 == '') && (!has(self.ipv6) || self.ipv6 == ''))",
         "must not ask for an address and for the node's own (useNodeIP)",
@@ -48,14 +45,14 @@ EGRESS_IP_RULES = [
 ]
 
 APPLIED_TO_RULES = [
-    _rule(
+    cel_rule(
         "has(self.podSelector) != (has(self.podSubnet) && self.podSubnet.size() > 0)",
         "must have either a podSelector or a podSubnet",
     ),
 ]
 
 NODE_SELECTOR_RULES = [
-    _rule(
+    cel_rule(
         "(has(self.matchLabels) && self.matchLabels.size() > 0) || "
         "(has(self.matchExpressions) && self.matchExpressions.size() > 0)",
         "must not be empty: it would have every node carry addresses",
@@ -64,9 +61,10 @@ NODE_SELECTOR_RULES = [
 """For `spec.nodeSelector.selector` of a gateway."""
 
 REQUIREMENT_RULES = [
-    _rule(
+    cel_rule(
         "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
         "In and NotIn need values, Exists and DoesNotExist have none",
+        field="values",
     ),
 ]
 """For each entry of a selector's `matchExpressions`."""

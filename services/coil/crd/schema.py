@@ -9,7 +9,7 @@ them to.
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, DEFAULT_BLOCK_SIZE_BITS, PoolConditionType
 from coil.crd.block_request import BLOCK_REQUESTS, ConditionType
-from coil.crd.definition import AGE, RULES, Document, column, define, object_schema
+from coil.crd.definition import AGE, RULES, Document, column, define, object_schema, observed_generation_schema
 from coil.crd.egress_schema import egress_definition
 from coil.crd.eip_schema import eip_definitions
 from coil.crd.names import LABEL_NODE, LABEL_POOL
@@ -120,11 +120,7 @@ def _address_pool_status() -> Document:
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["type"],
             },
-            "observedGeneration": {
-                "type": "integer",
-                "format": "int64",
-                "description": "Generation of the pool that this status speaks of.",
-            },
+            "observedGeneration": observed_generation_schema("pool"),
         },
     )
 

@@ -98,6 +98,7 @@ def plan_status(
     usage = _usage(gateway, placement, stays)
     ready = sum(fact.selected and fact.held and fact.phase == TunnelPhase.READY for fact in nodes)
     return EgressGatewayStatus(
+        observed_generation=gateway.metadata.generation,
         revision=old.revision + (node_list != old.node_list),
         node_list=node_list,
         ip_usage=usage,

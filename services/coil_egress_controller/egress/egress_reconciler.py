@@ -120,7 +120,10 @@ class EgressReconciler:
         deployment = await self._attempt(egress, DEPLOYMENTS, self._ensure_deployment, failures)
         await self._attempt(egress, SERVICES, self._ensure_service, failures)
         await self._attempt(egress, self._budget_kind, self._ensure_budget, failures)
-        await self._update_status(egress, deployment)
+        clean = not failures.refusals and not failures.names_taken
+        await self._update_status(
+            egress, deployment, generation=egress.metadata.generation if clean else egress.status.observed_generation
+        )
         if failures.refusals:
             raise failures.refusals[0]
         return RequeueAfter(TAKEN_SECONDS) if failures.names_taken else DONE
@@ -193,19 +196,28 @@ class EgressReconciler:
         ours = cached is not None and find_ownership(cached.metadata, egress) is Ownership.OURS
         return cached if ours else None
 
-    async def _update_status(self, egress: Egress, deployment: Deployment | None) -> None:
-        """Bring the status in line. An outdated one is written again at the Deployment's next event."""
+    async def _update_status(self, egress: Egress, deployment: Deployment | None, *, generation: int) -> None:
+        """Bring the status in line. An outdated one is written again at the Deployment's next event.
+
+        `generation` is that of the spec by which everything was made.
+        """
         if deployment is None:
             # A Deployment whose change was refused still has its pods.
             deployment = self._own_deployment(egress)
         replicas = 0 if deployment is None else deployment.status.replicas
-        status = EgressStatus(replicas=replicas, selector=router_selector(egress.metadata.name))
+        metadata = egress.metadata
+        status = EgressStatus(
+            observed_generation=generation, replicas=replicas, selector=router_selector(metadata.name)
+        )
         if status == egress.status:
             return
-        metadata = egress.metadata
         patch = {
             "metadata": {"resourceVersion": metadata.resource_version},
-            "status": {"replicas": status.replicas, "selector": status.selector},
+            "status": {
+                "observedGeneration": status.observed_generation,
+                "replicas": status.replicas,
+                "selector": status.selector,
+            },
         }
         try:
             await self._client.patch(EGRESSES, metadata.name, patch, namespace=metadata.namespace, subresource="status")

@@ -1,6 +1,6 @@
 """The API server's part in CEL rules: finds them in a schema, fills in defaults, and judges an object by them.
 
-A stand-in for Kubernetes 1.25 and newer, with celpy as the interpreter. A rule that names `oldSelf` is judged only
+A stand-in for Kubernetes 1.28 and newer, with celpy as the interpreter. A rule that names `oldSelf` is judged only
 where there is an old value at the same place; items of a list have no old value.
 """
 
@@ -20,7 +20,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rule's message and where it stands; a rule that cannot be evaluated refuses as well."""
+    """What a rule tells, and of which field; a rule that cannot be evaluated refuses as well."""
 
     path: str
     message: str
@@ -42,7 +42,7 @@ def _evaluate(schema: Document, new: Any, old: Any, path: str) -> Iterator[Refus
         except CELEvalError:
             held = False
         if not held:
-            yield Refusal(path, rule["message"])
+            yield Refusal(f"{path}{rule.get('fieldPath', '')}", _message(rule, variables))
     if isinstance(new, dict):
         for name, child in schema.get("properties", {}).items():
             if name in new:
@@ -51,6 +51,14 @@ def _evaluate(schema: Document, new: Any, old: Any, path: str) -> Iterator[Refus
     if isinstance(new, list):
         for position, item in enumerate(new):
             yield from _evaluate(schema["items"], item, _ABSENT, f"{path}[{position}]")
+
+
+def _message(rule: Document, variables: Document) -> str:
+    """The expression's, unless that cannot be evaluated."""
+    try:
+        return str(_program(rule["messageExpression"]).evaluate(variables))
+    except (KeyError, CELEvalError):
+        return str(rule["message"])
 
 
 def _filled(schema: Document, value: Any) -> Any:

@@ -33,12 +33,12 @@ SELECTOR = "spec.nodeSelector.selector"
         ({"nodeSelector": {"selector": {"matchLabels": {}, "matchExpressions": []}}}, [(SELECTOR, EMPTY)]),
         (
             {"nodeSelector": {"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}},
-            [(f"{SELECTOR}.matchExpressions[0]", VALUES)],
+            [(f"{SELECTOR}.matchExpressions[0].values", VALUES)],
         ),
         ({"nodeSelector": {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}}, []),
         (
             {"allowedNamespaces": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}},
-            [("spec.allowedNamespaces.matchExpressions[0]", VALUES)],
+            [("spec.allowedNamespaces.matchExpressions[0].values", VALUES)],
         ),
         ({"allowedNamespaces": {}}, []),
     ],
@@ -80,7 +80,7 @@ def test_a_policy_is_refused(spec: dict[str, Any], by: list[tuple[str, str]]) ->
 )
 def test_what_stays(old: dict[str, Any], new: dict[str, Any], fields: list[str]) -> None:
     """Whether a field is written or left out makes no difference."""
-    expected = [Refusal("spec", f"{field} {IMMUTABLE}") for field in fields]
+    expected = [Refusal(f"spec.{field}", IMMUTABLE) for field in fields]
     assert evaluate_rules(POLICY, policy_document(**new), policy_document(**old)) == expected
 
 
@@ -129,4 +129,4 @@ def test_no_valid_policy_is_refused(before: dict[str, Any], after: dict[str, Any
     changed = validate_policy_update(old_policy, new_policy)
     refused = evaluate_rules(POLICY, new, old)
     refusing(refused, errors + changed)
-    assert bool(changed) == any(refusal.message.endswith(IMMUTABLE) for refusal in refused)
+    assert bool(changed) == any(refusal.message == IMMUTABLE for refusal in refused)

@@ -45,7 +45,11 @@ async def test_everything_is_made_and_the_status_told(scene: Scene) -> None:
         ("create", "poddisruptionbudgets"),
         ("patch status", "egresses"),
     ]
-    assert scene.find(EGRESSES)["status"] == {"replicas": 0, "selector": router_selector("nat")}
+    assert scene.find(EGRESSES)["status"] == {
+        "observedGeneration": 1,
+        "replicas": 0,
+        "selector": router_selector("nat"),
+    }
     assert scene.told.messages == {}
 
 
@@ -104,8 +108,14 @@ async def test_a_change_of_the_egress_reaches_what_it_concerns(scene: Scene) -> 
     await reconciled(scene)
     scene.add_egress(replicas=3)
     await scene.egresses.reconcile(KEY)
-    assert scene.client.calls == [("get", "deployments", "nat"), ("replace", "deployments", "nat")]
+    assert scene.client.calls == [
+        ("get", "deployments", "nat"),
+        ("replace", "deployments", "nat"),
+        ("patch status", "egresses", "nat"),
+    ]
     assert scene.find(DEPLOYMENTS)["spec"]["replicas"] == 3
+    [egress] = scene.api.all(EGRESSES)
+    assert egress.status.observed_generation == egress.metadata.generation
 
 
 async def test_a_budget_that_is_no_longer_wanted_goes(scene: Scene) -> None:
@@ -124,6 +134,7 @@ async def test_what_is_not_ours_is_told_and_not_touched(scene: Scene, resource: 
     assert scene.find(resource) == before
     (reason,) = scene.told.messages
     assert reason == f"{resource.kind}NameTaken"
+    assert scene.find(EGRESSES)["status"]["observedGeneration"] == 0, "not all of it has been made"
     kinds: tuple[Resource[Any], ...] = (DEPLOYMENTS, SERVICES, BUDGETS)
     assert all(scene.api.find_document(kind, "nat", "internet") for kind in kinds)
 
