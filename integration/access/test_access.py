@@ -65,6 +65,12 @@ def test_what_the_chart_grants_is_asked_by_the_programs(rights: list[Right], cal
         pytest.fail("\n".join([*said, *unused]), pytrace=False)
 
 
+def test_no_program_uses_what_the_api_server_warns_of(calls: dict[str, set[Call]]) -> None:
+    """On the release that the sessions ran on; of a group's versions, some are deprecated long before they go."""
+    deprecated = sorted({call for made in calls.values() for call in made if call.deprecated})
+    assert [f"{describe_call(call)}, version {call.deprecated}" for call in deprecated] == []
+
+
 def test_every_exemption_is_of_a_right_that_is_granted(rights: list[Right]) -> None:
     granted = {(right.role, right.verb, right.group, right.resource) for right in rights}
     assert UNSEEN.keys() <= granted

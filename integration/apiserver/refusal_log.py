@@ -12,8 +12,9 @@ from typing import Any
 
 from integration.cluster.process import complete_lines
 
-RECOVERY = timedelta(seconds=10)
-"""How long after the last sign of an absent API server a refusal is put down to it."""
+RECOVERY = timedelta(seconds=30)
+"""How long after the last sign of an absent API server a refusal is put down to it: on an overloaded machine it reads
+its roles late (more than 10 s were seen)."""
 
 _ABSENCE = ("interrupted", "cannot connect", "connection", "timed out", "disconnected")
 

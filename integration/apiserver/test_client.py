@@ -134,6 +134,8 @@ async def test_pages_selectors_and_expired_tokens(client: KubeClient, namespace:
     assert second.resource_version == first.resource_version
     await client.delete(CONFIG_MAPS, "n0", namespace=namespace)
     await asyncio.to_thread(apiserver.compact_etcd)
+    # It serves pages of a list from its memory for as long as it remembers.
+    await asyncio.to_thread(apiserver.restart_apiserver)
     with pytest.raises(GoneError):
         await collection.list_page(limit=3, continue_token=second.continue_token)
 

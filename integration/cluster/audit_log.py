@@ -38,6 +38,7 @@ _POLICY = {
 _ACCOUNT = "system:serviceaccount:"
 _DECISION = "authorization.k8s.io/decision"
 _REASON = "authorization.k8s.io/reason"
+_DEPRECATED = "k8s.io/deprecated"
 _GRANT = re.compile(
     r'allowed by (?P<binding>\w+) "(?P<name>[^"]+)" of (?P<kind>\w+) "(?P<role>[^"]+)"',
 )
@@ -59,6 +60,8 @@ class Call:
     role: str = ""
     namespace: str = ""
     name: str = ""
+    deprecated: str = ""
+    """The version of the API, where the API server warns of it."""
 
 
 def role_title(kind: str, name: str, namespace: str = "") -> str:
@@ -128,8 +131,13 @@ def _calls_of(event: Mapping[str, Any]) -> set[Call]:
     account = user.removeprefix(_ACCOUNT).partition(":")[2]
     group = place.get("apiGroup", "")
     if decision == "allow":
-        role = _role(event["annotations"].get(_REASON, ""))
-        return {Call(account=account, verb=event["verb"], group=group, resource=resource, role=role)}
+        annotations = event["annotations"]
+        role = _role(annotations.get(_REASON, ""))
+        deprecated = place["apiVersion"] if annotations.get(_DEPRECATED) == "true" else ""
+        call = Call(
+            account=account, verb=event["verb"], group=group, resource=resource, role=role, deprecated=deprecated
+        )
+        return {call}
     return {
         Call(
             account=account,

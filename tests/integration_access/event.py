@@ -20,6 +20,7 @@ def line(
     resource: str = "nodes",
     decision: str = "allow",
     reason: str = CLUSTER_WIDE,
+    deprecated: bool = False,
     **place: str,
 ) -> bytes:
     """One event; `place` adds to its objectRef, and an empty `decision` or `resource` stands for none."""
@@ -36,4 +37,6 @@ def line(
         event["objectRef"] = {"resource": resource, "apiVersion": "v1", **place}
     if decision:
         event["annotations"] = {"authorization.k8s.io/decision": decision, "authorization.k8s.io/reason": reason}
+        if deprecated:
+            event["annotations"] |= {"k8s.io/deprecated": "true", "k8s.io/removed-release": "1.25"}
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"

@@ -18,6 +18,12 @@ GET_NODE = Call(account="coild", verb="get", group="", resource="nodes", role="C
     [
         (line(name="n1"), GET_NODE),
         (
+            line(apiVersion="v1beta1", deprecated=True),
+            Call(
+                account="coild", verb="get", group="", resource="nodes", role="ClusterRole coild", deprecated="v1beta1"
+            ),
+        ),
+        (
             line(
                 user="system:serviceaccount:kube-system:coil-ipam-controller",
                 verb="update",

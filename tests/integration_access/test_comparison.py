@@ -80,6 +80,12 @@ def test_each_right_takes_its_own_call(index: int) -> None:
     assert find_unused(RIGHTS, USED[:index] + USED[index + 1 :]) == [RIGHTS[index]]
 
 
+def test_who_watches_may_list() -> None:
+    watch = call("watch", "nodes", role="ClusterRole agent")
+    assert find_unused([RIGHTS[1]], [watch]) == []
+    assert find_unused([RIGHTS[0]], [watch]) == [RIGHTS[0]]
+
+
 @pytest.mark.parametrize(
     "other",
     [
