@@ -114,11 +114,18 @@ affinity:
           {{- include "coil.selector" . | nindent 10 }}
 {{- end }}
 
-{{/* The network configuration list that the installer writes. */}}
+{{/*
+The network configuration list that the installer writes. Runtimes that know `cniVersions` (CNI 1.1.0) take the newest
+that they know; with 1.1.0 they call STATUS and GC. Other plugins in the list may be older than that.
+*/}}
 {{- define "coil.netconf" -}}
 {{- $own := dict "type" "coil" "socket" (printf "%s/coild.sock" .Values.coild.runDirectory) -}}
 {{- $plugins := concat .Values.cni.before (list $own) .Values.cni.after -}}
-{{- dict "cniVersion" "1.0.0" "name" .Values.cni.networkName "plugins" $plugins | toJson -}}
+{{- $list := dict "cniVersion" "1.0.0" "name" .Values.cni.networkName "plugins" $plugins -}}
+{{- if eq (len $plugins) 1 -}}
+{{- $_ := set $list "cniVersions" (list "1.0.0" "1.1.0") -}}
+{{- end -}}
+{{- toJson $list -}}
 {{- end }}
 
 {{/* Whether a node's daemon runs: it serves IPAM, egress NAT, or both. */}}
