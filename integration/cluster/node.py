@@ -166,7 +166,8 @@ class Node:
         # The machine's are still listed below the node's own, and containerd takes the first that it finds: what it is
         # to share with containers has to be shared there, too, where the machine has mounted anything.
         with suppress(NodeCommandError):
-            self.run(["umount", "--recursive", "--lazy", "/run/netns"])
+            while True:  # one may lie over the other; after the last there is nothing to unmount
+                self.run(["umount", "--recursive", "--lazy", "/run/netns"])
         with suppress(NodeCommandError):
             self.run(["mount", "--make-shared", "/run"])
         for private, public in ((self.run_dir, "/run"), (self._workspace.make_folder(self.name, "log"), "/var/log")):
