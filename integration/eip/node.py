@@ -157,6 +157,10 @@ class StageNode:
             self.stop_agent()
             self.start_agent()
 
+    def lapses(self) -> int:
+        """How often its agents have lost the lease, as far as they could say so."""
+        return sum(line["event"] == "lease not held any more" for line in self.agent.process.entries())
+
     def stop_agent(self) -> None:
         """SIGTERM; returns at its end."""
         self.agent.process.send_signal(signal.SIGTERM)

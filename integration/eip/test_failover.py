@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 
 from integration.eip.node import StageNode
-from integration.eip.traffic import LABELS, PATIENCE, watched
+from integration.eip.traffic import LABELS, PATIENCE, repeated_when_stalled, watched
 from integration.eip.world import LEASES, World
 from integration.patience import wait_until
 
@@ -17,6 +17,7 @@ ROUNDS = 30
 """Questions that must be without an answer before nobody is said to answer."""
 
 
+@repeated_when_stalled
 def test_nodes_that_lose_their_power_again_and_again(world: World) -> None:
     outages: list[float] = []
     with watched(world, "n1", "n2") as traffic:
@@ -37,6 +38,7 @@ def test_nodes_that_lose_their_power_again_and_again(world: World) -> None:
     print(f"\noutage of a flow, {TRIALS} losses of a node: median {median(outages):.2f} s of {listed}")
 
 
+@repeated_when_stalled
 def test_a_lost_node_whose_lease_is_deleted_as_well(world: World) -> None:
     def strike(node: StageNode) -> None:
         node.die()
@@ -55,6 +57,7 @@ def test_a_lost_node_whose_lease_is_deleted_as_well(world: World) -> None:
         traffic.assert_announced_by(*announcers)
 
 
+@repeated_when_stalled
 def test_a_node_that_has_lost_the_api_server_withdraws_first(world: World) -> None:
     with watched(world, "n1", "n2") as traffic:
         first = traffic.holder.name
@@ -69,6 +72,7 @@ def test_a_node_that_has_lost_the_api_server_withdraws_first(world: World) -> No
     print(f"\noutage, cut off from the API server: {outages}")
 
 
+@repeated_when_stalled
 def test_a_killed_agents_kernel_falls_silent(world: World) -> None:
     with watched(world, "n1", "n2") as traffic:
         first = traffic.holder.name
@@ -80,6 +84,7 @@ def test_a_killed_agents_kernel_falls_silent(world: World) -> None:
     print(f"\noutage, agent killed: {outages}")
 
 
+@repeated_when_stalled
 def test_a_killed_agents_kernel_falls_silent_even_if_nobody_takes_over(world: World) -> None:
     with watched(world, "n1") as traffic:
         traffic.holder.agent.kill()
@@ -96,6 +101,7 @@ def test_a_killed_agents_kernel_falls_silent_even_if_nobody_takes_over(world: Wo
             flow.await_answer()
 
 
+@repeated_when_stalled
 def test_an_agent_that_is_told_to_end_hands_over(world: World) -> None:
     with watched(world, "n1", "n2") as traffic:
         first = traffic.holder.name
@@ -108,6 +114,7 @@ def test_an_agent_that_is_told_to_end_hands_over(world: World) -> None:
     print(f"\noutage, handed over: {outages}")
 
 
+@repeated_when_stalled
 def test_an_agent_that_starts_again_at_once_keeps_its_addresses(world: World) -> None:
     with watched(world, "n1") as traffic:
         traffic.holder.agent.crash()

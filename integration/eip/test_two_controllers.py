@@ -11,7 +11,7 @@ import pytest
 from integration.apiserver.egress_world import EgressReplica
 from integration.eip.controllers import Controllers
 from integration.eip.node import StageNode
-from integration.eip.traffic import Watched, watched
+from integration.eip.traffic import Watched, repeated_when_stalled, watched
 from integration.eip.world import World
 
 pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
@@ -32,6 +32,7 @@ def revocations(leader: EgressReplica) -> list[str]:
     return [line["node"] for line in leader.logged("a gateway node is silent, its lease is revoked")]
 
 
+@repeated_when_stalled
 def test_leader_and_gateway_node_are_killed_together(world: World, controllers: Controllers) -> None:
     with watched(world, "n1", "n2") as traffic:
         announcers = [traffic.holder.name]
@@ -55,6 +56,7 @@ def test_leader_and_gateway_node_are_killed_together(world: World, controllers: 
         assert {dialogue.seen for dialogue in traffic.dialogues} == set(traffic.eips)
 
 
+@repeated_when_stalled
 def test_a_leader_that_wakes_up_later_changes_nothing(world: World, controllers: Controllers) -> None:
     with watched(world, "n1", "n2") as traffic:
         first = traffic.holder.name
