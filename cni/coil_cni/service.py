@@ -6,6 +6,9 @@ asked for; 1.1.0 only added keys that may be absent. From 0.3.0 until then the e
 0.2.0, "Result").
 """
 
+from select import poll
+from time import monotonic
+
 from coil_cni.error import DECODING_FAILURE, NOT_AVAILABLE, TRY_AGAIN_LATER, CniError, UnimplementedError
 from coil_cni.grpc import call
 from coil_cni.json_text import decode, encode
@@ -24,12 +27,16 @@ _METHODS = {
     "GC": "/pkg.cnirpc.CNI/GC",
 }
 _HEALTH = "/grpc.health.v1.Health/Check"
+STATUS_GRACE = 10.0
+"""Seconds in which a coild that is being restarted may come back before STATUS fails: that makes the node NotReady, and
+Kubernetes then takes its running pods, which are well, out of their Services."""
+_STATUS_PAUSE = 0.25
 
 
 def ask(connect: "Connect", invocation: "Invocation", conf: "NetConf", stdin: bytes, deadline: float) -> bytes:
     """What goes to standard output, b"" for all but ADD. Raises CniError."""
     if invocation.command == "STATUS":
-        _check_status(connect, conf, deadline)
+        _await_status(connect, conf, deadline)
         return b""
     message = encode_cni_args(invocation, conf, stdin)
     method = _METHODS[invocation.command]
@@ -49,6 +56,18 @@ def ask(connect: "Connect", invocation: "Invocation", conf: "NetConf", stdin: by
     except ValueError as error:
         raise CniError(DECODING_FAILURE, "coild's answer is not an AddResponse", str(error)) from None
     return convert_result(result, conf.version)
+
+
+def _await_status(connect: "Connect", conf: "NetConf", deadline: float) -> None:
+    """`_check_status`, again and again for the time of grace while it raises CniError(50)."""
+    last = min(deadline, monotonic() + STATUS_GRACE) - _STATUS_PAUSE
+    while True:
+        try:
+            return _check_status(connect, conf, deadline)
+        except CniError as error:
+            if error.code != NOT_AVAILABLE or monotonic() > last:
+                raise
+        poll().poll(_STATUS_PAUSE * 1000)  # of nothing: the executable has no time.sleep
 
 
 def _check_status(connect: "Connect", conf: "NetConf", deadline: float) -> None:

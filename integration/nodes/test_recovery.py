@@ -14,6 +14,8 @@ pytestmark = pytest.mark.cluster
 
 GHOST = "ghost"
 TIDY_SECONDS = 150
+WAITING = ("FailedCreatePodSandBox", "NetworkNotReady")
+"""An ADD has failed, or the kubelet has learnt by STATUS that none would succeed."""
 
 
 def test_pods_do_not_notice_that_coild_is_killed(open_room: OpenRoom, coil: CoilCluster) -> None:
@@ -26,11 +28,14 @@ def test_pods_do_not_notice_that_coild_is_killed(open_room: OpenRoom, coil: Coil
     kernel = coil.kernel(node)
     link = kernel.destinations("116")[f"{doomed.ipv4}/32"]
 
+    def waits(reason: str) -> bool:
+        return bool(room.events("newcomer", reason=reason))
+
     with coil.programs.away("coild", COILD):
         assert room.find_gaps(survivors) == []
         room.kubectl("delete", "pod", doomed.name)
         room.create(room.pod("newcomer", node))
-        wait_until(lambda: room.events("newcomer", reason="FailedCreatePodSandBox"), what="the newcomer has to wait")
+        wait_until(lambda: any(map(waits, WAITING)), what="the newcomer has to wait")
         assert "newcomer" not in {pod.name for pod in room.pods()}
 
     room.wait_ready("newcomer")
@@ -45,6 +50,18 @@ def test_pods_do_not_notice_that_coild_is_killed(open_room: OpenRoom, coil: Coil
     assert room.find_gaps() == []
     # One for each pod, and none for those that are gone or were not made.
     assert len(kernel.pod_links()) == len([pod for pod in after if pod.node == node.name])
+
+
+def test_a_node_whose_coild_is_away_is_not_ready(coil: CoilCluster) -> None:
+    """The runtime asks by STATUS, CNI 1.1, so that the scheduler learns of it before any pod has to wait."""
+
+    def network_is_down(node: dict[str, Any]) -> bool:
+        [ready] = [each for each in node["status"]["conditions"] if each["type"] == "Ready"]
+        return ready["status"] == "False" and "coild" in ready["message"]
+
+    with coil.programs.away("coild", COILD):
+        wait_until(lambda: all(map(network_is_down, coil.read("nodes")["items"])), what="no node is ready", timeout=60)
+    coil.cluster.wait_ready()
 
 
 def test_a_pod_gets_its_block_after_the_controllers_were_killed(open_room: OpenRoom, coil: CoilCluster) -> None:

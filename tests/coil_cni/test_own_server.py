@@ -23,6 +23,20 @@ async def test_status_is_what_coild_says_of_its_health(tmp_path: Path, healthy: 
     assert (outcome.code if outcome.output else outcome.status) == (0 if healthy else 50)
 
 
+async def test_a_coild_that_is_restarted_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coil_cni.service.STATUS_GRACE", 30.0)
+    asked = asyncio.create_task(ask(tmp_path / "sock", "STATUS"))
+    await asyncio.sleep(0.3)
+    assert not asked.done()
+    ready = asyncio.Event()
+    async with serve_cni(ScriptedService(), path=tmp_path / "sock", healthy=ready.is_set):
+        await asyncio.sleep(0.3)
+        assert not asked.done(), "it is there, and does not serve yet"
+        ready.set()
+        outcome = await asked
+    assert (outcome.status, outcome.output) == (0, b"")
+
+
 async def test_a_gc_does_no_harm(tmp_path: Path) -> None:
     async with serve_cni(ScriptedService(), path=tmp_path / "sock"):
         outcome = await ask(tmp_path / "sock", "GC")
