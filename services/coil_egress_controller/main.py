@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 
 from coil.admission.webhook_service import WebhookService, start_admission
-from coil.crd.builtin import disruption_budgets
 from coil.egress.router_pod import RouterProgram
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.client import KubeClient
@@ -23,7 +22,7 @@ from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.egress.admission import EgressAdmission
 from coil_egress_controller.egress.controllers import EgressCaches, EgressControllers
-from coil_egress_controller.egress.discovery import choose_version, find_own_image, watch_version
+from coil_egress_controller.egress.own_image import find_own_image
 from coil_egress_controller.eip.admission_reader import AdmissionCaches, AdmissionReader
 from coil_egress_controller.eip.controllers import EipCaches, EipControllers
 from coil_egress_controller.eip.gateway_admission import GatewayAdmission
@@ -50,21 +49,22 @@ async def assemble(settings: Settings, process: Process) -> None:
     reader = AdmissionReader(kube, log=log)
     handlers = {**EgressAdmission().handlers, **GatewayAdmission(reader).handlers, **PolicyAdmission(reader).handlers}
     await start_admission(process, settings, handlers, client=kube, at=service)
-    version = await choose_version(kube, log=log, random=random.random)
-    budgets = disruption_budgets(version)
-    process.spawn("policy version", watch_version(kube, version))
     image = settings.egress_image or await find_own_image(
-        kube, namespace=settings.pod_namespace, name=settings.pod_name, container=NAME
+        kube,
+        namespace=settings.pod_namespace,
+        name=settings.pod_name,
+        container=NAME,
+        log=log,
+        random=random.random,
     )
-    log.info("router pods", image=image, port=settings.egress_port, budgets=budgets.api_version)
+    log.info("router pods", image=image, port=settings.egress_port)
 
     manager = Manager(process)
     recorder = manager.event_recorder(kube)
     routers = EgressControllers(
-        caches=EgressCaches.start(manager, kube, budgets=budgets),
+        caches=EgressCaches.start(manager, kube),
         client=kube,
         recorder=recorder,
-        budgets=budgets,
         program=RouterProgram(image=image, port=settings.egress_port),
         resync=settings.resync_interval,
         log=log,

@@ -10,9 +10,9 @@ import structlog
 from coil.crd.builtin import (
     CLUSTER_ROLE_BINDINGS,
     DEPLOYMENTS,
+    POD_DISRUPTION_BUDGETS,
     SERVICE_ACCOUNTS,
     SERVICES,
-    disruption_budgets,
 )
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import HasMetadata, Resource, object_key
@@ -32,7 +32,6 @@ from tests.coil.kube.memory_api import Document, MemoryApi, MemoryClient
 
 T = TypeVar("T", bound=HasMetadata)
 
-BUDGETS = disruption_budgets("v1")
 PROGRAM = RouterProgram(image="coil:1", port=5555)
 KEY = "internet/nat"
 LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
@@ -127,7 +126,7 @@ class Scene:
         self.egress_cache = MemoryCache(self.api, EGRESSES, EGRESS_INDEXERS)
         self.deployment_cache = MemoryCache(self.api, DEPLOYMENTS)
         self.service_cache = MemoryCache(self.api, SERVICES)
-        self.budget_cache = MemoryCache(self.api, BUDGETS)
+        self.budget_cache = MemoryCache(self.api, POD_DISRUPTION_BUDGETS)
         self.account_cache = MemoryCache(self.api, SERVICE_ACCOUNTS)
         self.binding_cache = MemoryCache(self.api, CLUSTER_ROLE_BINDINGS)
         self.caches = EgressCaches(
@@ -153,7 +152,6 @@ class Scene:
             accounts=self.accounts,
             recorder=self.told,
             program=PROGRAM,
-            budgets=BUDGETS,
             log=LOG,
         )
 

@@ -11,7 +11,7 @@ from coil.crd.resource import Resource
 from coil_egress_controller.egress.controllers import EgressControllers
 from coil_egress_controller.egress.router_account import ROUTER_BINDING
 from tests.coil.manager.replica import Replica
-from tests.coil_egress_controller.scene import BUDGETS, LOG, PROGRAM, Scene
+from tests.coil_egress_controller.scene import LOG, PROGRAM, Scene
 
 
 class EgressReplica(Replica):
@@ -21,7 +21,6 @@ class EgressReplica(Replica):
             caches=scene.caches,
             client=scene.client,
             recorder=scene.told,
-            budgets=BUDGETS,
             program=PROGRAM,
             resync=3600.0,
             log=LOG,

@@ -1,27 +1,29 @@
-"""Flags, the image of router pods, and the version of disruption budgets."""
+"""Flags, and the image of router pods."""
+
+from typing import Any
 
 import pytest
 import structlog
 
 from coil.crd.meta import ObjectMeta
+from coil.crd.resource import Resource
 from coil.kube.client import KubeClient
-from coil.kube.errors import ApiError, NotFoundError, UnavailableError
+from coil.kube.errors import UnavailableError
 from coil.manager.claim import LeaderTiming
 from coil.runtime.flag import Endpoint, parse_settings
-from coil_egress_controller.egress.discovery import (
+from coil_egress_controller.egress.own_image import (
+    OWN_PODS,
     ContainerImage,
     ContainerList,
     ImageUnknownError,
     OwnPod,
-    UnservedPolicyError,
-    choose_version,
     find_own_image,
     select_image,
-    select_version,
-    watch_version,
 )
 from coil_egress_controller.settings import Settings
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
+
+LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
 
 
 def parse(*arguments: str, **environment: str) -> Settings:
@@ -83,50 +85,39 @@ def test_the_image_is_that_of_the_controllers_container() -> None:
 
 async def test_without_a_name_of_its_own_pod_the_image_must_be_set() -> None:
     with pytest.raises(ImageUnknownError, match="COIL_POD_NAME"):
-        await find_own_image(KubeClient.connect(), namespace="", name="pod", container="main")
+        await find_own_image(
+            KubeClient.connect(), namespace="", name="pod", container="main", log=LOG, random=lambda: 0.0
+        )
 
 
-class Versions(MemoryClient):
-    """Answers one after the other; the last one again and again."""
+class Starting(MemoryClient):
+    """Fails twice, then answers."""
 
-    def __init__(self, *answers: tuple[str, ...] | ApiError) -> None:
+    def __init__(self, answer: OwnPod) -> None:
         super().__init__(MemoryApi())
-        self._answers = list(answers)
+        self._answer = answer
         self.slept: list[float] = []
 
-    async def served_versions(self, group: str) -> tuple[str, ...]:
-        assert group == "policy"
-        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        if isinstance(answer, ApiError):
-            raise answer
-        return answer
+    async def get(self, resource: Resource[Any], name: str, *, namespace: str = "") -> Any:
+        assert (resource, name, namespace) == (OWN_PODS, "pod", "kube-system")
+        if len(self.slept) < 2:
+            raise UnavailableError("down")
+        return self._answer
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
 
 
-@pytest.mark.parametrize(
-    ("served", "chosen"), [(("v1beta1",), "v1beta1"), (("v1", "v1beta1"), "v1"), (("v1beta1", "v1"), "v1")]
-)
-def test_the_better_version_is_chosen(served: tuple[str, ...], chosen: str) -> None:
-    assert select_version(served) == chosen
-
-
-@pytest.mark.parametrize("served", [(), ("v2",)])
-def test_a_server_without_a_known_version(served: tuple[str, ...]) -> None:
-    with pytest.raises(UnservedPolicyError, match="one of"):
-        select_version(served)
-
-
 async def test_an_absent_server_is_waited_for() -> None:
-    versions = Versions(UnavailableError("down"), UnavailableError("down"), ("v1",))
-    log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
-    assert await choose_version(versions, log=log, random=lambda: 0.0, sleep=versions.sleep) == "v1"
-    assert versions.slept == [0.5, 1.0]
-
-
-async def test_a_version_that_is_served_no_more_ends_the_process() -> None:
-    versions = Versions(("v1", "v1beta1"), NotFoundError("no group", status=404), ("v1",))
-    with pytest.raises(UnservedPolicyError, match="v1beta1"):
-        await watch_version(versions, "v1beta1", sleep=versions.sleep)
-    assert len(versions.slept) == 3
+    client = Starting(pod(main="a"))
+    image = await find_own_image(
+        client,
+        namespace="kube-system",
+        name="pod",
+        container="main",
+        log=LOG,
+        random=lambda: 0.0,
+        sleep=client.sleep,
+    )
+    assert image == "a"
+    assert client.slept == [0.5, 1.0]

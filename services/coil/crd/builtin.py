@@ -137,16 +137,11 @@ CLUSTER_ROLE_BINDINGS: Resource[ClusterRoleBinding] = Resource(
     type=ClusterRoleBinding,
 )
 
-POLICY_GROUP = "policy"
-
-
-def disruption_budgets(version: str) -> Resource[PodDisruptionBudget]:
-    """As the API server has them: v1beta1 before 1.21, v1 since 1.25, both between."""
-    return Resource(
-        *(POLICY_GROUP, version, "poddisruptionbudgets", "PodDisruptionBudget"),
-        namespaced=True,
-        type=PodDisruptionBudget,
-    )
+POD_DISRUPTION_BUDGETS: Resource[PodDisruptionBudget] = Resource(
+    *("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+    namespaced=True,
+    type=PodDisruptionBudget,
+)
 
 
 class AccessReviewStatus(Struct, frozen=True, kw_only=True):

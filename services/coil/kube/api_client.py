@@ -80,10 +80,3 @@ class ApiClient(Protocol):
         `uid` is a precondition: ConflictError. Raises NotFoundError.
         """
         ...
-
-    async def served_versions(self, group: str) -> tuple[str, ...]:
-        """The versions of an API group that are served, the preferred one first.
-
-        UnavailableError for an unknown group: the API server's 404 has no Status document there.
-        """
-        ...

@@ -28,17 +28,6 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
 
-class _GroupVersion(Struct, frozen=True, kw_only=True):
-    version: str
-
-
-class _Group(Struct, frozen=True, kw_only=True):
-    """`metav1.APIGroup`."""
-
-    versions: tuple[_GroupVersion, ...]
-    preferred_version: _GroupVersion
-
-
 class KubeClient:
     """One per process, shared by all tasks of its event loop. Use as an asynchronous context manager.
 
@@ -79,14 +68,6 @@ class KubeClient:
         """The whole object, fields that nobody here knows included: what `replace` wants."""
         path = _path(resource, namespace=namespace, name=name)
         return _decode_as(dict[str, Any], await self._transport.call("GET", path), what=f"GET {path}")
-
-    async def served_versions(self, group: str) -> tuple[str, ...]:
-        """The versions of an API group, the preferred one first. UnavailableError for an unknown group."""
-        path = f"/apis/{_segment(group)}"
-        found = _decode_as(_Group, await self._transport.call("GET", path), what=f"GET {path}")
-        preferred = found.preferred_version.version
-        others = [entry.version for entry in found.versions if entry.version != preferred]
-        return (preferred, *others)
 
     async def list(self, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = "") -> list[T]:
         """All objects, as of one moment. Lists that expire while they are paged are begun again, a few times."""

@@ -8,6 +8,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.builtin import (
     CLUSTER_ROLE_BINDINGS,
     DEPLOYMENTS,
+    POD_DISRUPTION_BUDGETS,
     SERVICE_ACCOUNTS,
     SERVICES,
     ClusterRoleBinding,
@@ -17,7 +18,6 @@ from coil.crd.builtin import (
     ServiceAccount,
 )
 from coil.crd.egress import EGRESSES, Egress
-from coil.crd.resource import Resource
 from coil.egress.router_pod import EGRESS_SELECTOR, RouterProgram
 from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
@@ -50,14 +50,14 @@ class EgressCaches:
     bindings: Cache[ClusterRoleBinding]
 
     @classmethod
-    def start(cls, manager: Manager, client: KubeClient, *, budgets: Resource[PodDisruptionBudget]) -> "EgressCaches":
-        """Follow everything from now on. `budgets` is the version of that kind which the API server serves."""
+    def start(cls, manager: Manager, client: KubeClient) -> "EgressCaches":
+        """Follow everything from now on."""
         labels = EGRESS_SELECTOR
         return cls(
             egresses=manager.cache(client.collection(EGRESSES), indexers=EGRESS_INDEXERS),
             deployments=manager.cache(client.collection(DEPLOYMENTS, labels=labels)),
             services=manager.cache(client.collection(SERVICES, labels=labels)),
-            budgets=manager.cache(client.collection(budgets, labels=labels)),
+            budgets=manager.cache(client.collection(POD_DISRUPTION_BUDGETS, labels=labels)),
             accounts=manager.cache(client.collection(SERVICE_ACCOUNTS, labels=labels)),
             bindings=manager.cache(client.collection(CLUSTER_ROLE_BINDINGS, fields=_BINDING)),
         )
@@ -70,7 +70,6 @@ class EgressControllers:
     caches: EgressCaches
     client: ApiClient
     recorder: Recorder
-    budgets: Resource[PodDisruptionBudget]
     program: RouterProgram
     resync: float
     log: FilteringBoundLogger
@@ -85,7 +84,6 @@ class EgressControllers:
             accounts=accounts,
             recorder=self.recorder,
             program=self.program,
-            budgets=self.budgets,
             log=log,
         )
         routers.setup(term, resync=self.resync)

@@ -11,7 +11,7 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import DEPLOYMENTS, SERVICES, Deployment, PodDisruptionBudget, Service
+from coil.crd.builtin import DEPLOYMENTS, POD_DISRUPTION_BUDGETS, SERVICES, Deployment, PodDisruptionBudget, Service
 from coil.crd.egress import EGRESSES, Egress, EgressStatus
 from coil.crd.egress_validation import validate_egress
 from coil.crd.resource import HasMetadata, Resource, object_key
@@ -82,7 +82,6 @@ class EgressReconciler:
         accounts: ServiceAccountReconciler,
         recorder: Recorder,
         program: RouterProgram,
-        budgets: Resource[PodDisruptionBudget],
         log: FilteringBoundLogger,
     ) -> None:
         """`budgets` is the version of that kind which the API server serves."""
@@ -94,7 +93,6 @@ class EgressReconciler:
         self._accounts = accounts
         self._recorder = recorder
         self._program = program
-        self._budget_kind = budgets
         self._log = log
         self.objects = OwnedObjects(client, log=log)
 
@@ -119,7 +117,7 @@ class EgressReconciler:
         failures = _Failures([])
         deployment = await self._attempt(egress, DEPLOYMENTS, self._ensure_deployment, failures)
         await self._attempt(egress, SERVICES, self._ensure_service, failures)
-        await self._attempt(egress, self._budget_kind, self._ensure_budget, failures)
+        await self._attempt(egress, POD_DISRUPTION_BUDGETS, self._ensure_budget, failures)
         clean = not failures.refusals and not failures.names_taken
         await self._update_status(
             egress, deployment, generation=egress.metadata.generation if clean else egress.status.observed_generation
@@ -150,9 +148,9 @@ class EgressReconciler:
         cached = self._budgets.get(object_key(egress.metadata))
         wanted = render_budget(egress)
         if wanted is None:
-            await self.objects.remove(self._budget_kind, cached, egress)
+            await self.objects.remove(POD_DISRUPTION_BUDGETS, cached, egress)
         else:
-            await self.objects.ensure(self._budget_kind, cached, egress, wanted=wanted, overlay=overlay_budget)
+            await self.objects.ensure(POD_DISRUPTION_BUDGETS, cached, egress, wanted=wanted, overlay=overlay_budget)
 
     async def _attempt(
         self,

@@ -10,12 +10,11 @@ import pytest
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPoolStatus, Usage
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest, BlockRequestSpec
-from coil.crd.builtin import POLICY_GROUP
 from coil.crd.egress import EGRESSES
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER, NodeName, PoolName
 from coil.kube.api_client import ApiClient
-from coil.kube.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError, UnavailableError
+from coil.kube.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError
 
 
 def block(name: str, *finalizers: str, **labels: str) -> AddressBlock:
@@ -215,7 +214,8 @@ class ApiClientContract:
         with pytest.raises(InvalidError):
             await client.replace(EGRESSES, document, name=name, namespace="default")
         await client.delete(EGRESSES, name, namespace="default")
-        with pytest.raises(ConflictError):
+        # By what it holds to be broken first: a precondition (Kubernetes 1.20), or that there is an object (1.37).
+        with pytest.raises((ConflictError, NotFoundError)):
             await client.replace(EGRESSES, document, name=name, namespace="default")
         del document["metadata"]["uid"]
         with pytest.raises(NotFoundError):
@@ -234,8 +234,3 @@ class ApiClientContract:
         stored = await client.replace(EGRESSES, document, name=name, namespace="default")
         assert stored.status.replicas == 3
         await client.delete(EGRESSES, name, namespace="default")
-
-    async def test_served_versions(self, client: ApiClient) -> None:
-        assert {"v1", "v1beta1"} & set(await client.served_versions(POLICY_GROUP))
-        with pytest.raises(UnavailableError):  # 404, but without a Status: it might be a proxy's
-            await client.served_versions("nobody.example.com")

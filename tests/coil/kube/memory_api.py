@@ -16,7 +16,7 @@ import msgspec
 
 from coil.crd.meta import Struct
 from coil.crd.resource import HasMetadata, Resource
-from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError, UnavailableError
+from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError
 
 T = TypeVar("T", bound=HasMetadata)
 Answer = TypeVar("Answer")
@@ -60,7 +60,6 @@ class MemoryApi:
     """Shared by any number of `MemoryClient`s. `now` dates what is created."""
 
     def __init__(self, now: Callable[[], datetime] = lambda: BIRTH) -> None:
-        self.groups: dict[str, tuple[str, ...]] = {}
         """The served versions by API group."""
         self._now = now
         self.objects: dict[ObjectId, Document] = {}
@@ -127,8 +126,6 @@ class MemoryApi:
 
     def replace(self, resource: Resource[T], body: Body, *, name: str, namespace: str = "", subresource: str = "") -> T:
         document = _document(body)
-        if document["metadata"].get("uid") and self.find_document(resource, name, namespace) is None:
-            raise ConflictError(f"{name}: precondition failed: UID", status=409)
         live = self._existing(resource, name, namespace)
         if not document["metadata"].get("resourceVersion"):
             raise InvalidError("metadata.resourceVersion: must be specified for an update", status=422)
@@ -289,13 +286,6 @@ class MemoryClient:
         await self._call(
             "delete", resource, name, lambda: self.api.delete(resource, name, namespace=namespace, uid=uid)
         )
-
-    async def served_versions(self, group: str) -> tuple[str, ...]:
-        await self.gate(Call("get", group, ""), Moment.BEFORE)
-        try:
-            return self.api.groups[group]
-        except KeyError:
-            raise UnavailableError(f"no API group {group}: 404 without a Status document") from None
 
     async def _call(self, verb: str, resource: Resource[Any], name: str, effect: Callable[[], Answer]) -> Answer:
         call = Call(verb, resource.plural, name)

@@ -11,7 +11,6 @@ class TestMemoryApi(ApiClientContract):
     @pytest.fixture
     def client(self) -> ApiClient:
         api = MemoryApi()
-        api.groups["policy"] = ("v1",)
         return MemoryClient(api)
 
     @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coil.crd.builtin import DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES
+from coil.crd.builtin import DEPLOYMENTS, POD_DISRUPTION_BUDGETS, SERVICE_ACCOUNTS, SERVICES
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import Resource
 from coil.egress.router_pod import router_selector
@@ -17,7 +17,7 @@ from coil.kube.errors import (
     UnavailableError,
 )
 from coil.reconcile.controller import DONE, RequeueAfter
-from tests.coil_egress_controller.scene import BUDGETS, KEY, Scene
+from tests.coil_egress_controller.scene import KEY, Scene
 
 
 @pytest.fixture
@@ -122,10 +122,10 @@ async def test_a_budget_that_is_no_longer_wanted_goes(scene: Scene) -> None:
     await reconciled(scene, podDisruptionBudget={"maxUnavailable": 1})
     scene.add_egress()
     await scene.egresses.reconcile(KEY)
-    assert scene.api.find_document(BUDGETS, "nat", "internet") is None
+    assert scene.api.find_document(POD_DISRUPTION_BUDGETS, "nat", "internet") is None
 
 
-@pytest.mark.parametrize("resource", [DEPLOYMENTS, SERVICES, BUDGETS])
+@pytest.mark.parametrize("resource", [DEPLOYMENTS, SERVICES, POD_DISRUPTION_BUDGETS])
 async def test_what_is_not_ours_is_told_and_not_touched(scene: Scene, resource: Resource[Any]) -> None:
     foreign = {"metadata": {"name": "nat", "namespace": "internet"}, "spec": {"other": True}}
     before = dict(scene.api.put(resource, foreign))
@@ -135,15 +135,15 @@ async def test_what_is_not_ours_is_told_and_not_touched(scene: Scene, resource: 
     (reason,) = scene.told.messages
     assert reason == f"{resource.kind}NameTaken"
     assert scene.find(EGRESSES)["status"]["observedGeneration"] == 0, "not all of it has been made"
-    kinds: tuple[Resource[Any], ...] = (DEPLOYMENTS, SERVICES, BUDGETS)
+    kinds: tuple[Resource[Any], ...] = (DEPLOYMENTS, SERVICES, POD_DISRUPTION_BUDGETS)
     assert all(scene.api.find_document(kind, "nat", "internet") for kind in kinds)
 
 
 async def test_a_budget_that_is_not_ours_is_not_deleted_either(scene: Scene) -> None:
-    scene.api.put(BUDGETS, {"metadata": {"name": "nat", "namespace": "internet"}, "spec": {}})
+    scene.api.put(POD_DISRUPTION_BUDGETS, {"metadata": {"name": "nat", "namespace": "internet"}, "spec": {}})
     scene.add_egress()
     assert await scene.egresses.reconcile(KEY) == DONE
-    assert scene.api.find_document(BUDGETS, "nat", "internet") is not None
+    assert scene.api.find_document(POD_DISRUPTION_BUDGETS, "nat", "internet") is not None
 
 
 async def test_what_an_earlier_egress_of_the_name_left_is_waited_for_in_silence(scene: Scene) -> None:
@@ -171,7 +171,7 @@ async def test_a_refusal_is_told_and_keeps_nothing_else_from_being_made(scene: S
         "DeploymentRefused": f"the API server refuses the Deployment: {refusal.message}",
     }
     assert scene.find(SERVICES)
-    assert scene.find(BUDGETS)
+    assert scene.find(POD_DISRUPTION_BUDGETS)
     assert scene.find(EGRESSES)["status"]["selector"]
     scene.client.refusals.clear()
     scene.look()
