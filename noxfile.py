@@ -148,6 +148,16 @@ def cluster(session: nox.Session) -> None:
 
 
 @nox.session
+def oldest(session: nox.Session) -> None:
+    """The oldest Kubernetes that is supported: the services against its API server, and two nodes; needs root."""
+    old = {"COIL_KUBERNETES": "1.34", "COIL_PROXY_MODE": "iptables"}
+    for numbers, folders in ((3, PARTS["apiserver"]), (2, ["integration/nodes", "integration/docs"])):
+        spread = (f"--numprocesses={numbers}", "--dist=loadfile", "--no-loadscope-reorder")
+        env = environment(session) | old
+        session.run(PYTHON, "-m", "pytest", *spread, *(session.posargs or folders), env=env)
+
+
+@nox.session
 def upgrade(session: nox.Session) -> None:
     """An upgrade from the former release by Helm on two real nodes, and back; `-- --from=REVISION`; needs root."""
     # Without a record of what was asked of the API server: half of it are the former release's questions.

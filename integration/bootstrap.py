@@ -31,16 +31,15 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "coil-stamp"
 POLICY = Path("/usr/sbin/policy-rc.d")
 
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = {
-    "python3.11-venv": "the virtual environment",
+    f"{PYTHON}-venv": "the virtual environment",
     "iproute2": "network namespaces, and the oracle of the kernel tests",
     "libnftables1": "nftables' library",
     "nftables": "the oracle of the nftables tests",
     "iptables": "kube-proxy",
     "ipset": "what to compare the EIP gateway's tables with",
     "conntrack": "kube-proxy",
-    "etcd-server": "the API server's store",
-    "containerd": "the container runtime",
     "runc": "the container runtime",
     "bird2": "the routing daemon on each node",
     "busybox-static": "the image of the pods",
@@ -51,13 +50,20 @@ PACKAGES = {
     "fonts-dejavu-core": "the browser's letters",
     "gcc": "building the plugin",
     "libc6-dev": "building the plugin",
-    "libpython3.11-dev": "building the plugin",
+    f"lib{PYTHON}-dev": "building the plugin",
     "debootstrap": "the root file system that the image is built in",
+}
+FALLBACK_PACKAGES = {
+    "etcd-server": "the API server's store",
+    "containerd": "the container runtime",
     "golang-go": "building Kubernetes",
     "dpkg-dev": "fetching Kubernetes' source package",
     "rsync": "building Kubernetes",
     "make": "building Kubernetes",
 }
+"""Where no Go modules can be had, for Debian's Kubernetes in place of today's."""
+NO_MODULES = 3
+"""The build's exit code when they are missing for that."""
 VM_PACKAGES = {
     "kmod": "the index of the virtual machine's modules",
     "qemu-system-x86": "the virtual machine, where this kernel lacks Foo-over-UDP",
@@ -195,7 +201,9 @@ def fetch_helm() -> None:
 
 
 def build_kubernetes() -> None:
-    build = [str(VENV / "bin" / "python"), "-m", "integration.cluster.build"]
+    build = [str(VENV / "bin" / "python"), "-m", "integration.cluster.programs"]
+    if subprocess.run(build, stdin=subprocess.DEVNULL, cwd=ROOT, timeout=3600, check=False).returncode == NO_MODULES:
+        install_packages(FALLBACK_PACKAGES)
     step(build, "Kubernetes could not be built")
 
 

@@ -3,19 +3,56 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
 
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
+from integration.deployment import UnsupportedVersionError
 from integration.netns.netns import Netns, create_netns, delete_netns
 from integration.scheduling import SchedulingByGroup, make_scheduler
+from integration.uplink_watch import UplinkWatch
+from integration.vm.run import INSIDE_VARIABLE
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SchedulingByGroup | None:
     return make_scheduler(config, log)
+
+
+@contextmanager
+def _skipped_when_unsupported() -> Iterator[None]:
+    """That Coil does not support a version is no failure of Coil's; the reason is told."""
+    try:
+        yield
+    except UnsupportedVersionError as error:
+        pytest.skip(str(error))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    with _skipped_when_unsupported():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    with _skipped_when_unsupported():
+        return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_leaves_the_machine() -> Iterator[None]:
+    """Whatever is tested: no packet of a cluster goes out by a default route. It fails the session's last test."""
+    if os.geteuid() != 0 or INSIDE_VARIABLE in os.environ:
+        # A guest's default route leads to the machine that it runs on, and that one is watched from there.
+        yield
+        return
+    with UplinkWatch() as watch:
+        yield
+    assert watch.leaks() == []
 
 
 @pytest.fixture(scope="session")

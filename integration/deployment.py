@@ -15,6 +15,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from integration.cluster.address import free_port
+from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.process import Process
 from integration.helm.chart import CHART, Document, render
@@ -36,6 +37,24 @@ COILD_HEALTH_PORT = 9385
 START_SECONDS = 30.0
 INSTALL_SECONDS = 60.0
 _LEADING = re.compile(rb"^leader_election_master_status\{.*\} 1(\.0)?$", re.MULTILINE)
+
+
+OLDEST_SUPPORTED = Version(1, 25)
+"""As the chart says it (kubeVersion)."""
+
+
+class UnsupportedVersionError(Exception):
+    """The cluster's Kubernetes is older than what Coil supports."""
+
+
+def check_supported(plane: ControlPlane) -> None:
+    """Raises UnsupportedVersionError, before something fails for want of an API."""
+    if plane.version < OLDEST_SUPPORTED:
+        raise UnsupportedVersionError(
+            f"Coil needs Kubernetes {OLDEST_SUPPORTED} or newer, for policy/v1 and rules in custom resource "
+            f"definitions; this is {plane.version}. It takes a Go module proxy to build today's "
+            "(docs/development.md); without it, only what needs neither Helm nor Egresses can be tested"
+        )
 
 
 class InstallError(Exception):
@@ -178,6 +197,7 @@ def egress_controller_command(
     `ports` are those of its metrics and health, on localhost; `image` is the router pods'. It answers the API server's
     reviews of Egresses at a port of its own: from now on none is created or changed while it is away.
     """
+    check_supported(plane)
     metrics, health = ports
     webhook = free_port(plane.address, 9444 + abs(health - 9397))
     apply_webhooks(plane, port=webhook, of=EGRESS_CONTROLLER)

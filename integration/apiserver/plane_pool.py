@@ -69,7 +69,7 @@ class PlanePool:
     def _start(self) -> _ChartedPlane:
         workspace = self._undo.enter_context(Workspace.create())
         # The machine's end of a network: its address is reached from all others' namespaces, by way of the machine.
-        plane = ControlPlane.start(workspace=workspace, address=Network.create(workspace).gateway4)
+        plane = ControlPlane.start(workspace=workspace, address=Network.create(workspace).host4)
         apply_chart(plane)
         return _ChartedPlane(plane, plane.etcd.read_objects())
 

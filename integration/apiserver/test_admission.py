@@ -18,17 +18,16 @@ from typing import Any
 import pytest
 
 from coil.admission.certificate import KeyPair, issue_authority, issue_server
-from coil.crd.definition import RULES
 from coil.crd.names import FINALIZER
 from integration.apiserver.ipam_world import STOP_TIMEOUT, Replica
 from integration.apiserver.service_address import one_address
 from integration.apiserver.spoilt_secret import spoil_certificates
+from integration.apiserver.without_rules import without_rules
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.deployment import (
     POOLS_PATH,
     WEBHOOK_KINDS,
     apply,
-    apply_kinds,
     apply_webhooks,
     remove_webhooks,
 )
@@ -40,7 +39,6 @@ SECRET = "coil-ipam-controller-webhook"  # noqa: S105 (a name)
 FLAGS = ("--cert-check-interval=500ms", "--lease-duration=300s")
 """Certificates are looked at often; and whoever leads leads to the end, since after its death nobody else can."""
 
-DEFINITIONS_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CALLED = 'admission webhook "validate.addresspool.coil.cybozu.com" denied the request: '
 
 
@@ -151,34 +149,6 @@ def bad_old_pools(plane: ControlPlane) -> Iterator[list[str]]:
         apply(plane, *made)
     yield [pool["metadata"]["name"] for pool in made]
     remove_pools(plane, prefix)
-
-
-@contextmanager
-def without_rules(plane: ControlPlane) -> Iterator[None]:
-    """The API server judges pools by their schema alone meanwhile."""
-    mixed = pool_document("mixed", {"ipv4": "10.241.0.0/24"}, {"ipv6": "fd41::/120"})
-
-    def refused() -> bool:
-        return plane.request("POST", f"{POOLS_PATH}?dryRun=All", json.dumps(mixed).encode())[0] == 422
-
-    if not refused():  # a server from before rules
-        yield
-        return
-    definition = plane.read(f"{DEFINITIONS_PATH}/addresspools.coil.cybozu.com")
-    without = json.dumps({**definition, "spec": drop_rules(definition["spec"])}).encode()
-    status, answer = plane.request("PUT", f"{DEFINITIONS_PATH}/addresspools.coil.cybozu.com", without)
-    assert status == 200, answer
-    wait_until(lambda: not refused(), what="the API server has forgotten the rules")
-    yield
-    apply_kinds(plane)
-    wait_until(refused, what="the API server knows the rules again")
-
-
-def drop_rules(schema: Any) -> Any:
-    """A copy without `x-kubernetes-validations` at any place."""
-    if isinstance(schema, dict):
-        return {key: drop_rules(value) for key, value in schema.items() if key != RULES}
-    return [drop_rules(value) for value in schema] if isinstance(schema, list) else schema
 
 
 @pytest.fixture(scope="module")

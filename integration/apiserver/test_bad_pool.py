@@ -1,10 +1,10 @@
 """Pools, requests and blocks that nobody should have written, met by the ipam-controller with nobody at the door.
 
-There is no admission webhook here: whatever the schema lets in, the controller must judge. Each fault is refused or
-passed over and told of, and whatever is right beside it works on.
+There is no admission webhook here, and there are no rules: whatever the schema lets in, the controller must judge. Each
+fault is refused or passed over and told of, and whatever is right beside it works on.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_network
 from itertools import combinations
@@ -19,6 +19,7 @@ from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_POOL, NodeName, PoolName
 from coil.kube.client import KubeClient
 from coil.kube.errors import InvalidError
 from integration.apiserver.ipam_world import IpamWorld, Replica, until
+from integration.apiserver.without_rules import without_rules
 from integration.cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.apiserver
@@ -48,6 +49,12 @@ class Scene:
     def passed_over(self) -> set[tuple[object, object]]:
         """Each index that was free while its addresses were not, and who had them."""
         return {(line["index"], line["holder"]) for line in self.controller.lines() if line["event"] == PASSED_OVER}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_rules(plane: ControlPlane) -> Iterator[None]:
+    with without_rules(plane):
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import apply, apply_kinds
+from integration.deployment import apply, apply_kinds, check_supported
 from integration.helm.chart import CHART, NAMESPACE, PROFILES, RELEASE, Document, profile_names, render
 from integration.helm.program import HelmError, run_helm
 
@@ -28,8 +28,6 @@ EVERYTHING = {
         "dashboards": {"enabled": True},
     },
 }
-KINDS_ARE_THERE = ("--skip-crds",)
-"""Helm refuses kinds with rules on behalf of a server from before 1.25, which does not know rules: `apply_kinds`."""
 CLEANUP = {"eip": {"enabled": True}, "cleanup": {"enabled": True}}
 
 
@@ -43,6 +41,7 @@ def server() -> Iterator[ControlPlane]:
         {**account, "metadata": {"name": "default", "namespace": place}} for place in (NAMESPACE, OTHER_NAMESPACE)
     ]
     with ControlPlane.start() as plane:
+        check_supported(plane)
         apply_kinds(plane)
         apply(plane, namespace, leases, *accounts)
         yield plane
@@ -91,7 +90,7 @@ def list_release(server: ControlPlane) -> set[tuple[str, str]]:
 
 def test_helm_installs_upgrades_and_uninstalls_a_release(server: ControlPlane) -> None:
     try:
-        notes = helm(server, "install", RELEASE, str(CHART), *KINDS_ARE_THERE)
+        notes = helm(server, "install", RELEASE, str(CHART))
         assert "kind: AddressPool" in notes
         assert f"helm -n {OTHER_NAMESPACE} test {RELEASE}" in notes
         installed = list_release(server)
@@ -115,5 +114,5 @@ def test_helm_installs_upgrades_and_uninstalls_a_release(server: ControlPlane) -
 
 def test_a_wrong_value_changes_nothing(server: ControlPlane) -> None:
     with pytest.raises(HelmError, match="/ipam/replicas"):
-        helm(server, "install", RELEASE, str(CHART), *KINDS_ARE_THERE, "--set=ipam.replicas=none")
+        helm(server, "install", RELEASE, str(CHART), "--set=ipam.replicas=none")
     assert list_release(server) == set()

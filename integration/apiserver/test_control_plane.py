@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from integration.cluster.build import BuildError, Program, locate
+from integration.cluster.build_steps import BuildError
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.cluster.https import Endpoint
 from integration.cluster.process import ComponentError
+from integration.cluster.programs import Program, locate
 from integration.cluster.trace import Footprint
 
 pytestmark = pytest.mark.apiserver

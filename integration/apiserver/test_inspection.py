@@ -149,7 +149,7 @@ async def test_a_search_by_keyboard(world: InspectedWorld, browser: Browser) -> 
     await expect(page.locator(".grid i.hit")).to_have_count(2)
     await expect(page.locator("#addresses tbody tr")).to_have_count(2)
     await expect(page.locator(cell(page, addresses["db-1"]))).not_to_have_class("allocated hit")
-    assert page.url == f"{NODE_PAGE}?q=WEB"
+    await expect(page).to_have_url(f"{NODE_PAGE}?q=WEB")
 
     await goes_on_living(visit)
     await expect(page.locator("input")).to_be_focused()

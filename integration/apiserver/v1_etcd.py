@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address
 
 from integration.cluster.address import free_port
-from integration.cluster.build import Program, locate
 from integration.cluster.etcd import Etcd
 from integration.cluster.https import Endpoint
 from integration.cluster.pki import CertificateAuthority
+from integration.cluster.programs import Program, locate
 from integration.cluster.workspace import Workspace
 
 _ADDRESS = IPv4Address("127.0.0.1")

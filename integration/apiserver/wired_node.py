@@ -30,7 +30,7 @@ class WiredNode:
         self.socket = workspace.make_folder(name) / "coild.sock"
         self._sandboxes: list[Sandbox] = []
         self.namespaces = Namespaces.hold(workspace, name)
-        network.attach(self.namespaces, port=name, index=index)
+        network.attach(self.namespaces, port=name, addresses=network.node_addresses(index))
 
     @property
     def kernel(self) -> KernelState:

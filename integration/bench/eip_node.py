@@ -129,7 +129,9 @@ class Stage:
     async def take_trial(self, number: int) -> NodeTrial:
         """The agent of that node, started twice; then changes, while the second one runs."""
         namespaces = await asyncio.to_thread(Namespaces.hold, self._plane.workspace, node_name(number))
-        await asyncio.to_thread(self._network.attach, namespaces, port=f"node{number}", index=number)
+        await asyncio.to_thread(
+            self._network.attach, namespaces, port=f"node{number}", addresses=self._network.node_addresses(number)
+        )
         async with counting_bytes(str(self._plane.address), self._plane.port) as relay:
             agent = _Agent(self._plane, namespaces, relay, number=number)
             eips = [eip_address(policy) for policy in range(self._policies)] if number == CARRIER else []
@@ -290,7 +292,7 @@ async def open_stage(*, policies: int) -> AsyncIterator[Stage]:
     """A control plane of its own, filled; all of it gone afterwards."""
     with Workspace.create() as workspace:
         network = await asyncio.to_thread(Network.create, workspace)
-        with ControlPlane.start(workspace=workspace, address=network.gateway4) as plane:
+        with ControlPlane.start(workspace=workspace, address=network.host4) as plane:
             await asyncio.to_thread(apply_chart, plane)
             async with BareClient(plane.admin_kubeconfig, connections=_CONNECTIONS) as filler:
                 stage = Stage(plane, network, filler, policies=policies)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from integration.cluster.build import BuildError
+from integration.cluster.build_steps import BuildError
 from integration.cluster.cleanup import CleanupError, remove_cluster
 from integration.cluster.cluster import Cluster, Ending
 from integration.cluster.control_plane import KubectlError

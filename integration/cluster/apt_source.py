@@ -1,8 +1,8 @@
 """Debian source packages from the machine's own package sources, without touching /etc.
 
-``build`` needs the source of a package while most machines only list binary packages. The entries that the machine
-already trusts are rewritten as source entries into a private folder, and apt is pointed at that folder for its sources,
-its lists and its caches. So no host name is written down here, and nothing outside the given folder changes.
+``debian_build`` needs the source of a package while most machines only list binary packages. The entries that the
+machine already trusts are rewritten as source entries into a private folder, and apt is pointed at that folder for its
+sources, its lists and its caches. So no host name is written down here, and nothing outside the given folder changes.
 """
 
 from __future__ import annotations

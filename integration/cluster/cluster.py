@@ -15,16 +15,18 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from integration.cluster.build import NODE, Program, locate
+from integration.cluster.bird import Speaker, render_bird
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import Controllers, ControlPlane
 from integration.cluster.image import busybox_images, write_archive
-from integration.cluster.network import Network
+from integration.cluster.network import Namespaces, Network
 from integration.cluster.node import Node, Software
 from integration.cluster.process import ComponentError
+from integration.cluster.programs import NODE, Program, locate
 from integration.cluster.requirement import check_requirements
 from integration.cluster.workspace import Workspace
 
+CONTROL_PLANE = "control-plane"
 RECORD = "cluster.json"  # in the cluster's folder: what `status` tells about it
 REGISTER_TIMEOUT = 60.0  # seconds in which all nodes must be known to the API server
 READY_TIMEOUT = 60.0  # seconds in which all nodes must be Ready once they have a CNI configuration
@@ -63,21 +65,34 @@ class Cluster:
             software = Software(
                 programs={program: programs[program] for program in NODE},
                 version=Version.of(programs[Program.KUBELET]),
+                containerd=Version.of(programs[Program.CONTAINERD]),
                 images=write_archive(workspace.folder / "images.tar", busybox_images()),
             )
-            members = [Node(workspace, network, name=f"node-{index + 1}", index=index) for index in range(nodes)]
-            speakers = [node.speaker for node in members]
+            members = [
+                Node(workspace, network, software, name=f"node-{index + 1}", index=index) for index in range(nodes)
+            ]
+            seat = Namespaces.hold(workspace, CONTROL_PLANE)
+            network.attach(seat, port=CONTROL_PLANE, addresses=network.control_plane)
+            router = Speaker(CONTROL_PLANE, *network.control_plane)
+            speakers = [router, *(node.speaker for node in members)]
             with ThreadPoolExecutor(max_workers=nodes) as pool:
                 starts = [
-                    pool.submit(node.start, software, others=[other for other in speakers if other.name != node.name])
+                    pool.submit(node.start, others=[other for other in speakers if other.name != node.name])
                     for node in members
                 ]
                 plane = ControlPlane.start(
-                    controllers=Controllers.RUNNING, workspace=workspace, address=network.gateway4
+                    controllers=Controllers.RUNNING, workspace=workspace, address=router.ipv4, namespaces=seat
+                )
+                # So that the API server reaches pods: webhooks and aggregated APIs behind Services, and its proxy.
+                config = workspace.folder / f"{CONTROL_PLANE}.bird.conf"
+                config.write_text(render_bird(router, speakers[1:]))
+                control = workspace.folder / f"{CONTROL_PLANE}.bird.ctl"
+                workspace.spawn(
+                    f"{CONTROL_PLANE}.bird", [*seat.entrance, "bird", "-f", "-c", str(config), "-s", str(control)]
                 )
                 for node, start in zip(members, starts, strict=True):
                     start.result()
-                    node.join(plane, software)
+                    node.join(plane)
             cluster = cls(workspace, network, plane, members)
             cluster._wait_registered()
             cluster._record()

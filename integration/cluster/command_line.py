@@ -21,7 +21,7 @@ SERVICE_RANGE = f"--service-cluster-ip-range={SERVICES_IPV4},{SERVICES_IPV6}"
 
 @dataclass(frozen=True, order=True, slots=True)
 class Version:
-    """A Kubernetes version as far as flags depend on it."""
+    """A version of Kubernetes, or of containerd, as far as flags and settings depend on it."""
 
     major: int
     minor: int
@@ -31,10 +31,20 @@ class Version:
     def of(cls, program: Path) -> Version:
         """The version that ``program`` reports about itself."""
         said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True, timeout=20).stdout
-        match = re.search(r"v(\d+)\.(\d+)", said)
+        # Debian's containerd has no v before it.
+        match = re.search(r"\bv?(\d+)\.(\d+)\.\d+", said)
         if match is None:
-            raise ValueError(f"{program} --version says {said!r}, which is no version of Kubernetes")
+            raise ValueError(f"{program} --version says {said!r}, which has no version in it")
         return cls(int(match.group(1)), int(match.group(2)))
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """The opposite of ``str``."""
+        major, minor = text.split(".")
+        return cls(int(major), int(minor))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
 
     @property
     def feature_gates(self) -> dict[str, bool]:
@@ -45,6 +55,11 @@ class Version:
     def feature_gate_flags(self) -> list[str]:
         """The same as a flag."""
         return [f"--feature-gates={name}={str(value).lower()}" for name, value in self.feature_gates.items()]
+
+    @property
+    def kubelet_settings(self) -> dict[str, bool]:
+        """From 1.35 on a kubelet refuses to run on cgroup v1 unless it is told."""
+        return {"failCgroupV1": False} if self >= Version(1, 35) else {}
 
     @property
     def remote_runtime_flags(self) -> list[str]:

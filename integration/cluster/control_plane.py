@@ -1,7 +1,7 @@
 """A real Kubernetes control plane: etcd and kube-apiserver, and, where nodes follow, the controllers and the scheduler.
 
-Second station of a cluster's start, after ``build``; usable alone. TLS everywhere, RBAC and the node authorizer on: the
-only administrator is the holder of ``admin_kubeconfig``, and programs under test run as service accounts.
+Second station of a cluster's start, after ``programs``; usable alone. TLS everywhere, RBAC and the node authorizer on:
+the only administrator is the holder of ``admin_kubeconfig``, and programs under test run as service accounts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -21,7 +22,6 @@ from typing import Any
 
 from integration.cluster.address import free_port, random_loopback
 from integration.cluster.audit_log import audit_flags
-from integration.cluster.build import CONTROL_PLANE, CONTROLLERS, Program, locate
 from integration.cluster.command_line import (
     SERVICES_IPV4,
     Version,
@@ -33,14 +33,18 @@ from integration.cluster.credentials import Credentials
 from integration.cluster.etcd import Etcd
 from integration.cluster.https import Endpoint
 from integration.cluster.kubeconfig import write_token_kubeconfig
+from integration.cluster.network import Namespaces
 from integration.cluster.pki import CertificateAuthority
 from integration.cluster.process import Process, marked_environment
+from integration.cluster.programs import CONTROL_PLANE, CONTROLLERS, Program, locate
 from integration.cluster.workspace import Workspace
 
 START_TIMEOUT = 60.0  # seconds for one component
 GRACE = 2.0  # seconds that the API server has to end; by itself it would wait a minute for its watches
 KUBECTL_TIMEOUT = 120.0  # seconds for one run of kubectl
 READ_TIMEOUT = 60.0  # seconds in which an object or a list must have begun to arrive
+TOO_MANY_REQUESTS = 429
+RETRY_PAUSE = 0.2
 TOKEN_SECONDS = 24 * 60 * 60
 
 
@@ -64,11 +68,13 @@ class ControlPlane:
         *,
         programs: Mapping[Program, Path],
         address: IPv4Address,
+        namespaces: Namespaces | None = None,
         apiserver_flags: Sequence[str] = (),
     ) -> None:
         self.workspace = workspace
         self.address = address
-        self.port = free_port(address, 6443)
+        self._namespaces = namespaces
+        self.port = self._free_port(6443)
         self.version = Version.of(programs[Program.APISERVER])
         self.credentials = Credentials.issue(
             workspace.folder / "pki", address=address, port=self.port, service_address=SERVICES_IPV4[1]
@@ -82,7 +88,8 @@ class ControlPlane:
             program=programs[Program.ETCD],
             authority=CertificateAuthority(workspace.make_folder("pki", "etcd"), name="coil-etcd"),
             address=str(address),
-            ports=(free_port(address, 2379), free_port(address, 2479)),
+            ports=(self._free_port(2379), self._free_port(2479)),
+            entrance=self._entrance,
         )
         self._apiserver: Process | None = None
 
@@ -93,13 +100,15 @@ class ControlPlane:
         controllers: Controllers = Controllers.ABSENT,
         workspace: Workspace | None = None,
         address: IPv4Address | None = None,
+        namespaces: Namespaces | None = None,
         apiserver_flags: Sequence[str] = (),
     ) -> ControlPlane:
         """Start one and return when it is ready, some seconds once the programs are built.
 
         Without ``workspace`` it has its own, and ``stop`` leaves nothing behind. Without ``address`` it listens on a
-        loopback address of its own. ``apiserver_flags`` come after the API
-        server's own. Raises BuildError or ComponentError; then nothing is left either.
+        loopback address of its own. With ``namespaces`` its programs run there, where ``address`` must be theirs alone.
+        ``apiserver_flags`` come after the API server's own. Raises BuildError or ComponentError; then nothing is left
+        either.
         """
         wanted = (*CONTROL_PLANE, *(CONTROLLERS if controllers is Controllers.RUNNING else ()))
         programs = locate(wanted)
@@ -109,6 +118,7 @@ class ControlPlane:
                 place,
                 programs=programs,
                 address=address or random_loopback(),
+                namespaces=namespaces,
                 apiserver_flags=apiserver_flags,
             )
             plane.etcd.wait_ready()
@@ -134,7 +144,9 @@ class ControlPlane:
                 address=self.address,
                 port=self.port,
             )
-            self._apiserver = self.workspace.spawn(Program.APISERVER, [*command, *self._apiserver_flags])
+            self._apiserver = self.workspace.spawn(
+                Program.APISERVER, [*self._entrance, *command, *self._apiserver_flags]
+            )
         self._apiserver.wait_ready(partial(self._api.is_ready, "/readyz"), timeout=START_TIMEOUT)
 
     def stop_apiserver(self) -> None:
@@ -170,9 +182,15 @@ class ControlPlane:
     def read(self, path: str) -> dict[str, Any]:
         """An object or a list, as administrator, by its path: for who waits for something and asks often.
 
-        Raises LookupError with the answer when it is another than 200, or as `request` when there is none.
+        A server that has just started, or has just been given the kind, asks to come again later; that is done. Raises
+        LookupError with the answer when it is another than 200, or as `request` when there is none.
         """
-        status, body = self._api.request("GET", path, timeout=READ_TIMEOUT)
+        deadline = time.monotonic() + READ_TIMEOUT
+        while True:
+            status, body = self._api.request("GET", path, timeout=READ_TIMEOUT)
+            if status != TOO_MANY_REQUESTS or time.monotonic() > deadline:
+                break
+            time.sleep(RETRY_PAUSE)
         if status != 200:
             raise LookupError(f"GET {path}: {status}: {body.decode(errors='replace')}")
         document: dict[str, Any] = json.loads(body)
@@ -248,11 +266,19 @@ class ControlPlane:
             (Program.CONTROLLER_MANAGER, controller_manager_command, 10257),
             (Program.SCHEDULER, scheduler_command, 10259),
         ):
-            port = free_port(self.address, preferred)
+            port = self._free_port(preferred)
             argv = command(self._programs[program], self.version, self.credentials, address=self.address, port=port)
-            started.append((self.workspace.spawn(program, argv), self._endpoint(port)))
+            started.append((self.workspace.spawn(program, [*self._entrance, *argv]), self._endpoint(port)))
         for process, endpoint in started:
             process.wait_ready(partial(endpoint.is_ready, "/healthz"), timeout=START_TIMEOUT)
+
+    @property
+    def _entrance(self) -> Sequence[str]:
+        return () if self._namespaces is None else self._namespaces.entrance
+
+    def _free_port(self, preferred: int) -> int:
+        """In namespaces of its own every port is."""
+        return free_port(self.address, preferred) if self._namespaces is None else preferred
 
     def _endpoint(self, port: int) -> Endpoint:
         return Endpoint(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Etcd:
         authority: CertificateAuthority,
         address: str,
         ports: tuple[int, int],
+        entrance: Sequence[str] = (),
     ) -> None:
         client, peer = (f"https://{address}:{port}" for port in ports)
         server = authority.issue("etcd", hosts=[address])
@@ -48,6 +49,7 @@ class Etcd:
         self._process: Process = workspace.spawn(
             "etcd",
             [
+                *entrance,
                 str(program),
                 "--name=coil",
                 f"--data-dir={workspace.folder / 'etcd'}",

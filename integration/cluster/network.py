@@ -1,9 +1,11 @@
-"""The wires of a cluster: a bridge that joins the host and the nodes, dual stack, with addresses nobody else has.
+"""The wires of a cluster: a bridge that joins its nodes and the host, dual stack, with addresses nobody else has.
 
 IPv4 comes from 198.18.0.0/16, the lower half of what RFC 2544 sets aside for tests; IPv6 from a random RFC 4193 prefix.
 The bridge lives in a namespace of its own (the fabric), so that a firewall of the host never sees what nodes say to
-each other; the host has one link into it, with the first address of each subnet. Namespaces are held by a process each
-and by nothing else: when the cluster's processes are gone, so are its namespaces, and every link in them.
+each other. The fabric is the nodes' default gateway and has no route beyond the cluster: what a pod sends into the
+world is unreachable from there, and nothing leaves the machine. The host has one link into the fabric and an address on
+it; to the cluster it is a machine outside. Namespaces are held by a process each and by nothing else: when the
+cluster's processes are gone, so are its namespaces, and every link in them.
 """
 
 from __future__ import annotations
@@ -23,8 +25,11 @@ from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 
 _RANGE = IPv4Network("198.18.0.0/16")
-_FIRST_NODE = 11  # the host part of the first node's addresses; the host itself has 1
+_HOST, _GATEWAY, _CONTROL_PLANE, _FIRST_NODE = 1, 2, 3, 11
+"""The host parts of the addresses on the bridge."""
 _BRIDGE = "bridge"
+_LAST = "100000"
+"""The metric of a route that yields to all others."""
 _HOLD_TIMEOUT = 10.0  # seconds in which a new namespace must be there
 _COMMAND_TIMEOUT = 20.0
 
@@ -83,6 +88,8 @@ class Network:
     ipv4: IPv4Network
     ipv6: IPv6Network
     fabric: Namespaces
+    host_link: str
+    """The host's link into the fabric."""
 
     @classmethod
     def create(cls, workspace: Workspace) -> Network:
@@ -94,34 +101,42 @@ class Network:
         # Between looking for a free subnet and having taken it no other cluster may look.
         with (cache_root() / "network.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            network = cls(ipv4=_free_subnet(), ipv6=_random_prefix(), fabric=fabric)
             host = link_name(workspace.id)
+            network = cls(ipv4=_free_subnet(), ipv6=_random_prefix(), fabric=fabric, host_link=host)
             run_command(
                 ["ip", "link", "add", "name", host, "type", "veth", "peer", "name", "host", "netns", str(fabric.net)]
             )
-            run_command(["ip", "address", "add", f"{network.gateway4}/{network.ipv4.prefixlen}", "dev", host])
-        run_command(["ip", "address", "add", f"{network.gateway6}/{network.ipv6.prefixlen}", "dev", host, "nodad"])
+            run_command(["ip", "address", "add", f"{network.host4}/{network.ipv4.prefixlen}", "dev", host])
+        run_command(["ip", "address", "add", f"{network.host6}/{network.ipv6.prefixlen}", "dev", host, "nodad"])
         fabric.run("ip", "link", "set", "host", "master", _BRIDGE, "up")
         run_command(["ip", "link", "set", host, "up"])
+        # A server on the host goes on talking to nodes of another network that is gone: not by the default route.
+        run_command(["ip", "route", "append", str(_RANGE), "dev", host, "metric", _LAST])
+        network._be_gateway()
         return network
 
     @property
-    def gateway4(self) -> IPv4Address:
-        """The host's address, the nodes' default gateway."""
-        return self.ipv4[1]
+    def host4(self) -> IPv4Address:
+        """The host's address."""
+        return self.ipv4[_HOST]
 
     @property
-    def gateway6(self) -> IPv6Address:
+    def host6(self) -> IPv6Address:
         """The same for IPv6."""
-        return self.ipv6[1]
+        return self.ipv6[_HOST]
+
+    @property
+    def control_plane(self) -> tuple[IPv4Address, IPv6Address]:
+        """The addresses of a control plane that has a namespace of its own."""
+        return self.ipv4[_CONTROL_PLANE], self.ipv6[_CONTROL_PLANE]
 
     def node_addresses(self, index: int) -> tuple[IPv4Address, IPv6Address]:
         """The addresses of the node number ``index``, from 0."""
         return self.ipv4[_FIRST_NODE + index], self.ipv6[_FIRST_NODE + index]
 
-    def attach(self, namespaces: Namespaces, *, port: str, index: int) -> None:
-        """Give the node its link ``eth0``, addresses, default routes, and make it a router. Raises NetworkError."""
-        ipv4, ipv6 = self.node_addresses(index)
+    def attach(self, namespaces: Namespaces, *, port: str, addresses: tuple[IPv4Address, IPv6Address]) -> None:
+        """Give a machine its link ``eth0``, addresses, default routes, and make it a router. Raises NetworkError."""
+        ipv4, ipv6 = addresses
         self.fabric.run(
             *("ip", "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", str(namespaces.net))
         )
@@ -139,8 +154,21 @@ class Network:
         namespaces.run("ip", "address", "add", f"{ipv4}/{self.ipv4.prefixlen}", "dev", "eth0")
         namespaces.run("ip", "address", "add", f"{ipv6}/{self.ipv6.prefixlen}", "dev", "eth0", "nodad")
         namespaces.run("ip", "link", "set", "eth0", "up")
-        namespaces.run("ip", "route", "add", "default", "via", str(self.gateway4))
-        namespaces.run("ip", "-6", "route", "add", "default", "via", str(self.gateway6))
+        namespaces.run("ip", "route", "add", "default", "via", str(self.ipv4[_GATEWAY]))
+        namespaces.run("ip", "-6", "route", "add", "default", "via", str(self.ipv6[_GATEWAY]))
+        # An API server may listen at the host's address on another network.
+        namespaces.run("ip", "route", "add", str(_RANGE), "via", str(self.host4))
+
+    def _be_gateway(self) -> None:
+        """Have the fabric answer for the world: a router without a way out."""
+        self.fabric.set_sysctls(["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
+        for address, prefix_length in (
+            (self.ipv4[_GATEWAY], self.ipv4.prefixlen),
+            (self.ipv6[_GATEWAY], self.ipv6.prefixlen),
+        ):
+            nodad = ["nodad"] if address.version == 6 else []
+            self.fabric.run("ip", "address", "add", f"{address}/{prefix_length}", "dev", _BRIDGE, *nodad)
+            self.fabric.run("ip", f"-{address.version}", "route", "add", "unreachable", "default")
 
 
 def _keep_firewall_off(fabric: Namespaces) -> None:
@@ -156,7 +184,7 @@ def _free_subnet() -> IPv4Network:
     taken = [
         IPv4Interface(route["dst"]).network
         for route in routes
-        if route["dst"] != "default" and IPv4Interface(route["dst"]).network.overlaps(_RANGE)
+        if route["dst"] not in ("default", str(_RANGE)) and IPv4Interface(route["dst"]).network.overlaps(_RANGE)
     ]
     subnets = list(_RANGE.subnets(new_prefix=24))
     free = [subnet for subnet in subnets if not any(subnet.overlaps(other) for other in taken)]

@@ -7,6 +7,7 @@ socket ``/run/x.sock`` made on the node is ``run_dir / "x.sock"`` on the machine
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from integration.cluster.bird import Speaker, render_bird
-from integration.cluster.build import Program
 from integration.cluster.cleanup import netns_link
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
@@ -36,7 +36,14 @@ from integration.cluster.node_config import (
     render_proxy,
 )
 from integration.cluster.process import Process, marked_environment
-from integration.cluster.requirement import CAP_SYS_RESOURCE, CNI_PLUGINS, can_mount_overlay, has_capability
+from integration.cluster.programs import Program
+from integration.cluster.proxy_mode import choose_proxy_mode
+from integration.cluster.requirement import (
+    CAP_SYS_RESOURCE,
+    CNI_PLUGINS,
+    can_mount_overlay,
+    has_capability,
+)
 from integration.cluster.workspace import Workspace
 
 START_TIMEOUT = 60.0  # seconds for one component
@@ -53,13 +60,14 @@ class Software:
 
     programs: Mapping[Program, Path]
     version: Version  # of the kubelet
+    containerd: Version
     images: Path  # an archive for `ctr images import`
 
 
 class Node:
     """A node of a running cluster; made by ``Cluster``. The working directory of what runs on it is /."""
 
-    def __init__(self, workspace: Workspace, network: Network, *, name: str, index: int) -> None:
+    def __init__(self, workspace: Workspace, network: Network, software: Software, *, name: str, index: int) -> None:
         self.name = name
         self.folder = workspace.make_folder(name)
         self.run_dir = workspace.make_folder(name, "run")
@@ -71,7 +79,7 @@ class Node:
         self.ipv4, self.ipv6 = network.node_addresses(index)
         self._workspace = workspace
         self._network = network
-        self._index = index
+        self._software = software
         self._namespaces = Namespaces.hold(workspace, name)
 
     @property
@@ -128,23 +136,23 @@ class Node:
         """
         return self._workspace.spawn(f"{self.name}.{name}", [*self._namespaces.entrance, *argv], env=env, log=log)
 
-    def start(self, software: Software, *, others: Sequence[Speaker]) -> None:
+    def start(self, *, others: Sequence[Speaker]) -> None:
         """Bring up what needs no control plane: network, routing daemon and container runtime, with the images.
 
         Raises ComponentError, NetworkError or NodeCommandError.
         """
         self._make_private_paths()
-        self._network.attach(self._namespaces, port=self.name, index=self._index)
+        self._network.attach(self._namespaces, port=self.name, addresses=(self.ipv4, self.ipv6))
         link = netns_link(self._workspace.id, self.name)
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(self.netns)
         self._start_bird(others)
-        self._start_containerd(software)
+        self._start_containerd()
 
-    def join(self, plane: ControlPlane, software: Software) -> None:
+    def join(self, plane: ControlPlane) -> None:
         """Make it a node of the cluster: it registers itself and is Ready once ``cni_conf_dir`` has a configuration."""
-        self._start_kubelet(plane, software)
-        self._start_proxy(plane, software)
+        self._start_kubelet(plane)
+        self._start_proxy(plane)
 
     def import_images(self, archive: Path, *, timeout: float = START_TIMEOUT) -> None:
         """Have the images of an OCI archive in containerd. Idempotent. Raises NodeCommandError."""
@@ -188,22 +196,29 @@ class Node:
         process = self.spawn("bird", ["bird", "-f", "-c", str(config), "-s", "/run/bird.ctl"])
         process.wait_ready(control.is_socket, timeout=START_TIMEOUT)
 
-    def _start_containerd(self, software: Software) -> None:
+    def _start_containerd(self) -> None:
         # The runtime itself sets up each pod's loopback device with this one.
         shutil.copy2(CNI_PLUGINS / "loopback", self.cni_bin_dir)
         config = self._write(
             "containerd.toml",
             render_containerd(
                 self._identity,
+                version=self._software.containerd,
                 snapshotter=self._snapshotter,
                 oom_scores=OomScores.FREE if has_capability(CAP_SYS_RESOURCE) else OomScores.RESTRICTED,
             ),
         )
-        process = self.spawn("containerd", ["containerd", "--config", str(config)])
+        program = self._software.programs[Program.CONTAINERD]
+        # It looks for its shim on the path, and the shim for runc.
+        shim = self._software.programs[Program.SHIM].parent
+        process = self.spawn(
+            "containerd", [str(program), "--config", str(config)], env={"PATH": f"{shim}:{os.environ['PATH']}"}
+        )
         process.wait_ready(self._containerd_answers, timeout=START_TIMEOUT)
-        self.import_images(software.images)
+        self.import_images(self._software.images)
 
-    def _start_kubelet(self, plane: ControlPlane, software: Software) -> None:
+    def _start_kubelet(self, plane: ControlPlane) -> None:
+        software = self._software
         user = f"system:node:{self.name}"
         kubeconfig = plane.credentials.kubeconfig(user, organization="system:nodes")
         serving = plane.credentials.authority.issue(
@@ -215,7 +230,7 @@ class Node:
                 self._identity,
                 client_authority=plane.credentials.authority.certificate,
                 serving=serving,
-                feature_gates=software.version.feature_gates,
+                version=software.version,
             ),
         )
         self._write("resolv.conf", "")
@@ -236,12 +251,14 @@ class Node:
             env={"AWS_EC2_METADATA_DISABLED": "true"},
         )
 
-    def _start_proxy(self, plane: ControlPlane, software: Software) -> None:
+    def _start_proxy(self, plane: ControlPlane) -> None:
+        software = self._software
         config = self._write(
             "kube-proxy.yaml",
             render_proxy(
                 self.name,
                 kubeconfig=plane.credentials.kubeconfig("system:kube-proxy", file=f"kube-proxy-{self.name}"),
+                mode=choose_proxy_mode(software.version),
                 feature_gates=software.version.feature_gates,
             ),
         )
@@ -262,7 +279,7 @@ class Node:
 
     @property
     def _ctr(self) -> list[str]:
-        return ["ctr", f"--address=/run/{CONTAINERD_SOCKET}", "--namespace=k8s.io"]
+        return [str(self._software.programs[Program.CTR]), f"--address=/run/{CONTAINERD_SOCKET}", "--namespace=k8s.io"]
 
     def _containerd_answers(self) -> bool:
         try:

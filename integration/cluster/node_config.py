@@ -14,8 +14,10 @@ from typing import Any
 
 import yaml
 
+from integration.cluster.command_line import Version
 from integration.cluster.image import PAUSE_IMAGE
 from integration.cluster.pki import KeyPair
+from integration.cluster.proxy_mode import ProxyMode
 
 CONTAINERD_SOCKET = "containerd/containerd.sock"  # below the node's /run
 KUBELET_ROOT = "/run/kubelet"  # short: the kubelet makes Unix sockets below it
@@ -59,14 +61,13 @@ class Identity:
     folder: Path
 
 
-def render_containerd(node: Identity, *, snapshotter: Snapshotter, oom_scores: OomScores) -> str:
-    """containerd's config.toml (version 2)."""
+def render_containerd(node: Identity, *, version: Version, snapshotter: Snapshotter, oom_scores: OomScores) -> str:
+    """containerd's config.toml: version 3 for containerd 2, version 2 for the ones before."""
 
     def quote(value: object) -> str:
         return json.dumps(str(value))  # a TOML basic string, for what a path may have in it
 
-    return f"""version = 2
-root = {quote(node.folder / "containerd")}
+    common = f"""root = {quote(node.folder / "containerd")}
 state = "/run/containerd"
 disabled_plugins = [
   "io.containerd.snapshotter.v1.aufs",
@@ -81,6 +82,10 @@ address = {quote(f"/run/{CONTAINERD_SOCKET}")}
 [plugins."io.containerd.internal.v1.opt"]
 path = {quote(node.folder / "opt")}
 
+"""
+    if version < Version(2, 0):
+        return f"""version = 2
+{common}
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = {quote(PAUSE_IMAGE)}
 restrict_oom_score_adj = {oom_scores.value}
@@ -96,12 +101,37 @@ default_runtime_name = "runc"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 """
+    return f"""version = 3
+{common}
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = {quote(snapshotter.value)}
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = {quote(PAUSE_IMAGE)}
+
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = {oom_scores.value}
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = [{quote(CNI_BIN_DIR)}]
+conf_dir = {quote(CNI_CONF_DIR)}
+
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runc"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.nri.v1.nri"]
+disable = true
+"""
 
 
-def render_kubelet(node: Identity, *, client_authority: Path, serving: KeyPair, feature_gates: dict[str, bool]) -> str:
+def render_kubelet(node: Identity, *, client_authority: Path, serving: KeyPair, version: Version) -> str:
     """The KubeletConfiguration: the node's health is told every second, nothing is evicted, nothing is reserved."""
     return _render(
         {
+            **version.kubelet_settings,
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "authentication": {
@@ -125,13 +155,15 @@ def render_kubelet(node: Identity, *, client_authority: Path, serving: KeyPair, 
             "syncFrequency": "10s",
             "imageGCHighThresholdPercent": 100,
             "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
-            "featureGates": feature_gates,
+            "featureGates": version.feature_gates,
         }
     )
 
 
-def render_proxy(node: str, *, kubeconfig: Path, feature_gates: dict[str, bool], min_sync_period: str = "1s") -> str:
-    """The KubeProxyConfiguration of a node: iptables, and none of the settings that belong to the whole machine.
+def render_proxy(
+    node: str, *, kubeconfig: Path, mode: ProxyMode, feature_gates: dict[str, bool], min_sync_period: str = "1s"
+) -> str:
+    """The KubeProxyConfiguration of a node, without the settings that belong to the whole machine.
 
     kube-proxy writes its rules at most once in `min_sync_period`, a duration of Kubernetes' API.
     """
@@ -142,8 +174,8 @@ def render_proxy(node: str, *, kubeconfig: Path, feature_gates: dict[str, bool],
             "bindAddress": "0.0.0.0",
             "clientConnection": {"kubeconfig": str(kubeconfig)},
             "hostnameOverride": node,
-            "mode": "iptables",
-            "iptables": {"minSyncPeriod": min_sync_period},
+            "mode": mode.value,
+            mode.value: {"minSyncPeriod": min_sync_period},
             "oomScoreAdj": 0,
             # Read-only outside the first network namespace.
             "conntrack": {

@@ -14,10 +14,6 @@ COMMANDS = {
     "birdc": "bird2",
     "busybox": "busybox-static",
     "conntrack": "conntrack",
-    "containerd": "containerd",
-    "containerd-shim-runc-v2": "containerd",
-    "ctr": "containerd",
-    "etcd": "etcd-server",
     "ip": "iproute2",
     "ip6tables": "iptables",
     "iptables": "iptables",
@@ -60,7 +56,7 @@ def check_requirements() -> None:
 
 def check_namespaces() -> None:
     """Raises RequirementError where no namespaces can be made: nothing else can be tried there."""
-    if problem := _probe("true"):
+    if problem := probe("true"):
         raise RequirementError(
             f"no network and mount namespaces can be made here ({problem}); "
             "run this on a machine or in a virtual machine with Debian's kernel, outside a restricted container"
@@ -77,7 +73,7 @@ def _missing_programs() -> Iterator[str]:
 
 def _missing_features() -> Iterator[str]:
     for feature, command in _FEATURES.items():
-        if problem := _probe(*command):
+        if problem := probe(*command):
             yield f"this kernel lacks {feature} ({problem}); load its module, or use a machine with Debian's kernel"
     if not any(" - cgroup" in line for line in Path("/proc/self/mountinfo").read_text().splitlines()):
         yield "no cgroup hierarchy is mounted; mount cgroup2 at /sys/fs/cgroup"
@@ -85,12 +81,12 @@ def _missing_features() -> Iterator[str]:
         yield "/dev/kmsg is missing, which the kubelet reads; run on the machine itself or pass the device in"
 
 
-def _probe(*command: str) -> str:
+def probe(*command: str) -> str:
     """What the command complains about in namespaces of its own; empty if it succeeds."""
-    probe = subprocess.run(
+    done = subprocess.run(
         ["unshare", "--net", "--mount", *command], check=False, capture_output=True, text=True, timeout=20
     )
-    return (probe.stderr.strip() or f"exit code {probe.returncode}") if probe.returncode else ""
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
 
 
 def can_mount_overlay(folder: Path) -> bool:

@@ -28,7 +28,7 @@ from integration.demo.workload import (
     pool_documents,
     pool_of,
 )
-from integration.deployment import apply
+from integration.deployment import UnsupportedVersionError, apply, check_supported
 from integration.helm.chart import NAMESPACE, RELEASE
 from integration.helm.program import find_helm
 from integration.helm.release import Release, import_image
@@ -80,7 +80,13 @@ def show_cluster(ending: ExitStack, following: Part, *, keep: bool) -> None:
 
 
 def start_cluster(*, keep: bool) -> Cluster:
-    return Cluster.up(nodes=2, ending=Ending.ON_REQUEST if keep else Ending.WITH_OWNER)
+    cluster = Cluster.up(nodes=2, ending=Ending.ON_REQUEST if keep else Ending.WITH_OWNER)
+    try:
+        check_supported(cluster.plane)
+    except UnsupportedVersionError:
+        cluster.down()
+        raise
+    return cluster
 
 
 def show(cluster: Cluster, following: Part, *, keep: bool) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6, AddressFamily
+from socket import AF_INET, AF_INET6, SO_BINDTODEVICE, SOL_SOCKET, AddressFamily
 from threading import Thread
 
 from integration.cluster.network import Network
@@ -37,14 +37,16 @@ def serve_outside(network: Network) -> Iterator[dict[int, str]]:
     """URLs by IP version, at this machine's addresses on the link. They answer until the end of the block."""
     with ExitStack() as stack:
         yield {
-            4: stack.enter_context(_served(AF_INET, str(network.gateway4))),
-            6: stack.enter_context(_served(AF_INET6, str(network.gateway6))),
+            4: stack.enter_context(_served(AF_INET, str(network.host4), network.host_link)),
+            6: stack.enter_context(_served(AF_INET6, str(network.host6), network.host_link)),
         }
 
 
 @contextmanager
-def _served(family: AddressFamily, address: str) -> Iterator[str]:
+def _served(family: AddressFamily, address: str, link: str) -> Iterator[str]:
     with _SERVERS[family]((address, 0), _Answer) as server:
+        # What is for a pod's own address would else leave by the machine's default route.
+        server.socket.setsockopt(SOL_SOCKET, SO_BINDTODEVICE, link.encode())
         thread = Thread(target=server.serve_forever, name=f"outside {address}", daemon=True)
         thread.start()
         try:

@@ -16,12 +16,13 @@ from typing import Self
 
 from integration.cluster.__main__ import EXPECTED
 from integration.demo.narration import DemoError
+from integration.deployment import UnsupportedVersionError
 from integration.helm.program import HelmError
 from integration.image.error import ImageBuildError
 from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
 
-FAILURES = (DemoError, HelmError, ImageBuildError, KernelError, MachineError, *EXPECTED)
+FAILURES = (DemoError, HelmError, ImageBuildError, KernelError, MachineError, UnsupportedVersionError, *EXPECTED)
 """Errors whose message is for whoever watches, without a traceback."""
 END_SECONDS = 90.0
 """For a part that is told to end: a stage that is being built is built before it is taken down."""

@@ -147,7 +147,7 @@ FINALIZERS: Final = (
 """For one block and one pool each: they are executed for every one that is left."""
 
 INSTALLING: Final = (
-    Step("install-old-server", ["/addresspools.coil.cybozu.com created", "^STATUS: deployed"]),
+    Step("install", ["^STATUS: deployed"]),
     Step("allow-pods", ["namespace/shop labeled"]),
     Step(
         "see-the-programs", ["coil-ipam-controller.* rolled out", "coil-egress-con.* rolled out", "coild.* rolled out"]

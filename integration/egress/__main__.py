@@ -5,11 +5,12 @@ import sys
 from collections.abc import Sequence
 
 from coil_freezer.error import FreezeError
-from integration.cluster.build import BuildError
+from integration.cluster.build_steps import BuildError
 from integration.cluster.process import ComponentError
 from integration.egress.description import VARIABLE
 from integration.egress.outside import start_outside
 from integration.plugin.executable import plugin_executable
+from integration.uplink_watch import UplinkWatch
 from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
 from integration.vm.run import Terms, run_with_fou
@@ -18,15 +19,19 @@ TIMEOUT = 3600.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """pytest's exit code; 125 when it could not be run."""
+    """pytest's exit code, or 1 when packets have left the machine; 125 when it could not be run."""
     try:
-        with start_outside() as (description, path):
-            return run_with_fou(
+        with UplinkWatch() as watch, start_outside() as (description, path):
+            code = run_with_fou(
                 [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(arguments or ["integration/egress"])],
                 # Built here and carried along: under emulation the compiler would take minutes.
                 terms=Terms(timeout=TIMEOUT, payload=[description.proxy, plugin_executable()]),
                 environment={**os.environ, VARIABLE: str(path)},
             )
+        if leaks := watch.leaks():
+            print("packets of a cluster were sent by the machine's default route:", *leaks, sep="\n", file=sys.stderr)
+            return code or 1
+        return code
     except (BuildError, FreezeError, ComponentError, KernelError, MachineError) as error:
         print(error, file=sys.stderr)
         return 125

@@ -88,7 +88,7 @@ class Api:
         body = None if document is None else json.dumps(document)
         try:
             answer = self._exchange(method, path, body, kind)
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             # The server closes what was idle for long; nothing was done then.
             answer = self._exchange(method, path, body, kind)
         status, text = answer

@@ -22,7 +22,7 @@ class Description:
     coild_kubeconfig: Path
     proxy_kubeconfig: Path
     proxy: Path
-    proxy_feature_gates: dict[str, bool]
+    proxy_version: str
 
     @property
     def host(self) -> IPv4Address:

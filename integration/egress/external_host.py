@@ -24,7 +24,7 @@ class ExternalHost:
 
     def __init__(self, workspace: Workspace, network: Network) -> None:
         self._namespaces = Namespaces.hold(workspace, "external")
-        network.attach(self._namespaces, port="external", index=INDEX)
+        network.attach(self._namespaces, port="external", addresses=network.node_addresses(INDEX))
         self.links: tuple[IPv4Address, IPv6Address] = network.node_addresses(INDEX)
         for address in (*ADDRESSES.values(), *NEIGHBOURS.values()):
             self._namespaces.run("ip", "address", "add", address, "dev", "lo")

@@ -11,10 +11,10 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from integration.cluster.address import free_port
-from integration.cluster.build import Program, locate
 from integration.cluster.command_line import Version, controller_manager_command
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Network
+from integration.cluster.programs import Program, locate
 from integration.cluster.workspace import Workspace
 from integration.deployment import (
     apply,
@@ -50,7 +50,7 @@ def start_outside() -> Iterator[tuple[Description, Path]]:
     with Workspace.create() as workspace:
         # The machine's end of its link is an address that the guest reaches as well as namespaces of this machine.
         network = Network.create(workspace)
-        plane = ControlPlane.start(workspace=workspace, address=network.gateway4)
+        plane = ControlPlane.start(workspace=workspace, address=network.host4)
         _start_controller_manager(plane)
         apply_chart(plane)
         apply_route_sync(plane)
@@ -115,7 +115,7 @@ def _describe(plane: ControlPlane) -> Description:
         coild_kubeconfig=plane.kubeconfig_for("coild"),
         proxy_kubeconfig=credentials.kubeconfig("system:kube-proxy"),
         proxy=proxy,
-        proxy_feature_gates=Version.of(proxy).feature_gates,
+        proxy_version=str(Version.of(proxy)),
     )
 
 

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from integration.apiserver.wired_node import WiredNode
+from integration.cluster.command_line import Version
 from integration.cluster.network import Network
 from integration.cluster.node_config import render_proxy
 from integration.cluster.process import Process
+from integration.cluster.proxy_mode import ProxyMode, choose_proxy_mode
 from integration.cluster.workspace import Workspace
 from integration.deployment import daemon_command
 from integration.egress.api import Api
@@ -74,11 +76,17 @@ class Station:
 
     def wait_programmed(self, address: str) -> None:
         """Return when kube-proxy has rules for a Service's address."""
-        command = "ip6tables-save" if ":" in address else "iptables-save"
+        version = 6 if ":" in address else 4
 
         def programmed() -> bool:
-            lines = self._run([command, "-t", "nat"]).splitlines()
-            return any(f" {address}/" in line and "-j KUBE-SVC" in line for line in lines)
+            if self._proxy_mode is ProxyMode.IPTABLES:
+                lines = self._run([{4: "iptables-save", 6: "ip6tables-save"}[version], "-t", "nat"]).splitlines()
+                return any(f" {address}/" in line and "-j KUBE-SVC" in line for line in lines)
+            family = {4: "ip", 6: "ip6"}[version]
+            if "kube-proxy" not in self._run(["nft", "list", "tables", family]):
+                return False
+            elements = self._run(["nft", "list", "map", family, "kube-proxy", "service-ips"])
+            return f"{address} . " in elements
 
         wait_until(programmed, what=f"kube-proxy on {self.name} has rules for {address}", timeout=PATIENCE, pause=PAUSE)
 
@@ -99,15 +107,18 @@ class Station:
             self.wired.namespaces.run("nft", line)
 
     def _start_proxy(self) -> None:
+        version = Version.parse(self._description.proxy_version)
+        self._proxy_mode = choose_proxy_mode(version)
         folder = self.wired.workspace.make_folder(self.name)
         config = folder / "kube-proxy.yaml"
         config.write_text(
             render_proxy(
                 self.name,
                 kubeconfig=self._description.proxy_kubeconfig,
-                feature_gates=self._description.proxy_feature_gates,
-                # It starts `iptables` some twenty times for each, which take a third of the guest's processor time.
-                min_sync_period="4s",
+                mode=self._proxy_mode,
+                feature_gates=version.feature_gates,
+                # With iptables it starts some twenty programs for each, a third of the guest's processor time.
+                min_sync_period="4s" if self._proxy_mode is ProxyMode.IPTABLES else "1s",
             )
         )
         spawn = partial(

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from integration.cluster.build import BuildError
+from integration.cluster.build_steps import BuildError
 from integration.cluster.process import ComponentError
 from integration.eip.control_plane import start_control_plane
 from integration.eip.description import VARIABLE

@@ -31,7 +31,7 @@ def start_with_controllers() -> Iterator[tuple[Description, Controllers]]:
     with Workspace.create() as workspace:
         # The machine's end of its link is an address that nodes reach, in namespaces and in a guest.
         network = Network.create(workspace)
-        plane = ControlPlane.start(workspace=workspace, address=network.gateway4)
+        plane = ControlPlane.start(workspace=workspace, address=network.host4)
         apply_chart(plane)
         plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *KINDS)
         for name in NAMESPACES:

@@ -79,7 +79,7 @@ class StageNode:
         self._api = api
         self._pods = 0
         self.namespaces = Namespaces.hold(workspace, name)
-        network.attach(self.namespaces, port=name, index=index)
+        network.attach(self.namespaces, port=name, addresses=network.node_addresses(index))
         self._set_up()
         self.found: dict[str, list[str]] = {}
         """The footprint before the first agent."""

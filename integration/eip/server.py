@@ -19,7 +19,7 @@ class Server:
 
     def __init__(self, workspace: Workspace, network: Network) -> None:
         self._namespaces = Namespaces.hold(workspace, PORT)
-        network.attach(self._namespaces, port=PORT, index=_INDEX)
+        network.attach(self._namespaces, port=PORT, addresses=network.node_addresses(_INDEX))
         self.addresses, self.others, self.third = (
             dict(zip((4, 6), map(str, network.node_addresses(_INDEX + offset)), strict=True)) for offset in range(3)
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.cluster.node_config import CNI_BIN_DIR, CNI_CONF_DIR
-from integration.deployment import apply, apply_kinds
+from integration.deployment import apply, apply_kinds, check_supported
 from integration.helm.chart import CHART, NAMESPACE, RELEASE, Document, profile_files
 from integration.helm.program import run_helm
 from integration.image.build import IMAGE
@@ -44,9 +44,8 @@ class Release:
 
     def install(self) -> None:
         """Returns when the API server has it all; `wait_rolled_out` is for the programs."""
-        # Helm holds custom resource definitions to be invalid on an API server from before their rules (1.25).
-        self.apply_kinds()
-        self._helm("install", str(self.chart), "--skip-crds", *self._settings({}))
+        check_supported(self.plane)
+        self._helm("install", str(self.chart), *self._settings({}))
 
     def upgrade(self, values: Mapping[str, object]) -> None:
         """With `values` in addition, which win; those of an earlier upgrade are gone."""

@@ -40,8 +40,8 @@ rolled_out() {
 }
 
 say "the kinds"
-# Not by Helm: on API servers before 1.25 it refuses their rules, which kubectl may drop.
-kubectl apply --validate=warn --filename="$chart/crds"
+# Helm does not upgrade those that are there.
+kubectl apply --server-side --force-conflicts --filename="$chart/crds"
 kubectl wait --for=condition=Established --timeout="$patience" --filename="$chart/crds"
 
 say "the chart"

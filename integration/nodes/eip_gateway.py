@@ -33,7 +33,7 @@ def policy_document(room: Room) -> dict[str, Any]:
     spec = {
         "egressGatewayName": GATEWAY,
         "appliedTo": {"podSelector": {"matchLabels": {"app": CHOSEN}}},
-        "destSubnet": [f"{network.gateway4}/32", f"{network.gateway6}/128"],
+        "destSubnet": [f"{network.host4}/32", f"{network.host6}/128"],
     }
     return _document("EgressGatewayPolicy", {"name": CHOSEN, "namespace": room.namespace}, spec)
 

@@ -250,7 +250,7 @@ def test_an_owner_killed_by_sigkill_leaves_no_trace() -> None:
         assert owner.stdout is not None
         folder = Path(owner.stdout.readline().strip())
         footprint = Footprint.take(folder.name)
-        assert len(footprint.namespaces) == 3, "the fabric, the node and a pod"
+        assert len(footprint.namespaces) == 4, "the fabric, the control plane, the node and a pod"
         assert footprint.cgroups, "the pod's"
         owner.kill()
     wait_until(lambda: not folder.exists(), what="the guardian cleans up")

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 
 import pytest
 
+from integration.cluster.control_plane import KubectlError
 from integration.cluster.node import NodeCommandError
 from integration.demo.inventory import PodRow
 from integration.demo.reach import url
@@ -16,6 +17,7 @@ from integration.demo.workload import PORT, deployment_document, server_containe
 from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster, Families, Room
 from integration.nodes.conftest import OpenRoom
 from integration.patience import wait_until
+from integration.uplink_watch import UplinkWatch
 
 pytestmark = pytest.mark.cluster
 
@@ -52,6 +54,30 @@ def test_a_pod_has_addresses_of_its_namespaces_pool_in_each_family_of_it(rooms: 
         assert pod.pool == room.pool
         assert owners[pod.block] == pod.node
     assert all_distinct(pods)
+
+
+@pytest.mark.parametrize("families", Families)
+def test_the_api_server_reaches_pods(coil: CoilCluster, rooms: EachFamily, families: Families) -> None:
+    """As it must for its proxy, for webhooks and for aggregated APIs behind Services."""
+    room = rooms[families]
+    for pod in room.pods():
+        path = f"/api/v1/namespaces/{room.namespace}/pods/{pod.name}:{PORT}/proxy/name"
+        status, answer = coil.plane.request("GET", path)
+        assert (status, answer.decode().strip()) == (200, pod.name)
+
+
+@pytest.mark.parametrize("address", ["203.0.113.77", "2001:db8::77"])
+def test_nothing_leaves_the_machine(coil: CoilCluster, rooms: EachFamily, address: str) -> None:
+    """Neither from a pod nor from a node nor from the control plane."""
+    room, away = rooms[Families.DUAL], url(address)
+    with UplinkWatch(nowhere=address) as watch:
+        with pytest.raises(KubectlError):
+            room.kubectl("exec", "a", "--", *FETCH, away)
+        with pytest.raises(NodeCommandError):
+            coil.nodes[0].run([*FETCH, away])
+        status, _ = coil.plane.request("GET", f"/api/v1/nodes/{coil.nodes[0].name}:{PORT}/proxy/name")
+        assert status >= 500, "nobody listens there"
+    assert watch.leaks() == []
 
 
 @pytest.mark.parametrize("families", Families)
@@ -135,6 +161,25 @@ def test_a_container_that_is_restarted_keeps_its_pods_addresses(open_room: OpenR
     room.wait_ready("phoenix")
     assert room.pods() == before
     assert room.find_gaps() == []
+
+
+def test_a_native_sidecar_has_the_network_before_the_pods_own_containers(
+    open_room: OpenRoom, coil: CoilCluster
+) -> None:
+    room = open_room()
+    here, there = coil.nodes
+    room.run(room.pod("server", there))
+    [server] = room.pods()
+    sidecar = {**server_container(), "name": "sidecar", "restartPolicy": "Always"}
+    # The kubelet starts what follows when it has reached the sidecar at the pod's address.
+    sidecar["startupProbe"] = sidecar["readinessProbe"]
+    fetched = [
+        {**sleeper(), "name": f"init{number}", "command": [*FETCH, url(address)]}
+        for number, address in enumerate(server.addresses)
+    ]
+    room.run(room.pod("client", here, initContainers=[sidecar, *fetched], containers=[sleeper()]))
+    assert room.kubectl("logs", "client", "--container=init1") == "server\n"
+    assert room.kubectl("exec", "server", "--", *FETCH, url(room.pods()[0].ipv6)) == "client\n"
 
 
 def test_a_pod_on_its_nodes_own_network_takes_no_address(open_room: OpenRoom, coil: CoilCluster) -> None:

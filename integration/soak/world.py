@@ -66,7 +66,7 @@ def build_world(history: History) -> Iterator[World]:
     aborted = threading.Event()
     with Workspace.create() as workspace, ExitStack() as undo:
         network = Network.create(workspace)
-        plane = ControlPlane.start(workspace=workspace, address=network.gateway4, apiserver_flags=overload.FLAGS)
+        plane = ControlPlane.start(workspace=workspace, address=network.host4, apiserver_flags=overload.FLAGS)
         apply_chart(plane)
         pool_setup = PoolSetup(plane)
         pool_setup.furnish()

@@ -114,7 +114,7 @@ class Scene:
                 timeout=20,
                 check=True,
             ).stdout
-            for address in (str(network.gateway4), f"[{network.gateway6}]")
+            for address in (str(network.host4), f"[{network.host6}]")
         )
         peers = [line.split()[3].rpartition(":")[0].strip("[]") for line in printed.splitlines()]
         return set(peers)
@@ -164,7 +164,7 @@ class Scene:
             ends = self._netns(pods["a"]), self._netns(pods["c"])
             self.streams[f"across the nodes to {address}"] = stack.enter_context(flow(*ends, address))
         network = self.coil.cluster.network
-        for address in (str(network.gateway4), str(network.gateway6)):
+        for address in (str(network.host4), str(network.host6)):
             through = flow(self._netns(pods[CHOSEN]), HERE, address, seconds=STILL_SECONDS)
             self.streams[f"through the floating address to {address}"] = stack.enter_context(through)
 

@@ -194,14 +194,6 @@ def test_one_replica_has_no_budget_that_would_keep_its_node() -> None:
     assert names(render({"ipam": {"replicas": 1}}), "PodDisruptionBudget") == {"coil-egress-controller"}
 
 
-@pytest.mark.parametrize(
-    ("version", "group"), [("1.20.2", "policy/v1beta1"), ("1.21.0", "policy/v1"), ("", "policy/v1")]
-)
-def test_budgets_are_of_a_version_that_the_server_has(version: str, group: str) -> None:
-    documents = render(kubernetes=version)
-    assert pick(documents, "PodDisruptionBudget", "coil-ipam-controller")["apiVersion"] == group
-
-
 def installer_environment(documents: list[Document]) -> dict[str, str]:
     container = all_containers(pick(documents, "DaemonSet", "coild"))["coil-installer"]
     return {entry["name"]: entry["value"] for entry in container["env"]}

@@ -33,7 +33,7 @@ volumes:
 {{- define "coil.budget" }}
 {{- if gt (int .replicas) 1 }}
 ---
-apiVersion: {{ include "coil.budgetVersion" .root }}
+apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
   name: coil-{{ .component }}

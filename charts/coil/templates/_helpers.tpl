@@ -116,7 +116,7 @@ affinity:
 
 {{/*
 The network configuration list that the installer writes. Runtimes that know `cniVersions` (CNI 1.1.0) take the newest
-that they know; with 1.1.0 they call STATUS and GC. Other plugins in the list may be older than that.
+that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O). Other plugins in the list may be older than that.
 */}}
 {{- define "coil.netconf" -}}
 {{- $own := dict "type" "coil" "socket" (printf "%s/coild.sock" .Values.coild.runDirectory) -}}
@@ -143,9 +143,4 @@ that they know; with 1.1.0 they call STATUS and GC. Other plugins in the list ma
 annotations:
   cert-manager.io/inject-ca-from: {{ .root.Release.Namespace }}/{{ .name }}
 {{- end }}
-{{- end }}
-
-{{/* Budgets became stable with 1.21, and what came before is gone since 1.25. */}}
-{{- define "coil.budgetVersion" -}}
-{{- if semverCompare ">=1.21-0" .Capabilities.KubeVersion.Version }}policy/v1{{ else }}policy/v1beta1{{ end }}
 {{- end }}
