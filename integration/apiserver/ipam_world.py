@@ -30,6 +30,7 @@ from integration.service import Service
 TIMEOUT = 60.0  # seconds; only a failure takes so long
 STOP_TIMEOUT = 20.0  # seconds; it gives itself ten
 LOCALHOST = IPv4Address("127.0.0.1")
+_AT_ONCE = 20
 # As short as an election allows: a killed leader's lease has to expire before anybody else works. Nodes that are
 # deleted here do not come back. And the page that nobody looks at takes no port that others count on.
 FLAGS = ("--lease-duration=5s", "--node-grace=1s", "--inspect-addr=:0")
@@ -166,7 +167,10 @@ class IpamWorld:
         resources: tuple[Resource[Any], ...] = (BLOCK_REQUESTS, ADDRESS_BLOCKS, ADDRESS_POOLS, NODES)
         for resource in resources:
             names = [item.metadata.name for item in await self.client.list(resource)]
-            await asyncio.gather(*(self._remove(resource, name) for name in names if name.startswith(self.name)))
+            own = [name for name in names if name.startswith(self.name)]
+            # A request that waits for one of the client's connections for long fails.
+            for start in range(0, len(own), _AT_ONCE):
+                await asyncio.gather(*(self._remove(resource, name) for name in own[start : start + _AT_ONCE]))
 
     async def _remove(self, resource: Resource[Any], name: str) -> None:
         with suppress(NotFoundError):
