@@ -55,7 +55,11 @@ class Overload:
             self._send(stack, f"GET {_READ_PATH}", "Accept: application/json")
 
     def _send(self, stack: ExitStack, request: str, headers: str) -> None:
-        raw = stack.enter_context(socket.create_connection((str(self._plane.address), self._plane.port), _TIMEOUT))
-        connection = stack.enter_context(self._context.wrap_socket(raw, server_hostname=str(self._plane.address)))
+        address = self._plane.address
+        raw = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6)
+        # Wrapped before it connects: wrapping a socket that is being reset loses its file descriptor.
+        connection = stack.enter_context(self._context.wrap_socket(raw, server_hostname=str(address)))
+        connection.settimeout(_TIMEOUT)
+        connection.connect((str(address), self._plane.port))
         head = f"{request} HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {self._token}\r\n{headers}\r\n\r\n"
         connection.sendall(head.encode())
