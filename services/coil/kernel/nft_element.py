@@ -1,10 +1,11 @@
 """What is in the sets and maps of nftables tables.
 
-Place in the flow: `coil.eip` plans elements and their changes, `coil.nft` carries them out and reads them back.
+Place in the flow: `coil.eip` and `coil.podnet` plan elements and their changes, `coil.nft` carries them out and reads
+them back.
 
 Elements are words, in the very form in which the kernel's are listed, so that equality is identity in the kernel: an
 address `10.1.2.3`, a network `10.1.0.0/16` where a range is one, any other range `10.1.2.3-10.1.2.9`, a class `1:1f`, a
-mark as a number.
+protocol `tcp`, a port `8080`, a mark as a number.
 """
 
 from collections.abc import Collection, Mapping

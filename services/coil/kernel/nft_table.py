@@ -1,12 +1,13 @@
 """nftables tables, as far as we write them: counters, sets and maps, chains, and rules of a few statements.
 
-Place in the flow: `coil.egress` and `coil.eip` plan a table, `coil.nft` renders it for libnftables and compares it with
-the kernel's. Links are matched by name, never by index, so a table is the same in every namespace. What is in a set is
-not part of its table: `coil.kernel.nft_element`.
+Place in the flow: `coil.egress`, `coil.eip` and `coil.podnet` plan a table, `coil.nft` renders it for libnftables and
+compares it with the kernel's. Links are matched by name, never by index, so a table is the same in every namespace.
+What is in a set is not part of its table: `coil.kernel.nft_element`.
 """
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
+from ipaddress import IPv4Network
 from typing import TypeAlias
 
 from coil.kernel.family import Family
@@ -40,6 +41,7 @@ class Priority(IntEnum):
     RAW = -300
     """Before conntrack."""
     MANGLE = -150
+    DSTNAT = -100
     AFTER_DSTNAT = -95
     FILTER = 0
     BEFORE_SRCNAT = 95
@@ -64,14 +66,18 @@ class Field(Enum):
     IPV6_DESTINATION = "ip6 daddr"
     ICMPV6_TYPE = "icmpv6 type"
     TCP_FLAGS = "tcp flags"
+    DESTINATION_PORT = "th dport"
+    """Of any protocol that has its ports where TCP has them."""
     ARP_OPERATION = "arp operation"
     ARP_SOURCE = "arp saddr ip"
     ARP_DESTINATION = "arp daddr ip"
     CONNECTION_STATE = "ct state"
     CONNECTION_MARK = "ct mark"
     CONNECTION_DIRECTION = "ct direction"
+    CONNECTION_STATUS = "ct status"
     SOURCE_KIND = "fib saddr type"
     """What the routing tables say of the source: `local`, `unicast`, …"""
+    DESTINATION_KIND = "fib daddr type"
 
 
 SOURCE = {Family.IPV4: Field.IPV4_SOURCE, Family.IPV6: Field.IPV6_SOURCE}
@@ -91,6 +97,8 @@ class DataType(StrEnum):
     MARK = "mark"
     PACKET_FAMILY = "nf_proto"
     ARP_OPERATION = "arp_op"
+    PROTOCOL = "inet_proto"
+    PORT = "inet_service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +150,7 @@ class Match:
 
     field: Key
     comparison: Comparison
-    value: str | int | LeadingBits | Member | tuple[str, ...]
+    value: str | int | LeadingBits | IPv4Network | Member | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,17 @@ class SourceNat:
 
     family: Family
     address: Field | Lookup
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationNat:
+    """Give the connection another destination, of that family: the address and the port that maps have. This ends the
+    rule, unless one of them has none.
+    """
+
+    family: Family
+    address: Lookup
+    port: Lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +221,9 @@ class Verdict(StrEnum):
     MASQUERADE = "masquerade"
 
 
-Statement: TypeAlias = Match | Assign | SourceNat | ClampSegments | NoTrack | Count | Jump | Goto | Verdict
+Statement: TypeAlias = (
+    Match | Assign | SourceNat | DestinationNat | ClampSegments | NoTrack | Count | Jump | Goto | Verdict
+)
 Rule: TypeAlias = tuple[Statement, ...]
 
 

@@ -1,7 +1,7 @@
 """nftables: tables as they should be, each change in one transaction. The only room that loads libnftables.
 
-Place in the flow: `coil.egress` and `coil.eip` say which table is wanted (`coil.kernel.nft_table`) and what is in its
-sets (`coil.kernel.nft_element`), `coil.nat` and the node's agent have it made. From the top:
+Place in the flow: `coil.egress`, `coil.eip` and `coil.podnet` say which table is wanted (`coil.kernel.nft_table`) and
+what is in its sets (`coil.kernel.nft_element`), `coil.nat`, the node's agent and coild have it made. From the top:
 
     element_sync     what is in sets: compared, changed, its timeouts refreshed; tables compared without the library
     table_sync       makes the kernel's table the wanted one or takes it away, reads its counters: by libnftables

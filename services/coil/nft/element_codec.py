@@ -22,7 +22,15 @@ _INTERVAL_END, _CATCH_ALL = 0x1, 0x2
 _LIST_ELEMENT, _VALUE = 1, 1  # NFTA_LIST_ELEM, NFTA_DATA_VALUE
 _KEY, _DATA, _KEY_END = 1, 2, 10  # NFTA_SET_ELEM_*
 _NESTED: Final = 0x8000
-_SIZES: Final = {DataType.IPV4: 4, DataType.IPV6: 16, DataType.ETHER: 6, DataType.CLASS: 4, DataType.MARK: 4}
+_SIZES: Final = {
+    DataType.IPV4: 4,
+    DataType.IPV6: 16,
+    DataType.ETHER: 6,
+    DataType.CLASS: 4,
+    DataType.MARK: 4,
+    DataType.PROTOCOL: 1,
+    DataType.PORT: 2,
+}
 
 
 def decode_elements(wanted: NftSet, pieces: Iterable[bytes]) -> dict[ElementKey, ElementValue]:
@@ -57,9 +65,9 @@ def encode_elements(wanted: NftSet, elements: Iterable[tuple[ElementKey, Element
             packed = values[value] = _BYTES[cast("DataType", wanted.value)](str(value))
         found = heads.get(len(packed))
         if found is None:
-            found = heads[len(packed)] = _Heads.of(key_size, len(packed), ends=len(wanted.key) > 1)
+            found = heads[len(packed)] = _Heads.of(key_size, len(packed), ends=wanted.intervals)
         first, last = encode_key(key)
-        yield found.element(first, last, packed)
+        yield found.element(first, last if wanted.intervals else b"", packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +213,16 @@ def _class_bytes(word: str) -> bytes:
 
 _HOST_ORDER: Final = (DataType.CLASS, DataType.MARK)
 _ADDRESSES: Final = (DataType.IPV4, DataType.IPV6)
+_PROTOCOLS: Final = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp", socket.IPPROTO_SCTP: "sctp"}
+_PROTOCOL_NUMBERS: Final = {word: number for number, word in _PROTOCOLS.items()}
 _WORDS: Final[dict[DataType, Callable[[bytes], str]]] = {
     DataType.IPV4: socket.inet_ntoa,
     DataType.IPV6: _ipv6,
     DataType.ETHER: lambda data: data.hex(":"),
     DataType.CLASS: _class,
     DataType.MARK: lambda data: str(int.from_bytes(data, sys.byteorder)),
+    DataType.PROTOCOL: lambda data: _PROTOCOLS.get(data[0], str(data[0])),
+    DataType.PORT: lambda data: str(int.from_bytes(data, "big")),
 }
 _BYTES: Final[dict[DataType, Callable[[str], bytes]]] = {
     DataType.IPV4: socket.inet_aton,
@@ -218,6 +230,8 @@ _BYTES: Final[dict[DataType, Callable[[str], bytes]]] = {
     DataType.ETHER: lambda word: bytes.fromhex(word.replace(":", "")),
     DataType.CLASS: _class_bytes,
     DataType.MARK: lambda word: int(word).to_bytes(4, sys.byteorder),
+    DataType.PROTOCOL: lambda word: bytes([_PROTOCOL_NUMBERS[word] if word in _PROTOCOL_NUMBERS else int(word)]),
+    DataType.PORT: lambda word: int(word).to_bytes(2, "big"),
 }
 """The inverse of `_WORDS`."""
 

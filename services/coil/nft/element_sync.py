@@ -2,6 +2,7 @@
 
 TableReconciler                              tables that this process keeps what they should be, again and again
 load_elements(tables, elements) -> bool      tables and elements made what is wanted, as libnftables lists them
+read_elements(table) -> Elements             what is in its sets
 change_elements(tables, changes)             one transaction
 refresh_timeouts(timeouts, milliseconds)     one transaction
 
@@ -12,7 +13,7 @@ Elements are read and written without libnftables, which takes several times as 
 before it changes one element. It is left the tables themselves, and sets that are not `is_writable`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, Final, TypeAlias
 
@@ -96,11 +97,11 @@ def write_tables(
         needed = plan_commands(listed, table)
         commands += needed
         staying |= _staying_sets(table, listed, needed)
-    ranged = frozenset(name for name, entry in _sets(tables).items() if entry.intervals)
+    ranged = _ranged(_sets(tables))
     changes = _differences(staying, elements, ranged=ranged)
     if commands and any(listings):
         with transaction(len(changes)):
-            run(_plan_changes(tables, listings, changes), doing=f"load {' and '.join(map(str, tables))}")
+            run(_plan_changes(tables, listings, changes, ranged=ranged), doing=f"load {' and '.join(map(str, tables))}")
         return True
     if commands:
         with transaction(0):
@@ -130,7 +131,8 @@ def change_elements(
             used.transact(list(_messages(sets, changes)), doing=doing)
         return
     touched = [table for table in tables if any(_is_of(name, table) for name in changes.anew)]
-    run(_plan_changes(touched, [render_whole(table) for table in touched], changes), doing=doing)
+    listings = [render_whole(table) for table in touched]
+    run(_plan_changes(touched, listings, changes, ranged=_ranged(sets)), doing=doing)
 
 
 def refresh_timeouts(timeouts: Timeouts, milliseconds: int, connection: NetfilterSocket | None = None) -> None:
@@ -150,6 +152,16 @@ def refresh_timeouts(timeouts: Timeouts, milliseconds: int, connection: Netfilte
         used.transact(messages, doing=f"refresh what expires in {tables}")
 
 
+def read_elements(table: NftTable) -> Elements | None:
+    """What is in the sets of the table of that name, as far as they are there and do not expire; None if there is no
+    such table. Without libnftables. Raises NftError.
+    """
+    image = read_image(table)
+    if image is None:
+        return None
+    return _read({name: entry for name, entry in _sets([table]).items() if entry.name in image.sets})
+
+
 class TableReconciler:
     """Tables that this process keeps what they should be. For one thread at a time; `close` ends the connection that it
     keeps to the kernel.
@@ -159,7 +171,7 @@ class TableReconciler:
     the first time before anything does. Invariant: the models are of tables that were right when they were read.
     """
 
-    def __init__(self, tables: Sequence[NftTable], *, transaction: Transaction, split: Split) -> None:
+    def __init__(self, tables: Sequence[NftTable], *, transaction: Transaction = _alone, split: Split = _whole) -> None:
         self._tables = tables
         self._transaction = transaction
         self._split = split
@@ -225,7 +237,7 @@ def _messages(sets: dict[SetName, NftSet], changes: ElementChanges) -> Iterator[
 
 
 def _plan_changes(
-    tables: Sequence[NftTable], listings: Sequence[Listing], changes: ElementChanges
+    tables: Sequence[NftTable], listings: Sequence[Listing], changes: ElementChanges, *, ranged: Collection[SetName]
 ) -> list[dict[str, Any]]:
     """The commands of one transaction that makes the tables what is wanted, and changes the elements of all. To make a
     set anew, all rules of its table are written again, as the kernel keeps a set for as long as one names it.
@@ -233,7 +245,7 @@ def _plan_changes(
     commands: list[dict[str, Any]] = []
     for table, listed in zip(tables, listings, strict=True):
         commands += plan_commands(listed, table, renew={name.name for name in changes.anew if _is_of(name, table)})
-    return [*commands, *render_changes(changes)]
+    return [*commands, *render_changes(changes, ranged=ranged)]
 
 
 def _differences(sets: dict[SetName, NftSet], wanted: Elements, *, ranged: Collection[SetName]) -> ElementChanges:
@@ -270,6 +282,10 @@ def _staying_sets(table: NftTable, listed: Listing, commands: Iterable[dict[str,
 
 def _sets(tables: Iterable[NftTable]) -> dict[SetName, NftSet]:
     return {SetName(table.family, table.name, entry.name): entry for table in tables for entry in table.sets}
+
+
+def _ranged(sets: Mapping[SetName, NftSet]) -> frozenset[SetName]:
+    return frozenset(name for name, entry in sets.items() if entry.intervals)
 
 
 def _is_of(name: SetName, table: NftTable) -> bool:

@@ -52,13 +52,14 @@ class NftError(Exception):
     """libnftables or the kernel refused. Nothing of what was attempted has taken place: it would have been one
     transaction.
 
-    `doing` is what was attempted, `reason` the library's or the kernel's own words.
+    `doing` is what was attempted, `reason` the library's or the kernel's own words, `errno` the kernel's number, or 0.
     """
 
-    def __init__(self, *, doing: str, reason: str) -> None:
+    def __init__(self, *, doing: str, reason: str, errno: int = 0) -> None:
         super().__init__(f"{doing}: {reason}")
         self.doing = doing
         self.reason = reason
+        self.errno = errno
 
 
 class Dump(IntEnum):
@@ -105,6 +106,18 @@ def read_generation(*, doing: str) -> int:
     answers = converse(_GET_GENERATION, None, b"", doing=doing, dump=False)
     [number] = [dict(attributes(body))[1] for answer, body, _ in answers if answer == _GET_GENERATION - 1]
     return int.from_bytes(number, "big")
+
+
+def has_nftables() -> bool:
+    """Whether the kernel has nf_tables, or could load it. Raises NftError where that cannot be told."""
+    try:
+        read_generation(doing="look for nf_tables")
+    except NftError as error:
+        # What nfnetlink_rcv_msg() answers about a subsystem that nobody has registered; socket(2).
+        if error.errno in {errno.EINVAL, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT}:
+            return False
+        raise
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +270,8 @@ def _connect(doing: str) -> socket.socket:
     try:
         connection = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER)
     except OSError as error:
-        raise NftError(doing=doing, reason=f"this kernel has no netfilter ({error.strerror})") from error
+        reason = f"this kernel has no netfilter ({error.strerror})"
+        raise NftError(doing=doing, reason=reason, errno=error.errno or 0) from error
     connection.settimeout(_SECONDS)
     # An answer does not repeat the question.
     connection.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
@@ -289,7 +303,7 @@ def _messages(connection: socket.socket, doing: str) -> Iterator[tuple[int, int,
 def _check(body: bytes, doing: str) -> None:
     [number] = _ERRNO.unpack_from(body)
     if number:
-        raise NftError(doing=doing, reason=os.strerror(-number))
+        raise NftError(doing=doing, reason=os.strerror(-number), errno=-number)
 
 
 def _render(message: Message, number: int, flags: int) -> bytes:

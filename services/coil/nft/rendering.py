@@ -5,7 +5,8 @@ Where a version of the library lists something in another form, tables merely lo
 written anew.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from ipaddress import IPv4Network
 from typing import Any, Final
 
 from coil.kernel.family import Family
@@ -14,6 +15,7 @@ from coil.kernel.nft_table import (
     Assign,
     ClampSegments,
     Count,
+    DestinationNat,
     Field,
     Goto,
     Jump,
@@ -117,6 +119,10 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 
             return {"mangle": {"key": _render_field(field), "value": _render_value(value)}}
         case SourceNat(family, address):
             return {"snat": {"family": _PROTOCOLS[family], "addr": _render_value(address)}}
+        case DestinationNat(family, address, port):
+            # Not both from one map: libnftables 1.0.6 crashes when it reads that.
+            target = {"addr": _render_value(address), "port": _render_value(port)}
+            return {"dnat": {"family": _PROTOCOLS[family], **target}}
         case ClampSegments():
             return {"mangle": {"key": {"tcp option": {"name": "maxseg", "field": "size"}}, "value": _ROUTE_MTU}}
         case NoTrack():
@@ -131,10 +137,12 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 
             return {statement.value: None}
 
 
-def _render_operand(value: str | int | LeadingBits | Member | tuple[str, ...]) -> Any:
+def _render_operand(value: str | int | LeadingBits | IPv4Network | Member | tuple[str, ...]) -> Any:
     match value:
         case LeadingBits(number, length):
             return {"prefix": {"addr": number, "len": length}}
+        case IPv4Network():
+            return {"prefix": {"addr": str(value.network_address), "len": value.prefixlen}}
         case Member(name):
             return f"@{name}"
         case tuple():
@@ -177,13 +185,14 @@ _FIELDS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
 }
 
 
-def render_changes(changes: ElementChanges) -> list[dict[str, Any]]:
-    """The commands of one transaction. What is to be `anew` is there and empty by then."""
+def render_changes(changes: ElementChanges, *, ranged: Collection[SetName]) -> list[dict[str, Any]]:
+    """The commands of one transaction. What is to be `anew` is there and empty by then. `ranged` are sets of ranges."""
     commands: list[dict[str, Any]] = []
     for name, keys in changes.deletes.items():
-        commands += _commands("delete", name, [_render_element_key(key) for key in keys])
+        commands += _commands("delete", name, [_render_element_key(key, name in ranged) for key in keys])
     for name, elements in (*changes.anew.items(), *changes.adds.items()):
-        commands += _commands("add", name, [_render_element(*element) for element in elements.items()])
+        rendered = [_render_element(key, value, name in ranged) for key, value in elements.items()]
+        commands += _commands("add", name, rendered)
     return commands
 
 
@@ -194,13 +203,17 @@ def _commands(verb: str, name: SetName, elements: Sequence[Any]) -> Iterable[dic
         yield {verb: {"element": {**place, "elem": part}}}
 
 
-def _render_element(key: ElementKey, value: ElementValue) -> Any:
-    return _render_element_key(key) if value is None else [_render_element_key(key), value]
+def _render_element(key: ElementKey, value: ElementValue, is_ranged: bool) -> Any:
+    if value is None:
+        return _render_element_key(key, is_ranged)
+    return [_render_element_key(key, is_ranged), value]
 
 
-def _render_element_key(key: ElementKey) -> Any:
+def _render_element_key(key: ElementKey, is_ranged: bool) -> Any:
     if isinstance(key, str):
         return _render_word(key)
+    if not is_ranged:
+        return {"concat": list(key)}
     *first, last = map(_render_word, key)
     # libnftables 1.0.6 does not find an element again whose words are all single ones: it turns the bytes of a class.
     return {"concat": [*first, {"range": [last, last]} if isinstance(last, str) else last]}

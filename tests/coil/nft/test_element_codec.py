@@ -23,6 +23,8 @@ WAYS = NftSet(name="m", key=(DataType.CLASS, DataType.IPV4), value=DataType.MARK
 CHOICES = NftSet(name="m", key=(DataType.CLASS, DataType.IPV6), value=DataType.CLASS, intervals=True)
 EIPS = NftSet(name="m", key=(DataType.CLASS,), value=DataType.IPV6)
 NODES = NftSet(name="m", key=(DataType.ETHER,), value=DataType.MARK)
+PORTS = NftSet(name="m", key=(DataType.IPV4, DataType.PROTOCOL, DataType.PORT), value=DataType.PORT)
+PAIRS = NftSet(name="s", key=(DataType.IPV6, DataType.IPV6))
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
@@ -69,6 +71,14 @@ def test_cut_of_what_is_alike(numbers: list[int], value: bytes) -> None:
         (CLASSES, [(bytes(10) + b"\xff\xff\1\2\3\4", b"", host(7), 0)], {"::ffff:102:304": ":7"}),
         (NODES, [(b"\2\0\0\0\0\x1f", b"", host(0x26000100), 0)], {"02:00:00:00:00:1f": 0x26000100}),
         (
+            PORTS,
+            [
+                (b"\12\0\0\1\x11\0\0\0\x1f\x90\0\0", b"", b"\0\x50", 0),
+                (b"\12\0\0\1\x29\0\0\0\0\1\0\0", b"", b"\0\2", 0),
+            ],
+            {("10.0.0.1", "udp", "8080"): "80", ("10.0.0.1", "41", "1"): "2"},
+        ),
+        (
             WAYS,
             [
                 (b"\0\1\0\2\12\0\0\0", b"\0\1\0\2\12\xff\xff\xff", host(7), 0),
@@ -106,6 +116,8 @@ ipv4 = st.ip_addresses(v=4).map(str)
 ipv6 = st.ip_addresses(v=6).map(str)
 classes = st.integers(1, 0xFFFF * 0xFFFF).map(class_word)
 marks = st.integers(0, 2**32 - 1)
+protocols = st.sampled_from(["tcp", "udp", "sctp", "41"])
+ports = st.integers(0, 65535).map(str)
 ethers = st.binary(min_size=6, max_size=6).map(lambda data: data.hex(":"))
 
 
@@ -124,6 +136,8 @@ def ranges(version: int) -> st.SearchStrategy[str]:
         (WAYS, st.tuples(classes, ranges(4)), marks),
         (CHOICES, st.tuples(classes, ranges(6)), classes),
         (EIPS, classes, ipv6),
+        (PORTS, st.tuples(ipv4, protocols, ports), ports),
+        (PAIRS, st.tuples(ipv6, ipv6), st.none()),
     ],
 )
 @given(data=st.data())

@@ -24,7 +24,8 @@ PLACE = {"family": "inet", "table": "t", "name": "m"}
     ],
 )
 def test_there_and_back(key: ElementKey, rendered: Any, listed: Any) -> None:
-    assert render_changes(ElementChanges(deletes={NAME: (key,)}, adds={NAME: {key: 7}})) == [
+    changes = ElementChanges(deletes={NAME: (key,)}, adds={NAME: {key: 7}})
+    assert render_changes(changes, ranged={NAME}) == [
         {"delete": {"element": {**PLACE, "elem": [rendered]}}},
         {"add": {"element": {**PLACE, "elem": [[rendered, 7]]}}},
     ]
@@ -32,10 +33,16 @@ def test_there_and_back(key: ElementKey, rendered: Any, listed: Any) -> None:
     assert parse_elements([{"set": {**PLACE, "elem": [listed]}}]) == {NAME: {key: None}}
 
 
+def test_keys_of_several_words_without_ranges() -> None:
+    changes = ElementChanges(adds={NAME: {("tcp", "8080"): "80"}})
+    [command] = render_changes(changes, ranged=())
+    assert command["add"]["element"]["elem"] == [[{"concat": ["tcp", "8080"]}, "80"]]
+
+
 def test_what_expires_is_nobodys_business() -> None:
     assert parse_elements([{"set": {**PLACE, "flags": ["timeout"], "elem": [{"elem": {"val": "ipv4"}}]}}]) == {}
 
 
 def test_many_elements_are_several_commands() -> None:
-    commands = render_changes(ElementChanges(adds={NAME: {str(number): None for number in range(1_200)}}))
+    commands = render_changes(ElementChanges(adds={NAME: {str(number): None for number in range(1_200)}}), ranged=())
     assert [len(command["add"]["element"]["elem"]) for command in commands] == [500, 500, 200]
