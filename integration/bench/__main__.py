@@ -15,6 +15,7 @@ from integration.bench import (
     egress_part,
     eip_part,
     helm_part,
+    host_port_part,
     informer_part,
     ipam_part,
     plugin_part,
@@ -27,6 +28,7 @@ from integration.bench.room import furnish_room, inside_room, room_obstacle, run
 _PARTS = (
     *informer_part.PARTS,
     cni_part.PART,
+    host_port_part.PART,
     plugin_part.PART,
     coild_part.PART,
     coild_part.IMPORT_PART,

@@ -16,7 +16,7 @@ from coil.cnirpc.server import serve_cni
 from coil.netlink.host import HostNetwork
 from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL
 from coild.cni.service import LIMITS, CniService
-from coild.model.attachment import NoEgress
+from coild.model.attachment import NoEgress, NoHostPorts
 from coild.model.keyed_executor import KeyedExecutor
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
@@ -53,6 +53,7 @@ class Daemon:
             service = PodEngine(
                 source=source,
                 egress=NoEgress(),
+                host_ports=NoHostPorts(),
                 executor=executor,
                 acquire_timeout=1.0,
                 recorder=ListRecorder(),

@@ -43,8 +43,10 @@ from coild.addresses.chained import ChainedSource
 from coild.addresses.pool_ipam import PoolDeps, PoolIpam
 from coild.cni.service import CniService, serve_plugin
 from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, start_egress
+from coild.hostports.host_ports import HostPorts
+from coild.hostports.kernel_table import KernelTable
 from coild.model.address_source import AddressSource
-from coild.model.attachment import PodName, PodUnknownError
+from coild.model.attachment import NoHostPorts, PodName, PodUnknownError
 from coild.model.keyed_executor import KeyedExecutor
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
@@ -92,6 +94,7 @@ class Start:
     egress: NodeEgress
     source: AddressSource
     pods: PodEngine
+    host_ports: HostPorts | None = None
     pools: "Pools | None" = None
 
     def __init__(self, settings: Settings, process: Process) -> None:
@@ -138,6 +141,7 @@ class Start:
             node = await read_node(self.kube, self.settings.node_name, rng=self.rng, log=self.log)
             self.pools = Pools(self, node, await self._veth_wiring(node))
             self.source = self.pools.source
+            self.host_ports = await self._open_host_ports()
         else:
             self.source = ChainedSource(self.network, uid_of=self._uid_of, log=self.log)
         for collector in self.source.metrics():
@@ -145,6 +149,7 @@ class Start:
         self.pods = PodEngine(
             source=self.source,
             egress=self.egress.clients,
+            host_ports=self.host_ports or NoHostPorts(),
             executor=self.executor,
             acquire_timeout=self.settings.acquire_timeout,
             recorder=self.recorder,
@@ -162,9 +167,11 @@ class Start:
         await self.egress.wait_listed()
 
     async def recover(self) -> None:
-        """The ledger, from the kernel and the API server; then egress takes over the pods that are there."""
+        """The ledger, from the kernel and the API server; then egress and host ports take over the pods there are."""
         await self.pods.recover()
         self.egress.adopt(self.pods.attachments())
+        if self.host_ports is not None:
+            await self.host_ports.adopt(self.pods.attachments())
 
     async def announce(self) -> None:
         """The routes of this node's blocks, and what happens to blocks from now on."""
@@ -179,6 +186,8 @@ class Start:
     async def maintain(self) -> None:
         """What goes on beside the calls: following egress, sweeps, the inspection page."""
         self.egress.follow()
+        if self.host_ports is not None:
+            self.process.spawn("host-ports", self.host_ports.follow())
         self.process.spawn("sweep", self.pods.run_sweeps(self.settings.addressblock_gc_interval))
         if self.pools is not None:
             self.pools.maintain()
@@ -194,6 +203,10 @@ class Start:
             compat_calico=settings.compat_calico,
             log=self.log,
         )
+
+    async def _open_host_ports(self) -> HostPorts:
+        table = await self.process.stack.enter_async_context(KernelTable())
+        return HostPorts(self.network, table, registry=self.process.registry, random=self.rng.random, log=self.log)
 
     async def _uid_of(self, name: PodName, deadline: float) -> str:
         """Where the runtime does not pass it."""

@@ -27,7 +27,7 @@ from coil.reconcile.informer import Informer, InformerMetrics, T
 from coil.reconcile.metric import ReconcileMetrics
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.pool_ipam import PoolDeps, PoolIpam
-from coild.model.attachment import AddRequest, NoEgress, PodEgress, PodName
+from coild.model.attachment import AddRequest, NoEgress, NoHostPorts, PodEgress, PodHostPorts, PodName
 from coild.model.keyed_executor import KeyedExecutor
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
@@ -145,6 +145,7 @@ class Coild:
     cooldown: float = COOLDOWN
     warm: int = 0
     egress: PodEgress = field(default_factory=NoEgress)
+    host_ports: PodHostPorts = field(default_factory=NoHostPorts)
     watch_delay: Callable[[], float] = lambda: 0.0
     gate: Gate = field(default_factory=Gate)
 
@@ -206,6 +207,7 @@ class Coild:
         self.pods = PodEngine(
             source=self.source,
             egress=self.egress,
+            host_ports=self.host_ports,
             executor=self.executor,
             acquire_timeout=ACQUIRE_TIMEOUT,
             recorder=self.recorder,

@@ -200,14 +200,31 @@ def installer_environment(documents: list[Document]) -> dict[str, str]:
 
 
 def test_the_installer_puts_a_configuration_that_calls_coild() -> None:
-    after = [{"type": "portmap", "capabilities": {"portMappings": True}}]
+    after = [{"type": "bandwidth", "capabilities": {"bandwidth": True}}]
     documents = render({"cni": {"after": after}, "coild": {"runDirectory": "/run/elsewhere"}})
     environment = installer_environment(documents)
     check_conflist(environment["CNI_NETCONF"])
     assert parse_folders(environment).conf_name == "10-coil.conflist"
     (socket,) = {str(settings.socket) for name, settings in programs(documents).items() if name == "coild"}
     plugins = json.loads(environment["CNI_NETCONF"])["plugins"]
-    assert plugins == [{"type": "coil", "socket": socket}, *after]
+    assert plugins == [{"type": "coil", "socket": socket, "capabilities": {"portMappings": True}}, *after]
+
+
+@pytest.mark.parametrize(
+    ("cni", "served"),
+    [
+        ({}, True),
+        ({"hostPorts": None}, True),  # helm upgrade --reuse-values, from a chart that did not have it
+        ({"hostPorts": False}, False),
+        ({"after": [{"type": "portmap", "capabilities": {"portMappings": True}}]}, False),
+        ({"after": [{"type": "bandwidth"}]}, True),
+    ],
+)
+def test_coild_serves_host_ports_unless_another_does(cni: Document, served: bool) -> None:
+    plugins = json.loads(installer_environment(render({"cni": cni}))["CNI_NETCONF"])["plugins"]
+    assert [plugin["type"] for plugin in plugins if "portMappings" in plugin.get("capabilities", {})] == (
+        ["coil"] if served else [plugin["type"] for plugin in cni.get("after", [])]
+    )
 
 
 def test_behind_another_plugin_coil_comes_after_it_and_gives_no_addresses() -> None:

@@ -120,6 +120,16 @@ that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O)
 */}}
 {{- define "coil.netconf" -}}
 {{- $own := dict "type" "coil" "socket" (printf "%s/coild.sock" .Values.coild.runDirectory) -}}
+{{- /* What the former chart's values lack, --reuse-values leaves out. */ -}}
+{{- $hostPorts := and .Values.ipam.enabled (ne (toString .Values.cni.hostPorts) "false") -}}
+{{- range .Values.cni.after -}}
+{{- if eq .type "portmap" -}}
+{{- $hostPorts = false -}}
+{{- end -}}
+{{- end -}}
+{{- if $hostPorts -}}
+{{- $_ := set $own "capabilities" (dict "portMappings" true) -}}
+{{- end -}}
 {{- $plugins := concat .Values.cni.before (list $own) .Values.cni.after -}}
 {{- $list := dict "cniVersion" "1.0.0" "name" .Values.cni.networkName "plugins" $plugins -}}
 {{- if eq (len $plugins) 1 -}}

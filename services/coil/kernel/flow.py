@@ -7,6 +7,7 @@ from typing import Final
 from coil.kernel.family import IPAddress
 
 TCP: Final = 6
+UDP: Final = 17
 
 _ACK: Final = 0x10
 _NO_FRAGMENTS: Final = 0x4000

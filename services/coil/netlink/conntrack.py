@@ -1,6 +1,7 @@
 """The connections that conntrack knows in this namespace, and words in the name of a connection's other end.
 
     read_flows(wanted, limit)       those that certain sources have begun
+    read_udp_flows(port)            those of UDP that have begun with a packet to that port
     forget_flows(flows)             conntrack meets them anew with their next packet
     probe(flows, random, mark)      has their sources speak
 
@@ -20,6 +21,7 @@ reverse path is looked at. `mark` is for a rule that keeps conntrack off it.
 import errno
 import socket
 import struct
+import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from ipaddress import ip_address
@@ -27,7 +29,7 @@ from types import TracebackType
 from typing import Final
 
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.flow import TCP, Endpoint, Flow, bare_acknowledgement
+from coil.kernel.flow import TCP, UDP, Endpoint, Flow, bare_acknowledgement
 from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
 from coil.netlink.namespace import Namespace
@@ -46,12 +48,15 @@ _PROTOCOL_INFO: Final = 4
 _MARK: Final = 8
 _ID: Final = 12
 _ZONE: Final = 18
+_FILTER: Final = 25
 
 _TUPLE_IP: Final = 1
 _TUPLE_PROTOCOL: Final = 2
 _ENDS: Final = {Family.IPV4: (1, 2), Family.IPV6: (3, 4)}  # source, destination
 _PROTOCOL_NUMBER: Final = 1
 _PORTS: Final = (2, 3)  # source, destination
+_FILTER_ORIGINAL: Final = 1  # CTA_FILTER_ORIG_FLAGS
+_BY_PROTOCOL_AND_PORT: Final = 1 << 3 | 1 << 5  # CTA_FILTER_F_CTA_PROTO_NUM, _DST_PORT; net/netfilter/nf_internals.h
 _INFO_TCP: Final = 1
 _INFO_TCP_STATE: Final = 1
 _ESTABLISHED: Final = 3  # TCP_CONNTRACK_ESTABLISHED, linux/netfilter/nf_conntrack_tcp.h
@@ -64,6 +69,15 @@ _SIZES: Final = {Family.IPV4: 4, Family.IPV6: 16}
 def dump_flows(family: Family) -> Request:
     """All connections of the family."""
     return Request(_GET, NLM_F_DUMP, _GENERIC.pack(family, 0, 0), ("read the connections of", family.name))
+
+
+def dump_udp_flows(family: Family, port: int) -> Request:
+    """Those to a port. Kernels before 5.8 know no filter, and answer with all connections of the family."""
+    protocol = attribute(_PROTOCOL_NUMBER, bytes([UDP])) + attribute(_PORTS[1], port.to_bytes(2, "big"))
+    wanted = attribute(_TUPLE_ORIGINAL | _NESTED, attribute(_TUPLE_PROTOCOL | _NESTED, protocol))
+    flags = attribute(_FILTER_ORIGINAL, _BY_PROTOCOL_AND_PORT.to_bytes(4, sys.byteorder))
+    body = _GENERIC.pack(family, 0, 0) + wanted + attribute(_FILTER | _NESTED, flags)
+    return Request(_GET, NLM_F_DUMP, body, ("read the UDP connections to port", port))
 
 
 def delete_flow(flow: Flow) -> Request:
@@ -138,6 +152,15 @@ def read_flows(wanted: Callable[[IPAddress], bool], limit: int) -> tuple[tuple[F
             flows += (parse_flow(body, family) for body in connection.dump(dump_flows(family), keep=sieve.keep))
             more = more or sieve.more
     return tuple(flows), more
+
+
+def read_udp_flows(port: int) -> list[Flow]:
+    """Of both families. Raises NetlinkError."""
+    with Connection(_NETLINK_NETFILTER) as connection:
+        flows = [
+            parse_flow(body, family) for family in Family for body in connection.dump(dump_udp_flows(family, port))
+        ]
+    return [flow for flow in flows if flow.protocol == UDP and flow.destination.port == port]
 
 
 class _Sieve:

@@ -5,6 +5,7 @@ Raises CniError, as nothing of the call has had any effect yet.
 
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -14,6 +15,7 @@ from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import IPAddress
 from coil.kernel.link import parse_link_name
 from coil.netlink.host import NetnsPath
+from coil.podnet.host_port import PortMapping, Protocol
 from coild.model.attachment import PodName
 
 
@@ -65,6 +67,21 @@ class _Chained(msgspec.Struct, frozen=True, rename="camel"):
     prev_result: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _PortMapping(msgspec.Struct, frozen=True):
+    host_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = msgspec.field(name="hostport", default=0)
+    container_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = msgspec.field(name="containerport", default=0)
+    protocol: str = ""
+    host_ip: str = msgspec.field(name="hostip", default="")
+
+
+class _RuntimeConfig(msgspec.Struct, frozen=True, rename="camel"):
+    port_mappings: tuple[dict[str, object], ...] | None = None
+
+
+class _Configured(msgspec.Struct, frozen=True, rename="camel"):
+    runtime_config: _RuntimeConfig | None = None
+
+
 class _Network(msgspec.Struct, frozen=True):
     name: str
     valid_attachments: tuple[_ValidAttachment, ...] | None = msgspec.field(
@@ -78,6 +95,38 @@ def read_network(args: CniArgs) -> str:
         return msgspec.json.decode(args.stdin_data, type=_Network).name
     except msgspec.MsgspecError:
         return ""
+
+
+def read_port_mappings(args: CniArgs) -> tuple[PortMapping, ...]:
+    """What the runtime asks for by the capability `portMappings` (CNI's conventions, CONVENTIONS.md); of entries
+    without a host port there is nothing to do.
+
+    The keys are read as Go reads them, which knows no case: CRI-O writes `hostPort`, containerd `HostPort`.
+    """
+    try:
+        conf = msgspec.json.decode(args.stdin_data, type=_Configured)
+        found = conf.runtime_config.port_mappings if conf.runtime_config is not None else None
+        entries = [
+            msgspec.convert({key.lower(): value for key, value in entry.items()}, type=_PortMapping)
+            for entry in found or ()
+        ]
+    except msgspec.MsgspecError as error:
+        raise CniError(CniErrorCode.DECODING_FAILURE, "the network configuration cannot be read", str(error)) from None
+    return tuple(_parse_mapping(entry) for entry in entries if entry.host_port)
+
+
+def _parse_mapping(entry: _PortMapping) -> PortMapping:
+    try:
+        return PortMapping(
+            protocol=Protocol(entry.protocol.lower() or Protocol.TCP),
+            host_port=entry.host_port,
+            container_port=entry.container_port or entry.host_port,
+            host_address=ip_address(entry.host_ip) if entry.host_ip else None,
+        )
+    except ValueError as error:
+        raise CniError(
+            CniErrorCode.INVALID_NETWORK_CONFIG, f"portMappings: host port {entry.host_port}", str(error)
+        ) from None
 
 
 def read_valid_attachments(args: CniArgs) -> tuple[str, frozenset[AttachmentKey]]:

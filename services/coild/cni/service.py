@@ -32,6 +32,7 @@ from coil.kernel.family import Family
 from coil.kernel.route import DEFAULT_NETWORKS
 from coil.kube.errors import ApiError
 from coil.netlink.error import BusyError, NamespaceError, NetlinkError, PodCheckError
+from coil.nft.netfilter import NftError
 from coil.podnet.plan import PodPlan
 from coil.runtime.process import Process
 from coild.cni.call import (
@@ -41,6 +42,7 @@ from coild.cni.call import (
     read_network,
     read_pod,
     read_pod_if_given,
+    read_port_mappings,
     read_previous_addresses,
     read_previous_result,
     read_valid_attachments,
@@ -50,6 +52,7 @@ from coild.model.attachment import (
     AddressUnavailableError,
     EgressRefusedError,
     EgressUnresolvedError,
+    HostPortTakenError,
     InvalidPodError,
     NoSuchNamespaceError,
     PodService,
@@ -65,6 +68,7 @@ CODES: Mapping[type[Exception], tuple[CniErrorCode, str]] = {
     AddressUnavailableError: (_Code.TRY_AGAIN_LATER, ""),
     BusyError: (_Code.TRY_AGAIN_LATER, ""),
     EgressRefusedError: (_Code.TRY_AGAIN_LATER, "the kernel did not take the pod's egress"),
+    HostPortTakenError: (_Code.TRY_AGAIN_LATER, ""),
     EgressUnresolvedError: (_Code.TRY_AGAIN_LATER, "the pod's egress is not available"),
     PodUnknownError: (_Code.TRY_AGAIN_LATER, "the pod's object is not known"),
     ApiError: (_Code.TRY_AGAIN_LATER, "the API server did not answer"),
@@ -74,6 +78,7 @@ CODES: Mapping[type[Exception], tuple[CniErrorCode, str]] = {
     InvalidPodError: (_Code.INVALID_ENVIRONMENT_VARIABLES, "the pod cannot be wired"),
     PodCheckError: (_Code.INTERNAL, "the pod's network is not as it was made"),
     NetlinkError: (_Code.INTERNAL, "the kernel did not take the pod's network"),
+    NftError: (_Code.INTERNAL, "the kernel did not take the pod's host ports"),
 }
 """The nearest class in an exception's ancestry counts. The text comes first in the message, and the exception's own in
 its details; without a text the exception's own is the message.
@@ -132,6 +137,8 @@ class CniService(CniBase):
                 addresses=read_previous_addresses(cni_args) if self._chained else (),
                 deadline=call_deadline(),
                 network=read_network(cni_args),
+                # In a chain they are the affair of whoever made the pod's interface.
+                ports=() if self._chained else read_port_mappings(cni_args),
             )
             plan = await self._pods.add(request)
             result = read_previous_result(cni_args) if plan is None else render_result(plan, netns=cni_args.netns)

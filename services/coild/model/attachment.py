@@ -6,6 +6,7 @@
     Attachment      what there is
     PodService      what CNI does with it: coild.cni calls, coild.pods implements it
     PodEgress       what it has of egress NAT: coild.pods calls, coild.egress implements it
+    PodHostPorts    which ports of the node lead to it: coild.pods calls, coild.hostports implements it
 
 What the kernel says of an attachment is the alias of a link (`coil.podnet.host_link`).
 """
@@ -21,6 +22,7 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName
 from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias
+from coil.podnet.host_port import PortMapping
 from coil.podnet.plan import PodPlan
 
 
@@ -31,6 +33,10 @@ class PodName:
     namespace: str
     name: str
     uid: str = ""
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 UNNAMED = PodName("", "")
@@ -43,7 +49,7 @@ class AddRequest:
 
     `key` names the container. `deadline` is when the caller stops waiting, by the event loop's clock. `network` is the
     name in the network configuration, by which a GC selects attachments. `addresses` are those in the result of the
-    plugin before, in its order; empty at the head of a chain.
+    plugin before, in its order; empty at the head of a chain. `ports` of the node are to lead to the pod.
     """
 
     key: AttachmentKey
@@ -52,6 +58,7 @@ class AddRequest:
     addresses: tuple[IPAddress, ...] = ()
     deadline: float = math.inf
     network: str = ""
+    ports: tuple[PortMapping, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +139,10 @@ class InvalidPodError(ValueError):
     """
 
 
+class HostPortTakenError(Exception):
+    """A port of the node that is to lead to the pod leads to another one. Trying again helps once that one is gone."""
+
+
 class UnknownAttachmentError(Exception):
     """CHECK of something that was never added, or has been deleted."""
 
@@ -143,13 +154,13 @@ class PodService(Protocol):
         """Attach the pod; return what was made of its interface, None where another plugin made it.
 
         Idempotent: the same container and interface get the same addresses again. Raises the errors above,
-        PodEgressError, NetlinkError or ApiError; then nothing is left. A cancelled caller
+        PodEgressError, NetlinkError, NftError or ApiError; then nothing is left. A cancelled caller
         leaves the operation to complete.
         """
         ...
 
     async def delete(self, key: AttachmentKey) -> None:
-        """Detach; an unknown attachment is fine. On return the addresses are free. Raises NetlinkError."""
+        """Detach; an unknown attachment is fine. On return the addresses are free. Raises NetlinkError or NftError."""
         ...
 
     async def check(self, key: AttachmentKey, netns: NetnsPath, pod: PodName = UNNAMED) -> None:
@@ -163,7 +174,7 @@ class PodService(Protocol):
         """Detach what was added to the network and is not among `valid`, which is all that the runtime knows of.
 
         Leaves alone what an earlier process added, as nothing says to which network, and what an operation is under
-        way for. Goes on after an error. Raises NetlinkError, the last there was.
+        way for. Goes on after an error. Raises NetlinkError or NftError, the last there was.
         """
         ...
 
@@ -212,4 +223,41 @@ class NoEgress:
         pass
 
     def forget(self, key: AttachmentKey) -> None:
+        pass
+
+
+class PodHostPorts(Protocol):
+    """`coild.pods.engine` calls it, never twice at once for one attachment.
+
+    `coild.hostports.host_ports` implements it, or `NoHostPorts` where another plugin wires the pods.
+    """
+
+    async def publish(self, attachment: Attachment, mappings: tuple[PortMapping, ...]) -> None:
+        """Have these ports of the node lead to the attached pod, and no others. Idempotent.
+
+        Raises HostPortTakenError, and then nothing has changed; NetlinkError or NftError, and then none is the pod's.
+        """
+        ...
+
+    async def withdraw(self, key: AttachmentKey) -> None:
+        """No port leads to the pod any more, on return. An unknown attachment is fine. Raises NftError; then some may,
+        and the call is to be repeated before the pod's addresses are given away.
+        """
+        ...
+
+    async def check(self, key: AttachmentKey) -> None:
+        """Return if the kernel has what was published. Raises PodCheckError, or NftError where that cannot be seen."""
+        ...
+
+
+class NoHostPorts:
+    """Where the plugin that wires pods sees to their host ports, too."""
+
+    async def publish(self, attachment: Attachment, mappings: tuple[PortMapping, ...]) -> None:
+        pass
+
+    async def withdraw(self, key: AttachmentKey) -> None:
+        pass
+
+    async def check(self, key: AttachmentKey) -> None:
         pass

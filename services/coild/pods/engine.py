@@ -1,7 +1,8 @@
 """Attaches pods to the network and detaches them: the heart of coild, between the CNI service and the kernel.
 
-    ADD:  the source's addresses ─► plan ─► its wiring, in the kernel ─► egress   all of it, or nothing of it
-    DEL:  the wiring takes the veth and its routes away ─► the source takes the addresses back
+    ADD:  the source's addresses ─► plan ─► its wiring, in the kernel ─► egress ─► host ports   all of it, or nothing
+    DEL:  no port of the node leads to the pod ─► the wiring takes the veth and its routes away ─► the source takes the
+          addresses back
 
 The order of a DEL is what keeps an address from being in two pods' hands. The kernel is the database: after a crash
 the attachments are read back from it. Where addresses come from, and what wiring a pod means, is the source's affair
@@ -26,6 +27,7 @@ from coil.kernel.link import LinkName
 from coil.kube.errors import ApiError
 from coil.netlink.error import NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
+from coil.nft.netfilter import NftError
 from coil.podnet.plan import PodPlan
 from coil.reconcile.event_recorder import EventSubject, Recorder
 from coild.model.address_source import AddressSource
@@ -34,8 +36,10 @@ from coild.model.attachment import (
     AddRequest,
     AddressUnavailableError,
     Attachment,
+    HostPortTakenError,
     PodEgress,
     PodEgressError,
+    PodHostPorts,
     PodName,
     UnknownAttachmentError,
     alias_key,
@@ -59,6 +63,7 @@ class PodEngine:
         *,
         source: AddressSource,
         egress: PodEgress,
+        host_ports: PodHostPorts,
         executor: KeyedExecutor,
         acquire_timeout: float,
         recorder: Recorder,
@@ -67,6 +72,7 @@ class PodEngine:
         self._source = source
         self._wiring = source.wiring
         self._egress = egress
+        self._host_ports = host_ports
         self._executor = executor
         self._acquire_timeout = acquire_timeout
         self._recorder = recorder
@@ -112,7 +118,7 @@ class PodEngine:
 
     async def collect_garbage(self, network: str, valid: frozenset[AttachmentKey]) -> None:
         """See `PodService`."""
-        failure: NetlinkError | None = None
+        failure: NetlinkError | NftError | None = None
         for key, attachment in list(self._attachments.items()):
             if not attachment.network or attachment.network != network or key in self._executor:
                 continue
@@ -121,7 +127,7 @@ class PodEngine:
             self._log.info("attachment is not known to the runtime any more", container=attachment.container)
             try:
                 await self._executor.run(key, partial(self._delete_unchanged, key, attachment))
-            except NetlinkError as error:
+            except (NetlinkError, NftError) as error:
                 failure = error
         if failure is not None:
             raise failure
@@ -136,7 +142,7 @@ class PodEngine:
                 await self._wiring.prepare()
                 await self.restore()
                 await self.collect()
-            except (NetlinkError, ApiError) as error:
+            except (NetlinkError, NftError, ApiError) as error:
                 self._log.warning("sweep not complete", error=str(error))
 
     async def restore(self) -> None:
@@ -162,7 +168,7 @@ class PodEngine:
     async def collect(self) -> None:
         """Release attachments whose veth went with its namespace, without a DEL; then let the source collect.
 
-        Asks the kernel once, however many they are. Raises NetlinkError or ApiError.
+        Asks the kernel once, however many they are. Raises NetlinkError, NftError or ApiError.
         """
         # As above.
         keys = [key for key in self._source.held() | self._attachments.keys() if key not in self._executor]
@@ -214,10 +220,11 @@ class PodEngine:
             raise
         try:
             await self._connect(attachment, request)
-        except PodEgressError:
-            # No container has run with these addresses, and a pod that waits for its Egress is tried again every few
-            # seconds: if they rested each time, it would use up its pool.
+        except (PodEgressError, HostPortTakenError):
+            # No container has run with these addresses, and a pod that waits for its Egress or a port is tried again
+            # every few seconds: if they rested each time, it would use up its pool.
             self._egress.forget(key)
+            await self._host_ports.withdraw(key)
             await self._exclusively_on(attachment.link, lambda: self._detach(key))
             undo(key)
             self._forget_identities(key)
@@ -250,6 +257,7 @@ class PodEngine:
 
     async def _connect(self, attachment: Attachment, request: AddRequest) -> None:
         await self._egress.connect(attachment, deadline=request.deadline - REPLY_SECONDS)
+        await self._host_ports.publish(attachment, request.ports)
 
     async def _delete_sandbox(self, key: AttachmentKey, container: AttachmentKey) -> None:
         attachment = self._attachments.get(key)
@@ -269,6 +277,7 @@ class PodEngine:
 
     async def _delete(self, key: AttachmentKey) -> None:
         self._egress.forget(key)
+        await self._host_ports.withdraw(key)
         attachment = self._attachments.get(key)
         if attachment is not None:
             await self._exclusively_on(attachment.link, lambda: self._detach(key))
@@ -289,6 +298,7 @@ class PodEngine:
                 f"container {container.container_id} has no attachment {container.ifname} on this node"
             )
         await self._wiring.check(attachment, self._wiring.plan(attachment), netns)
+        await self._host_ports.check(key)
 
     # --- helpers
 

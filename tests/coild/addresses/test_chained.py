@@ -14,7 +14,7 @@ from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias, parse_alias, render_alias
 from coild.addresses.chained import ChainedSource
 from coild.cni.service import CniService
-from coild.model.attachment import Attachment, EgressRefusedError, PodName
+from coild.model.attachment import Attachment, EgressRefusedError, NoHostPorts, PodName
 from coild.model.keyed_executor import KeyedExecutor
 from coild.pods.engine import PodEngine
 from tests.coild.memory_network import Kernel, MemoryNetwork
@@ -61,6 +61,7 @@ class Node:
         self.pods = PodEngine(
             source=ChainedSource(self.network, uid_of=self._uid_of, log=LOG),
             egress=self.egress,
+            host_ports=NoHostPorts(),
             executor=KeyedExecutor(LOG),
             acquire_timeout=10.0,
             recorder=ListRecorder(),

@@ -15,10 +15,12 @@ from coil.kernel.link import LinkName
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, PodCheckError
 from coil.netlink.host import NetnsPath
+from coil.nft.netfilter import NftError
 from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import PodPlan, plan_pod
 from coil.reconcile.event_recorder import EventSubject
 from coil_cni.service import convert_result
+from coild.cni.call import read_port_mappings
 from coild.cni.service import CniService, render_result
 from coild.model.attachment import (
     UNNAMED,
@@ -26,6 +28,7 @@ from coild.model.attachment import (
     AddressUnavailableError,
     EgressRefusedError,
     EgressUnresolvedError,
+    HostPortTakenError,
     InvalidPodError,
     NoSuchNamespaceError,
     PodName,
@@ -60,13 +63,17 @@ def args(
     namespace: str = "apps",
     pod: str = "p",
     network: str = "k8s",
+    ports: list[dict[str, Any]] | None = None,
 ) -> CniArgs:
+    conf: dict[str, Any] = {"cniVersion": "0.4.0", "name": network, "type": "coil"}
+    if ports is not None:
+        conf["runtimeConfig"] = {"portMappings": ports}
     return CniArgs(
         container_id=container,
         netns=netns,
         ifname=ifname,
         args={"K8S_POD_NAMESPACE": namespace, "K8S_POD_NAME": pod, "IS_CHAINED": "false"},
-        stdin_data=json.dumps({"cniVersion": "0.4.0", "name": network, "type": "coil"}).encode(),
+        stdin_data=json.dumps(conf).encode(),
     )
 
 
@@ -247,6 +254,7 @@ async def test_bad_arguments_change_nothing(
         (AddressUnavailableError("no block of pool x: out of blocks"), CniErrorCode.TRY_AGAIN_LATER),
         (BusyError("too many jobs"), CniErrorCode.TRY_AGAIN_LATER),
         (EgressRefusedError("no FoU"), CniErrorCode.TRY_AGAIN_LATER),
+        (HostPortTakenError("pod apps/p has host port 80/TCP"), CniErrorCode.TRY_AGAIN_LATER),
         (EgressUnresolvedError("there is no Egress net/world"), CniErrorCode.TRY_AGAIN_LATER),
         (PodUnknownError("no answer"), CniErrorCode.TRY_AGAIN_LATER),
         (UnavailableError("away"), CniErrorCode.TRY_AGAIN_LATER),
@@ -258,6 +266,7 @@ async def test_bad_arguments_change_nothing(
         (PodCheckError(("link veth0",)), CniErrorCode.INTERNAL),
         (LinkExistsError("eth0 exists"), CniErrorCode.INTERNAL),
         (KernelError(doing="x", errno=12), CniErrorCode.INTERNAL),
+        (NftError(doing="x", reason="no"), CniErrorCode.INTERNAL),
         (InvalidPodError("too long"), CniErrorCode.INVALID_ENVIRONMENT_VARIABLES),
     ],
 )
@@ -326,3 +335,63 @@ def test_what_the_runtime_reads(version: str) -> None:
     families = [ip.get("version") for ip in result["ips"]]
     assert families == (["4", "6"] if version.startswith("0.") else [None, None])
     assert [ip["address"] for ip in result["ips"]] == ["10.1.0.5/32", "fd01::5/128"]
+
+
+# --- portMappings
+
+
+@pytest.mark.parametrize(
+    ("entry", "mapping"),
+    [
+        ({"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}, ("tcp", 8080, 80, None)),
+        ({"hostPort": 53, "containerPort": 5353, "protocol": "UDP", "hostIP": ""}, ("udp", 53, 5353, None)),
+        ({"hostPort": 53, "protocol": "sctp", "hostIP": "10.0.0.1"}, ("sctp", 53, 53, "10.0.0.1")),
+        ({"hostPort": 53, "containerPort": 1, "hostIP": "::", "name": "dns"}, ("tcp", 53, 1, "::")),
+        # As containerd writes it.
+        ({"HostPort": 53, "ContainerPort": 1, "Protocol": "udp", "HostIP": "::"}, ("udp", 53, 1, "::")),
+    ],
+)
+def test_a_port_mapping(entry: dict[str, Any], mapping: tuple[str, int, int, str | None]) -> None:
+    [read] = read_port_mappings(args(ports=[entry]))
+    address = None if read.host_address is None else str(read.host_address)
+    assert (read.protocol, read.host_port, read.container_port, address) == mapping
+
+
+def test_no_port_mappings() -> None:
+    assert read_port_mappings(args()) == read_port_mappings(args(ports=[])) == ()
+    assert read_port_mappings(args(ports=[{"hostPort": 0, "containerPort": 80}])) == ()
+    for conf in (b'{"runtimeConfig": null}', b'{"runtimeConfig": {"portMappings": null, "bandwidth": {}}}'):
+        assert read_port_mappings(CniArgs(stdin_data=conf)) == ()
+
+
+@pytest.mark.parametrize(
+    ("entry", "code"),
+    [
+        ({"hostPort": "80"}, CniErrorCode.DECODING_FAILURE),
+        ({"hostPort": 65536}, CniErrorCode.DECODING_FAILURE),
+        ({"hostPort": 80, "protocol": "icmp"}, CniErrorCode.INVALID_NETWORK_CONFIG),
+        ({"hostPort": 80, "hostIP": "localhost"}, CniErrorCode.INVALID_NETWORK_CONFIG),
+    ],
+)
+async def test_a_bad_port_mapping_changes_nothing(
+    coild: Coild, service: CniService, entry: dict[str, Any], code: CniErrorCode
+) -> None:
+    error = await refused(service, "ADD", args(ports=[entry]))
+    assert error.code is code
+    assert coild.traces == []
+
+
+async def test_host_ports_are_asked_for_unless_another_plugin_has_wired_the_pod(world: World) -> None:
+    asked: list[AddRequest] = []
+
+    class Pods(FailingPods):
+        async def add(self, request: AddRequest) -> PodPlan:
+            asked.append(request)
+            raise self.error
+
+    for chained in (False, True):
+        service = CniService(Pods(InvalidPodError("")), chained=chained)
+        cni_args = args(ports=[{"hostPort": 80}])
+        cni_args.args["IS_CHAINED"] = str(chained).lower()
+        await refused(service, "ADD", cni_args)
+    assert [len(request.ports) for request in asked] == [1, 0]

@@ -20,6 +20,7 @@ from coild.model.attachment import (
     AddRequest,
     Attachment,
     EgressRefusedError,
+    NoHostPorts,
     PodName,
     UnknownAttachmentError,
     alias_key,
@@ -70,6 +71,7 @@ class SourceNode:
         self.engine = PodEngine(
             source=self.source,
             egress=self.egress,
+            host_ports=NoHostPorts(),
             executor=KeyedExecutor(LOG),
             acquire_timeout=10.0,
             recorder=ListRecorder(),

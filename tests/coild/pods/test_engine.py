@@ -16,11 +16,14 @@ from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.link import LinkName
 from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
+from coil.nft.netfilter import NftError
 from coil.podnet.host_link import PodAlias
+from coil.podnet.host_port import PortMapping, Protocol
 from coild.model.attachment import (
     AddressUnavailableError,
     Attachment,
     EgressRefusedError,
+    HostPortTakenError,
     NoSuchNamespaceError,
     PodName,
     UnknownAttachmentError,
@@ -764,3 +767,110 @@ async def test_an_attachment_that_lost_its_link_to_another_is_forgotten(world: W
     await coild.add("c2", pod="web-0")
     assert [*noted.attachments] == [key("c2")]
     await coild.kill()
+
+
+# --- host ports
+
+
+@dataclass
+class NotedHostPorts:
+    """A `PodHostPorts` that notes whom it has, and what the kernel had of the pod meanwhile."""
+
+    world: World
+    published: dict[AttachmentKey, tuple[PortMapping, ...]] = field(default_factory=dict)
+    veths: list[int] = field(default_factory=list)
+    error: Exception | None = None
+
+    async def publish(self, attachment: Attachment, mappings: tuple[PortMapping, ...]) -> None:
+        await self._work()
+        self.published[attachment.key] = mappings
+
+    async def withdraw(self, key: AttachmentKey) -> None:
+        await self._work()
+        self.published.pop(key, None)
+
+    async def check(self, key: AttachmentKey) -> None:
+        await self._work()
+
+    async def _work(self) -> None:
+        await asyncio.sleep(0.01)
+        self.veths.append(len(self.world.kernel.veths))
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+async def host_ports(world: World) -> AsyncIterator[tuple[Coild, NotedHostPorts]]:
+    noted = NotedHostPorts(world)
+    coild = Coild(world, host_ports=noted)
+    await coild.start()
+    yield coild, noted
+    await coild.kill()
+
+
+PORTS = (PortMapping(protocol=Protocol.TCP, host_port=8080, container_port=80),)
+
+
+async def test_host_ports_are_there_as_long_as_the_pod(host_ports: tuple[Coild, NotedHostPorts]) -> None:
+    coild, noted = host_ports
+    request = replace(coild.request("c1"), ports=PORTS)
+    for _ in range(2):
+        noted.published.clear()
+        await coild.pods.add(request)
+        assert noted.published == {request.key: PORTS}
+    await coild.pods.check(request.key, request.netns)
+    await coild.delete("c1")
+    assert noted.published == {}
+    # Nothing leads to a pod that is not there any more.
+    assert noted.veths == [1] * 4
+
+
+async def test_as_long_as_a_host_port_may_lead_to_the_pod_its_addresses_are_nobody_elses(
+    world: World, host_ports: tuple[Coild, NotedHostPorts]
+) -> None:
+    coild, noted = host_ports
+    await coild.add("c1")
+    noted.error = NftError(doing="change", reason="no")
+    with pytest.raises(NftError):
+        await coild.delete("c1")
+    noted.error = None
+    assert await coild.add("c2") != FIRST
+    await coild.delete("c1")
+    assert len(world.kernel.veths) == 1
+
+
+async def test_a_pod_whose_host_port_is_taken_does_not_use_up_its_pool(
+    world: World, host_ports: tuple[Coild, NotedHostPorts]
+) -> None:
+    coild, noted = host_ports
+    withdraw = noted.withdraw
+
+    async def withdraw_undisturbed(key: AttachmentKey) -> None:
+        noted.error = None
+        await withdraw(key)
+
+    noted.withdraw = withdraw_undisturbed  # type: ignore[method-assign]
+    for _ in range(50):
+        noted.error = HostPortTakenError("pod apps/other has host port 8080/TCP of this node")
+        with pytest.raises(HostPortTakenError):
+            await coild.add("c1")
+        assert coild.traces == []
+    noted.error = None
+    await coild.add("c1")
+    assert len(world.blocks) == 1
+
+
+async def test_a_sweep_goes_on_after_a_host_port_that_could_not_be_withdrawn(
+    world: World, host_ports: tuple[Coild, NotedHostPorts]
+) -> None:
+    coild, noted = host_ports
+    await coild.add("c1")
+    world.kernel.remove_namespace(coild.request("c1").netns)
+    noted.error = NftError(doing="change", reason="no")
+    sweeps = asyncio.create_task(coild.pods.run_sweeps(10.0))
+    await asyncio.sleep(25.0)
+    assert coild.pods.attachments() != []
+    noted.error = None
+    await asyncio.sleep(10.0)
+    assert coild.pods.attachments() == []
+    sweeps.cancel()

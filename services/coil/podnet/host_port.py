@@ -1,0 +1,251 @@
+"""Host ports: ports of the node that lead to a port of a pod, as `hostPort` in a container's `ports` asks for.
+
+Place in the flow: the runtime names them in an ADD (`portMappings`, CNI's conventions), `coild.hostports` keeps the
+elements of the node's pods, `coil.nft` the table.
+
+A connection to an address of the node, from elsewhere or from the node itself, is looked up by address, protocol and
+port, then by protocol and port alone, and goes to what the map has. The pod sees who has begun it, with two exceptions
+that get an address of the node, as their answers would not come back otherwise: the pod itself, and 127.0.0.1.
+
+127.0.0.1 needs route_localnet on the host's end of the pod's veth (`plan_loopback`). With that alone the pod could
+send packets to what listens on the node's loopback, so the table drops what comes from any other link to or from
+127.0.0.0/8. IPv6 has no such setting: ::1 leads to no pod.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, ip_address
+from typing import Final, cast
+
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.nft_element import ElementKey, Elements, ElementValue, SetName
+from coil.kernel.nft_table import (
+    DESTINATION,
+    SOURCE,
+    ChainType,
+    Comparison,
+    DataType,
+    DestinationNat,
+    Field,
+    Hook,
+    Jump,
+    Lookup,
+    Match,
+    Member,
+    NftChain,
+    NftSet,
+    NftTable,
+    Priority,
+    RegularChain,
+    Rule,
+    TableFamily,
+    Verdict,
+)
+
+TABLE: Final = "coil-host-ports"
+
+
+class Protocol(StrEnum):
+    """What a port is of, as CNI and nftables write it."""
+
+    TCP = "tcp"
+    UDP = "udp"
+    SCTP = "sctp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortMapping:
+    """One of the `portMappings` of an ADD.
+
+    `host_address` is an address of the node, or 0.0.0.0 or :: for all of that family, or None for all of both.
+    """
+
+    protocol: Protocol
+    host_port: int
+    container_port: int
+    host_address: IPAddress | None = None
+
+    def __str__(self) -> str:
+        return _describe(self.host_address, self.host_port, self.protocol)
+
+
+def _describe(address: object, port: object, protocol: str) -> str:
+    at = "" if address is None else f" at {address}"
+    return f"{port}/{protocol.upper()}{at}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Maps:
+    """From a port of the node to the pod's address, and to its port: two maps with the same keys."""
+
+    addresses: SetName
+    ports: SetName
+
+    @classmethod
+    def of(cls, prefix: str, bits: str) -> "_Maps":
+        return cls(*(SetName(TableFamily.INET, TABLE, f"{prefix}{name}{bits}") for name in ("address", "port")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """Those of one family: `every` by protocol and port, `one` by address, protocol and port, `hairpin` each pod with
+    itself.
+    """
+
+    every: _Maps
+    one: _Maps
+    hairpin: SetName
+
+    @classmethod
+    def of(cls, bits: str) -> "_Sets":
+        hairpin = SetName(TableFamily.INET, TABLE, f"hairpin{bits}")
+        return cls(_Maps.of("", bits), _Maps.of("bound_", bits), hairpin)
+
+
+_SETS: Final = {Family.IPV4: _Sets.of("4"), Family.IPV6: _Sets.of("6")}
+_ADDRESS: Final = {Family.IPV4: DataType.IPV4, Family.IPV6: DataType.IPV6}
+_LOOPBACK: Final = IPv4Network("127.0.0.0/8")
+_LOCAL: Final = Match(Field.DESTINATION_KIND, Comparison.IS, "local")
+_TRANSLATED: Final = Match(Field.CONNECTION_STATUS, Comparison.AMONG, "dnat")
+
+
+def plan_host_port_table() -> NftTable:
+    """The same for all nodes, whatever pods they have."""
+    lookup = RegularChain(name="host_ports", rules=tuple(rule for family in Family for rule in _lookups(family)))
+    guard = NftChain(
+        name="guard",
+        type=ChainType.FILTER,
+        hook=Hook.PREROUTING,
+        priority=Priority.RAW,
+        rules=tuple(
+            (
+                Match(Field.INPUT_LINK, Comparison.IS_NOT, "lo"),
+                Match(field, Comparison.IS, _LOOPBACK),
+                Verdict.DROP,
+            )
+            for field in (Field.IPV4_SOURCE, Field.IPV4_DESTINATION)
+        ),
+    )
+    prerouting = NftChain(
+        name="prerouting",
+        type=ChainType.NAT,
+        hook=Hook.PREROUTING,
+        priority=Priority.DSTNAT,
+        rules=((_LOCAL, Jump(lookup.name)),),
+    )
+    output = NftChain(
+        name="output",
+        type=ChainType.NAT,
+        hook=Hook.OUTPUT,
+        priority=Priority.DSTNAT,
+        rules=((Match(Field.IPV6_DESTINATION, Comparison.IS, "::1"), Verdict.RETURN), (_LOCAL, Jump(lookup.name))),
+    )
+    postrouting = NftChain(
+        name="postrouting",
+        type=ChainType.NAT,
+        hook=Hook.POSTROUTING,
+        priority=Priority.SRCNAT,
+        rules=(
+            *(
+                (
+                    _TRANSLATED,
+                    Match((SOURCE[family], DESTINATION[family]), Comparison.IS, Member(_SETS[family].hairpin.name)),
+                    Verdict.MASQUERADE,
+                )
+                for family in Family
+            ),
+            (_TRANSLATED, Match(Field.IPV4_SOURCE, Comparison.IS, _LOOPBACK), Verdict.MASQUERADE),
+        ),
+    )
+    return NftTable(
+        name=TABLE,
+        sets=tuple(entry for family in Family for entry in _sets_of(family)),
+        chains=(lookup, guard, prerouting, output, postrouting),
+    )
+
+
+def _sets_of(family: Family) -> Iterator[NftSet]:
+    address, names = _ADDRESS[family], _SETS[family]
+    by_port = (DataType.PROTOCOL, DataType.PORT)
+    for maps, key in ((names.every, by_port), (names.one, (address, *by_port))):
+        yield NftSet(name=maps.addresses.name, key=key, value=address)
+        yield NftSet(name=maps.ports.name, key=key, value=DataType.PORT)
+    yield NftSet(name=names.hairpin.name, key=(address, address))
+
+
+def _lookups(family: Family) -> Iterator[Rule]:
+    names = _SETS[family]
+    by_port = (Field.PROTOCOL, Field.DESTINATION_PORT)
+    for maps, key in ((names.one, (DESTINATION[family], *by_port)), (names.every, by_port)):
+        yield (DestinationNat(family, Lookup(key, maps.addresses.name), Lookup(key, maps.ports.name)),)
+
+
+def plan_host_ports(addresses: Iterable[IPAddress], mappings: Collection[PortMapping]) -> Elements:
+    """What leads to a pod with these addresses. A mapping for a family in which the pod has no address leads nowhere,
+    and of two for one port of the node the later counts.
+    """
+    found: dict[SetName, dict[ElementKey, ElementValue]] = {}
+    for address in addresses:
+        family = Family.of(address)
+        names = _SETS[family]
+        for mapping in mappings:
+            host = mapping.host_address
+            if host is not None and Family.of(host) is not family:
+                continue
+            by_port = (mapping.protocol.value, str(mapping.host_port))
+            everywhere = host is None or host.is_unspecified
+            maps, key = (names.every, by_port) if everywhere else (names.one, (str(host), *by_port))
+            found.setdefault(maps.addresses, {})[key] = str(address)
+            found.setdefault(maps.ports, {})[key] = str(mapping.container_port)
+            found.setdefault(names.hairpin, {})[str(address), str(address)] = None
+    return found
+
+
+def plan_loopback(link: LinkName, elements: Elements) -> tuple[Sysctl, ...]:
+    """What 127.0.0.1 needs at the host's end of the veth of a pod, where these elements lead from there to the pod."""
+    names = _SETS[Family.IPV4]
+    bound = (IPv4Address(key[0]) for key in elements.get(names.one.addresses, {}))
+    if elements.get(names.every.addresses) or any(address.is_loopback for address in bound):
+        return (Sysctl(f"net/ipv4/conf/{link}/route_localnet", "1"),)
+    return ()
+
+
+def group_by_pod(elements: Elements) -> dict[IPAddress, Elements]:
+    """What is in the table's sets, by the address of the pod that it leads to. The inverse of `plan_host_ports`."""
+    found: dict[IPAddress, dict[SetName, dict[ElementKey, ElementValue]]] = {}
+    for names in _SETS.values():
+        for maps in (names.every, names.one):
+            ports = elements.get(maps.ports, {})
+            for key, address in elements.get(maps.addresses, {}).items():
+                if key in ports:
+                    pod = found.setdefault(ip_address(cast("str", address)), {})
+                    pod.setdefault(maps.addresses, {})[key] = address
+                    pod.setdefault(maps.ports, {})[key] = ports[key]
+                    pod[names.hairpin] = {(cast("str", address),) * 2: None}
+    return dict(found)
+
+
+def describe_host_port(key: ElementKey) -> str:
+    """The port of the node that a key of one of the maps is, for people."""
+    *address, protocol, port = cast("tuple[str, ...]", key)
+    return _describe(address[0] if address else None, port, protocol)
+
+
+def host_ports(elements: Elements) -> Iterator[tuple[SetName, ElementKey, IPAddress]]:
+    """The ports of the node among the elements, each as a map and its key there, and the pod that it leads to."""
+    for names in _SETS.values():
+        for maps in (names.every, names.one):
+            for key, address in elements.get(maps.addresses, {}).items():
+                yield maps.addresses, key, ip_address(cast("str", address))
+
+
+def udp_ports(elements: Elements) -> dict[IPAddress, frozenset[int]]:
+    """The node's UDP ports among the elements, by the pod's address."""
+    found: dict[IPAddress, frozenset[int]] = {}
+    for _, key, pod in host_ports(elements):
+        *_, protocol, port = cast("tuple[str, ...]", key)
+        if protocol == Protocol.UDP:
+            found[pod] = found.get(pod, frozenset()) | {int(port)}
+    return found
