@@ -6,6 +6,7 @@ replaces each by the release of its own repository. To follow a new release: cha
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 import shutil
@@ -24,12 +25,21 @@ class ModuleProxyError(BuildError):
     """The modules could not be fetched; the message says what Go said."""
 
 
+class Kind(enum.Enum):
+    """What the compiler makes of a package."""
+
+    PROGRAM = enum.auto()
+    TESTS = enum.auto()
+    """The package's tests, as a program that runs them."""
+
+
 @dataclass(frozen=True, slots=True)
 class GoProgram:
     """A program of a module list: its package, and about how much processor time it takes to build, in seconds."""
 
     package: str
     cost: float
+    kind: Kind = Kind.PROGRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +90,10 @@ def build_go_programs(modules: ModuleList, work: Path, whole: Path, steps: Build
         "GOTOOLCHAIN": "local",
         "CGO_ENABLED": "0",
     }
-    packages = [program.package for program in modules.programs.values()]
     try:
-        steps.run("fetching the modules", [str(go), "list", "-deps", *packages], environment, cwd=source)
+        for kind, listing in ((Kind.PROGRAM, ["list", "-deps"]), (Kind.TESTS, ["list", "-deps", "-test"])):
+            if packages := [program.package for program in modules.programs.values() if program.kind is kind]:
+                steps.run("fetching the modules", [str(go), *listing, *packages], environment, cwd=source)
     except BuildError as error:
         raise ModuleProxyError(str(error)) from error
     left = sum(program.cost for program in modules.programs.values())
@@ -91,10 +102,10 @@ def build_go_programs(modules: ModuleList, work: Path, whole: Path, steps: Build
         # The first compiles what all share, so that there is nothing to reckon with before it is done.
         rate = (steps.elapsed() - begun) / done if done else 1 / (os.cpu_count() or 1)
         steps.run(
-            f"compiling {name}, {number} of {len(packages)}, about {_minutes(left * rate)} left",
+            f"compiling {name}, {number} of {len(modules.programs)}, about {_minutes(left * rate)} left",
             [
                 str(go),
-                "build",
+                *(("test", "-c") if program.kind is Kind.TESTS else ("build",)),
                 "-trimpath",
                 f"-ldflags={_linker_flags(modules)}",
                 "-o",

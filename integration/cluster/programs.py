@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -27,14 +27,21 @@ from typing import IO
 from integration.cluster.build_steps import PROGRESS_INTERVAL, STEP_TIMEOUT, BuildError, BuildSteps
 from integration.cluster.cache import cache_root
 from integration.cluster.debian_build import MissingToolError, build_debian_kubernetes, check_debian_tools
-from integration.cluster.go_build import FREE_BYTES, GoProgram, ModuleList, ModuleProxyError, build_go_programs
+from integration.cluster.go_build import (
+    FREE_BYTES,
+    GoProgram,
+    Kind,
+    ModuleList,
+    ModuleProxyError,
+    build_go_programs,
+)
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 RELEASE_VARIABLE = "COIL_KUBERNETES"
 
 
 class Program(enum.StrEnum):
-    """The programs that a cluster runs, by the names of their files."""
+    """The programs that a cluster runs and is tested with, by the names of their files."""
 
     ETCD = "etcd"
     APISERVER = "kube-apiserver"
@@ -45,11 +52,18 @@ class Program(enum.StrEnum):
     CONTAINERD = "containerd"
     SHIM = "containerd-shim-runc-v2"
     CTR = "ctr"
+    COREDNS = "coredns"
+    AGNHOST = "agnhost"
+    E2E_TEST = "e2e.test"
 
 
 CONTROL_PLANE = (Program.ETCD, Program.APISERVER)
 CONTROLLERS = (Program.CONTROLLER_MANAGER, Program.SCHEDULER)
 NODE = (Program.KUBELET, Program.PROXY, Program.CONTAINERD, Program.SHIM, Program.CTR)
+CLUSTER = (*CONTROL_PLANE, *CONTROLLERS, *NODE)
+"""What each cluster needs."""
+CONFORMANCE = (Program.COREDNS, Program.AGNHOST, Program.E2E_TEST)
+"""Kubernetes' own tests, the program in the pods that they make, and what answers pods' DNS queries."""
 KUBERNETES = (Program.APISERVER, *CONTROLLERS, Program.KUBELET, Program.PROXY)
 
 
@@ -99,6 +113,17 @@ _RUNTIME = ModuleList(
     },
     version_module=_CONTAINERD,
 )
+_CONFORMANCE = ModuleList(
+    name="conformance",
+    folder=_FOLDER / "conformance",
+    programs={
+        Program.COREDNS: GoProgram("github.com/coredns/coredns", 380),
+        Program.AGNHOST: GoProgram("k8s.io/kubernetes/test/images/agnhost", 60),
+        Program.E2E_TEST: GoProgram("k8s.io/kubernetes/test/e2e", 450, Kind.TESTS),
+    },
+    version_module="k8s.io/kubernetes",
+    version_package="k8s.io/component-base/version",
+)
 
 
 def chosen_release() -> Release:
@@ -111,12 +136,17 @@ def chosen_release() -> Release:
         raise BuildError(f"{RELEASE_VARIABLE}={said} is none of {known}; unset it, or choose one of these") from None
 
 
+def conformance_version() -> str:
+    """The version of Kubernetes that its own tests are of, such as 1.37.2."""
+    return _CONFORMANCE.version
+
+
 def locate(programs: Collection[Program]) -> Mapping[Program, Path]:
     """The file of each of ``programs``; builds what is missing (minutes, with progress on standard output).
 
-    Without the module proxy, what Debian has takes the place of the chosen release, if that is in the cache already or
-    nothing is. Raises BuildError with what is missing and what to do. Idempotent; a build that is cut short changes
-    nothing.
+    Nothing is built that nobody asks for: a cluster does without the programs of CONFORMANCE. Without the module proxy,
+    what Debian has takes the place of the chosen release, if that is in the cache already or nothing is. Raises
+    BuildError with what is missing and what to do. Idempotent; a build that is cut short changes nothing.
     """
     return _locate(programs, _cached(chosen_release()) or _cached(Release.DEBIAN))
 
@@ -130,9 +160,13 @@ def _locate(programs: Collection[Program], cached: Mapping[Program, Path] | None
             found[program] = own
         elif own is not None and program in CONTROL_PLANE:
             raise BuildError(f"{ASSETS_VARIABLE}={assets} has no {program}; unset it, or put {program} there")
-    if missing := [program for program in programs if program not in found]:
+    missing = [program for program in programs if program not in found]
+    if wanted := [program for program in missing if program in CLUSTER]:
         built = cached or _build(chosen_release())
-        found.update({program: built[program] for program in missing})
+        found.update({program: built[program] for program in wanted})
+    if wanted := [program for program in missing if program in CONFORMANCE]:
+        built = _cached_lists(_CONFORMANCE) or _build_conformance()
+        found.update({program: built[program] for program in wanted})
     return found
 
 
@@ -153,7 +187,11 @@ def _cached(release: Release) -> Mapping[Program, Path] | None:
     if release is Release.DEBIAN:
         entry = _debian_entry()
         return _with_debian_runtime(entry) if entry.is_dir() else None
-    lists = (_kubernetes(release), _RUNTIME)
+    return _cached_lists(_kubernetes(release), _RUNTIME)
+
+
+def _cached_lists(*lists: ModuleList) -> Mapping[Program, Path] | None:
+    """Every program of these lists, when all are in the cache."""
     if not all(map(_is_whole, lists)):
         return None
     return {Program(name): _entry(modules) / name for modules in lists for name in modules.programs}
@@ -166,7 +204,7 @@ def _is_whole(modules: ModuleList) -> bool:
 def _with_debian_runtime(entry: Path) -> Mapping[Program, Path]:
     """Debian's Kubernetes, with the etcd and the container runtime that Debian installs."""
     found = {program: entry / program for program in KUBERNETES}
-    for program in set(Program) - set(KUBERNETES):
+    for program in set(CLUSTER) - set(KUBERNETES):
         path = shutil.which(program)
         if path is None:
             raise BuildError(f"{program} is missing; install the Debian packages etcd-server and containerd")
@@ -175,15 +213,10 @@ def _with_debian_runtime(entry: Path) -> Mapping[Program, Path]:
 
 
 def _build(release: Release) -> Mapping[Program, Path]:
-    root = cache_root()
-    root.mkdir(parents=True, exist_ok=True)
-    with _lock(root / "build.lock") as lock:
+    with _building() as (root, lock):
         # Somebody else may have built it while we waited for the lock.
         if (cached := _cached(release)) is not None:
             return cached
-        for leftover in root.glob("build.*.d"):
-            print(f"removing {leftover}, left by a build that was cut short", flush=True)
-            shutil.rmtree(leftover)
         if release is not Release.DEBIAN:
             try:
                 return _build_release(release, root, lock)
@@ -204,12 +237,30 @@ def _build(release: Release) -> Mapping[Program, Path]:
 
 
 def _build_release(release: Release, root: Path, lock: IO[str]) -> Mapping[Program, Path]:
-    wanted = [modules for modules in (_kubernetes(release), _RUNTIME) if not _is_whole(modules)]
     print(
         f"Kubernetes {release}, etcd and containerd are built once from Go modules; 10 to 20 minutes on two cores.",
         flush=True,
     )
-    for modules in wanted:
+    return _build_lists(_kubernetes(release), _RUNTIME, root=root, lock=lock)
+
+
+def _build_conformance() -> Mapping[Program, Path]:
+    with _building() as (root, lock):
+        if (cached := _cached_lists(_CONFORMANCE)) is not None:
+            return cached
+        print(
+            f"The tests of Kubernetes {_CONFORMANCE.version} and CoreDNS are built once from Go modules; "
+            "10 minutes on two cores.",
+            flush=True,
+        )
+        return _build_lists(_CONFORMANCE, root=root, lock=lock)
+
+
+def _build_lists(*lists: ModuleList, root: Path, lock: IO[str]) -> Mapping[Program, Path]:
+    """Build those of the lists that are not in the cache, one after the other."""
+    for modules in lists:
+        if _is_whole(modules):
+            continue
         if (free := shutil.disk_usage(root).free) < FREE_BYTES:
             raise BuildError(
                 f"a build needs {FREE_BYTES >> 30} GB in {root}, {free >> 20} MB are free; "
@@ -219,9 +270,21 @@ def _build_release(release: Release, root: Path, lock: IO[str]) -> Mapping[Progr
             steps = BuildSteps(work / "log", lock=lock)
             build_go_programs(modules, work, _whole(work), steps)
             _keep(work, _entry(modules), steps)
-    cached = _cached(release)
+    cached = _cached_lists(*lists)
     assert cached is not None
     return cached
+
+
+@contextmanager
+def _building() -> Iterator[tuple[Path, IO[str]]]:
+    """The cache, for the only build that is under way; without what builds before it have left."""
+    root = cache_root()
+    root.mkdir(parents=True, exist_ok=True)
+    with _lock(root / "build.lock") as lock:
+        for leftover in root.glob("build.*.d"):
+            print(f"removing {leftover}, left by a build that was cut short", flush=True)
+            shutil.rmtree(leftover)
+        yield root, lock
 
 
 def _whole(work: Path) -> Path:
@@ -268,14 +331,16 @@ def _lock(path: Path) -> Iterator[IO[str]]:
         yield handle
 
 
-def main() -> int:
-    """`python -m integration.cluster.programs`: have every program of the chosen release at hand; the exit code.
+def main(arguments: Sequence[str]) -> int:
+    """`python -m integration.cluster.programs [conformance]`: have programs at hand; the exit code.
 
-    3 when Debian's Kubernetes has to take the release's place, and lacks programs for its build.
+    Every program of the chosen release, or those of Kubernetes' own tests. 3 when Debian's Kubernetes has to take the
+    release's place, and lacks programs for its build.
     """
+    wanted = CONFORMANCE if arguments == ["conformance"] else CLUSTER
     try:
         # Unlike `locate`, it tries again what could not be fetched before.
-        for program, path in _locate(tuple(Program), _cached(chosen_release())).items():
+        for program, path in _locate(wanted, _cached(chosen_release())).items():
             print(f"{program}: {path}")
     except MissingToolError as error:
         print(error, file=sys.stderr)
@@ -287,4 +352,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

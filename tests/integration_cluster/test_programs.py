@@ -9,7 +9,7 @@ import pytest
 from integration.cluster import debian_build
 from integration.cluster.apt_source import render_source_entries, render_source_lines
 from integration.cluster.build_steps import BuildError
-from integration.cluster.programs import KUBERNETES, Program, Release, locate
+from integration.cluster.programs import CLUSTER, CONFORMANCE, KUBERNETES, Program, Release, locate, main
 
 GO = """
 here="$(dirname "$0")/.."
@@ -17,7 +17,7 @@ echo "$*" >>"$here/asked"
 case "$1" in
   version) echo "go version go1.26.3 linux/amd64";;
   list) [ ! -e "$here/offline" ] || { echo "no route to the module proxy"; exit 1; };;
-  build)
+  build|test)
     while [ "$1" != -o ]; do shift; done
     case "$2" in */kubelet) [ ! -e "$here/broken" ] || { echo "compiler out of ideas"; exit 7; };; esac
     touch "$2";;
@@ -63,13 +63,39 @@ def folders(cache: Path) -> list[str]:
 
 
 def test_a_build_leaves_whole_entries_which_are_used_from_then_on(cache: Path) -> None:
-    found = locate(tuple(Program))
+    found = locate(CLUSTER)
 
     assert folders(cache) == ["kubernetes-1.37.2", "runtime-2.4.2"]
-    assert {program: path.name for program, path in found.items()} == {program: program.value for program in Program}
+    assert {program: path.name for program, path in found.items()} == {program: program.value for program in CLUSTER}
     assert all(path.is_file() for path in found.values())
     (cache.parents[1] / "broken").touch()
-    assert locate(tuple(Program)) == found
+    assert locate(CLUSTER) == found
+
+
+def test_kubernetes_own_tests_are_built_for_who_asks_for_them(cache: Path) -> None:
+    found = locate(CONFORMANCE)
+
+    assert folders(cache) == ["conformance-1.37.2"]
+    assert {program: path.name for program, path in found.items()} == {
+        program: program.value for program in CONFORMANCE
+    }
+    asked = (cache.parents[1] / "asked").read_text().splitlines()
+    # As a program; the tests of what it imports are nobody's affair.
+    assert [line.rsplit(maxsplit=1)[1] for line in asked if line.startswith("test -c ")] == [
+        "k8s.io/kubernetes/test/e2e"
+    ]
+    assert "list -deps -test k8s.io/kubernetes/test/e2e" in asked
+    assert locate(tuple(Program)).keys() == set(Program)
+    assert folders(cache) == ["conformance-1.37.2", "kubernetes-1.37.2", "runtime-2.4.2"]
+
+
+def test_debian_has_nothing_in_the_place_of_kubernetes_own_tests(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cache.parents[1] / "offline").touch()
+    assert main(["conformance"]) == 1
+    assert "no route to the module proxy" in capsys.readouterr().err
+    assert folders(cache) == []
 
 
 def test_each_release_has_its_entry(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +111,7 @@ def test_programs_of_kubernetes_know_their_version(cache: Path) -> None:
     built = [line for line in asked if line.startswith("build ")]
     assert all("-X k8s.io/component-base/version.gitVersion=v1.37.2" in line for line in built if "k8s.io/" in line)
     assert not any("gitVersion" in line for line in built if "k8s.io/" not in line)
-    assert len(built) == len(Program)
+    assert len(built) == len(CLUSTER)
 
 
 def test_a_failed_build_tells_the_end_of_the_output_and_leaves_nothing(cache: Path) -> None:
