@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from integration.apiserver.egress_world import NAME, EgressWorld
-from integration.cluster.command_line import SERVICES_IPV4, Version
+from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
+from integration.cluster.family import SERVICES_IPV4
 from integration.cluster.process import Process
 from integration.deployment import apply, apply_chart
 from integration.patience import wait_until

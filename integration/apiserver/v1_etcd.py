@@ -35,7 +35,7 @@ class V1Etcd:
                 workspace,
                 program=locate((Program.ETCD,))[Program.ETCD],
                 authority=CertificateAuthority(workspace.make_folder("pki", "etcd"), name="v1-etcd"),
-                address=str(_ADDRESS),
+                address=_ADDRESS,
                 ports=(free_port(_ADDRESS, 2379), free_port(_ADDRESS, 2479)),
             )
             etcd.wait_ready()

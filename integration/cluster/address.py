@@ -12,15 +12,18 @@ import secrets
 import socket
 from ipaddress import IPv4Address
 
+from integration.cluster.family import Address
+
 
 def random_loopback() -> IPv4Address:
     """A random address of 127.64.0.0/10, far from the well-known ones."""
     return IPv4Address("127.64.0.0") + (secrets.randbits(22) | 1)
 
 
-def is_free(address: IPv4Address, port: int) -> bool:
+def is_free(address: Address, port: int) -> bool:
     """Whether a TCP server could listen there now; false also when somebody listens on every address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((str(address), port))
@@ -29,7 +32,7 @@ def is_free(address: IPv4Address, port: int) -> bool:
     return True
 
 
-def free_port(address: IPv4Address, preferred: int) -> int:
+def free_port(address: Address, preferred: int) -> int:
     """``preferred`` or the next port above it that is free on ``address``, and no other living process' by this."""
     for port in range(preferred, preferred + 100):
         if is_free(address, port) and _is_ours(address, port):
@@ -37,10 +40,10 @@ def free_port(address: IPv4Address, preferred: int) -> int:
     raise OSError(f"no free port on {address} from {preferred} on")
 
 
-_claims: dict[tuple[IPv4Address, int], socket.socket] = {}
+_claims: dict[tuple[Address, int], socket.socket] = {}
 
 
-def _is_ours(address: IPv4Address, port: int) -> bool:
+def _is_ours(address: Address, port: int) -> bool:
     """Whether this process has the port, by a claim that ends with it: an abstract name (unix(7)) has one owner."""
     if (address, port) in _claims:
         return True

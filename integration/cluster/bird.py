@@ -23,9 +23,12 @@ class Speaker:
     ipv6: IPv6Address
 
 
-def render_bird(own: Speaker, others: Sequence[Speaker]) -> str:
-    """bird.conf (BIRD 2) of the node ``own`` in a full mesh with ``others``."""
-    families = [_render_family(family, own, others) for family in (4, 6)]
+def render_bird(own: Speaker, others: Sequence[Speaker], versions: Sequence[int] = (4, 6)) -> str:
+    """bird.conf (BIRD 2) of the node ``own`` in a full mesh with ``others``, for these IP versions.
+
+    ``own.ipv4`` is its name among routers, also where it has no such address.
+    """
+    families = [_render_family(family, own, others) for family in versions]
     return "\n".join([f"router id {own.ipv4};", "log stderr all;", "protocol device { scan time 5; }", *families])
 
 

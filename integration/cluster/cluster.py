@@ -18,11 +18,12 @@ from typing import Any
 from integration.cluster.bird import Speaker, render_bird
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import Controllers, ControlPlane
+from integration.cluster.family import ClusterFamilies
 from integration.cluster.image import busybox_images, write_archive
 from integration.cluster.network import Namespaces, Network
 from integration.cluster.node import Node, Software
 from integration.cluster.process import ComponentError
-from integration.cluster.programs import NODE, Program, locate
+from integration.cluster.programs import CLUSTER, NODE, Program, locate
 from integration.cluster.requirement import check_requirements
 from integration.cluster.workspace import Workspace
 
@@ -50,7 +51,13 @@ class Cluster:
         self.nodes = list(nodes)
 
     @classmethod
-    def up(cls, *, nodes: int = 2, ending: Ending = Ending.WITH_OWNER) -> Cluster:
+    def up(
+        cls,
+        *,
+        nodes: int = 2,
+        ending: Ending = Ending.WITH_OWNER,
+        families: ClusterFamilies = ClusterFamilies.IPV4_FIRST,
+    ) -> Cluster:
         """Start a cluster of ``nodes`` nodes named node-1, node-2, …; root, some 15 s once the programs are built.
 
         When it returns the nodes are registered, and not Ready: that takes a CNI configuration and plugin, which is the
@@ -58,10 +65,10 @@ class Cluster:
         nothing is left. With Ending.ON_REQUEST the cluster outlives this process and ``remove_cluster`` ends it.
         """
         check_requirements()
-        programs = locate(tuple(Program))
+        programs = locate(CLUSTER)
         with ExitStack() as undo:
             workspace = undo.enter_context(Workspace.create())
-            network = Network.create(workspace)
+            network = Network.create(workspace, families)
             software = Software(
                 programs={program: programs[program] for program in NODE},
                 version=Version.of(programs[Program.KUBELET]),
@@ -81,11 +88,15 @@ class Cluster:
                     for node in members
                 ]
                 plane = ControlPlane.start(
-                    controllers=Controllers.RUNNING, workspace=workspace, address=router.ipv4, namespaces=seat
+                    controllers=Controllers.RUNNING,
+                    workspace=workspace,
+                    address=families.pick(*network.control_plane)[0],
+                    namespaces=seat,
+                    families=families,
                 )
                 # So that the API server reaches pods: webhooks and aggregated APIs behind Services, and its proxy.
                 config = workspace.folder / f"{CONTROL_PLANE}.bird.conf"
-                config.write_text(render_bird(router, speakers[1:]))
+                config.write_text(render_bird(router, speakers[1:], families.value))
                 control = workspace.folder / f"{CONTROL_PLANE}.bird.ctl"
                 workspace.spawn(
                     f"{CONTROL_PLANE}.bird", [*seat.entrance, "bird", "-f", "-c", str(config), "-s", str(control)]

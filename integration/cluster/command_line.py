@@ -6,17 +6,11 @@ import re
 import subprocess
 from dataclasses import dataclass
 from functools import cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 
 from integration.cluster.credentials import Credentials
 from integration.cluster.etcd import Etcd
-
-SERVICES_IPV4 = IPv4Network("198.19.0.0/16")
-SERVICES_IPV6 = IPv6Network("fd5f:c011::/112")
-"""Cluster addresses of Services. They exist in the nodes' NAT rules only, so all clusters may have the same."""
-
-SERVICE_RANGE = f"--service-cluster-ip-range={SERVICES_IPV4},{SERVICES_IPV6}"
+from integration.cluster.family import SERVICES_IPV4, Address, ClusterFamilies
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -73,7 +67,14 @@ class Version:
 
 
 def apiserver_command(
-    program: Path, version: Version, credentials: Credentials, *, etcd: Etcd, address: IPv4Address, port: int
+    program: Path,
+    version: Version,
+    credentials: Credentials,
+    *,
+    etcd: Etcd,
+    address: Address,
+    port: int,
+    families: ClusterFamilies,
 ) -> list[str]:
     """kube-apiserver on ``address``:``port``, over ``etcd``."""
     loopback = address.is_loopback
@@ -112,13 +113,19 @@ def apiserver_command(
         # Webhooks' Services are reached by their endpoints: there is no kube-proxy where this runs.
         "--enable-aggregator-routing=true",
         "--profiling=false",
-        SERVICE_RANGE,
+        families.service_range_flag,
         *version.feature_gate_flags,
     ]
 
 
 def controller_manager_command(
-    program: Path, version: Version, credentials: Credentials, *, address: IPv4Address, port: int
+    program: Path,
+    version: Version,
+    credentials: Credentials,
+    *,
+    address: Address,
+    port: int,
+    families: ClusterFamilies = ClusterFamilies.IPV4_FIRST,
 ) -> list[str]:
     """kube-controller-manager; a node that falls silent is NotReady within seconds."""
     return [
@@ -132,19 +139,19 @@ def controller_manager_command(
         "--allocate-node-cidrs=false",
         "--node-monitor-period=1s",
         "--node-monitor-grace-period=8s",
-        SERVICE_RANGE,
+        families.service_range_flag,
     ]
 
 
 def scheduler_command(
-    program: Path, version: Version, credentials: Credentials, *, address: IPv4Address, port: int
+    program: Path, version: Version, credentials: Credentials, *, address: Address, port: int
 ) -> list[str]:
     """kube-scheduler."""
     return _controller_command(program, version, credentials, address=address, port=port, user="system:kube-scheduler")
 
 
 def _controller_command(
-    program: Path, version: Version, credentials: Credentials, *, address: IPv4Address, port: int, user: str
+    program: Path, version: Version, credentials: Credentials, *, address: Address, port: int, user: str
 ) -> list[str]:
     kubeconfig = credentials.kubeconfig(user)
     return [

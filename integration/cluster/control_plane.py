@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +22,6 @@ from typing import Any
 from integration.cluster.address import free_port, random_loopback
 from integration.cluster.audit_log import audit_flags
 from integration.cluster.command_line import (
-    SERVICES_IPV4,
     Version,
     apiserver_command,
     controller_manager_command,
@@ -31,6 +29,7 @@ from integration.cluster.command_line import (
 )
 from integration.cluster.credentials import Credentials
 from integration.cluster.etcd import Etcd
+from integration.cluster.family import Address, ClusterFamilies
 from integration.cluster.https import Endpoint
 from integration.cluster.kubeconfig import write_token_kubeconfig
 from integration.cluster.network import Namespaces
@@ -67,17 +66,19 @@ class ControlPlane:
         workspace: Workspace,
         *,
         programs: Mapping[Program, Path],
-        address: IPv4Address,
+        address: Address,
         namespaces: Namespaces | None = None,
         apiserver_flags: Sequence[str] = (),
+        families: ClusterFamilies = ClusterFamilies.IPV4_FIRST,
     ) -> None:
         self.workspace = workspace
         self.address = address
+        self.families = families
         self._namespaces = namespaces
         self.port = self._free_port(6443)
         self.version = Version.of(programs[Program.APISERVER])
         self.credentials = Credentials.issue(
-            workspace.folder / "pki", address=address, port=self.port, service_address=SERVICES_IPV4[1]
+            workspace.folder / "pki", address=address, port=self.port, service_address=families.apiserver_address
         )
         self._programs = programs
         self._apiserver_flags = (*audit_flags(workspace.folder), *apiserver_flags)
@@ -87,7 +88,7 @@ class ControlPlane:
             workspace,
             program=programs[Program.ETCD],
             authority=CertificateAuthority(workspace.make_folder("pki", "etcd"), name="coil-etcd"),
-            address=str(address),
+            address=address,
             ports=(self._free_port(2379), self._free_port(2479)),
             entrance=self._entrance,
         )
@@ -99,16 +100,17 @@ class ControlPlane:
         *,
         controllers: Controllers = Controllers.ABSENT,
         workspace: Workspace | None = None,
-        address: IPv4Address | None = None,
+        address: Address | None = None,
         namespaces: Namespaces | None = None,
         apiserver_flags: Sequence[str] = (),
+        families: ClusterFamilies = ClusterFamilies.IPV4_FIRST,
     ) -> ControlPlane:
         """Start one and return when it is ready, some seconds once the programs are built.
 
         Without ``workspace`` it has its own, and ``stop`` leaves nothing behind. Without ``address`` it listens on a
         loopback address of its own. With ``namespaces`` its programs run there, where ``address`` must be theirs alone.
-        ``apiserver_flags`` come after the API server's own. Raises BuildError or ComponentError; then nothing is left
-        either.
+        ``apiserver_flags`` come after the API server's own. Services are of ``families``, of which ``address`` must be
+        one of the first. Raises BuildError or ComponentError; then nothing is left either.
         """
         wanted = (*CONTROL_PLANE, *(CONTROLLERS if controllers is Controllers.RUNNING else ()))
         programs = locate(wanted)
@@ -120,6 +122,7 @@ class ControlPlane:
                 address=address or random_loopback(),
                 namespaces=namespaces,
                 apiserver_flags=apiserver_flags,
+                families=families,
             )
             plane.etcd.wait_ready()
             plane.start_apiserver()
@@ -143,6 +146,7 @@ class ControlPlane:
                 etcd=self.etcd,
                 address=self.address,
                 port=self.port,
+                families=self.families,
             )
             self._apiserver = self.workspace.spawn(
                 Program.APISERVER, [*self._entrance, *command, *self._apiserver_flags]
@@ -263,7 +267,7 @@ class ControlPlane:
     def _start_controllers(self) -> None:
         started = []
         for program, command, preferred in (
-            (Program.CONTROLLER_MANAGER, controller_manager_command, 10257),
+            (Program.CONTROLLER_MANAGER, partial(controller_manager_command, families=self.families), 10257),
             (Program.SCHEDULER, scheduler_command, 10259),
         ):
             port = self._free_port(preferred)

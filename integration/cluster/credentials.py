@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 from pathlib import Path
 
+from integration.cluster.family import Address, host_in_url
 from integration.cluster.kubeconfig import Server, write_certificate_kubeconfig
 from integration.cluster.pki import CertificateAuthority, KeyPair, issue_signing_key
 
@@ -29,14 +29,14 @@ class Credentials:
     folder: Path
 
     @classmethod
-    def issue(cls, folder: Path, *, address: IPv4Address, port: int, service_address: IPv4Address) -> Credentials:
+    def issue(cls, folder: Path, *, address: Address, port: int, service_address: Address) -> Credentials:
         """Make them below ``folder`` for an API server at ``address``, inside the cluster at ``service_address``."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = CertificateAuthority(folder, name="coil-cluster")
         front_folder = folder / "front-proxy"
         front_folder.mkdir(exist_ok=True)
         front = CertificateAuthority(front_folder, name="coil-front-proxy")
-        server = Server(url=f"https://{address}:{port}", authority=authority.certificate)
+        server = Server(url=f"https://{host_in_url(address)}:{port}", authority=authority.certificate)
         admin = authority.issue("admin", organization=ADMINISTRATORS)
         return cls(
             authority=authority,

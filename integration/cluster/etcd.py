@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from integration.cluster.family import Address, host_in_url
 from integration.cluster.https import Endpoint
 from integration.cluster.pki import CertificateAuthority
 from integration.cluster.process import Process
@@ -35,17 +36,19 @@ class Etcd:
         *,
         program: Path,
         authority: CertificateAuthority,
-        address: str,
+        address: Address,
         ports: tuple[int, int],
         entrance: Sequence[str] = (),
     ) -> None:
-        client, peer = (f"https://{address}:{port}" for port in ports)
-        server = authority.issue("etcd", hosts=[address])
+        client, peer = (f"https://{host_in_url(address)}:{port}" for port in ports)
+        server = authority.issue("etcd", hosts=[str(address)])
         self.url = client
         self.port = ports[0]
         self.authority = authority.certificate
         self.client = authority.issue("kube-apiserver-etcd-client")
-        self._endpoint = Endpoint(address=address, port=ports[0], authority=authority.certificate, identity=self.client)
+        self._endpoint = Endpoint(
+            address=str(address), port=ports[0], authority=authority.certificate, identity=self.client
+        )
         self._process: Process = workspace.spawn(
             "etcd",
             [

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from integration.cluster.cache import cache_root
 from integration.cluster.cleanup import link_name
+from integration.cluster.family import ClusterFamilies
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 
@@ -90,9 +91,11 @@ class Network:
     fabric: Namespaces
     host_link: str
     """The host's link into the fabric."""
+    families: ClusterFamilies
+    """What machines get of the addresses that are theirs; the host and the fabric have both."""
 
     @classmethod
-    def create(cls, workspace: Workspace) -> Network:
+    def create(cls, workspace: Workspace, families: ClusterFamilies = ClusterFamilies.IPV4_FIRST) -> Network:
         """Make the bridge and the host's link into it; its end is ``workspace.close``. Raises NetworkError."""
         fabric = Namespaces.hold(workspace, "fabric")
         fabric.run("ip", "link", "add", "name", _BRIDGE, "type", "bridge", "mcast_snooping", "0")
@@ -102,7 +105,7 @@ class Network:
         with (cache_root() / "network.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             host = link_name(workspace.id)
-            network = cls(ipv4=_free_subnet(), ipv6=_random_prefix(), fabric=fabric, host_link=host)
+            network = cls(ipv4=_free_subnet(), ipv6=_random_prefix(), fabric=fabric, host_link=host, families=families)
             run_command(
                 ["ip", "link", "add", "name", host, "type", "veth", "peer", "name", "host", "netns", str(fabric.net)]
             )
@@ -135,8 +138,10 @@ class Network:
         return self.ipv4[_FIRST_NODE + index], self.ipv6[_FIRST_NODE + index]
 
     def attach(self, namespaces: Namespaces, *, port: str, addresses: tuple[IPv4Address, IPv6Address]) -> None:
-        """Give a machine its link ``eth0``, addresses, default routes, and make it a router. Raises NetworkError."""
-        ipv4, ipv6 = addresses
+        """Give a machine its link ``eth0``, addresses, default routes, and make it a router. Raises NetworkError.
+
+        Of ``addresses`` it gets those of the cluster's families.
+        """
         self.fabric.run(
             *("ip", "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", str(namespaces.net))
         )
@@ -151,13 +156,17 @@ class Network:
             ]
         )
         namespaces.run("ip", "link", "set", "lo", "up")
-        namespaces.run("ip", "address", "add", f"{ipv4}/{self.ipv4.prefixlen}", "dev", "eth0")
-        namespaces.run("ip", "address", "add", f"{ipv6}/{self.ipv6.prefixlen}", "dev", "eth0", "nodad")
+        own = self.families.pick(*addresses)
+        for address in own:
+            subnet, once = (self.ipv4, []) if address.version == 4 else (self.ipv6, ["nodad"])
+            namespaces.run("ip", "address", "add", f"{address}/{subnet.prefixlen}", "dev", "eth0", *once)
         namespaces.run("ip", "link", "set", "eth0", "up")
-        namespaces.run("ip", "route", "add", "default", "via", str(self.ipv4[_GATEWAY]))
-        namespaces.run("ip", "-6", "route", "add", "default", "via", str(self.ipv6[_GATEWAY]))
-        # An API server may listen at the host's address on another network.
-        namespaces.run("ip", "route", "add", str(_RANGE), "via", str(self.host4))
+        for address in own:
+            gateway = self.ipv4[_GATEWAY] if address.version == 4 else self.ipv6[_GATEWAY]
+            namespaces.run("ip", f"-{address.version}", "route", "add", "default", "via", str(gateway))
+        if 4 in self.families.value:
+            # An API server may listen at the host's address on another network.
+            namespaces.run("ip", "route", "add", str(_RANGE), "via", str(self.host4))
 
     def _be_gateway(self) -> None:
         """Have the fabric answer for the world: a router without a way out."""

@@ -191,7 +191,7 @@ class Node:
                 self.run(["mount", "--bind", str(private_setting), str(public_setting)])
 
     def _start_bird(self, others: Sequence[Speaker]) -> None:
-        config = self._write("bird.conf", render_bird(self.speaker, others))
+        config = self._write("bird.conf", render_bird(self.speaker, others, self._network.families.value))
         control = self.run_dir / "bird.ctl"
         process = self.spawn("bird", ["bird", "-f", "-c", str(config), "-s", "/run/bird.ctl"])
         process.wait_ready(control.is_socket, timeout=START_TIMEOUT)
@@ -241,7 +241,7 @@ class Node:
                 f"--config={config}",
                 f"--kubeconfig={kubeconfig}",
                 f"--hostname-override={self.name}",
-                f"--node-ip={self.ipv4},{self.ipv6}",
+                f"--node-ip={','.join(map(str, self._network.families.pick(self.ipv4, self.ipv6)))}",
                 f"--root-dir={KUBELET_ROOT}",
                 f"--volume-plugin-dir={KUBELET_ROOT}/volume-plugins",
                 f"--container-runtime-endpoint=unix:///run/{CONTAINERD_SOCKET}",
@@ -260,6 +260,7 @@ class Node:
                 kubeconfig=plane.credentials.kubeconfig("system:kube-proxy", file=f"kube-proxy-{self.name}"),
                 mode=choose_proxy_mode(software.version),
                 feature_gates=software.version.feature_gates,
+                bind_address=self._network.families.unspecified,
             ),
         )
         self.spawn("kube-proxy", [str(software.programs[Program.PROXY]), f"--config={config}"])
@@ -271,6 +272,7 @@ class Node:
             ipv4=self.ipv4,
             ipv6=self.ipv6,
             folder=self.folder,
+            families=self._network.families,
         )
 
     @cached_property

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from integration.cluster.command_line import Version
+from integration.cluster.family import ClusterFamilies
 from integration.cluster.image import PAUSE_IMAGE
 from integration.cluster.pki import KeyPair
 from integration.cluster.proxy_mode import ProxyMode
@@ -25,6 +26,8 @@ KUBELET_ROOT = "/run/kubelet"  # short: the kubelet makes Unix sockets below it
 CNI_BIN_DIR = Path("/run/cni/bin")
 CNI_CONF_DIR = Path("/run/cni/net.d")
 """The same on every node, as one DaemonSet installs the plugin on all of them."""
+
+CLUSTER_DOMAIN = "cluster.local"
 
 KERNEL_SETTINGS = {
     "vm/overcommit_memory": "1",
@@ -53,12 +56,13 @@ class OomScores(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A node's name, its addresses, and where its files are."""
+    """A node's name, its addresses and which of them it has, and where its files are."""
 
     name: str
     ipv4: IPv4Address
     ipv6: IPv6Address
     folder: Path
+    families: ClusterFamilies
 
 
 def render_containerd(node: Identity, *, version: Version, snapshotter: Snapshotter, oom_scores: OomScores) -> str:
@@ -134,6 +138,10 @@ def render_kubelet(node: Identity, *, client_authority: Path, serving: KeyPair, 
             **version.kubelet_settings,
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
+            "address": node.families.unspecified,
+            # Whether or not something answers there: that is for whoever installs it.
+            "clusterDNS": [str(node.families.dns_addresses[0])],
+            "clusterDomain": CLUSTER_DOMAIN,
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": True},
@@ -161,7 +169,13 @@ def render_kubelet(node: Identity, *, client_authority: Path, serving: KeyPair, 
 
 
 def render_proxy(
-    node: str, *, kubeconfig: Path, mode: ProxyMode, feature_gates: dict[str, bool], min_sync_period: str = "1s"
+    node: str,
+    *,
+    kubeconfig: Path,
+    mode: ProxyMode,
+    feature_gates: dict[str, bool],
+    min_sync_period: str = "1s",
+    bind_address: str = "0.0.0.0",
 ) -> str:
     """The KubeProxyConfiguration of a node, without the settings that belong to the whole machine.
 
@@ -171,7 +185,7 @@ def render_proxy(
         {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
-            "bindAddress": "0.0.0.0",
+            "bindAddress": bind_address,
             "clientConnection": {"kubeconfig": str(kubeconfig)},
             "hostnameOverride": node,
             "mode": mode.value,

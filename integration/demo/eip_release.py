@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 
 from integration.cluster.cluster import Cluster
-from integration.cluster.command_line import SERVICES_IPV4, SERVICES_IPV6
 from integration.cluster.control_plane import KubectlError
+from integration.cluster.family import SERVICES_IPV4, SERVICES_IPV6
 from integration.demo.inventory import PodRow
 from integration.demo.narration import DemoError, print_table, step
 from integration.demo.outside_server import serve_outside

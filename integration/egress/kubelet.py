@@ -18,7 +18,7 @@ from pathlib import Path
 
 from integration.apiserver.runtime import CniError, addresses_of
 from integration.apiserver.sandbox import PodName
-from integration.cluster.command_line import SERVICES_IPV4
+from integration.cluster.family import SERVICES_IPV4
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 from integration.egress.api import Api, Document

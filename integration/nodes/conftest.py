@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 
 from integration.cluster.cluster import Cluster
-from integration.cluster.command_line import SERVICES_IPV4, SERVICES_IPV6
+from integration.cluster.family import SERVICES_IPV4, SERVICES_IPV6
 from integration.helm.release import Release, import_image
 from integration.image.build import build_image
 from integration.nodes.coil_cluster import CoilCluster, Families, Room
