@@ -30,11 +30,15 @@ class ImageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image of one layer (a tar) under a name. `command` is empty where whoever starts it names the program."""
+    """An image of one layer (a tar) under a name. `command` is empty where whoever starts it names the program.
+
+    What a container's `args` replace is `command`; `entrypoint` stands before it, and is replaced by its `command`.
+    """
 
     name: str
     layer: bytes
     command: Sequence[str] = ()
+    entrypoint: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": "/bin"})
     labels: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
@@ -70,6 +74,7 @@ def _add_image(archive: tarfile.TarFile, image: Image) -> Mapping[str, object]:
         "config": {
             "Env": [f"{name}={value}" for name, value in image.environment.items()],
             "Cmd": list(image.command),
+            **({"Entrypoint": list(image.entrypoint)} if image.entrypoint else {}),
             "Labels": dict(image.labels),
             "User": image.user,
         },
@@ -87,7 +92,9 @@ def _add_image(archive: tarfile.TarFile, image: Image) -> Mapping[str, object]:
 
 def _add_blob(archive: tarfile.TarFile, content: bytes, media_type: str) -> dict[str, object]:
     digest = hashlib.sha256(content).hexdigest()
-    _add(archive, f"blobs/sha256/{digest}", content)
+    # Images may have the same layer.
+    if (path := f"blobs/sha256/{digest}") not in archive.getnames():
+        _add(archive, path, content)
     return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
 
 
