@@ -36,3 +36,14 @@ def test_the_same_image_gives_the_same_bytes(tmp_path: Path) -> None:
     image = Image(name="a.test/b:1", layer=b"layer", command=["/bin/sh"])
     first, second = (write_archive(tmp_path / name, [image]).read_bytes() for name in ("first", "second"))
     assert first == second
+
+
+def test_images_may_share_a_layer_and_have_an_entrypoint(tmp_path: Path) -> None:
+    images = [Image(name=f"a.test/{name}:1", layer=b"layer", entrypoint=[f"/{name}"]) for name in ("b", "c")]
+    archive = write_archive(tmp_path / "archive", images)
+    with tarfile.open(archive) as written:
+        names = written.getnames()
+    assert len(names) == len(set(names))
+    # One layer; a configuration and a manifest for each; the layout and its index.
+    assert len(names) == 7
+    assert read(write_archive(tmp_path / "one", images[:1]))[1]["Entrypoint"] == ["/b"]
