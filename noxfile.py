@@ -158,6 +158,12 @@ def oldest(session: nox.Session) -> None:
 
 
 @nox.session
+def conformance(session: nox.Session) -> None:
+    """Kubernetes' own network conformance tests, in clusters of four kinds; `-- ipv4-first` for one; needs root."""
+    session.run(PYTHON, "-m", "integration.conformance", *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session
 def upgrade(session: nox.Session) -> None:
     """An upgrade from the former release by Helm on two real nodes, and back; `-- --from=REVISION`; needs root."""
     # Without a record of what was asked of the API server: half of it are the former release's questions.

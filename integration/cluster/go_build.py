@@ -26,11 +26,11 @@ class ModuleProxyError(BuildError):
 
 
 class Kind(enum.Enum):
-    """What the compiler makes of a package."""
+    """What the compiler makes of a package, by the subcommand of `go` and its flags."""
 
-    PROGRAM = enum.auto()
-    TESTS = enum.auto()
-    """The package's tests, as a program that runs them."""
+    PROGRAM = ("build",)
+    TESTS = ("test", "-c", "-vet=off")
+    """The package's tests, as a program that runs them; it would examine all that they import for as long again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def build_go_programs(modules: ModuleList, work: Path, whole: Path, steps: Build
             f"compiling {name}, {number} of {len(modules.programs)}, about {_minutes(left * rate)} left",
             [
                 str(go),
-                *(("test", "-c") if program.kind is Kind.TESTS else ("build",)),
+                *program.kind.value,
                 "-trimpath",
                 f"-ldflags={_linker_flags(modules)}",
                 "-o",

@@ -19,7 +19,7 @@ from integration.cluster.node_config import CLUSTER_DOMAIN
 from integration.cluster.process import Process
 from integration.cluster.programs import Program, locate
 from integration.conformance.images import repo_list
-from integration.conformance.report import Result, read_results
+from integration.conformance.report import Outcome, Result, read_results
 
 CONFORMANCE = r"\[sig-network\].*\[Conformance\]"
 _LIST_SECONDS = 120.0
@@ -73,16 +73,21 @@ class Suite:
         shared = [name for name in specs if name not in serial]
         # Neighbours in the list of names take about as long as each other.
         shares = [shared[number::processes] for number in range(processes)]
-        self._run_side_by_side([share for share in shares if share])
+        ended = self._run_side_by_side([share for share in shares if share])
         if serial:
-            self._run_side_by_side([serial])
+            ended += self._run_side_by_side([serial])
         results = read_results(self.folder)
+        logs = "\n".join(process.log.read_text(errors="replace")[-2000:] for process in ended)
         if missing := sorted(set(specs) - {result.name for result in results}):
-            logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.rglob("log")))
-            raise SuiteError(f"no result of {', '.join(missing)}; the end of the logs:\n{logs}")
+            raise SuiteError(
+                f"no result of {len(missing)} specs, {missing[0]} among them; the end of the logs:\n{logs}"
+            )
+        if any(process.returncode for process in ended) and all(each.outcome is Outcome.PASSED for each in results):
+            raise SuiteError(f"what is done before or after the tests has failed; the end of the logs:\n{logs}")
         return results
 
-    def _run_side_by_side(self, shares: Sequence[Sequence[str]]) -> None:
+    def _run_side_by_side(self, shares: Sequence[Sequence[str]]) -> list[Process]:
+        """The processes, which have ended."""
         running = [self._start(share) for share in shares]
         deadline = time.monotonic() + max(map(_seconds, shares)) + _LEAST_SECONDS
         said = time.monotonic()
@@ -96,6 +101,7 @@ class Suite:
                 said = now
                 print(f"  {self._finished()} of {sum(map(len, shares))} specs have ended", flush=True)
             time.sleep(_POLL)
+        return running
 
     def _start(self, share: Sequence[str]) -> Process:
         number = len(list(self.folder.iterdir())) + 1
@@ -107,10 +113,12 @@ class Suite:
             f"e2e-{number}",
             [
                 str(locate((Program.E2E_TEST,))[Program.E2E_TEST]),
-                *(f"--ginkgo.focus=^{re.escape(name)}$" for name in share),
+                # It is the end of what is compared: the suite has a name as well.
+                *(f"--ginkgo.focus={re.escape(name)}$" for name in share),
                 f"--ginkgo.timeout={_seconds(share):.0f}s",
                 "--ginkgo.no-color",
                 "--ginkgo.v",
+                "--ginkgo.silence-skips",
                 f"--kubeconfig={self.cluster.plane.admin_kubeconfig}",
                 f"--kubectl-path={find_kubectl()}",
                 "--provider=skeleton",
