@@ -11,5 +11,5 @@ demo:
 	@.venv/bin/python -m integration.demo
 
 test:
-	@$(PYTHON) integration/bootstrap.py
+	@$(PYTHON) integration/bootstrap.py test
 	@.venv/bin/python -m nox

@@ -1,5 +1,7 @@
 """Set-up for `make demo` and `make test` on a bare Debian 12: packages, virtual environment, the Kubernetes build.
 
+With the argument `test` also what the tests need beyond the demo: Kubernetes' own tests and the images of their pods.
+
 Runs before any dependency is there, so it uses the standard library alone. Every step is skipped
 when its result is already there, and leaves nothing half-made when it fails: the virtual environment gets its stamp
 last and is removed if it did not get it. What is missing is said in one sentence, with exit code 1.
@@ -83,6 +85,8 @@ def main() -> int:
         fetch_helm()
         build_kubernetes()
         prepare_kernel()
+        if sys.argv[1:] == ["test"]:
+            prepare_conformance()
     except RequirementError as error:
         print(f"coil: {error}", file=sys.stderr)
         return 1
@@ -205,6 +209,13 @@ def build_kubernetes() -> None:
     if subprocess.run(build, stdin=subprocess.DEVNULL, cwd=ROOT, timeout=3600, check=False).returncode == NO_MODULES:
         install_packages(FALLBACK_PACKAGES)
     step(build, "Kubernetes could not be built")
+
+
+def prepare_conformance() -> None:
+    """Here, so that they are not built while tests measure time. Without, the tests that need them say why."""
+    build = [str(VENV / "bin" / "python"), "-m", "integration.conformance.images"]
+    if subprocess.run(build, stdin=subprocess.DEVNULL, cwd=ROOT, timeout=3600, check=False).returncode:
+        say("without the tests of Kubernetes; see the lines above")
 
 
 def prepare_kernel() -> None:

@@ -36,11 +36,25 @@ def deploy_coredns(plane: ControlPlane, families: ClusterFamilies) -> None:
 
     Returns when it answers. Raises KubectlError. Idempotent.
     """
-    apply(plane, *_access_documents(), _configuration(), _deployment(), _service(families))
+    apply(plane, *_documents(families))
     plane.kubectl(
         *(f"--namespace={NAMESPACE}", "rollout", "status", f"deployment/{NAME}", f"--timeout={_ROLLOUT_SECONDS:.0f}s"),
         timeout=_ROLLOUT_SECONDS + 10,
     )
+
+
+def remove_coredns(plane: ControlPlane) -> None:
+    """The opposite; its pods have gone when it returns. Raises KubectlError. Idempotent."""
+    names = [f"{document['kind']}/{document['metadata']['name']}" for document in _documents(ClusterFamilies.IPV4_ONLY)]
+    plane.kubectl(
+        *("delete", f"--namespace={NAMESPACE}", "--ignore-not-found", "--cascade=foreground"),
+        *(f"--timeout={_ROLLOUT_SECONDS:.0f}s", *names),
+        timeout=_ROLLOUT_SECONDS + 10,
+    )
+
+
+def _documents(families: ClusterFamilies) -> list[Document]:
+    return [*_access_documents(), _configuration(), _deployment(), _service(families)]
 
 
 def _access_documents() -> list[Document]:

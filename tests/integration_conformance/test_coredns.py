@@ -36,5 +36,8 @@ def test_the_service_has_the_addresses_that_pods_are_told(
     assert service["spec"]["clusterIP"] == addresses[0]
     assert service["spec"]["ipFamilyPolicy"] == policy
     [configuration] = [document for document in applied if document["kind"] == "ConfigMap"]
+    for document in applied:
+        # Whatever is made is also removed.
+        assert document["metadata"]["name"] in {coredns.NAME, coredns.SERVICE}
     # Nobody outside is asked: nothing of a cluster under test leaves the machine.
     assert "forward" not in configuration["data"]["Corefile"]
