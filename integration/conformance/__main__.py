@@ -2,7 +2,8 @@
 
 FAMILIES are of ipv4-first, ipv6-first, ipv4-only and ipv6-only, by default all; each has a cluster of its own, one
 after the other. Prints a table and writes it to `build/conformance/table.md`, with reports and logs beside it. Exit
-code 0 when every spec has passed in all of them, 1 otherwise. Needs root.
+code 0 when every spec has passed in all of them and no packet of a cluster has left the machine, 1 otherwise. Needs
+root.
 """
 
 import sys
@@ -21,6 +22,7 @@ from integration.conformance.suite import CONFORMANCE, Suite, SuiteError, list_s
 from integration.helm.program import HelmError
 from integration.image.build import build_image
 from integration.image.error import ImageBuildError
+from integration.uplink_watch import UplinkWatch
 
 _RESULTS = Path(__file__).parents[2] / "build" / "conformance"
 _PROCESSES = 3
@@ -53,12 +55,16 @@ def main(arguments: Sequence[str]) -> int:
     for name in names:
         begun = time.monotonic()
         runs[name] = []
-        try:
-            with conformance_cluster(_CHOICES[name], coil=coil, images=images) as cluster:
-                print(f"{name}: a cluster with Coil is up after {time.monotonic() - begun:.0f} s", flush=True)
-                runs[name] = Suite(cluster, results / name).run(specs, processes=parsed.processes)
-        except _FAILURES as error:
-            print(f"{name}: {error}", file=sys.stderr, flush=True)
+        with UplinkWatch() as watch:
+            try:
+                with conformance_cluster(_CHOICES[name], coil=coil, images=images) as cluster:
+                    print(f"{name}: a cluster with Coil is up after {time.monotonic() - begun:.0f} s", flush=True)
+                    runs[name] = Suite(cluster, results / name).run(specs, processes=parsed.processes)
+            except _FAILURES as error:
+                print(f"{name}: {error}", file=sys.stderr, flush=True)
+                whole = False
+        if leaks := watch.leaks():
+            print(f"{name}: the machine's default route was used: {leaks}", file=sys.stderr, flush=True)
             whole = False
         print(f"{name}: {_summary(runs[name], specs)} in {time.monotonic() - begun:.0f} s", flush=True)
     table = render_table(runs)
