@@ -21,6 +21,8 @@ from integration.conformance.stage import conformance_cluster
 from integration.conformance.suite import CONFORMANCE, Suite, SuiteError, list_specs
 from integration.helm.program import HelmError
 from integration.image.build import build_image
+from integration.image.context import ContextError
+from integration.image.dockerfile import DockerfileError
 from integration.image.error import ImageBuildError
 from integration.uplink_watch import UplinkWatch
 
@@ -28,7 +30,8 @@ _RESULTS = Path(__file__).parents[2] / "build" / "conformance"
 _PROCESSES = 3
 """Beside each other they need less than the two processors of a small machine, as most of their time is waiting."""
 _CHOICES = {families.name.lower().replace("_", "-"): families for families in ClusterFamilies}
-_FAILURES = (*EXPECTED, HelmError, ImageBuildError, SuiteError)
+_FAILURES = (*EXPECTED, ContextError, DockerfileError, HelmError, ImageBuildError, SuiteError)
+"""What is told without a traceback."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser("conformance", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", metavar="FAMILIES", help=f"of {', '.join(_CHOICES)}")
     parser.add_argument("--focus", default=CONFORMANCE, help="a regular expression that selects specs")
-    parser.add_argument("--processes", type=int, default=_PROCESSES, metavar="N", help="tests at a time")
+    parser.add_argument("--processes", type=int, default=_PROCESSES, choices=range(1, 9), metavar="N", help="at a time")
     parser.add_argument("--results", type=Path, default=_RESULTS, metavar="FOLDER", help="where reports go")
     parsed = parser.parse_args(arguments)
     if unknown := [name for name in parsed.families if name not in _CHOICES]:

@@ -41,14 +41,12 @@ def list_specs(focus: str, folder: Path) -> list[str]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     program = locate((Program.E2E_TEST,))[Program.E2E_TEST]
-    done = subprocess.run(
-        # It does not ask the server, but wants to know where it would be.
-        [program, "--ginkgo.dry-run", f"--ginkgo.focus={focus}", f"--report-dir={folder}", "--host=127.0.0.1"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_LIST_SECONDS,
-    )
+    # It does not ask the server, but wants to know where it would be.
+    command = [program, "--ginkgo.dry-run", f"--ginkgo.focus={focus}", f"--report-dir={folder}", "--host=127.0.0.1"]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_LIST_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise SuiteError(f"the tests could not be listed: {error}") from error
     names = [result.name for result in read_results(folder)]
     if done.returncode or not names:
         raise SuiteError(f"no spec is selected by {focus}: {(done.stdout + done.stderr)[-2000:]}")
