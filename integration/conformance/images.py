@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import io
 import json
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -72,30 +73,33 @@ def repo_list() -> str:
 def build_images(folder: Path | None = None) -> Path:
     """The images in one archive, from the cache when nothing that goes into it has changed; root, minutes once.
 
-    `folder` takes the cache's place. Idempotent; may be called by many processes at once, of which one builds. A build
-    that is cut short leaves at most a folder that the next one removes. Raises BuildError for the programs and
-    ImageBuildError for the rest.
+    `folder` takes the place of the cache's, where the project's own image has its layers: both begin with the same
+    Debian. Idempotent; may be called by many processes at once, of which one builds. A build that is cut short leaves
+    at most a folder that the next one removes. Raises BuildError for the programs and ImageBuildError for the rest.
     """
     programs = locate(CONFORMANCE)
-    folder = folder or cache_root() / "conformance-images"
+    folder = folder or cache_root() / "image"
     folder.mkdir(parents=True, exist_ok=True)
     base = describe_base()
     layers = name_layers(base, [Run(_SCRIPT, {})])
-    archive = folder / f"images-{_digest(layers[-1].name, programs[Program.AGNHOST], programs[Program.COREDNS])}.tar"
+    name = _digest(layers[-1].name, programs[Program.AGNHOST], programs[Program.COREDNS])
+    archive = folder / f"conformance-{name}.tar"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if archive.is_file():
             archive.touch()
             return archive
+        for leftover in folder.glob("conformance.*.d"):
+            shutil.rmtree(leftover)
         root = Layers(folder)
         root.make(layers, base=base)
-        with tempfile.TemporaryDirectory(prefix="unfinished.", dir=folder) as scratch:
+        with tempfile.TemporaryDirectory(prefix="conformance.", suffix=".d", dir=folder) as scratch:
             packed = Path(scratch) / "root.tar"
             root.pack(layers, base=base, inside=_ROOT, output=packed)
             _add_agnhost(packed, programs[Program.AGNHOST], Path(scratch))
             images = _images(packed.read_bytes(), coredns=programs[Program.COREDNS])
             write_archive(Path(scratch) / "archive.tar", images).replace(archive)
-        for old in sorted(folder.glob("images-*.tar"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        for old in sorted(folder.glob("conformance-*.tar"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
             old.unlink()
     return archive
 

@@ -40,7 +40,7 @@ def list_specs(focus: str, folder: Path) -> list[str]:
     Raises SuiteError when there are none.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    program = locate((Program.E2E_TEST,))[Program.E2E_TEST]
+    program = str(locate((Program.E2E_TEST,))[Program.E2E_TEST])
     # It does not ask the server, but wants to know where it would be.
     command = [program, "--ginkgo.dry-run", f"--ginkgo.focus={focus}", f"--report-dir={folder}", "--host=127.0.0.1"]
     try:
