@@ -19,6 +19,7 @@ from integration.conformance.images import build_images
 from integration.conformance.report import Outcome, Result, render_table
 from integration.conformance.stage import conformance_cluster
 from integration.conformance.suite import CONFORMANCE, Suite, SuiteError, list_specs
+from integration.deployment import UnsupportedVersionError
 from integration.helm.program import HelmError
 from integration.image.build import build_image
 from integration.image.context import ContextError
@@ -30,7 +31,7 @@ _RESULTS = Path(__file__).parents[2] / "build" / "conformance"
 _PROCESSES = 3
 """Beside each other they need less than the two processors of a small machine, as most of their time is waiting."""
 _CHOICES = {families.name.lower().replace("_", "-"): families for families in ClusterFamilies}
-_FAILURES = (*EXPECTED, ContextError, DockerfileError, HelmError, ImageBuildError, SuiteError)
+_FAILURES = (*EXPECTED, ContextError, DockerfileError, HelmError, ImageBuildError, SuiteError, UnsupportedVersionError)
 """What is told without a traceback."""
 
 

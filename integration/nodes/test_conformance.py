@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from integration.cluster.command_line import Version
 from integration.cluster.family import ClusterFamilies
-from integration.cluster.programs import conformance_version
 from integration.conformance.coredns import deploy_coredns, remove_coredns
 from integration.conformance.images import build_images
 from integration.conformance.report import Outcome, Result
+from integration.conformance.stage import check_version
 from integration.conformance.suite import Suite
 from integration.helm.release import import_image
 from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster
@@ -45,9 +44,7 @@ _RESULTS = Path(__file__).parents[2] / "build" / "conformance" / "cluster"
 @pytest.fixture(scope="module")
 def results(coil: CoilCluster) -> Iterator[Mapping[str, Result]]:
     """By names, of all at once; their pods draw from the default pool, and so do CoreDNS's."""
-    version = Version.parse(conformance_version().rpartition(".")[0])
-    if coil.plane.version != version:
-        pytest.skip(f"the tests are those of Kubernetes {version}, and this is {coil.plane.version}")
+    check_version(coil.plane)
     import_image(coil.cluster, build_images())
     with coil.room(pool=DEFAULT_POOL, bits=5):
         deploy_coredns(coil.plane, ClusterFamilies.IPV4_FIRST)
