@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,10 +44,15 @@ def list_specs(focus: str, folder: Path) -> list[str]:
     program = str(locate((Program.E2E_TEST,))[Program.E2E_TEST])
     # It does not ask the server, but wants to know where it would be.
     command = [program, "--ginkgo.dry-run", f"--ginkgo.focus={focus}", f"--report-dir={folder}", "--host=127.0.0.1"]
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_LIST_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise SuiteError(f"the tests could not be listed: {error}") from error
+    # It leaves temporary files.
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = {**os.environ, "TMPDIR": scratch}
+        try:
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, timeout=_LIST_SECONDS, env=environment
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SuiteError(f"the tests could not be listed: {error}") from error
     names = [result.name for result in read_results(folder)]
     if done.returncode or not names:
         raise SuiteError(f"no spec is selected by {focus}: {(done.stdout + done.stderr)[-2000:]}")
@@ -124,8 +130,12 @@ class Suite:
                 f"--kube-test-repo-list={registries}",
                 f"--report-dir={folder}",
             ],
-            # The program reads it before its flags.
-            env={"KUBE_TEST_REPO_LIST": str(registries), "PATH": os.environ["PATH"]},
+            env={
+                # The program reads it before its flags.
+                "KUBE_TEST_REPO_LIST": str(registries),
+                # What it leaves there goes with the cluster.
+                "TMPDIR": str(self.cluster.workspace.make_folder("tmp")),
+            },
             log=folder / "log",
         )
 

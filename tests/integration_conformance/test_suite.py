@@ -43,7 +43,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
         return Process(name, argv, cluster="test", env=env, log=log)
 
     plane = SimpleNamespace(admin_kubeconfig=tmp_path / "admin.kubeconfig")
-    cluster: Any = SimpleNamespace(plane=plane, workspace=SimpleNamespace(spawn=spawn))
+    cluster: Any = SimpleNamespace(plane=plane, workspace=SimpleNamespace(spawn=spawn, make_folder=tmp_path.joinpath))
     return Suite(cast(Cluster, cluster), tmp_path / "results")
 
 
