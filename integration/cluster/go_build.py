@@ -30,7 +30,7 @@ class Kind(enum.Enum):
 
     PROGRAM = ("build",)
     TESTS = ("test", "-c", "-vet=off")
-    """The package's tests, as a program that runs them; it would examine all that they import for as long again."""
+    """The package's tests, as a program that runs them. `go vet` would take as long again, for all that they import."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def render_kubelet(node: Identity, *, client_authority: Path, serving: KeyPair, 
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "address": node.families.unspecified,
-            # Whether or not something answers there: that is for whoever installs it.
+            # Nothing answers there until somebody installs it.
             "clusterDNS": [str(node.families.dns_addresses[0])],
             "clusterDomain": CLUSTER_DOMAIN,
             "authentication": {

@@ -117,8 +117,8 @@ _CONFORMANCE = ModuleList(
     name="conformance",
     folder=_FOLDER / "conformance",
     programs={
-        Program.COREDNS: GoProgram("github.com/coredns/coredns", 380),
-        Program.AGNHOST: GoProgram("k8s.io/kubernetes/test/images/agnhost", 60),
+        Program.COREDNS: GoProgram("github.com/coredns/coredns", 385),
+        Program.AGNHOST: GoProgram("k8s.io/kubernetes/test/images/agnhost", 260),
         Program.E2E_TEST: GoProgram("k8s.io/kubernetes/test/e2e", 450, Kind.TESTS),
     },
     version_module="k8s.io/kubernetes",
@@ -250,7 +250,7 @@ def _build_conformance() -> Mapping[Program, Path]:
             return cached
         print(
             f"The tests of Kubernetes {_CONFORMANCE.version} and CoreDNS are built once from Go modules; "
-            "10 minutes on two cores.",
+            "10 to 15 minutes on two cores.",
             flush=True,
         )
         return _build_lists(_CONFORMANCE, root=root, lock=lock)

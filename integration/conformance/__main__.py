@@ -29,7 +29,7 @@ from integration.uplink_watch import UplinkWatch
 
 _RESULTS = Path(__file__).parents[2] / "build" / "conformance"
 _PROCESSES = 3
-"""Beside each other they need less than the two processors of a small machine, as most of their time is waiting."""
+"""Most of the time of a spec is waiting, so that three do not need three processors."""
 _CHOICES = {families.name.lower().replace("_", "-"): families for families in ClusterFamilies}
 _FAILURES = (*EXPECTED, ContextError, DockerfileError, HelmError, ImageBuildError, SuiteError, UnsupportedVersionError)
 """What is told without a traceback."""
