@@ -42,7 +42,6 @@ PACKAGES = {
     "iptables": "kube-proxy",
     "ipset": "what to compare the EIP gateway's tables with",
     "conntrack": "kube-proxy",
-    "runc": "the container runtime",
     "bird2": "the routing daemon on each node",
     "busybox-static": "the image of the pods",
     "containernetworking-plugins": "the CNI plugins to compare with",
@@ -53,11 +52,14 @@ PACKAGES = {
     "gcc": "building the plugin",
     "libc6-dev": "building the plugin",
     f"lib{PYTHON}-dev": "building the plugin",
+    "libseccomp-dev": "building the container runtime",
+    "pkgconf": "building the container runtime",
     "debootstrap": "the root file system that the image is built in",
 }
 FALLBACK_PACKAGES = {
     "etcd-server": "the API server's store",
     "containerd": "the container runtime",
+    "runc": "the container runtime",
     "golang-go": "building Kubernetes",
     "dpkg-dev": "fetching Kubernetes' source package",
     "rsync": "building Kubernetes",

@@ -10,7 +10,7 @@ import enum
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,10 @@ class ModuleList:
     """The module whose version the programs report as theirs."""
     version_package: str = ""
     """The package with the variables `gitVersion`, `gitMajor` and `gitMinor`, which are set to it; empty for none."""
+    cgo: bool = False
+    """Whether the programs have parts in C, built with the machine's compiler and libraries."""
+    tags: Sequence[str] = ()
+    """Build constraints that are met besides those of the machine."""
 
     @property
     def version(self) -> str:
@@ -86,9 +90,9 @@ def build_go_programs(modules: ModuleList, work: Path, whole: Path, steps: Build
         "GOTMPDIR": str(work),
         "GOPATH": str(work / "gopath"),
         # Go makes its copies of modules read-only, so that they could not be removed.
-        "GOFLAGS": "-modcacherw -mod=readonly",
+        "GOFLAGS": f"-modcacherw -mod=readonly -tags={','.join(modules.tags)}",
         "GOTOOLCHAIN": "local",
-        "CGO_ENABLED": "0",
+        "CGO_ENABLED": str(int(modules.cgo)),
     }
     try:
         for kind, listing in ((Kind.PROGRAM, ["list", "-deps"]), (Kind.TESTS, ["list", "-deps", "-test"])):

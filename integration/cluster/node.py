@@ -189,6 +189,8 @@ class Node:
                 private_setting = settings / setting.replace("/", ".")
                 private_setting.write_text(f"{value}\n")
                 self.run(["mount", "--bind", str(private_setting), str(public_setting)])
+        # A pod with users of its own may only mount /proc where one that hides nothing is mounted already.
+        self.run(["mount", "-t", "proc", "proc", str(self._workspace.make_folder(self.name, "proc"))])
 
     def _start_bird(self, others: Sequence[Speaker]) -> None:
         config = self._write("bird.conf", render_bird(self.speaker, others, self._network.families.value))
@@ -204,12 +206,13 @@ class Node:
             render_containerd(
                 self._identity,
                 version=self._software.containerd,
+                runc=self._software.programs[Program.RUNC],
                 snapshotter=self._snapshotter,
                 oom_scores=OomScores.FREE if has_capability(CAP_SYS_RESOURCE) else OomScores.RESTRICTED,
             ),
         )
         program = self._software.programs[Program.CONTAINERD]
-        # It looks for its shim on the path, and the shim for runc.
+        # It looks for its shim on the path.
         shim = self._software.programs[Program.SHIM].parent
         process = self.spawn(
             "containerd", [str(program), "--config", str(config)], env={"PATH": f"{shim}:{os.environ['PATH']}"}

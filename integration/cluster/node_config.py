@@ -65,7 +65,9 @@ class Identity:
     families: ClusterFamilies
 
 
-def render_containerd(node: Identity, *, version: Version, snapshotter: Snapshotter, oom_scores: OomScores) -> str:
+def render_containerd(
+    node: Identity, *, version: Version, runc: Path, snapshotter: Snapshotter, oom_scores: OomScores
+) -> str:
     """containerd's config.toml: version 3 for containerd 2, version 2 for the ones before."""
 
     def quote(value: object) -> str:
@@ -104,6 +106,9 @@ default_runtime_name = "runc"
 
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+BinaryName = {quote(runc)}
 """
     return f"""version = 3
 {common}
@@ -125,6 +130,9 @@ default_runtime_name = "runc"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = {quote(runc)}
 
 [plugins."io.containerd.nri.v1.nri"]
 disable = true

@@ -52,6 +52,7 @@ class Program(enum.StrEnum):
     CONTAINERD = "containerd"
     SHIM = "containerd-shim-runc-v2"
     CTR = "ctr"
+    RUNC = "runc"
     COREDNS = "coredns"
     AGNHOST = "agnhost"
     E2E_TEST = "e2e.test"
@@ -59,7 +60,7 @@ class Program(enum.StrEnum):
 
 CONTROL_PLANE = (Program.ETCD, Program.APISERVER)
 CONTROLLERS = (Program.CONTROLLER_MANAGER, Program.SCHEDULER)
-NODE = (Program.KUBELET, Program.PROXY, Program.CONTAINERD, Program.SHIM, Program.CTR)
+NODE = (Program.KUBELET, Program.PROXY, Program.CONTAINERD, Program.SHIM, Program.CTR, Program.RUNC)
 CLUSTER = (*CONTROL_PLANE, *CONTROLLERS, *NODE)
 """What each cluster needs."""
 CONFORMANCE = (Program.COREDNS, Program.AGNHOST, Program.E2E_TEST)
@@ -113,6 +114,16 @@ _RUNTIME = ModuleList(
     },
     version_module=_CONTAINERD,
 )
+_RUNC = ModuleList(
+    name="runc",
+    folder=_FOLDER / "runc",
+    programs={Program.RUNC: GoProgram("github.com/opencontainers/runc", 60)},
+    version_module="github.com/opencontainers/runc",
+    # It enters namespaces in C, before Go's threads begin, and has seccomp filters made by their library.
+    cgo=True,
+    tags=("seccomp",),
+)
+
 _CONFORMANCE = ModuleList(
     name="conformance",
     folder=_FOLDER / "conformance",
@@ -124,6 +135,11 @@ _CONFORMANCE = ModuleList(
     version_module="k8s.io/kubernetes",
     version_package="k8s.io/component-base/version",
 )
+
+
+def _lists(release: Release) -> Sequence[ModuleList]:
+    """What the nodes of a release run."""
+    return _kubernetes(release), _RUNTIME, _RUNC
 
 
 def chosen_release() -> Release:
@@ -187,7 +203,7 @@ def _cached(release: Release) -> Mapping[Program, Path] | None:
     if release is Release.DEBIAN:
         entry = _debian_entry()
         return _with_debian_runtime(entry) if entry.is_dir() else None
-    return _cached_lists(_kubernetes(release), _RUNTIME)
+    return _cached_lists(*_lists(release))
 
 
 def _cached_lists(*lists: ModuleList) -> Mapping[Program, Path] | None:
@@ -207,7 +223,7 @@ def _with_debian_runtime(entry: Path) -> Mapping[Program, Path]:
     for program in set(CLUSTER) - set(KUBERNETES):
         path = shutil.which(program)
         if path is None:
-            raise BuildError(f"{program} is missing; install the Debian packages etcd-server and containerd")
+            raise BuildError(f"{program} is missing; install the Debian packages etcd-server, containerd and runc")
         found[program] = Path(path)
     return found
 
@@ -241,7 +257,7 @@ def _build_release(release: Release, root: Path, lock: IO[str]) -> Mapping[Progr
         f"Kubernetes {release}, etcd and containerd are built once from Go modules; 10 to 20 minutes on two cores.",
         flush=True,
     )
-    return _build_lists(_kubernetes(release), _RUNTIME, root=root, lock=lock)
+    return _build_lists(*_lists(release), root=root, lock=lock)
 
 
 def _build_conformance() -> Mapping[Program, Path]:

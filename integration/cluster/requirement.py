@@ -19,7 +19,6 @@ COMMANDS = {
     "iptables": "iptables",
     "mount": "mount",
     "nsenter": "util-linux",
-    "runc": "runc",
     "tc": "iproute2",
     "unshare": "util-linux",
 }

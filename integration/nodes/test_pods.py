@@ -1,5 +1,6 @@
 """Pods that a real kubelet runs on Coil: addresses of each family, who reaches whom, what Kubernetes does with them."""
 
+import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -182,6 +183,25 @@ def test_a_native_sidecar_has_the_network_before_the_pods_own_containers(
     assert room.kubectl("exec", "server", "--", *FETCH, url(room.pods()[0].ipv6)) == "client\n"
 
 
+def test_a_pod_whose_users_are_not_the_nodes_has_the_network(open_room: OpenRoom, coil: CoilCluster) -> None:
+    """`hostUsers: false`: the pod's network namespace belongs to its user namespace."""
+    room = open_room()
+    here, there = coil.nodes
+    handlers = coil.read("node", here.name)["status"].get("runtimeHandlers", [])
+    if not any(handler.get("features", {}).get("userNamespaces") for handler in handlers):
+        pytest.skip("the container runtime has no user namespaces for pods: containerd 2 with runc 1.2 or newer has")
+    if kernel_version() < (6, 3):
+        pytest.skip("user namespaces for pods need Linux 6.3, whose tmpfs maps users as well")
+    links = coil.kernel(here).pod_links()
+    room.run(room.pod("shifted", here, hostUsers=False), room.pod("neighbour", here), room.pod("far", there))
+    inside, outside, count = map(int, room.kubectl("exec", "shifted", "--", "cat", "/proc/self/uid_map").split())
+    assert inside == 0
+    assert outside >= count == 65536  # the kubelet's default: nobody of the node is among them
+    assert room.find_gaps() == []
+    room.kubectl("delete", "pod", "shifted", "neighbour", "--timeout=60s")
+    wait_until(lambda: coil.kernel(here).pod_links() == links, what="the pods' links are gone")
+
+
 def test_a_pod_on_its_nodes_own_network_takes_no_address(open_room: OpenRoom, coil: CoilCluster) -> None:
     room = open_room()
     node = coil.nodes[0]
@@ -219,6 +239,11 @@ def test_a_crowd_that_the_scheduler_spreads_gets_distinct_addresses(
 def all_distinct(pods: list[PodRow]) -> bool:
     addresses = [address for pod in pods for address in pod.addresses if address]
     return len(set(addresses)) == len(addresses)
+
+
+def kernel_version() -> tuple[int, ...]:
+    """The machine's, such as (6, 12)."""
+    return tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
 
 
 def sleeper() -> dict[str, object]:

@@ -14,6 +14,7 @@ from integration.cluster.programs import CLUSTER, CONFORMANCE, KUBERNETES, Progr
 GO = """
 here="$(dirname "$0")/.."
 echo "$*" >>"$here/asked"
+echo "$* CGO_ENABLED=$CGO_ENABLED $GOFLAGS" >>"$here/environments"
 case "$1" in
   version) echo "go version go1.26.3 linux/amd64";;
   list) [ ! -e "$here/offline" ] || { echo "no route to the module proxy"; exit 1; };;
@@ -38,7 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tools = tmp_path / "bin"
     tools.mkdir()
     wanted = {**dict.fromkeys(debian_build.COMMANDS, "exit 0"), **DEBIAN_TOOLS, "go": GO}
-    wanted.update(dict.fromkeys((Program.ETCD, Program.CONTAINERD, Program.SHIM, Program.CTR), "exit 0"))
+    wanted.update(dict.fromkeys((Program.ETCD, Program.CONTAINERD, Program.SHIM, Program.CTR, Program.RUNC), "exit 0"))
     del wanted["setpriv"]
     for command, script in wanted.items():
         write_tool(tools, command, script)
@@ -65,7 +66,7 @@ def folders(cache: Path) -> list[str]:
 def test_a_build_leaves_whole_entries_which_are_used_from_then_on(cache: Path) -> None:
     found = locate(CLUSTER)
 
-    assert folders(cache) == ["kubernetes-1.37.2", "runtime-2.4.2"]
+    assert folders(cache) == ["kubernetes-1.37.2", "runc-1.5.2", "runtime-2.4.2"]
     assert {program: path.name for program, path in found.items()} == {program: program.value for program in CLUSTER}
     assert all(path.is_file() for path in found.values())
     (cache.parents[1] / "broken").touch()
@@ -86,7 +87,7 @@ def test_kubernetes_own_tests_are_built_for_who_asks_for_them(cache: Path) -> No
     ]
     assert "list -deps -test k8s.io/kubernetes/test/e2e" in asked
     assert locate(tuple(Program)).keys() == set(Program)
-    assert folders(cache) == ["conformance-1.37.2", "kubernetes-1.37.2", "runtime-2.4.2"]
+    assert folders(cache) == ["conformance-1.37.2", "kubernetes-1.37.2", "runc-1.5.2", "runtime-2.4.2"]
 
 
 def test_debian_has_nothing_in_the_place_of_kubernetes_own_tests(
@@ -102,7 +103,7 @@ def test_each_release_has_its_entry(cache: Path, monkeypatch: pytest.MonkeyPatch
     newest = locate([Program.KUBELET])
     monkeypatch.setenv("COIL_KUBERNETES", Release.OLDEST)
     assert locate([Program.KUBELET]) != newest
-    assert folders(cache) == ["kubernetes-1.34.4", "kubernetes-1.37.2", "runtime-2.4.2"]
+    assert folders(cache) == ["kubernetes-1.34.4", "kubernetes-1.37.2", "runc-1.5.2", "runtime-2.4.2"]
 
 
 def test_programs_of_kubernetes_know_their_version(cache: Path) -> None:
@@ -112,6 +113,15 @@ def test_programs_of_kubernetes_know_their_version(cache: Path) -> None:
     assert all("-X k8s.io/component-base/version.gitVersion=v1.37.2" in line for line in built if "k8s.io/" in line)
     assert not any("gitVersion" in line for line in built if "k8s.io/" not in line)
     assert len(built) == len(CLUSTER)
+
+
+def test_only_the_container_runtime_has_parts_in_c(cache: Path) -> None:
+    locate(CLUSTER)
+    built = [line for line in (cache.parents[1] / "environments").read_text().splitlines() if line.startswith("build ")]
+    [runc] = [line for line in built if "CGO_ENABLED=1" in line]
+    assert "/runc CGO_ENABLED=1" in runc
+    assert runc.endswith(" -tags=seccomp")
+    assert all("CGO_ENABLED=0" in line and line.endswith(" -tags=") for line in built if line != runc)
 
 
 def test_a_failed_build_tells_the_end_of_the_output_and_leaves_nothing(cache: Path) -> None:
@@ -143,7 +153,7 @@ def test_without_the_module_proxy_debians_takes_its_place(cache: Path, capsys: p
 def test_what_a_killed_build_left_is_removed(cache: Path) -> None:
     (cache / "build.leftover.d" / "gopath").mkdir(parents=True)
     locate([Program.KUBELET])
-    assert folders(cache) == ["kubernetes-1.37.2", "runtime-2.4.2"]
+    assert folders(cache) == ["kubernetes-1.37.2", "runc-1.5.2", "runtime-2.4.2"]
 
 
 def test_an_entry_that_is_not_whole_is_made_again(cache: Path) -> None:
