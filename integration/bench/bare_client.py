@@ -5,7 +5,6 @@ is the peer that the ipam-controller is measured against, and it fills the store
 """
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import Any, Self
 
 import aiohttp
 import yaml
+
+from coil.kube.transport import client_context
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -42,7 +43,7 @@ class BareClient:
     def __init__(self, kubeconfig: Path, *, connections: int) -> None:
         document: dict[str, Any] = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
         cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
-        self._context = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        self._context = client_context(Path(cluster["certificate-authority"]))
         if "client-certificate" in user:
             self._context.load_cert_chain(user["client-certificate"], user["client-key"])
         token = Path(user["tokenFile"]).read_text(encoding="ascii").strip() if "tokenFile" in user else ""

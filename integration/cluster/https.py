@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import http.client
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from coil.kube.transport import client_context
 from integration.cluster.pki import KeyPair
 
 _TIMEOUT = 5.0  # seconds
@@ -28,7 +28,7 @@ class Endpoint:
 
         `timeout` is for connecting, and for each wait on the socket.
         """
-        context = ssl.create_default_context(cafile=str(self.authority))
+        context = client_context(self.authority)
         context.load_cert_chain(self.identity.certificate, self.identity.key)
         connection = http.client.HTTPSConnection(self.address, self.port, timeout=timeout, context=context)
         try:

@@ -29,7 +29,10 @@ class KeyPair:
 
 
 class CertificateAuthority:
-    """A self-signed authority whose files live in ``folder``."""
+    """A self-signed authority whose files live in ``folder``.
+
+    Its certificates have no key identifiers, as those of many clusters: what is written in Go does not ask for them.
+    """
 
     def __init__(self, folder: Path, *, name: str) -> None:
         self._folder = folder

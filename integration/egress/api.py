@@ -9,6 +9,8 @@ import ssl
 from pathlib import Path
 from typing import Any, Protocol
 
+from coil.kube.transport import client_context
+
 _SECONDS = 30.0
 _MERGE_PATCH = "application/merge-patch+json"
 
@@ -42,7 +44,7 @@ class Api:
     """Not for several threads at once."""
 
     def __init__(self, access: Access) -> None:
-        context = ssl.create_default_context(cafile=str(access.authority))
+        context = client_context(Path(access.authority))
         context.load_cert_chain(access.admin_certificate, access.admin_key)
         self._connection = http.client.HTTPSConnection(access.address, access.port, timeout=_SECONDS, context=context)
 

@@ -6,11 +6,11 @@ the API server gives up waiting for it, after three seconds. Neither costs anybo
 """
 
 import socket
-import ssl
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from coil.kube.transport import client_context
 from integration.apiserver.bare_node import GROUP_PATH
 from integration.cluster.control_plane import ControlPlane
 
@@ -35,7 +35,7 @@ class Overload:
     def __init__(self, plane: ControlPlane, token_file: Path) -> None:
         self._plane = plane
         self._token = token_file.read_text().strip()
-        self._context = ssl.create_default_context(cafile=str(plane.credentials.authority.certificate))
+        self._context = client_context(plane.credentials.authority.certificate)
 
     def last(self, seconds: float) -> None:
         """Take the places for so long."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
+from coil.kube.transport import client_context
 from coil.runtime.log import describe_error
 
 Answer = TypeVar("Answer")
@@ -183,7 +184,7 @@ async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
 
 def _tls_context(access: EtcdAccess) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=access.ca)
+        context = client_context(access.ca)
         if access.certificate is not None:
             context.load_cert_chain(access.certificate, access.key)
     except OSError as error:  # ssl.SSLError is one

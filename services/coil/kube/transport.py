@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -67,9 +68,21 @@ class Session:
         await self._session.close()
 
 
+def client_context(authority: Path | None) -> ssl.SSLContext:
+    """The context of a client that trusts `authority`, a file, or the system's authorities without one.
+
+    Raises OSError (ssl.SSLError is one) when the file is no certificate.
+    """
+    context = ssl.create_default_context(cafile=authority)
+    # From Python 3.13 on, servers whose certificates lack key identifiers are refused by default. Clusters have such
+    # certificates, which client-go and etcd accept.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
 def tls_context(config: ClientConfig) -> ssl.SSLContext:
     """Raises OSError (ssl.SSLError is one) when the files are no certificates."""
-    context = ssl.create_default_context(cafile=config.authority)
+    context = client_context(config.authority)
     if config.certificate is not None:
         context.load_cert_chain(config.certificate, keyfile=config.key)
     if not config.verify:

@@ -52,15 +52,16 @@ class Authority:
         )
         self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, name: str) -> KeyPair:
+    def issue(self, name: str, *, identifiers: bool = True) -> KeyPair:
+        """`identifiers` are those of keys, which RFC 5280 demands and many authorities leave out."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._identifier)
-        certificate = (
-            _builder(subject=_subject(name), issuer=self._name, key=key.public_key())
-            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
-            .add_extension(issuer, critical=False)
-            .sign(self._key, hashes.SHA256())
+        builder = _builder(subject=_subject(name), issuer=self._name, key=key.public_key()).add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
         )
+        if identifiers:
+            builder = builder.add_extension(issuer, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         return KeyPair(
             certificate.public_bytes(serialization.Encoding.PEM),
             key.private_bytes(

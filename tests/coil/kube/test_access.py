@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,29 @@ async def _tls_server(directory: Path, authority: Authority) -> AsyncIterator[Fa
     context = _server_context(directory, authority.issue("server"), client_ca=authority)
     async with FaultyServer(tls=context) as server:
         yield server
+
+
+async def test_a_server_whose_certificate_has_no_key_identifiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clusters have such certificates, and what is written in Go accepts them. Python does not, from 3.13 on."""
+    create = ssl.create_default_context
+
+    def create_strict_context(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        context = create(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    authority = Authority("ca")
+    pair = authority.issue("server", identifiers=False)
+    async with FaultyServer(tls=_server_context(tmp_path, pair, client_ca=authority)) as server:
+        monkeypatch.setattr(ssl, "create_default_context", create_strict_context)
+        (tmp_path / "ca.crt").write_bytes(authority.certificate)
+        (tmp_path / "token").write_text("one")
+        environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}
+        server.otherwise = reply(thing("a", version=1))
+        async with KubeClient(Access.in_cluster(directory=tmp_path, environ=environ)) as client:
+            await client.get(THINGS, "a", namespace="here")
 
 
 async def test_in_a_pod(tmp_path: Path) -> None:
