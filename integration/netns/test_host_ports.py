@@ -92,12 +92,22 @@ class Server:
             made.close()
 
 
-def ask(client: Netns, address: str, protocol: Protocol = Protocol.TCP, *, port: int = PORT, seconds: float = 5) -> str:
+def ask(
+    client: Netns,
+    address: str,
+    protocol: Protocol = Protocol.TCP,
+    *,
+    port: int = PORT,
+    source: str = "",
+    seconds: float = 5,
+) -> str:
     """Who answers at the node's port, and whom it saw. Raises OSError if nobody does."""
     parsed = ip_address(address)
     family = socket.AF_INET if parsed.version == 4 else socket.AF_INET6
     with client.call(lambda: socket.socket(family, _KINDS[protocol])) as asking:
         asking.settimeout(seconds)
+        if source:
+            asking.bind((source, 0))
         asking.connect((address, port))
         if protocol is Protocol.UDP:
             asking.send(b"?")
@@ -207,6 +217,17 @@ async def test_what_listens_on_the_ipv6_loopback_is_left_alone(node: Node, ports
     await ports.publish(node.attachments["web"], (TCP, UDP))
     assert ask(node.netns, "::1") == "own ::1"
     own.close()
+
+
+@both_protocols
+@pytest.mark.parametrize("bound", ["::", "::1"])
+async def test_from_another_address_to_the_ipv6_loopback(
+    node: Node, ports: HostPorts, protocol: Protocol, bound: str
+) -> None:
+    """As Kubernetes' conformance test of host ports connects in clusters of IPv6."""
+    at = PortMapping(protocol=protocol, host_port=PORT, container_port=80, host_address=ip_address(bound))
+    await ports.publish(node.attachments["web"], (at,))
+    assert ask(node.netns, "::1", protocol, source=HOST[6]) == f"web {HOST[6]}"
 
 
 @both_families

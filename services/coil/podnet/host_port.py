@@ -9,7 +9,8 @@ that get an address of the node, as their answers would not come back otherwise:
 
 127.0.0.1 needs route_localnet on the host's end of the pod's veth (`plan_loopback`). With that alone the pod could
 send packets to what listens on the node's loopback, so the table drops what comes from any other link to or from
-127.0.0.0/8. IPv6 has no such setting: ::1 leads to no pod.
+127.0.0.0/8. IPv6 has no such setting: what is sent from ::1 goes to no pod, and what is sent to ::1 only if it comes
+from another of the node's addresses, as a connection that is bound to it does.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -140,7 +141,7 @@ def plan_host_port_table() -> NftTable:
         type=ChainType.NAT,
         hook=Hook.OUTPUT,
         priority=Priority.DSTNAT,
-        rules=((Match(Field.IPV6_DESTINATION, Comparison.IS, "::1"), Verdict.RETURN), (_LOCAL, Jump(lookup.name))),
+        rules=((Match(Field.IPV6_SOURCE, Comparison.IS, "::1"), Verdict.RETURN), (_LOCAL, Jump(lookup.name))),
     )
     postrouting = NftChain(
         name="postrouting",
