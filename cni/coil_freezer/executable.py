@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,10 +9,8 @@ from tempfile import TemporaryDirectory
 from coil_freezer.error import FreezeError
 from coil_freezer.frame import WRAPPED
 
-PACKAGES = ("gcc", "libc6-dev", "libpython3.11-dev")
-"""Debian's packages that a build needs."""
-PYTHON = (3, 11)
-"""The frame takes the place of parts of this version's interpreter."""
+PACKAGES = ("gcc", "libc6-dev", f"libpython{sysconfig.get_python_version()}-dev")
+"""Debian's packages that a build with the running interpreter needs."""
 FLAGS = (
     "-O2",
     # Neither a loader nor relocations at the start: both would cost more than the plugin's own work.
@@ -27,9 +24,6 @@ _SAID_LINES = 20
 
 def library() -> Path:
     """The static library of the running interpreter. Raises FreezeError where there is none."""
-    if sys.version_info[:2] != PYTHON:
-        wanted = ".".join(map(str, PYTHON))
-        raise FreezeError(f"the plugin is built with Python {wanted}, not {sys.version.split()[0]}")
     path = Path(sysconfig.get_config_var("LIBPL") or "/", sysconfig.get_config_var("LIBRARY") or "libpython.a")
     if not path.is_file() or not Path(sysconfig.get_config_var("INCLUDEPY") or "/", "Python.h").is_file():
         raise FreezeError(f"Python's static library or its headers are missing; install {' '.join(PACKAGES)}")

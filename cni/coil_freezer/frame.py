@@ -7,8 +7,13 @@ What is done here instead of by Python's own start, and why (each measured, see 
 * From `posix` and `time` come single functions, from other builtin modules only the constants that are used: filling
   these modules takes longer than the whole RPC. The linker's --wrap leads PyModule_AddIntConstant here for that.
 * A module is made when it is first imported: VERSION and refusals never come to the network's half.
-* The cyclic collector stays off. The process ends before it could be of use.
+* The cyclic collector stays off, from the first object on. The process ends before it could be of use.
+
+The same source is for every version of Python that the project runs on: what is not in the public headers is declared
+by its name alone, or by the version's own private header. `_Py_Deepfreeze_*` are called by versions before 3.13.
 """
+
+import sys
 
 from coil_freezer.error import FreezeError
 from coil_freezer.program import MAIN, Program
@@ -25,7 +30,6 @@ _FRAME = r"""
 #define Py_BUILD_CORE 1
 #include <Python.h>
 #include "internal/pycore_gc.h"
-#include "internal/pycore_interp.h"
 #include <marshal.h>
 #include <signal.h>
 #include <string.h>
@@ -153,7 +157,7 @@ static PyObject *import_module(PyObject *name)
         return module;
     }
     for (size_t index = 0; table[index].name; index++) {
-        if (!_PyUnicode_EqualToASCIIString(name, table[index].name))
+        if (PyUnicode_CompareWithASCIIString(name, table[index].name))
             continue;
         if (table[index].make == NULL)
             return execute_code(name, table[index].code, table[index].size);
@@ -235,12 +239,15 @@ int main(void)
 def render_frame(program: Program) -> str:
     """The C source of the executable, for the headers of the running interpreter's version.
 
-    Raises FreezeError when the program uses a module, or a part of one, that the frame does not provide.
+    Raises FreezeError when the program uses a module, or a part of one, that the frame does not provide, or that this
+    interpreter has in a file of its own.
     """
     for module, names in program.builtins.items():
         if module not in _EXECUTED and not names <= _PICKED.get(module, frozenset()):
             missing = ", ".join(sorted(names - _PICKED.get(module, frozenset())))
             raise FreezeError(f"the executable has no {missing} from the module {module}")
+    if elsewhere := program.builtins.keys() - set(sys.builtin_module_names):
+        raise FreezeError(f"this Python has {', '.join(sorted(elsewhere))} not built in; use Debian's")
     builtins = sorted(program.builtins)
     executed = [name for module in builtins if module in _EXECUTED for name in sorted(program.builtins[module])]
     return _FRAME % {

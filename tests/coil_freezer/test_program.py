@@ -63,6 +63,13 @@ def test_what_cannot_run_is_not_built(source: Path, name: str, text: str, messag
         render_frame(read_program(source))
 
 
+def test_an_interpreter_without_its_own_sockets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was built elsewhere has them: a shared library, which a static program cannot load."""
+    monkeypatch.setattr("sys.builtin_module_names", ("posix", "select", "time"))
+    with pytest.raises(FreezeError, match="has _socket not built in"):
+        render_frame(read_program(SOURCE))
+
+
 def test_what_only_type_checkers_import_is_not_asked_for(source: Path) -> None:
     (source / "main.py").write_text("TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from typing import Any\n")
     assert "typing" not in read_program(source).builtins
