@@ -1,4 +1,4 @@
-"""Set-up for `make demo` and `make test` on a bare Debian 12: packages, virtual environment, the Kubernetes build.
+"""Set-up for `make demo` and `make test` on bare Debian 12 or 13: packages, virtual environment, the Kubernetes build.
 
 With the argument `test` also what the tests need beyond the demo: Kubernetes' own tests and the images of their pods.
 
@@ -33,6 +33,7 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "coil-stamp"
 POLICY = Path("/usr/sbin/policy-rc.d")
 
+DEBIAN = "Debian 12 or 13"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = {
     f"{PYTHON}-venv": "the virtual environment",
@@ -106,10 +107,14 @@ def say(text: str) -> None:
 def check_machine() -> None:
     """Stop early where the rest cannot work."""
     if platform.system() != "Linux":
-        raise RequirementError(f"this needs Linux, not {platform.system()}; use a Debian 12 machine or VM.")
+        raise RequirementError(f"this needs Linux, not {platform.system()}; use a machine or VM with {DEBIAN}.")
     if sys.version_info < (3, 11):  # noqa: UP036 - the machine's Python, before the project's own is chosen
         found = platform.python_version()
-        raise RequirementError(f"Python {found} is too old; install Python 3.11 or later (Debian 12 has it).")
+        raise RequirementError(f"Python {found} is too old; install Python 3.11 or later ({DEBIAN} has it).")
+    if Path(sys.base_prefix) != Path("/usr"):
+        raise RequirementError(
+            f"{sys.executable} is not Debian's Python, whose packages this installs; run it with /usr/bin/python3."
+        )
     if os.geteuid() != 0:
         raise RequirementError(
             "network namespaces and containers need root; run the same command as root (sudo make ...)."
@@ -130,7 +135,7 @@ def install_packages(packages: Collection[str]) -> None:
         return
     if shutil.which("apt-get") is None:
         raise RequirementError(
-            f"apt-get is not there to install {', '.join(missing)}; use Debian 12, or install their equivalents."
+            f"apt-get is not there to install {', '.join(missing)}; use {DEBIAN}, or install their equivalents."
         )
     say(f"installing Debian packages: {', '.join(missing)}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
