@@ -7,6 +7,8 @@ What is done here instead of by Python's own start, and why (each measured, see 
 * From `posix` and `time` come single functions, from other builtin modules only the constants that are used: filling
   these modules takes longer than the whole RPC. The linker's --wrap leads PyModule_AddIntConstant here for that.
 * A module is made when it is first imported: VERSION and refusals never come to the network's half.
+* No table of stack frames is registered, which gcc 13 and newer read as a whole at each start of a static program: it
+  is for exceptions of C++ and for threads that are cancelled.
 * The cyclic collector stays off, from the first object on. The process ends before it could be of use.
 
 The same source is for every version of Python that the project runs on: what is not in the public headers is declared
@@ -18,8 +20,8 @@ import sys
 from coil_freezer.error import FreezeError
 from coil_freezer.program import MAIN, Program
 
-WRAPPED = ("PyModule_AddIntConstant", "_PyGC_InitState")
-"""Functions of the interpreter that the frame takes the place of, by the linker's --wrap."""
+WRAPPED = ("PyModule_AddIntConstant", "_PyGC_InitState", "__register_frame_info")
+"""Functions that the frame takes the place of, by the linker's --wrap."""
 
 _PICKED = {"posix": frozenset({"_exit", "environ", "read", "write"}), "time": frozenset({"monotonic"})}
 """What can be had of a module that was not executed: functions that use nothing of it, and what the frame sets."""
@@ -64,6 +66,12 @@ void __wrap__PyGC_InitState(struct _gc_runtime_state *state)
 {
     __real__PyGC_InitState(state);
     state->enabled = 0;
+}
+
+void __wrap___register_frame_info(const void *begin, void *object)
+{
+    (void)begin;
+    (void)object;
 }
 
 /* The named functions of a builtin module, in a module of the same name that is not executed. */
@@ -181,11 +189,27 @@ static PyObject *import_statement(PyObject *self, PyObject *const *arguments, Py
 
 static PyMethodDef import_method = {"__import__", (PyCFunction)(void (*)(void))import_statement, METH_FASTCALL, NULL};
 
-static void run(void)
+/* The registry of codecs' error handlers, without which text that is not UTF-8 cannot be refused. Interpreters that do
+   not have this function make theirs when it is first asked. */
+__attribute__((weak)) PyStatus _PyCodec_InitRegistry(PyInterpreterState *);
+
+/* What some versions do after the core and others in it. True if all is well. */
+static int complete_core(void)
 {
     PyObject *import = PyCFunction_New(&import_method, NULL);
+    if (import == NULL || PyDict_SetItemString(PyEval_GetBuiltins(), "__import__", import) < 0)
+        return 0;
+    if (_PyCodec_InitRegistry != NULL && PyStatus_Exception(_PyCodec_InitRegistry(PyInterpreterState_Get())))
+        return 0;
+    /* Longer numbers are refused: to read them would take long, and a module that is not here. */
+    PyObject *limit = PySys_GetObject("set_int_max_str_digits");
+    return limit != NULL && PyObject_CallFunction(limit, "i", %(digits)d) != NULL;
+}
+
+static void run(void)
+{
     PyObject *name = PyUnicode_FromString("%(main)s");
-    if (import == NULL || name == NULL || PyDict_SetItemString(PyEval_GetBuiltins(), "__import__", import) < 0)
+    if (name == NULL || !complete_core())
         return;
     PyObject *module = import_module(name);
     if (module != NULL)
@@ -253,6 +277,7 @@ def render_frame(program: Program) -> str:
     return _FRAME % {
         "codes": "\n".join(_array(f"code_{index}", code) for index, code in enumerate(program.modules.values())),
         "constants": "".join(f'"{name}", ' for name in executed),
+        "digits": sys.int_info.default_max_str_digits,
         "main": MAIN,
         "makers": "\n".join(_maker(module, program.builtins[module]) for module in builtins),
         "table": "\n".join(
