@@ -6,14 +6,16 @@
 # `python -m integration.image` carries out this same file without Docker and without a registry. It knows ARG, FROM,
 # RUN, COPY, ENV, LABEL and USER, each in its plain form, and a last stage that copies one folder of another stage.
 
-# Debian 12 from wherever it is to be had: a mirror, or an image of your own with your package sources and certificates.
-ARG BASE=debian:12-slim
+# Debian 13 from wherever it is to be had: a mirror, or an image of your own with your package sources and certificates.
+ARG BASE=debian:13-slim
 
 FROM ${BASE} AS build
 ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+# Debian's, by the name that its packages and folders have.
+ENV PYTHON=python3.13
 RUN apt-get update -q \
  && apt-get install -q -y --no-install-recommends \
-      gcc libc6-dev libpython3.11-dev python3.11 python3-pip
+      gcc libc6-dev lib$PYTHON-dev $PYTHON python3-pip
 
 # What runs in the image. Unpacked and not installed: no maintainer's script does anything that is needed here.
 # dpkg's description of each package stays, for programs that look an image over for known defects.
@@ -22,9 +24,9 @@ RUN set -eu; umask 022; \
     for folder in bin sbin lib lib64; do ln -s usr/$folder /image/$folder; done; \
     cd /packages; \
     apt-get -q -o APT::Sandbox::User=root download \
-      libc6 gcc-12-base libgcc-s1 libstdc++6 zlib1g \
-      python3.11-minimal libpython3.11-minimal libpython3.11-stdlib \
-      libbz2-1.0 libexpat1 libffi8 liblzma5 libssl3 libuuid1 \
+      libc6 gcc-14-base libgcc-s1 libstdc++6 zlib1g \
+      $PYTHON-minimal lib$PYTHON-minimal lib$PYTHON-stdlib \
+      libbz2-1.0 libexpat1 libffi8 liblzma5 libssl3t64 libuuid1 \
       libnftables1 libgmp10 libjansson4 libmnl0 libnftnl11 libxtables12 \
       libkmod2 libzstd1 netbase \
       iptables libip4tc2 libip6tc2 libnetfilter-conntrack3 libnfnetlink0; \
@@ -32,16 +34,17 @@ RUN set -eu; umask 022; \
       dpkg-deb --fsys-tarfile "$package" | tar -x --no-same-owner --keep-directory-symlink -C /image; \
       dpkg-deb --field "$package" > "/image/var/lib/dpkg/status.d/${package%%_*}"; \
     done; \
-    # dpkg's alternatives would make these two.
+    # dpkg's alternatives would make these two, and a package that brings nothing else the third.
     for name in iptables ip6tables; do ln -s $name-nft /image/usr/sbin/$name; done; \
+    ln -s $PYTHON /image/usr/bin/python3; \
     # Of the documentation the licences stay.
     find /image/usr/share -mindepth 1 -maxdepth 1 ! -name doc -exec rm -r '{}' +; \
     find /image/usr/share/doc -mindepth 2 ! -type d ! -name copyright -delete; \
     find /image -depth -type d -empty ! -path /image/usr/lib64 -delete; \
-    # Conversions of character sets (Python has its own), and modules whose libraries are not here.
+    # Conversions of character sets (Python has its own), modules whose libraries are not here, and Python's own tests.
     rm -r /image/usr/lib/*-linux-gnu/gconv; \
-    cd /image/usr/lib/python3.11/lib-dynload; \
-    rm -f _curses* _crypt* _dbm* nis* ossaudiodev* readline* _sqlite3*; \
+    cd /image/usr/lib/$PYTHON/lib-dynload; \
+    rm -f _curses* _dbm* readline* _sqlite3* *_test* _xxtest* xx*; \
     cd /image; \
     mkdir -p dev etc proc run sys usr/libexec/coil usr/local/bin; \
     mkdir -m 1777 tmp; \
@@ -55,29 +58,29 @@ RUN set -eu; umask 022; \
 # The packages that pyproject.toml names, at the versions of constraints.txt, and the tool that builds our own.
 COPY constraints.txt pyproject.toml /source/
 RUN set -eu; umask 022; cd /source; \
-    packages=/image/usr/local/lib/python3.11/dist-packages; \
-    python3.11 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+    packages=/image/usr/local/lib/$PYTHON/dist-packages; \
+    $PYTHON -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
       > requirements.txt; \
-    python3.11 -m pip install -q -c constraints.txt --target /tools hatchling; \
-    python3.11 -m pip install -q -c constraints.txt --no-compile --target "$packages" -r requirements.txt; \
+    $PYTHON -m pip install -q -c constraints.txt --target /tools hatchling; \
+    $PYTHON -m pip install -q -c constraints.txt --no-compile --target "$packages" -r requirements.txt; \
     rm -rf "$packages/bin"; \
     # Bytecode that is taken as it is: the root may be read-only, and times of files mean nothing in an image.
-    python3.11 -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/python3.11 "$packages"
+    $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/$PYTHON "$packages"
 
 # The plugin: one static executable, which the installer puts on each node.
 COPY cni/ /source/cni/
 RUN set -eu; umask 022; \
-    cd /source/cni && python3.11 -B -m coil_freezer /image/usr/libexec/coil/coil
+    cd /source/cni && $PYTHON -B -m coil_freezer /image/usr/libexec/coil/coil
 
 # The programs.
 COPY LICENSE README.md /source/
 COPY services/ /source/services/
 ARG SOURCE_DATE_EPOCH=0
 RUN set -eu; umask 022; \
-    packages=/image/usr/local/lib/python3.11/dist-packages; \
-    PYTHONPATH=/tools python3.11 -m pip install -q --no-build-isolation --no-deps --no-compile --target "$packages" /source; \
+    packages=/image/usr/local/lib/$PYTHON/dist-packages; \
+    PYTHONPATH=/tools $PYTHON -m pip install -q --no-build-isolation --no-deps --no-compile --target "$packages" /source; \
     mv "$packages"/bin/* /image/usr/local/bin/; rmdir "$packages/bin"; \
-    python3.11 -m compileall -q -s /image --invalidation-mode unchecked-hash \
+    $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash \
       "$packages"/coil "$packages"/coil_* "$packages"/coild; \
     find /image -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" '{}' +
 

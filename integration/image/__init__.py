@@ -2,7 +2,7 @@
 
 dockerfile      the file as stages and steps; pure
 context         which files of the checkout a step copies
-base            Debian 12 as this machine's package sources have it, where the Dockerfile begins
+base            Debian 13 from this machine's package sources, where the Dockerfile begins
 layers          each step's files in the cache, carried out in a root of its own
 build           `build_image()`: the archive that `ctr images import` takes
 rootfs          an image's files as a read-only root that programs are started in

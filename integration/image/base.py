@@ -1,4 +1,4 @@
-"""Debian 12 as this machine's own package sources have it: what the Dockerfile's BASE is where there is no registry.
+"""Debian 13 from this machine's own package sources: what the Dockerfile's BASE is where there is no registry.
 
     parse_sources, wanted_sources,
     first_mirror                     from the text of the machine's files; pure
@@ -8,6 +8,7 @@
 Nothing of it comes into the image, whose last stage begins with nothing.
 """
 
+import platform
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,11 @@ from integration.cluster.apt_source import ETC_APT
 from integration.image.command import run_logged
 from integration.image.error import ImageBuildError
 
-SUITE = "bookworm"
-NAMES = ("debian:12-slim", "debian:bookworm-slim", "debian:12", "debian:bookworm")
+SUITE = "trixie"
+NAMES = ("debian:13-slim", "debian:trixie-slim", "debian:13", "debian:trixie")
 """What a Dockerfile may call it."""
-_SUITES = (SUITE, f"{SUITE}-updates", f"{SUITE}-security", f"{SUITE}/updates")
+_PARTS = ("", "-updates", "-security")
+"""Of a release, the first one first: what follows its name in the names of its suites."""
 _CERTIFICATES = Path("usr/local/share/ca-certificates")
 _MIRROR_LIST = "mirror+file:"
 _RECIPE = "1"
@@ -51,20 +53,27 @@ def parse_sources(text: str) -> Iterator[PackageSource]:
                 yield from (PackageSource(uri, suite) for suite in fields.get("suites", ()))
 
 
-def wanted_sources(texts: Sequence[str]) -> list[PackageSource]:
-    """Debian 12's, the release itself first. Raises ImageBuildError where it is not among them."""
-    found = dict.fromkeys(source for text in texts for source in parse_sources(text) if source.suite in _SUITES)
-    wanted = sorted(found, key=lambda source: _SUITES.index(source.suite))
-    if not wanted or wanted[0].suite != SUITE:
-        raise ImageBuildError(f"the machine's package sources do not have {SUITE} (Debian 12); add it, or use docker")
-    return wanted
+def wanted_sources(texts: Sequence[str], *, machine: str) -> list[PackageSource]:
+    """Debian 13's, the release itself first: as listed, or else at the places of the release that the machine runs.
+
+    A mirror has all releases in one place, so that a machine of another one needs no entry for the image's sake. Raises
+    ImageBuildError where neither of them is listed.
+    """
+    known = dict.fromkeys(source for text in texts for source in parse_sources(text))
+    for release in (SUITE, machine):
+        suites = [f"{release}{part}" for part in _PARTS]
+        found = sorted((source for source in known if source.suite in suites), key=lambda one: suites.index(one.suite))
+        if found and found[0].suite == release:
+            return [PackageSource(one.uri, SUITE + one.suite.removeprefix(release)) for one in found]
+    raise ImageBuildError(f"the machine's package sources do not have {SUITE} (Debian 13); add it, or use docker")
 
 
 def machine_sources() -> list[PackageSource]:
-    """What apt uses on this machine, as far as it is Debian 12's. Raises ImageBuildError."""
+    """Where apt on this machine finds Debian, with the suites of Debian 13. Raises ImageBuildError."""
     folder = ETC_APT / "sources.list.d"
     files = [ETC_APT / "sources.list", *sorted(folder.glob("*.list")), *sorted(folder.glob("*.sources"))]
-    sources = wanted_sources([path.read_text() for path in files if path.is_file()])
+    texts = [path.read_text() for path in files if path.is_file()]
+    sources = wanted_sources(texts, machine=platform.freedesktop_os_release().get("VERSION_CODENAME", SUITE))
     return [PackageSource(_without_list(source.uri), source.suite) for source in sources]
 
 

@@ -24,8 +24,8 @@ for name in sys.argv[1:]:
 print("done")
 """
 LOAD_ALL = """
-import ctypes, pathlib
-for pattern in ("cpython-311*", "abi3"):
+import ctypes, pathlib, sys
+for pattern in (f"{sys.implementation.cache_tag}*", "abi3"):
     for path in pathlib.Path("/usr").glob(f"**/*.{pattern}.so"):
         ctypes.CDLL(str(path))
 for name in ("libnftables.so.1", "libkmod.so.2"):
@@ -46,7 +46,7 @@ for folder in sys.argv[1:]:
 
 
 def python(image: Rootfs, script: str, *arguments: str, user: str = "") -> str:
-    done = image.run("python3.11", "-c", script, *arguments, container=Container(user=user))
+    done = image.run("python3", "-c", script, *arguments, container=Container(user=user))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -1,4 +1,4 @@
-"""Debian 12's package sources among all those of a machine."""
+"""Debian 13's package sources among all those of a machine, or in the place of the machine's own release."""
 
 import pytest
 
@@ -32,25 +32,39 @@ deb-src http://security.test/debian-security bookworm-security main
 deb http://other.test/tool nodistro main
 deb http://other.test/more bookworm contrib
 """
-RELEASE = PackageSource("http://mirror.test/debian", "bookworm")
+MIRROR, SECURITY = "http://mirror.test/debian", "http://security.test/debian-security"
+WANTED = [
+    PackageSource(MIRROR, "trixie"),
+    PackageSource(MIRROR, "trixie-updates"),
+    PackageSource(SECURITY, "trixie-security"),
+]
 
 
-def test_the_release_comes_first() -> None:
-    assert wanted_sources([LINES, STANZAS]) == [
-        RELEASE,
-        PackageSource("http://mirror.test/debian", "bookworm-updates"),
-        PackageSource("http://security.test/debian-security", "bookworm-security"),
-    ]
+@pytest.mark.parametrize("machine", ["bookworm", "trixie", "forky"])
+def test_the_release_comes_first(machine: str) -> None:
+    texts = [text.replace("bookworm", "trixie") for text in (LINES, STANZAS)]
+    assert wanted_sources(texts, machine=machine) == WANTED
+
+
+@pytest.mark.parametrize("machine", ["bookworm", "forky"])
+def test_on_another_release_its_places_have_it(machine: str) -> None:
+    texts = [text.replace("bookworm", machine) for text in (LINES, STANZAS)]
+    assert wanted_sources(texts, machine=machine) == WANTED
+
+
+def test_what_is_listed_counts_and_not_the_machines_own() -> None:
+    both = f"deb http://own.test/debian bookworm main\ndeb {MIRROR} trixie main\n"
+    assert wanted_sources([both], machine="bookworm") == WANTED[:1]
 
 
 def test_each_once() -> None:
-    assert wanted_sources(["deb http://mirror.test/debian bookworm main\n" * 2]) == [RELEASE]
+    assert wanted_sources([f"deb {MIRROR} trixie main\n" * 2], machine="bookworm") == WANTED[:1]
 
 
-@pytest.mark.parametrize("texts", [[], [""], [LINES], ["deb http://mirror.test/debian trixie main\n"]])
+@pytest.mark.parametrize("texts", [[], [""], [LINES], [f"deb {MIRROR} sid main\n"]])
 def test_a_machine_without_it(texts: list[str]) -> None:
-    with pytest.raises(ImageBuildError, match="bookworm"):
-        wanted_sources(texts)
+    with pytest.raises(ImageBuildError, match="trixie"):
+        wanted_sources(texts, machine="bookworm")
 
 
 def test_the_first_of_a_list_of_mirrors() -> None:

@@ -6,7 +6,7 @@ from integration.image.build import IMAGE, REPOSITORY, _two_stages
 from integration.image.dockerfile import parse_dockerfile
 from integration.image.error import ImageBuildError
 
-GOOD = "FROM debian:12-slim AS build\nRUN true\nFROM scratch\nCOPY --from=build /image/ /\n"
+GOOD = "FROM debian:13-slim AS build\nRUN true\nFROM scratch\nCOPY --from=build /image/ /\n"
 
 
 @pytest.mark.parametrize("text", [GOOD, (REPOSITORY / "Dockerfile").read_text()])
@@ -18,8 +18,8 @@ def test_two_stages(text: str) -> None:
 @pytest.mark.parametrize(
     ("said", "instead"),
     [
-        ("FROM scratch", "FROM debian:12-slim"),
-        ("FROM debian:12-slim", "FROM debian:13-slim"),
+        ("FROM scratch", "FROM debian:13-slim"),
+        ("FROM debian:13-slim", "FROM debian:12-slim"),
         ("--from=build", "--from=other"),
         ("COPY --from=build /image/ /", "COPY --from=build /image/ /elsewhere/"),
         ("COPY --from=build /image/ /", "COPY --from=build /image/ /\nRUN true"),

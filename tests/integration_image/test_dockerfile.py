@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 TEXT = """\
 # of the file
-ARG BASE=debian:12-slim
+ARG BASE=debian:13-slim
 
 FROM ${BASE} AS build
 ENV A=1 B="two words"
@@ -31,7 +31,7 @@ USER 1:2
 
 def test_stages_and_steps() -> None:
     build, last = parse_dockerfile(TEXT)
-    assert (build.name, build.base) == ("build", "debian:12-slim")
+    assert (build.name, build.base) == ("build", "debian:13-slim")
     assert build.steps == [
         Run('first  && second "$A" ${x%%_*}', {"A": "1", "B": "two words"}),
         Copy(("one", "two/"), "/source/"),
@@ -68,7 +68,7 @@ def test_what_is_not_known_is_an_error(text: str, said: str) -> None:
 
 def test_the_projects_own() -> None:
     build, last = parse_dockerfile((REPOSITORY / "Dockerfile").read_text())
-    assert (build.base, last.base) == ("debian:12-slim", "scratch")
+    assert (build.base, last.base) == ("debian:13-slim", "scratch")
     uid, _, gid = last.user.partition(":")
     assert int(uid) > 0
     assert int(gid) > 0
