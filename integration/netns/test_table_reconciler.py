@@ -35,7 +35,7 @@ LOOKS, ENOUGH = 100, 5
 
 SOME: Elements = {
     SETS[Family.IPV4].classes: {"10.0.0.1": "1:1", "10.0.0.2": "2:ffff"},
-    SETS[Family.IPV6].classes: {"fd01::1": "1:2", "::ffff:a00:1": "1:2"},
+    SETS[Family.IPV6].classes: {"fd01::1": "1:2", str(IPv6Address("::ffff:a00:1")): "1:2"},
     SETS[Family.IPV4].subnet_classes: {"0.0.0.0/8": "1:3", "1.0.0.0-1.0.0.4": "1:4", "1.0.0.5": "1:5"},
     SETS[Family.IPV6].subnet_classes: {"fd02::/16": "1:6", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff": "1:7"},
     SETS[Family.IPV4].choices: {("1:2", "203.0.113.9"): "3:1", ("2:ffff", "198.51.100.3-198.51.100.9"): "3:2"},

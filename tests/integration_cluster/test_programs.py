@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.cluster import debian_build
+from integration.cluster import debian_build, programs
 from integration.cluster.apt_source import render_source_entries, render_source_lines
 from integration.cluster.build_steps import BuildError
 from integration.cluster.programs import CLUSTER, CONFORMANCE, KUBERNETES, Program, Release, locate, main
@@ -47,6 +47,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     etc.mkdir()
     (etc / "sources.list").write_text("deb https://packages.test/debian stable main\n")
     monkeypatch.setattr(debian_build, "ETC_APT", etc)
+    # Stand-ins fill no disk, and Debian 13 has /tmp in memory.
+    monkeypatch.setattr(programs, "FREE_BYTES", 0)
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)

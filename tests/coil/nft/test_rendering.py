@@ -1,5 +1,6 @@
 """Elements as the library wants them, and as it lists them."""
 
+from ipaddress import IPv6Address
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from coil.nft.rendering import render_changes
 from integration.netns.listed_elements import parse_elements
 
 NAME = SetName(TableFamily.INET, "t", "m")
+MAPPED = str(IPv6Address("::ffff:102:304"))
+"""In the words of the running Python: with dots from 3.13 on. What nft lists has them always."""
 PLACE = {"family": "inet", "table": "t", "name": "m"}
 
 
@@ -19,7 +22,7 @@ PLACE = {"family": "inet", "table": "t", "name": "m"}
         ("10.0.0.1", "10.0.0.1", "10.0.0.1"),
         ("10.0.0.0/8", {"prefix": {"addr": "10.0.0.0", "len": 8}}, {"prefix": {"addr": "10.0.0.0", "len": 8}}),
         ("fd00::1-fd00::5", {"range": ["fd00::1", "fd00::5"]}, {"range": ["fd00::1", "fd00::5"]}),
-        ("::ffff:102:304", "::ffff:102:304", "::ffff:1.2.3.4"),
+        (MAPPED, MAPPED, "::ffff:1.2.3.4"),
         (("1:1", "10.0.0.1"), {"concat": ["1:1", {"range": ["10.0.0.1"] * 2}]}, {"concat": ["1:1", "10.0.0.1"]}),
     ],
 )
