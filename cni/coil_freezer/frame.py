@@ -20,7 +20,7 @@ import sys
 from coil_freezer.error import FreezeError
 from coil_freezer.program import MAIN, Program
 
-WRAPPED = ("PyModule_AddIntConstant", "_PyGC_InitState", "__register_frame_info")
+WRAPPED = ("PyModule_AddIntConstant", "_PyGC_InitState", "__register_frame_info", "__deregister_frame_info")
 """Functions that the frame takes the place of, by the linker's --wrap."""
 
 _PICKED = {"posix": frozenset({"_exit", "environ", "read", "write"}), "time": frozenset({"monotonic"})}
@@ -72,6 +72,12 @@ void __wrap___register_frame_info(const void *begin, void *object)
 {
     (void)begin;
     (void)object;
+}
+
+void *__wrap___deregister_frame_info(const void *begin)
+{
+    (void)begin;
+    return NULL;
 }
 
 /* The named functions of a builtin module, in a module of the same name that is not executed. */
