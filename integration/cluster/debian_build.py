@@ -1,4 +1,4 @@
-"""Kubernetes of Debian's source package: version 1.20, of 2020, for machines that no Go module proxy is reached from.
+"""Kubernetes of Debian 12's source package: version 1.20, of 2020, where no Go module proxy is reached.
 
 Coil does not support it (`integration.deployment.check_supported`); address management without Helm can be tested
 on it. No code of the product is there for its sake alone.
@@ -26,6 +26,9 @@ COMMANDS = {
     "setpriv": "util-linux",
 }
 """What a build and its use need, and the Debian package that has it."""
+
+VERSION = "1.20."
+"""Of the package that is built here: later ones have left their dependencies to other packages."""
 
 REPLACED = {"golang-github-modern-go-reflect2": "vendor/github.com/modern-go/reflect2"}
 """Debian's source packages that take the place of a vendored one. reflect2 before 1.0.2 reads the compiler's map
@@ -55,9 +58,14 @@ def build_debian_kubernetes(work: Path, whole: Path, steps: BuildSteps, *, progr
 def _build(work: Path, whole: Path, steps: BuildSteps, programs: Sequence[str]) -> None:
     index = SourceIndex(work / "apt", run=steps.run, etc=ETC_APT)
     version = index.version("kubernetes")
-    source = index.unpack("kubernetes", version, work)
     # Debian's "1.20.5+really1.20.2-1.1" is upstream's 1.20.2.
     upstream = re.sub(r"-[^-]*$", "", version).rpartition("+really")[2].partition("+")[0]
+    if not upstream.startswith(VERSION):
+        raise BuildError(
+            f"Debian's Kubernetes here is {upstream}, without what it depends on; Debian 12 has {VERSION}x. Make a Go "
+            "module proxy reachable, or name a folder with the programs by KUBEBUILDER_ASSETS"
+        )
+    source = index.unpack("kubernetes", version, work)
     gopath = work / "gopath"
     tree = gopath / "src" / "k8s.io" / "kubernetes"
     tree.parent.mkdir(parents=True)

@@ -134,6 +134,15 @@ def test_a_failed_build_tells_the_end_of_the_output_and_leaves_nothing(cache: Pa
     assert folders(cache) == []
 
 
+def test_a_later_debian_has_no_kubernetes_to_take_its_place(cache: Path) -> None:
+    (cache.parents[1] / "offline").touch()
+    write_tool(cache.parents[1] / "bin", "apt-cache", 'echo "Version: 1.32.3+ds-2"')
+
+    with pytest.raises(BuildError, match=r"Kubernetes here is 1\.32\.3.*Debian 12 has 1\.20\..*module proxy"):
+        locate([Program.KUBELET])
+    assert folders(cache) == []
+
+
 def test_without_the_module_proxy_debians_takes_its_place(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     offline = cache.parents[1] / "offline"
     offline.touch()
