@@ -7,6 +7,7 @@ what is in its sets (`coil.kernel.nft_element`), `coil.nat`, the node's agent an
     table_sync       makes the kernel's table the wanted one or takes it away, reads its counters: by libnftables
     difference       the commands that lead from what is listed to what is wanted: pure
     rendering        tables and elements as the library's JSON: pure
+    versions         where versions of the library have different JSON: pure
     table_image      what a table is made of, in the kernel's bytes: what of it is not as it was
     element_codec    elements between the kernel's bytes and words: pure
     netfilter        transactions of elements and dumps over netlink, without the library; NftError

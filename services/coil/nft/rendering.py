@@ -1,8 +1,8 @@
 """Tables and elements as the JSON of libnftables, tables in the very form in which it lists them (libnftables-json(5)).
 Pure.
 
-Where a version of the library lists something in another form, tables merely look different from what is wanted and are
-written anew.
+What is known of versions that list something in another form is in `coil.nft.versions`. Where another one does, tables
+merely look different from what is wanted and are written anew.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -19,11 +19,19 @@ import msgspec
 from coil.kernel.nft_table import NftTable, TableFamily
 from coil.nft.difference import plan_commands
 from coil.nft.netfilter import NftError, dump_counters, has_table
+from coil.nft.versions import EXAMPLES_SINCE, read_listing, read_version, with_examples
 
 Command: TypeAlias = Mapping[str, Any]
 """One object of libnftables-json(5): `{"add": {"table": {…}}}`."""
 
 _library_lock: Final = threading.Lock()
+
+
+class _Library:
+    """What is known of the library of this process."""
+
+    version: tuple[int, ...] = ()
+    """Empty until it has answered."""
 
 
 def run(commands: Sequence[Command], *, doing: str, terse: bool = False) -> list[dict[str, Any]]:
@@ -37,12 +45,29 @@ def run(commands: Sequence[Command], *, doing: str, terse: bool = False) -> list
         library = _open(doing)
         library.set_terse_output(terse)
         library.set_json_output(True)
+        if _version(library) >= EXAMPLES_SINCE:
+            commands = with_examples(commands)
         # Not the binding's own `json_cmd`: it would keep every other thread waiting ten times as long, 0.15 s where
         # there are 100 000 elements.
-        code, output, error = library.cmd(msgspec.json.encode({"nftables": commands}).decode())
+        code, output, error = library.cmd(_encode(commands))
     if code != 0:
         raise NftError(doing=doing, reason=" ".join(error.split()) or "libnftables gave no reason")
     return list(msgspec.json.decode(output)["nftables"]) if output else []
+
+
+def _version(library: Any) -> tuple[int, ...]:
+    """The version of the library, empty where the kernel does not let it answer: then it does not carry out commands
+    either.
+    """
+    if not _Library.version:
+        code, output, _ = library.cmd(_encode([{"list": {"tables": None}}]))
+        if code == 0:
+            _Library.version = read_version(msgspec.json.decode(output)["nftables"])
+    return _Library.version
+
+
+def _encode(commands: Sequence[Command]) -> str:
+    return msgspec.json.encode({"nftables": commands}).decode()
 
 
 def _open(doing: str) -> Any:
@@ -97,7 +122,7 @@ def list_table(family: TableFamily, name: str, *, terse: bool) -> list[dict[str,
     if not has_table(family, name, doing=f"look for table {family.value} {name}"):
         return []
     objects = run([{"list": _table(family, name)}], doing=f"list table {family.value} {name}", terse=terse)
-    return [entry for entry in objects if "metainfo" not in entry]
+    return read_listing([entry for entry in objects if "metainfo" not in entry])
 
 
 def _table(family: TableFamily, name: str) -> dict[str, Any]:
