@@ -28,6 +28,11 @@ class ImageError(Exception):
     """An image could not be made; the message says what to do."""
 
 
+def machine_architecture() -> str:
+    """This machine's, by the name that images have for it."""
+    return _ARCHITECTURES[platform.machine()]
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image of one layer (a tar) under a name. `command` is empty where whoever starts it names the program.
@@ -42,6 +47,7 @@ class Image:
     environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": "/bin"})
     labels: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
+    architecture: str = field(default_factory=machine_architecture)
 
 
 def busybox_images() -> list[Image]:
@@ -69,7 +75,7 @@ def _add_image(archive: tarfile.TarFile, image: Image) -> Mapping[str, object]:
     """Add the blobs of ``image`` and return the index' descriptor of its manifest."""
     layer = _add_blob(archive, image.layer, "application/vnd.oci.image.layer.v1.tar")
     config = {
-        "architecture": _ARCHITECTURES[platform.machine()],
+        "architecture": image.architecture,
         "os": "linux",
         "config": {
             "Env": [f"{name}={value}" for name, value in image.environment.items()],

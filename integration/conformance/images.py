@@ -20,7 +20,7 @@ from pathlib import Path
 from integration.cluster import image as image_module
 from integration.cluster.build_steps import BuildError
 from integration.cluster.cache import cache_root
-from integration.cluster.image import Image, busybox_images, write_archive
+from integration.cluster.image import Image, busybox_images, machine_architecture, write_archive
 from integration.cluster.pki import CertificateAuthority
 from integration.cluster.programs import CONFORMANCE, Program, locate
 from integration.image.base import describe_base
@@ -80,7 +80,7 @@ def build_images(folder: Path | None = None) -> Path:
     programs = locate(CONFORMANCE)
     folder = folder or cache_root() / "image"
     folder.mkdir(parents=True, exist_ok=True)
-    base = describe_base()
+    base = describe_base(machine_architecture())
     layers = name_layers(base, [Run(_SCRIPT, {})])
     name = _digest(layers[-1].name, programs[Program.AGNHOST], programs[Program.COREDNS])
     archive = folder / f"conformance-{name}.tar"

@@ -4,18 +4,25 @@ import argparse
 import sys
 import time
 
-from integration.image.build import IMAGE, build_image
+from integration.image.build import IMAGE, build_image, read_plan
 from integration.image.context import ContextError
 from integration.image.dockerfile import DockerfileError
+from integration.image.emulation import ARCHITECTURES
 from integration.image.error import ImageBuildError
 
 
 def main() -> int:
     """Exit status 0 when the archive is there; otherwise 1 and the reason on standard error."""
-    argparse.ArgumentParser(prog="python -m integration.image", description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(prog="python -m integration.image", description=__doc__)
+    parser.add_argument(
+        "--platform",
+        choices=[f"linux/{name}" for name in ARCHITECTURES],
+        help="what the image is for, as Docker spells it; by default this machine's",
+    )
+    platform: str | None = parser.parse_args().platform
     begun = time.monotonic()
     try:
-        archive = build_image()
+        archive = build_image(read_plan(platform.removeprefix("linux/") if platform else None))
     except (ImageBuildError, DockerfileError, ContextError) as error:
         print(f"image: {error}", file=sys.stderr)
         return 1

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from integration.cluster.apt_source import ETC_APT
+from integration.cluster.image import machine_architecture
 from integration.image.command import run_logged
 from integration.image.error import ImageBuildError
 
@@ -96,19 +97,24 @@ def first_mirror(text: str) -> str:
     raise ImageBuildError("the machine's list of mirrors is empty; name a mirror in its package sources")
 
 
-def describe_base() -> str:
+def describe_base(architecture: str) -> str:
     """A text that is another one when `make_base` would make another base. Raises ImageBuildError."""
     certificates = [path.read_text() for path in _own_certificates()]
-    return "\n".join([_RECIPE, *map(_line, machine_sources()), *certificates])
+    return "\n".join([_RECIPE, architecture, *map(_line, machine_sources()), *certificates])
 
 
-def make_base(folder: Path, log: Path) -> None:
-    """The root file system in the new folder; a minute or two and root. Raises ImageBuildError."""
+def make_base(folder: Path, log: Path, *, architecture: str) -> None:
+    """The root file system in the new folder; a minute or two and root. Raises ImageBuildError.
+
+    That of another architecture than this machine's takes the emulation of it (`integration.image.emulation`).
+    """
     sources = machine_sources()
     if shutil.which("debootstrap") is None:
         raise ImageBuildError("debootstrap is missing; install it: apt-get install debootstrap")
-    command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE, str(folder), sources[0].uri]
-    run_logged(command, log=log)
+    options = ["--variant=minbase", "--include=ca-certificates"]
+    if architecture != machine_architecture():
+        options.append(f"--arch={architecture}")
+    run_logged(["debootstrap", *options, SUITE, str(folder), sources[0].uri], log=log)
     (folder / "etc/apt/sources.list").write_text("".join(f"{_line(source)}\n" for source in sources))
     if certificates := list(_own_certificates()):
         for path in certificates:

@@ -1,5 +1,7 @@
 """`build_image()`: the project's image, as the Dockerfile says, in an archive that `ctr images import` takes.
 
+It is for this machine's architecture, or for another one whose programs the machine can be made to execute.
+
 The way of a build: the Dockerfile's text becomes stages, each step gets a name by all that goes into it, and the last
 of these names is the archive's. If it is there nothing is done. Otherwise the missing layers are made, and the folder
 that the last stage copies becomes the image's single layer.
@@ -16,10 +18,11 @@ from pathlib import Path
 
 from integration.cluster import image as image_module
 from integration.cluster.cache import cache_root
-from integration.cluster.image import Image, write_archive
+from integration.cluster.image import Image, machine_architecture, write_archive
 from integration.image.base import NAMES, describe_base
 from integration.image.context import copied_files, parse_ignore
 from integration.image.dockerfile import SCRATCH, Copy, Run, Stage, parse_dockerfile
+from integration.image.emulation import emulation
 from integration.image.error import ImageBuildError
 from integration.image.layers import Input, Layer, Layers, name_layers
 
@@ -33,6 +36,7 @@ _KEPT = 4
 class Plan:
     """All that goes into an image, read once: what is built of it does not change while somebody edits the checkout."""
 
+    architecture: str
     base: str
     """The base's description."""
     layers: Sequence[Layer]
@@ -45,17 +49,24 @@ class Plan:
     @property
     def archive(self) -> str:
         """The archive's name, by digest of everything else."""
-        configuration = json.dumps([self.folder, dict(self.environment), dict(self.labels), self.user, IMAGE])
+        configuration = json.dumps(
+            [self.architecture, self.folder, dict(self.environment), dict(self.labels), self.user, IMAGE]
+        )
         writer = Path(image_module.__file__).read_text()
         digest = hashlib.sha256("\0".join([self.layers[-1].name, configuration, writer]).encode()).hexdigest()
         return f"coil-{digest[:16]}.tar"
 
 
-def read_plan() -> Plan:
-    """Of the checkout as it is. Raises ImageBuildError, DockerfileError or ContextError."""
+def read_plan(architecture: str | None = None) -> Plan:
+    """Of the checkout as it is; this machine's architecture by default.
+
+    Raises ImageBuildError, DockerfileError or ContextError.
+    """
+    architecture = architecture or machine_architecture()
     build, last, folder = _two_stages(parse_dockerfile((REPOSITORY / "Dockerfile").read_text()))
-    base = describe_base()
+    base = describe_base(architecture)
     return Plan(
+        architecture=architecture,
         base=base,
         layers=name_layers(base, _inputs(build)),
         folder=folder,
@@ -73,7 +84,9 @@ def build_image(plan: Plan | None = None, *, folder: Path | None = None) -> Path
     wrong on the way ImageBuildError.
     """
     plan = plan or read_plan()
-    folder = folder or cache_root() / "image"
+    # Not one folder for all: an emulated build would keep all others waiting, and its layers would take their place.
+    own = plan.architecture == machine_architecture()
+    folder = folder or cache_root() / ("image" if own else f"image-{plan.architecture}")
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / plan.archive
     with (folder / "lock").open("w") as lock:
@@ -90,8 +103,13 @@ def build_image(plan: Plan | None = None, *, folder: Path | None = None) -> Path
 def _build(plan: Plan, folder: Path, archive: Path) -> None:
     if os.geteuid() != 0:
         raise ImageBuildError("to build the image without Docker takes root; run it with sudo, or use docker build")
-    layers = Layers(folder)
-    layers.make(plan.layers, base=plan.base)
+    layers = Layers(folder, architecture=plan.architecture)
+    with emulation(plan.architecture):
+        layers.make(plan.layers, base=plan.base)
+        _pack(plan, layers, folder, archive)
+
+
+def _pack(plan: Plan, layers: Layers, folder: Path, archive: Path) -> None:
     packed, unfinished = folder / "unfinished.layer", folder / "unfinished.tar"
     try:
         layers.pack(plan.layers, base=plan.base, inside=plan.folder, output=packed)
@@ -101,6 +119,7 @@ def _build(plan: Plan, folder: Path, archive: Path) -> None:
             environment=plan.environment,
             labels=plan.labels,
             user=plan.user,
+            architecture=plan.architecture,
         )
         write_archive(unfinished, [made]).replace(archive)
     finally:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from integration.cluster.image import machine_architecture
 from integration.cluster.requirement import can_mount_overlay
 from integration.image.base import make_base
 from integration.image.command import run_logged
@@ -80,13 +81,14 @@ def _digest(content: bytes) -> str:
 
 
 class Layers:
-    """The layers in `folder`, in which nobody else may work at the same time.
+    """The layers in `folder`, all of one architecture, in which nobody else may work at the same time.
 
-    Whether overlays can be mounted there is asked of the machine unless `overlay` says it.
+    That is this machine's by default, and whether overlays can be mounted there is asked of the machine.
     """
 
-    def __init__(self, folder: Path, *, overlay: bool | None = None) -> None:
+    def __init__(self, folder: Path, *, overlay: bool | None = None, architecture: str | None = None) -> None:
         self._folder = folder
+        self._architecture = architecture or machine_architecture()
         for leftover in folder.glob("new.*"):
             shutil.rmtree(leftover)
         self._overlay = can_mount_overlay(folder) if overlay is None else overlay
@@ -96,9 +98,9 @@ class Layers:
         """Have them all, and the base below them. Raises ImageBuildError; what was whole before stays."""
         paths = [self._path(base_name(base))]
         if not paths[0].is_dir():
-            _say("Debian, from this machine's package sources")
+            _say(f"Debian for {self._architecture}, from this machine's package sources")
             with self._new(paths[0]) as work:
-                make_base(work / "files", work / "log")
+                make_base(work / "files", work / "log", architecture=self._architecture)
         for layer in layers:
             path = self._path(layer.name)
             if not path.is_dir():

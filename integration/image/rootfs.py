@@ -70,14 +70,16 @@ class Rootfs:
             *("/usr/sbin/chroot", f"--userspec={container.user or self.user}", "--groups=", str(self.root), *argv),
         ]
 
-    def run(self, *argv: str, container: Container | None = None) -> subprocess.CompletedProcess[str]:
-        """A program of the image from its start to its end, within SECONDS."""
+    def run(
+        self, *argv: str, container: Container | None = None, seconds: float = SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """A program of the image from its start to its end, within that time."""
         return subprocess.run(
             self.command(argv, container=container or Container()),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=seconds,
             check=False,
         )
 

@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (assets / program).write_text(program)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
     monkeypatch.setattr(images, "Layers", NoDebian)
-    monkeypatch.setattr(images, "describe_base", lambda: "no Debian")
+    monkeypatch.setattr(images, "describe_base", lambda _: "no Debian")
     NoDebian.made = 0
     return tmp_path / "images"
 

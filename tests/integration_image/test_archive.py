@@ -2,14 +2,15 @@
 
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from integration.cluster.image import Image, write_archive
+from integration.cluster.image import Image, machine_architecture, write_archive
 
 
-def read(path: Path) -> tuple[str, dict[str, Any]]:
-    """The image's name and its configuration, followed from the index by digests."""
+def read_whole(path: Path) -> tuple[str, dict[str, Any]]:
+    """The image's name and its description, followed from the index by digests."""
     with tarfile.open(path) as archive:
 
         def document(name: str) -> Any:
@@ -21,7 +22,14 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         manifest = document(f"blobs/sha256/{descriptor['digest'].removeprefix('sha256:')}")
         configuration = document(f"blobs/sha256/{manifest['config']['digest'].removeprefix('sha256:')}")
         assert configuration["rootfs"]["diff_ids"] == [layer["digest"] for layer in manifest["layers"]]
-        return descriptor["annotations"]["io.containerd.image.name"], configuration["config"]
+        assert isinstance(configuration, dict)
+        return descriptor["annotations"]["io.containerd.image.name"], configuration
+
+
+def read(path: Path) -> tuple[str, dict[str, Any]]:
+    """Its name, and how it is started."""
+    name, configuration = read_whole(path)
+    return name, configuration["config"]
 
 
 def test_the_configuration_says_how_to_start_it(tmp_path: Path) -> None:
@@ -30,6 +38,15 @@ def test_the_configuration_says_how_to_start_it(tmp_path: Path) -> None:
         "a.test/b:1",
         {"Env": ["PATH=/x", "A=b=c"], "Cmd": [], "Labels": {"k": "v"}, "User": "1:2"},
     )
+
+
+def test_it_is_for_the_architecture_of_its_files(tmp_path: Path) -> None:
+    image = Image(name="a.test/b:1", layer=b"")
+    assert image.architecture == machine_architecture()
+    for architecture in ("amd64", "arm64"):
+        other = replace(image, architecture=architecture)
+        _, configuration = read_whole(write_archive(tmp_path / architecture, [other]))
+        assert (configuration["os"], configuration["architecture"]) == ("linux", architecture)
 
 
 def test_the_same_image_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from integration.image.base import PackageSource, first_mirror, wanted_sources
+from integration.image import base
+from integration.image.base import PackageSource, describe_base, first_mirror, wanted_sources
 from integration.image.error import ImageBuildError
 
 STANZAS = """\
@@ -72,3 +73,9 @@ def test_the_first_of_a_list_of_mirrors() -> None:
     assert first_mirror(text) == "http://mirror.test/debian"
     with pytest.raises(ImageBuildError, match="empty"):
         first_mirror("# none\n")
+
+
+def test_each_architecture_has_a_base_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "machine_sources", lambda: WANTED)
+    monkeypatch.setattr(base, "_own_certificates", lambda: iter(()))
+    assert describe_base("amd64") == describe_base("amd64") != describe_base("arm64")
