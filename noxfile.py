@@ -164,6 +164,12 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def arm64(session: nox.Session) -> None:
+    """The image and the plugin for linux/arm64, built and executed under QEMU's user emulation; needs root."""
+    session.run(PYTHON, "-m", "pytest", *(session.posargs or ["integration/arm64"]), env=ENVIRONMENT)
+
+
+@nox.session
 def upgrade(session: nox.Session) -> None:
     """An upgrade from the former release by Helm on two real nodes, and back; `-- --from=REVISION`; needs root."""
     # Without a record of what was asked of the API server: half of it are the former release's questions.
