@@ -15,7 +15,7 @@ PAGES = read_pages()
 COMMAND_BLOCKS = [block for page in PAGES for block in page.blocks if block.language == COMMANDS]
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 ON_A_NODE = {"birdc", "curl", "ip", "ls", "modinfo", "modprobe", "sysctl"}
-DOCKER = {"build", "compose", "push"}
+DOCKER = {"build", "buildx", "compose", "push"}
 VARIABLES = {"BLOCK", "CONF_DIR", "NAMESPACE", "NODE", "POD", "POOL", "REPOSITORY", "USER", "VALUES"}
 
 

@@ -1,10 +1,16 @@
 """What is built: the project's own Dockerfile, and none that this way of building would build wrongly."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from integration.image.build import IMAGE, REPOSITORY, _two_stages
-from integration.image.dockerfile import parse_dockerfile
+from integration.image import __main__ as main_module
+from integration.image import build as build_module
+from integration.image.build import IMAGE, REPOSITORY, Plan, _two_stages, build_image
+from integration.image.dockerfile import Run, parse_dockerfile
 from integration.image.error import ImageBuildError
+from integration.image.layers import name_layers
 
 GOOD = "FROM debian:13-slim AS build\nRUN true\nFROM scratch\nCOPY --from=build /image/ /\n"
 
@@ -36,3 +42,60 @@ def test_the_name_has_the_projects_version() -> None:
     name, _, version = IMAGE.partition(":")
     assert name == "coil.test/coil"
     assert f'version = "{version}"' in (REPOSITORY / "pyproject.toml").read_text()
+
+
+PLAN = Plan(
+    architecture="amd64",
+    base="base",
+    layers=name_layers("base", [Run("true", {})]),
+    folder="/image/",
+    environment={},
+    labels={},
+    user="1:1",
+)
+
+
+@pytest.fixture
+def amd64(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Whatever machine this is; the cache's folder."""
+    monkeypatch.setattr(build_module, "machine_architecture", lambda: "amd64")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "coil"
+
+
+def test_each_architecture_has_its_archive_in_a_folder_of_its_own(amd64: Path) -> None:
+    other = replace(PLAN, architecture="arm64")
+    assert other.archive != PLAN.archive
+    for plan, name in ((PLAN, "image"), (other, "image-arm64")):
+        made = amd64 / name / plan.archive
+        made.parent.mkdir(parents=True)
+        made.touch()
+        assert build_image(plan) == made
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [([], None), (["--platform=linux/arm64"], "arm64")])
+def test_the_platform_is_asked_for_as_docker_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], expected: str | None
+) -> None:
+    asked = list[str | None]()
+
+    def read_plan(architecture: str | None) -> Plan:
+        asked.append(architecture)
+        return PLAN
+
+    (tmp_path / "archive").touch()
+    monkeypatch.setattr("sys.argv", ["image", *arguments])
+    monkeypatch.setattr(main_module, "read_plan", read_plan)
+    monkeypatch.setattr(main_module, "build_image", lambda _: tmp_path / "archive")
+    assert main_module.main() == 0
+    assert asked == [expected]
+
+
+@pytest.mark.parametrize("platform", ["arm64", "linux/vax", "windows/amd64"])
+def test_another_platform_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], platform: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["image", f"--platform={platform}"])
+    with pytest.raises(SystemExit):
+        main_module.main()
+    assert "linux/arm64" in capsys.readouterr().err
