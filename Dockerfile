@@ -2,6 +2,9 @@
 # Python packages, and nothing else: no shell, no package manager, no compiler.
 #
 #     docker build --tag coil .
+#     docker buildx build --platform linux/amd64,linux/arm64 --tag coil .
+#
+# Nothing in it names an architecture: each step runs in Debian for the one that is asked for, emulated if need be.
 #
 # `python -m integration.image` carries out this same file without Docker and without a registry. It knows ARG, FROM,
 # RUN, COPY, ENV, LABEL and USER, each in its plain form, and a last stage that copies one folder of another stage.
