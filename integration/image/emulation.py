@@ -15,7 +15,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -113,7 +112,7 @@ def emulation(architecture: str) -> Iterator[None]:
     interpreter = _interpreter(ARCHITECTURES[architecture].machine)
     # P keeps a program's first argument, by which some find out what they are. F is for roots without the interpreter.
     rule = f":{name}:M::{_escaped(header(architecture))}:{_escaped(_MASK)}:{interpreter}:PF"
-    with tempfile.TemporaryDirectory(prefix="coil-binfmt-") as folder, _start(_REGISTER, folder, name, rule) as holder:
+    with _start(_REGISTER, name, rule) as holder:
         assert holder.stdin is not None
         assert holder.stdout is not None
         try:
@@ -135,7 +134,7 @@ def _machine_has(architecture: str) -> bool:
 
 def list_handlers() -> list[Handler]:
     """All that are registered. Raises EmulationError where there is no use in any, or none can be."""
-    with tempfile.TemporaryDirectory(prefix="coil-binfmt-") as folder, _start(_LIST, folder) as process:
+    with _start(_LIST) as process:
         listing, said = process.communicate(timeout=_SECONDS)
     if process.returncode:
         raise EmulationError(_sentence(said))
@@ -166,16 +165,17 @@ def _sentence(said: str) -> str:
     )
 
 
-_MOUNT: Final = 'set -e; mount -t binfmt_misc binfmt_misc "$1"; cd "$1"; '
+_MOUNT: Final = "set -e; mount -t binfmt_misc binfmt_misc /sys; cd /sys; "
+"""A folder that every machine has and that these processes need nothing of; nobody else sees what is mounted there."""
 _LIST: Final = _MOUNT + "grep -s '' * || :"
 """`register` is a file that cannot be read."""
 _REGISTER: Final = (
     _MOUNT
     + """
-printf %s "$3" >register
+printf %s "$2" >register
 echo registered
 read -r _ || :
-echo -1 >"$2"
+echo -1 >"$1"
 """
 )
 """The kernel would remove it with the last mount of binfmt_misc, but only since Linux 6.7."""
