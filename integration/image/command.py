@@ -9,7 +9,8 @@ from pathlib import Path
 
 from integration.image.error import ImageBuildError
 
-STEP_SECONDS = 1800
+STEP_SECONDS = 3600
+"""A step takes minutes; on a machine with much else to do, an emulated one takes ten times as long."""
 _SAID_LINES = 30
 _ALONE = (
     *("setpriv", "--pdeathsig", "KILL"),
