@@ -83,6 +83,10 @@ class _Work:
         self._index = EipIndex(rules)
         self._own: dict[PolicyRef, NodeName | None] = {}
         self._refused: dict[PolicyRef, Refusal] = {}
+        self._conflicts: dict[PolicyRef, Eip] = {}
+        """Pairs that cannot be, by who asked for them. What they conflict with is told when all is placed: looked at
+        again, it is all there from the beginning.
+        """
 
     def keep(self, claims: Sequence[Claim], before: Mapping[PolicyRef, Placed]) -> list[Claim]:
         """Take over what still holds; the claims that are left get something new. Both in the order of `claims`."""
@@ -131,8 +135,7 @@ class _Work:
             return
         binding = self._index.adopt(asked)
         if binding is None:
-            message = f"{asked} cannot go together: {self._index.partners(asked)}"
-            self._refused[claim.policy] = Refusal(RefusalReason.PAIR, message)
+            self._conflicts[claim.policy] = asked
         elif any(policy.namespace != claim.policy.namespace for policy in binding.policies):
             message = f"{asked} is bound to a policy of another namespace"
             self._refused[claim.policy] = Refusal(RefusalReason.TAKEN, message)
@@ -165,7 +168,11 @@ class _Work:
         for binding in self._index.bindings:
             placed += [Placed(policy=policy, eip=binding.eip, node=binding.node) for policy in binding.policies]
         placed.sort(key=lambda one: (one.policy.namespace, one.policy.name))
-        return Placement(placed=tuple(placed), refused=dict(sorted(self._refused.items())))
+        conflicts = {
+            policy: Refusal(RefusalReason.PAIR, f"{asked} cannot go together: {self._index.partners(asked)}")
+            for policy, asked in self._conflicts.items()
+        }
+        return Placement(placed=tuple(placed), refused=dict(sorted((self._refused | conflicts).items())))
 
     def _still(self, claim: Claim, placed: Placed | None) -> Eip | None:
         """What the policy may keep of the address that it had."""

@@ -140,6 +140,23 @@ def test_two_halves_of_different_pairs_are_refused() -> None:
     assert run(rules(), wanted).refused[ref("p3")].reason is RefusalReason.PAIR
 
 
+def test_a_conflict_is_told_the_same_when_it_is_looked_at_again() -> None:
+    """With what was bound after it was found, too."""
+    two = rules(Ranges(ipv4=("10.6.0.1-10.6.0.2",), ipv6=("fd00::1-fd00::2",)))
+    wanted = [
+        Claim(policy=ref("first"), since="1", asked=Eip(None, IPv6Address("fd00::1"))),
+        Claim(policy=ref("pair"), since="2", asked=eip(1, 2)),
+        *claims(20, begin=3),
+    ]
+    for seed in range(10):
+        placement = run(two, wanted, seed=seed)
+        told = placement.refused[ref("pair")].message
+        assert told == "10.6.0.1 and fd00::2 cannot go together: " + ", ".join(
+            f"bound are {one}" for one in sorted(map(str, per_eip(placement)))
+        )
+        assert run(two, wanted, former=placement.placed, seed=seed) == placement
+
+
 def test_another_tenants_address_is_refused_and_ones_own_is_shared() -> None:
     wanted = [
         Claim(policy=ref("p1", "shop"), asked=eip(1), since="1"),
