@@ -88,8 +88,8 @@ def test_a_part_that_is_not_shown_cleans_up(
 ) -> None:
     module = write(
         f"""
-        (folder / "begun").touch()
         try:
+            (folder / "begun").touch()
             {until_then}
         finally:
             (folder / "cleaned up").touch()
