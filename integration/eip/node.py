@@ -91,6 +91,11 @@ class StageNode:
         return {4: str(self.ipv4), 6: str(self.ipv6)}
 
     @property
+    def mac(self) -> str:
+        """Of its link to the others."""
+        return str(self.kernel.ip("link", "show", "dev", "eth0")[0]["address"])
+
+    @property
     def netns(self) -> Path:
         return self.namespaces.net
 

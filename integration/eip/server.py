@@ -3,12 +3,15 @@
 So an answer of its own proves the address that it saw: it reaches EIPs and nodes, and nobody else.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
 from integration.cluster.network import Namespaces, Network
 from integration.cluster.workspace import Workspace
 from integration.kernel_state import KernelState
+from integration.netns.netns import call_inside
 
 PORT = "server"
 _INDEX = 80
@@ -37,3 +40,20 @@ class Server:
     @property
     def kernel(self) -> KernelState:
         return KernelState(str(self.netns))
+
+    @contextmanager
+    def neighbors(self, known: Mapping[str, str]) -> Iterator[None]:
+        """As long as the block lasts, it is sure that these addresses have these hardware addresses."""
+        for address, mac in known.items():
+            self._namespaces.run("ip", "neighbor", "replace", address, "lladdr", mac, "dev", "eth0", "nud", "permanent")
+        try:
+            yield
+        finally:
+            for address in known:
+                self._namespaces.run("ip", "neighbor", "delete", address, "dev", "eth0")
+
+    def retransmitted(self) -> int:
+        """TCP segments that it has sent again, in both families."""
+        text = call_inside(self.netns, lambda: Path("/proc/thread-self/net/snmp").read_text())
+        names, values = (line.split()[1:] for line in text.splitlines() if line.startswith("Tcp:"))
+        return int(dict(zip(names, values, strict=True))["RetransSegs"])

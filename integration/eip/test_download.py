@@ -30,6 +30,11 @@ class Listening:
     downloads: dict[str, Download]
     """By node of the pod and IP version."""
 
+    @property
+    def eips(self) -> set[str]:
+        """The policy's addresses."""
+        return {self.policy.eip(version) for version in (4, 6)}
+
     def move(self, how: Callable[[], object], *nodes: str) -> str:
         """Have something happen that makes another node the holder; what the pods on `nodes` hear then goes on. Returns
         how long they heard nothing.
@@ -76,6 +81,22 @@ def test_a_download_outlives_planned_moves_to_its_own_node_and_away(world: World
         for target in ("n2", "n1", "n2"):
             pauses = traffic.move(partial(traffic.gateway.select, target), "n2", "n3")
             print(f"\npause of a download, planned move to {target}: {pauses}")
+
+
+def test_a_download_outlives_a_server_that_is_late_to_learn_where_the_address_is(world: World) -> None:
+    """What it sends meanwhile to the former gateway is nothing for that node's conntrack: the pod's own packets would
+    leave from another port when the address comes back.
+    """
+    with listening(world, ("n2",), ("n2", "n3")) as traffic:
+        with world.server.neighbors(dict.fromkeys(traffic.eips, world.node("n2").mac)):
+            traffic.gateway.select("n1")
+            wait_until(lambda: not traffic.eips & world.node("n2").eips(), what="n2 has given the address away")
+            sent = world.server.retransmitted()
+            wait_until(lambda: world.server.retransmitted() > sent + len(traffic.downloads), what="the server insists")
+        for download in traffic.downloads.values():
+            download.await_more(timeout=PATIENCE)
+        pauses = traffic.move(partial(traffic.gateway.select, "n2"), "n2", "n3")
+        print(f"\npause of a download, back to where the server thought it was: {pauses}")
 
 
 def test_a_download_outlives_an_agent_that_is_told_to_end(world: World) -> None:

@@ -52,6 +52,8 @@ class DataPlaneIndex:
         self._own: NodeName | None = None
         self._policies: dict[PolicyRef, PolicyView] = {}
         self._sources = SourceIndex()
+        self._floating: dict[IPAddress, set[PolicyRef]] = {}
+        """Whose address it is; policies may share one."""
         self._marks: dict[NodeName, int] = {}
         self._cluster: dict[Family, list[Span]] = {family: cluster_spans((), family) for family in Family}
         self._classes: dict[_ClassKey, _Class] = {}
@@ -96,6 +98,7 @@ class DataPlaneIndex:
             return
         self._policies[policy.ref] = policy
         self._spoil(policy.ref)
+        self._set_floating(policy.ref, former, policy)
         if former is None or _reach(former, self._own) != _reach(policy, self._own):
             # Which sources it concerns, or which of them matter here, is another question now.
             self._set_ranges(policy.ref, policy.pod_subnets)
@@ -103,7 +106,9 @@ class DataPlaneIndex:
 
     def remove_policy(self, ref: PolicyRef) -> None:
         """This policy is no more. Its sources stay, for a policy of that name that may come again."""
-        if self._policies.pop(ref, None) is not None:
+        former = self._policies.pop(ref, None)
+        if former is not None:
+            self._set_floating(ref, former, None)
             self._stale_pods |= self._sources.of_policy(ref)
             self._set_ranges(ref, ())
 
@@ -182,6 +187,18 @@ class DataPlaneIndex:
         self._stale_classes.update(self._classes_of.get(ref, ()))
         if ref in self._words:
             self._stale_policies.add(ref)
+
+    def _set_floating(self, ref: PolicyRef, former: PolicyView | None, policy: PolicyView | None) -> None:
+        before, now = _floating(former), _floating(policy)
+        for address in now - before:
+            self._floating.setdefault(address, set()).add(ref)
+            self._ledger.put(SETS[Family.of(address)].floating, str(address), None)
+        for address in before - now:
+            owners = self._floating[address]
+            owners.discard(ref)
+            if not owners:
+                del self._floating[address]
+                self._ledger.remove(SETS[Family.of(address)].floating, str(address))
 
     def _set_ranges(self, ref: PolicyRef, subnets: tuple[IPNetwork, ...]) -> None:
         if subnets or self._sources.has_subnets(ref):
@@ -324,6 +341,12 @@ class DataPlaneIndex:
 def solicited_node(address: str) -> str:
     """The multicast group where neighbours ask for an IPv6 address (RFC 4291, 2.7.1)."""
     return str(IPv6Address(_SOLICITED_NODE | int(IPv6Address(address)) & 0xFFFFFF))
+
+
+def _floating(policy: PolicyView | None) -> set[IPAddress]:
+    """The addresses of a policy."""
+    found = (policy.address(family) for family in Family) if policy is not None else ()
+    return {address for address in found if address is not None}
 
 
 def _class_name(key: _ClassKey) -> str:

@@ -52,6 +52,8 @@ class FamilySets:
     """ranges: the cluster's own addresses"""
     held: SetName
     """addresses: the floating addresses that are on this node"""
+    floating: SetName
+    """addresses: the floating addresses of all policies, whichever node has them"""
 
 
 def _name(name: str) -> SetName:
@@ -68,6 +70,7 @@ def _family_sets(family: Family) -> FamilySets:
         eips=_name(f"eip{number}"),
         cluster=_name(f"cluster{number}"),
         held=_name(f"eips{number}"),
+        floating=_name(f"floating{number}"),
     )
 
 
@@ -125,4 +128,5 @@ def _sets_of(family: Family) -> tuple[NftSet, ...]:
         NftSet(name=names.eips.name, key=by_number, value=address),
         NftSet(name=names.cluster.name, key=(address,), intervals=True),
         NftSet(name=names.held.name, key=(address,)),
+        NftSet(name=names.floating.name, key=(address,)),
     )

@@ -82,7 +82,7 @@ DROPPED_CLOSED: Final = "dropped_closed"
 DROPPED_FENCED: Final = "dropped_fenced"
 """The node's lease was not renewed."""
 DROPPED_STRAY: Final = "dropped_stray"
-"""Came through the tunnel, and this node does not carry it (any more)."""
+"""Came through the tunnel, or from outside to a floating address, and this node does not carry it (any more)."""
 DROPPED_UNTRANSLATED: Final = "dropped_untranslated"
 """Would have left this node with a source that is not the node's."""
 
@@ -158,6 +158,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         rules=(
             (into_tunnel, _is(Field.PACKET_MARK, ANY_NODE), Assign(Field.PACKET_MARK, FORWARDED), Verdict.ACCEPT),
             _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, ANY_NODE), _is_not(Field.PACKET_MARK, HERE)),
+            (Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"), Jump("elsewhere")),
         ),
     )
     postrouting = NftChain(
@@ -189,6 +190,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         sets=packet_sets(),
         chains=(
             *_decision_chains(out_of_tunnel),
+            _elsewhere_chain(),
             _path_chain(),
             *(_destination_chain(family) for family in Family),
             *(chain for family in Family for chain in _source_chains(family)),
@@ -234,6 +236,29 @@ def _decision_chains(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
         ),
     )
     return arrival, here, decided, undecided
+
+
+def _elsewhere_chain() -> RegularChain:
+    """What comes to a floating address and belongs to no connection here, at a node that does not have the address: its
+    sender does not know yet where it is. Nobody listens there. If it were sent on, conntrack would have a connection
+    from the server to the address, and when the address is here (again), the pod's own packets of the real one would
+    leave from another port, which the server would answer with a reset.
+    """
+    return RegularChain(
+        name="elsewhere",
+        rules=(
+            _drop(
+                DROPPED_STRAY,
+                _is(Field.IPV4_DESTINATION, Member(SETS[Family.IPV4].floating.name)),
+                _is_not(Field.PROTOCOL, "icmp"),
+            ),
+            _drop(
+                DROPPED_STRAY,
+                _is(Field.IPV6_DESTINATION, Member(SETS[Family.IPV6].floating.name)),
+                _is_not(Field.PROTOCOL, "ipv6-icmp"),
+            ),
+        ),
+    )
 
 
 def _path_chain() -> RegularChain:

@@ -33,6 +33,9 @@ def check_fates(elements: Elements, world: World) -> None:
             elif wanted.source is not None or carried:
                 # It comes through the tunnel: what is to leave here does, with the right source, and nothing else.
                 assert found.source == wanted.source, (source, destination)
+    for family in Family:
+        addresses = {policy.address(family) for policy in world.policies} - {None}
+        assert elements.get(SETS[family].floating, {}).keys() == set(map(str, addresses))
 
 
 def is_pod(world: World, source: object) -> bool:
