@@ -21,17 +21,11 @@ pytestmark = pytest.mark.cluster
 
 SPECS = [
     "API Server should provide secure master service [Conformance]",
-    "DNS should provide DNS for pods for Hostname [Conformance]",
     "DNS should provide DNS for services [Conformance]",
-    "EndpointsController should create Endpoints for Pods matching a Service [Conformance]",
     "Networking Granular Checks: Pods should function for intra-pod communication: http [Conformance]"
-    " [NodeConformance]",
-    "Networking Granular Checks: Pods should function for intra-pod communication: udp [Conformance] [NodeConformance]",
-    "Networking Granular Checks: Pods should function for node-pod communication: http [LinuxOnly] [Conformance]"
     " [NodeConformance]",
     "Networking Granular Checks: Pods should function for node-pod communication: udp [LinuxOnly] [Conformance]"
     " [NodeConformance]",
-    "Proxy version v1 A set of valid responses are returned for both pod and service Proxy [Conformance]",
     "Proxy version v1 should proxy through a service and a pod [Conformance]",
     "Services should be able to create a functioning NodePort service [Conformance]",
     "Services should have session affinity work for service with type clusterIP [LinuxOnly] [Conformance]",

@@ -15,7 +15,7 @@ read-only in such a container; coild writes them when the pod is born.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from coil.crd.egress import Egress
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_INSTANCE, LABEL_APP_NAME
@@ -50,7 +50,7 @@ _PORTS: list[Document] = [
     {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
     {"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"},
 ]
-_ACTIONS = ("exec", "httpGet", "tcpSocket", "grpc")
+_ACTIONS: Final = ("exec", "httpGet", "tcpSocket", "grpc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,8 @@ def render_container(given: Mapping[str, Any], egress_name: str, program: Router
         "ports": [*_PORTS, *_others(given.get("ports"), _PORTS, "name", "containerPort")],
         # The API server makes requests of limits, and refuses limits below requests.
         "resources": given.get("resources") or {"requests": {"cpu": "100m", "memory": "200Mi"}},
-        "livenessProbe": _probe(given.get("livenessProbe"), "/healthz"),
-        "readinessProbe": _probe(given.get("readinessProbe"), "/readyz"),
+        "livenessProbe": _probe(given.get("livenessProbe"), "/healthz", _LIVENESS),
+        "readinessProbe": _probe(given.get("readinessProbe"), "/readyz", _READINESS),
         "securityContext": _security(given.get("securityContext") or {}),
     }
 
@@ -93,11 +93,24 @@ def _environment(egress_name: str) -> list[Document]:
     ]
 
 
-def _probe(given: Mapping[str, Any] | None, path: str) -> Document:
+_LIVENESS: Final[Document] = {
+    "initialDelaySeconds": 10,
+    "periodSeconds": 10,
+    "timeoutSeconds": 5,
+    "failureThreshold": 6,
+}
+"""With Kubernetes' defaults, an agent that has just started on a busy node is killed after three answers that take more
+than a second, and with it the connections of all its clients.
+"""
+_READINESS: Final[Document] = {"periodSeconds": 2, "timeoutSeconds": 5}
+
+
+def _probe(given: Mapping[str, Any] | None, path: str, numbers: Document) -> Document:
+    """The template's, if it says how to probe; otherwise ours, with what it says of the numbers."""
     probe = dict(given or {})
-    if not any(probe.get(action) for action in _ACTIONS):
-        probe["httpGet"] = {"path": path, "port": "health", "scheme": "HTTP"}
-    return probe
+    if any(probe.get(action) for action in _ACTIONS):
+        return probe
+    return {**numbers, **probe, "httpGet": {"path": path, "port": "health", "scheme": "HTTP"}}
 
 
 def _security(given: Mapping[str, Any]) -> Document:

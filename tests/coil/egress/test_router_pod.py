@@ -40,8 +40,18 @@ def test_a_container_out_of_nothing() -> None:
             {"name": "health", "containerPort": 8081, "protocol": "TCP"},
         ],
         "resources": {"requests": {"cpu": "100m", "memory": "200Mi"}},
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "health", "scheme": "HTTP"}},
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health", "scheme": "HTTP"}},
+        "livenessProbe": {
+            "initialDelaySeconds": 10,
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+            "httpGet": {"path": "/healthz", "port": "health", "scheme": "HTTP"},
+        },
+        "readinessProbe": {
+            "periodSeconds": 2,
+            "timeoutSeconds": 5,
+            "httpGet": {"path": "/readyz", "port": "health", "scheme": "HTTP"},
+        },
         "securityContext": {
             "runAsUser": 0,
             "runAsNonRoot": False,
@@ -82,9 +92,9 @@ def test_another_command_has_no_arguments_of_ours() -> None:
     assert "args" not in container
 
 
-def test_a_probe_that_has_only_numbers_gets_our_address() -> None:
+def test_a_probe_that_has_only_numbers_gets_our_address_and_the_other_numbers() -> None:
     assert rendered(livenessProbe={"periodSeconds": 3}) == {
-        "livenessProbe": {"periodSeconds": 3, "httpGet": {"path": "/healthz", "port": "health", "scheme": "HTTP"}}
+        "livenessProbe": {**DEFAULT["livenessProbe"], "periodSeconds": 3}
     }
 
 
