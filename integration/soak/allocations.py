@@ -6,7 +6,6 @@ An address that comes back to the same node too soon is remembered, with how lon
 
 import threading
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from integration.soak.history import History
@@ -18,6 +17,7 @@ class Return:
     """An address that was given again on the node that had taken it back, `rest` seconds later at most."""
 
     address: str
+    container_id: str
     pool: str
     node: str
     at: float
@@ -47,7 +47,7 @@ class Allocations:
                     raise self._history.violation(what, subjects)
                 self._given[address] += 1
                 if (left := self._left.pop((pod.node, address), None)) is not None:
-                    self._returns.append(Return(address, pod.pool, pod.node, at=now, rest=now - left))
+                    self._returns.append(Return(address, pod.container_id, pod.pool, pod.node, at=now, rest=now - left))
 
     def leave(self, pod: Pod) -> None:
         """Its DEL is about to be asked for, or its namespace to be destroyed."""
@@ -62,10 +62,10 @@ class Allocations:
         with self._lock:
             return list({pod.container_id: pod for pod in self._holders.values()}.values())
 
-    def returns(self, *, within: float, of: Collection[str]) -> list[Return]:
-        """Addresses of these pools that were given again before they can have rested so many seconds."""
+    def returns(self, *, within: float) -> list[Return]:
+        """Addresses that were given again before they can have rested so many seconds."""
         with self._lock:
-            return [entry for entry in self._returns if entry.rest < within and entry.pool in of]
+            return [entry for entry in self._returns if entry.rest < within]
 
     @property
     def reused(self) -> int:

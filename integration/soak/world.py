@@ -3,12 +3,14 @@
 All of it is real but for kubelet and container runtime, which `integration.soak.worker` plays.
 """
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from coild.addresses.pool_demand import GIVEN_EARLY
 from integration.apiserver.bare_node import BareNode
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Network
@@ -48,6 +50,15 @@ class World:
         """What the programs say: a file for all lives of each."""
         return self.workspace.folder / "logs"
 
+    def early_grants(self) -> dict[tuple[str, str], str]:
+        """The addresses that a coild says it gave before they had cooled down, each with its container: why."""
+        return {
+            (line["container"], address): line["reason"]
+            for log in self.log_folder.glob("coild-*.log")
+            for line in map(json.loads, _lines_with(GIVEN_EARLY, log))
+            for address in line["addresses"]
+        }
+
     def await_ready(self) -> None:
         """Return when all that was killed is there again. Raises ComponentError for what has ended by itself."""
         for station in self.stations:
@@ -58,6 +69,10 @@ class World:
         for station in self.stations:
             station.coild.wait_ready()
             station.await_coild()
+
+
+def _lines_with(wanted: str, log: Path) -> list[str]:
+    return [line for line in log.read_text(errors="replace").splitlines() if wanted in line]
 
 
 @contextmanager

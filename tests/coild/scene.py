@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import structlog
 from prometheus_client import CollectorRegistry
+from structlog.testing import LogCapture
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, SubnetSet
@@ -163,6 +164,7 @@ class Coild:
         self.requests: Informer[BlockRequest] = self._informer(self.request_source, metrics)
         self.waits: list[Wait] = []
         self.recorder = ListRecorder()
+        self.logged = LogCapture()
         self.registry = CollectorRegistry(auto_describe=True)
         self.ipam = ipam = PoolIpam(
             Settings(
@@ -189,7 +191,7 @@ class Coild:
                 recorder=self.recorder,
                 reconcile_metrics=ReconcileMetrics(CollectorRegistry()),
                 rng=world.rng,
-                log=LOG,
+                log=structlog.wrap_logger(None, processors=[self.logged]),
                 observe_wait=self._note_wait,
                 clock=now,
                 wall=lambda: BIRTH.timestamp() + now(),

@@ -55,10 +55,9 @@ def test_an_address_that_comes_back_too_soon_is_remembered() -> None:
     allocations.leave(pod)
     clock.time = 10.5
     allocations.enter(replace(pod, container_id="decade"))
-    early = Return("10.0.0.5", "default", "node-0", at=10.5, rest=0.5)
-    assert allocations.returns(within=0.6, of={"default"}) == [early]
-    assert allocations.returns(within=0.5, of={"default"}) == []
-    assert allocations.returns(within=0.6, of={"other"}) == []
+    early = Return("10.0.0.5", "decade", "default", "node-0", at=10.5, rest=0.5)
+    assert allocations.returns(within=0.6) == [early]
+    assert allocations.returns(within=0.5) == []
 
 
 def test_on_another_node_an_address_need_not_have_rested() -> None:
@@ -66,7 +65,7 @@ def test_on_another_node_an_address_need_not_have_rested() -> None:
     allocations.enter(POD)
     allocations.leave(POD)
     allocations.enter(replace(POD, node="node-1", container_id="decade"))
-    assert allocations.returns(within=9.9, of={"default"}) == []
+    assert allocations.returns(within=9.9) == []
 
 
 def test_the_same_pod_may_be_entered_again() -> None:

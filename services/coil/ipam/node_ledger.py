@@ -208,8 +208,16 @@ class NodeLedger:
         return allocation
 
     def revoke(self, key: AttachmentKey) -> Allocation | None:
-        """Take back what the key was given and never used: there is nothing to cool down from."""
+        """Take back what the key was given and never used.
+
+        There is nothing to cool down from, unless it was given before it had cooled down from the pod before.
+        """
         return self._take(key, until=-math.inf)
+
+    def cooldown_end(self, allocation: Allocation) -> float:
+        """Until when its address cools down after it came back, which may be over; −∞ if it does not."""
+        entry = self._entries.get(allocation.block)
+        return -math.inf if entry is None else entry.cooldown_end(allocation.slot)
 
     # --- counts
 

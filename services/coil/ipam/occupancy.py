@@ -104,6 +104,8 @@ class BlockEntry:
     held: dict[int, AttachmentKey] = field(default_factory=dict)
     cooldowns: OrderedDict[int, float] = field(default_factory=OrderedDict)
     """Slot → until when, the first to end in front. Some may have ended."""
+    interrupted: dict[int, float] = field(default_factory=dict)
+    """The cooldowns of slots that were given out before they had ended: they go on if the slot comes back unused."""
 
     def expire(self, now: float) -> None:
         """Free the slots that have cooled down by then."""
@@ -134,7 +136,8 @@ class BlockEntry:
         return slot
 
     def give(self, slot: int, key: AttachmentKey) -> None:
-        self.cooldowns.pop(slot, None)
+        if (end := self.cooldowns.pop(slot, None)) is not None:
+            self.interrupted[slot] = end
         self.held[slot] = key
         self.last = slot
 
@@ -146,10 +149,15 @@ class BlockEntry:
         self.last = max(self.last, slot)
 
     def take(self, slot: int, *, until: float = -math.inf) -> None:
-        """The slot is nobody's any more; it cools down until then, not at all without a time."""
+        """The slot is nobody's any more; it cools down until then, or for as long as it had to when it was given."""
         del self.held[slot]
+        until = max(until, self.interrupted.pop(slot, -math.inf))
         if until > -math.inf:
             self.start_cooldowns({slot: until})
+
+    def cooldown_end(self, slot: int) -> float:
+        """Until when the slot cools down, which may be over; −∞ if nothing is recorded."""
+        return self.cooldowns.get(slot, -math.inf)
 
     def start_cooldowns(self, until: Mapping[int, float]) -> None:
         """Let slots cool down; those that are out, or that this block does not have, are left alone."""

@@ -166,10 +166,13 @@ class BlockStore:
         self._returned(key, allocation)
 
     def revoke(self, key: AttachmentKey) -> None:
-        """Take an address back that was acquired and never used; an unknown key is fine."""
+        """Take an address back that was acquired and never used; an unknown key is fine.
+
+        Acquired before it had cooled down from another pod, it goes on with that.
+        """
         allocation = self._ledger.revoke(key)
         if allocation is not None:
-            self._journal.revoked(key)
+            self._journal.revoked(allocation, cooldown_left=self._ledger.cooldown_end(allocation) - self._clock())
             if self._ledger.is_empty(allocation.block):
                 self._arrivals[allocation.block] = self._clock()
         self._returned(key, allocation)

@@ -144,9 +144,14 @@ class AddressJournal:
         key = allocation.key
         self._note(_Taken(key.container_id, key.ifname, allocation.block, allocation.slot, self._wall()))
 
-    def revoked(self, key: AttachmentKey) -> None:
-        """The address came back unused."""
-        self._note(_Revoked(key.container_id, key.ifname))
+    def revoked(self, allocation: Allocation, *, cooldown_left: float) -> None:
+        """The address came back unused. It still has so many seconds to cool down from a pod before, if any."""
+        key = allocation.key
+        if cooldown_left > 0:
+            at = self._wall() + cooldown_left - self._cooldown
+            self._note(_Taken(key.container_id, key.ifname, allocation.block, allocation.slot, at))
+        else:
+            self._note(_Revoked(key.container_id, key.ifname))
 
     def left(self, block: BlockName) -> None:
         """The block is not this node's any more."""

@@ -9,8 +9,8 @@ reviews each marked pool once. A review is synchronous and brings the pool into 
 facts, so pods do not depend on a particular request, or on each other: the first in the queue gets what comes first.
 
 An address that is still cooling down is given only when nothing else is free and no block can be had: a request was
-refused or failed, one is overdue, or the pod has waited as long as it can. While a refusal lasts, further pods are
-refused at once, with its reason.
+refused or failed, one is overdue, or the pod has waited as long as it can. The log says so, with the reason: somebody
+may still send to the pod that had it. While a refusal lasts, further pods are refused at once, with its reason.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
+
+from structlog.typing import FilteringBoundLogger
 
 from coil.crd.names import PoolName
 from coil.ipam.block import Block
@@ -40,6 +42,9 @@ MAX_OUTSTANDING = 16
 SHORTEST_PAUSE = 0.01
 """Seconds: the rounding of clocks must not make a timer fire before its time, again and again."""
 
+GIVEN_EARLY = "address given before it has cooled down"
+"""The log's line of it; INFO."""
+
 REQUESTED_PAUSE = 1.0
 """Seconds after which a block that was kept for an outstanding request is looked at again."""
 
@@ -52,7 +57,7 @@ class WaitOutcome(StrEnum):
     """The pool has no block, or the API server could not be asked."""
     TIMED_OUT = "timed out"
     REUSED = "reused"
-    """Nothing came in time; it was given an address that had not cooled down."""
+    """No block was to be had; it was given an address that had not cooled down."""
     GIVEN_UP = "given up"
 
 
@@ -72,6 +77,8 @@ class Waiter:
     answer: asyncio.Future[Allocation] = field(default_factory=asyncio.Future)
     callers: int = 0
     claimed: bool = False
+    outcome: WaitOutcome = WaitOutcome.GIVEN_UP
+    """Of an `answer` that is done."""
 
     def claim(self) -> Allocation:
         """The address, once `answer` is done; raises AddressUnavailableError if the waiter was refused."""
@@ -112,14 +119,16 @@ class WaitQueue:
         if waiter.callers == 0 and self._waiters.get(waiter.key) is waiter:
             del self._waiters[waiter.key]
 
-    def serve(self, waiter: Waiter, allocation: Allocation) -> None:
+    def serve(self, waiter: Waiter, allocation: Allocation, outcome: WaitOutcome) -> None:
         """The waiter gets its address and leaves the queue."""
         del self._waiters[waiter.key]
+        waiter.outcome = outcome
         waiter.answer.set_result(allocation)
 
     def refuse_last(self, reason: str) -> None:
         """The last in the queue gets nothing."""
         _, waiter = self._waiters.popitem()
+        waiter.outcome = WaitOutcome.REFUSED
         waiter.answer.set_exception(AddressUnavailableError(reason))
         waiter.answer.exception()  # every caller may have given up: mark it as retrieved
 
@@ -139,6 +148,7 @@ class PoolDemand:
     release_queue: WorkQueue
     overdue: float
     observe_wait: WaitObserver
+    log: FilteringBoundLogger
     clock: Callable[[], float] = time.monotonic
     _queues: dict[PoolName, WaitQueue] = field(default_factory=dict)
     _timers: dict[PoolName, asyncio.TimerHandle] = field(default_factory=dict)
@@ -167,14 +177,11 @@ class PoolDemand:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await asyncio.wait({waiter.answer})
-            if waiter.answer.done():
-                outcome = WaitOutcome.REFUSED
-                allocation = waiter.claim()
-                outcome = WaitOutcome.SERVED
-            else:
+            if not waiter.answer.done():
                 outcome = WaitOutcome.TIMED_OUT
-                allocation = self._last_resort(pool, queue, waiter, waited=self.clock() - begun)
-                outcome = WaitOutcome.REUSED
+                self._serve_last_resort(pool, queue, waiter, waited=self.clock() - begun)
+            outcome = waiter.outcome
+            allocation = waiter.claim()
         finally:
             self._leave(pool, queue, waiter)
             self.observe_wait(pool, self.clock() - begun, outcome)
@@ -199,7 +206,7 @@ class PoolDemand:
         self.requester.match_blocks(pool)
         queue = self._queues.get(pool)
         if queue is not None:
-            self._serve(pool, queue, Reuse.AFTER_COOLDOWN, leave=0)
+            self._serve(pool, queue)
             self._serve_or_refuse(pool, queue)
             if not queue:
                 del self._queues[pool]
@@ -231,23 +238,43 @@ class PoolDemand:
 
     # --- inside
 
-    def _serve(self, pool: PoolName, queue: WaitQueue, reuse: Reuse, *, leave: float) -> None:
-        """Give addresses until none is left, or only `leave` waiters are."""
-        while len(queue) > leave and (waiter := queue.first) is not None:
-            allocation = self.store.acquire(pool, waiter.key, waiter.pod, reuse=reuse)
+    def _serve(self, pool: PoolName, queue: WaitQueue) -> None:
+        """Give addresses that have cooled down until none is left."""
+        while (waiter := queue.first) is not None:
+            allocation = self.store.acquire(pool, waiter.key, waiter.pod)
             if allocation is None:
                 return
-            queue.serve(waiter, allocation)
+            queue.serve(waiter, allocation, WaitOutcome.SERVED)
+
+    def _serve_early(self, pool: PoolName, queue: WaitQueue, waiter: Waiter, *, reason: str) -> bool:
+        """Give an address that is still cooling down, if there is one; none has cooled down."""
+        allocation = self.store.acquire(pool, waiter.key, waiter.pod, reuse=Reuse.ANY)
+        if allocation is None:
+            return False
+        self.log.info(
+            GIVEN_EARLY,
+            pool=pool,
+            addresses=[str(address) for address in (allocation.ipv4, allocation.ipv6) if address is not None],
+            pod=waiter.pod.full_name,
+            container=waiter.key.container_id,
+            reason=reason,
+        )
+        queue.serve(waiter, allocation, WaitOutcome.REUSED)
+        return True
 
     def _serve_or_refuse(self, pool: PoolName, queue: WaitQueue) -> None:
         """What follows from a refusal, and from a request that nobody answers."""
         refusal = self.requester.refusals.current(pool)
         if self._is_overdue(pool):
-            self._serve(pool, queue, Reuse.ANY, leave=0)
+            reason = f"no block within {self.overdue:.0f} s"
+            while (waiter := queue.first) is not None and self._serve_early(pool, queue, waiter, reason=reason):
+                pass
         if refusal is None:
             return
         expected = self._expected(pool)
-        self._serve(pool, queue, Reuse.ANY, leave=expected)
+        while len(queue) > expected and (waiter := queue.first) is not None:
+            if not self._serve_early(pool, queue, waiter, reason=refusal.reason):
+                break
         while len(queue) > expected:
             queue.refuse_last(refusal.reason)
 
@@ -290,15 +317,15 @@ class PoolDemand:
             delay = max(min(delays), SHORTEST_PAUSE)
             self._timers[pool] = asyncio.get_running_loop().call_later(delay, self.changes.mark, pool)
 
-    def _last_resort(self, pool: PoolName, queue: WaitQueue, waiter: Waiter, *, waited: float) -> Allocation:
-        allocation = self.store.acquire(pool, waiter.key, waiter.pod, reuse=Reuse.ANY)
-        if allocation is None:
+    def _serve_last_resort(self, pool: PoolName, queue: WaitQueue, waiter: Waiter, *, waited: float) -> None:
+        if (allocation := self.store.acquire(pool, waiter.key, waiter.pod)) is not None:
+            queue.serve(waiter, allocation, WaitOutcome.SERVED)
+            return
+        if not self._serve_early(pool, queue, waiter, reason=f"no block within {waited:.0f} s"):
             raise AddressUnavailableError(
                 f"no free address of pool {pool} on this node, and no block within {waited:.0f} s; "
                 "is coil-ipam-controller running?"
             )
-        queue.serve(waiter, allocation)
-        return waiter.claim()
 
     def _leave(self, pool: PoolName, queue: WaitQueue, waiter: Waiter) -> None:
         queue.leave(waiter)

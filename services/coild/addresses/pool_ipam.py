@@ -123,6 +123,7 @@ class PoolIpam:
             release_queue=self.release_queue,
             overdue=settings.acquire_timeout,
             observe_wait=deps.observe_wait or waits.waited,
+            log=log,
             clock=clock,
         )
         self.source = PoolAddressSource(

@@ -246,6 +246,17 @@ class TestCooldown:
         assert ledger.revoke(key(0)) is None
         assert ledger.acquire(POOL, key(1), now=NOW) is not None
 
+    def test_what_was_given_early_and_never_used_goes_on_resting(self) -> None:
+        ledger = make_ledger(block(0, bits=0), cooldown=30)
+        slots(ledger, 0)
+        ledger.release(key(0), now=NOW)
+        given = ledger.acquire(POOL, key(1), now=NOW + 10, reuse=Reuse.ANY)
+        assert given is not None
+        ledger.revoke(key(1))
+        assert ledger.cooldown_end(given) == NOW + 30
+        assert ledger.acquire(POOL, key(2), now=NOW + 29) is None
+        assert ledger.acquire(POOL, key(2), now=NOW + 30) is not None
+
     def test_nothing_that_rests_is_given_out_of_a_draining_block(self) -> None:
         ledger = make_ledger(block(0), cooldown=30)
         ledger.acquire(POOL, key(0), now=NOW)

@@ -29,6 +29,7 @@ class LedgerModel(RuleBasedStateMachine):
         self.blocks: dict[BlockName, Block] = {}
         self.held: dict[AttachmentKey, tuple[BlockName, int]] = {}
         self.until: dict[tuple[BlockName, int], float] = {}
+        self.interrupted: dict[tuple[BlockName, int], float] = {}
 
     def taken(self, item: Block) -> set[int]:
         return {slot for name, slot in self.held.values() if name == item.name}
@@ -85,6 +86,7 @@ class LedgerModel(RuleBasedStateMachine):
             assert reuse is Reuse.ANY
             place = given.block, given.slot
             assert self.until[place] == min(self.until[place] for place in resting)
+            self.interrupted[place] = self.until[place]
         self.until.pop((given.block, given.slot), None)
         self.held[who] = given.block, given.slot
 
@@ -111,10 +113,17 @@ class LedgerModel(RuleBasedStateMachine):
         place = self._let_go(given, who)
         if place is not None:
             self.until[place] = self.now + COOLDOWN
+            self.interrupted.pop(place, None)
 
     @rule(who=KEYS)
     def revoke(self, who: AttachmentKey) -> None:
-        self._let_go(self.ledger.revoke(who), who)
+        given = self.ledger.revoke(who)
+        place = self._let_go(given, who)
+        if given is not None and place is not None:
+            if place in self.interrupted:
+                self.until[place] = self.interrupted.pop(place)
+            left = self.until.get(place, self.now) - self.now
+            assert max(self.ledger.cooldown_end(given) - self.now, 0) == max(left, 0)
 
     def _let_go(self, given: Allocation | None, who: AttachmentKey) -> tuple[BlockName, int] | None:
         held = self.held.pop(who, None)

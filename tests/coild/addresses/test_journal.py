@@ -8,7 +8,7 @@ import pytest
 
 from coil.crd.names import BlockName, PoolName
 from coil.ipam.block import Block
-from coil.ipam.node_ledger import NodeLedger
+from coil.ipam.node_ledger import NodeLedger, Reuse
 from coild.addresses.journal import AddressJournal, Holder, Resumption
 from coild.addresses.journal_file import COMPACT_BYTES, JournalFile
 from coild.model.attachment import PodName
@@ -45,8 +45,8 @@ class Node:
             clock=lambda: self.times.clock,
         )
 
-    def add(self, container: str, pod: PodName = POD) -> int:
-        allocation = self.ledger.acquire(POOL, key(container), now=self.times.clock)
+    def add(self, container: str, pod: PodName = POD, *, reuse: Reuse = Reuse.AFTER_COOLDOWN) -> int:
+        allocation = self.ledger.acquire(POOL, key(container), now=self.times.clock, reuse=reuse)
         assert allocation is not None
         self.journal.gave(allocation, pod)
         return allocation.slot
@@ -55,6 +55,11 @@ class Node:
         allocation = self.ledger.release(key(container), now=self.times.clock)
         assert allocation is not None
         self.journal.took(allocation)
+
+    def revoke(self, container: str) -> None:
+        allocation = self.ledger.revoke(key(container))
+        assert allocation is not None
+        self.journal.revoked(allocation, cooldown_left=self.ledger.cooldown_end(allocation) - self.times.clock)
 
     def killed(self) -> "Node":
         """The next process, with what this one holds."""
@@ -133,8 +138,19 @@ def test_an_address_that_was_lost_while_nobody_watched_rests_from_the_start(node
 
 def test_an_address_that_was_never_used_does_not_rest(node: Node) -> None:
     node.add("c0")
-    node.ledger.revoke(key("c0"))
-    node.journal.revoked(key("c0"))
+    node.revoke("c0")
+    assert node.killed().resume()[ZERO].cooldowns == {}
+
+
+def test_an_address_that_was_given_early_and_never_used_goes_on_resting(node: Node) -> None:
+    for number in range(16):
+        node.add(f"c{number}")
+    node.delete("c0")
+    node.times.pass_(COOLDOWN / 3)
+    assert node.add("d0", reuse=Reuse.ANY) == 0
+    node.revoke("d0")
+    assert node.killed().resume()[ZERO].cooldowns == {0: pytest.approx(COOLDOWN * 2 / 3)}
+    node.times.pass_(COOLDOWN)
     assert node.killed().resume()[ZERO].cooldowns == {}
 
 

@@ -15,7 +15,7 @@ from coil.crd.names import PoolName
 from coil.ipam.occupancy import Tally
 from coil.kube.errors import ForbiddenError, UnavailableError
 from coild.addresses.block_requester import SPARE_BACKOFF
-from coild.addresses.pool_demand import MAX_OUTSTANDING, PoolDemand
+from coild.addresses.pool_demand import GIVEN_EARLY, MAX_OUTSTANDING, PoolDemand
 from coild.addresses.pool_source import PoolAddressSource
 from coild.addresses.spare_block import SpareBlock
 from coild.model.attachment import AddressUnavailableError
@@ -37,6 +37,11 @@ async def node(world: World, **options: Any) -> Coild:
     coild = Coild(world, **options)
     await coild.start()
     return coild
+
+
+def given_early(coild: Coild) -> list[Any]:
+    """What the log says of addresses that had not cooled down."""
+    return [line for line in coild.logged.entries if line["event"] == GIVEN_EARLY]
 
 
 @pytest.fixture
@@ -191,11 +196,18 @@ class TestRefused:
         assert await wide.add("c2", "den") == ["fd03::1"]
         assert made(wide) == 2, "a block was asked for, once"
         assert wide.world.kernel.twice == []
+        assert [(line["addresses"], line["pod"]) for line in given_early(wide)] == [
+            (["fd03::"], "den/pod-of-c1"),
+            (["fd03::1"], "den/pod-of-c2"),
+        ]
+        assert all("out of blocks" in line["reason"] for line in given_early(wide))
+        assert [wait[2] for wait in wide.waits[2:]] == ["reused", "reused"]
 
     async def test_an_address_that_rests_waits_for_the_refusal(self, wide: Coild) -> None:
         await adds(wide, range(8), "lab")
         await wide.delete("lab0")
         assert await wide.add("c1", "lab") == ["10.2.0.8"], "of a new block"
+        assert given_early(wide) == []
 
     async def test_one_dry_pool_does_not_stand_in_the_way_of_another(self, wide: Coild) -> None:
         assert await adds(wide, range(3), "lost") == ["", "", ""]
@@ -257,6 +269,8 @@ class TestOverdue:
         assert await coild.add("c2", "lab") == ["10.2.0.1"]
         assert now() == begin + ACQUIRE_TIMEOUT, "nobody answers, so there is nothing to wait for"
         assert made(coild) == 2
+        assert [line["reason"] for line in given_early(coild)] == [f"no block within {ACQUIRE_TIMEOUT:.0f} s"] * 2
+        assert [wait[2] for wait in coild.waits[-2:]] == ["reused", "reused"]
         await coild.kill()
         await world.close()
 
