@@ -28,6 +28,8 @@ USUAL_OPERATIONS = 3000
 ROUNDS = 3
 WORKERS_PER_NODE = 4
 LATE = "no block within"
+"""What coild says of a block that did not come in time."""
+
 SERVED_WITHIN = 60.0
 """Seconds after the last fault in which a pod must come up in every pool that has addresses left."""
 
@@ -68,8 +70,8 @@ class Soak:
     def hasty_returns(self) -> list[Return]:
         """Addresses that were given again before they had rested, without a reason that holds.
 
-        Coild tells the reason of each. That a block was late holds, on a machine that is as busy as this one. That
-        there was none does not where the pool has more than can be used, and nothing kept the blocks from coming.
+        coild logs the reason of each. A late block is a reason on a machine as busy as this one. A refusal is none if
+        the pool has more blocks than the pods can use and no fault kept blocks from coming.
         """
         reasons = self._world.early_grants()
 

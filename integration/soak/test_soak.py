@@ -71,6 +71,7 @@ def test_everything_agrees_whatever_fails(capsys: pytest.CaptureFixture[str]) ->
         soak.run()
         after = soak.footprints()
         refusals = find_lines(world, OVERLOADED)
+        hasty = soak.hasty_returns()
         report = {
             "seed": seed,
             "seconds": round(time.monotonic() - began),
@@ -82,7 +83,7 @@ def test_everything_agrees_whatever_fails(capsys: pytest.CaptureFixture[str]) ->
             "looks": soak.looks,
             "addresses used again": soak.allocations.reused,
             "used again before they had rested": len(soak.allocations.returns(within=COOLING_SECONDS)),
-            "without a reason that holds": [str(entry) for entry in soak.hasty_returns()],
+            "without a reason that holds": [str(entry) for entry in hasty],
             "footprints": {name: [str(before[name]), str(after[name])] for name in after},
         }
         BUILD.mkdir(exist_ok=True)
@@ -95,7 +96,7 @@ def test_everything_agrees_whatever_fails(capsys: pytest.CaptureFixture[str]) ->
 
         assert history.violations() == []
         assert find_lines(world, BAD_WORDS) == []
-        assert soak.hasty_returns() == []
+        assert hasty == []
         assert soak.tally.done >= operations
         assert soak.saboteur.done.total() == len(soak.faults)
         # A coild that was killed late is young; one of them is not.

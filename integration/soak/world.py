@@ -55,7 +55,9 @@ class World:
         return {
             (line["container"], address): line["reason"]
             for log in self.log_folder.glob("coild-*.log")
-            for line in map(json.loads, _lines_with(GIVEN_EARLY, log))
+            for text in log.read_text(errors="replace").splitlines()
+            if GIVEN_EARLY in text
+            for line in [json.loads(text)]
             for address in line["addresses"]
         }
 
@@ -69,10 +71,6 @@ class World:
         for station in self.stations:
             station.coild.wait_ready()
             station.await_coild()
-
-
-def _lines_with(wanted: str, log: Path) -> list[str]:
-    return [line for line in log.read_text(errors="replace").splitlines() if wanted in line]
 
 
 @contextmanager
