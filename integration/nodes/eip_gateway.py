@@ -63,13 +63,13 @@ def carrier(coil: CoilCluster) -> str:
 
 def await_seen(room: Room, url: str, *, as_: str) -> None:
     """Until the server sees the chosen pod so. Nobody else is ever seen so."""
-    ask = " ".join((*FETCH, url))
+    wait_until(lambda: whom_it_sees(room, CHOSEN, url) == as_, what=f"the chosen pod is seen as {as_}")
+    assert whom_it_sees(room, "plain", url) != as_
 
-    def seen(pod: str) -> str:
-        return room.kubectl("exec", pod, "--", "busybox", "sh", "-c", f"{ask} || true")
 
-    wait_until(lambda: seen(CHOSEN) == as_, what=f"the chosen pod is seen as {as_}")
-    assert seen("plain") != as_
+def whom_it_sees(room: Room, pod: str, url: str) -> str:
+    """Where a question of the pod's came from, as the server says; empty if there was no answer."""
+    return room.kubectl("exec", pod, "--", "busybox", "sh", "-c", f"{' '.join((*FETCH, url))} || true")
 
 
 def _document(kind: str, metadata: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Floating egress addresses on real nodes: the agents are pods of the release, a pod is seen outside as its EIP."""
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,12 +18,15 @@ from integration.nodes.eip_gateway import (
     gateway_document,
     gateway_nodes,
     policy_document,
+    whom_it_sees,
 )
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.cluster
 
 NET_ADMIN, NET_RAW = 1 << 12, 1 << 13  # linux/capability.h
+_PORT = 80
+"""Of a Service."""
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +67,44 @@ def test_a_chosen_pod_is_seen_outside_as_its_eip(
     eip: CoilCluster, room: Room, outside: dict[int, str], family: int
 ) -> None:
     await_seen(room, outside[family], as_=eip_of(eip, family))
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_the_host_behind_a_service_sees_the_eip_whatever_kube_proxy_masquerades(
+    eip: CoilCluster, room: Room, outside: dict[int, str], family: int
+) -> None:
+    """By a node's port kube-proxy has what it sends on come from the node. What has an EIP keeps it."""
+    host = urlsplit(outside[family])
+    name = f"outside-v{family}"
+    spec = {"type": "NodePort", "ipFamilies": [f"IPv{family}"], "ports": [{"name": "http", "port": _PORT}]}
+    room.create(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": room.namespace}, "spec": spec}
+    )
+    room.create(
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": name,
+                "namespace": room.namespace,
+                "labels": {"kubernetes.io/service-name": name},
+            },
+            "addressType": f"IPv{family}",
+            "ports": [{"name": "http", "port": host.port}],
+            "endpoints": [{"addresses": [host.hostname]}],
+        }
+    )
+    found = eip.read("service", name, f"--namespace={room.namespace}")["spec"]
+    node = eip.nodes[1]
+    address = str(node.ipv4 if family == 4 else node.ipv6)
+    by_node = _url(address, found["ports"][0]["nodePort"])
+    wait_until(lambda: whom_it_sees(room, "plain", by_node) == address, what="kube-proxy masquerades another pod")
+    for url in (_url(found["clusterIP"], _PORT), by_node):
+        await_seen(room, url, as_=eip_of(eip, family))
+
+
+def _url(address: str, port: int) -> str:
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}/"
 
 
 def test_the_eip_moves_to_the_node_that_is_chosen_next(eip: CoilCluster, room: Room, outside: dict[int, str]) -> None:

@@ -15,18 +15,13 @@ from coil.runtime.flag import (
     kind,
     parse_boolean,
     parse_integer,
+    parse_optional_text,
     parse_period,
     variable,
 )
 from coil.runtime.settings import ApiSettings, EipLeaseSettings, FrameSettings, health_flag, metrics_flag
 
 Network = TypeVar("Network", IPv4Network, IPv6Network)
-
-
-@kind("TEXT")
-def parse_optional_text(text: str) -> str:
-    """Any text; empty means none."""
-    return text
 
 
 @kind("CIDR")

@@ -41,6 +41,32 @@ def test_a_policy_learns_its_gateway_address_and_node() -> None:
     play(script)
 
 
+def test_a_status_tells_the_generation_that_it_speaks_of() -> None:
+    """Also where a change of the spec leaves it as it was, or means the same."""
+
+    async def script(world: World) -> None:
+        await build(world)
+        world.add_policy("a")
+        world.add_policy("lost", gateway="nowhere")
+        await world.until(lambda: world.all_placed("a") and ready(world, "lost").reason == "GatewayNotFound")
+        for generation, change in ((2, {"priority": 7}), (3, {"destSubnet": []})):
+            for name in ("a", "lost"):
+                spec = world.document(EGRESS_GATEWAY_POLICIES, name, "shop")["spec"]
+                assert world.policy(name).status.observed_generation == generation - 1
+                world.change(EGRESS_GATEWAY_POLICIES, name, "shop", spec=spec | change)
+            await world.until(
+                lambda generation=generation: all(  # type: ignore[misc]
+                    world.policy(name).status.observed_generation == generation for name in ("a", "lost")
+                ),
+                within=2,  # not by a resync
+            )
+        assert world.all_placed("a")
+        with world.no_writes("egressgateways"), world.no_writes("egressgatewaypolicies"):
+            await world.rest(22)
+
+    play(script)
+
+
 def test_a_refusal_is_a_condition_and_an_event_once() -> None:
     async def script(world: World) -> None:
         await build(world)

@@ -1,13 +1,15 @@
 """Slices follow the pods that policies select, with few writes."""
 
 import math
+from collections import deque
 
 import msgspec
 
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EGRESS_GATEWAY_POLICIES, EgressEndpointSlice
 from coil.kube.errors import NamespaceTerminatingError, UnavailableError
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, EipPod
-from tests.coil_egress_controller.eip_world import World, play
+from coil_egress_controller.eip.slice_reconciler import BATCH_WINDOW
+from tests.coil_egress_controller.eip_world import CALL, LATE, World, play
 
 LIMIT = 100
 
@@ -86,6 +88,56 @@ def test_a_thousand_pods_cost_few_writes_and_churn_is_gathered() -> None:
         assert all(len(one.endpoints) <= LIMIT for one in slices(world))
         with world.no_writes("egressendpointslices"):
             await world.rest(22)
+
+    play(script)
+
+
+def test_no_pod_waits_longer_than_a_batch_window_wherever_in_it_its_crowd_ends() -> None:
+    gap = BATCH_WINDOW / 20.5
+    longest = 44
+
+    async def script(world: World) -> None:
+        told: dict[str, float] = {}
+        waited: dict[str, float] = {}
+
+        def note() -> None:
+            for name in endpoints(world).keys() - waited.keys():
+                waited[name] = world.clock() - told[name]
+
+        async def send_crowd(length: int) -> list[str]:
+            """Replace pods, one after the other; returns the new ones once the slices have them."""
+            names = []
+            for number in range(length):
+                if number:
+                    await world.rest(gap)
+                name = f"web-{len(told)}"
+                if len(present) == longest:
+                    world.api.remove(EIP_PODS, present.popleft(), "shop")
+                present.append(name)
+                names.append(name)
+                told[name] = world.clock()
+                add_pods(world, len(told) - 1)
+            await world.until(lambda: names[-1] in waited)
+            return names
+
+        present: deque[str] = deque()
+        world.add_policy("web")
+        world.lead()
+        await world.rest(1)
+        world.api.subscribe(note)
+        last_waits = []
+        for length in range(1, longest, 3):
+            before = world.writes("egressendpointslices")
+            names = await send_crowd(length)
+            last_waits.append(waited[names[-1]])
+            # All of them are in one slice, which is written once in each window.
+            assert world.writes("egressendpointslices") - before <= (length - 1) * gap // BATCH_WINDOW + 1
+            await world.rest(1)
+        most = BATCH_WINDOW + LATE + CALL
+        assert max(waited.values()) <= most + 1e-6
+        # One that comes alone waits for the whole window; what the last of a crowd waits is a matter of chance.
+        assert math.isclose(last_waits[0], most)
+        assert min(last_waits) < BATCH_WINDOW / 4
 
     play(script)
 

@@ -46,8 +46,12 @@ class PolicyEip(Struct, frozen=True, kw_only=True):
 
 
 class EgressGatewayPolicyStatus(Struct, frozen=True, kw_only=True):
-    """Which gateway, address and node serve it. The address stays the policy's while no node can carry it."""
+    """Which gateway, address and node serve it. The address stays the policy's while no node can carry it.
 
+    `observed_generation` is that of the spec that was decided on.
+    """
+
+    observed_generation: int = 0
     egress_gateway_name: str = ""
     eip: PolicyEip = PolicyEip()
     node: str = ""

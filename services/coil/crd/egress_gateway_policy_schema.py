@@ -4,7 +4,7 @@ An absent field and an empty one mean the same; the rules see to it, as not ever
 default.
 """
 
-from coil.crd.definition import AGE, RULES, Document, column, define, object_schema
+from coil.crd.definition import AGE, RULES, Document, column, define, object_schema, observed_generation_schema
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.eip_rule import APPLIED_TO_RULES, EGRESS_IP_RULES, IMMUTABLE_RULES
 from coil.crd.field_schema import address_schema, cidrs_schema, condition_path, conditions_schema, selector_schema
@@ -68,6 +68,7 @@ def egress_gateway_policy_definition() -> Document:
     status = object_schema(
         "What serves the policy.",
         {
+            "observedGeneration": observed_generation_schema("policy"),
             "egressGatewayName": {"type": "string", "description": "The gateway."},
             "eip": object_schema(
                 "Its address. It stays the policy's while no node can carry it. Empty with useNodeIP.",

@@ -1,9 +1,8 @@
 """CustomResourceDefinitions as documents (apiextensions.k8s.io/v1), the source of the chart's `crds` folder.
 
-The schemas are structural and use nothing that kube-apiserver 1.20 does not know, but for `x-kubernetes-validations`
-(`coil.crd.pool_rule`), which it drops. They refuse what is malformed; what needs other objects or arithmetic on
-addresses is `coil.crd.pool_validation`'s business. Their properties are the fields of the structs, which a test holds
-them to.
+The schemas are structural. They refuse what is malformed, and by their rules (`x-kubernetes-validations`,
+`coil.crd.pool_rule`) what contradicts itself; what needs other objects or arithmetic on addresses is
+`coil.crd.pool_validation`'s business. Their properties are the fields of the structs, which a test holds them to.
 """
 
 from coil.crd.address_block import ADDRESS_BLOCKS

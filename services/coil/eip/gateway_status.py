@@ -122,17 +122,24 @@ def as_listed(status: EgressGatewayStatus, placement: Placement) -> tuple[Placed
 
 
 def plan_policy_status(
-    policy: EgressGatewayPolicy, gateway_name: str, outcome: Placed | Refusal | NoGateway, *, now: datetime
+    policy: EgressGatewayPolicy,
+    gateway_name: str,
+    outcome: Placed | Refusal | NoGateway,
+    *,
+    generation: int,
+    now: datetime,
 ) -> EgressGatewayPolicyStatus:
     """The status that follows on `policy.status`; equal to it when there is nothing to write.
 
-    `outcome` is one of `as_listed`. It is written after the gateway's status. The address stays in it while there is
+    `outcome` is one of `as_listed`, for the policy's spec of that `generation`, which may be older than `policy`. It is
+    written after the gateway's status. The address stays in it while there is
     no node; a policy that is refused has none.
     """
     eip = outcome.eip if isinstance(outcome, Placed) else None
     node = outcome.node if isinstance(outcome, Placed) else None
     ipv4, ipv6 = _texts(eip)
     return EgressGatewayPolicyStatus(
+        observed_generation=generation,
         egress_gateway_name=gateway_name,
         eip=PolicyEip(ipv4=ipv4, ipv6=ipv6),
         node=node or "",

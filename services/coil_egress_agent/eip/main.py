@@ -1,7 +1,7 @@
 """coil-egress-agent on a node. Run by `python -m coil_egress_agent.eip`, one per node, in the node's own namespace.
 
-Wires the parts together and nothing else. None of them is a reconciler: a node's kernel is brought up to date as a
-whole, in one order, so they are runnables, which start once all caches are synced. An API server that is unavailable, a
+Wires the parts together and nothing else. What brings the kernel up to date is no reconciler: that is done as a whole,
+in one order, so the parts are runnables, which start once all caches are synced. An API server that is unavailable, a
 kernel that lacks a feature or a missing permission keep the node unready, with the reason at `/readyz`, until they
 pass.
 """
@@ -20,7 +20,7 @@ from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.builtin import NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
-from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel
+from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.names import NodeName
 from coil.crd.resource import HasMetadata
 from coil.eip.data_plane import DataPlaneIndex
@@ -29,11 +29,13 @@ from coil.eip.gateway_lease import lease_name
 from coil.kube.client import KubeClient
 from coil.kube.lease_lock import LeaseLock
 from coil.manager.manager import Manager
+from coil.manager.term import Run
 from coil.netlink.conntrack import FlowTable
 from coil.netlink.overlay import OverlayNetwork
 from coil.runtime.flag import parse_settings
 from coil.runtime.log import describe_error, make_logger
 from coil.runtime.process import Process, run
+from coil_egress_agent.eip.address_source import AddressSourceGuard
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.applier import Applier, Deps
 from coil_egress_agent.eip.change_tracker import BY_POLICY, ENDPOINT_SLICES, Caches, ChangeTracker, index_by_policy
@@ -75,6 +77,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     stack = process.stack
     options = table_options(settings)
     overlay = await stack.enter_async_context(OverlayNetwork(tunnel=DEVICE))
+    guard = await _await_permission(process, overlay, log=log)
     tables = await stack.enter_async_context(KernelTables(options))
     kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
     # Connections of their own: a renewal waits for no other call.
@@ -102,7 +105,9 @@ async def assemble(settings: Settings, process: Process) -> None:
     metrics = NodeMetrics(process.registry)
     kernel_lease = KernelLease(tables, renewer, metrics=metrics, log=log)
     announcer = Announcer(overlay, may_hold=lambda: renewer.term is not None, metrics=metrics, log=log)
-    reporter = TunnelReporter(partial(kube.patch, EGRESS_TUNNELS, subresource="status"), tracker.own_tunnel, log=log)
+    reporter = TunnelReporter(
+        partial(kube.patch, EGRESS_TUNNELS, subresource="status"), tracker.own_tunnel, node=node, log=log
+    )
     flows = await stack.enter_async_context(FlowTable())
     prober = ConnectionProber(flows, metrics=ProbeMetrics(process.registry), log=log)
     applier = Applier(
@@ -123,34 +128,45 @@ async def assemble(settings: Settings, process: Process) -> None:
         on_loaded=_freeze_memory,
     )
 
-    def note_own_tunnel(old: EgressTunnel | None, new: EgressTunnel | None) -> None:
-        if any(tunnel is not None and tunnel.metadata.name == node for tunnel in (old, new)):
-            reporter.look()
-
     gateways.subscribe(tracker.note_gateway)
     policies.subscribe(tracker.note_policy)
     slices.subscribe(tracker.note_slice)
     tunnels.subscribe(tracker.note_tunnel)
-    tunnels.subscribe(note_own_tunnel)
     pools.subscribe(tracker.note_pool)
     nodes.subscribe(tracker.note_node)
     renewer.on_term(applier.note_term)
     renewer.on_renewal(kernel_lease.renewed)
 
     process.add_readiness("kernel", applier.missing)
-    manager.add_runnable("kernel-lease", kernel_lease.run)
-    manager.add_runnable("announcer", announcer.run)
-    manager.add_runnable("prober", prober.run)
-    manager.add_runnable("tunnel-report", reporter.run)
-    manager.add_runnable("lease", renewer.run)
-    manager.add_runnable("applier", applier.run)
-    manager.add_runnable("resync", partial(_resync, settings, applier, log=log))
-    manager.add_runnable("overlay-watch", partial(_watch_overlay, overlay, applier))
-    manager.add_runnable("table-watch", partial(_watch_tables, tables, applier))
-    manager.add_runnable("kernel-lease-watch", partial(_watch_kernel_lease, kernel_lease, applier))
+    runnables: dict[str, Run] = {
+        "kernel-lease": kernel_lease.run,
+        "announcer": announcer.run,
+        "prober": prober.run,
+        "lease": renewer.run,
+        "applier": applier.run,
+        "resync": partial(_resync, settings, applier, log=log),
+        "overlay-watch": partial(_watch_overlay, overlay, applier),
+        "table-watch": partial(_watch_tables, tables, applier),
+        "kernel-lease-watch": partial(_watch_kernel_lease, kernel_lease, applier),
+        # A stop as if it were asked for: the node's addresses go to other gateways first.
+        "address-source-watch": partial(guard.watch, process.stop),
+    }
+    for name, runnable in runnables.items():
+        manager.add_runnable(name, runnable)
+    manager.each_term(lambda term: reporter.setup(term, tunnels))
     await manager.start()
     # Entered last, so it is the first step of a stop: until it is over everything else works on.
     stack.push_async_callback(_leave, settings, process, applier)
+
+
+async def _await_permission(
+    process: Process, overlay: OverlayNetwork, *, log: FilteringBoundLogger
+) -> AddressSourceGuard:
+    """Not to work beside addresses of network interfaces: return when the node has none."""
+    guard = AddressSourceGuard(overlay.rules, log=log)
+    process.add_readiness("address-source", guard.missing)
+    await guard.wait_until_free()
+    return guard
 
 
 def table_options(settings: Settings) -> EipTableOptions:

@@ -4,9 +4,7 @@ It is written only when it changes. What the controller says of the node itself 
 the controller's to take back.
 """
 
-import asyncio
-import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -14,10 +12,12 @@ from typing import Any, Final, TypeAlias
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.egress_tunnel import EgressTunnel, TunnelPhase
+from coil.crd.names import NodeName
 from coil.kernel.link import ParentLink
-from coil.kube.errors import ApiError
+from coil.manager.term import Channel, Term
 from coil.reconcile.backoff import Backoff
-from coil.runtime.log import describe_error
+from coil.reconcile.cache import Cache
+from coil.reconcile.controller import DONE, Result
 
 RETRY_BACKOFF: Final = Backoff(base=0.2, cap=30.0)
 CALL_SECONDS: Final = 10.0
@@ -69,63 +69,55 @@ def plan_report(tunnel: EgressTunnel, report: MeshReport, *, now: datetime) -> d
 
 
 class TunnelReporter:
-    """Run `run` in one task; the rest is synchronous. `tunnel` gives the node's EgressTunnel as last seen."""
+    """The reconciler of one key, `node`'s, whose EgressTunnel `tunnel` gives as last seen."""
 
     def __init__(
         self,
         patch_status: PatchStatus,
         tunnel: Callable[[], EgressTunnel | None],
         *,
+        node: NodeName,
         log: FilteringBoundLogger,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
-        random: Callable[[], float] = random.random,
     ) -> None:
         self._patch_status = patch_status
         self._tunnel = tunnel
+        self._node = node
         self._log = log
         self._wall = wall
-        self._random = random
         self._report: MeshReport | None = None
+        self._reports: Channel[NodeName] = Channel()
         self._written: tuple[str, EgressTunnel] | None = None
-        self._changed = asyncio.Event()
+
+    def setup(self, term: Term, tunnels: Cache[EgressTunnel]) -> None:
+        """Of the process's only term."""
+        controller = term.controller("egresstunnel", self.reconcile, timeout=CALL_SECONDS, backoff=RETRY_BACKOFF)
+        controller.watch(tunnels, self._own_changes)
+        controller.watch_channel(self._reports, lambda node: [node])
 
     def tell(self, report: MeshReport) -> None:
-        """This is how it is now."""
-        self._report = report
-        self._changed.set()
+        """This is how it is now; said before the term begins, it is written when that begins."""
+        if report != self._report:
+            self._report = report
+            self._reports.send(self._node)
 
-    def look(self) -> None:
-        """The node's EgressTunnel has changed."""
-        self._changed.set()
+    def _own_changes(self, old: EgressTunnel | None, new: EgressTunnel | None) -> Iterable[str]:
+        if any(tunnel is not None and tunnel.metadata.name == self._node for tunnel in (old, new)):
+            yield self._node
 
-    async def run(self) -> None:
-        """Keep the status true until cancelled."""
-        attempt = 0
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(CALL_SECONDS):
-                    await self._write()
-                attempt = 0
-            except (ApiError, TimeoutError) as error:
-                pause = RETRY_BACKOFF.delay(attempt, self._random)
-                attempt += 1
-                self._log.warning("tunnel status not written", error=describe_error(error), retry_in=round(pause, 2))
-                await asyncio.sleep(pause)
-                self._changed.set()
-
-    async def _write(self) -> None:
+    async def reconcile(self, _node: str) -> Result:
+        """Bring the status in line with the last report."""
         tunnel = self._latest()
         if tunnel is None or self._report is None:
-            return
+            return DONE
         patch = plan_report(tunnel, self._report, now=self._wall())
         if patch is None:
-            return
+            return DONE
         written = await self._patch_status(tunnel.metadata.name, patch)
         # Until the watch has caught up, what was written is the latest: deciding on the cache would be a conflict.
         self._written = (tunnel.metadata.resource_version, written)
         self._log.info("tunnel status written", phase=written.status.phase, parent=written.status.tunnel.parent.name)
+        return DONE
 
     def _latest(self) -> EgressTunnel | None:
         cached = self._tunnel()

@@ -111,7 +111,8 @@ class ChoiceIndex:
 
 
 def _wanted(policy: EgressGatewayPolicy) -> tuple[object, ...]:
-    return policy.metadata.uid, policy.metadata.deleting, policy.spec
+    # The generation counts changes that mean the same, too: it is to be told that they were seen.
+    return policy.metadata.uid, policy.metadata.deleting, policy.metadata.generation, policy.spec
 
 
 class SelectionIndex:

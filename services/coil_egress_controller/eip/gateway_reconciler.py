@@ -9,7 +9,7 @@ The status is guarded by the resource version that it was planned from, and the 
 leader only from the status: after a conflict it is planned again. What has not changed is not written.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -48,10 +48,14 @@ _BATCH_WINDOW: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class GatewayDecision:
-    """What the status of a gateway, which is written, means for its policies."""
+    """What the status of a gateway, which is written, means for its policies.
+
+    `generations` are those of the policies' specs that it was made by.
+    """
 
     gateway: str
     outcomes: Sequence[tuple[PolicyRef, Placed | Refusal]]
+    generations: Mapping[PolicyRef, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,8 @@ class GatewayReconciler:
             return DONE
         if status != gateway.status and not await self._write(gateway, status):
             return DONE
-        self.decided.send(GatewayDecision(name, outcomes))
+        generations = {policy_ref(policy): policy.metadata.generation for policy in policies}
+        self.decided.send(GatewayDecision(name, outcomes, generations))
         return DONE
 
     def _policies(self, name: str) -> list[EgressGatewayPolicy]:

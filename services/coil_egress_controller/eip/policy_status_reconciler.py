@@ -44,6 +44,8 @@ _BATCH_WINDOW: Final = 0.2
 class _Verdict:
     gateway: str
     outcome: Placed | Refusal
+    generation: int
+    """Of the policy's spec that it was made by."""
 
 
 class PolicyStatusReconciler:
@@ -77,20 +79,21 @@ class PolicyStatusReconciler:
 
     def _decided_policies(self, decision: GatewayDecision) -> Iterable[str]:
         for ref, outcome in decision.outcomes:
-            key, verdict = f"{ref.namespace}/{ref.name}", _Verdict(decision.gateway, outcome)
+            key = f"{ref.namespace}/{ref.name}"
+            verdict = _Verdict(decision.gateway, outcome, decision.generations[ref])
             if self._verdicts.get(key) != verdict:
                 self._verdicts[key] = verdict
                 yield key
 
     def _changed_policies(self, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy | None) -> Iterable[str]:
-        """A policy that was created or deleted, or in whose status somebody else has written."""
+        """A policy that was created, changed or deleted, or in whose status somebody else has written."""
         present = new or old
         if present is None:
             return
         key = object_key(present.metadata)
         if new is None:
             self._verdicts.pop(key, None)
-        elif old is None or old.status != new.status or old.spec != new.spec:
+        elif old is None or old.status != new.status or old.metadata.generation != new.metadata.generation:
             ours = self._written.latest(key, None)
             if ours is None or ours.metadata.resource_version != new.metadata.resource_version:
                 yield key
@@ -103,13 +106,13 @@ class PolicyStatusReconciler:
             return DONE
         outcome: Placed | Refusal | NoGateway
         if isinstance(choice, NoGateway):
-            gateway, outcome = "", choice
+            gateway, outcome, generation = "", choice, policy.metadata.generation
         else:
             verdict = self._verdicts.get(key)
             if verdict is None or verdict.gateway != choice:
                 return DONE  # a decision about the gateway is to come
-            gateway, outcome = verdict.gateway, verdict.outcome
-        status = plan_policy_status(policy, gateway, outcome, now=self._now())
+            gateway, outcome, generation = verdict.gateway, verdict.outcome, verdict.generation
+        status = plan_policy_status(policy, gateway, outcome, generation=generation, now=self._now())
         if status == policy.status:
             return DONE
         name, namespace = policy.metadata.name, policy.metadata.namespace

@@ -28,7 +28,10 @@ from coil_egress_controller.eip.metric import EipMetrics, SliceWrite
 from coil_egress_controller.eip.own_write import OwnWrites, work_through
 
 WORKERS: Final = 4
-_BATCH_WINDOW: Final = 0.15
+BATCH_WINDOW: Final = 0.15
+"""Counted from the first of several changes: the longest time that a pod waits until its slices are written. The last
+pod of a crowd waits only for the rest of a window.
+"""
 _BY_POLICY: Final = "policy"
 _WRITES_AT_ONCE = 4
 _NAME_LENGTH = 253
@@ -67,9 +70,9 @@ class SliceReconciler:
     def setup(self, term: Term, *, resync: float) -> None:
         controller = term.controller("egressendpointslice", self.reconcile, workers=WORKERS)
         # Policies before pods: see EndpointIndex.
-        controller.watch(self.policies, self._changed_policies, batch_window=_BATCH_WINDOW)
-        controller.watch(self.pods, self.endpoints.change_pod, batch_window=_BATCH_WINDOW)
-        controller.watch(self.slices, self._changed_slices, batch_window=_BATCH_WINDOW)
+        controller.watch(self.policies, self._changed_policies, batch_window=BATCH_WINDOW)
+        controller.watch(self.pods, self.endpoints.change_pod, batch_window=BATCH_WINDOW)
+        controller.watch(self.slices, self._changed_slices, batch_window=BATCH_WINDOW)
         controller.resync(lambda: [object_key(policy.metadata) for policy in self.policies.items()], every=resync)
 
     async def reconcile(self, key: str) -> Result:

@@ -306,7 +306,9 @@ class Controller:
         served = {
             placed.policy.name: msgspec.structs.replace(
                 policies[placed.policy.name],
-                status=plan_policy_status(policies[placed.policy.name], gateway.metadata.name, placed, now=NOW),
+                status=plan_policy_status(
+                    policies[placed.policy.name], gateway.metadata.name, placed, generation=1, now=NOW
+                ),
             )
             for placed in as_listed(status, placement)
         }

@@ -204,16 +204,17 @@ def test_former_placements_survive_the_loss_of_every_node() -> None:
 
 def test_status_of_a_policy() -> None:
     placed = Placed(policy=ref("p"), eip=X, node=NodeName("a"))
-    status = plan_policy_status(policy("p"), "eg", placed, now=NOW)
-    assert (status.egress_gateway_name, status.eip, status.node) == (
+    status = plan_policy_status(policy("p"), "eg", placed, generation=3, now=NOW)
+    assert (status.observed_generation, status.egress_gateway_name, status.eip, status.node) == (
+        3,
         "eg",
         PolicyEip(ipv4="10.6.0.1", ipv6="fd00::1"),
         "a",
     )
     assert [(one.type, one.status, one.reason) for one in status.conditions] == [("Ready", "True", "Placed")]
-    assert plan_policy_status(policy("p", status), "eg", placed, now=NOW + timedelta(1)) == status
+    assert plan_policy_status(policy("p", status), "eg", placed, generation=3, now=NOW + timedelta(1)) == status
     waiting = plan_policy_status(
-        policy("p", status), "eg", Placed(policy=ref("p"), eip=X, node=None), now=NOW + timedelta(1)
+        policy("p", status), "eg", Placed(policy=ref("p"), eip=X, node=None), generation=3, now=NOW + timedelta(1)
     )
     assert (waiting.eip, waiting.node) == (status.eip, "")
     assert waiting.conditions[0].last_transition_time == NOW.replace(microsecond=0) + timedelta(1)
@@ -228,7 +229,7 @@ def test_status_of_a_policy() -> None:
 )
 def test_status_of_a_policy_that_gets_nothing(outcome: Refusal | NoGateway, reason: str) -> None:
     had = EgressGatewayPolicyStatus(egress_gateway_name="eg", eip=PolicyEip(ipv4="10.6.0.1"), node="a")
-    status = plan_policy_status(policy("p", had), "", outcome, now=NOW)
+    status = plan_policy_status(policy("p", had), "", outcome, generation=1, now=NOW)
     assert (status.eip, status.node) == (PolicyEip(), "")
     since = NOW.replace(microsecond=0)
     assert status.conditions == (

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -27,6 +28,8 @@ from coil.crd.meta import LabelSelector, ObjectMeta
 from coil.crd.names import LABEL_POLICY, NodeName
 from coil.crd.resource import HasMetadata, object_key
 from coil.eip.data_plane import DataPlaneIndex
+from coil.manager.term import Term
+from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.store import Store
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.applier import Applier, Deps
@@ -112,13 +115,16 @@ class Cluster:
         self.tunnels: World[EgressTunnel] = World()
         self.pools: World[AddressPool] = World()
         self.nodes: World[Node] = World()
+        self.refusals: list[Exception] = []
         self.nodes.put(Node(metadata=ObjectMeta(name=NODE, labels=dict(LABELS))))
         for number in (1, 2, 3):
             self.tunnels.put(tunnel(number))
 
     async def patch_status(self, name: str, patch: Any) -> EgressTunnel:
-        """Of a tunnel, by its own agent."""
+        """Of a tunnel, by its own agent. Raises what is in `refusals`, one for each call."""
         await asyncio.sleep(0.001)
+        if self.refusals:
+            raise self.refusals.pop(0)
         known = self.tunnels.get(name)
         assert known is not None
         document = msgspec.to_builtins(known.status)
@@ -198,6 +204,10 @@ class Agent:
         self.logged = structlog.testing.LogCapture()
         log = structlog.wrap_logger(None, processors=[self.logged])
         self.registry = CollectorRegistry()
+        self._cluster = cluster
+        self._term = partial(
+            Term, metrics=ReconcileMetrics(self.registry), log=log, clock=loop.time, random=lambda: 0.5
+        )
         self.overlay = MemoryOverlay(journal)
         self.tables = MemoryTables(journal)
         self.flows = MemoryFlows(journal)
@@ -226,7 +236,7 @@ class Agent:
             self.overlay, may_hold=lambda: self.renewer.term is not None, metrics=metrics, log=log, clock=loop.time
         )
         self.prober = ConnectionProber(self.flows, metrics=ProbeMetrics(self.registry), log=log, clock=loop.time)
-        self.reporter = TunnelReporter(cluster.patch_status, self.tracker.own_tunnel, log=log, random=lambda: 0.5)
+        self.reporter = TunnelReporter(cluster.patch_status, self.tracker.own_tunnel, node=NODE, log=log)
         self.mesh = MeshSync(self.overlay, self.reporter, vni=100, port=7789, log=log)
         self.applier = Applier(
             Deps(
@@ -250,16 +260,18 @@ class Agent:
         cluster.policies.subscribe(self.tracker.note_policy)
         cluster.slices.subscribe(self.tracker.note_slice)
         cluster.tunnels.subscribe(self.tracker.note_tunnel)
-        cluster.tunnels.subscribe(lambda _old, _new: self.reporter.look())
         cluster.pools.subscribe(self.tracker.note_pool)
         cluster.nodes.subscribe(self.tracker.note_node)
         self.renewer.on_term(self.applier.note_term)
         self.renewer.on_renewal(self.kernel_lease.renewed)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for part in (self.kernel_lease, self.announcer, self.prober, self.reporter, self.renewer, self.applier):
-                group.create_task(part.run())
+        with ExitStack() as stack:
+            term = self._term(stack)
+            self.reporter.setup(term, self._cluster.tunnels)
+            async with asyncio.TaskGroup() as group:
+                for part in (self.kernel_lease, self.announcer, self.prober, self.renewer, self.applier, term):
+                    group.create_task(part.run())
 
 
 class Scene:

@@ -9,6 +9,7 @@ from coil.crd.builtin import Node
 from coil.crd.egress_gateway import GatewayNode
 from coil.crd.meta import ObjectMeta
 from coil.eip.eip_table import CLOSED, HERE
+from coil.kube.errors import ConflictError, UnavailableError
 from coil.kube.lease_lock import Lease, LeaseSpec
 from coil_egress_agent.eip.applier import MESH_SECONDS
 from coil_egress_agent.eip.lease_renewer import parse_lease
@@ -21,6 +22,7 @@ from tests.coil_egress_agent.eip.node_scene import (
     listed,
     policy,
     running,
+    tunnel,
     until,
 )
 
@@ -225,6 +227,19 @@ async def test_a_mesh_that_cannot_be_made_is_said_and_closes_what_it_would_carry
         scene.journal.refuse.clear()
         await until(lambda: path_element(scene) == MARK + 0x200)
         assert not scene.agent.applier.missing()
+        await until(lambda: scene.cluster.tunnels.get("n1").status.phase == "Ready")  # type: ignore[union-attr]
+
+
+async def test_a_status_that_is_not_taken_is_written_again() -> None:
+    """Whoever has changed the object meanwhile, and however long the API server is away."""
+    scene = Scene()
+    fill(scene)
+    scene.cluster.refusals = [ConflictError("changed meanwhile"), *[UnavailableError("away")] * 5]
+    async with running(scene):
+        await until(lambda: scene.cluster.tunnels.get("n1").status.phase == "Ready")  # type: ignore[union-attr]
+        assert scene.cluster.refusals == []
+        # Somebody takes it back.
+        scene.cluster.tunnels.put(tunnel(1))
         await until(lambda: scene.cluster.tunnels.get("n1").status.phase == "Ready")  # type: ignore[union-attr]
 
 
