@@ -26,6 +26,7 @@ _METHODS = {
     "CHECK": "/pkg.cnirpc.CNI/Check",
     "GC": "/pkg.cnirpc.CNI/GC",
 }
+_STATUS = "/pkg.cnirpc.CNI/Status"
 _HEALTH = "/grpc.health.v1.Health/Check"
 STATUS_GRACE = 10.0
 """Seconds in which a coild that is being restarted may come back before STATUS fails: that makes the node NotReady, and
@@ -84,7 +85,17 @@ def _check_status(connect: "Connect", conf: "NetConf", deadline: float) -> None:
             raise
         raise CniError(NOT_AVAILABLE, error.msg, error.details) from None
     if not serving:
-        raise CniError(NOT_AVAILABLE, "coild does not serve pods yet, or no longer")
+        _raise_reason(connect, conf, deadline)
+
+
+def _raise_reason(connect: "Connect", conf: "NetConf", deadline: float) -> None:
+    """Raise CniError(50) with coild's own words, if it has any."""
+    try:
+        call(connect, path=conf.socket, method=_STATUS, message=b"", deadline=deadline)
+    except CniError as error:
+        if error.code == NOT_AVAILABLE:
+            raise
+    raise CniError(NOT_AVAILABLE, "coild does not serve pods yet, or no longer")
 
 
 _CURRENT = ("1.0.0", "1.1.0")

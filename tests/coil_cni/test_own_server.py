@@ -5,7 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
+from betterproto.lib.google.protobuf import Empty
 
+from coil.cnirpc.error import CniError, CniErrorCode
+from coil.cnirpc.messages import CniArgs
 from coil.cnirpc.server import serve_cni
 from tests.coil.cnirpc.scripted_service import ScriptedService
 from tests.coil_cni.edges import NETCONF, Outcome, run_plugin
@@ -21,6 +24,28 @@ async def test_status_is_what_coild_says_of_its_health(tmp_path: Path, healthy: 
     async with serve_cni(ScriptedService(), path=tmp_path / "sock", healthy=lambda: healthy):
         outcome = await ask(tmp_path / "sock", "STATUS")
     assert (outcome.code if outcome.output else outcome.status) == (0 if healthy else 50)
+
+
+class Hindered(ScriptedService):
+    """An ADD of it would fail."""
+
+    async def status(self, cni_args: CniArgs) -> Empty:
+        raise CniError(CniErrorCode.NOT_AVAILABLE, "subnet-1 has no free address")
+
+
+async def test_status_says_why(tmp_path: Path) -> None:
+    async with serve_cni(Hindered(), path=tmp_path / "sock", healthy=lambda: False):
+        outcome = await ask(tmp_path / "sock", "STATUS")
+    assert outcome.code == 50
+    assert b"subnet-1 has no free address" in outcome.output
+
+
+async def test_a_coild_that_does_not_say_why(tmp_path: Path) -> None:
+    """One of an earlier release, or one for which the reason has just gone."""
+    async with serve_cni(ScriptedService(), path=tmp_path / "sock", healthy=lambda: False):
+        outcome = await ask(tmp_path / "sock", "STATUS")
+    assert outcome.code == 50
+    assert b"coild does not serve pods yet" in outcome.output
 
 
 async def test_a_coild_that_is_restarted_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ class ErrorCode(betterproto.Enum):
     DECODING_FAILURE = 6
     INVALID_NETWORK_CONFIG = 7
     TRY_AGAIN_LATER = 11
+    NOT_AVAILABLE = 50
     INTERNAL = 999
 
 
@@ -167,6 +168,23 @@ class CniStub(betterproto.ServiceStub):
             metadata=metadata,
         )
 
+    async def status(
+        self,
+        cni_args: "CniArgs",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "betterproto_lib_google_protobuf.Empty":
+        return await self._unary_unary(
+            "/pkg.cnirpc.CNI/Status",
+            cni_args,
+            betterproto_lib_google_protobuf.Empty,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class CniBase(ServiceBase):
 
@@ -184,6 +202,11 @@ class CniBase(ServiceBase):
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
     async def gc(self, cni_args: "CniArgs") -> "betterproto_lib_google_protobuf.Empty":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def status(
+        self, cni_args: "CniArgs"
+    ) -> "betterproto_lib_google_protobuf.Empty":
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
     async def __rpc_add(
@@ -217,6 +240,14 @@ class CniBase(ServiceBase):
         response = await self.gc(request)
         await stream.send_message(response)
 
+    async def __rpc_status(
+        self,
+        stream: "grpclib.server.Stream[CniArgs, betterproto_lib_google_protobuf.Empty]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.status(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
         return {
             "/pkg.cnirpc.CNI/Add": grpclib.const.Handler(
@@ -239,6 +270,12 @@ class CniBase(ServiceBase):
             ),
             "/pkg.cnirpc.CNI/GC": grpclib.const.Handler(
                 self.__rpc_gc,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                CniArgs,
+                betterproto_lib_google_protobuf.Empty,
+            ),
+            "/pkg.cnirpc.CNI/Status": grpclib.const.Handler(
+                self.__rpc_status,
                 grpclib.const.Cardinality.UNARY_UNARY,
                 CniArgs,
                 betterproto_lib_google_protobuf.Empty,

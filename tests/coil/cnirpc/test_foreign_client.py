@@ -76,7 +76,8 @@ async def test_a_deadline_arrives(path: Path) -> None:
 
     async with serve_cni(scripted(script), path=path):
         await asyncio.to_thread(foreign_call, path, "Check", seconds=600)
-    assert 300 < left[0] <= 600
+    # The library rounds what it sends up to whole seconds.
+    assert 300 < left[0] <= 601
 
 
 async def test_a_call_that_is_cancelled_is_cancelled_in_the_service(path: Path, channel: grpc.Channel) -> None:

@@ -150,7 +150,7 @@ async def test_reflection_lists_and_describes_the_services(path: Path, package: 
         assert FileDescriptorProto.FromString(data).name == name
     (data,) = by_service.file_descriptor_response.file_descriptor_proto
     (service,) = FileDescriptorProto.FromString(data).service
-    assert [method.name for method in service.method] == ["Add", "Del", "Check", "GC"]
+    assert [method.name for method in service.method] == ["Add", "Del", "Check", "GC", "Status"]
     assert absent.HasField("error_response")
 
 
