@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import subprocess
+from collections.abc import Sequence
 from ctypes import addressof, c_char
 from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 from typing import Final
@@ -33,7 +34,8 @@ _LOOK: Final = 0.2
 _TIMEOUT: Final = 10.0
 _SO_ATTACH_FILTER: Final = 26
 _PACKET_OUTGOING: Final = 4  # linux/if_packet.h
-_OUTGOING: Final = ((0x28, 0, 0, 0xFFFFF004), (0x15, 0, 1, _PACKET_OUTGOING), (0x06, 0, 0, _SNAPSHOT), (0x06, 0, 0, 0))
+_NOTHING: Final = ((0x06, 0, 0, 0),)
+_OUTGOING: Final = ((0x28, 0, 0, 0xFFFFF004), (0x15, 0, 1, _PACKET_OUTGOING), (0x06, 0, 0, _SNAPSHOT), *_NOTHING)
 """A filter of the kernel that lets outgoing packets through (linux/filter.h): load the packet's type (SKF_AD_OFF +
 SKF_AD_PKTTYPE), and unless it is PACKET_OUTGOING, return 0."""
 
@@ -54,6 +56,8 @@ class UplinkWatch(SideThread):
 
     def __exit__(self, *how: object) -> None:
         with self._socket:
+            # The work ends when the queue is empty, which it never were beside a cluster that goes on talking.
+            _attach_filter(self._socket, _NOTHING)
             super().__exit__(*how)
 
     def leaks(self) -> list[str]:
@@ -106,11 +110,16 @@ def _find_uplinks(options: list[str]) -> dict[str, list[IPv4Network | IPv6Networ
 def _open_socket() -> socket.socket:
     """Of all links. What was received before the filter was there is in the queue (packet(7))."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-    program = b"".join(struct.pack("HBBI", *instruction) for instruction in _OUTGOING)
-    memory = (c_char * len(program)).from_buffer_copy(program)
-    made.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_OUTGOING), addressof(memory)))
+    _attach_filter(made, _OUTGOING)
     made.settimeout(_LOOK)
     return made
+
+
+def _attach_filter(packets: socket.socket, instructions: Sequence[tuple[int, int, int, int]]) -> None:
+    """In the place of the one that it has. What is in the queue stays there."""
+    program = b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
+    memory = (c_char * len(program)).from_buffer_copy(program)
+    packets.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(instructions), addressof(memory)))
 
 
 def _packet(frame: bytes) -> Packet | None:

@@ -73,10 +73,17 @@ class Netns:
         return {link["ifname"] for link in self.read("link") if link.get("link_type") == "ether"}
 
     def state(self) -> dict[str, Any]:
-        """Everything that an attachment could leave behind, to be compared with a state before it."""
+        """Everything that an attachment could leave behind, to be compared with a state before it.
+
+        Without the links' operational state, which the kernel writes when it gets to it, up to a second after a link
+        is up.
+        """
         both = ["rule", "route show table all", "neighbour show nud permanent"]
         version6 = {f"-6 {command}": found for command, found in self._read_batch("-6", both).items()}
-        return self._read_batch("", ["address", *both]) | version6
+        found = self._read_batch("", ["address", *both]) | version6
+        for link in found["address"]:
+            link.pop("operstate", None)
+        return found
 
     def _read_batch(self, version: str, commands: Sequence[str]) -> dict[str, list[Any]]:
         """What `ip -details -json` says to each command, by one start of it: an array after the other."""

@@ -38,8 +38,12 @@ OTHERS = [
     rule(2000, 118, family=Family.IPV6, iif=LinkName("eth0")),
     rule(1000, 1003, mark=26),
     rule(1000, 1003, mark=0),
+    rule(1000, 1003, mark=0x80, mask=0x80),
+    rule(1000, 1003, mark=0, mask=0xF0),
     rule(2000, 118),
     rule(2000, MAIN),
+    rule(2000, 118, source=ip_network("192.0.2.0/24")),
+    rule(2000, 118, family=Family.IPV6, source=ip_network("2001:db8::/32")),
 ]
 
 
@@ -89,6 +93,12 @@ def test_links_and_marks(host: Netns) -> None:
     assert printed(host) == [(1000, "", "0x1a", "1003"), (2000, "", "eth0", "118"), (2000, "", "eth0", "118")]
 
 
+def test_bits_of_marks(host: Netns) -> None:
+    sync(host, OTHERS[4:6])
+    found = [entry for entry in host.read("rule") if entry["priority"] == 1000]
+    assert [(entry["fwmark"], entry["fwmask"]) for entry in found] == [("0", "0xf0"), ("0x80", "0x80")]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_any_set_becomes_any_other(host: Netns, seed: int) -> None:
     random = Random(seed)
@@ -119,9 +129,9 @@ def test_what_is_not_claimed_is_left(host: Netns) -> None:
     for words in (
         "priority 2000 table 117 protocol 3",
         "priority 2003 table 117 protocol 30",
-        "priority 2000 from 192.0.2.0/24 table 117 protocol 30",
+        "priority 2000 tos 0x10 table 117 protocol 30",
         "priority 2000 not to 192.0.2.0/24 table 117 protocol 30",
-        "priority 2000 fwmark 1/1 table 117 protocol 30",
+        "priority 2000 ipproto tcp table 117 protocol 30",
         "priority 2000 blackhole protocol 30",
     ):
         host.ip("rule", "add", *words.split())

@@ -1,12 +1,14 @@
 """The watch for what leaves the machine, in a namespace that has a default route."""
 
 import socket
+import time
 from collections.abc import Callable
 
 import pytest
 
 from integration.netns.netns import Netns
 from integration.patience import wait_until
+from integration.side_thread import SideThread
 from integration.uplink_watch import UplinkWatch
 
 pytestmark = pytest.mark.kernel
@@ -66,3 +68,29 @@ def test_a_machine_without_a_default_route_has_nothing_to_leave_by(machine: Netn
     with UplinkWatch(machine) as watch:
         send(machine, "198.18.3.11")
     assert watch.leaks() == []
+
+
+class Talker(SideThread):
+    """Sends to a host of the cluster, without a pause that anybody could take for the end; for ten seconds at most."""
+
+    def __init__(self, machine: Netns) -> None:
+        super().__init__("talker")
+        self.silent = False
+        self._sender = machine.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
+    def work(self) -> None:
+        with self._sender:
+            for _ in range(1000):
+                if self.stopped.is_set():
+                    break
+                self._sender.sendto(b"x", ("198.18.3.11", 9))
+                time.sleep(0.01)
+        self.silent = True
+
+
+def test_it_ends_while_others_go_on_talking(machine: Netns) -> None:
+    with Talker(machine) as talker:
+        with UplinkWatch(machine) as watch:
+            send(machine, STRANGER)
+        assert not talker.silent
+    assert len(watch.leaks()) == 1

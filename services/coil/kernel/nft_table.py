@@ -7,7 +7,7 @@ What is in a set is not part of its table: `coil.kernel.nft_element`.
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from typing import TypeAlias
 
 from coil.kernel.family import Family
@@ -130,6 +130,13 @@ class LeadingBits:
 
 
 @dataclass(frozen=True, slots=True)
+class HasBits:
+    """All numbers that have these bits, whatever the others are."""
+
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """The elements of the table's set of that name."""
 
@@ -150,7 +157,7 @@ class Match:
 
     field: Key
     comparison: Comparison
-    value: str | int | LeadingBits | IPv4Network | Member | tuple[str, ...]
+    value: str | int | LeadingBits | HasBits | IPv4Network | Member | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +169,24 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
+class SetBits:
+    """Set these bits of a field, and leave the others as they are."""
+
+    field: Field
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
 class SourceNat:
-    """Give the connection another source address, of that family; this ends the rule, unless a map has none."""
+    """Give the connection another source address, of that family; this ends the rule, unless a map has none.
+
+    `random_port`: a port that is drawn, not the nearest that is free: two processors that translate at the same time
+    may find the same one free, and the second packet would be dropped.
+    """
 
     family: Family
-    address: Field | Lookup
+    address: IPv4Address | Field | Lookup
+    random_port: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +242,7 @@ class Verdict(StrEnum):
 
 
 Statement: TypeAlias = (
-    Match | Assign | SourceNat | DestinationNat | ClampSegments | NoTrack | Count | Jump | Goto | Verdict
+    Match | Assign | SetBits | SourceNat | DestinationNat | ClampSegments | NoTrack | Count | Jump | Goto | Verdict
 )
 Rule: TypeAlias = tuple[Statement, ...]
 

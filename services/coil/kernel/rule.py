@@ -1,50 +1,70 @@
-"""Policy routing rules that send packets to a table, and the difference of two sets of them (linux/fib_rules.h)."""
+"""Policy routing rules that send packets to a table or to another rule, and the difference of two sets of them.
+
+The numbers and what they do are those of linux/fib_rules.h.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Final
 
 from coil.kernel.family import Family, IPNetwork
 from coil.kernel.link import LinkName
+
+WHOLE_MARK: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """`from all … lookup <table>` at `priority` (lower is asked first). `protocol` says who installed it.
 
-    A selector that is None selects everything: `destination` (`to`), `iif` (the link a packet came in by; it need not
-    exist), and `mark` (`fwmark`, all 32 bits of it).
+    A selector that is None selects everything: `source` (`from`), `destination` (`to`), `iif` (the link a packet came
+    in by; it need not exist), and `mark` (`fwmark`, those of its bits that are in `mask`). With `goto`, the search goes
+    on at the first rule of that priority, which has to be higher, and `table` is 0.
     """
 
     family: Family
     priority: int
-    table: int
+    table: int = 0
     protocol: int
+    source: IPNetwork | None = None
     destination: IPNetwork | None = None
     iif: LinkName | None = None
     mark: int | None = None
+    mask: int = WHOLE_MARK
+    goto: int | None = None
 
     def __post_init__(self) -> None:
-        destination = self.destination
-        if destination is not None and Family.of(destination) is not self.family:
-            raise ValueError(f"destination {destination} is not of the family {self.family.name}")
-        if destination is not None and destination.prefixlen == 0:
-            raise ValueError(f"destination {destination} selects everything: leave it out")
+        for name, network in (("source", self.source), ("destination", self.destination)):
+            if network is not None and Family.of(network) is not self.family:
+                raise ValueError(f"{name} {network} is not of the family {self.family.name}")
+            if network is not None and network.prefixlen == 0:
+                raise ValueError(f"{name} {network} selects everything: leave it out")
+        if (self.goto is None) is (self.table == 0):
+            raise ValueError("a rule leads to a table or to another rule")
+        if self.goto is not None and self.goto <= self.priority:
+            raise ValueError(f"a rule at {self.priority} cannot lead back to {self.goto}")
+        if (self.mark is None and self.mask != WHOLE_MARK) or (self.mark or 0) & ~self.mask:
+            raise ValueError(f"bits of a mark that are not looked at: {self.mark} of {self.mask:#x}")
 
     @property
     def lookup(self) -> tuple[object, ...]:
         """What the rule does, whoever installed it."""
-        return self.family, self.priority, self.table, self.destination, self.iif, self.mark
+        action = self.family, self.priority, self.table, self.goto
+        return *action, self.source, self.destination, self.iif, self.mark, self.mask
 
     @property
     def selects(self) -> bool:
         """False where the rule is for every packet."""
-        return (self.destination, self.iif, self.mark) != (None, None, None)
+        return (self.source, self.destination, self.iif, self.mark) != (None, None, None, None)
 
     def __str__(self) -> str:
+        source = f" from {self.source}" if self.source else ""
         to = f" to {self.destination}" if self.destination else ""
         iif = f" iif {self.iif}" if self.iif else ""
-        mark = f" fwmark {self.mark:#x}" if self.mark is not None else ""
-        return f"rule {self.priority}{to}{iif}{mark} lookup {int(self.table)} ({self.family.name})"
+        mask = f"/{self.mask:#x}" if self.mask != WHOLE_MARK else ""
+        mark = f" fwmark {self.mark:#x}{mask}" if self.mark is not None else ""
+        action = f"lookup {int(self.table)}" if self.goto is None else f"goto {self.goto}"
+        return f"rule {self.priority}{source}{to}{iif}{mark} {action} ({self.family.name})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +129,18 @@ def _diff(actual: Collection[Rule], wanted: Collection[Rule], *, is_ours: Callab
 
 
 def _order(rule: Rule) -> tuple[int | str, ...]:
-    to = rule.destination
     return (
         int(rule.family),
         rule.priority,
         int(rule.table),
         rule.protocol,
-        -1 if to is None else int(to.network_address),
-        -1 if to is None else to.prefixlen,
+        *(
+            number
+            for network in (rule.source, rule.destination)
+            for number in ((-1, -1) if network is None else (int(network.network_address), network.prefixlen))
+        ),
         rule.iif or "",
         -1 if rule.mark is None else rule.mark,
+        rule.mask,
+        -1 if rule.goto is None else rule.goto,
     )

@@ -12,11 +12,11 @@ veth is only checked for what packets need to reach the pod.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
 
-from coil.kernel.link import Link, LinkName, LinkState
+from coil.kernel.link import Link, LinkName, LinkState, Neighbour
 from coil.netlink.address import dump_addresses, new_address, parse_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
@@ -33,7 +33,7 @@ from coil.netlink.link import (
     set_up,
 )
 from coil.netlink.namespace import Namespace
-from coil.netlink.neighbour import dump_neighbours, new_neighbour, parse_neighbour
+from coil.netlink.neighbour import dump_neighbours, get_neighbour, new_neighbour, parse_neighbour, put_neighbour
 from coil.netlink.readiness import await_carrier, await_local
 from coil.netlink.route import dump_routes, new_route, parse_route
 from coil.netlink.sysctl import apply_sysctls, missing_sysctls
@@ -126,6 +126,33 @@ def check(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> None:
             missing += (f"{thing} (in the pod)" for thing in _missing(plan.pod, plan.mtu, pod))
     if missing:
         raise PodCheckError(tuple(missing))
+
+
+def ensure_neighbours(neighbours: Collection[Neighbour], connection: Connection) -> bool:
+    """Have these permanent neighbours in the connection's namespace; whether any was missing, or was something else. A
+    link that is gone needs none. Idempotent. Raises KernelError.
+    """
+    indices = {
+        name: link.index for name in {each.device for each in neighbours} if (link := find_link(name, connection))
+    }
+    missing = [
+        each
+        for each in neighbours
+        if each.device in indices and not _has_neighbour(each, indices[each.device], connection)
+    ]
+    connection.apply([put_neighbour(each, indices[each.device]) for each in missing])
+    return bool(missing)
+
+
+def _has_neighbour(neighbour: Neighbour, index: int, connection: Connection) -> bool:
+    # Each is asked for by itself: how many others there are is the pod's choice.
+    try:
+        found = connection.get(get_neighbour(neighbour, index))
+    except KernelError as error:
+        if error.errno == errno.ENOENT:
+            return False
+        raise
+    return parse_neighbour(found, {index: neighbour.device}) == neighbour
 
 
 def _adapted(plan: PodPlan, host: Link | None, pod: Link | None) -> PodPlan:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NewType, TypeVar
 
 from coil.kernel.family import IPAddress
-from coil.kernel.link import Link, LinkName, MacAddress, Sysctl
+from coil.kernel.link import Link, LinkName, MacAddress, Neighbour, Sysctl
 from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
 from coil.netlink import attachment, kernel_module, peer_namespace, route, rule
@@ -247,6 +247,28 @@ class HostNetwork:
         One dump of links for all pods. Raises NetlinkError.
         """
         return await self._connected(lambda connection: peer_namespace.pods_with_link(names, connection))
+
+    async def pods_in(self, numbers: Collection[int]) -> frozenset[PodAlias]:
+        """The pods, by the alias of their veth, whose namespaces have these numbers here. Raises NetlinkError."""
+        links = await self._connected(read_links)
+        found = (parse_alias(link.alias) for link in links if link.peer_netns in numbers)
+        return frozenset(alias for alias in found if alias is not None)
+
+    async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> bool:
+        """Have the permanent neighbours in the namespace of the pod whose veth has this alias; whether any was missing.
+
+        Idempotent. A pod that is gone needs none. Raises NetlinkError.
+        """
+
+        def job() -> bool:
+            with Connection() as connection:
+                pod_netns = self._peers.open_pod(alias, connection)
+            if pod_netns is None:
+                return False
+            with pod_netns, pod_netns.entered(self._home), Connection() as pod:
+                return attachment.ensure_neighbours(neighbours, pod)
+
+        return await self._reading.run(job)
 
     async def open_pod_namespace(self, alias: PodAlias) -> Namespace | None:
         """The namespace of the pod whose veth has this alias; the caller closes it. None if there is no such veth."""

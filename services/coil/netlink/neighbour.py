@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 
-from coil.kernel.family import Family
+from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, MacAddress, Neighbour, NeighbourProxy
 from coil.kernel.vxlan import ForwardingEntry
 from coil.netlink.wire import (
@@ -34,6 +34,7 @@ _NDA_DST = 1
 _NDA_LLADDR = 2
 _NDA_IFINDEX = 8
 _NDA_PROTOCOL = 12
+_NUD_FAILED = 0x20
 _NUD_PERMANENT = 0x80
 _NTF_SELF = 0x02
 _NTF_PROXY = 0x08
@@ -70,6 +71,12 @@ def dump_neighbours(family: Family, index: int = 0) -> Request:
     return Request(RTM_GETNEIGH, NLM_F_DUMP, body, ("list neighbours",))
 
 
+def get_neighbour(neighbour: Neighbour, index: int) -> Request:
+    """Ask for the one entry of that address, on the link `index`. ENOENT where there is none."""
+    body = _ND.pack(neighbour.family, 0, index, 0, 0, 0) + attribute(_NDA_DST, neighbour.address.packed)
+    return Request(RTM_GETNEIGH, 0, body, ("look for", neighbour))
+
+
 def parse_neighbour(body: bytes, names: Mapping[int, LinkName]) -> Neighbour | None:
     """Read an RTM_NEWNEIGH message; None for entries that are not permanent and for links that are gone."""
     _family, _pad, index, state, _flags, _type = _ND.unpack_from(body)
@@ -79,6 +86,19 @@ def parse_neighbour(body: bytes, names: Mapping[int, LinkName]) -> Neighbour | N
         return None
     mac = MacAddress(attributes[_NDA_LLADDR].hex(":"))
     return Neighbour(name, ip_address(attributes[_NDA_DST]), mac)
+
+
+def parse_deleted_neighbour(body: bytes) -> IPAddress | None:
+    """The address of an RTM_DELNEIGH message; None where the entry has gone with its link, or by itself.
+
+    The kernel turns an entry that is deleted into a failed one before it tells; one that goes with its link keeps its
+    state (neigh_delete, neigh_flush_dev in net/core/neighbour.c).
+    """
+    family, _pad, _index, state, flags, _type = _ND.unpack_from(body)
+    destination = parse_attributes(body, _ND.size).get(_NDA_DST)
+    if family not in tuple(Family) or flags & _NTF_PROXY or state != _NUD_FAILED or destination is None:
+        return None
+    return ip_address(destination)
 
 
 def put_proxy(proxy: NeighbourProxy, index: int, *, protocol: int) -> Request:

@@ -22,7 +22,7 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, ParentLink, Sysctl, forwarding_sysctls
 from coil.kernel.mark import MARK_CLAIM, MARK_PROTOCOL, MarkGate, plan_marks
 from coil.kernel.route import Route, diff_routes
-from coil.kernel.rule import RuleChanges
+from coil.kernel.rule import Rule, RuleChanges
 from coil.kernel.vxlan import VXLAN_KIND, OverlayPeer, PeerChanges, Vxlan
 from coil.netlink import announcement, eip_link
 from coil.netlink.address import AddressChanges
@@ -33,7 +33,7 @@ from coil.netlink.monitor import OverlayWatch, open_event_socket
 from coil.netlink.namespace import Namespace
 from coil.netlink.removal import remove_links
 from coil.netlink.route import delete_route, dump_link_routes, parse_route, replace_route
-from coil.netlink.rule import delete_gate, new_gate, sync_rules
+from coil.netlink.rule import delete_gate, new_gate, read_rules, sync_rules
 from coil.netlink.sysctl import ensure_sysctls, read_sysctl
 from coil.netlink.vxlan import ensure_vxlan, sync_peers
 from coil.netlink.worker import Worker
@@ -235,6 +235,10 @@ class OverlayNetwork:
             announcement.announce(wanted, links, parent=parent, is_held=is_held)
 
         await self._eips.run(job)
+
+    async def rules(self) -> list[Rule]:
+        """All rules of the namespace, others' included; see `read_rules`."""
+        return await self._connected(self._mesh, read_rules)
 
     async def changed(self) -> None:
         """Wait until a link, an address or a rule of the overlay, or the parent, has changed since this returned last.

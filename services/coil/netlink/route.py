@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from coil.egress.gateway import Uplink
-from coil.kernel.family import Family, IPAddress
+from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import Link, LinkName
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteChanges, RouteScope, RouteTable, RouteType, diff_routes
 from coil.netlink.address import dump_addresses, parse_address
@@ -97,6 +97,12 @@ def dump_link_routes(family: Family, *, index: int, protocol: int) -> Request:
     return Request(RTM_GETROUTE, NLM_F_DUMP, body, ("list the routes over link", index))
 
 
+def dump_protocol_routes(family: Family, protocol: int) -> Request:
+    """Ask for the routes of a protocol, in whatever table; the kernel filters."""
+    body = _RTMSG.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0)
+    return Request(RTM_GETROUTE, NLM_F_DUMP, body, ("list the routes of protocol", protocol))
+
+
 def get_route(destination: IPAddress, index: int = 0) -> Request:
     """Ask which route a packet to `destination` would take, if it had to leave by the link `index`."""
     family = Family.of(destination)
@@ -116,6 +122,15 @@ def parse_route_index(body: bytes) -> int:
     """The link index of an RTM_NEWROUTE message, 0 if it names no single link."""
     oif = parse_attributes(body, _RTMSG.size).get(_RTA_OIF)
     return parse_u32(oif) if oif is not None else 0
+
+
+def parse_route_place(body: bytes) -> tuple[int, int, IPNetwork]:
+    """The table, protocol and destination of an RTM_NEWROUTE or RTM_DELROUTE message, over whatever link."""
+    family, length, _src, _tos, table, protocol, _scope, _type, _flags = _RTMSG.unpack_from(body)
+    attributes = parse_attributes(body, _RTMSG.size)
+    packed = attributes.get(_RTA_DST)
+    destination = ip_network((packed, length)) if packed else DEFAULT_NETWORKS[Family(family)]
+    return parse_u32(attributes[_RTA_TABLE]) if _RTA_TABLE in attributes else table, protocol, destination
 
 
 def parse_route(body: bytes, names: Mapping[int, LinkName]) -> Route | None:

@@ -24,7 +24,7 @@ from coil.kernel.mark import (
     NODE_MARK_MASK,
     MarkGate,
 )
-from coil.kernel.rule import Rule, RuleChanges, RuleClaim, diff_claimed_rules, diff_rules
+from coil.kernel.rule import WHOLE_MARK, Rule, RuleChanges, RuleClaim, diff_claimed_rules, diff_rules
 from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
 from coil.netlink.wire import (
@@ -52,6 +52,7 @@ _FR_ACT_GOTO = 2
 _FR_ACT_NOP = 3
 _FIB_RULE_INVERT = 2
 _FRA_DST = 1
+_FRA_SRC = 2
 _FRA_IIFNAME = 3
 _FRA_GOTO = 4
 _FRA_PRIORITY = 6
@@ -65,7 +66,9 @@ _FRA_PROTOCOL = 21
 _UNDERSTOOD = frozenset(
     {
         _FRA_DST,
+        _FRA_SRC,
         _FRA_IIFNAME,
+        _FRA_GOTO,
         _FRA_PRIORITY,
         _FRA_FWMARK,
         _FRA_SUPPRESS_IFGROUP,
@@ -77,7 +80,6 @@ _UNDERSTOOD = frozenset(
     }
 )
 _NO_SUPPRESSION = b"\xff\xff\xff\xff"
-_WHOLE_MARK = 0xFFFFFFFF
 
 
 def new_rule(rule: Rule) -> Request:
@@ -100,19 +102,23 @@ def delete_rule(rule: Rule) -> Request:
 
 
 def _rule_body(rule: Rule) -> bytes:
-    to = rule.destination
+    to, source = rule.destination, rule.source
+    lengths = [network.prefixlen if network is not None else 0 for network in (to, source)]
+    action = _FR_ACT_TO_TBL if rule.goto is None else _FR_ACT_GOTO
     body = (
-        _RULE.pack(rule.family, to.prefixlen if to is not None else 0, 0, 0, 0, _FR_ACT_TO_TBL, 0)
+        _RULE.pack(rule.family, *lengths, 0, 0, action, 0)
         + attribute_u32(_FRA_PRIORITY, rule.priority)
-        + attribute_u32(_FRA_TABLE, rule.table)
+        + (attribute_u32(_FRA_TABLE, rule.table) if rule.goto is None else attribute_u32(_FRA_GOTO, rule.goto))
         + attribute_u8(_FRA_PROTOCOL, rule.protocol)
     )
     if to is not None:
         body += attribute(_FRA_DST, to.network_address.packed)
+    if source is not None:
+        body += attribute(_FRA_SRC, source.network_address.packed)
     if rule.iif is not None:
         body += attribute_text(_FRA_IIFNAME, rule.iif)
     if rule.mark is not None:
-        body += attribute_u32(_FRA_FWMARK, rule.mark) + attribute_u32(_FRA_FWMASK, _WHOLE_MARK)
+        body += attribute_u32(_FRA_FWMARK, rule.mark) + attribute_u32(_FRA_FWMASK, rule.mask)
     return body
 
 
@@ -130,7 +136,7 @@ def _gate_bodies(gate: MarkGate) -> list[bytes]:
     protocol = attribute_u8(_FRA_PROTOCOL, MARK_PROTOCOL)
     landing = _RULE.pack(gate.family, 0, 0, 0, 0, _FR_ACT_NOP, 0) + attribute_u32(_FRA_PRIORITY, LANDING_PRIORITY)
     bodies = [landing + protocol]
-    for flags, mask in ((_FIB_RULE_INVERT, NODE_MARK_MASK), (0, _WHOLE_MARK)):
+    for flags, mask in ((_FIB_RULE_INVERT, NODE_MARK_MASK), (0, WHOLE_MARK)):
         jump = _RULE.pack(gate.family, 0, 0, 0, 0, _FR_ACT_GOTO, flags)
         jump += attribute_u32(_FRA_PRIORITY, GATE_PRIORITY) + attribute_u32(_FRA_GOTO, LANDING_PRIORITY)
         bodies.append(jump + attribute_u32(_FRA_FWMARK, NODE_MARK) + attribute_u32(_FRA_FWMASK, mask) + protocol)
@@ -143,15 +149,13 @@ def dump_rules(family: Family) -> Request:
 
 
 def parse_rule(body: bytes) -> Rule | None:
-    """Read an RTM_NEWRULE message; None for rules that select by what `Rule` does not know, or do more than a
-    lookup.
-    """
+    """Read an RTM_NEWRULE message; None for rules that select by what `Rule` does not know, or do something else."""
     family, dst_length, src_length, tos, table, action, flags = _RULE.unpack_from(body)
     attributes = parse_attributes(body, _RULE.size)
     if (
-        action != _FR_ACT_TO_TBL
+        family not in tuple(Family)  # multicast routing has rules as well, and tells of them in the same group
+        or action not in (_FR_ACT_TO_TBL, _FR_ACT_GOTO)
         or flags & _FIB_RULE_INVERT
-        or src_length
         or tos
         or not attributes.keys() <= _UNDERSTOOD
     ):
@@ -160,19 +164,26 @@ def parse_rule(body: bytes) -> Rule | None:
     if attributes.get(_FRA_SUPPRESS_PREFIXLEN, _NO_SUPPRESSION) != _NO_SUPPRESSION:
         return None
     mask = parse_u32(attributes[_FRA_FWMASK]) if _FRA_FWMASK in attributes else None
-    if mask not in (None, _WHOLE_MARK):
-        return None
     mark = parse_u32(attributes[_FRA_FWMARK]) if _FRA_FWMARK in attributes else 0
+    if mask is not None and mark & ~mask:
+        return None  # the kernel takes it, and no packet is meant
     iif = attributes.get(_FRA_IIFNAME)
     protocol = attributes.get(_FRA_PROTOCOL)
+    if action == _FR_ACT_TO_TBL:
+        table, goto = parse_u32(attributes[_FRA_TABLE]) if _FRA_TABLE in attributes else table, None
+    else:
+        table, goto = 0, parse_u32(attributes[_FRA_GOTO])
     return Rule(
         family=Family(family),
         priority=parse_u32(attributes[_FRA_PRIORITY]) if _FRA_PRIORITY in attributes else 0,
-        table=parse_u32(attributes[_FRA_TABLE]) if _FRA_TABLE in attributes else table,
+        table=table,
         protocol=parse_u8(protocol) if protocol else 0,
+        source=_network(attributes[_FRA_SRC], src_length) if src_length else None,
         destination=_network(attributes[_FRA_DST], dst_length) if dst_length else None,
         iif=LinkName(parse_text(iif)) if iif is not None else None,
         mark=mark if mask is not None else None,
+        mask=WHOLE_MARK if mask is None else mask,
+        goto=goto,
     )
 
 

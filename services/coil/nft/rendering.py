@@ -6,7 +6,7 @@ merely look different from what is wanted and are written anew.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 
 from coil.kernel.family import Family
@@ -18,6 +18,7 @@ from coil.kernel.nft_table import (
     DestinationNat,
     Field,
     Goto,
+    HasBits,
     Jump,
     Key,
     LeadingBits,
@@ -29,6 +30,7 @@ from coil.kernel.nft_table import (
     NftTable,
     NoTrack,
     RegularChain,
+    SetBits,
     SourceNat,
     Statement,
     Verdict,
@@ -111,14 +113,17 @@ def render_rules(table: NftTable, chain: NftChain | RegularChain) -> list[dict[s
 
 def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 (one line a statement)
     match statement:
-        case Match(field, comparison, value):
-            return {"match": {"op": comparison.value, "left": _render_key(field), "right": _render_operand(value)}}
+        case Match():
+            return _render_match(statement)
         case Assign(Field.PACKET_CLASS, 0):
             return {"mangle": {"key": _render_field(Field.PACKET_CLASS), "value": "none"}}
         case Assign(field, value):
             return {"mangle": {"key": _render_field(field), "value": _render_value(value)}}
-        case SourceNat(family, address):
-            return {"snat": {"family": _PROTOCOLS[family], "addr": _render_value(address)}}
+        case SetBits(field, bits):
+            return {"mangle": {"key": _render_field(field), "value": {"|": [_render_field(field), bits]}}}
+        case SourceNat(family, address, random_port):
+            flags = {"flags": "fully-random"} if random_port else {}
+            return {"snat": {"family": _PROTOCOLS[family], "addr": _render_value(address), **flags}}
         case DestinationNat(family, address, port):
             # Not both from one map: libnftables 1.0.6 crashes when it reads that.
             target = {"addr": _render_value(address), "port": _render_value(port)}
@@ -137,6 +142,13 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 
             return {statement.value: None}
 
 
+def _render_match(match: Match) -> dict[str, Any]:
+    left, value = _render_key(match.field), match.value
+    if isinstance(value, HasBits):
+        return {"match": {"op": match.comparison.value, "left": {"&": [left, value.bits]}, "right": value.bits}}
+    return {"match": {"op": match.comparison.value, "left": left, "right": _render_operand(value)}}
+
+
 def _render_operand(value: str | int | LeadingBits | IPv4Network | Member | tuple[str, ...]) -> Any:
     match value:
         case LeadingBits(number, length):
@@ -151,8 +163,10 @@ def _render_operand(value: str | int | LeadingBits | IPv4Network | Member | tupl
             return value
 
 
-def _render_value(value: int | Field | Lookup) -> Any:
+def _render_value(value: int | IPv4Address | Field | Lookup) -> Any:
     match value:
+        case IPv4Address():
+            return str(value)
         case Field():
             return _render_field(value)
         case Lookup(key, name):

@@ -49,6 +49,7 @@ def selective_rules(draw: st.DrawFn) -> Rule:
     network = IPv4Network("10.0.0.0/8") if rule.family is Family.IPV4 else IPv6Network("fc00::/7")
     return replace(
         rule,
+        source=draw(st.sampled_from((None, network))),
         destination=draw(st.sampled_from((None, network))),
         iif=draw(st.sampled_from((None, LinkName("eth0")))),
         mark=draw(st.sampled_from((None, 0, 5))),

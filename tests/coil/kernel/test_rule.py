@@ -74,7 +74,17 @@ def test_a_destination_that_no_rule_of_the_family_has(network: str) -> None:
         Rule(family=Family.IPV4, priority=2000, table=117, protocol=OURS, destination=ip_network(network))
 
 
+@pytest.mark.parametrize(("table", "goto"), [(0, None), (254, 1536), (0, 1025), (0, 1024)])
+def test_a_rule_leads_to_a_table_or_onward_to_another_rule(table: int, goto: int | None) -> None:
+    with pytest.raises(ValueError, match=r"leads to a table or to another rule|cannot lead back"):
+        Rule(family=Family.IPV4, priority=1025, table=table, goto=goto, protocol=OURS)
+
+
 def test_a_rule_reads_like_ip_rule_prints_it() -> None:
+    onward = Rule(family=Family.IPV4, priority=1025, goto=1536, protocol=OURS, destination=ip_network("10.0.0.0/16"))
+    assert str(onward) == "rule 1025 to 10.0.0.0/16 goto 1536 (IPV4)"
+    sent = Rule(family=Family.IPV4, priority=1536, table=10_001, protocol=OURS, source=ip_network("10.0.0.7/32"))
+    assert str(sent) == "rule 1536 from 10.0.0.7/32 lookup 10001 (IPV4)"
     assert str(Rule(family=Family.IPV6, priority=2000, table=116, protocol=OURS)) == "rule 2000 lookup 116 (IPV6)"
     selective = Rule(
         family=Family.IPV4,

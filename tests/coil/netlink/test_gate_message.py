@@ -4,7 +4,7 @@ import pytest
 from pyroute2.netlink.rtnl.fibmsg import fibmsg
 
 from coil.kernel.family import Family
-from coil.kernel.mark import MarkGate
+from coil.kernel.mark import MARK_CLAIM, MarkGate
 from coil.netlink.rule import delete_gate, new_gate, parse_rule
 from tests.coil.netlink.oracle import read
 
@@ -20,7 +20,10 @@ def test_what_is_no_other_node_s_goes_on_behind_the_marks(family: Family) -> Non
         assert (jump["family"], jump["action"], jump["flags"]) == (family, GOTO, flags)
         assert (jump.get("priority"), jump.get("goto"), jump.get("protocol")) == (1699, 1701, 30)
         assert (jump.get("fwmark"), jump.get("fwmask")) == (0x26000000, mask)
-    assert all(parse_rule(request.body) is None for request in requests), "no lookup, so nobody's who syncs lookups"
+    # Nobody's who syncs rules: what is understood of it has a selector, and is none of the marks' own.
+    [understood] = [rule for request in requests if (rule := parse_rule(request.body)) is not None]
+    assert understood.selects
+    assert not MARK_CLAIM.covers(understood)
 
 
 def test_what_the_others_lead_to_goes_last() -> None:

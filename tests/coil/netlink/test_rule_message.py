@@ -20,6 +20,11 @@ PRIVATE6 = replace(PLAIN, family=Family.IPV6, destination=ip_network("fc00::/7")
 INCOMING = replace(PLAIN, iif=LinkName("eth0"), table=118)
 MARKED = replace(PLAIN, priority=1000, mark=26, table=1003)
 UNMARKED = replace(MARKED, mark=0)
+SENT = replace(PLAIN, source=ip_network("10.1.0.7/32"), table=10_001)
+BIT = replace(MARKED, mark=0x80, mask=0x80)
+BITS = replace(MARKED, mark=0x4000, mask=0xFF00)
+SENT6 = replace(PLAIN, family=Family.IPV6, source=ip_network("fd00::/80"), destination=ip_network("fd00::/64"))
+ONWARD = replace(PRIVATE, table=0, goto=2001)
 ALL = replace(PRIVATE, iif=LinkName("eth0"), mark=0xFFFFFFFF)
 
 
@@ -35,17 +40,19 @@ def test_a_rule_for_every_packet(family: Family, table: int) -> None:
     assert parse_rule(request.body) == rule
 
 
-@pytest.mark.parametrize("rule", [PRIVATE, PRIVATE6, INCOMING, MARKED, UNMARKED, ALL])
+@pytest.mark.parametrize("rule", [PRIVATE, PRIVATE6, INCOMING, MARKED, UNMARKED, BIT, BITS, SENT, SENT6, ONWARD, ALL])
 @pytest.mark.parametrize("verb", [new_rule, append_rule, delete_rule])
 def test_a_rule_with_selectors(rule: Rule, verb: Any) -> None:
     request = verb(rule)
     message = read(fibmsg, request)
-    to = rule.destination
-    assert (message["family"], message["dst_len"]) == (rule.family, to.prefixlen if to else 0)
-    assert message.get("dst") == (str(to.network_address) if to else None)
+    assert (message["family"], message["action"]) == (rule.family, 1 if rule.goto is None else 2)
+    for name, network in (("dst", rule.destination), ("src", rule.source)):
+        assert message[f"{name}_len"] == (network.prefixlen if network else 0)
+        assert message.get(name) == (str(network.network_address) if network else None)
+    assert (message.get("table"), message.get("goto")) == (rule.table, rule.goto)
     assert message.get("iifname") == rule.iif
     assert message.get("fwmark") == rule.mark
-    assert message.get("fwmask") == (None if rule.mark is None else 0xFFFFFFFF)
+    assert message.get("fwmask") == (None if rule.mark is None else rule.mask)
     assert parse_rule(request.body) == rule
 
 
@@ -57,4 +64,4 @@ def test_a_rule_that_selects_by_what_is_not_known_is_nobody_to_us(rule: Rule) ->
     assert parse_rule(body + attribute_u32(20, 1)) is None  # FRA_UID_RANGE
     assert parse_rule(body + attribute_u32(14, 0)) is None  # FRA_SUPPRESS_PREFIXLEN
     assert parse_rule(body + attribute_u32(14, 0xFFFFFFFF)) == rule
-    assert parse_rule(body + attribute_u32(16, 0xFF)) is None  # FRA_FWMASK
+    assert parse_rule(body + attribute_u32(10, 0x100) + attribute_u32(16, 0xFF)) is None  # FRA_FWMARK, FRA_FWMASK

@@ -1,6 +1,6 @@
 """Tables to go through: those that Coil writes, and random ones of the same vocabulary."""
 
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 
 from hypothesis import strategies as st
 
@@ -8,6 +8,7 @@ from coil.egress.gateway import Uplink
 from coil.egress.reply_plan import plan_reply_marks
 from coil.egress.router_plan import plan_masquerade
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
+from coil.eni.nat_plan import PrimaryLink, plan_nat_table
 from coil.kernel.link import LinkName
 from coil.kernel.nft_table import (
     Assign,
@@ -17,6 +18,7 @@ from coil.kernel.nft_table import (
     DataType,
     Field,
     Goto,
+    HasBits,
     Hook,
     Jump,
     LeadingBits,
@@ -28,6 +30,7 @@ from coil.kernel.nft_table import (
     NftTable,
     Priority,
     RegularChain,
+    SetBits,
     Statement,
     Verdict,
 )
@@ -38,6 +41,7 @@ IPV4_ROUTER = plan_masquerade((ip_address("10.64.0.3"),), ETH0)
 MOVED_ROUTER = plan_masquerade((ip_address("10.64.0.4"), ip_address("fd64::4")), ETH0)
 CLIENT = plan_reply_marks(Uplink(name=ETH0, index=2, mtu=1500))
 
+ENI = plan_nat_table(PrimaryLink(ETH0, IPv4Address("10.1.0.4")), external_snat=False, metadata_access=False)
 EIP, EIP_ARP = plan_eip_tables(EipTableOptions())
 
 _COUNTERS = ("a", "b")
@@ -57,11 +61,17 @@ _matches = st.sampled_from(
         Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"),
         Match(Field.CONNECTION_MARK, Comparison.IS, 7),
         Match(Field.CONNECTION_MARK, Comparison.IS, LeadingBits(0x26000000, 8)),
+        Match(Field.CONNECTION_MARK, Comparison.IS, HasBits(0x80)),
         Match(Field.CONNECTION_STATE, Comparison.AMONG, ("invalid", "untracked")),
     ]
 )
-_assigns = st.sampled_from(
-    [Assign(Field.CONNECTION_MARK, 7), Assign(Field.PACKET_MARK, Field.CONNECTION_MARK), Assign(Field.PACKET_MARK, 9)]
+_assigns: st.SearchStrategy[Statement] = st.sampled_from(
+    [
+        Assign(Field.CONNECTION_MARK, 7),
+        Assign(Field.PACKET_MARK, Field.CONNECTION_MARK),
+        Assign(Field.PACKET_MARK, 9),
+        SetBits(Field.CONNECTION_MARK, 0x80),
+    ]
 )
 _sets = {
     "m": st.sampled_from(

@@ -1,0 +1,186 @@
+"""What happens to a node's links, addresses, rules, routes and its pods' neighbours, as the kernel tells it.
+
+Whoever listens decides what concerns it: an event costs some microseconds, and there is a dozen for each pod that comes
+or goes. None of them is urgent, so they are read in batches: an ADD is not interrupted by each of its own events.
+Events may be lost (ENOBUFS); then it is worth looking at everything.
+
+Neighbours are told of in the pods' namespaces: there is the permanent entry that leads to the node. One socket hears
+all of them, as the kernel has a number for each namespace at the other end of a veth (NETLINK_LISTEN_ALL_NSID,
+netlink(7)). That takes the capability NET_BROADCAST; without it nothing is heard of them (`NodeWatch.hears_pods`).
+Entries that go with their link are not told.
+"""
+
+import asyncio
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from coil.kernel.family import IPAddress, IPNetwork
+from coil.kernel.link import Link
+from coil.kernel.rule import Rule
+from coil.netlink.address import RTM_DELADDR, RTM_NEWADDR, parse_address_index
+from coil.netlink.link import RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK, parse_link
+from coil.netlink.neighbour import RTM_DELNEIGH, parse_deleted_neighbour
+from coil.netlink.route import RTM_DELROUTE, RTM_NEWROUTE, parse_route_place
+from coil.netlink.rule import RTM_DELRULE, RTM_NEWRULE, parse_rule
+from coil.netlink.wire import split_messages
+
+_SOL_NETLINK: Final = 270
+_NETLINK_ADD_MEMBERSHIP: Final = 1
+_NETLINK_LISTEN_ALL_NSID: Final = 8
+_RTNLGRP_NEIGH: Final = 3
+_RTNLGRP_IPV4_IFADDR: Final = 5
+_RTNLGRP_IPV4_ROUTE: Final = 7
+_RTNLGRP_IPV4_RULE: Final = 8
+_RTNLGRP_IPV6_ROUTE: Final = 11
+_RTNLGRP_IPV6_RULE: Final = 19
+_NODE_GROUPS: Final = (
+    RTNLGRP_LINK,
+    _RTNLGRP_IPV4_IFADDR,
+    _RTNLGRP_IPV4_ROUTE,
+    _RTNLGRP_IPV4_RULE,
+    _RTNLGRP_IPV6_ROUTE,
+    _RTNLGRP_IPV6_RULE,
+)
+BATCH_SECONDS: Final = 0.02
+"""What the sockets can hold (`open_event_socket`) is the events of some hundred pods."""
+_READS: Final = 64  # datagrams in one turn of the event loop
+_DATAGRAM: Final = 1 << 16
+_ANCILLARY: Final = socket.CMSG_SPACE(4)
+_NUMBER: Final = struct.Struct("=i")
+_TABLE: Final = 4  # offset in struct rtmsg, linux/rtnetlink.h
+_RT_TABLE_LOCAL: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvent:
+    """`gone`, or as it is now."""
+
+    link: Link
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AddressEvent:
+    """Of the link with that index."""
+
+    index: int
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEvent:
+    """Of a rule that a `Rule` can be."""
+
+    rule: Rule
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RouteEvent:
+    """Of any table but the local one. Not `gone`: it has come, perhaps in the place of another."""
+
+    table: int
+    protocol: int
+    destination: IPNetwork
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourEvent:
+    """Somebody has deleted the entry for the address in the namespace of that number."""
+
+    namespace: int
+    address: IPAddress
+
+
+@dataclass(frozen=True, slots=True)
+class EventsLost:
+    """Any of the others may have been."""
+
+
+NodeEvent: TypeAlias = LinkEvent | AddressEvent | RuleEvent | RouteEvent | NeighbourEvent | EventsLost
+Listener: TypeAlias = Callable[[NodeEvent], None]
+"""Called in the event loop; must be quick, and must not raise."""
+
+
+class NodeWatch:
+    """Owns both sockets (`coil.netlink.monitor.open_event_socket`), belongs to the running event loop.
+
+    `hears_pods`: the process has the capability that it takes.
+    """
+
+    def __init__(self, node: socket.socket, pods: socket.socket, listener: Listener) -> None:
+        self._sockets = (node, pods)
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._next: dict[socket.socket, asyncio.Handle] = {}
+        for group in _NODE_GROUPS:
+            node.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+        self.hears_pods = _listen_everywhere(pods)
+        if self.hears_pods:
+            pods.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEIGH)
+        for events in self._sockets:
+            self._loop.add_reader(events, self._gather, events)
+
+    def close(self) -> None:
+        """Stop watching."""
+        for handle in self._next.values():
+            handle.cancel()
+        for events in self._sockets:
+            self._loop.remove_reader(events)
+            events.close()
+
+    def _gather(self, events: socket.socket) -> None:
+        self._loop.remove_reader(events)
+        self._next[events] = self._loop.call_later(BATCH_SECONDS, self._read, events)
+
+    def _read(self, events: socket.socket) -> None:
+        # At first, so that the next event is heard whatever is wrong with this one.
+        self._loop.add_reader(events, self._gather, events)
+        # Not to the end in one go: a storm of events must not hold up the loop.
+        for _ in range(_READS):
+            try:
+                datagram, ancillary, _, _ = events.recvmsg(_DATAGRAM, _ANCILLARY)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self._listener(EventsLost())
+                continue
+            # The number comes only with events of other namespaces.
+            numbers = [_NUMBER.unpack_from(data)[0] for level, _, data in ancillary if level == _SOL_NETLINK]
+            for kind, _flags, _sequence, body in split_messages(datagram):
+                if (event := parse_event(kind, body, numbers[0] if numbers else None)) is not None:
+                    self._listener(event)
+        self._loop.remove_reader(events)
+        self._next[events] = self._loop.call_soon(self._read, events)
+
+
+def _listen_everywhere(events: socket.socket) -> bool:
+    try:
+        events.setsockopt(_SOL_NETLINK, _NETLINK_LISTEN_ALL_NSID, 1)
+    except PermissionError:
+        return False
+    return True
+
+
+def parse_event(kind: int, body: bytes, namespace: int | None) -> NodeEvent | None:
+    """The event of a message; None for one that tells of nothing else. Pure."""
+    if namespace is not None:
+        address = parse_deleted_neighbour(body) if kind == RTM_DELNEIGH else None
+        return None if address is None else NeighbourEvent(namespace, address)
+    if kind in (RTM_NEWLINK, RTM_DELLINK):
+        return LinkEvent(parse_link(body), gone=kind == RTM_DELLINK)
+    if kind in (RTM_NEWADDR, RTM_DELADDR):
+        return AddressEvent(parse_address_index(body), gone=kind == RTM_DELADDR)
+    if kind in (RTM_NEWROUTE, RTM_DELROUTE):
+        if body[_TABLE] == _RT_TABLE_LOCAL:
+            return None  # the kernel's own, of which there are several for each link
+        return RouteEvent(*parse_route_place(body), gone=kind == RTM_DELROUTE)
+    rule = parse_rule(body) if kind in (RTM_NEWRULE, RTM_DELRULE) else None
+    return None if rule is None else RuleEvent(rule, gone=kind == RTM_DELRULE)
