@@ -1,0 +1,38 @@
+"""An elastic network interface as EC2 describes it."""
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import NewType
+
+from coil.kernel.family import IPNetwork
+from coil.kernel.link import MacAddress
+
+InterfaceId = NewType("InterfaceId", str)
+"""`eni-` and hexadecimal digits."""
+SubnetId = NewType("SubnetId", str)
+
+PRIMARY_DEVICE = 0
+"""The number of the device that an instance is launched with, and keeps."""
+PREFIX_LENGTHS = {4: 28, 6: 80}
+"""Of the prefixes that EC2 assigns to interfaces (EC2 User Guide, "Assign prefixes to network interfaces")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInterface:
+    """One that is attached to the node.
+
+    `ranges` are what pods may get addresses of: secondary addresses as /32, and prefixes. `primary` is the interface's
+    own address, which is in none of them.
+    """
+
+    id: InterfaceId
+    mac: MacAddress
+    device_number: int
+    subnet: SubnetId
+    primary: IPv4Address
+    ranges: frozenset[IPNetwork] = frozenset()
+
+    @property
+    def slots_used(self) -> int:
+        """How many of the IPv4 addresses that EC2 allows the interface are taken; a prefix counts as one."""
+        return 1 + sum(network.version == 4 for network in self.ranges)

@@ -1,0 +1,32 @@
+"""The tags by which interfaces are known to be Coil's, and whose they are.
+
+An IAM policy limits a node by them to its own cluster, and the controller collects by them what no node has any more.
+"""
+
+from datetime import UTC, datetime
+from typing import Final
+
+CLUSTER_TAG: Final = "coil.cybozu.com/cluster"
+"""The cluster's name."""
+INSTANCE_TAG: Final = "coil.cybozu.com/instance"
+"""The instance that an interface was made for."""
+CREATED_TAG: Final = "coil.cybozu.com/created"
+"""When an interface was made, as RFC 3339 has it, in UTC."""
+
+SUBNET_TAG: Final = "kubernetes.io/role/cni"
+"""Known from other plugins: a further subnet for nodes of its VPC and zone, if its value is `SUBNET_VALUE`."""
+SUBNET_VALUE: Final = "1"
+
+
+def render_created(moment: datetime) -> str:
+    """The value of `CREATED_TAG`, to the second."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_created(text: str) -> datetime | None:
+    """The moment that a tag names; None for one that names none, which no node has written."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
