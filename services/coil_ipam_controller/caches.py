@@ -47,11 +47,13 @@ class Caches:
     nodes: Cache[Node]
 
     @classmethod
-    def follow(cls, manager: Manager, kube: KubeClient) -> "Caches":
-        cached = Freshness.CACHED
+    def follow(cls, manager: Manager, kube: KubeClient, *, pools_optional: bool = False) -> "Caches":
+        """With `pools_optional`, a cluster without these kinds is a cluster without pools."""
+        cached, optional = Freshness.CACHED, pools_optional
+        blocks = kube.collection(ADDRESS_BLOCKS, freshness=cached)
         return cls(
-            pools=manager.cache(kube.collection(ADDRESS_POOLS)),
-            blocks=manager.cache(kube.collection(ADDRESS_BLOCKS, freshness=cached), indexers=BLOCK_INDEXERS),
-            requests=manager.cache(kube.collection(BLOCK_REQUESTS), indexers=REQUEST_INDEXERS),
+            pools=manager.cache(kube.collection(ADDRESS_POOLS), optional=optional),
+            blocks=manager.cache(blocks, indexers=BLOCK_INDEXERS, optional=optional),
+            requests=manager.cache(kube.collection(BLOCK_REQUESTS), indexers=REQUEST_INDEXERS, optional=optional),
             nodes=manager.cache(kube.collection(NODES, freshness=cached)),
         )

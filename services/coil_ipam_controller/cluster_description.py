@@ -36,6 +36,7 @@ class ClusterSnapshot:
     nodes: Sequence[Node]
     requests: Sequence[BlockRequest]
     history: HistorySnapshot
+    interfaces: page.InterfacesDocument | None = None
 
 
 def describe_cluster(snapshot: ClusterSnapshot) -> page.ClusterDocument:
@@ -58,6 +59,7 @@ def describe_cluster(snapshot: ClusterSnapshot) -> page.ClusterDocument:
         pools=tuple(pools),
         nodes=tuple(_describe_nodes(pools, present)),
         requests=tuple(_describe_requests(snapshot.requests)),
+        interfaces=snapshot.interfaces,
     )
 
 

@@ -19,6 +19,8 @@ from coil.runtime.inspection import Inspection, start_inspection
 from coil.runtime.process import Process
 from coil_ipam_controller.caches import BY_POOL, Caches
 from coil_ipam_controller.cluster_description import ClusterSnapshot, HistorySnapshot, describe_cluster
+from coil_ipam_controller.eni.description import describe_interfaces
+from coil_ipam_controller.eni.view import EniView
 from coil_ipam_controller.settings import Settings
 
 POINTS = 120
@@ -44,7 +46,12 @@ class BlockHistory:
         return HistorySnapshot(self._interval, self._last, counts)
 
     def sample(self) -> None:
-        """Record every pool's present count, and forget pools that were deleted."""
+        """Record every pool's present count, and forget pools that were deleted.
+
+        Nothing while a cache is not synced, as where the kinds are not served: that would be a pool without blocks.
+        """
+        if not (self._caches.pools.synced and self._caches.blocks.synced):
+            return
         names = {pool.name for pool in self._caches.pools.items()}
         for gone in self._samples.keys() - names:
             del self._samples[gone]
@@ -55,16 +62,25 @@ class BlockHistory:
         self._last = self._now()
 
     async def run(self) -> None:
-        """Sample until cancelled. The caches must be synced: empty ones would be recorded as pools without blocks."""
+        """Sample until cancelled."""
         while True:
             self.sample()
             await asyncio.sleep(self._interval)
 
 
 def start_cluster_inspection(
-    settings: Settings, process: Process, *, caches: Caches, election: Election, history: BlockHistory
+    settings: Settings,
+    process: Process,
+    *,
+    caches: Caches,
+    election: Election,
+    history: BlockHistory,
+    interfaces: EniView | None = None,
 ) -> None:
-    """Serve the inspection page on the port of the settings until the process stops."""
+    """Serve the inspection page on the port of the settings until the process stops.
+
+    `interfaces` is what the leader sees of EC2, where that is what gives pods their addresses.
+    """
 
     def look() -> Callable[[], ClusterDocument]:
         snapshot = ClusterSnapshot(
@@ -76,6 +92,7 @@ def start_cluster_inspection(
             nodes=caches.nodes.items(),
             requests=caches.requests.items(),
             history=history.read(),
+            interfaces=None if interfaces is None else describe_interfaces(interfaces),
         )
         return partial(describe_cluster, snapshot)
 

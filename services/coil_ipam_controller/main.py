@@ -5,6 +5,7 @@ replica follows its caches, answers admission reviews and serves the inspection 
 """
 
 import os
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -31,12 +32,13 @@ from coil_ipam_controller.block_audit_reconciler import BlockAuditReconciler, do
 from coil_ipam_controller.block_request_reconciler import BlockRequestReconciler
 from coil_ipam_controller.caches import Caches
 from coil_ipam_controller.dead_node import DeadNodeCollector, DeadNodeReconciler
+from coil_ipam_controller.eni.view import Deps, EniMetrics, EniView, EniViewCollector, event_subject
 from coil_ipam_controller.inspection import BlockHistory, start_cluster_inspection
 from coil_ipam_controller.node_reconciler import NodeReconciler
 from coil_ipam_controller.pool_admission import PoolAdmission
 from coil_ipam_controller.pool_assessment import report_passed_over
 from coil_ipam_controller.pool_status import PoolCollector, PoolStatusReconciler
-from coil_ipam_controller.settings import Settings
+from coil_ipam_controller.settings import AWS_ENI, Settings
 
 NAME = "coil-ipam-controller"
 
@@ -54,7 +56,8 @@ async def assemble(settings: Settings, process: Process) -> None:
     now = partial(datetime.now, UTC)
     kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
     manager = Manager(process)
-    caches = Caches.follow(manager, kube)
+    with_interfaces = settings.address_source == AWS_ENI
+    caches = Caches.follow(manager, kube, pools_optional=with_interfaces)
     recorder = manager.event_recorder(kube)
     # Subscribed for the life of the process, so it hears of a block before any controller does.
     index = IndexSet(time.monotonic, passed_over=partial(_report_passed_over, log, recorder, caches))
@@ -75,6 +78,9 @@ async def assemble(settings: Settings, process: Process) -> None:
         log=log,
     )
     manager.each_term(reconcilers.setup)
+    view = EniView(settings.cluster_name) if with_interfaces else None
+    if view is not None:
+        _follow_interfaces(settings, process, manager, view=view, recorder=recorder, now=now)
 
     pools = caches.pools
     admission = PoolAdmission(client=kube, known_pools=lambda: pools.items() if pools.synced else None, log=log)
@@ -83,7 +89,46 @@ async def assemble(settings: Settings, process: Process) -> None:
 
     election = Election(process, settings, client=kube, metrics=manager.metrics)
     await manager.start(election)
-    start_cluster_inspection(settings, process, caches=caches, election=election, history=history)
+    start_cluster_inspection(settings, process, caches=caches, election=election, history=history, interfaces=view)
+
+
+def _follow_interfaces(
+    settings: Settings,
+    process: Process,
+    manager: Manager,
+    *,
+    view: EniView,
+    recorder: Recorder,
+    now: Callable[[], datetime],
+) -> None:
+    """Have each leader look after the nodes' network interfaces."""
+    # Late: nothing else needs the AWS library, which takes tens of megabytes.
+    from coil.aws.call_metrics import Ec2CallMetrics
+    from coil_ipam_controller.eni.leader import EniLeader, connect_ec2
+
+    calls = Ec2CallMetrics()
+    for collector in calls.collectors():
+        process.registry.register(collector)
+    connect = partial(
+        connect_ec2,
+        region=settings.aws_region,
+        ec2_endpoint=settings.ec2_endpoint,
+        metadata_endpoint=settings.metadata_endpoint,
+        metrics=calls,
+        clock=time.monotonic,
+        random=random.random,
+    )
+    EniViewCollector(view, process.registry)
+    deps = Deps(
+        view=view,
+        metrics=EniMetrics(process.registry),
+        recorder=recorder,
+        subject=event_subject(settings.lease_namespace),
+        clock=time.monotonic,
+        now=now,
+        log=process.log,
+    )
+    manager.each_term(lambda term: EniLeader(connect, deps, random=random.random).setup(term))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """What an admin may set. The names and defaults are those of Coil v2; what concerns the election is new."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from coil.admission.webhook_service import AdmissionSettings, webhook_flag
 from coil.manager.election import ElectionSettings
@@ -10,9 +11,15 @@ from coil.runtime.flag import (
     flag,
     kind,
     parse_optional_endpoint,
+    parse_optional_text,
+    parse_optional_url,
     parse_period,
+    parse_word,
 )
 from coil.runtime.settings import ApiSettings, FrameSettings, health_flag, metrics_flag
+
+POOLS: Final = "pools"
+AWS_ENI: Final = "aws-eni"
 
 
 @kind("PERCENT")
@@ -64,3 +71,39 @@ class Settings(AdmissionSettings, ElectionSettings, ApiSettings, FrameSettings):
         group=Group.POOLS,
         help="a pool with more of its blocks in use is reported as nearly full",
     )
+    address_source: str = flag(
+        POOLS,
+        parse=parse_word(POOLS, AWS_ENI),
+        group=Group.AWS,
+        help="where the nodes have pods' addresses from; with aws-eni, orphaned network interfaces are collected and "
+        "subnets are watched",
+    )
+    cluster_name: str = flag(
+        "",
+        parse=parse_optional_text,
+        env="CLUSTER_NAME",
+        group=Group.AWS,
+        help="the tag of this cluster's interfaces, the same as coild's",
+    )
+    aws_region: str = flag(
+        "",
+        parse=parse_optional_text,
+        env="AWS_REGION",
+        group=Group.AWS,
+        help="the region of the cluster's nodes; the one that the metadata service names if not given",
+    )
+    ec2_endpoint: str | None = flag(
+        "", parse=parse_optional_url, group=Group.AWS, help="EC2's API; that of the region if not given"
+    )
+    metadata_endpoint: str | None = flag(
+        "",
+        parse=parse_optional_url,
+        group=Group.AWS,
+        help="the instance's metadata service; its link-local address if not given",
+    )
+
+    def __post_init__(self) -> None:
+        if self.address_source == AWS_ENI and not self.cluster_name:
+            raise ValueError(
+                "--address-source=aws-eni: --cluster-name must be given, or the interfaces could be another cluster's"
+            )

@@ -4,7 +4,8 @@ Wires the parts together and nothing else. `Start` is the start as a list of pha
 kernel's side first (rules, sysctls), then what the API server knows, then the ledger from both, and only then the
 socket: no ADD meets half the state. Until then the plugin finds no socket, and the runtime tries again.
 
-Where addresses come from is decided in one phase (`choose_source`): address pools, or another plugin before this one
+Where addresses come from is decided in one phase (`choose_source`), which makes an `AddressPart`: that of address
+pools, of the node's network interfaces in AWS (`--address-source=aws-eni`), or of another plugin before this one
 (`--enable-ipam=false`).
 """
 
@@ -13,11 +14,12 @@ import itertools
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -25,12 +27,13 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
 from coil.crd.names import LABEL_NODE, NodeName
+from coil.kernel.family import IPAddress
 from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.host import HostNetwork
 from coil.page import node_document as page
 from coil.page.node_page import render_node_page
-from coil.podnet.plan import LINK_LOCAL, node_addresses
+from coil.podnet.plan import LINK_LOCAL, RoutePolicy, node_addresses
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
 from coil.reconcile.event_recorder import EventMetrics, EventRecorder
@@ -51,9 +54,15 @@ from coild.model.keyed_executor import KeyedExecutor
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
 from coild.routes.sync import start_route_sync
-from coild.settings import HostAddress, Settings
+from coild.settings import AddressSourceName, HostAddress, Settings
+
+if TYPE_CHECKING:
+    from coil.page.eni_document import EniNodeDocument
+    from coild.eni.eni_ipam import EniIpam
 
 START_BACKOFF = Backoff(base=0.5, cap=15.0)
+PICTURE_SECONDS = 8.0
+"""For EC2 and the metadata service to describe the node's interfaces, before what the journal says has to do."""
 
 
 def main() -> int:
@@ -69,8 +78,6 @@ def main() -> int:
 
 async def assemble(settings: Settings, process: Process) -> None:
     """Start everything; returns once the socket is served."""
-    if not settings.enable_ipam and not settings.enable_egress:
-        raise ValueError("--enable-ipam=false and --enable-egress=false leave coild nothing to do")
     start = Start(settings, process)
     for phase in (
         start.connect,
@@ -92,10 +99,9 @@ class Start:
     network: HostNetwork
     kube: KubeClient
     egress: NodeEgress
-    source: AddressSource
+    part: "AddressPart"
     pods: PodEngine
     host_ports: HostPorts | None = None
-    pools: "Pools | None" = None
 
     def __init__(self, settings: Settings, process: Process) -> None:
         self.settings = settings
@@ -137,17 +143,19 @@ class Start:
 
     async def choose_source(self) -> None:
         """Where the pods' addresses come from, and the engine that attaches pods with them."""
-        if self.settings.enable_ipam:
-            node = await read_node(self.kube, self.settings.node_name, rng=self.rng, log=self.log)
-            self.pools = Pools(self, node, await self._veth_wiring(node))
-            self.source = self.pools.source
-            self.host_ports = await self._open_host_ports()
+        if not self.settings.enable_ipam:
+            self.part = Chained(self)
+        elif self.settings.address_source is AddressSourceName.AWS_ENI:
+            self.part = await Interfaces.open(self)
         else:
-            self.source = ChainedSource(self.network, uid_of=self._uid_of, log=self.log)
-        for collector in self.source.metrics():
+            self.part = await Pools.open(self)
+        if self.settings.enable_ipam:
+            self.host_ports = await self._open_host_ports()
+        source = self.part.source
+        for collector in source.metrics():
             self.process.registry.register(collector)
         self.pods = PodEngine(
-            source=self.source,
+            source=source,
             egress=self.egress.clients,
             host_ports=self.host_ports or NoHostPorts(),
             executor=self.executor,
@@ -158,13 +166,11 @@ class Start:
 
     async def prepare_node(self) -> None:
         """What the pods' wiring needs of the node."""
-        await self.source.wiring.prepare()
+        await self.part.source.wiring.prepare()
 
     async def list_objects(self) -> None:
-        """Wait until the API server has listed what the ledger is made of; of egress, for some seconds."""
-        if self.pools is not None:
-            await self.pools.list_objects()
-        await self.egress.wait_listed()
+        """Wait for what the ledger is made of; for what egress is made of, some seconds."""
+        await self.part.list_objects()
 
     async def recover(self) -> None:
         """The ledger, from the kernel and the API server; then egress and host ports take over the pods there are."""
@@ -174,14 +180,16 @@ class Start:
             await self.host_ports.adopt(self.pods.attachments())
 
     async def announce(self) -> None:
-        """The routes of this node's blocks, and what happens to blocks from now on."""
-        if self.pools is not None:
-            self.pools.announce()
+        """What others are to know of the addresses here, and what happens to them from now on."""
+        self.part.announce()
 
     async def serve(self) -> None:
         """The plugin's calls."""
-        service = CniService(self.pods, chained=not self.settings.enable_ipam)
-        await serve_plugin(service, self.settings, self.process, executor=self.executor, log=self.log)
+        obstacle = self.part.obstacle
+        service = CniService(self.pods, chained=not self.settings.enable_ipam, obstacle=obstacle)
+        await serve_plugin(
+            service, self.settings, self.process, executor=self.executor, obstacle=obstacle, log=self.log
+        )
 
     async def maintain(self) -> None:
         """What goes on beside the calls: following egress, sweeps, the inspection page."""
@@ -189,17 +197,16 @@ class Start:
         if self.host_ports is not None:
             self.process.spawn("host-ports", self.host_ports.follow())
         self.process.spawn("sweep", self.pods.run_sweeps(self.settings.addressblock_gc_interval))
-        if self.pools is not None:
-            self.pools.maintain()
+        self.part.maintain()
 
-    async def _veth_wiring(self, node: Node) -> VethWiring:
+    async def veth_wiring(self, addresses: Collection[IPAddress], policy: RoutePolicy) -> VethWiring:
+        """A veth for each pod. `addresses` are the node's, as far as they are known."""
         settings = self.settings
-        addresses = [ip_address(entry.address) for entry in node.status.addresses if entry.type == "InternalIP"]
         return VethWiring(
             self.network,
             mtu=settings.mtu or (await self.network.uplink(addresses)).mtu,
             gateways=node_addresses(addresses) if settings.host_address is HostAddress.NODE_IP else LINK_LOCAL,
-            policy=settings.route_policy,
+            policy=policy,
             compat_calico=settings.compat_calico,
             log=self.log,
         )
@@ -208,7 +215,7 @@ class Start:
         table = await self.process.stack.enter_async_context(KernelTable())
         return HostPorts(self.network, table, registry=self.process.registry, random=self.rng.random, log=self.log)
 
-    async def _uid_of(self, name: PodName, deadline: float) -> str:
+    async def uid_of(self, name: PodName, deadline: float) -> str:
         """Where the runtime does not pass it."""
         if not isinstance(self.egress, EgressNat):
             return ""
@@ -220,8 +227,110 @@ class Start:
             return ""
 
 
-class Pools:
-    """What address pools add to the start: their informers, and what runs once the source has recovered."""
+class AddressPart:
+    """What a source of addresses adds to the start; here, nothing. The phases call the methods once, in this order."""
+
+    source: AddressSource
+
+    async def list_objects(self) -> None:
+        """Wait for what the ledger is made of; for what egress is made of, some seconds."""
+
+    def announce(self) -> None:
+        """The source has recovered what the kernel holds: from now on things may be had, told and given back."""
+
+    def obstacle(self) -> str | None:
+        """Why STATUS is to fail; None if it is not. At any time from here on."""
+        return None
+
+    def maintain(self) -> None:
+        """The calls are served: what goes on beside them, and the inspection page."""
+
+
+class Chained(AddressPart):
+    """Another plugin gives the addresses. There is nothing to wait for, and nothing to show."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self.source = ChainedSource(start.network, uid_of=start.uid_of, log=start.log)
+
+    async def list_objects(self) -> None:
+        """See `AddressPart`. There is no ledger."""
+        await self._start.egress.wait_listed()
+
+
+class Interfaces(AddressPart):
+    """The node's network interfaces in AWS. Make one with `open`."""
+
+    def __init__(self, start: Start, ipam: "EniIpam") -> None:
+        self._start = start
+        self._ipam = ipam
+        self.source = ipam.source
+
+    @classmethod
+    async def open(cls, start: Start) -> "Interfaces":
+        """Needs neither the API server nor EC2."""
+        # Here, as the AWS library takes a tenth of a second and 10 MB, which no other node is to spend.
+        from coild.eni.eni_ipam import open_eni
+
+        settings = start.settings
+        # The rule that looks up the pods' table is one of those that the interfaces need, and belongs to them.
+        wiring = await start.veth_wiring((), replace(settings.route_policy, rule_priority=None))
+        ipam = await start.process.stack.enter_async_context(
+            open_eni(
+                settings,
+                client=start.kube,
+                network=start.network,
+                veth=wiring,
+                recorder=start.recorder,
+                rng=start.rng,
+                log=start.log,
+            )
+        )
+        return cls(start, ipam)
+
+    async def list_objects(self) -> None:
+        """See `AddressPart`. Who does not answer in time is asked again later.
+
+        Both at once: where nobody answers at all, neither EC2 nor the API server, pods wait for the longer of the two.
+        """
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._ipam.start(timeout=PICTURE_SECONDS), name="interfaces: first picture")
+            both.create_task(self._start.egress.wait_listed(), name="egress: first list")
+
+    def announce(self) -> None:
+        """See `AddressPart`. From now on EC2 is asked for more, and for less."""
+        for name, task in self._ipam.tasks(self._start.pods.restore).items():
+            self._start.process.spawn(name, task)
+        self._start.process.add_readiness("addresses", lambda: self._ipam.obstacle)
+
+    def obstacle(self) -> str | None:
+        """See `AddressPart`."""
+        return self._ipam.status
+
+    def maintain(self) -> None:
+        """See `AddressPart`."""
+
+        def look() -> Callable[[], "EniNodeDocument"]:
+            node = self._ipam.describe(datetime.now(UTC))
+            return lambda: node
+
+        from coil.page.eni_page import render_eni_page  # as above
+
+        start_node_inspection(self._start, Inspection(look, render_eni_page))
+
+
+class Pools(AddressPart):
+    """Address pools: their informers, and what runs once the source has recovered. Make one with `open`.
+
+    STATUS never fails for want of addresses: what is missing, the controller may bring with the next request.
+    """
+
+    @classmethod
+    async def open(cls, start: Start) -> "Pools":
+        """Waits for the Node."""
+        node = await read_node(start.kube, start.settings.node_name, rng=start.rng, log=start.log)
+        addresses = [ip_address(entry.address) for entry in node.status.addresses if entry.type == "InternalIP"]
+        return cls(start, node, await start.veth_wiring(addresses, start.settings.route_policy))
 
     def __init__(self, start: Start, node: Node, wiring: VethWiring) -> None:
         self._start = start
@@ -253,14 +362,18 @@ class Pools:
             node_uid=node.metadata.uid,
         )
         self.source = self._ipam.source
-        namespaces.subscribe(self.source.foresee)
+        namespaces.subscribe(self._ipam.source.foresee)
 
     async def list_objects(self) -> None:
-        """This node's blocks and requests, and the namespaces; requests that an earlier process left are deleted."""
+        """This node's blocks and requests, and the namespaces; requests that an earlier process left are deleted.
+
+        That takes an API server, for as long as there is none. Egress has its seconds from then on.
+        """
         for name, informer in self._informers.items():
             self._start.process.spawn(name, informer.run())
         await wait_synced(self._informers.values(), log=self._start.log)
         await self._ipam.discard_stale_requests()
+        await self._start.egress.wait_listed()
 
     def announce(self) -> None:
         """Export the routes; from now on blocks may be requested and released."""
@@ -287,7 +400,13 @@ class Pools:
         start.process.spawn(
             "stuck-release", _repeat(self._ipam.report_stuck_releases, start.settings.addressblock_gc_interval)
         )
-        start_node_inspection(start.settings, start.process, source=self.source, log=start.log)
+
+        def look() -> Callable[[], page.NodeDocument]:
+            # All of it at once: there are no more addresses out than pods here, and the ledger changes with every ADD.
+            node = describe_node(start.settings.node_name, self._ipam.source.describe(), now=datetime.now(UTC))
+            return lambda: node
+
+        start_node_inspection(start, Inspection(look, render_node_page))
 
 
 async def _repeat(work: Callable[[], None], interval: float) -> None:
@@ -313,18 +432,10 @@ async def find_namespace(namespaces: Informer[Namespace], kube: KubeClient, name
     return namespaces.get(name) or await kube.get(NAMESPACES, name)
 
 
-def start_node_inspection(
-    settings: Settings, process: Process, *, source: AddressSource, log: FilteringBoundLogger
-) -> None:
+def start_node_inspection(start: Start, inspection: Inspection[Any]) -> None:
     """Serve the node's inspection on the ports of the settings until the process stops."""
-
-    def look() -> Callable[[], page.NodeDocument]:
-        # All of it at once: there are no more addresses out than pods here, and the ledger changes with every ADD.
-        node = describe_node(settings.node_name, source.describe(), now=datetime.now(UTC))
-        return lambda: node
-
-    endpoints = {"inspect": settings.inspect_addr, "inspect-page": settings.inspect_page_addr}
-    start_inspection(process, Inspection(look, render_node_page), endpoints, log=log)
+    endpoints = {"inspect": start.settings.inspect_addr, "inspect-page": start.settings.inspect_page_addr}
+    start_inspection(start.process, inspection, endpoints, log=start.log)
 
 
 def describe_node(node: NodeName, pools: tuple[page.PoolDocument, ...], *, now: datetime) -> page.NodeDocument:

@@ -1,8 +1,11 @@
 """What a node's admin may set. The names and defaults are those of Coil v2; a few are new."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Final
 
 from coil.crd.names import NodeName
 from coil.podnet.plan import RoutePolicy
@@ -15,7 +18,10 @@ from coil.runtime.flag import (
     parse_duration,
     parse_integer,
     parse_optional_endpoint,
+    parse_optional_integer,
     parse_optional_path,
+    parse_optional_text,
+    parse_optional_url,
     parse_path,
     parse_period,
     parse_text,
@@ -26,6 +32,19 @@ from coil.runtime.settings import ApiSettings, FrameSettings, health_flag, metri
 _TABLES = parse_integer(1, 2**32 - 1)
 _PROTOCOLS = parse_integer(5, 255)
 _PRIORITIES = parse_integer(1, 32765)
+_ADDRESSES = parse_optional_integer(65536)
+_INTERFACES = parse_optional_integer(1024)
+
+POOL_JOURNAL: Final = Path("/run/coild.journal")
+ENI_JOURNAL: Final = Path("/var/lib/coil/eni.journal")
+"""Unlike a pool's, an interface's addresses are still cooling down after a reboot."""
+
+
+class AddressSourceName(StrEnum):
+    """Where the pods' addresses come from."""
+
+    POOLS = "pools"
+    AWS_ENI = "aws-eni"
 
 
 class HostAddress(StrEnum):
@@ -41,6 +60,32 @@ def _parse_host_address(text: str) -> HostAddress:
         return HostAddress(text)
     except ValueError:
         raise ValueError("link-local or node-ip") from None
+
+
+@kind("pools|aws-eni")
+def _parse_address_source(text: str) -> AddressSourceName:
+    try:
+        return AddressSourceName(text)
+    except ValueError:
+        raise ValueError("pools or aws-eni") from None
+
+
+@kind("CIDR,CIDR")
+def _parse_ipv4_networks(text: str) -> tuple[IPv4Network, ...]:
+    try:
+        return tuple(IPv4Network(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError("a list of IPv4 networks such as 10.0.0.0/8,192.168.0.0/16") from None
+
+
+@kind("NAME,NAME")
+def _parse_names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+@kind("true|false")
+def _parse_optional_boolean(text: str) -> bool | None:
+    return parse_boolean(text) if text else None
 
 
 @kind("NODE")
@@ -125,6 +170,124 @@ class Settings(ApiSettings, FrameSettings):
         group=Group.PODS,
         help="MTU of the pods in bytes; 0 for that of the node's uplink",
     )
+    address_source: AddressSourceName = flag(
+        "pools",
+        parse=_parse_address_source,
+        group=Group.PODS,
+        help="where the pods' addresses come from: address pools, or the node's network interfaces in AWS",
+    )
+    cluster_name: str = flag(
+        "",
+        parse=parse_optional_text,
+        env="CLUSTER_NAME",
+        group=Group.AWS,
+        help="the tag of this cluster's interfaces, by which it tells them from another cluster's",
+    )
+    warm_eni_target: int = flag(
+        "1",
+        parse=parse_integer(0, 1024),
+        env="WARM_ENI_TARGET",
+        group=Group.AWS,
+        help="how many interfaces' addresses to keep ready; without effect if one of the other targets is set",
+    )
+    warm_ip_target: int | None = flag(
+        "",
+        parse=_ADDRESSES,
+        env="WARM_IP_TARGET",
+        group=Group.AWS,
+        help="how many addresses to keep ready",
+    )
+    minimum_ip_target: int | None = flag(
+        "",
+        parse=_ADDRESSES,
+        env="MINIMUM_IP_TARGET",
+        group=Group.AWS,
+        help="how many addresses to have at least, those of pods included",
+    )
+    warm_prefix_target: int | None = flag(
+        "",
+        parse=_ADDRESSES,
+        env="WARM_PREFIX_TARGET",
+        group=Group.AWS,
+        help="with prefix delegation, how many prefixes to keep ready; without effect if one of the two above is set",
+    )
+    max_eni: int | None = flag(
+        "",
+        parse=_INTERFACES,
+        env="MAX_ENI",
+        group=Group.AWS,
+        help="how many interfaces to use at most, the primary one included; 0 or nothing for as many as EC2 allows",
+    )
+    enable_prefix_delegation: bool = flag(
+        "false",
+        parse=parse_boolean,
+        env="ENABLE_PREFIX_DELEGATION",
+        group=Group.AWS,
+        help="have EC2 assign prefixes of 16 addresses, and single ones only where a subnet has no whole prefix left",
+    )
+    enable_ipv4: bool | None = flag(
+        "",
+        parse=_parse_optional_boolean,
+        env="ENABLE_IPv4",
+        group=Group.AWS,
+        help="pods get IPv4 addresses; if not given, they do without --enable-ipv6",
+    )
+    enable_ipv6: bool = flag(
+        "false",
+        parse=parse_boolean,
+        env="ENABLE_IPv6",
+        group=Group.AWS,
+        help="pods get IPv6 addresses, of a prefix of the primary interface",
+    )
+    external_snat: bool = flag(
+        "false",
+        parse=parse_boolean,
+        env="AWS_VPC_K8S_CNI_EXTERNALSNAT",
+        group=Group.AWS,
+        help="leave it to a NAT gateway to translate what pods send out of the VPC",
+    )
+    exclude_snat_cidrs: tuple[IPv4Network, ...] = flag(
+        "",
+        parse=_parse_ipv4_networks,
+        env="AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
+        group=Group.AWS,
+        help="networks outside the VPC that pods reach with their own addresses",
+    )
+    allow_pod_metadata_access: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.AWS,
+        help="let pods reach the instance's metadata service, and with it the credentials of the instance's role",
+    )
+    security_groups: tuple[str, ...] = flag(
+        "",
+        parse=_parse_names,
+        group=Group.AWS,
+        help="IDs of the security groups of new interfaces; those of the primary interface if not given",
+    )
+    eni_resync_interval: float = flag(
+        "60s",
+        parse=parse_period,
+        group=Group.AWS,
+        help="within what time to notice what others have changed in the node's interfaces: the metadata service is "
+        "asked twice as often, and EC2 if that tells something new, or nothing",
+    )
+    eni_unneeded_time: float = flag(
+        "10m",
+        parse=parse_period,
+        group=Group.AWS,
+        help="how long addresses and interfaces must be surplus before they are given back to EC2; fetching them again "
+        "costs calls, and all nodes of the account share one rate of calls",
+    )
+    ec2_endpoint: str | None = flag(
+        "", parse=parse_optional_url, group=Group.AWS, help="EC2's API; that of the instance's region if not given"
+    )
+    metadata_endpoint: str | None = flag(
+        "",
+        parse=parse_optional_url,
+        group=Group.AWS,
+        help="the instance's metadata service; its link-local address if not given",
+    )
     addressblock_gc_interval: float = flag(
         "5m",
         parse=parse_period,
@@ -144,10 +307,11 @@ class Settings(ApiSettings, FrameSettings):
         help="free addresses to keep ready in each pool that pods of this node use",
     )
     journal: Path | None = flag(
-        "/run/coild.journal",
+        str(POOL_JOURNAL),
         parse=parse_optional_path,
         group=Group.POOLS,
-        help="file that keeps cooldowns and owners of addresses across restarts; none if empty",
+        help="file that keeps cooldowns and owners of addresses across restarts; none if empty. With aws-eni it is to "
+        f"survive a reboot, and is {ENI_JOURNAL} by default",
     )
     acquire_timeout: float = flag(
         "10s", parse=parse_period, group=Group.POOLS, help="how long an ADD may wait for an address"
@@ -178,6 +342,11 @@ class Settings(ApiSettings, FrameSettings):
         help="interval between two comparisons of these routes with the kernel",
     )
 
+    def __post_init__(self) -> None:
+        for is_wrong, why in _contradictions(self):
+            if is_wrong:
+                raise ValueError(why)
+
     @property
     def route_policy(self) -> RoutePolicy:
         """The numbers by which the kernel's side knows this process."""
@@ -187,3 +356,48 @@ class Settings(ApiSettings, FrameSettings):
             export_table=self.export_table_id,
             protocol=self.protocol_id,
         )
+
+    @property
+    def eni_journal(self) -> Path | None:
+        """Where the source aws-eni keeps its journal: unless told otherwise, where it survives a reboot."""
+        return ENI_JOURNAL if self.journal == POOL_JOURNAL else self.journal
+
+
+def _contradictions(settings: Settings) -> Iterator[tuple[bool, str]]:
+    """What cannot all be meant, each with whether it is so and a sentence."""
+    yield (
+        not settings.enable_ipam and not settings.enable_egress,
+        "--enable-ipam=false and --enable-egress=false leave coild nothing to do",
+    )
+    if settings.address_source is not AddressSourceName.AWS_ENI:
+        return
+    from coil.eni.node_plan import TABLES  # here, as nothing of it is for nodes with pools
+
+    for is_wrong, why in (
+        (not settings.enable_ipam, "--enable-ipam=false says that another plugin gives the pods their addresses"),
+        (settings.route_sync, "--route-sync is for address pools: the VPC routes to the pods itself"),
+        (
+            settings.clear_routes_on_shutdown,
+            "--clear-routes-on-shutdown is for address pools: no routes are exported",
+        ),
+        (settings.warm_addresses > 0, "--warm-addresses is for address pools: set WARM_IP_TARGET"),
+        (
+            settings.host_address is HostAddress.NODE_IP,
+            "--host-address=node-ip is for address pools: the gateway of the pods is 169.254.1.1 or fe80::1",
+        ),
+        (
+            settings.pod_table_id in TABLES,
+            f"--pod-table-id={settings.pod_table_id} is the table of an interface: these have {TABLES[0]} to "
+            f"{TABLES[-1]}",
+        ),
+        (not settings.cluster_name, "--cluster-name must be given, or the interfaces could be another cluster's"),
+        (
+            settings.enable_ipv6 and settings.enable_ipv4 is True,
+            "--enable-ipv4 and --enable-ipv6 exclude each other: pods have addresses of one family",
+        ),
+        (
+            not settings.enable_ipv6 and settings.enable_ipv4 is False,
+            "--enable-ipv4=false without --enable-ipv6 leaves the pods no address",
+        ),
+    ):
+        yield is_wrong, f"--address-source=aws-eni: {why}"

@@ -1,5 +1,7 @@
 """The settings of the ipam-controller: Coil's names and defaults."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from coil.manager.claim import LeaderTiming
 from coil.manager.election import parse_lease
 from coil.runtime.flag import Endpoint, parse_settings
-from coil_ipam_controller.settings import Settings, parse_percentage
+from coil_ipam_controller.settings import AWS_ENI, POOLS, Settings, parse_percentage
 
 
 def parse(*arguments: str, **environment: str) -> Settings:
@@ -44,3 +46,24 @@ def test_leases_that_no_election_can_keep(text: str) -> None:
 def test_percentages_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="from 1 to 100"):
         parse_percentage(text)
+
+
+def test_where_addresses_are_from() -> None:
+    assert parse().address_source == POOLS
+    settings = parse("--address-source=aws-eni", "--cluster-name=blue", AWS_REGION="eu-west-1")
+    assert (settings.address_source, settings.cluster_name, settings.aws_region) == (AWS_ENI, "blue", "eu-west-1")
+
+
+def test_interfaces_of_a_cluster_without_a_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        parse("--address-source=aws-eni")
+    assert exit_.value.code == 2
+    assert "--cluster-name must be given" in capsys.readouterr().err
+
+
+def test_the_aws_library_is_loaded_where_it_is_needed_only() -> None:
+    program = (
+        "import sys, coil_ipam_controller.main; print('coil.aws.ec2' in sys.modules, 'aiobotocore' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.split() == ["False", "False"]

@@ -8,7 +8,6 @@ from prometheus_client.registry import Collector
 
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
-from coil.page.node_document import PoolDocument
 from coil.podnet.host_link import PodAlias
 from coild.model.address_source import PodWiring
 from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, PodName
@@ -64,9 +63,6 @@ class ListedSource:
 
     async def collect(self) -> None:
         pass
-
-    def describe(self) -> tuple[PoolDocument, ...]:
-        return ()
 
     def metrics(self) -> tuple[Collector, ...]:
         return ()

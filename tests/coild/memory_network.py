@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from coil.kernel.family import IPAddress
-from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.link import LinkName, Neighbour, Sysctl
 from coil.kernel.route import Route, RouteChanges, diff_routes
 from coil.kernel.rule import Rule, RuleChanges, diff_rules
 from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
@@ -83,6 +83,10 @@ class Kernel:
     links_in: dict[NetnsPath, set[LinkName]] = field(default_factory=dict)
     """What else is in the pods' namespaces."""
     pod_sysctls: dict[Path, set[Sysctl]] = field(default_factory=dict)
+    neighbours: dict[PodAlias, set[Neighbour]] = field(default_factory=dict)
+    """Those of pods that were put back."""
+    numbers: dict[int, PodAlias] = field(default_factory=dict)
+    """Of pods' namespaces."""
     modules: set[str] = field(default_factory=set)
     main: set[Route] = field(default_factory=set)
     """Routes of ours in the main table."""
@@ -273,6 +277,17 @@ class MemoryNetwork:
         await self.gate(Step.PREPARE)
         path = netns if isinstance(netns, Path) else netns.path
         self.kernel.pod_sysctls.setdefault(path, set()).update(sysctls)
+
+    async def pods_in(self, numbers: Collection[int]) -> frozenset[PodAlias]:
+        await self.gate(Step.READ)
+        return frozenset(alias for number, alias in self.kernel.numbers.items() if number in numbers)
+
+    async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> bool:
+        await self.gate(Step.RESTORE)
+        there = self.kernel.neighbours.setdefault(alias, set())
+        missing = {*neighbours} - there
+        there |= missing
+        return bool(missing)
 
     async def ensure_modules(self, names: Sequence[str]) -> None:
         await self.gate(Step.PREPARE)

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from coil.ipam.node_ledger import Reuse
 from coil.ipam.occupancy import AttachmentKey
-from coild.addresses.journal_file import HEADER
+from coild.model.journal_file import HEADER
 from tests.coild.addresses.test_journal import COOLDOWN, ONE, POD, POOL, ZERO, Node, Times
 from tests.coild.scene import key
 

@@ -9,8 +9,8 @@ restarts the pods. What the template said the last time is written down in an an
 template no longer says it.
 
 The Service is where clients send their tunnels. Both families are asked for, and the API server gives those that the
-cluster has; one that does not know how to (before 1.20, or with its feature off) drops the wish. The selector, the port
-and the affinity of sessions are ours, as is the type, because clients need a cluster address.
+cluster has. The selector, the port and the affinity of sessions are ours, as is the type, because clients need a
+cluster address.
 """
 
 from collections.abc import Mapping

@@ -3,6 +3,8 @@
 from datetime import datetime
 from enum import StrEnum
 
+import msgspec
+
 from coil.page.document import Document
 
 
@@ -107,8 +109,44 @@ class RequestDocument(Document, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class VpcSubnetDocument(Document, frozen=True, kw_only=True):
+    """A subnet of the VPC: its IPv4 addresses, and the cluster's interfaces in it.
+
+    `taken_per_hour` is negative where addresses are given back, and null as long as nobody knows; `dry_in_seconds` is
+    0 for a subnet without a free address, and null for one that will not run dry at this rate, or of which nobody
+    knows. `tagged` is whether nodes of other subnets may use it, too.
+    """
+
+    id: str
+    zone: str
+    ipv4: str
+    total: int
+    free: int
+    interfaces: int
+    tagged: bool
+    taken_per_hour: float | None = None
+    dry_in_seconds: float | None = None
+
+
+class InterfacesDocument(Document, frozen=True, kw_only=True):
+    """What the leader sees of EC2; a replica that stands by knows the cluster's name only.
+
+    `unattached` is the number of interfaces that the cluster's nodes have made and that are attached to nothing.
+    `troubles` is why EC2 cannot be asked at present, by the part of the work.
+    """
+
+    cluster: str
+    seen_at: datetime | None = None
+    unattached: int | None = None
+    subnets: tuple[VpcSubnetDocument, ...] = ()
+    troubles: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class ClusterDocument(Document, frozen=True, kw_only=True):
-    """As `replica` sees it in its caches; `leads` is whether it is the one that works."""
+    """As `replica` sees it in its caches; `leads` is whether it is the one that works.
+
+    `interfaces` is null where all pods have addresses of pools.
+    """
 
     replica: str
     leads: bool
@@ -117,3 +155,4 @@ class ClusterDocument(Document, frozen=True, kw_only=True):
     pools: tuple[PoolDocument, ...] = ()
     nodes: tuple[NodeDocument, ...] = ()
     requests: tuple[RequestDocument, ...] = ()
+    interfaces: InterfacesDocument | None = None

@@ -22,6 +22,7 @@ from coil.page.grid import Segment, render_bar, render_meter
 from coil.page.markup import Content, Html, tag
 from coil.page.pool_drawing import PoolDrawing, find_blocks, render_sparkline
 from coil.page.query import Query
+from coil.page.vpc_section import render_vpc
 from coil.page.wording import age_text, count_text, noun, percent_text, span_text
 
 TABLE_ROWS = 500
@@ -67,7 +68,9 @@ def render_cluster_page(document: ClusterDocument, query: Query) -> str:
     sections = [_render_pool(pool, drawing) for pool in pools[:POOLS]]
     if len(pools) > POOLS:
         sections.append(tag("section", f"{len(pools) - POOLS} more pools: search for them", id="more-pools"))
-    return render_page(frame, _render_summary(document), *waiting, *sections, _render_nodes(nodes, document, query))
+    vpc = [] if document.interfaces is None else [render_vpc(document.interfaces, document, query)]
+    summary = _render_summary(document)
+    return render_page(frame, summary, *vpc, *waiting, *sections, _render_nodes(nodes, document, query))
 
 
 def _render_summary(document: ClusterDocument) -> Html:

@@ -90,11 +90,11 @@ class PodPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutePolicy:
     """The numbers by which the node's routes are found again: one table of host routes to pods, looked up by
-    a rule.
+    a rule; `rule_priority` None: by a rule that the address source has made.
     """
 
     pod_table: int = 116
-    rule_priority: int = 2000
+    rule_priority: int | None = 2000
     export_table: int = 119
     protocol: int = 30
 
@@ -150,10 +150,12 @@ def plan_pod_routes(
 
 
 def plan_rules(policy: RoutePolicy = DEFAULT_POLICY, families: Collection[Family] = tuple(Family)) -> tuple[Rule, ...]:
-    """The lookup of the pod table, once per family."""
+    """The lookup of the pod table, once per family; none where it is not this policy's."""
+    priority = policy.rule_priority
+    if priority is None:
+        return ()
     return tuple(
-        Rule(family=family, priority=policy.rule_priority, table=policy.pod_table, protocol=policy.protocol)
-        for family in families
+        Rule(family=family, priority=priority, table=policy.pod_table, protocol=policy.protocol) for family in families
     )
 
 

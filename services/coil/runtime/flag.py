@@ -39,6 +39,7 @@ class Group(StrEnum):
 
     API_SERVER = "API server"
     POOLS = "Address pools and blocks"
+    AWS = "Network interfaces in AWS"
     PODS = "Pods"
     ROUTES = "Routes"
     EGRESS = "Egress NAT"
@@ -128,7 +129,11 @@ def parse_settings(
             values[name] = origin.parse(text)
         except ValueError as expected:
             parser.error(f'{source}: "{text}" is not {expected}')
-    return settings(**values)
+    try:
+        return settings(**values)
+    except ValueError as refusal:
+        # Each is right, but not together: the dataclass's own `__post_init__` says so in a sentence.
+        parser.error(str(refusal))
 
 
 def _origins(settings: type[Any]) -> list[tuple[str, _Origin]]:
@@ -205,12 +210,37 @@ def parse_integer(minimum: int, maximum: int) -> Callable[[str], int]:
     return number
 
 
+def parse_optional_integer(maximum: int) -> Callable[[str], int | None]:
+    """A parser for whole numbers from 0 to `maximum`; None for nothing."""
+    parse = parse_integer(0, maximum)
+
+    @kind("N")
+    def number(text: str) -> int | None:
+        return parse(text) if text else None
+
+    return number
+
+
 @kind("TEXT")
 def parse_text(text: str) -> str:
     """Any text but an empty one."""
     if not text:
         raise ValueError("a text of at least one character")
     return text
+
+
+@kind("TEXT")
+def parse_optional_text(text: str) -> str:
+    """Any text; empty means none."""
+    return text
+
+
+@kind("URL")
+def parse_optional_url(text: str) -> str | None:
+    """A URL of http or https; empty means none."""
+    if text and not text.startswith(("http://", "https://")):
+        raise ValueError("a URL of http or https")
+    return text or None
 
 
 @kind("PATH")

@@ -20,7 +20,6 @@ from coil.kernel.family import IPAddress
 from coil.kernel.link import parse_link_name
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import NetnsPath
-from coil.page.node_document import PoolDocument
 from coil.podnet.host_link import PodAlias, render_alias
 from coild.model.address_source import AddressSource, Exclusively
 from coild.model.attachment import AddRequest, Attachment, InvalidPodError, PodName, alias_key
@@ -85,10 +84,6 @@ class ChainedSource:
 
     async def collect(self) -> None:
         """See `AddressSource`."""
-
-    def describe(self) -> tuple[PoolDocument, ...]:
-        """See `AddressSource`."""
-        return ()
 
     def metrics(self) -> Collection[Collector]:
         """See `AddressSource`."""

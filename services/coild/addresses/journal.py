@@ -1,7 +1,7 @@
 """What the next process and the inspection page need to know about addresses and the kernel does not say.
 
 For each block the slot given out last and the slots that are still cooling down; for each attachment its pod, and since
-when. Every allocation and release is one record, written at once (`coild.addresses.journal_file`), in the event loop's
+when. Every allocation and release is one record, written at once (`coild.model.journal_file`), in the event loop's
 thread.
 
 The journal is a hint and never an authority: the kernel says who holds which address, and what is read here can only
@@ -23,8 +23,8 @@ import msgspec
 from coil.crd.names import BlockName
 from coil.ipam.node_ledger import Allocation
 from coil.ipam.occupancy import AttachmentKey, ContainerId
-from coild.addresses.journal_file import JournalFile
 from coild.model.attachment import PodName
+from coild.model.journal_file import JournalFile
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):

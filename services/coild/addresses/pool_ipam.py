@@ -32,7 +32,6 @@ from coild.addresses.block_requester import BlockRequester
 from coild.addresses.block_size import BlockSizes
 from coild.addresses.block_store import BlockStore
 from coild.addresses.journal import AddressJournal
-from coild.addresses.journal_file import JournalFile
 from coild.addresses.pool_changes import PoolChanges
 from coild.addresses.pool_demand import PoolDemand, WaitObserver
 from coild.addresses.pool_source import PoolAddressSource
@@ -40,6 +39,7 @@ from coild.addresses.report import PoolCollector, WaitMetrics
 from coild.addresses.route_export import RouteExport
 from coild.addresses.spare_block import LINGER_PERIODS, SpareBlock
 from coild.model.address_source import PodWiring
+from coild.model.journal_file import JournalFile
 from coild.model.pod_network import PodNetwork
 from coild.settings import Settings
 

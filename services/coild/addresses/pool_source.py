@@ -115,7 +115,7 @@ class PoolAddressSource:
         await self.requester.discard_stale()
 
     def describe(self) -> tuple[PoolDocument, ...]:
-        """See `AddressSource`."""
+        """The pools of this node, for its inspection page."""
         return describe_pools(self.store.occupancy(), holder=self.journal.holder)
 
     def metrics(self) -> Collection[Collector]:

@@ -16,9 +16,9 @@ namespace holds. (Our plugin prints that result without looking at the answer.)
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from betterproto.lib.google.protobuf import Empty
@@ -53,6 +53,7 @@ from coild.model.attachment import (
     EgressRefusedError,
     EgressUnresolvedError,
     HostPortTakenError,
+    InterfaceUnknownError,
     InvalidPodError,
     NoSuchNamespaceError,
     PodService,
@@ -69,6 +70,7 @@ CODES: Mapping[type[Exception], tuple[CniErrorCode, str]] = {
     BusyError: (_Code.TRY_AGAIN_LATER, ""),
     EgressRefusedError: (_Code.TRY_AGAIN_LATER, "the kernel did not take the pod's egress"),
     HostPortTakenError: (_Code.TRY_AGAIN_LATER, ""),
+    InterfaceUnknownError: (_Code.TRY_AGAIN_LATER, ""),
     EgressUnresolvedError: (_Code.TRY_AGAIN_LATER, "the pod's egress is not available"),
     PodUnknownError: (_Code.TRY_AGAIN_LATER, "the pod's object is not known"),
     ApiError: (_Code.TRY_AGAIN_LATER, "the API server did not answer"),
@@ -118,12 +120,17 @@ def render_result(plan: PodPlan, *, netns: str) -> bytes:
     )
 
 
+Obstacle: TypeAlias = Callable[[], str | None]
+"""Why an ADD would fail now, whichever pod it is for; None if nothing is known that speaks against it."""
+
+
 class CniService(CniBase):
     """Implements `pkg.cnirpc.CNI`. Raises CniError only; a cancelled caller leaves the operation to complete."""
 
-    def __init__(self, pods: PodService, *, chained: bool = False) -> None:
+    def __init__(self, pods: PodService, *, chained: bool = False, obstacle: Obstacle = lambda: None) -> None:
         self._pods = pods
         self._chained = chained
+        self._obstacle = obstacle
 
     async def add(self, cni_args: CniArgs) -> AddResponse:
         """ADD. Idempotent: the same container and interface get the same addresses again."""
@@ -163,6 +170,12 @@ class CniService(CniBase):
             await self._pods.collect_garbage(network, valid)
         return Empty()
 
+    async def status(self, cni_args: CniArgs) -> Empty:
+        """STATUS. Says why no pod could be added."""
+        if (reason := self._obstacle()) is not None:
+            raise CniError(CniErrorCode.NOT_AVAILABLE, reason)
+        return Empty()
+
     def _refuse_wrong_place(self, args: CniArgs) -> None:
         """Raises CniError where coild's place in the chain is another than it was started for."""
         if is_chained(args) and not self._chained:
@@ -187,16 +200,29 @@ GRACE = 3.0
 
 
 async def serve_plugin(
-    service: CniBase, settings: Settings, process: Process, *, executor: KeyedExecutor, log: FilteringBoundLogger
+    service: CniBase,
+    settings: Settings,
+    process: Process,
+    *,
+    executor: KeyedExecutor,
+    obstacle: Obstacle = lambda: None,
+    log: FilteringBoundLogger,
 ) -> None:
     """Serve the plugin's socket until the process stops; then what has begun comes to its end, within bounds.
 
-    The last step of coild's start, and the first to be undone.
+    The last step of coild's start, and the first to be undone. While there is an `obstacle`, STATUS fails.
     """
     process.stack.push_async_callback(_wait_idle, executor, log)
     calls = CallMetrics(process.registry)
     await process.stack.enter_async_context(
-        serve_cni(service, path=settings.socket, limits=LIMITS, grace=GRACE, metrics=calls)
+        serve_cni(
+            service,
+            path=settings.socket,
+            limits=LIMITS,
+            grace=GRACE,
+            healthy=lambda: obstacle() is None,
+            metrics=calls,
+        )
     )
     process.add_readiness("socket", lambda: None if settings.socket.is_socket() else f"{settings.socket} is gone")
 

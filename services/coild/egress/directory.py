@@ -212,8 +212,11 @@ class NodePods:
         """The pod of an attachment, out of the cache. Without a UID it is known by its addresses; never a guess."""
         if name is not None and name.uid:
             claimants = self._cache.by_index(BY_UID, name.uid)
-            # Whoever may create pods may create one that looks like a mirror; the pod whose own UID it is comes first.
-            return _only([pod for pod in claimants if pod.metadata.uid == name.uid] or claimants)
+            # Whoever may create pods may create one that looks like a mirror. So the pod whose own UID it is comes
+            # first; a mirror has the name of its static pod, which after a restart is not known of each attachment.
+            own = [pod for pod in claimants if pod.metadata.uid == name.uid]
+            mirrors = [pod for pod in claimants if not name.name or _name(pod) == (name.namespace, name.name)]
+            return _only(own or mirrors)
         found = [
             pod
             for address in addresses

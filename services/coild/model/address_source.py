@@ -4,9 +4,10 @@
                                   └─► its PodWiring   how the pod's interface comes to be
 
 One process has one source. Address pools are one (`coild.addresses.pool_source`, wired with a veth by
-`coild.pods.veth`); behind another plugin, which gave the pod its addresses and wired it, there is
-`coild.addresses.chained`. The engine knows neither: whatever tells sources apart is said here. A new source passes the
-contract suite in `tests/coild/pods/source_contract.py`, and the engine stays as it is.
+`coild.pods.veth`), a node's interfaces in AWS another (`coild.eni.source`); behind another plugin, which gave the pod
+its addresses and wired it, there is `coild.addresses.chained`. The engine knows none of them: whatever tells sources
+apart is said here. A new source passes the contract suite in `tests/coild/pods/source_contract.py`, and the engine
+stays as it is.
 
 What a source owns:
 
@@ -15,7 +16,8 @@ What a source owns:
   container is (`identify`);
 - **its wiring**: what is made for each pod, and what it needs of the node (rules, sysctls, routes, translation), or
   nothing where another plugin wired the pod;
-- **what people see of it**: `describe` for the inspection page, and its `metrics`.
+- **what people see of it**: its `metrics`. What its ledger looks like on the inspection page is between its part of
+  coild's start and `coil.page`.
 
 The engine calls in this order, for one attachment at a time, never two at once:
 
@@ -37,7 +39,6 @@ from prometheus_client.registry import Collector
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coil.netlink.host import NetnsPath
-from coil.page.node_document import PoolDocument
 from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import PodPlan
 from coild.model.attachment import AddRequest, Attachment, PodName
@@ -98,9 +99,6 @@ class AddressSource(Protocol):
 
     async def collect(self) -> None:
         """Periodically: give back what serves no attachment. Raises ApiError."""
-
-    def describe(self) -> tuple[PoolDocument, ...]:
-        """Its part of the node's inspection page; nothing for a source that has no ledger to show."""
 
     def metrics(self) -> Collection[Collector]:
         """What Prometheus is told of it: the same collectors at each call, registered by coild's start."""

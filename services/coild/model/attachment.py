@@ -20,6 +20,7 @@ from typing import Protocol
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName
+from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias
 from coil.podnet.host_port import PortMapping
@@ -147,6 +148,10 @@ class UnknownAttachmentError(Exception):
     """CHECK of something that was never added, or has been deleted."""
 
 
+class InterfaceUnknownError(NetlinkError):
+    """It is not known yet which interface of the node has the pod's address. Trying again later may help."""
+
+
 class PodService(Protocol):
     """The operations of CNI on pods. `coild.pods.engine.PodEngine` implements them, `coild.cni.service` calls them."""
 
@@ -166,7 +171,8 @@ class PodService(Protocol):
     async def check(self, key: AttachmentKey, netns: NetnsPath, pod: PodName = UNNAMED) -> None:
         """Return if everything that the ADD made is still there. `pod` may lack any of its parts.
 
-        Raises UnknownAttachmentError, or NetlinkError naming what is missing.
+        Raises UnknownAttachmentError, InterfaceUnknownError where nobody can tell, or NetlinkError naming what is
+        missing.
         """
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from coil.kernel.family import IPAddress
-from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.link import LinkName, Neighbour, Sysctl
 from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
 from coil.netlink.host import NetnsPath, PodLink
@@ -76,6 +76,14 @@ class PodNetwork(Protocol):
 
     async def ensure_pod_sysctls(self, sysctls: Collection[Sysctl], netns: NetnsPath | Namespace) -> None:
         """Write the sysctls, in the pod's namespace. Idempotent."""
+        ...
+
+    async def pods_in(self, numbers: Collection[int]) -> frozenset[PodAlias]:
+        """The pods whose namespaces have one of these numbers, by the aliases of their veths."""
+        ...
+
+    async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> bool:
+        """Have these permanent neighbours in the pod's namespace; whether any was missing. Idempotent."""
         ...
 
     async def ensure_modules(self, names: Sequence[str]) -> None:

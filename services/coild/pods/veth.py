@@ -59,9 +59,10 @@ class VethWiring:
         self._log = log
 
     async def prepare(self) -> None:
-        """Forwarding on, and the lookup of the pod table in place."""
+        """Forwarding on, and the lookup of the pod table in place, where the policy has it made here."""
         await self._network.ensure_sysctls(plan_forwarding())
-        if changes := await self._network.ensure_rules(plan_rules(self._policy)):
+        rules = plan_rules(self._policy)
+        if rules and (changes := await self._network.ensure_rules(rules)):
             self._log.info("rules set", added=len(changes.adds), removed=len(changes.deletes))
 
     # --- one pod

@@ -267,6 +267,10 @@ def test_a_family_that_cannot_be_is_left_out_and_reported(addresses: Any, gatewa
     planned = plan(gateway("a/nat", gateway_addresses, "0.0.0.0/0 ::/0"), addresses=addresses)
     assert [tunnel.family for tunnel in planned.tunnels] == [Family.IPV4]
     has_ipv6 = POD6 in addresses
+    assert lookup(planned, ip_address("203.0.113.9")) == planned.tunnels[0].name
+    families = {Family.IPV4, Family.IPV6} if has_ipv6 else {Family.IPV4}
+    assert {rule.family for rule in planned.rules} == families
+    assert {route.family for route in planned.routes} == families
     assert lookup(planned, ip_address("2600::1")) == (NOWHERE if has_ipv6 else MAIN)
     assert [problem.unserved for problem in planned.problems] == [has_ipv6]
     assert problems(planned) == [f"a/nat: {text}"]

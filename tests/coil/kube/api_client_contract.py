@@ -180,6 +180,19 @@ class ApiClientContract:
         )
         assert patched.metadata.labels == {"a": "c"}
 
+    async def test_a_json_patch_of_a_list(self, client: ApiClient, name: str) -> None:
+        """As the conditions of a node are patched."""
+        await client.create(ADDRESS_BLOCKS, block(name, "example.com/one"))
+        path = "/metadata/finalizers"
+        await client.patch(ADDRESS_BLOCKS, name, [{"op": "add", "path": f"{path}/-", "value": "example.com/two"}])
+        patched = await client.patch(
+            ADDRESS_BLOCKS, name, [{"op": "replace", "path": f"{path}/1", "value": "example.com/three"}]
+        )
+        assert patched.metadata.finalizers == ("example.com/one", "example.com/three")
+        with pytest.raises(InvalidError):
+            await client.patch(ADDRESS_BLOCKS, name, [{"op": "test", "path": f"{path}/7/name", "value": "x"}])
+        await client.patch(ADDRESS_BLOCKS, name, {"metadata": {"finalizers": []}})
+
     async def test_namespaces_keep_equal_names_apart(self, client: ApiClient, name: str) -> None:
         for namespace in ("default", "kube-system"):
             created = await client.create(EGRESSES, egress(name), namespace=namespace)

@@ -335,18 +335,28 @@ def _merge(document: Any, patch: Any) -> Any:
 
 
 def _apply_operations(document: Document, operations: Sequence[Mapping[str, Any]]) -> Document:
-    """RFC 6902, as far as the suite uses it: `test`, and `add` and `replace` of members of objects."""
+    """RFC 6902, as far as the suite uses it: `test`, `add` and `replace` of members of objects, `add` at the end of a
+    list and `replace` within one.
+    """
     changed = deepcopy(document)
     for operation in msgspec.to_builtins(operations):
         *path, last = operation["path"].removeprefix("/").split("/")
         parent: Any = changed
-        for step in path:
-            parent = parent[int(step) if isinstance(parent, list) else step]
+        try:
+            for step in path:
+                parent = parent[int(step) if isinstance(parent, list) else step]
+        except (KeyError, IndexError) as error:
+            raise InvalidError("a path leads nowhere", status=422) from error
         if operation["op"] == "test":
             if parent.get(last) != operation["value"]:
                 raise InvalidError("a test failed", status=422)
+        elif isinstance(parent, list) and last == "-":
+            assert operation["op"] == "add"
+            parent.append(operation["value"])
+        elif isinstance(parent, list):
+            assert operation["op"] == "replace"
+            parent[int(last)] = operation["value"]
         else:
             assert operation["op"] in {"add", "replace"}
-            assert isinstance(parent, dict)
             parent[last] = operation["value"]
     return changed

@@ -194,3 +194,20 @@ def test_a_pod_pays_for_no_library_and_no_yaml() -> None:
     program = "import sys, coil.kube.client; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     assert not {"kubernetes_asyncio", "yaml", "urllib3"} & set(done.stdout.split())
+
+
+def test_a_kubeconfig_is_read_without_the_library(tmp_path: Path) -> None:
+    path = write(tmp_path, user={"username": "a", "password": "b"})
+    program = (
+        "import asyncio, sys, pathlib\n"
+        "from coil.kube.access import Access\n"
+        "access = Access.kubeconfig(pathlib.Path(sys.argv[1]))\n"
+        "asyncio.run(access.read())\n"
+        "print(access.config.server, *{name.partition('.')[0] for name in sys.modules})"
+    )
+    argv = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
+    server, *modules = done.stdout.split()
+    assert server == "https://api.example.com:6443"
+    assert "yaml" in modules
+    assert not {"kubernetes_asyncio", "urllib3"} & set(modules)

@@ -65,7 +65,7 @@ def refusal(
 
 
 def test_defaults() -> None:
-    assert parse() == Settings(token="t", node_name="node-1")  # noqa: S106 - a test's
+    assert parse() == Settings(token="t", node_name="node-1")
     assert parse().metrics_addr == Endpoint("127.0.0.1", 9384)
     assert parse().gc_interval == 300.0
     assert parse().compat_calico is False

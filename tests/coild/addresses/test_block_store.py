@@ -16,9 +16,9 @@ from coil.reconcile.informer import Informer, InformerMetrics
 from coild.addresses.block_release import ReleasableBlocks
 from coild.addresses.block_store import BlockStore
 from coild.addresses.journal import AddressJournal
-from coild.addresses.journal_file import JournalFile
 from coild.addresses.pool_changes import PoolChanges
 from coild.model.attachment import Attachment, PodName
+from coild.model.journal_file import JournalFile
 from tests.coild.block_granter import NODE
 from tests.coild.scene import COOLDOWN, LOG, World, end, key, now
 from tests.coild.virtual_loop import pass_turns

@@ -10,8 +10,8 @@ from coil.crd.names import BlockName, PoolName
 from coil.ipam.block import Block
 from coil.ipam.node_ledger import NodeLedger, Reuse
 from coild.addresses.journal import AddressJournal, Holder, Resumption
-from coild.addresses.journal_file import COMPACT_BYTES, JournalFile
 from coild.model.attachment import PodName
+from coild.model.journal_file import COMPACT_BYTES, JournalFile
 from tests.coild.scene import LOG, key
 
 POOL, ZERO, ONE = PoolName("default"), BlockName("default-0"), BlockName("default-1")

@@ -29,6 +29,7 @@ from coild.model.attachment import (
     EgressRefusedError,
     EgressUnresolvedError,
     HostPortTakenError,
+    InterfaceUnknownError,
     InvalidPodError,
     NoSuchNamespaceError,
     PodName,
@@ -255,6 +256,7 @@ async def test_bad_arguments_change_nothing(
         (BusyError("too many jobs"), CniErrorCode.TRY_AGAIN_LATER),
         (EgressRefusedError("no FoU"), CniErrorCode.TRY_AGAIN_LATER),
         (HostPortTakenError("pod apps/p has host port 80/TCP"), CniErrorCode.TRY_AGAIN_LATER),
+        (InterfaceUnknownError("which interface has 10.1.1.33"), CniErrorCode.TRY_AGAIN_LATER),
         (EgressUnresolvedError("there is no Egress net/world"), CniErrorCode.TRY_AGAIN_LATER),
         (PodUnknownError("no answer"), CniErrorCode.TRY_AGAIN_LATER),
         (UnavailableError("away"), CniErrorCode.TRY_AGAIN_LATER),
@@ -395,3 +397,12 @@ async def test_host_ports_are_asked_for_unless_another_plugin_has_wired_the_pod(
         cni_args.args["IS_CHAINED"] = str(chained).lower()
         await refused(service, "ADD", cni_args)
     assert [len(request.ports) for request in asked] == [1, 0]
+
+
+async def test_status_fails_with_the_reason_while_no_pod_could_be_added() -> None:
+    reasons: list[str | None] = ["subnet-1 has no free address", None]
+    service = CniService(FailingPods(AssertionError()), obstacle=lambda: reasons.pop(0))
+    with pytest.raises(CniError, match="subnet-1 has no free address") as refused:
+        await service.status(CniArgs())
+    assert refused.value.code is CniErrorCode.NOT_AVAILABLE
+    await service.status(CniArgs())

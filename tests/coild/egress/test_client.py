@@ -406,6 +406,25 @@ async def test_no_pod_passes_for_another_by_an_annotation(node: EgressNode, mirr
     assert node.routes("c1") == {}
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["beside the mirror", "alone"])
+async def test_no_pod_passes_for_the_mirror_of_a_static_pod(node: EgressNode, is_there: bool) -> None:
+    """It has another name, and nobody but an owner of the static pod's namespace can take that."""
+    node.world()
+    mirror = {MIRROR_POD: "hash", STATIC_POD_UID: "hash"}
+    node.pods.put(pod("c1", uid="mirror", names=WORLD, annotations=mirror))
+    attachment = node.attachment("c1", uid="hash")
+    await node.add(attachment)
+    assert node.routes("c1") != {}
+    node.pods.put(pod("c2", uid="impostor", annotations=mirror))
+    if is_there:
+        # It is followed all the same.
+        node.egresses.remove("net/world")
+    else:
+        node.pods.remove("apps/c1")
+    await node.clients.refresh(attachment.key)
+    assert (node.routes("c1") == {}) is is_there
+
+
 async def test_a_runtime_that_tells_no_uid(node: EgressNode) -> None:
     """Then the cached pod may be the one before, which names no Egress: the API server is asked."""
     node.world()

@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
+from coil.eni.interface import InterfaceId
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.rule import Rule
 from coil.netlink.error import PodCheckError
@@ -13,9 +15,12 @@ from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias, render_alias
 from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL
 from coild.addresses.chained import ChainedSource
+from coild.eni.source import EniSource
 from coild.model.address_source import AddressSource, Exclusively
 from coild.model.attachment import Attachment, InvalidPodError, PodName, alias_key
 from coild.pods.veth import VethWiring
+from tests.coil.eni.vpc import interface
+from tests.coild.eni.node import Node
 from tests.coild.listed_source import ListedSource
 from tests.coild.memory_network import MemoryNetwork
 from tests.coild.pods.source_contract import KnownEgress, SourceContract, SourceNode
@@ -67,6 +72,22 @@ class TestChained(SourceContract):
         node = SourceNode(
             lambda network: ChainedSource(network, uid_of=uid_of, log=LOG), keeps_allocations=False, before=given
         )
+        await node.start()
+        return node
+
+
+class TestEni(SourceContract):
+    """A node's interfaces, whose ranges EC2 has told before the first pod comes."""
+
+    @pytest.fixture
+    async def node(self, tmp_path: Path) -> SourceNode:
+        def new_source(network: MemoryNetwork) -> AddressSource:
+            store = Node(tmp_path / "journal", resumed=False).store
+            store.update([interface(0, "10.0.0.32/28")], up=[InterfaceId("eni-0")])
+            wiring = VethWiring(network, mtu=1500, gateways=LINK_LOCAL, policy=DEFAULT_POLICY, log=LOG)
+            return EniSource(store=store, wiring=wiring, log=LOG)
+
+        node = SourceNode(new_source)
         await node.start()
         return node
 

@@ -1,5 +1,6 @@
 """A file that may be anything, on a disk that may do anything."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from coild.addresses.journal_file import COMPACT_BYTES, HEADER, LARGEST_BYTES, JournalFile
+from coild.model.journal_file import COMPACT_BYTES, HEADER, LARGEST_BYTES, JournalFile
 
 LOG = structlog.get_logger()
 RECORDS = [b'["given","c1"]', b'["taken","c1"]', b"third"]
@@ -202,3 +203,22 @@ def test_a_file_that_cannot_be_rewritten_does_not_grow_without_bound(
         "journal not rewritten",
         "journal not written: it has grown too large",
     }
+
+
+def test_a_file_that_lacks_a_record_is_to_be_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal"
+    file = written(path, b"one")
+    assert not has_grown(file)
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        file.append(b"two")
+        assert has_grown(file)
+        assert not file.replace([b"one", b"two"])
+        assert has_grown(file)
+    assert file.replace([b"one", b"two"])
+    assert not has_grown(file)
+    assert read(path) == [b"one", b"two"]

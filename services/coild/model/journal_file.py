@@ -1,7 +1,8 @@
 """A file of small records that survives the process, not the node: the bytes below `coild.addresses.journal`.
 
 A header, then one record a line, each with a checksum; a line that does not match its own is skipped. Nothing is synced
-to the disk: what the kernel has taken survives a kill -9, and a reboot takes the pods as well.
+to the disk: what the kernel has taken survives a kill -9, and a reboot takes the pods as well. Who needs more knows by
+`intact` whether records are missing that this file had, and has to think of those that a power failure took.
 
 Nothing depends on it, so its failures must not become failures of anything else: no method raises, and each kind of
 failure is logged once. A file that this program did not write is left alone, and then nothing is written.
@@ -38,6 +39,9 @@ class JournalFile:
         self._size = 0
         self._full = COMPACT_BYTES
         self._torn = False
+        self._missing = False
+        self.intact = False
+        """Whether `load` has found a journal, and all of what was written to it."""
 
     def load(self) -> list[bytes]:
         """The records of the file, the oldest first, or none. With a file that is not ours no journal is kept."""
@@ -64,6 +68,7 @@ class JournalFile:
         records = [record for line in lines if (record := _unframe(line)) is not None]
         if damaged := sum(line != b"" for line in lines) - len(records):
             self._say("damaged: records are lost", records=damaged)
+        self.intact = not damaged
         return records
 
     def append(self, record: bytes) -> None:
@@ -74,28 +79,31 @@ class JournalFile:
         if self._torn:
             line = b"\n" + line
         if self._size + len(line) > LARGEST_BYTES:
+            self._missing = True
             self._say("not written: it has grown too large")
             return
         try:
             written = os.write(self._descriptor, line)
         except OSError as error:
+            self._missing = True
             self._say("not written", error=str(error))
             return
         # A full disk may have taken a part of a line: the next one must not be glued to it.
         self._torn = written < len(line)
+        self._missing |= self._torn
         self._size += written
         if self._torn:
             self._say("not written", error=os.strerror(errno.ENOSPC))
 
     @property
     def grown(self) -> bool:
-        """Whether it is time for `replace`."""
-        return self._size >= self._full
+        """Whether it is time for `replace`: the file is large, or lacks a record."""
+        return self._missing or self._size >= self._full
 
-    def replace(self, records: Iterable[bytes]) -> None:
-        """Write the file anew, all of it or nothing. It is readable for root only."""
+    def replace(self, records: Iterable[bytes]) -> bool:
+        """Write the file anew, all of it or nothing; whether that was done. It is readable for root only."""
         if self._path is None:
-            return
+            return False
         data = HEADER + b"".join(map(_frame, records))
         draft = self._path.with_name(f"{self._path.name}.new")
         try:
@@ -103,7 +111,7 @@ class JournalFile:
             descriptor = os.open(draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             self._fail(error)
-            return
+            return False
         try:
             if os.write(descriptor, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -112,11 +120,12 @@ class JournalFile:
             os.close(descriptor)
             _discard(draft)
             self._fail(error)
-            return
+            return False
         self.close()
         self._descriptor = descriptor
-        self._size, self._torn = len(data), False
+        self._size, self._torn, self._missing = len(data), False, False
         self._full = max(COMPACT_BYTES, 2 * self._size)
+        return True
 
     def close(self) -> None:
         """Nothing is written after this."""

@@ -1,0 +1,62 @@
+"""What counts of the node's interfaces while EC2 has not answered: what the journal and the metadata service both have.
+
+The journal has what EC2 confirmed, without what it was asked to take; the metadata service is late. An address that
+both have is the node's as far as anybody can know. Of an interface that the journal does not have nobody knows whose it
+is, but for the primary one, which is always the node's. Pure.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from coil.aws.ec2 import InstanceId
+from coil.aws.metadata import InstanceIdentity, MetadataInterface
+from coil.eni.interface import PRIMARY_DEVICE, NetworkInterface
+from coil.eni.node_plan import AttachedInterface
+from coild.eni.inventory import told_ranges
+from coild.eni.journal import Checkpoint
+
+
+def guess_interfaces(
+    found: Collection[MetadataInterface] | None, checkpoint: Checkpoint | None, *, version: int
+) -> tuple[AttachedInterface, ...]:
+    """`found` is None where the metadata service is silent: then the journal alone counts."""
+    known = {each.interface.id: each for each in checkpoint.interfaces} if checkpoint is not None else {}
+    if found is None:
+        return tuple(known.values())
+    guessed = []
+    for each in found:
+        described = _describe(each, version=version)
+        if described is None:
+            continue
+        if (before := known.get(each.interface)) is not None:
+            shared = described.interface.ranges & before.interface.ranges
+            guessed.append(replace(described, interface=replace(described.interface, ranges=shared)))
+        elif each.device_number == PRIMARY_DEVICE:
+            guessed.append(described)
+    return tuple(guessed)
+
+
+def identity_of(checkpoint: Checkpoint) -> InstanceIdentity:
+    """Which instance an earlier process was on. The account is not known."""
+    return InstanceIdentity(
+        instance_id=InstanceId(checkpoint.instance),
+        instance_type=checkpoint.instance_type,
+        region=checkpoint.region,
+        zone=checkpoint.zone,
+        account="",
+    )
+
+
+def _describe(found: MetadataInterface, *, version: int) -> AttachedInterface | None:
+    """None for an interface without IPv4, which has no pod's address."""
+    if not found.local_ipv4s or found.subnet_ipv4 is None:
+        return None
+    interface = NetworkInterface(
+        id=found.interface,
+        mac=found.mac,
+        device_number=found.device_number,
+        subnet=found.subnet,
+        primary=found.local_ipv4s[0],
+        ranges=frozenset(each for each in told_ranges(found) if each.version == version),
+    )
+    return AttachedInterface(interface=interface, subnet=found.subnet_ipv4)

@@ -1,0 +1,235 @@
+"""How an interface comes to this instance, and how it goes.
+
+    note the token ─► create, with tags and ranges ─► attach ─► flag: it goes with the instance
+    detach ─► delete
+
+A process may end between any two of these, and the answer to any may be lost. What is left is found again:
+
+* The request is in the journal with its token before EC2 hears of it. With the same token EC2 makes one interface,
+  however often it is asked, so a creation of which nobody knows the outcome is repeated as it was.
+* An interface has its tags from its first moment. One that has this cluster's and this instance's and is attached to
+  nothing is a *spare*: it is attached when the next one is wanted, or else deleted. Spares are searched for before one
+  is created and before the node comes to rest, whenever there may be some (`unsure`).
+* One that is attached and would outlive the instance is flagged, whenever that was left undone.
+
+Every method makes one call that changes something at EC2.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from random import Random
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.aws.ec2 import AttachmentId, Ec2, InstanceId, InterfaceRecord, InterfaceRequest
+from coil.aws.error import (
+    DeniedError,
+    Ec2Error,
+    GoneError,
+    InUseError,
+    LimitError,
+    ThrottledError,
+    UnavailableError,
+)
+from coil.eni.interface import InterfaceId, SubnetId
+from coil.eni.tag import CREATED_TAG, render_created
+from coild.eni.inventory import Inventory
+from coild.eni.journal import Creation, EniJournal
+
+DETACH_SECONDS: Final = 5.0
+"""For which EC2 takes an interface for used after it was told to detach it; it takes longer at times."""
+SEARCH_SECONDS: Final = 60.0
+"""For which a spare that a search does not find is believed to be there all the same."""
+DESCRIPTION: Final = "Coil: addresses of pods on {instance}"
+AVAILABLE: Final = "available"
+
+
+@dataclass(slots=True)
+class _Spare:
+    record: InterfaceRecord
+    since: float
+    ready: float
+    """From when on EC2 will take it for unused."""
+    unfit: bool = False
+    """EC2 does not attach it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class InterfaceLifecycle:
+    """One per process, and one call at a time. `clock` never jumps, `wall` is the time of day. All raise Ec2Error."""
+
+    ec2: Ec2
+    instance: InstanceId
+    inventory: Inventory
+    journal: EniJournal
+    clock: Callable[[], float]
+    wall: Callable[[], datetime]
+    random: Random
+    log: FilteringBoundLogger
+    unsure: bool = True
+    """There may be spares that are not known here."""
+    _spares: dict[InterfaceId, _Spare] = field(default_factory=dict)
+    _settled: set[InterfaceId] = field(default_factory=set)
+    """Interfaces whose creation is dealt with: tags tell the seconds apart, and no less."""
+
+    def attachable(self) -> InterfaceRecord | None:
+        """A spare that may be attached now."""
+        now = self.clock()
+        found = (spare.record for spare in self._spares.values() if spare.ready <= now and not spare.unfit)
+        return next(found, None)
+
+    def deletable(self, *, unfit_only: bool = False) -> InterfaceRecord | None:
+        """A spare that may be deleted now."""
+        now = self.clock()
+        found = (
+            spare.record for spare in self._spares.values() if spare.ready <= now and (spare.unfit or not unfit_only)
+        )
+        return next(found, None)
+
+    @property
+    def next_ready(self) -> float | None:
+        """In how many seconds a spare that is not may be; None if there is none."""
+        now = self.clock()
+        return min((spare.ready - now for spare in self._spares.values() if spare.ready > now), default=None)
+
+    @property
+    def has_spares(self) -> bool:
+        """Whether any is known."""
+        return bool(self._spares)
+
+    async def search(self) -> None:
+        """Find the spares, whoever left them."""
+        now = self.clock()
+        found = await self.ec2.find_interfaces(self.inventory.tags, status=AVAILABLE)
+        recent = {key: spare for key, spare in self._spares.items() if spare.since > now - SEARCH_SECONDS}
+        self._spares = {each.id: recent.pop(each.id, _Spare(each, now, now)) for each in found} | recent
+        for record in self.inventory.own():
+            self._spares.pop(record.id, None)
+        self._settle_creation([*self.inventory.own(), *found])
+        self.unsure = False
+
+    async def create(
+        self, subnet: SubnetId, groups: Collection[str], *, addresses: int = 0, prefixes: int = 0
+    ) -> InterfaceRecord:
+        """A new interface, not attached yet; the one that was asked for before if nobody knows what came of it."""
+        repeated = self.journal.creation is not None
+        creation = self.journal.creation or Creation(
+            token=f"coil-{self.random.getrandbits(128):032x}",
+            subnet=subnet,
+            groups=tuple(sorted(groups)),
+            tags=self._tags_now(),
+            description=DESCRIPTION.format(instance=self.instance),
+            addresses=addresses,
+            prefixes=prefixes,
+        )
+        self.journal.note_creation(creation)
+        try:
+            record = await self.ec2.create_interface(_request(creation))
+        except UnavailableError:
+            self.unsure = True  # it may be there, or come to be
+            raise
+        except ThrottledError:
+            raise
+        except Ec2Error:
+            # With a token that EC2 has seen before, this refusal does not say that nothing was made then.
+            self.unsure |= repeated
+            self.journal.note_creation(None)
+            raise
+        now = self.clock()
+        self._spares[record.id] = _Spare(record, now, now)
+        self.log.info("interface created", interface=record.id, subnet=record.subnet, ranges=len(record.ranges))
+        return record
+
+    async def attach(self, record: InterfaceRecord) -> None:
+        """As the device with the lowest number that is free. It does not go with the instance yet."""
+        device = self.inventory.lowest_free_device()
+        try:
+            attachment = await self.ec2.attach_interface(record.id, self.instance, device=device)
+        except GoneError:
+            # Collected as an orphan, or the answer to a token whose interface is deleted already.
+            self._forget(record)
+            raise
+        except (UnavailableError, InUseError):
+            self._put_off(record)
+            raise
+        except (ThrottledError, DeniedError, LimitError):
+            raise
+        except Ec2Error:
+            # In another zone, for one: an administrator may have changed the tags of any interface.
+            if (spare := self._spares.get(record.id)) is not None:
+                spare.unfit = True
+            raise
+        self._forget(record)
+        self.inventory.attached(record, device, attachment, now=self.clock())
+        self.log.info("interface attached", interface=record.id, device=device)
+
+    async def flag(self) -> bool:
+        """Have an own interface that would outlive the instance deleted with it; whether there was one."""
+        for record in self.inventory.own():
+            if record.device_number and record.attachment is not None and not record.deleted_with_instance:
+                await self.ec2.delete_with_instance(record.id, record.attachment)
+                self.inventory.flagged(record, now=self.clock())
+                return True
+        return False
+
+    async def detach(self, record: InterfaceRecord, attachment: AttachmentId) -> None:
+        """It is a spare from then on."""
+        try:
+            await self.ec2.detach_interface(attachment)
+        except (UnavailableError, GoneError):
+            self.unsure = True
+            raise
+        now = self.clock()
+        self.inventory.detached(record.id, now=now)
+        self._spares[record.id] = _Spare(record, now, now + DETACH_SECONDS)
+        self.log.info("interface detached", interface=record.id)
+
+    async def delete(self, record: InterfaceRecord) -> None:
+        """A spare."""
+        try:
+            await self.ec2.delete_interface(record.id)
+        except GoneError:
+            pass
+        except Ec2Error:
+            self._put_off(record)
+            raise
+        self._forget(record)
+        self.log.info("interface deleted", interface=record.id)
+
+    # --- inside
+
+    def _tags_now(self) -> Mapping[str, str]:
+        return {**self.inventory.tags, CREATED_TAG: render_created(self.wall())}
+
+    def _put_off(self, record: InterfaceRecord) -> None:
+        """It may be in use, for a while or for good."""
+        self.unsure = True
+        if (spare := self._spares.get(record.id)) is not None:
+            spare.ready = self.clock() + DETACH_SECONDS
+
+    def _forget(self, record: InterfaceRecord) -> None:
+        self._spares.pop(record.id, None)
+        self._settle_creation([record])
+
+    def _settle_creation(self, found: Collection[InterfaceRecord]) -> None:
+        """One of these may be what EC2 was asked to make, in which case its token is of no use any more."""
+        creation = self.journal.creation
+        if creation is not None and any(
+            each.id not in self._settled and creation.tags.items() <= each.tags.items() for each in found
+        ):
+            self.journal.note_creation(None)
+        self._settled |= {each.id for each in found}
+
+
+def _request(creation: Creation) -> InterfaceRequest:
+    return InterfaceRequest(
+        subnet=creation.subnet,
+        groups=creation.groups,
+        token=creation.token,
+        description=creation.description,
+        tags=creation.tags,
+        addresses=creation.addresses,
+        prefixes=creation.prefixes,
+    )

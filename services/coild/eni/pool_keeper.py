@@ -1,0 +1,500 @@
+"""Carries out what `coil.eni.warm_pool` decides, one call to EC2 at a time, by what EC2 is known to grant.
+
+What comes first: an interface that would outlive the instance, then addresses that are missing, then what makes
+nobody wait (security groups, interfaces that nobody wants, addresses that are too many).
+
+Prefixes are asked for where they are configured, and single addresses in their place where no subnet has a whole prefix
+left. Ranges that are to be given back are withdrawn in the store and left out of the checkpoint before EC2 is asked. If
+nobody knows what came of it they stay so, until EC2 has described the interfaces (`settle`).
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.aws.ec2 import Ec2, InstanceLimits, InterfaceRecord, SubnetRecord
+from coil.aws.error import DeniedError, Ec2Error, LimitError, SubnetFullError, ThrottledError
+from coil.eni.interface import InterfaceId, SubnetId
+from coil.eni.ledger import InterfaceUse, InUseError
+from coil.eni.subnet_choice import SubnetChoice, SubnetOffer
+from coil.eni.surplus import SurplusWindow
+from coil.eni.tag import SUBNET_TAG, SUBNET_VALUE
+from coil.eni.warm_pool import (
+    ADDRESSES_OF_PREFIX,
+    AssignRanges,
+    CreateInterface,
+    DeleteInterface,
+    Demand,
+    NodeLimits,
+    Obstacles,
+    Step,
+    UnassignRanges,
+    decide,
+    max_addresses,
+    surplus_addresses,
+)
+from coil.kernel.family import IPNetwork
+from coild.eni.call_rests import CallRests
+from coild.eni.interface_lifecycle import InterfaceLifecycle
+from coild.eni.inventory import SETTLE_SECONDS, Inventory
+from coild.eni.settings import EniSettings
+from coild.eni.store import EniStore
+
+GATHER_SECONDS: Final = 2.0
+"""For which addresses that nobody waits for may be missing, so that one call fetches what many pods have taken."""
+LINK_SECONDS: Final = 60.0
+"""After which an interface whose link has not come up is not counted upon."""
+LEARNT_SECONDS: Final = 600.0
+"""For which a limit that EC2 has shown stands, against what it tells of the instance's type."""
+SUBNET_SECONDS: Final = 120.0
+"""Between two looks for other subnets."""
+LIMBO_SECONDS: Final = SETTLE_SECONDS
+"""After a call to take something away, of which nobody knows the outcome: a description may be of before it."""
+
+ASSIGN: Final = "AssignPrivateIpAddresses"
+ASSIGN_IPV6: Final = "AssignIpv6Addresses"
+UNASSIGN: Final = "UnassignPrivateIpAddresses"
+CREATE: Final = "CreateNetworkInterface"
+ATTACH: Final = "AttachNetworkInterface"
+DETACH: Final = "DetachNetworkInterface"
+DELETE: Final = "DeleteNetworkInterface"
+MODIFY: Final = "ModifyNetworkInterfaceAttribute"
+DESCRIBE: Final = "DescribeNetworkInterfaces"
+FIND_SUBNETS: Final = "DescribeSubnets"
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolKeeper:
+    """One per process. `checkpoint` writes down what the node has, without what is `withdrawn`."""
+
+    ec2: Ec2
+    store: EniStore
+    settings: EniSettings
+    inventory: Inventory
+    lifecycle: InterfaceLifecycle
+    subnets: SubnetChoice
+    rests: CallRests
+    checkpoint: Callable[[], None]
+    clock: Callable[[], float]
+    log: FilteringBoundLogger
+    limits: InstanceLimits | None = None
+    """What EC2 allows the instance's type; None until it has told."""
+    pods: int | None = None
+    """How many pods the Node may run, as an earlier process knew it."""
+    zone: str = ""
+    vpc: str = ""
+    """Where other subnets are looked for."""
+    _withdrawn: set[IPNetwork] = field(default_factory=set)
+    _detaching: bool = False
+    """An interface may just have become one that is attached to nothing."""
+    _limbo: float | None = None
+    """Since when nobody knows whether EC2 has taken what is withdrawn."""
+    _surplus: SurplusWindow = field(init=False)
+    _missing_since: float | None = None
+    _full: dict[InterfaceId, float] = field(default_factory=dict)
+    """Until when EC2 is believed that an interface can have no more addresses."""
+    _interface_limit: tuple[int, float] | None = None
+    _subnets_due: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._surplus = SurplusWindow(self.settings.unneeded)
+
+    async def step(self) -> bool:
+        """Do the next thing, if there is one. Raises Ec2Error; after any but a ThrottledError look at EC2 first."""
+        now = self.clock()
+        if not self.rests.rests(MODIFY) and await self.lifecycle.flag():
+            self.rests.succeeded(MODIFY)
+            return True
+        if self.settings.version == 6:
+            return await self._step_ipv6()
+        if self.limits is None:
+            return False
+        surplus = self._note_surplus(now)
+        if surplus < 0 and self._gathering(now):
+            return await self._regroup()
+        if surplus < 0:
+            await self._ensure_subnets(now)
+            if (found := self._decide_fetch()) is not None and await self._fetch(*found):
+                return True
+        return (
+            await self._regroup()
+            or await self._find_spares()
+            or await self._drop_spare(wanted=surplus < 0)
+            or (surplus > 0 and await self._give_back(now))
+        )
+
+    async def ensure_network(self, subnet: SubnetId) -> IPv4Network:
+        """The CIDR of the subnet, without which the kernel's tables for an interface in it cannot be made."""
+        if subnet not in self.subnets.networks:
+            self.subnets.networks[subnet] = (await self.ec2.subnet(subnet)).ipv4
+        return self.subnets.networks[subnet]
+
+    def settle(self) -> None:
+        """EC2 has described the interfaces: what it still has may be given again."""
+        if self._withdrawn:
+            left = {network for interface in self.inventory.interfaces() for network in interface.ranges}
+            self.store.reinstate(self._withdrawn & left)
+            self._withdrawn.clear()
+        self._limbo = None
+
+    @property
+    def limbo_left(self) -> float:
+        """In how many seconds a description says what has become of what is withdrawn."""
+        return 0.0 if self._limbo is None else max(0.0, self._limbo + LIMBO_SECONDS - self.clock())
+
+    @property
+    def withdrawn(self) -> frozenset[IPNetwork]:
+        """What EC2 has been asked to take, or is about to be."""
+        return frozenset(self._withdrawn)
+
+    @property
+    def may_have_spares(self) -> bool:
+        """Whether the next process has to look for interfaces that are attached to nothing."""
+        return self._detaching or self.lifecycle.unsure or self.lifecycle.has_spares
+
+    @property
+    def shortage(self) -> str | None:
+        """Why the addresses that are missing do not come; None if none is missing, or they are on their way."""
+        if self.settings.version == 6:
+            return self.rests.reason if self._lacks_ipv6() else None
+        if self.limits is None:
+            return self.rests.reason or "EC2 has not told yet what it allows the instance's type"
+        if surplus_addresses(self._uses(), self.settings.targets, self._room(), self._demand()) >= 0:
+            return None
+        if not self.rests.quiet_left and self._decide_fetch() is not None:
+            return None
+        silence = self.rests.reason if self.rests.quiet_left else None
+        return silence or self.subnets.shortage(now=self.clock()) or self.rests.reason or self._exhausted()
+
+    @property
+    def next_due(self) -> float | None:
+        """In how many seconds something may be done that nobody's change brings about; None if there is nothing."""
+        now = self.clock()
+        gathered = None if self._missing_since is None else self._missing_since + GATHER_SECONDS - now
+        dues = (
+            self.rests.next_end,
+            self.lifecycle.next_ready,
+            self.subnets.next_change(now=now),
+            self._surplus.next_lasting(now=now),
+            gathered if gathered is not None and gathered > 0 else None,
+            self._next_doubtful_link(),
+            _at_least(GATHER_SECONDS, self.store.cooldown_left),
+            *(until - now for until in self._learnt_ends() if until > now),
+        )
+        return min((due for due in dues if due is not None), default=None)
+
+    def _learnt_ends(self) -> Iterator[float]:
+        """Until when limits stand that EC2 has shown."""
+        yield from self._full.values()
+        if self._interface_limit is not None:
+            yield self._interface_limit[1]
+
+    def _next_doubtful_link(self) -> float | None:
+        """In how many seconds the next interface without a link is not to be counted upon any more."""
+        ages = (self.inventory.age(use.interface.id, now=self.clock()) for use in self.store.uses() if not use.up)
+        return min((LINK_SECONDS - age for age in ages if age <= LINK_SECONDS), default=None)
+
+    @property
+    def most_addresses(self) -> int:
+        """The most that pods of the node can have."""
+        return max_addresses(self.node_limits, range_size=self._range_size)
+
+    @property
+    def node_limits(self) -> NodeLimits:
+        """As far as they are known."""
+        limits = self.limits or InstanceLimits(interfaces=1, addresses=1)
+        interfaces = limits.interfaces
+        if self._interface_limit is not None and self._interface_limit[1] > self.clock():
+            interfaces = min(interfaces, self._interface_limit[0])
+        bare = NodeLimits(interfaces=interfaces, slots=limits.addresses, pods=0)
+        most = max_addresses(bare, range_size=self._range_size)
+        return NodeLimits(
+            interfaces=interfaces, slots=limits.addresses, pods=self.store.pods_limit or self.pods or most
+        )
+
+    # --- what to do
+
+    @property
+    def _range_size(self) -> int:
+        return ADDRESSES_OF_PREFIX if self.settings.prefixes else 1
+
+    def _demand(self, range_size: int | None = None) -> Demand:
+        return Demand(waiting=self.store.waiting(self.settings.version), range_size=range_size or self._range_size)
+
+    def _uses(self) -> list[InterfaceUse]:
+        """Those that can be counted upon."""
+        return [use for use in self.store.uses() if not self._stalled(use)]
+
+    def _stalled(self, use: InterfaceUse) -> bool:
+        return not use.up and self.inventory.age(use.interface.id, now=self.clock()) > LINK_SECONDS
+
+    def _room(self) -> NodeLimits:
+        """The limits, without the places that are taken by what cannot be counted upon."""
+        return self.node_limits.less(self.inventory.foreign + sum(map(self._stalled, self.store.uses())))
+
+    def _note_surplus(self, now: float) -> int:
+        surplus = surplus_addresses(self._uses(), self.settings.targets, self._room(), self._demand())
+        self._surplus.note(surplus, now=now)
+        if surplus >= 0:
+            self._missing_since = None
+        elif self._missing_since is None:
+            self._missing_since = now
+        return surplus
+
+    def _gathering(self, now: float) -> bool:
+        """Whether addresses are missing that nobody waits for, and have not been for long."""
+        if self.store.waiting(self.settings.version) or not any(use.up and use.free for use in self._uses()):
+            return False
+        return self._missing_since is not None and now < self._missing_since + GATHER_SECONDS
+
+    def _decide_fetch(self) -> tuple[Step, int] | None:
+        """The step, and the size of its ranges."""
+        for range_size in (ADDRESSES_OF_PREFIX, 1) if self.settings.prefixes else (1,):
+            step = decide(
+                self._uses(),
+                self.settings.targets,
+                self._room(),
+                self._demand(range_size),
+                give_back=0,
+                obstacles=self._obstacles(range_size),
+            )
+            if step is not None:
+                return step, range_size
+        return None
+
+    def _obstacles(self, range_size: int) -> Obstacles:
+        now = self.clock()
+        own = self.inventory.own()
+        full = {
+            each.id
+            for each in own
+            if self.rests.rests(ASSIGN)
+            or self._full.get(each.id, now) > now
+            or self.subnets.most(each.subnet, range_size=range_size, now=now) == 0
+        }
+        offered = not self.rests.rests(CREATE) and self.subnets.choose(range_size=range_size, now=now) is not None
+        creatable = offered or self.lifecycle.attachable() is not None
+        return Obstacles(full=frozenset(full), no_creation=self.rests.rests(ATTACH) or not creatable)
+
+    def _exhausted(self) -> str:
+        limits = self.node_limits
+        interfaces = min(limits.interfaces, self.settings.targets.max_interfaces or limits.interfaces)
+        foreign = f", {self.inventory.foreign} of them attached by others" if self.inventory.foreign else ""
+        return (
+            f"all addresses are taken: the instance may have {limits.interfaces} interfaces{foreign}, "
+            f"{interfaces} are allowed for pods, with {limits.slots - 1} addresses or prefixes each"
+        )
+
+    # --- addresses that are missing
+
+    async def _fetch(self, step: Step, range_size: int) -> bool:
+        match step:
+            case AssignRanges(interface, count):
+                return await self._assign(interface, count, range_size)
+            case CreateInterface(count):
+                await self._create(count, range_size)
+        return True
+
+    async def _assign(self, interface: InterfaceId, count: int, range_size: int) -> bool:
+        if (record := self.inventory.find(interface)) is None:
+            return False  # gone, and the store has not been told yet: nothing is to be done about it at once
+        most = self.subnets.most(record.subnet, range_size=range_size, now=self.clock())
+        count = count if most is None else min(count, most)
+        assign = self.ec2.assign_prefixes if range_size > 1 else self.ec2.assign_addresses
+        try:
+            new = await assign(interface, count)
+        except SubnetFullError as error:
+            await self._note_refusal(record.subnet, error, range_size=range_size, asked=count)
+            return True
+        except LimitError:
+            self._full[interface] = self.clock() + LEARNT_SECONDS
+            raise
+        self.rests.succeeded(ASSIGN)
+        self.inventory.assigned(interface, new, now=self.clock())
+        self.log.info("addresses assigned", interface=interface, ranges=sorted(map(str, new)))
+        return True
+
+    async def _create(self, count: int, range_size: int) -> None:
+        await self._find_spares()
+        spare = self.lifecycle.attachable() or await self._create_spare(count, range_size)
+        if spare is None:
+            return
+        await self.ensure_network(spare.subnet)
+        try:
+            await self.lifecycle.attach(spare)
+        except LimitError:
+            self._interface_limit = (self.inventory.attached_count, self.clock() + LEARNT_SECONDS)
+            raise
+        self.rests.succeeded(ATTACH)
+
+    async def _create_spare(self, count: int, range_size: int) -> InterfaceRecord | None:
+        now = self.clock()
+        if (offer := self.subnets.choose(range_size=range_size, now=now)) is None:
+            return None
+        most = self.subnets.most(offer.id, range_size=range_size, now=now)
+        if most is not None and range_size == 1:
+            most -= 1  # the interface's own address is one, too
+        if most is not None and most <= 0:
+            self.subnets.refused(offer.id, range_size=range_size, asked=1, free=0, now=now)
+            return None
+        count = count if most is None else min(count, most)
+        counts = {"prefixes": count} if range_size > 1 else {"addresses": count}
+        # Where nobody knows what came of a creation, that one is repeated as it was.
+        pending = self.store.journal.creation
+        subnet = offer.id if pending is None else pending.subnet
+        try:
+            record = await self.lifecycle.create(offer.id, self._groups(), **counts)
+        except SubnetFullError as error:
+            asked = count + 1 if range_size == 1 else count
+            await self._note_refusal(subnet, error, range_size=range_size, asked=asked)
+            return None
+        self.rests.succeeded(CREATE)
+        return record
+
+    async def _note_refusal(self, subnet: SubnetId, error: SubnetFullError, *, range_size: int, asked: int) -> None:
+        free = 0
+        if asked > 1:
+            try:
+                free = (await self.ec2.subnet(subnet)).free
+            except Ec2Error as unknown:
+                self.log.debug("subnet not described", subnet=subnet, error=str(unknown))
+        self.subnets.refused(subnet, range_size=range_size, asked=asked, free=free, now=self.clock())
+        self.log.warning("the subnet has not enough", subnet=subnet, asked=asked, free=free, error=str(error))
+
+    async def _ensure_subnets(self, now: float) -> None:
+        """Know the other subnets if the primary one has nothing."""
+        primary = self.subnets.primary
+        if primary is None or now < self._subnets_due or self.rests.rests(FIND_SUBNETS):
+            return
+        if self.subnets.most(primary.id, range_size=self._range_size, now=now) != 0:
+            return
+        found = await self.ec2.find_subnets(self.vpc, self.zone, {SUBNET_TAG: SUBNET_VALUE})
+        self.rests.succeeded(FIND_SUBNETS)
+        self._subnets_due = now + SUBNET_SECONDS
+        self.subnets.learn(primary, [offer_of(each) for each in found])
+
+    # --- what nobody waits for
+
+    async def _regroup(self) -> bool:
+        """New interfaces are in the primary one's security groups, and follow their changes."""
+        if self.rests.rests(MODIFY) or (record := self._misgrouped()) is None:
+            return False
+        groups = self._groups()
+        await self.ec2.set_groups(record.id, groups)
+        self.rests.succeeded(MODIFY)
+        self.inventory.grouped(record, groups, now=self.clock())
+        self.log.info("security groups changed", interface=record.id, groups=sorted(groups))
+        return True
+
+    async def _find_spares(self) -> bool:
+        """What earlier processes have left, and calls of which nobody knows what came of them."""
+        if not self.lifecycle.unsure or self.rests.rests(DESCRIBE):
+            return False
+        await self.lifecycle.search()
+        self.rests.succeeded(DESCRIBE)
+        return True
+
+    async def _drop_spare(self, *, wanted: bool) -> bool:
+        """An interface that is attached to nothing, and is not about to be; `wanted`: if EC2 would attach one, now."""
+        if self.rests.rests(DELETE):
+            return False
+        spare = self.lifecycle.deletable(unfit_only=wanted and self.rests.rests(ATTACH))
+        if spare is None:
+            return False
+        await self.lifecycle.delete(spare)
+        self.rests.succeeded(DELETE)
+        return True
+
+    def _groups(self) -> tuple[str, ...]:
+        primary = self.inventory.primary
+        return self.settings.groups or (primary.groups if primary is not None else ())
+
+    def _misgrouped(self) -> InterfaceRecord | None:
+        """An own interface, other than the primary one, with other security groups than it is to have."""
+        groups = set(self._groups())
+        made = [each for each in self.inventory.own() if each.device_number]
+        return next((each for each in made if groups and set(each.groups) != groups), None)
+
+    async def _give_back(self, now: float) -> bool:
+        step = decide(
+            self._uses(),
+            self.settings.targets,
+            self._room(),
+            self._demand(),
+            give_back=self._surplus.lasting(now=now),
+        )
+        match step:
+            case UnassignRanges(interface, ranges) if not self.rests.rests(UNASSIGN):
+                # Of one length: addresses and prefixes are two calls, one of which might be carried out alone.
+                alike = [each for each in ranges if each.prefixlen == ranges[0].prefixlen]
+                return await self._take(interface, alike, whole=False)
+            case DeleteInterface(interface, ranges) if not self.rests.rests(DETACH):
+                return await self._take(interface, ranges, whole=True)
+        return False
+
+    async def _take(self, interface: InterfaceId, ranges: Collection[IPNetwork], *, whole: bool) -> bool:
+        record = self.inventory.find(interface)
+        if record is None or record.attachment is None:
+            return False
+        try:
+            self.store.withdraw(ranges)
+        except InUseError:
+            return False  # taken by a pod since
+        self._withdrawn |= set(ranges)
+        self._detaching = whole
+        self.checkpoint()
+        try:
+            if whole:
+                await self.lifecycle.detach(record, record.attachment)
+            else:
+                await self.ec2.unassign(interface, ranges)
+        except (ThrottledError, DeniedError):
+            self._detaching = False
+            self._reinstate(ranges)
+            raise
+        except BaseException:
+            # It may have taken place: the next description says so.
+            self._limbo = self.clock()
+            self.lifecycle.unsure |= whole
+            raise
+        self._detaching = False
+        self.rests.succeeded(DETACH if whole else UNASSIGN)
+        if not whole:
+            self.inventory.unassigned(interface, ranges, now=self.clock())
+            self.log.info("addresses given back", interface=interface, ranges=sorted(map(str, ranges)))
+        self._withdrawn -= set(ranges)
+        return True
+
+    def _reinstate(self, ranges: Collection[IPNetwork]) -> None:
+        self._withdrawn -= set(ranges)
+        self.store.reinstate(ranges)
+        self.checkpoint()
+
+    # --- IPv6
+
+    def _lacks_ipv6(self) -> bool:
+        primary = self.inventory.primary
+        return primary is None or all(each.version == 4 for each in primary.ranges)
+
+    async def _step_ipv6(self) -> bool:
+        """One prefix on the primary interface is enough for every pod of the node."""
+        primary = self.inventory.primary
+        if primary is None or not self._lacks_ipv6() or self.rests.rests(ASSIGN_IPV6):
+            return False
+        prefix = await self.ec2.assign_ipv6_prefix(primary.id)
+        self.rests.succeeded(ASSIGN_IPV6)
+        self.inventory.assigned(primary.id, [prefix], now=self.clock())
+        self.log.info("prefix assigned", interface=primary.id, prefix=str(prefix))
+        return True
+
+
+def offer_of(record: SubnetRecord) -> SubnetOffer:
+    """As the choice of subnets knows it."""
+    return SubnetOffer(id=record.id, ipv4=record.ipv4, free=record.free)
+
+
+def _at_least(least: float, seconds: float | None) -> float | None:
+    return None if seconds is None else max(least, seconds)

@@ -1,0 +1,1 @@
+"""The leader's work on the network interfaces of all nodes."""

@@ -1,0 +1,697 @@
+"""A node's interfaces as the provisioner keeps them: what it asks EC2 for, what it makes of the answers, or of none."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import IPv4Network, ip_network
+from pathlib import Path
+
+import pytest
+
+from coil.aws.ec2 import InstanceId, InterfaceRecord, InterfaceRequest
+from coil.eni.interface import SubnetId
+from coil.eni.surplus import SURPLUS_SECONDS
+from coil.eni.tag import CLUSTER_TAG, CREATED_TAG, INSTANCE_TAG, SUBNET_TAG, SUBNET_VALUE
+from coil.eni.warm_pool import WarmTargets
+from coild.eni.settings import EniSettings
+from coild.model.attachment import AddressUnavailableError
+from tests.coil.aws.memory_ec2 import Moment
+from tests.coil.aws.memory_ec2_client import MemoryEc2Client
+from tests.coild.eni.provisioner_scene import CLUSTER, Scene
+
+ANOTHERS = {CLUSTER_TAG: "another"}
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "eni.journal"
+
+
+def warm(targets: WarmTargets, **more: object) -> EniSettings:
+    return replace(EniSettings(cluster=CLUSTER, targets=targets), **more)  # type: ignore[arg-type]
+
+
+class TestPool:
+    async def test_a_fresh_node_has_what_is_to_be_warm_with_one_call(self, journal: Path) -> None:
+        scene = Scene(journal)
+        await scene.boot()
+        await scene.rest(5.0)
+        assert (scene.addresses, scene.free) == (3, 3)
+        assert scene.count() == 1
+        assert scene.node.store.shortage is None
+        assert scene.source == "ec2"
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_pods_that_come_at_once_are_served_by_few_calls(self, journal: Path) -> None:
+        scene = Scene(journal)
+        scene.ec2.faults.latency = 0.5
+        await scene.boot()
+        await scene.rest(10.0)
+        before = scene.count()
+        addresses = await scene.add_many([f"pod-{number}" for number in range(20)])
+        assert len(set(addresses)) == 20
+        await scene.rest(30.0)
+        # The rest of the primary interface, one interface with what was missing then, and what has to stay warm.
+        assert scene.count() - before <= 7
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_what_nobody_waits_for_is_fetched_together(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=4)))
+        await scene.boot()
+        await scene.rest(10.0)
+        before = scene.count()
+        for number in range(4):
+            await scene.add(f"pod-{number}", within=0.0)
+            await scene.rest(0.3)
+        await scene.rest(10.0)
+        assert (scene.count() - before, scene.free) == (1, 4)
+        await scene.kill()
+
+    async def test_an_interface_has_tags_groups_the_lowest_free_device_and_ends_with_the_instance(
+        self, journal: Path
+    ) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        [primary] = scene.records()
+        await scene.boot()
+        await scene.rest(10.0)
+        _, second = scene.records()
+        assert second.tags.items() >= scene.own_tags().items()
+        assert second.tags[CREATED_TAG].endswith("Z")
+        assert (second.groups, second.device_number, second.deleted_with_instance) == (primary.groups, 1, True)
+        assert len(second.ranges) == 3
+        scene.check_settled()
+        scene.ec2.terminate(scene.instance)
+        assert scene.ec2.records() == []
+        await scene.kill()
+
+    async def test_an_address_is_given_once_its_link_is_up(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=0)), delay=7.0)
+        await scene.boot()
+        await scene.rest(1.0)
+        await scene.add_many([f"pod-{number}" for number in range(9)])
+        started = scene.ec2.count()
+        with pytest.raises(AddressUnavailableError):
+            await scene.add("late", within=5.0)
+        assert len(scene.records()) == 2
+        assert await scene.add("late", within=5.0)
+        assert scene.ec2.count() > started
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_what_is_too_many_goes_back_after_a_while_and_not_before(self, journal: Path) -> None:
+        scene = Scene(journal)
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(14)])
+        await scene.rest(30.0)
+        assert (len(scene.records()), scene.addresses) == (2, 17)
+        for number in range(14):
+            scene.delete(f"pod-{number}")
+        await scene.rest(SURPLUS_SECONDS)
+        assert scene.addresses == 17, "they have cooled down, and have been too many since then"
+        await scene.rest(100.0)
+        assert (len(scene.records()), scene.addresses) == (1, 3)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_after_which_while_is_an_admins_to_say(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3), unneeded=60.0))
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(5)])
+        for number in range(5):
+            scene.delete(f"pod-{number}")
+        await scene.rest(60.0)
+        assert scene.addresses == 8, "they have cooled down, and have been too many since then"
+        await scene.rest(60.0)
+        assert scene.addresses == 3
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_a_steady_load_makes_no_calls(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=2)))
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(8)])
+        for _ in range(4):  # until there is one for each that cools down
+            for number in range(8):
+                scene.delete(f"pod-{number}")
+                await scene.add(f"pod-{number}")
+                await scene.rest(8.0)
+        before = scene.count()
+        for _ in range(12):
+            for number in range(8):
+                scene.delete(f"pod-{number}")
+                await scene.add(f"pod-{number}")
+                await scene.rest(8.0)
+        assert scene.count() == before
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_no_more_than_the_instance_may_have_and_the_reason_is_told(self, journal: Path) -> None:
+        scene = Scene(journal, instance_type="t3.nano")
+        await scene.boot()
+        await scene.add_many(["a", "b"])
+        with pytest.raises(AddressUnavailableError, match="2 interfaces"):
+            await scene.add("c", within=20.0)
+        calls = scene.count()
+        await scene.rest(600.0)
+        assert scene.count() == calls
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_interfaces_as_a_whole(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets()))
+        await scene.boot()
+        await scene.add("a")
+        await scene.rest(20.0)
+        assert (len(scene.records()), scene.addresses) == (2, 18)
+        scene.delete("a")
+        await scene.rest(SURPLUS_SECONDS + 280.0)
+        assert (len(scene.records()), scene.addresses) == (1, 9)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_ipv6_is_one_prefix_of_the_primary_interface(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3), version=6))
+        subnet = scene.ec2.subnet("10.1.8.0/24", ipv6="2001:db8:0:1::/64")
+        scene.be(scene.ec2.launch("m5.large", subnet))
+        await scene.boot()
+        addresses = await scene.add_many([f"pod-{number}" for number in range(30)])
+        assert all(address.startswith("2001:db8:0:1") for address in addresses)
+        await scene.rest(300.0)
+        assert scene.count() == 1
+        await scene.kill()
+
+
+class TestSubnets:
+    async def test_a_full_subnet_rests_and_the_reason_is_told(self, journal: Path) -> None:
+        scene = Scene(journal, cidr="10.1.0.0/28")
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(8)])
+        await scene.add("pod-8")
+        with pytest.raises(AddressUnavailableError, match=r"no free address in subnet-.* \(10\.1\.0\.0/28\)"):
+            await scene.add("one too many", within=20.0)
+        before = scene.count()
+        await scene.rest(1200.0)
+        assert scene.count() - before <= 21, "one call in two minutes for each way to get an address"
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_what_is_left_of_a_subnet_is_used(self, journal: Path) -> None:
+        scene = Scene(journal, cidr="10.1.0.0/28", settings=warm(WarmTargets(ips=9)))
+        other = scene.ec2.launch("m5.large", scene.subnet)
+        [theirs] = [each for each in scene.ec2.records() if each.instance == other]
+        await scene.admin.assign_addresses(theirs.id, 5)
+        await scene.boot()
+        await scene.rest(30.0)
+        assert scene.addresses == 16 - 5 - 1 - 1 - 5
+        assert scene.node.store.shortage is not None
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_another_subnet_is_turned_to_by_its_tag(self, journal: Path) -> None:
+        scene = Scene(journal, cidr="10.1.0.0/28")
+        scene.ec2.subnet("10.1.1.0/24")
+        tagged = scene.ec2.subnet("10.1.2.0/24", tags={SUBNET_TAG: SUBNET_VALUE})
+        await scene.boot()
+        addresses = await scene.add_many([f"pod-{number}" for number in range(18)])
+        assert any(address.startswith("10.1.2.") for address in addresses)
+        assert {each.subnet for each in scene.records()} == {scene.subnet, tagged}
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_single_addresses_where_no_prefix_is_whole_and_prefixes_again_later(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=2), prefixes=True))
+        spoilers = [scene.ec2.launch("t3.nano", scene.subnet) for _ in range(120)]
+        await scene.boot()
+        addresses = await scene.add_many([f"pod-{number}" for number in range(4)])
+        assert len(set(addresses)) == 4
+        assert all(each.prefixlen == 32 for record in scene.records() for each in record.ranges)
+        for instance in spoilers:
+            scene.ec2.terminate(instance)
+        await scene.rest(1000.0)
+        await scene.add_many([f"pod-{number}" for number in range(4, 12)])
+        await scene.rest(30.0)
+        assert any(each.prefixlen == 28 for record in scene.records() for each in record.ranges)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_prefixes(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(prefixes=1), prefixes=True))
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(20)])
+        await scene.rest(30.0)
+        assert scene.addresses == 48
+        scene.check_settled()
+        await scene.kill()
+
+
+class TestOthers:
+    async def foreign(self, scene: Scene, *, device: int) -> str:
+        request = InterfaceRequest(
+            subnet=SubnetId(scene.subnet),
+            groups=(),
+            token="",
+            description="",
+            tags={CLUSTER_TAG: "another"},
+            addresses=2,
+        )
+        made = await scene.admin.create_interface(request)
+        await scene.admin.attach_interface(made.id, InstanceId(scene.instance), device=device)
+        return made.id
+
+    async def test_an_interface_of_somebody_else_is_left_alone_and_takes_its_place(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=40)))
+        foreign = await self.foreign(scene, device=1)
+        before = next(each for each in scene.ec2.records() if each.id == foreign)
+        await scene.boot()
+        await scene.rest(60.0)
+        assert [each.device_number for each in scene.records()] == [0, 1, 2]
+        assert scene.free == 18
+        assert scene.provisioner.status.foreign == 1
+        after = next(each for each in scene.ec2.records() if each.id == foreign)
+        assert after == before
+        assert "1 of them attached by others" in (scene.node.store.shortage or "")
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_security_groups_follow_the_primary_interface_within_a_minute(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        await scene.boot()
+        await scene.rest(60.0)
+        await scene.admin.set_groups(scene.records()[0].id, ["sg-new", "sg-other"])
+        await scene.rest(61.0)
+        assert {each.groups for each in scene.records()} == {("sg-new", "sg-other")}
+        await scene.kill()
+
+    async def test_groups_that_are_configured_are_kept_and_the_primary_one_is_left_alone(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12), groups=("sg-pods",)))
+        primary = scene.records()[0].groups
+        await scene.boot()
+        await scene.rest(60.0)
+        assert [each.groups for each in scene.records()] == [primary, ("sg-pods",)]
+        await scene.admin.set_groups(scene.records()[1].id, ["sg-wrong"])
+        await scene.rest(61.0)
+        assert [each.groups for each in scene.records()] == [primary, ("sg-pods",)]
+        await scene.kill()
+
+    @pytest.mark.parametrize("way", ["unassigned", "detached"])
+    @pytest.mark.parametrize("rested", [60.0, 2.0])
+    async def test_a_pod_whose_address_is_taken_is_told_within_a_minute(
+        self, journal: Path, way: str, rested: float
+    ) -> None:
+        """Soon after the change of ours that it undoes, too, when EC2's description could be of before that."""
+        scene = Scene(journal, settings=warm(WarmTargets(ips=0)))
+        await scene.boot()
+        names = [f"pod-{number}" for number in range(10)]
+        addresses = await scene.add_many(names)
+        await scene.rest(rested)
+        _, second = scene.records()
+        [last] = [address for address in addresses if IPv4Network(address) in second.ranges]
+        victim = names[addresses.index(last)]
+        if way == "unassigned":
+            await scene.admin.unassign(second.id, second.ranges)
+        else:
+            assert second.attachment is not None
+            await scene.admin.detach_interface(second.attachment)
+        await scene.rest(61.0)
+        [(subject, reason, message)] = scene.recorder.told
+        assert (subject.kind, subject.namespace, subject.name, subject.uid) == (
+            "Pod",
+            "apps",
+            victim,
+            f"uid-of-{victim}",
+        )
+        assert reason == "AddressLost"
+        assert last in message
+        others = [await scene.add(f"later-{number}") for number in range(8)]
+        assert last not in others
+        await scene.rest(300.0)
+        assert len(scene.recorder.told) == 1, "once"
+        await scene.kill()
+
+    async def test_metadata_is_a_hint_that_something_has_changed(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3)))
+        await scene.boot()
+        await scene.rest(63.0)
+        described = scene.count("DescribeNetworkInterfaces")
+        [primary] = scene.records()
+        await scene.admin.unassign(primary.id, primary.ranges)
+        await scene.rest(31.0)
+        assert scene.addresses == 3
+        assert scene.count("DescribeNetworkInterfaces") == described + 1
+        await scene.kill()
+
+    async def test_a_new_cidr_of_the_vpc_is_inside_within_a_minute(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(), excluded=(IPv4Network("192.168.0.0/16"),)))
+        await scene.boot()
+        await scene.rest(60.0)
+        scene.ec2.add_cidr(scene.ec2.vpc(), "100.64.0.0/16")
+        await scene.rest(40.0)
+        assert scene.network.state is not None
+        assert scene.network.state.inside == {
+            IPv4Network("10.1.0.0/16"), IPv4Network("100.64.0.0/16"), IPv4Network("192.168.0.0/16")
+        }  # fmt: skip
+        assert scene.network.state.external_snat is False
+        await scene.kill()
+
+    async def test_no_pod_gets_an_address_before_it_is_known_what_is_inside(self, journal: Path) -> None:
+        """Or what it sends within the VPC would be translated, and stay so for as long as its connections last."""
+        scene = Scene(journal)
+        scene.metadata.tells_interfaces = False
+        scene.ec2.faults.refusals["DescribeVpcs"] = ["Unavailable"] * 1000
+        await scene.boot()
+        with pytest.raises(AddressUnavailableError, match="DescribeVpcs"):
+            await scene.add("a", within=60.0)
+        scene.ec2.faults.refusals.clear()
+        await scene.add("a", within=100.0)
+        assert scene.network.state is not None
+        assert scene.network.state.inside == {IPv4Network("10.1.0.0/16")}
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_who_translates_nothing_need_not_know_what_is_inside(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3), external_snat=True))
+        scene.metadata.tells_interfaces = False
+        scene.ec2.faults.refusals["DescribeVpcs"] = ["Unavailable"] * 1000
+        await scene.boot()
+        await scene.add("a")
+        await scene.kill()
+
+
+class TestRefusals:
+    async def test_throttling_delays_and_breaks_nothing(self, journal: Path) -> None:
+        scene = Scene(journal)
+        scene.ec2.faults.throttled = 0.5
+        await scene.boot(timeout=120.0)
+        await scene.add_many([f"pod-{number}" for number in range(14)], within=3000.0)
+        for number in range(14):
+            scene.delete(f"pod-{number}")
+        await scene.rest(4000.0)
+        scene.ec2.faults.throttled = 0.0
+        await scene.rest(200.0)
+        assert (len(scene.records()), scene.addresses) == (1, 3)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_out_of_reach_ec2_is_asked_ever_less_often_and_the_reason_is_told(self, journal: Path) -> None:
+        scene = Scene(journal)
+        await scene.boot()
+        await scene.add_many(["a", "b", "c"])
+        await scene.rest(20.0)
+        before = len(scene.ec2.calls)
+        scene.ec2.reachable = False
+        with pytest.raises(AddressUnavailableError, match="EC2 does not answer"):
+            await scene.add_many(["d", "e", "f", "g"], within=60.0)
+        scene.ec2.reachable = True
+        await scene.rest(120.0)
+        assert len(scene.ec2.calls) > before
+        assert scene.free == 3
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_what_the_role_does_not_allow_is_named_and_not_asked_for_again_soon(self, journal: Path) -> None:
+        scene = Scene(journal)
+        scene.ec2.faults.refusals["AssignPrivateIpAddresses"] = ["UnauthorizedOperation"] * 3
+        scene.ec2.faults.refusals["CreateNetworkInterface"] = ["UnauthorizedOperation"] * 3
+        await scene.boot()
+        with pytest.raises(AddressUnavailableError, match="role does not allow ec2:"):
+            await scene.add("a", within=30.0)
+        await scene.rest(170.0)
+        assert scene.count() == 2
+        await scene.rest(1000.0)
+        assert scene.free == 3
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_a_limit_that_only_ec2_knows_is_learnt(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=15)))
+        scene.ec2.faults.refusals["AttachNetworkInterface"] = ["AttachmentLimitExceeded"]
+        await scene.boot()
+        await scene.rest(120.0)
+        assert len(scene.records()) == 1
+        assert len(scene.ec2.records()) == 1, "what could not be attached is deleted"
+        await scene.rest(900.0)
+        assert len(scene.records()) == 2
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_an_interface_whose_link_does_not_come_up_is_not_counted_upon(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        await scene.boot()
+        await scene.rest(10.0)
+        scene.network.down.add(scene.records()[1].id)
+        scene.network.links_changed.set()
+        await scene.rest(120.0)
+        assert len(scene.records()) == 3
+        assert scene.free == 12
+        scene.check()
+        await scene.kill()
+
+
+class LateClient(MemoryEc2Client):
+    """One that describes the instance as it was, for as long as `described` is not None; and finds no interface by its
+    tags while `blind`.
+    """
+
+    described: list[InterfaceRecord] | None = None
+    blind = False
+
+    async def interfaces_of(self, instance: InstanceId) -> list[InterfaceRecord]:
+        now = await super().interfaces_of(instance)
+        return now if self.described is None else self.described
+
+    async def find_interfaces(self, tags: Mapping[str, str], *, status: str = "") -> list[InterfaceRecord]:
+        found = await super().find_interfaces(tags, status=status)
+        return [] if self.blind else found
+
+
+async def test_a_description_of_before_a_change_takes_nothing_from_a_pod(journal: Path) -> None:
+    scene = Scene(journal, settings=warm(WarmTargets(ips=0)))
+    scene.client = late = LateClient(scene.ec2, caller="coild")
+    scene.be(scene.instance)
+    await scene.boot()
+    await scene.rest(1.0)
+    late.described = scene.records()
+    # Nobody knows what came of the last step of attaching: EC2 is asked to describe the instance.
+    scene.ec2.faults.lost_answers["ModifyNetworkInterfaceAttribute"] = 1
+    described = scene.count("DescribeNetworkInterfaces")
+    await scene.add_many([f"pod-{number}" for number in range(11)])
+    await scene.rest(5.0)
+    assert scene.count("DescribeNetworkInterfaces") > described
+    assert scene.recorder.told == []
+    assert len(scene.records()) == 2
+    late.described = None
+    await scene.rest(100.0)
+    assert scene.count("AssignPrivateIpAddresses", "CreateNetworkInterface") == 2
+    scene.check_settled()
+    await scene.kill()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_creation_of_which_nobody_knows_makes_one_interface(journal: Path, killed: bool) -> None:
+    scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+    scene.client = late = LateClient(scene.ec2, caller="coild")
+    scene.be(scene.instance)
+    late.blind = True
+    scene.ec2.faults.lost_answers["CreateNetworkInterface"] = 1
+    await scene.boot()
+    while not scene.count("CreateNetworkInterface"):
+        await scene.rest(0.1)
+    if killed:
+        await scene.boot()
+    await scene.rest(30.0)
+    assert scene.count("CreateNetworkInterface") == 2
+    assert len(scene.ec2.records()) == len(scene.records()) == 2
+    scene.check_settled()
+    await scene.kill()
+
+
+class TestStart:
+    async def test_without_ec2_the_journal_and_metadata_give_and_nothing_is_released(self, journal: Path) -> None:
+        scene = Scene(journal)
+        await scene.boot()
+        await scene.add("a")
+        await scene.rest(20.0)
+        await scene.kill()
+        scene.ec2.reachable = False
+        changing = scene.count()
+        await scene.boot()
+        await scene.rest(300.0)
+        assert scene.source == "metadata"
+        assert await scene.add("b", within=0.0)
+        assert scene.count() == changing
+        scene.metadata.reachable = False
+        await scene.boot()
+        await scene.rest(30.0)
+        assert scene.source == "checkpoint"
+        assert await scene.add("c", within=0.0)
+        assert scene.recorder.told == []
+        scene.ec2.reachable = scene.metadata.reachable = True
+        await scene.rest(200.0)
+        assert scene.source == "ec2"
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_a_fresh_node_without_anybody_waits_and_says_why(self, journal: Path) -> None:
+        scene = Scene(journal)
+        scene.ec2.reachable = scene.metadata.reachable = False
+        await scene.boot()
+        with pytest.raises(AddressUnavailableError, match="metadata service"):
+            await scene.add("a", within=60.0)
+        scene.metadata.reachable = True
+        with pytest.raises(AddressUnavailableError, match="EC2 does not answer"):
+            await scene.add("a", within=60.0)
+        scene.ec2.reachable = True
+        assert await scene.add("a", within=120.0)
+        await scene.rest(100.0)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_a_lagging_metadata_service_gives_no_address_that_was_given_back(self, journal: Path) -> None:
+        scene = Scene(journal)
+        scene.metadata.lag = 10_000.0
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(8)])
+        for number in range(8):
+            scene.delete(f"pod-{number}")
+        await scene.rest(SURPLUS_SECONDS + 280.0)
+        assert scene.addresses == 3
+        scene.metadata.lag = 300.0
+        await scene.kill()
+        scene.ec2.reachable = False
+        await scene.boot()
+        await scene.rest(10.0)
+        ours = {str(each.network_address) for record in scene.records() for each in record.ranges}
+        given = [await scene.add(name, within=0.0) for name in ("a", "b", "c")]
+        assert set(given) == ours
+        with pytest.raises(AddressUnavailableError):
+            await scene.add("d", within=0.0)
+        await scene.kill()
+
+    async def test_what_ec2_was_asked_to_take_is_not_given_by_the_next_process(self, journal: Path) -> None:
+        scene = Scene(journal)
+        scene.metadata.lag = 1e6
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(6)])
+        for number in range(6):
+            scene.delete(f"pod-{number}")
+        killed = asyncio.Event()
+
+        async def gate(action: str, moment: Moment) -> None:
+            if action == "UnassignPrivateIpAddresses" and moment is Moment.AFTER:
+                killed.set()
+                await asyncio.get_running_loop().create_future()
+
+        scene.ec2.gate = gate
+        await killed.wait()
+        ours = {str(each.network_address) for record in scene.records() for each in record.ranges}
+        assert len(ours) == 3
+        await scene.kill()
+        scene.ec2.reachable = False
+        scene.metadata.reachable = False
+        await scene.boot()
+        await scene.rest(20.0)
+        given = [await scene.add(name, within=0.0) for name in ("a", "b", "c")]
+        assert set(given) == ours
+        with pytest.raises(AddressUnavailableError):
+            await scene.add("d", within=0.0)
+        await scene.kill()
+
+    async def test_what_ec2_takes_only_now_is_not_given_by_the_next_process(self, journal: Path) -> None:
+        """An earlier process has asked for it with its last breath, and EC2 describes the interfaces as before."""
+        scene = Scene(journal)
+        scene.metadata.lag = 1e6
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(6)])
+        for number in range(6):
+            scene.delete(f"pod-{number}")
+        asked = asyncio.Event()
+
+        async def gate(action: str, moment: Moment) -> None:
+            if action == "UnassignPrivateIpAddresses" and not asked.is_set():
+                asked.set()
+                await asyncio.get_running_loop().create_future()
+
+        scene.ec2.gate = gate
+        await asked.wait()
+        [primary] = scene.records()
+        checkpoint = scene.node.store.journal.checkpoint
+        assert checkpoint is not None
+        [noted] = checkpoint.interfaces
+        leaving = primary.ranges - noted.interface.ranges
+        assert leaving
+        scene.metadata.reachable = False  # it would give a hint
+        await scene.boot()
+        await scene.rest(5.0)
+        await scene.admin.unassign(primary.id, leaving)
+        for number in range(40):
+            with suppress(AddressUnavailableError):
+                address = await scene.add(f"later-{number}", within=0.0)
+                ours = {each for record in scene.records() for each in record.ranges}
+                assert ip_network(address) in ours
+            await scene.rest(1.0)
+        await scene.kill()
+
+    async def test_what_another_process_left_is_attached_or_deleted(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        for number in range(2):
+            request = InterfaceRequest(
+                subnet=SubnetId(scene.subnet),
+                groups=(),
+                token=str(number),
+                description="",
+                tags=scene.own_tags(),
+                addresses=3,
+            )
+            await scene.admin.create_interface(request)
+        await scene.boot()
+        await scene.rest(30.0)
+        assert scene.count("CreateNetworkInterface") == 0
+        assert (len(scene.records()), len(scene.ec2.records()), scene.addresses) == (2, 2, 12)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_the_journal_of_another_instance_says_nothing(self, journal: Path) -> None:
+        scene = Scene(journal)
+        await scene.boot()
+        await scene.rest(10.0)
+        await scene.kill()
+        other = Scene(journal)
+        other.be(other.ec2.launch("m5.large", other.subnet))
+        other.ec2.reachable = False
+        await other.boot()
+        await other.rest(10.0)
+        with pytest.raises(AddressUnavailableError):
+            await other.add("a", within=0.0)
+        await other.kill()
+
+    async def test_by_the_journal_of_another_instance_nothing_is_asked_of_ec2(self, journal: Path) -> None:
+        """An image of a node's disk, a metadata service that is not there yet, and EC2 that would obey."""
+        scene = Scene(journal)
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(8)])
+        await scene.rest(10.0)
+        await scene.kill()
+        theirs = scene.records()
+        copy = scene.ec2.launch("m5.large", scene.subnet)
+        scene.node.kernel.clear()
+        scene.be(copy)
+        scene.metadata.reachable = False
+        changes = scene.count()
+        await scene.boot()
+        await scene.rest(400.0)
+        assert scene.count() == changes
+        with pytest.raises(AddressUnavailableError):
+            await scene.add("a", within=10.0)
+        scene.metadata.reachable = True
+        await scene.rest(30.0)
+        assert [each.id for each in scene.ec2.records() if each.instance != copy] == [each.id for each in theirs]
+        address = await scene.add("b")
+        assert any(ip_network(address).subnet_of(each) for one in scene.records() for each in one.ranges)  # type: ignore[arg-type]
+        await scene.kill()
+
+
+def test_tags_are_what_the_collector_looks_for() -> None:
+    assert (CLUSTER_TAG, INSTANCE_TAG) == ("coil.cybozu.com/cluster", "coil.cybozu.com/instance")
