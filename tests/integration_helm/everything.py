@@ -68,8 +68,9 @@ def workloads(documents: list[Document]) -> list[Document]:
 def parse(container: dict[str, Any]) -> Any:
     """The program's settings, by its own parser."""
     (program,) = container["command"]
-    given = {entry["name"] for entry in container.get("env", ())}
-    environment = {name: value for name, value in ENVIRONMENT.items() if name in given}
+    # What has no value here is from the pod's own fields.
+    given = {entry["name"]: entry.get("value", "") for entry in container.get("env", ())}
+    environment = {name: value or ENVIRONMENT[name] for name, value in given.items()}
     return parse_settings(SETTINGS[program], container["args"], environment, program=program, about="")
 
 

@@ -30,11 +30,12 @@ def test_every_workload_can_be_waited_for_as_told(profile: str) -> None:
 
 
 @pytest.mark.parametrize("profile", profile_names())
-def test_a_pool_is_told_of_where_coil_gives_addresses(profile: str) -> None:
+def test_a_pool_is_told_of_where_coil_gives_addresses_of_pools(profile: str) -> None:
     (coild,) = [
         document for document in render(None, profile) if document["metadata"]["name"] == "coild" and "spec" in document
     ]
-    gives = "--enable-ipam=true" in coild["spec"]["template"]["spec"]["containers"][0]["args"]
+    arguments = coild["spec"]["template"]["spec"]["containers"][0]["args"]
+    gives = "--enable-ipam=true" in arguments and "--address-source=aws-eni" not in arguments
     manifests: list[dict[str, Any]] = [yaml.safe_load(text) for text in _MANIFEST.findall(render_notes(None, profile))]
     pools = [msgspec.convert(manifest, AddressPool) for manifest in manifests]
     assert [pool.metadata.name for pool in pools] == (["default"] if gives else [])

@@ -11,6 +11,8 @@ from integration.helm.program import HelmError
 from tests.integration_helm.everything import CLEANUP, EVERYTHING, ON_POD_NETWORK, names
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+ENI = {"addressSource": "aws-eni"}
+BLUE = {"clusterName": "blue"}
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
@@ -24,7 +26,7 @@ def test_helm_finds_nothing_to_say_about_a_profile(profile: str) -> None:
 
 
 def test_the_profiles_are_those_that_are_promised() -> None:
-    assert profile_names() == ["dual-stack", "egress-only", "eip-gateway", "ipam-egress"]
+    assert profile_names() == ["aws-eni", "dual-stack", "egress-only", "eip-gateway", "ipam-egress"]
 
 
 def test_the_default_is_the_profile_ipam_egress() -> None:
@@ -37,6 +39,7 @@ def test_the_default_is_the_profile_ipam_egress() -> None:
         ("ipam-egress", {"coild", "coil-ipam-controller", "coil-egress-controller"}),
         ("dual-stack", {"coild", "coil-ipam-controller", "coil-egress-controller"}),
         ("egress-only", {"coild", "coil-egress-controller"}),
+        ("aws-eni", {"coild", "coil-ipam-controller", "coil-egress-controller"}),
         ("eip-gateway", {"coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-agent-node"}),
     ],
 )
@@ -74,6 +77,17 @@ def test_a_profile_runs_these_programs(profile: str, programs: set[str]) -> None
         ({"ipam": {"enabled": False}, "egress": {"enabled": False}}, "nothing of Coil is left"),
         ({"egress": {"enabled": False}, "eip": {"enabled": True}}, "eip.enabled needs egress.enabled"),
         ({"cni": {"before": [{"type": "ptp"}]}}, "move them to cni.after"),
+        ({"ipam": ENI}, "needs aws.clusterName"),
+        ({"ipam": {**ENI, "enabled": False}, "cni": {"before": [{"type": "ptp"}]}}, "another plugin gives addresses"),
+        ({"ipam": ENI, "aws": BLUE, "eip": {"enabled": True}}, "a VPC drops addresses that EC2 has not assigned"),
+        ({"ipam": ENI, "aws": BLUE, "routeSync": {"enabled": True}}, "the VPC routes pods' addresses"),
+        ({"ipam": ENI, "aws": BLUE, "coild": {"warmAddresses": 5}}, "set aws.targets.WARM_IP_TARGET"),
+        ({"ipam": ENI, "aws": BLUE, "coild": {"hostAddress": "node-ip"}}, "gateway is link-local"),
+        ({"ipam": {"addressSource": "eni"}}, "/ipam/addressSource"),
+        ({"aws": {"targets": {"WARM_IP_TARGET": -1}}}, "/aws/targets/WARM_IP_TARGET"),
+        ({"aws": {"targets": {"WARM_IPS": 1}}}, "/aws/targets"),
+        ({"aws": {"securityGroups": ["default"]}}, "/aws/securityGroups/0"),
+        ({"aws": {"region": "somewhere"}}, "/aws/region"),
         ({"cni": {"after": [{"type": "coil"}]}}, "coil itself is put between them"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "serviceMonitor.enabled needs metrics.enabled"),
         (

@@ -143,6 +143,46 @@ that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O)
 {{- if or .Values.ipam.enabled .Values.egress.enabled }}true{{ end }}
 {{- end }}
 
+{{/* Whether nodes have pods' addresses from AWS. Former charts have neither of the values (--reuse-values). */}}
+{{- define "coil.awsEni" -}}
+{{- if and .Values.ipam.enabled (eq (.Values.ipam.addressSource | default "pools") "aws-eni") }}true{{ end }}
+{{- end }}
+
+{{- define "coil.accountAnnotations" -}}
+{{- with (.serviceAccount | default dict).annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Where both programs find AWS, and by which name they know their own. */}}
+{{- define "coil.awsFlags" -}}
+- --address-source=aws-eni
+- --cluster-name={{ .Values.aws.clusterName }}
+{{- with .Values.aws.ec2Endpoint }}
+- --ec2-endpoint={{ . }}
+{{- end }}
+{{- with .Values.aws.metadataEndpoint }}
+- --metadata-endpoint={{ . }}
+{{- end }}
+{{- end }}
+
+{{/* The settings of a node that amazon-vpc-cni-k8s has, by its names. */}}
+{{- define "coil.awsEnvironment" -}}
+{{- $v := .Values.aws }}
+{{- range $name, $value := $v.targets }}
+{{- if not (kindIs "invalid" $value) }}
+- {name: {{ $name }}, value: {{ $value | int64 | quote }}}
+{{- end }}
+{{- end }}
+- {name: ENABLE_PREFIX_DELEGATION, value: {{ $v.prefixDelegation | quote }}}
+- {name: ENABLE_IPv6, value: {{ $v.ipv6 | quote }}}
+- {name: AWS_VPC_K8S_CNI_EXTERNALSNAT, value: {{ $v.externalSNAT | quote }}}
+{{- with $v.excludeSNATCIDRs }}
+- {name: AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS, value: {{ join "," . | quote }}}
+{{- end }}
+{{- end }}
+
 {{- define "coil.certificateSecret" -}}
 {{ . }}-tls
 {{- end }}
