@@ -1,0 +1,148 @@
+"""What a node leaves to others, and what it reports while it has no address to give: in its Node object, to coild's
+readiness probe, and to the runtime."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from coild.eni.node_object import AVAILABLE, CONDITION, SHORTAGE
+from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError
+from integration.aws.ec2_state import read_state
+from integration.aws.node import EniNode, EniPod
+from integration.aws.talk import ask
+from integration.aws.world import FLAGS, PODS_OF_INTERFACE, EniWorld
+from integration.cluster.control_plane import ControlPlane
+from integration.patience import wait_until
+
+pytestmark = pytest.mark.apiserver
+
+NOT_AVAILABLE: Final = 50
+"""The plugin is not available: no ADD would succeed (CNI, "STATUS")."""
+ASSIGN: Final = "AssignPrivateIpAddresses"
+THROTTLED: Final = "RequestLimitExceeded"
+
+
+@pytest.fixture(scope="module")
+def world(plane: ControlPlane) -> Iterator[EniWorld]:
+    with EniWorld.up(plane) as world:
+        yield world
+        assert world.spoofed() == []
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a node reports: the condition of its Node, what coild's readiness lacks, and the answer to STATUS."""
+
+    condition: dict[str, Any]
+    unready: dict[str, str]
+    status: CniError | None
+
+    @property
+    def good(self) -> bool:
+        """Whether all of them say that pods may come."""
+        return self.condition.get("status") == "True" and not self.unready and self.status is None
+
+    @property
+    def bad(self) -> bool:
+        """Whether the condition and the probe say that no pod would get an address."""
+        return self.condition.get("status") == "False" and "addresses" in self.unready
+
+
+def hear(world: EniWorld, node: EniNode) -> Notice:
+    """At this moment."""
+    conditions = world.plane.read(f"/api/v1/nodes/{node.name}")["status"].get("conditions", [])
+    status: CniError | None = None
+    try:
+        node.runtime.status()
+    except CniError as error:
+        status = error
+    found = {each["type"]: each for each in conditions}
+    return Notice(found.get(CONDITION, {}), node.unready(), status)
+
+
+def wait_bad(world: EniWorld, node: EniNode) -> Notice:
+    """Return when the node reports that it has no address to give."""
+    wait_until(lambda: hear(world, node).bad, what=f"{node.name} says that it has no address")
+    return hear(world, node)
+
+
+def wait_good(world: EniWorld, node: EniNode) -> Notice:
+    """Return when pods may come."""
+    wait_until(lambda: hear(world, node).good, what=f"{node.name} says that pods can get addresses")
+    return hear(world, node)
+
+
+def addresses_of(node: EniNode) -> int:
+    """How many EC2 has assigned to its interfaces for pods."""
+    return sum(len(each.addresses) - 1 for each in node.instance.interfaces)
+
+
+def test_a_node_takes_no_more_addresses_than_its_limit_of_pods(world: EniWorld) -> None:
+    """The warm interface would have had three for the fourth pod, and be followed by another one."""
+    node = world.nodes[0]
+    node.report(pods=PODS_OF_INTERFACE + 1)
+    with node.running_coild(*FLAGS):
+        pods = [node.add_pod() for _ in range(PODS_OF_INTERFACE + 1)]
+        assert len({pod.interface.id for pod in pods}) == 2
+        assert addresses_of(node) == len(pods)
+        assert world.ec2.count("CreateNetworkInterface") == 1
+
+
+def test_pods_come_up_although_ec2_refuses_a_third_of_the_calls(world: EniWorld) -> None:
+    """Refused calls are repeated, no interface is created twice, and none is left unattached."""
+    node, before = world.nodes[0], len(world.ec2.calls)
+    node.report(pods=110)
+    world.ec2.faults.throttled = 1 / 3
+    try:
+        with node.running_coild(*FLAGS):
+            pods = [node.add_pod() for _ in range(2 * PODS_OF_INTERFACE + 1)]
+            assert len({pod.address for pod in pods}) == len(pods)
+            for pod in pods:
+                assert ask(pod.host, world.endpoint.host, world.endpoint.primary) == str(pod.address)
+            node.wait_addresses(3 * PODS_OF_INTERFACE)
+    finally:
+        world.ec2.faults.throttled = 0.0
+    calls = world.ec2.calls[before:]
+    assert THROTTLED in {call.error for call in calls}
+    assert [call.error for call in calls if call.action == "CreateNetworkInterface"].count("") == 1
+    assert {each.instance for each in read_state(world.ec2).interfaces.values()} <= {
+        world.endpoint.id,
+        *(each.instance.id for each in world.nodes),
+    }
+
+
+def test_a_fresh_node_that_cannot_give_an_address_is_not_ready_for_pods(world: EniWorld) -> None:
+    node = world.nodes[1]
+    world.ec2.faults.refusals[ASSIGN] = ["Unavailable"] * 1000
+    with node.running_coild(*FLAGS):
+        said = wait_bad(world, node)
+        assert said.status is not None
+        assert said.status.code == NOT_AVAILABLE
+        assert said.condition["reason"] == SHORTAGE
+        for reason in (said.status.message, said.condition["message"], said.unready["addresses"]):
+            assert ASSIGN in reason
+
+        world.ec2.faults.refusals.clear()
+        assert wait_good(world, node).condition["reason"] == AVAILABLE
+        with node.pod() as pod:
+            assert ask(pod.host, world.endpoint.host, world.endpoint.primary) == str(pod.address)
+
+
+def test_a_node_whose_addresses_are_all_taken_says_so_and_keeps_its_pods(world: EniWorld) -> None:
+    """With STATUS failing, the node would be NotReady, and its pods would be taken out of their Services."""
+    node = world.nodes[1]
+    with node.running_coild("--max-eni=1", "--acquire-timeout=1s", "--cooling=1s"):
+        pods: list[EniPod] = [node.add_pod() for _ in range(PODS_OF_INTERFACE)]
+        said = wait_bad(world, node)
+        assert "all addresses are taken" in said.condition["message"]
+        assert said.status is None
+        with pytest.raises(CniError, match="all addresses are taken") as refused:
+            node.runtime.add(node.sandbox())
+        assert refused.value.code == TRY_AGAIN_LATER
+
+        pods.pop().delete()
+        wait_good(world, node)
+        with node.pod() as later:
+            assert ask(later.host, world.endpoint.host, world.endpoint.primary) == str(later.address)
