@@ -10,6 +10,9 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from integration.bench import (
+    aws_node_part,
+    aws_part,
+    aws_traffic_part,
     cni_part,
     coild_part,
     egress_part,
@@ -35,6 +38,9 @@ _PARTS = (
     *ipam_part.PARTS,
     egress_part.PART,
     *eip_part.PARTS,
+    *aws_part.PARTS,
+    aws_node_part.PART,
+    aws_traffic_part.PART,
     helm_part.PART,
 )
 _RESULT = Path(__file__).parents[2] / "build" / "bench.json"

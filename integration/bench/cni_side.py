@@ -120,6 +120,11 @@ class BridgeSide(PeerSide):
         super().__exit__(kind, error, trace)
 
 
+def coil_netconf(socket: Path) -> bytes:
+    """The network configuration of Coil's plugin, for the coild behind that socket."""
+    return json.dumps({"cniVersion": _CNI_VERSION, "name": "bench", "type": "coil", "socket": str(socket)}).encode()
+
+
 def pod_operations(side: Wiring, command: str, *, netns: list[str], serial: int) -> list[Operation]:
     """The same command for one pod in each namespace, with the arguments that containerd passes.
 

@@ -2,12 +2,10 @@
 
 Everything runs as it would on a node: programs with their own service accounts, the plugin put there by the installer,
 the socket in a file. One pool, with a block that is larger than all pods of all runs, so that a run waits for coild and
-never for a block or for an address to have rested. The pods are objects, bound to the node, before the runtime makes
-them, as a kubelet's are: coild knows each from its informer and asks the API server for none.
+never for a block or for an address to have rested.
 """
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,7 +15,9 @@ from types import TracebackType
 from typing import Self
 
 from integration.apiserver.sandbox import PodName
-from integration.bench.cni_side import POD_NAMES, POD_NAMESPACE
+from integration.bench.bound_pods import bind_pods
+from integration.bench.cni_side import coil_netconf
+from integration.bench.coild_module import COILD, run_by
 from integration.bench.process_state import CpuTime, cpu_time
 from integration.bench.room import UPLINK_ADDRESS
 from integration.cluster.control_plane import ControlPlane
@@ -31,21 +31,14 @@ from integration.deployment import (
     start_ipam_controller,
 )
 
-_REPOSITORY = Path(__file__).parents[2]
 _NODE = "bench"
 _START_SECONDS = 60.0
 _COILD_HEALTH = 9385
 _CONTROLLER_HEALTH = 9387
 _NODE_DOCUMENT = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _NODE}}
 _NODE_STATUS = {"status": {"addresses": [{"type": "InternalIP", "address": UPLINK_ADDRESS}]}}
-_ACCOUNT_DOCUMENT = {
-    "apiVersion": "v1",
-    "kind": "ServiceAccount",
-    "metadata": {"name": "default", "namespace": POD_NAMESPACE},
-}
 _POLL_SECONDS = 0.005
 _REAP_SECONDS = 10.0
-_MODULE = "coild"
 
 IPV4 = {"ipv4": "10.98.0.0/16"}
 DUAL_STACK = {**IPV4, "ipv6": "fd98::/112"}
@@ -75,16 +68,15 @@ class CoilSide:
             self._plugin = install_plugin(bin_dir=bin_dir, etc_dir=etc_dir, socket=self._socket)
             plane = undo.enter_context(ControlPlane.start())
             apply_chart(plane)
-            apply(plane, _NODE_DOCUMENT, _ACCOUNT_DOCUMENT, _pool_document(self._subnet))
-            apply(plane, *(_pod_document(name) for name in POD_NAMES))
-            self._pods = _read_pods(plane)
+            apply(plane, _NODE_DOCUMENT, _pool_document(self._subnet))
+            self._pods = bind_pods(plane, _NODE)
             status = f"--patch={json.dumps(_NODE_STATUS)}"
             plane.kubectl("patch", "node", _NODE, "--subresource=status", "--type=merge", status)
             start_ipam_controller(plane, ports=(9386, _CONTROLLER_HEALTH)).wait_ready(
                 ready_probe(_CONTROLLER_HEALTH), timeout=_START_SECONDS
             )
             self._plane = plane
-            self._start_coild(_MODULE, ())
+            self._start_coild(COILD, ())
             self._undo = undo.pop_all()
         return self
 
@@ -102,9 +94,7 @@ class CoilSide:
 
     @property
     def netconf(self) -> bytes:
-        return json.dumps(
-            {"cniVersion": "1.0.0", "name": "bench", "type": "coil", "socket": str(self._socket)}
-        ).encode()
+        return coil_netconf(self._socket)
 
     def pod(self, number: int) -> PodName:
         return self._pods[number]
@@ -120,7 +110,7 @@ class CoilSide:
             raise RuntimeError("the side is not entered")
         return self._coild
 
-    def restart_coild(self, *, module: str = _MODULE, arguments: Sequence[str] = ()) -> float:
+    def restart_coild(self, *, module: str = COILD, arguments: Sequence[str] = ()) -> float:
         """kill -9, and start it again; the seconds from the exec until `/readyz` said 200.
 
         Another module is one that runs coild's; it gets the arguments before coild's own.
@@ -132,15 +122,11 @@ class CoilSide:
     def _start_coild(self, module: str, arguments: Sequence[str]) -> float:
         if self._plane is None:
             raise RuntimeError("the side is not entered")
-        python, switch, _, *flags = coild_command(self._plane, socket=self._socket, flags=["--egress-fail-open=false"])
-        environment = {"COIL_NODE_NAME": _NODE}
-        if module != _MODULE:
-            # It is part of no installation.
-            paths = (str(_REPOSITORY), os.environ.get("PYTHONPATH", ""))
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        own = coild_command(self._plane, socket=self._socket, flags=["--egress-fail-open=false"])
+        command, environment = run_by(module, own, *arguments)
         ready = ready_probe(_COILD_HEALTH)
         began = time.perf_counter()
-        coild = self._plane.workspace.spawn("coild", [python, switch, module, *arguments, *flags], env=environment)
+        coild = self._plane.workspace.spawn("coild", command, env={**environment, "COIL_NODE_NAME": _NODE})
         self._coild = coild
         while not ready():
             if coild.poll() is not None or time.perf_counter() - began > _START_SECONDS:
@@ -162,22 +148,3 @@ def _pool_document(subnet: Mapping[str, str]) -> dict[str, object]:
         "metadata": {"name": "default"},
         "spec": {"blockSizeBits": 12, "subnets": [dict(subnet)]},
     }
-
-
-def _pod_document(name: str) -> dict[str, object]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": POD_NAMESPACE},
-        "spec": {
-            "nodeName": _NODE,
-            "containers": [{"name": "main", "image": "none"}],
-            "automountServiceAccountToken": False,
-        },
-    }
-
-
-def _read_pods(plane: ControlPlane) -> tuple[PodName, ...]:
-    pods = json.loads(plane.kubectl("get", "pods", f"--namespace={POD_NAMESPACE}", "--output=json"))["items"]
-    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
-    return tuple(PodName(POD_NAMESPACE, name, uids[name]) for name in POD_NAMES)

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from integration.bench.cni_run import Command, next_serial, take_command
 from integration.bench.coil_side import DUAL_STACK, CoilSide
+from integration.bench.coild_module import PLAIN, WATCHED
 from integration.bench.figure import Figure, Reading
 from integration.bench.loop_watch import Stall, ask_stalls
 from integration.bench.part import Part
@@ -48,14 +49,13 @@ import coild.main
 print((perf_counter() - wall) * 1000, (process_time() - cpu) * 1000, len(sys.modules) - before)
 """
 _INSPECTION = 6666
-_PLAIN = "integration.bench.plain_coild"
 
 
 def measure_coild(wanted: Collection[Figure]) -> Iterator[Reading]:
     """One coild, filled and left alone, killed and started again; then another that is watched."""
     require_room()
     with pod_namespaces(_PODS) as namespaces, CoilSide(DUAL_STACK) as side:
-        side.restart_coild(module=_PLAIN)
+        side.restart_coild(module=PLAIN)
         with _attached(side, namespaces):
             if IDLE in wanted:
                 yield _take_idle(side)
@@ -101,7 +101,7 @@ def _take_restarts(side: CoilSide) -> Iterator[Reading]:
     resident, proportional = resident_megabytes(pid, "VmRSS"), proportional_megabytes(pid)
     starts = []
     for _ in range(_RESTARTS):
-        starts.append(side.restart_coild(module=_PLAIN))
+        starts.append(side.restart_coild(module=PLAIN))
         _require_pods(_PODS)
     yield Reading(
         figure=RESTART,
@@ -124,7 +124,7 @@ def _take_stalls(side: CoilSide, namespaces: PodNamespaces) -> Reading:
     """The coild of the room is replaced by one whose loop is watched from within."""
     with TemporaryDirectory(prefix="coil-bench-watch-") as folder:
         path = Path(folder, "watch.sock")
-        side.restart_coild(module="integration.bench.watched_coild", arguments=[str(path)])
+        side.restart_coild(module=WATCHED, arguments=[str(path)])
         stalls: dict[Command, list[tuple[Stall, Stall]]] = {command: [] for command in Command}
         for _ in range(1 + _STALL_RUNS):
             serial = next_serial()

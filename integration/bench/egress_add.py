@@ -18,6 +18,7 @@ from typing import Final
 from integration.apiserver.sandbox import PodName
 from integration.bench.bare_client import BareClient
 from integration.bench.cni_run import Command, next_serial, take_command
+from integration.bench.cni_side import coil_netconf
 from integration.bench.egress_result import Adds
 from integration.bench.egress_text import CLIENT_NAMESPACE, NODE, create_local_pod
 from integration.bench.pod_namespace import PodNamespaces, pod_namespaces
@@ -70,9 +71,8 @@ class AddTrial:
             pod_namespaces(_PODS) as namespaces,
             self._coild(Path(folder) / "coild.sock") as (pid, socket),
         ):
-            netconf = json.dumps({"cniVersion": "1.0.0", "name": "bench", "type": "coil", "socket": str(socket)})
             wirings = {
-                is_client: CoilWiring(plugin_executable(), netconf.encode(), pods, pid)
+                is_client: CoilWiring(plugin_executable(), coil_netconf(socket), pods, pid)
                 for is_client, pods in kinds.items()
             }
             for is_client, wiring in wirings.items():  # to warm up

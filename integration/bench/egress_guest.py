@@ -9,7 +9,6 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Collection
 from ipaddress import IPv4Address
 from pathlib import Path
 from statistics import median
@@ -21,17 +20,13 @@ from integration.bench.bare_client import BareClient
 from integration.bench.egress_add import AddTrial
 from integration.bench.egress_agent import RouterAgent
 from integration.bench.egress_crowd import CrowdTrial
-from integration.bench.egress_path import TrafficPath
 from integration.bench.egress_result import ADDS, CROWD, PATHS, RESULT, PathSamples, Result, TrafficPaths, encode
 from integration.bench.egress_scene import Scene, open_scene
-from integration.bench.egress_server import PIECE
+from integration.bench.path_rounds import take_rounds
 
 _ROUNDS: Final = 15
 """Many and short: whatever else the machine does then falls on all paths alike."""
 _DATAGRAMS: Final = 100
-_TRANSFER_SECONDS: Final = 0.5
-_WARM_PIECES: Final = 8
-_LONGEST_PIECES: Final = 4096
 
 
 async def measure(arguments: list[str]) -> None:
@@ -66,28 +61,21 @@ async def measure(arguments: list[str]) -> None:
 
 
 def measure_paths(scene: Scene) -> TrafficPaths:
-    """All paths in turn, in rounds; over each as many bytes as the slowest took in a warm-up, scaled to seconds."""
-    slowest = max(_warm_up(path) for path in scene.paths)
-    pieces = max(1, min(round(_TRANSFER_SECONDS / slowest), _LONGEST_PIECES))
-    gbits = pieces * PIECE * 8 / 1e9
-    taken: dict[str, list[tuple[float, float, float]]] = {path.name: [] for path in scene.paths}
-    for number in range(_ROUNDS):
-        for path in _turned(scene.paths, number):
-            trip = median(path.round_trips(_DATAGRAMS)) * 1000
-            taken[path.name].append((gbits / path.upload(pieces), gbits / path.download(pieces), trip))
+    """All paths in turns."""
+    measured = take_rounds(scene.paths, rounds=_ROUNDS, datagrams=_DATAGRAMS)
     samples = {
         name: PathSamples(
-            upload_gbits=tuple(up for up, _, _ in rounds),
-            download_gbits=tuple(down for _, down, _ in rounds),
-            rtt_ms=tuple(trip for _, _, trip in rounds),
+            upload_gbits=tuple(each.upload_gbits for each in rounds),
+            download_gbits=tuple(each.download_gbits for each in rounds),
+            rtt_ms=tuple(median(each.trips_ms) for each in rounds),
         )
-        for name, rounds in taken.items()
+        for name, rounds in measured.taken.items()
     }
     return TrafficPaths(
         tunnel=samples["tunnel"],
         plain=samples["plain"],
         direct=samples["direct"],
-        megabytes=pieces * PIECE >> 20,
+        megabytes=measured.megabytes,
         datagrams=_DATAGRAMS,
     )
 
@@ -98,20 +86,6 @@ def describe_place(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     name = model.group(1).strip() if model else "unknown processor"
     emulated = ", emulated in software" if "TCG" in name else ""
     return f"Linux {os.uname().release} on {name}{emulated}"
-
-
-def _turned(paths: Collection[TrafficPath], number: int) -> list[TrafficPath]:
-    """Who is first changes from round to round."""
-    every = list(paths)
-    first = number % len(every)
-    return every[first:] + every[:first]
-
-
-def _warm_up(path: TrafficPath) -> float:
-    """Seconds of a piece, after a transfer that is not counted."""
-    path.upload(_WARM_PIECES)
-    path.round_trips(_DATAGRAMS)
-    return max(path.upload(_WARM_PIECES), path.download(_WARM_PIECES)) / _WARM_PIECES
 
 
 def _write(folder: Path, result: Result) -> None:

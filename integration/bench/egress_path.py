@@ -1,17 +1,20 @@
-"""A path from a pod to the host outside, and how it is measured: sockets of the pod, which `egress_server` answers.
+"""A path from one namespace to another, and how it is measured: sockets of the one, which `egress_server` answers in
+the other.
 
 Nothing but the kernel's path differs between two of them: the same program, buffers and sizes. Over a path with a link,
 all packets have to go by that link in both directions, or nothing arrives: sockets are bound to it (socket(7)).
 """
 
+import select
 import socket
 import struct
 import time
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from pathlib import Path
 
 from integration.bench.egress_server import COUNT, DISCARD, ECHO, GENERATE, PIECE
-from integration.netns.netns import Netns
+from integration.netns.netns import call_inside
 
 _QUESTION = bytes(64)
 _PATIENCE_SECONDS = 60.0
@@ -19,10 +22,10 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficPath:
-    """From the pod of a namespace to `target`, by `link` if it is not empty."""
+    """From the namespace at `netns` to `target`, by `link` if it is not empty."""
 
     name: str
-    netns: Netns
+    netns: Path
     target: IPv4Address
     link: str = ""
 
@@ -66,14 +69,15 @@ class TrafficPath:
     def answered(self, *, within: float, pause: float) -> bool:
         """Ask every `pause` seconds until there is an answer; whether there was one `within` seconds."""
         deadline = time.perf_counter() + within
-        with self.ask(pause) as asking:
+        with self.ask(_PATIENCE_SECONDS) as asking:
+            # Not by the socket's timeout, which the kernel counts in its ticks: 4 ms become up to 8.
+            answers = select.poll()
+            answers.register(asking, select.POLLIN)
             while time.perf_counter() < deadline:
                 asking.send(_QUESTION)
-                try:
+                if answers.poll(pause * 1000):
                     asking.recv(len(_QUESTION))
-                except BlockingIOError:
-                    continue
-                return True
+                    return True
         return False
 
     def ask(self, patience: float) -> socket.socket:
@@ -88,7 +92,7 @@ class TrafficPath:
         return connection
 
     def _socket(self, kind: socket.SocketKind, patience: float) -> socket.socket:
-        made = self.netns.call(lambda: socket.socket(socket.AF_INET, kind))
+        made = call_inside(self.netns, lambda: socket.socket(socket.AF_INET, kind))
         if self.link:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.link.encode())
         # The kernel's own timeouts: Python's would ask for readiness before each call.

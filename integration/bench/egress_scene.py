@@ -10,7 +10,6 @@ node translates the Service's address to the router's, as kube-proxy has it done
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address
@@ -21,6 +20,7 @@ from coil.kernel.family import Family
 from coil.kernel.tunnel import tunnel_name
 from coil.nat.client import ClientNetwork
 from integration.bench.egress_path import TrafficPath
+from integration.bench.egress_server import serving_in
 from integration.bench.egress_text import EGRESS_NAME, ROUTER_NAMESPACE
 from integration.nat_stage import GATEWAYS, OUTSIDE, SERVICE, Host, NatStage
 from integration.vm.run import INSIDE_VARIABLE
@@ -42,7 +42,7 @@ class Scene:
         self.router_address = _address(stage.router)
         self.client_address = _address(stage.client)
         self.tunnel = TrafficPath(
-            name="tunnel", netns=stage.client.netns, target=_address(stage.outside), link=tunnel_name(_SERVICE)
+            name="tunnel", netns=stage.client.netns.path, target=_address(stage.outside), link=tunnel_name(_SERVICE)
         )
         self.plain = self._path("plain", self._add_plain_pod())
         self.direct = self._path("direct", self._add_direct_pod())
@@ -61,7 +61,7 @@ class Scene:
             await network.sync(spec, self._stage.client.netns.path)
 
     def _path(self, name: str, pod: Host) -> TrafficPath:
-        return TrafficPath(name=name, netns=pod.netns, target=self.tunnel.target)
+        return TrafficPath(name=name, netns=pod.netns.path, target=self.tunnel.target)
 
     def _add_plain_pod(self) -> Host:
         """What comes from its link, the node sends to the router."""
@@ -86,7 +86,7 @@ def open_scene(api: IPv4Address) -> Iterator[Scene]:
         stage = stack.enter_context(NatStage([Family.IPV4]))
         _lead_to(api, stage)
         _translate(stage)
-        stack.enter_context(_serving(stage.outside))
+        stack.enter_context(serving_in(stage.outside.netns.path, _address(stage.outside)))
         yield Scene(stage)
 
 
@@ -122,22 +122,6 @@ def _masquerade(*, link: str) -> str:
         "add chain ip out way { type nat hook postrouting priority srcnat; }; "
         f'add rule ip out way oifname "{link}" masquerade;'
     )
-
-
-@contextmanager
-def _serving(outside: Host) -> Iterator[None]:
-    """The host's program, which can be reached inside the block."""
-    command = [sys.executable, "-m", "integration.bench.egress_server", str(_address(outside))]
-    with subprocess.Popen(
-        ["nsenter", f"--net={outside.netns.path}", "--", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    ) as server:
-        try:
-            assert server.stdout is not None
-            if server.stdout.readline() != b"ready\n":
-                raise RuntimeError(f"the host outside ended with code {server.wait(_SECONDS)}")
-            yield
-        finally:
-            server.kill()
 
 
 def _address(host: Host) -> IPv4Address:

@@ -1,4 +1,4 @@
-"""The host outside, as a process in its namespace: `python -m integration.bench.egress_server ADDRESS`.
+"""The other end of a path, as a process in its namespace: `python -m integration.bench.egress_server ADDRESS`.
 
 UDP port 7 gives back what it gets (RFC 862); TCP port 9 takes all until the end and answers how much it was (after
 RFC 863); TCP port 19 gives as much as it is asked for (after RFC 864). One connection of a port at a time. Prints a
@@ -7,8 +7,13 @@ line when it can be reached.
 
 import socket
 import struct
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Final
 
 ECHO: Final = 7
@@ -17,6 +22,24 @@ GENERATE: Final = 19
 COUNT: Final = struct.Struct("!Q")
 PIECE: Final = 1 << 20
 """Bytes handed to the kernel at a time, on both sides."""
+
+_SECONDS: Final = 60
+
+
+@contextmanager
+def serving_in(netns: Path, address: IPv4Address) -> Iterator[None]:
+    """The program in the namespace at that path; it can be reached at its address inside the block."""
+    command = [sys.executable, "-m", "integration.bench.egress_server", str(address)]
+    with subprocess.Popen(
+        ["nsenter", f"--net={netns}", "--", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as server:
+        try:
+            assert server.stdout is not None
+            if server.stdout.readline() != b"ready\n":
+                raise RuntimeError(f"the server at {address} ended with code {server.wait(_SECONDS)}")
+            yield
+        finally:
+            server.kill()
 
 
 def echo(serving: socket.socket) -> None:

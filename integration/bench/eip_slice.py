@@ -29,11 +29,15 @@ CROWD: Final = 1000
 """Pods of the one policy."""
 OTHERS: Final = 3
 """Pods of each other policy."""
+LONERS: Final = 25
+"""Pods that come, and go, one at a time."""
 _BIG: Final = 0
 _CONNECTIONS: Final = 16
 _CONTROLLER: Final = "coil-egress-controller"
 _PATIENCE_SECONDS: Final = 120.0
 _CALM_SECONDS: Final = 2.0
+_LONE_CALM_SECONDS: Final = 0.3
+"""What comes after it opens another window."""
 _LOCALHOST: Final = IPv4Address("127.0.0.1")
 
 
@@ -49,14 +53,20 @@ class Churn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceTrial:
-    """`start`: seconds from exec until the slices of all pods were there, and how many writes that took. `rolled`: each
-    pod deleted and another one made, one after the other; `gone`: all deleted as fast as that goes; `scattered`: one
-    pod of each policy replaced.
+    """`start`: seconds from exec until the slices of all pods were there, and how many writes that took. `lone_lags`:
+    of one more pod than a thousand, each time it comes and each time it goes, in seconds. `rolled`: each pod deleted
+    and another one made, one after the other; `gone`: all deleted as fast as that goes; `scattered`: one pod of each
+    policy replaced.
+
+    Changes are written together at the end of a window that the first of them opens. A lone pod opens one and waits for
+    all of it, so its lag is a property of the controller. The lag of a crowd is what happens to be left of a window
+    when its last pod comes: chance, unless the controller has fallen behind.
     """
 
     start_seconds: float
     start_writes: int
     rss_mb: float
+    lone_lags: tuple[float, ...]
     rolled: Churn
     gone: Churn
     scattered: Churn
@@ -88,13 +98,13 @@ class _Ledger:
         """The names of all pods that are in slices."""
         return {endpoint.pod_name for one in self._slices.values() for endpoint in one.endpoints}
 
-    async def await_pods(self, condition: Callable[[set[str]], bool]) -> None:
-        """Until it holds, and nothing is written any more. Raises TimeoutError."""
+    async def await_pods(self, condition: Callable[[set[str]], bool], *, calm: float = _CALM_SECONDS) -> None:
+        """Until it holds, and nothing has been written for `calm` seconds. Raises TimeoutError."""
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while not condition(self.pods()):
                 self.changed.clear()
                 await self.changed.wait()
-        while (left := self.last + _CALM_SECONDS - time.perf_counter()) > 0:  # noqa: ASYNC110 - of a clock, no event
+        while (left := self.last + calm - time.perf_counter()) > 0:  # noqa: ASYNC110 - of a clock, no event
             await asyncio.sleep(left)
 
     def _note(
@@ -153,6 +163,12 @@ async def _measure(plane: ControlPlane, filler: BareClient, ledger: _Ledger, nam
     start_seconds, start_writes = ledger.last - began, ledger.writes
     pid = service.process.pid
 
+    async def lone_lag(calls: Sequence[Call], pods: set[str]) -> float:
+        await filler.send_chains([calls])
+        told = time.perf_counter()
+        await ledger.await_pods(lambda found: found == pods, calm=_LONE_CALM_SECONDS)
+        return ledger.last - told
+
     async def churn(chains: Iterable[Sequence[Call]], condition: Callable[[set[str]], bool]) -> Churn:
         writes, busy, began = ledger.writes, cpu_seconds(pid), time.perf_counter()
         await filler.send_chains(chains)
@@ -168,6 +184,11 @@ async def _measure(plane: ControlPlane, filler: BareClient, ledger: _Ledger, nam
     def replace(number: int, old: str) -> list[Call]:
         return [delete_pod(old, number=number), *_create(number, f"{old}-new")]
 
+    loner = f"{policy_ref(_BIG).name}-more"
+    lone_lags = []
+    for _ in range(LONERS):
+        lone_lags.append(await lone_lag(_create(_BIG, loner), every | {loner}))
+        lone_lags.append(await lone_lag([delete_pod(loner, number=_BIG)], every))
     renewed = {f"{name}-new" for name in names[_BIG]}
     rolled = await churn(
         (replace(_BIG, name) for name in names[_BIG]), lambda pods: pods == every - set(names[_BIG]) | renewed
@@ -184,6 +205,7 @@ async def _measure(plane: ControlPlane, filler: BareClient, ledger: _Ledger, nam
         start_seconds=start_seconds,
         start_writes=start_writes,
         rss_mb=resident_megabytes(pid, "VmRSS"),
+        lone_lags=tuple(lone_lags),
         rolled=rolled,
         gone=gone,
         scattered=scattered,

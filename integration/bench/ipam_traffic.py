@@ -18,6 +18,7 @@ from coil.crd.builtin import NAMESPACES
 from coil.crd.names import DEFAULT_POOL
 from integration.bench.bare_client import MERGE_PATCH, Call
 from integration.bench.byte_relay import ByteRelay, counting_bytes
+from integration.bench.cni_side import coil_netconf
 from integration.bench.ipam_stage import Stage, open_stage
 from integration.bench.ipam_text import create_namespace, node_name
 from integration.bench.plugin_exec import Operation, execute_plugins
@@ -151,11 +152,10 @@ async def _coild(stage: Stage, relay: ByteRelay) -> AsyncIterator[Operation]:
             ready = ready_probe(COILD_HEALTH_PORT)
             await asyncio.to_thread(process.wait_ready, ready, timeout=_START_SECONDS)
             arguments = "IgnoreUnknown=1;K8S_POD_NAMESPACE=tenant-0000;K8S_POD_NAME=pod;K8S_POD_INFRA_CONTAINER_ID=c0"
-            netconf = {"cniVersion": "1.0.0", "name": "bench", "type": "coil", "socket": str(socket)}
             yield Operation(
                 plugin=plugin,
                 command="ADD",
-                netconf=json.dumps(netconf).encode(),
+                netconf=coil_netconf(socket),
                 container_id="c0" * 32,
                 netns=pods.paths[0],
                 arguments=arguments,

@@ -20,9 +20,14 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     return sorted(samples)[max(rank, 1) - 1]
 
 
+def paired_ratios(ours: Sequence[float], peer: Sequence[float]) -> list[float]:
+    """Of each run to the peer's run beside it. Raises ValueError if one of them has no partner."""
+    return [mine / theirs for mine, theirs in zip(ours, peer, strict=True)]
+
+
 def spread(samples: Sequence[float]) -> str:
     """The range around a median, for a note: `1.2 … 3.4`."""
     return f"{min(samples):.4g} … {max(samples):.4g}"
 
 
-__all__ = ["median", "percentile", "spread"]
+__all__ = ["median", "paired_ratios", "percentile", "spread"]

@@ -1,5 +1,6 @@
 """`make demo`: a real cluster, the image on its nodes, `helm install`, pods with addresses, all of them talking; then
-an address that outlives its node (`eip_part`), and egress NAT (`egress_part`), which are prepared meanwhile.
+an address that outlives its node (`eip_part`), addresses of a VPC (`aws_part`), and egress NAT (`egress_part`). The
+first and the last of these are prepared meanwhile.
 
 Each claim is checked; exit code 0 only if all of it held. KEEP=1 leaves the cluster up, whatever happened, and says how
 to use and end it.
@@ -11,9 +12,10 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from shlex import quote
 
 from integration.cluster.cluster import Cluster, Ending
-from integration.cluster.control_plane import KubectlError
+from integration.cluster.control_plane import KubectlError, find_kubectl
 from integration.demo.eip_release import show_eip_release
 from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods
 from integration.demo.narration import DemoError, print_table, step
@@ -35,7 +37,7 @@ from integration.helm.release import Release, import_image
 from integration.image.build import build_image
 
 PICTURE = Path("build") / "topology.svg"
-EIP, EGRESS = "integration.demo.eip_part", "integration.demo.egress_part"
+EIP, AWS, EGRESS = (f"integration.demo.{name}_part" for name in ("eip", "aws", "egress"))
 WEB, DMZ = 6, 2
 COOLING_SECONDS = 5
 """A block without pods goes back after that time; by default, 30 s are waited for connections to end."""
@@ -48,11 +50,17 @@ def main() -> int:
     # What is to be read last is printed last.
     with ExitStack() as ending:
         try:
-            with Part("egress NAT", EGRESS) as egress, Part("the EIP gateway", EIP) as eip:
+            with (
+                Part("egress NAT", EGRESS) as egress,
+                Part("the EIP gateway", EIP) as eip,
+                Part("addresses of the VPC", AWS) as aws,
+            ):
                 # The longest part; it takes what time the others leave.
                 egress.begin()
                 show_cluster(ending, eip, keep=keep)
                 eip.show()
+                # Not earlier: while it starts, the EIP's transfers and leases would not have the time that they need.
+                aws.show()
                 egress.show()
         except FAILURES as error:
             print(f"\nThe demo failed: {error}", file=sys.stderr)
@@ -210,8 +218,10 @@ def check_release(cluster: Cluster) -> None:
 
 
 def print_use(cluster: Cluster) -> None:
-    print(f"\nThe cluster is up: export KUBECONFIG={cluster.plane.admin_kubeconfig}")
-    print(f"What is installed: {find_helm()} status {RELEASE} --namespace={NAMESPACE}")
+    # Any of these paths may have a blank.
+    print(f"\nThe cluster is up: export KUBECONFIG={quote(str(cluster.plane.admin_kubeconfig))}")
+    print(f"What runs: {quote(find_kubectl())} get pods --all-namespaces --output=wide")
+    print(f"What is installed: {quote(str(find_helm()))} status {RELEASE} --namespace={NAMESPACE}")
     print(f"End it with: .venv/bin/python -m integration.cluster down {cluster.workspace.id}")
 
 

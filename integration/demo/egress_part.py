@@ -6,12 +6,11 @@ with Foo-over-UDP: this one, or that of a virtual machine. Everything ends with 
 
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from integration.demo.narration import DemoError, step
+from integration.demo.narration import DemoError, render_opening, step
 from integration.demo.part import play
 from integration.egress.description import VARIABLE
 from integration.egress.outside import start_outside
@@ -29,6 +28,10 @@ _STORY = (
 )
 _AHEAD = (
     "This part began together with the demo, with the time that the others left. So the beginning of it is over by now."
+)
+_NATIVE = "This machine's kernel has Foo-over-UDP, so the nodes are network namespaces of it, and nothing is emulated."
+_ACCELERATED = (
+    "Its processors are those of this machine (KVM), and nothing is emulated. The control plane stays outside."
 )
 _EMULATED = (
     "Its processors are emulated, because this machine offers no hardware virtualization (KVM): most of the time "
@@ -50,6 +53,7 @@ def show_egress() -> None:
         )
         if missing:
             print("·  the virtual machine boots", flush=True)
+        entered = time.monotonic()
         code = run_with_fou(
             [sys.executable, "-m", "integration.demo.egress_scene"],
             terms=Terms(place=Place.GUEST if missing else Place.MACHINE, timeout=TIMEOUT, payload=[description.proxy]),
@@ -57,7 +61,8 @@ def show_egress() -> None:
         )
     if code:
         raise DemoError(f"egress NAT did not hold (exit code {code}); the lines above say what")
-    print(f"Egress NAT held, in {time.monotonic() - began:.0f} s.")
+    ended = time.monotonic()
+    print(render_end(missing, accelerator=accelerator, seconds=ended - began, scene_seconds=ended - entered))
 
 
 def render_announcement(missing: Sequence[str], *, accelerator: Accelerator, kernel: str) -> str:
@@ -65,12 +70,21 @@ def render_announcement(missing: Sequence[str], *, accelerator: Accelerator, ker
     paragraphs = [_STORY]
     if missing:
         said = "This machine's kernel has no Foo-over-UDP, so this part runs in a virtual machine with Debian's kernel"
-        paragraphs.append(f"{said} {kernel}.".replace(" .", "."))
-        if accelerator is Accelerator.EMULATION:
-            paragraphs[-1] += " " + _EMULATED.format(minutes=_MINUTES)
+        how = _EMULATED.format(minutes=_MINUTES) if accelerator is Accelerator.EMULATION else _ACCELERATED
+        paragraphs.append(f"{said} {kernel}.".replace(" .", ".") + f" {how}")
+    else:
+        paragraphs.append(_NATIVE)
     paragraphs.append(_AHEAD)
-    filled = (textwrap.fill(paragraph, width=110, break_on_hyphens=False) for paragraph in paragraphs)
-    return "\n\n".join([f"\n{_TITLE}\n{'─' * len(_TITLE)}", *filled]) + "\n"
+    return render_opening(_TITLE, *paragraphs)
+
+
+def render_end(missing: Sequence[str], *, accelerator: Accelerator, seconds: float, scene_seconds: float) -> str:
+    """What it took, and where: of the whole part, the scene is what the virtual machine costs time for."""
+    where = "on this machine's kernel"
+    if missing:
+        processors = "emulated processors" if accelerator is Accelerator.EMULATION else "KVM"
+        where = f"in a virtual machine with {processors}, from its boot to its end"
+    return f"Egress NAT held, in {seconds:.0f} s: {scene_seconds:.0f} s of it {where}."
 
 
 def main() -> int:

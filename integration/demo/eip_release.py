@@ -11,7 +11,6 @@ from integration.cluster.family import SERVICES_IPV4, SERVICES_IPV6
 from integration.demo.inventory import PodRow
 from integration.demo.narration import DemoError, print_table, step
 from integration.demo.outside_server import serve_outside
-from integration.demo.reach import TIMEOUT
 from integration.helm.release import Release
 
 GATEWAY = "office"
@@ -19,6 +18,8 @@ POLICY = "partners"
 LABEL = {"egress": "true"}
 _HOST = 200
 """The host part of the EIP in the nodes' network, which has no more nodes than two."""
+_PATIENCE = 3
+"""Seconds for one question; it is asked again."""
 _SECONDS = 60.0
 _VALUES = {"eip.enabled": True, "eip.clusterCIDR": [str(SERVICES_IPV4), str(SERVICES_IPV6)]}
 
@@ -72,8 +73,8 @@ def await_seen(cluster: Cluster, pod: PodRow, url: str, eip: str) -> tuple[str, 
 
 
 def ask(cluster: Cluster, pod: PodRow, url: str) -> str:
-    """Whom the host sees; empty if it has not answered within `TIMEOUT` seconds."""
-    command = ("timeout", str(TIMEOUT), "busybox", "wget", "-q", "-O", "-", url)
+    """Whom the host sees; empty if it has not answered within `_PATIENCE` seconds."""
+    command = ("timeout", str(_PATIENCE), "busybox", "wget", "-q", "-O", "-", url)
     try:
         return cluster.plane.kubectl("exec", f"--namespace={pod.namespace}", pod.name, "--", *command)
     except KubectlError:

@@ -1,6 +1,7 @@
 """How the demo talks: a line for each part with the time that it took, tables, and the error that ends it."""
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,12 @@ T = TypeVar("T")
 
 class DemoError(Exception):
     """Something that the demo shows did not hold; the message says what."""
+
+
+def render_opening(title: str, *paragraphs: str) -> str:
+    """The beginning of a part: what is going to be shown, and where."""
+    filled = (textwrap.fill(paragraph, width=110, break_on_hyphens=False) for paragraph in paragraphs)
+    return "\n\n".join([f"\n{title}\n{'─' * len(title)}", *filled]) + "\n"
 
 
 def step(title: str, work: Callable[[], T]) -> T:

@@ -7,8 +7,8 @@ from integration.cluster.node import Node, NodeCommandError
 from integration.demo.inventory import PodRow
 from integration.demo.workload import PORT
 
-TIMEOUT = 3
-"""Seconds for one request."""
+_TIMEOUT = 10
+"""Seconds for one request. Only what is broken takes so long, and starting programs on a machine that is busy else."""
 
 
 def url(address: str) -> str:
@@ -47,7 +47,7 @@ def _from_pod(plane: ControlPlane, source: PodRow, targets: list[PodRow]) -> lis
 
 def _from_node(node: Node, targets: list[PodRow]) -> list[str]:
     try:
-        printed = node.run(["busybox", "sh", "-c", render_requests(targets)], timeout=TIMEOUT * 2 * len(targets) + 10)
+        printed = node.run(["busybox", "sh", "-c", render_requests(targets)], timeout=_TIMEOUT * 2 * len(targets) + 10)
     except NodeCommandError as error:
         return [str(error)]
     return compare_answers(node.name, printed, targets)
@@ -56,7 +56,7 @@ def _from_node(node: Node, targets: list[PodRow]) -> list[str]:
 def render_requests(targets: list[PodRow]) -> str:
     """A shell script that prints one line for each address of the targets: the answer, or nothing."""
     # Bounded from outside: Debian's static busybox crashes on wget's own -T.
-    fetch = f"timeout {TIMEOUT} busybox wget -q -O -"
+    fetch = f"timeout {_TIMEOUT} busybox wget -q -O -"
     addresses = [address for target in targets for address in target.addresses if address]
     return "; ".join(f'echo "$({fetch} {url(address)})"' for address in addresses)
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from integration.bench.sample import percentile, spread
+from integration.bench.sample import paired_ratios, percentile, spread
 
 samples = st.lists(st.floats(min_value=0, max_value=1e6), min_size=1)
 
@@ -32,3 +32,9 @@ def test_nothing_has_no_percentile() -> None:
 
 def test_spread_names_both_ends() -> None:
     assert spread([3.25, 1.5, 2]) == "1.5 … 3.25"
+
+
+def test_ratios_are_of_runs_beside_each_other() -> None:
+    assert paired_ratios([1, 6], [2, 3]) == [0.5, 2]
+    with pytest.raises(ValueError, match="shorter"):
+        paired_ratios([1, 2], [1])

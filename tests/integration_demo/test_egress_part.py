@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from integration.demo import egress_part
-from integration.demo.egress_part import render_announcement
+from integration.demo.egress_part import render_announcement, render_end
 from integration.demo.narration import DemoError
 from integration.egress.description import VARIABLE
 from integration.vm.machine import Accelerator
@@ -20,8 +20,10 @@ def flat(missing: list[str], *, accelerator: Accelerator, kernel: str = "6.1.0-9
     return " ".join(render_announcement(missing, accelerator=accelerator, kernel=kernel).split())
 
 
-def test_a_kernel_with_everything_is_not_spoken_of() -> None:
+def test_a_kernel_with_everything_needs_no_virtual_machine() -> None:
     text = flat([], accelerator=Accelerator.EMULATION)
+    assert "kernel has Foo-over-UDP" in text
+    assert "nothing is emulated" in text
     assert "virtual machine" not in text
     assert "minutes" not in text
 
@@ -37,11 +39,27 @@ def test_emulation_is_said_with_its_reason_and_the_time_that_it_takes() -> None:
 def test_a_virtual_machine_with_the_processors_help_is_not_called_slow() -> None:
     text = flat(MISSING, accelerator=Accelerator.KVM)
     assert "virtual machine" in text
+    assert "(KVM), and nothing is emulated" in text
     assert "minutes" not in text
 
 
+@pytest.mark.parametrize(
+    ("missing", "accelerator", "where"),
+    [
+        ([], Accelerator.EMULATION, "on this machine's kernel"),
+        (MISSING, Accelerator.KVM, "in a virtual machine with KVM, from its boot to its end"),
+        (MISSING, Accelerator.EMULATION, "in a virtual machine with emulated processors, from its boot to its end"),
+    ],
+)
+def test_the_end_says_which_way_it_was_and_what_it_took(
+    missing: list[str], accelerator: Accelerator, where: str
+) -> None:
+    said = render_end(missing, accelerator=accelerator, seconds=249.4, scene_seconds=231.2)
+    assert said == f"Egress NAT held, in 249 s: 231 s of it {where}."
+
+
 def test_a_kernel_that_is_not_known_leaves_no_gap() -> None:
-    assert "Debian's kernel." in flat(MISSING, accelerator=Accelerator.KVM, kernel="")
+    assert "Debian's kernel. Its" in flat(MISSING, accelerator=Accelerator.KVM, kernel="")
 
 
 def test_no_line_is_longer_than_a_terminal() -> None:
