@@ -16,7 +16,9 @@ from typing import Protocol
 
 from integration.egress.external_host import family_of
 from integration.egress.pod import SECONDS
+from integration.egress.station import PATIENCE
 from integration.netns.netns import call_inside
+from integration.patience import wait_until
 from integration.side_thread import SideThread
 
 DISCARD_PORT = 9
@@ -57,6 +59,14 @@ def ask(client: Asker, external: Answerer, address: str, *, patience: float = SE
         return str(peer[0])
 
 
+def sees(client: Asker, external: Answerer, address: str, whom: str) -> bool:
+    """Whether an address of the host sees what the client sends come from `whom`; a lost packet is no."""
+    try:
+        return ask(client, external, address, patience=5.0) == whom
+    except TimeoutError:
+        return False
+
+
 class Conversation(SideThread):
     """Questions and answers of one flow while the context is open, one at a time. `seen` is whom the host saw."""
 
@@ -67,6 +77,13 @@ class Conversation(SideThread):
         self._answering = _bound(external, address, socket.SOCK_DGRAM)
         self.count = 0
         self.seen: set[str] = set()
+
+    def goes_on(self) -> None:
+        """Return when it has had ten more answers; at once when it has failed, which leaving the context tells."""
+        before = self.count
+        wait_until(
+            lambda: self.failed.is_set() or self.count > before + 10, what="the conversation goes on", timeout=PATIENCE
+        )
 
     def work(self) -> None:
         with self._asking as asking, self._answering as answering:

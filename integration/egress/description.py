@@ -2,27 +2,23 @@
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 VARIABLE = "COIL_EGRESS_STAGE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
-    """The API server, who may do what with it, and the program that the nodes need; all files are the machine's."""
+class Stage:
+    """The API server, and its administrator; all files are the machine's."""
 
     address: str
     port: int
     authority: Path
     admin_certificate: Path
     admin_key: Path
-    coild_kubeconfig: Path
-    proxy_kubeconfig: Path
-    proxy: Path
-    proxy_version: str
 
     @property
     def host(self) -> IPv4Address:
@@ -33,12 +29,22 @@ class Description:
         path.write_text(json.dumps({name: _plain(value) for name, value in asdict(self).items()}))
 
     @classmethod
-    def read(cls) -> "Description":
+    def read(cls) -> Self:
         """From the file that the environment names. Raises KeyError where it names none."""
         document = json.loads(Path(os.environ[VARIABLE]).read_text())
-        paths = {name for name, kind in cls.__annotations__.items() if kind is Path}
+        paths = {field.name for field in fields(cls) if field.type is Path}
         values: dict[str, Any] = {name: Path(value) if name in paths else value for name, value in document.items()}
         return cls(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description(Stage):
+    """And who else may do what with it, and the program that the nodes need."""
+
+    coild_kubeconfig: Path
+    proxy_kubeconfig: Path
+    proxy: Path
+    proxy_version: str
 
 
 def _plain(value: object) -> object:

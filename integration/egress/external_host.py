@@ -7,16 +7,33 @@ import socket
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
+from typing import Protocol
 
 from integration.cluster.network import Namespaces, Network
 from integration.cluster.workspace import Workspace
-from integration.egress.station import Station
 
 INDEX = 90
 ADDRESSES = {4: "203.0.113.10", 6: "2001:db8:113::10"}
 NEIGHBOURS = {4: "203.0.113.77", 6: "2001:db8:113::77"}
 """More addresses of it, outside what narrowed destinations have."""
 NETWORKS = {4: "203.0.113.0/24", 6: "2001:db8:113::/64"}
+
+
+class Neighbour(Protocol):
+    """A node on the same bridge."""
+
+    @property
+    def ipv4(self) -> IPv4Address: ...
+    @property
+    def ipv6(self) -> IPv6Address: ...
+
+    def exported(self) -> list[str]:
+        """The blocks that a routing daemon would announce."""
+        ...
+
+    def route(self, destination: str, *, via: str) -> None:
+        """A route of the administrator's."""
+        ...
 
 
 class ExternalHost:
@@ -33,18 +50,18 @@ class ExternalHost:
     def netns(self) -> Path:
         return self._namespaces.net
 
-    def learn(self, stations: Iterable[Station]) -> None:
+    def learn(self, nodes: Iterable[Neighbour]) -> None:
         """Route what each node exports to it, as a routing daemon would have it. Idempotent."""
-        for station in stations:
-            for block in station.exported():
-                via = station.wired.ipv4 if ip_network(block).version == 4 else station.wired.ipv6
+        for node in nodes:
+            for block in node.exported():
+                via = node.ipv4 if ip_network(block).version == 4 else node.ipv6
                 self._namespaces.run("ip", "route", "replace", block, "via", str(via))
 
-    def be_known(self, stations: Iterable[Station]) -> None:
+    def be_known(self, nodes: Iterable[Neighbour]) -> None:
         """Let each node route the public addresses here."""
-        for station in stations:
+        for node in nodes:
             for version, via in zip((4, 6), self.links, strict=True):
-                station.route(NETWORKS[version], via=str(via))
+                node.route(NETWORKS[version], via=str(via))
 
 
 def family_of(address: str) -> socket.AddressFamily:

@@ -73,10 +73,10 @@ def start_ipam_controller(plane: ControlPlane) -> Service:
     return service
 
 
-def start_egress_controller(plane: ControlPlane) -> Service:
-    """coil-egress-controller, ready."""
+def start_egress_controller(plane: ControlPlane, *, image: str = "coil") -> Service:
+    """coil-egress-controller, ready; `image` is what its router pods run."""
     metrics, health = _two_ports(19396)
-    command = egress_controller_command(plane, ports=(metrics, health), image="coil")
+    command = egress_controller_command(plane, ports=(metrics, health), image=image)
     spawn = partial(plane.workspace.spawn, "coil-egress-controller", command)
     service = Service(spawn, ready=ready_probe(health))
     service.wait_ready()

@@ -15,6 +15,12 @@ from integration.netns.netns import call_inside
 SECONDS = 60.0
 
 
+def child_of(pid: int) -> int | None:
+    """The process that a supervisor runs; None while there is none."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else None
+
+
 @dataclass(slots=True, kw_only=True)
 class RunningPod:
     """A pod whose ADD has succeeded; `addresses` by IP version. `container` is the first process of a router pod's."""
@@ -48,9 +54,7 @@ class RunningPod:
     def agent(self) -> int | None:
         """The process in a router pod that the first one runs; None while there is none."""
         assert self.container is not None
-        pid = self.container.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return int(children[0]) if children else None
+        return child_of(self.container.pid)
 
     def socket(self, kind: socket.SocketKind, address: str) -> socket.socket:
         """A socket of the pod's namespace, of that address's family."""

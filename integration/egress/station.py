@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 
 from integration.apiserver.wired_node import WiredNode
 from integration.cluster.command_line import Version
@@ -29,6 +30,20 @@ PAUSE = 0.5
 """Seconds between two looks that start a program or ask the API server."""
 
 
+class CommandRunner(Protocol):
+    """Where short commands can be run: a node."""
+
+    def run(self, *argv: str) -> object: ...
+
+
+def masquerade_to(address: str, node: CommandRunner) -> None:
+    """Have what a node's pods send to that IPv4 address come from the node."""
+    chain = "add chain ip stage out { type nat hook postrouting priority srcnat; }"
+    rule = f"add rule ip stage out ip daddr {address} masquerade"
+    for line in ("add table ip stage", chain, rule):
+        node.run("nft", line)
+
+
 class Station:
     """Number `index` from 0; its programs are started together and waited for by `wait_ready`."""
 
@@ -37,10 +52,12 @@ class Station:
     ) -> None:
         self.wired = WiredNode(workspace, network, name=f"node-{index}", index=index)
         self.name = self.wired.name
+        self.ipv4, self.ipv6 = self.wired.ipv4, self.wired.ipv6
         self.kernel = self.wired.kernel
         self._description = description
         self._register(api)
-        self._translate_to_apiserver()
+        # The API server's machine has no routes to pods.
+        masquerade_to(description.address, self.wired.namespaces)
         self.runtime = self.wired.install_plugin()
         _log.info("%s has the plugin", self.name)
         self._start_proxy()
@@ -57,13 +74,24 @@ class Station:
     @contextmanager
     def traced_coild(self, recording: Recording) -> Iterator[Process]:
         """coild restarted with its calls noted, ready, as long as the block lasts."""
-        self.coild.kill()
-        traced = self.wired.start_daemon(recording.traced(self._command), patience=PATIENCE)
-        try:
-            traced.wait_ready()
+        with self._other_coild(recording.traced(self._command)) as traced:
             yield traced.process
+
+    @contextmanager
+    def coild_with(self, *flags: str) -> Iterator[None]:
+        """coild restarted with these flags as well, ready, as long as the block lasts."""
+        with self._other_coild([*self._command, *flags]):
+            yield
+
+    @contextmanager
+    def _other_coild(self, command: Sequence[str]) -> Iterator[Service]:
+        self.coild.kill()
+        other = self.wired.start_daemon(command, patience=PATIENCE)
+        try:
+            other.wait_ready()
+            yield other
         finally:
-            traced.kill()
+            other.kill()
             self.coild.ensure_running()
 
     def route(self, destination: str, *, via: str) -> None:
@@ -98,13 +126,6 @@ class Station:
         api.create("/api/v1/nodes", {"metadata": {"name": self.name}})
         addresses = [{"type": "InternalIP", "address": str(each)} for each in (self.wired.ipv4, self.wired.ipv6)]
         api.patch(f"/api/v1/nodes/{self.name}/status", {"status": {"addresses": addresses}})
-
-    def _translate_to_apiserver(self) -> None:
-        """The API server's machine has no routes to pods: what they say to it comes from their node."""
-        chain = "add chain ip stage out { type nat hook postrouting priority srcnat; }"
-        rule = f"add rule ip stage out ip daddr {self._description.address} masquerade"
-        for line in ("add table ip stage", chain, rule):
-            self.wired.namespaces.run("nft", line)
 
     def _start_proxy(self) -> None:
         version = Version.parse(self._description.proxy_version)

@@ -3,7 +3,7 @@
 import pytest
 
 from integration.egress.capture import Capture
-from integration.egress.conversation import Conversation, Transfer, ask
+from integration.egress.conversation import Conversation, Transfer, ask, sees
 from integration.egress.external_host import ADDRESSES, NEIGHBOURS
 from integration.egress.outside import SINGLE_NAMESPACE
 from integration.egress.pod import RunningPod
@@ -15,32 +15,18 @@ from integration.patience import wait_until
 pytestmark = pytest.mark.kernel
 
 
-def sees(world: World, client: RunningPod, address: str, whom: str) -> bool:
-    """Whether the host sees it come from there; a lost packet is no."""
-    try:
-        return ask(client, world.external, address, patience=5.0) == whom
-    except TimeoutError:
-        return False
-
-
 def wait_seen(world: World, client: RunningPod, version: int, whom: str, *, address: str = "") -> None:
     """Until the host sees what the client sends come from there; its usual address unless another is given."""
     target = address or ADDRESSES[version]
     wait_until(
-        lambda: sees(world, client, target, whom),
+        lambda: sees(client, world.external, target, whom),
         what=f"{client.sandbox.pod.name} is seen as {whom} by {target}",
         timeout=PATIENCE,
         pause=PAUSE,
     )
 
 
-def goes_on(conversation: Conversation) -> None:
-    """Until it has had ten more answers; at once when it has failed, which leaving its context tells."""
-    before = conversation.count
-    done = conversation.failed.is_set
-    wait_until(lambda: done() or conversation.count > before + 10, what="the flow goes on", timeout=PATIENCE)
-
-
+@pytest.mark.slow
 def test_destinations_are_narrowed_under_a_running_flow(world: World) -> None:
     with world.egress() as egress, world.client(egress.name) as client:
         [router] = egress.routers()
@@ -48,11 +34,12 @@ def test_destinations_are_narrowed_under_a_running_flow(world: World) -> None:
         with Conversation(client, world.external, ADDRESSES[4]) as conversation:
             egress.change(destinations=[f"{ADDRESSES[4]}/32"])
             wait_seen(world, client, 4, client.addresses[4], address=NEIGHBOURS[4])
-            goes_on(conversation)
+            conversation.goes_on()
         assert conversation.seen == {router.addresses[4]}
         assert ask(client, world.external, ADDRESSES[6]) == client.addresses[6]
 
 
+@pytest.mark.slow
 def test_the_source_port_changes_under_a_running_flow(world: World) -> None:
     with world.egress() as egress, world.client(egress.name) as client, Capture(client.netns) as wire:
         own = client.addresses[4]
@@ -63,7 +50,7 @@ def test_the_source_port_changes_under_a_running_flow(world: World) -> None:
             wire.wait_for(
                 lambda packet: wrapped(packet, destination=own) and packet.source_port != PORT, what="as well"
             )
-            goes_on(conversation)
+            conversation.goes_on()
         assert conversation.seen == {egress.routers()[0].addresses[4]}
 
 
@@ -80,10 +67,11 @@ def test_another_client_comes_and_goes_unnoticed(world: World, egress: EgressUnd
                 wait_seen(world, other, version, router.addresses[version])
             assert len(tunnels()) == len(before) + 2
         wait_until(lambda: tunnels() == before, what="the tunnels to it go", timeout=PATIENCE, pause=PAUSE)
-        goes_on(conversation)
+        conversation.goes_on()
     assert conversation.seen == {router.addresses[4]}
 
 
+@pytest.mark.slow
 def test_coild_and_the_agent_die_and_nobody_notices(world: World, egress: EgressUnderTest, client: RunningPod) -> None:
     [router] = egress.routers()
     with Conversation(client, world.external, ADDRESSES[4]) as conversation:
@@ -92,10 +80,11 @@ def test_coild_and_the_agent_die_and_nobody_notices(world: World, egress: Egress
         for station in world.stations:
             station.coild.wait_ready()
         world.kubelet.kill_agent(router)
-        goes_on(conversation)
+        conversation.goes_on()
     assert conversation.seen == {router.addresses[4]}
 
 
+@pytest.mark.slow
 def test_one_of_two_routers_is_killed_in_the_middle(world: World) -> None:
     """Who was not served by it does not notice; who was has the other one as soon as kube-proxy knows."""
     with world.egress(replicas=2) as egress, world.client(egress.name) as client:
@@ -112,7 +101,7 @@ def test_one_of_two_routers_is_killed_in_the_middle(world: World) -> None:
         world.kubelet.kill(mine)
         world.kubelet.wait_until(
             lambda: any(
-                sees(world, client, ADDRESSES[4], router.addresses[4])
+                sees(client, world.external, ADDRESSES[4], router.addresses[4])
                 for router in egress.routers()
                 if router is not mine
             ),
@@ -134,5 +123,5 @@ def test_an_address_of_a_finished_pod_is_anothers_now(world: World, egress: Egre
                 with world.client(egress.name, station=1) as later:
                     # The agent has seen the deletion, when it has seen what came after it.
                     wait_seen(world, later, 4, router.addresses[4])
-                goes_on(conversation)
+                conversation.goes_on()
             assert conversation.seen == {router.addresses[4]}

@@ -192,6 +192,7 @@ async def test_a_second_time_nothing_is_touched(world: NatWorld) -> None:
         await world.router.add_peers(tuple(world.stage.client.addresses.values()), SourcePort.FIXED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replies", list(Replies))
 async def test_nothing_is_left_of_a_client(world: NatWorld, replies: Replies) -> None:
     pod = world.stage.client.netns
@@ -209,6 +210,7 @@ async def test_a_pod_that_never_was_a_client_is_not_touched(world: NatWorld) -> 
         assert not await world.sync()
 
 
+@pytest.mark.slow
 async def test_one_family_comes_and_goes(world: NatWorld) -> None:
     pod = world.stage.client.netns
     dual, single = world.gateway(), world.gateway(destinations=(ip_network("203.0.113.0/24"),))
@@ -231,6 +233,7 @@ async def test_the_tunnels_follow_the_uplink_and_the_source_port_in_place(world:
     assert {link["ifname"]: link["ifindex"] for link in pod.read("link")} == before
 
 
+@pytest.mark.slow
 async def test_what_others_have_in_the_namespace_stays(world: NatWorld) -> None:
     pod = world.stage.client.netns
     pod.ip("rule", "add", "priority", "2050", "lookup", "77")
@@ -251,6 +254,7 @@ async def test_a_routers_namespace_is_never_taken_for_a_clients(world: NatWorld)
     assert kernel_state(world.stage.router.netns) == before
 
 
+@pytest.mark.slow
 async def test_an_open_namespace_does_as_well_as_a_path(world: NatWorld) -> None:
     with Namespace(world.stage.client.netns.path) as namespace:
         pending = world.client.sync(client_spec(world), namespace)
@@ -275,6 +279,7 @@ async def test_no_uplink_is_an_error_that_names_it(world: NatWorld) -> None:
         await world.sync(world.gateway())
 
 
+@pytest.mark.slow
 async def test_peers_go_and_only_they(world: NatWorld) -> None:
     clients = [ip_address("10.64.1.0") + number for number in range(70)]
     await world.router.add_peers(clients, SourcePort.FIXED)
@@ -287,6 +292,7 @@ async def test_peers_go_and_only_they(world: NatWorld) -> None:
     assert lines(pod, "ip", "route", "show", "table", "118") == []
 
 
+@pytest.mark.slow
 async def test_the_router_itself_and_families_that_it_lacks_are_no_peers(world: NatWorld) -> None:
     host = world.stage.add_pod(7)
     async with RouterNetwork(host.netns.path) as router:
@@ -296,6 +302,7 @@ async def test_the_router_itself_and_families_that_it_lacks_are_no_peers(world: 
     assert fou_ports(host.netns) == {"port 5555 ipproto 4"}
 
 
+@pytest.mark.slow
 async def test_two_peers_of_one_device_name(world: NatWorld) -> None:
     one, two, other = map(ip_address, (*COLLIDING, "fd68::9"))
     with pytest.raises(NetlinkError, match=f"no tunnel to {two}: its device name, fou6_e68904f8, is taken"):
@@ -310,6 +317,7 @@ async def test_two_peers_of_one_device_name(world: NatWorld) -> None:
     assert await world.router.peers() == {two, other}
 
 
+@pytest.mark.slow
 async def test_a_set_up_keeps_peers_and_clears_away_what_is_half_made(world: NatWorld) -> None:
     clients = [ip_address(text) for text in ("10.64.1.1", "10.64.1.2", "10.64.1.3")]
     await world.router.add_peers(clients, SourcePort.FIXED)
@@ -325,6 +333,7 @@ async def test_a_set_up_keeps_peers_and_clears_away_what_is_half_made(world: Nat
     assert {made(pod)[tunnel_name(client)]["ports"] for client in clients} == {(5555, 5555)}
 
 
+@pytest.mark.slow
 async def test_counters_outlive_a_set_up(world: NatWorld) -> None:
     await world.connect()
     ask(world.stage.client, world.stage.outside, Family.IPV4)
@@ -339,6 +348,7 @@ async def test_counters_outlive_a_set_up(world: NatWorld) -> None:
     assert await router.counters() == before
 
 
+@pytest.mark.slow
 async def test_a_sysctl_that_cannot_be_written_is_named_with_what_to_do(world: NatWorld) -> None:
     host = world.stage.add_pod(8)
     # A namespace begins with what the machine's own has.
@@ -365,6 +375,7 @@ async def test_a_sysctl_that_cannot_be_written_is_named_with_what_to_do(world: N
     wait_until(lambda: again.returncode == 0, what="a router whose sysctls are right already", timeout=0.1)
 
 
+@pytest.mark.slow
 async def test_a_cancelled_sync_takes_effect_before_the_next(world: NatWorld) -> None:
     first = asyncio.create_task(world.sync(world.gateway()))
     await asyncio.sleep(0)

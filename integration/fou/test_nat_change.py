@@ -19,7 +19,7 @@ from integration.route_monitor import watch_routes
 
 pytestmark = pytest.mark.kernel
 
-families = pytest.mark.parametrize("family", list(Family))
+families = pytest.mark.parametrize("family", [pytest.param(Family.IPV4, marks=pytest.mark.slow), Family.IPV6])
 
 
 @pytest.fixture

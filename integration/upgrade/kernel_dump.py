@@ -1,7 +1,9 @@
 """All that a network namespace holds, to be compared with what it holds later."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from integration.kernel_state import KernelState
@@ -10,8 +12,9 @@ Dump: TypeAlias = Mapping[str, frozenset[str]]
 """By topic, one line for each object."""
 
 _FAMILIES: Final = ("-4", "-6")
-_KUBE_PROXY: Final = {"filter", "nat", "mangle", "raw", "security"}
-"""Tables of iptables. They name the webhooks' endpoints, which are the controllers that happen to run."""
+_KUBE_PROXY: Final = {"kube-proxy", "filter", "nat", "mangle", "raw", "security"}
+"""Its own, and those of iptables. They name the webhooks' endpoints, which are the controllers that happen to run."""
+_OURS: Final = re.compile(r'[^,]+, nft: .*"table": (\{.*"name": )?"coil-')
 _SYSCTLS: Final = """
     cd /proc/sys/net
     grep -rs . ipv4/conf ipv6/conf ipv4/ip_forward netfilter/nf_conntrack_tcp_be_liberal
@@ -42,17 +45,41 @@ def dump_kernel(kernel: KernelState) -> Dump:
     }
 
 
-def differences(before: Mapping[str, Dump], after: Mapping[str, Dump]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Differences:
     """A line for each object that one of the namespaces has lost, and for each that is new in it."""
-    return [
-        f"{name}, {topic} {sign} {line}"
-        for name in sorted(before.keys() | after.keys())
-        for topic in sorted(before.get(name, {}).keys() | after.get(name, {}).keys())
-        for sign, one, other in (("-", before, after), ("+", after, before))
-        for line in sorted(
-            one.get(name, {}).get(topic, frozenset[str]()) - other.get(name, {}).get(topic, frozenset[str]())
-        )
-    ]
+
+    lost: frozenset[str]
+    new: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.new)
+
+    @property
+    def reverse(self) -> "Differences":
+        """What undoes it."""
+        return Differences(lost=self.new, new=self.lost)
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        """What is new and is neither one of Coil's nftables tables nor in one."""
+        return frozenset(line for line in self.new if not _OURS.match(line))
+
+    def describe(self) -> list[str]:
+        """A sentence for each."""
+        return [f"lost: {line}" for line in sorted(self.lost)] + [f"new: {line}" for line in sorted(self.new)]
+
+
+def compare(before: Mapping[str, Dump], after: Mapping[str, Dump]) -> Differences:
+    """Dumps of the same namespaces, by name; one that is gone has lost all."""
+    was, now = _all(before), _all(after)
+    return Differences(lost=was - now, new=now - was)
+
+
+def _all(dumps: Mapping[str, Dump]) -> frozenset[str]:
+    return frozenset(
+        f"{name}, {topic}: {line}" for name, dump in dumps.items() for topic, lines in dump.items() for line in lines
+    )
 
 
 def _lines(entries: Iterable[Mapping[str, Any]]) -> frozenset[str]:

@@ -17,6 +17,7 @@ FORMER: Final = "256319826ec1e56a7bf6e18a81a5b36890cb6e0c"
 """The release before this one: the last revision before the manager and its caches were introduced."""
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+_CHART = Path("charts") / "coil"
 _GIT_SECONDS = 60
 _HELP_SECONDS = 60
 _BUILD_SECONDS = 1200
@@ -28,12 +29,15 @@ class RevisionError(Exception):
 
 
 def check_revision(name: str, repository: Path = ROOT) -> None:
-    """Raises RevisionError when the repository does not have the revision."""
+    """Raises RevisionError when the repository does not have the revision, or the revision nothing to install."""
     if _git(repository, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}").returncode:
         raise RevisionError(
             f"the revision {name} is not in the history of this checkout: fetch it, with `git fetch --unshallow` if "
             "the clone is shallow, or name another one by --from."
         )
+    # The first charts had roles and kinds only.
+    if _git(repository, "cat-file", "-e", f"{name}:{_CHART}/values.yaml").returncode:
+        raise RevisionError(f"the revision {name} has no Helm chart that can be installed: name a later one by --from.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Revision:
 
     @property
     def chart(self) -> Path:
-        return self.folder / "charts" / "coil"
+        return self.folder / _CHART
 
     def build_image(self) -> tuple[str, Path]:
         """Name and archive of its image, from the cache if it is there. Raises RevisionError."""

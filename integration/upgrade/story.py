@@ -11,7 +11,7 @@ from integration.image.build import IMAGE, build_image
 from integration.nodes.coil_cluster import CoilCluster
 from integration.patience import wait_until, wait_until_clean
 from integration.upgrade.cooling_block import NEXT, CoolingBlock
-from integration.upgrade.kernel_dump import differences
+from integration.upgrade.kernel_dump import Differences, compare
 from integration.upgrade.revision import Revision
 from integration.upgrade.scene import Scene, View
 from integration.upgrade.witness import LEADER_PORTS, Witness, leads
@@ -39,6 +39,11 @@ class Change:
     restarts: dict[str, int]
     """By component, how often the programs that came were started again."""
 
+    @property
+    def differences(self) -> Differences:
+        """Of the kernels."""
+        return compare(self.before.kernels, self.after.kernels)
+
 
 @dataclass(slots=True)
 class Story:
@@ -51,12 +56,11 @@ class Story:
 
     def chapter(self, name: str) -> Change:
         """`upgrade`, or `rollback`, which comes after it."""
-        chapters: dict[str, Callable[[], None]] = {"upgrade": self._upgrade, "rollback": self.release.rollback}
-        for each, replace_programs in chapters.items():
-            if each not in self._played:
-                self._played[each] = self._play(replace_programs)
-            if each == name:
-                break
+        if "upgrade" not in self._played:
+            self._played["upgrade"] = self._play(self._upgrade, is_settled=lambda found: not found.lost)
+        if name not in self._played:
+            undone = self._played["upgrade"].differences.reverse
+            self._played[name] = self._play(self.release.rollback, is_settled=lambda found: found == undone)
         return self._played[name]
 
     def _upgrade(self) -> None:
@@ -64,7 +68,7 @@ class Story:
         self.release.apply_kinds()
         self.release.upgrade({})
 
-    def _play(self, replace_programs: Callable[[], None]) -> Change:
+    def _play(self, replace_programs: Callable[[], None], *, is_settled: Callable[[Differences], bool]) -> Change:
         scene, coil = self.scene, self.scene.coil
         cooling = CoolingBlock.prepare(coil)
         before, counts = self._look_when_still(), scene.counts()
@@ -78,7 +82,7 @@ class Story:
                 )
         # Where they are after a rollout depends on its order; all else must not.
         scene.bring_eips(coil.nodes[0])
-        after = self._look_again(before)
+        after = self._look_again(before, is_settled)
         cooling.add(NEXT)
         components = ("coild", "ipam-controller", "egress-controller", "egress-agent-node")
         return Change(
@@ -99,17 +103,17 @@ class Story:
 
         def changes() -> list[str]:
             views.append(self.scene.look())
-            return differences(views[-2].kernels, views[-1].kernels)
+            return compare(views[-2].kernels, views[-1].kernels).describe()
 
         wait_until_clean(changes, after="the last pod became ready")
         return views[-1]
 
-    def _look_again(self, before: View) -> View:
-        """When the kernels hold what they held, or will not."""
+    def _look_again(self, before: View, is_settled: Callable[[Differences], bool]) -> View:
+        """When the kernels hold what they are to hold, or will not."""
         deadline = time.monotonic() + _SETTLED_SECONDS
         while True:
             after = self.scene.look()
-            if not differences(before.kernels, after.kernels) or time.monotonic() > deadline:
+            if is_settled(compare(before.kernels, after.kernels)) or time.monotonic() > deadline:
                 return after
 
 

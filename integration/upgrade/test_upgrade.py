@@ -7,7 +7,6 @@ import pytest
 
 from integration.nodes.eip_gateway import eip_of
 from integration.upgrade.cooling_block import FIRST, GONE, NEXT
-from integration.upgrade.kernel_dump import differences
 from integration.upgrade.scene import View, used_addresses
 from integration.upgrade.story import Change, Story
 
@@ -22,9 +21,13 @@ def test_no_pod_is_restarted_and_none_loses_its_address(change: Change) -> None:
     assert change.after.pods == change.before.pods
 
 
-def test_the_kernels_of_nodes_and_pods_hold_what_they_held(change: Change) -> None:
-    assert {"node-1", "node-2"} < change.before.kernels.keys()
-    assert differences(change.before.kernels, change.after.kernels) == []
+def test_an_upgrade_takes_nothing_out_of_the_kernels_and_a_rollback_what_was_new(story: Story) -> None:
+    upgrade, rollback = story.chapter("upgrade"), story.chapter("rollback")
+    assert {"node-1", "node-2"} < upgrade.before.kernels.keys()
+    assert sorted(upgrade.differences.lost) == []
+    # Chains and sets that the former release did not have.
+    assert sorted(upgrade.differences.foreign) == []
+    assert rollback.differences.describe() == upgrade.differences.reverse.describe()
 
 
 def test_no_connection_breaks_and_no_byte_is_lost(change: Change, story: Story) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from integration.cluster.node import Node
 from integration.kernel_state import KernelState, steady
-from integration.upgrade.kernel_dump import differences, dump_kernel
+from integration.upgrade.kernel_dump import compare, dump_kernel
 from integration.upgrade.witness import look_around
 
 
@@ -39,10 +39,10 @@ def test_what_changes_by_itself_is_no_difference() -> None:
         return {"set": {"family": "inet", "table": "coil-eip", "name": "eips", "handle": handle, "elem": found}}
 
     before = dump(Kernel([table(1, 300, ["10.0.0.1", "10.0.0.2"]), {"metainfo": {"version": "1.0.6"}}]))
-    assert differences(before, dump(Kernel([table(2, 100, ["10.0.0.2", "10.0.0.1"])]))) == []
-    [lost, got] = differences(before, dump(Kernel([table(1, 300, ["10.0.0.1"])])))
-    assert lost.startswith('node, nft - {"set"')
-    assert got.startswith('node, nft + {"set"')
+    assert not compare(before, dump(Kernel([table(2, 100, ["10.0.0.2", "10.0.0.1"])])))
+    [lost, got] = compare(before, dump(Kernel([table(1, 300, ["10.0.0.1"])]))).describe()
+    assert lost.startswith('lost: node, nft: {"set"')
+    assert got.startswith('new: node, nft: {"set"')
 
 
 def test_elements_that_time_out_come_and_go() -> None:
@@ -50,26 +50,42 @@ def test_elements_that_time_out_come_and_go() -> None:
         return {"set": {"family": "inet", "table": "coil-eip", "name": "alive", "flags": flags, "elem": list(elements)}}
 
     renewed = [dump(Kernel([alive(*elements, flags=["timeout"])])) for elements in (("a",), ())]
-    assert differences(*renewed) == []
-    assert len(differences(renewed[0], dump(Kernel()))) == 1, "the set itself is to stay"
+    assert not compare(*renewed)
+    assert len(compare(renewed[0], dump(Kernel())).lost) == 1, "the set itself is to stay"
     lasting = [dump(Kernel([alive(*elements, flags=["interval"])])) for elements in (("a",), ())]
-    assert len(differences(*lasting)) == 2
+    assert len(compare(*lasting).describe()) == 2
 
 
 def test_kube_proxys_rules_are_not_ours() -> None:
-    rule = {"rule": {"family": "ip", "table": "nat", "chain": "KUBE-SERVICES", "expr": []}}
-    assert differences(dump(Kernel()), dump(Kernel([rule]))) == []
+    rules: list[dict[str, Any]] = [
+        {"rule": {"family": "ip", "table": table, "chain": "services", "expr": []}} for table in ("nat", "kube-proxy")
+    ]
+    assert not compare(dump(Kernel()), dump(Kernel(rules)))
     ours = {"rule": {"family": "inet", "table": "nat", "chain": "out", "expr": []}}
-    assert len(differences(dump(Kernel()), dump(Kernel([ours])))) == 1
+    assert len(compare(dump(Kernel()), dump(Kernel([ours]))).new) == 1
+
+
+def test_what_is_new_is_foreign_unless_it_belongs_to_a_table_of_coil() -> None:
+    tables = [{"table": {"family": "inet", "name": name}} for name in ("coil-eip", "others")]
+    chains = [{"chain": {"family": "inet", "table": name, "name": "onward"}} for name in ("coil-eip", "others")]
+    routes = [{"dst": "10.0.0.1", "table": "coil-eip"}]
+    found = compare(dump(Kernel()), dump(Kernel([*tables, *chains], routes=routes)))
+    assert len(found.new) == 5
+    assert found.foreign == frozenset(line for line in found.new if "routes" in line or "others" in line)
+
+
+def test_a_way_back_is_the_reverse() -> None:
+    before, after = dump(Kernel(routes=[{"dst": "10.0.0.1"}])), dump(Kernel(routes=[{"dst": "10.0.0.2"}]))
+    assert compare(before, after).reverse == compare(after, before) != compare(before, after)
 
 
 def test_a_route_that_is_gone_and_one_that_is_new_are_named() -> None:
     before, after = dump(Kernel(routes=[{"dst": "10.0.0.1"}])), dump(Kernel(routes=[{"dst": "10.0.0.2"}]))
-    assert differences(before, after) == [
-        'node, routes - {"dst": "10.0.0.1"}',
-        'node, routes + {"dst": "10.0.0.2"}',
+    assert compare(before, after).describe() == [
+        'lost: node, routes: {"dst": "10.0.0.1"}',
+        'new: node, routes: {"dst": "10.0.0.2"}',
     ]
-    assert len(differences(before, {})) == 2, "a namespace that is gone has lost all"
+    assert len(compare(before, {}).lost) == 2, "a namespace that is gone has lost all"
 
 
 @dataclass

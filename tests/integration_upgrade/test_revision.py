@@ -24,7 +24,7 @@ def repository(tmp_path: Path) -> Path:
     git(folder, "init", "--quiet")
     (folder / "charts" / "coil").mkdir(parents=True)
     for content in ("former", "present"):
-        (folder / "charts" / "coil" / "Chart.yaml").write_text(content)
+        (folder / "charts" / "coil" / "values.yaml").write_text(content)
         git(folder, "add", ".")
         git(folder, "commit", "--quiet", "--message", content)
     return folder
@@ -34,7 +34,7 @@ def test_the_files_are_those_of_the_revision(repository: Path, tmp_path: Path) -
     target = tmp_path / "target"
     target.mkdir()
     revision = Revision.check_out("HEAD~", target, repository)
-    assert (revision.chart / "Chart.yaml").read_text() == "former"
+    assert (revision.chart / "values.yaml").read_text() == "former"
     assert [path.name for path in target.iterdir()] == ["charts"]
     assert git(repository, "status", "--porcelain") == ""
 
@@ -46,3 +46,11 @@ def test_a_clone_that_is_too_shallow_is_told_so_in_one_sentence(repository: Path
     check_revision(former, repository)
     with pytest.raises(RevisionError, match=f"^the revision {former} is not in the history .*--unshallow.*--from[.]$"):
         check_revision(former, shallow)
+
+
+def test_a_revision_whose_chart_installs_nothing_is_told_so_in_one_sentence(repository: Path) -> None:
+    git(repository, "rm", "--quiet", "charts/coil/values.yaml")
+    git(repository, "commit", "--quiet", "--message", "without")
+    check_revision("HEAD~", repository)
+    with pytest.raises(RevisionError, match=r"^the revision HEAD has no Helm chart that .*--from[.]$"):
+        check_revision("HEAD", repository)
