@@ -35,8 +35,17 @@ PARTS = {
     "apiserver": ["integration/apiserver"],
     "kernel": ["integration/netns", "integration/plugin"],
     "image": ["integration/image"],
+    "aws": ["integration/aws"],
 }
 """Of the session `integration`, with their folders; what takes long comes first."""
+EGRESS = ["--numprocesses=2", "--dist=loadscope", "--no-loadscope-reorder", "integration/egress", "integration/fou"]
+"""A guest's processors are slow, and one process of tests leaves one of them idle. The longer folder comes first."""
+
+PACKETS = [
+    *("-m", "slow or not slow"),
+    *("integration/egress/test_packet_path.py", "integration/egress/test_originating_only.py"),
+]
+"""Of the session `egress`, what depends on how kube-proxy translates the addresses of Services."""
 
 
 def environment(session: nox.Session) -> dict[str, str]:
@@ -90,7 +99,7 @@ def unit(session: nox.Session) -> None:
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """The five parts that follow, in one run."""
+    """The six parts that follow, in one run."""
     run_side_by_side(session, *PARTS)
 
 
@@ -119,6 +128,31 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def aws(session: nox.Session) -> None:
+    """EC2's API, strict, and the client of it."""
+    run_side_by_side(session, "aws")
+
+
+@nox.session
+def aws_nodes(session: nox.Session) -> None:
+    """The chart by Helm on two instances in a VPC: kubelet, containerd, kube-proxy, the strict EC2; needs root."""
+    folders = ["integration/aws_nodes", "integration/aws_modes"]
+    session.run(PYTHON, "-m", "pytest", *(session.posargs or folders), env=environment(session))
+
+
+@nox.session
+def aws_churn(session: nox.Session) -> None:
+    """A thousand pods on three nodes, twice: real processes, the strict EC2 under faults, coild killed; needs root."""
+    session.run(PYTHON, "-m", "pytest", "-m", "slow", *(session.posargs or ["integration/aws"]), env=ENVIRONMENT)
+
+
+@nox.session
+def aws_simulation(session: nox.Session) -> None:
+    """A thousand pods under faults of EC2, and 2 000 nodes within an account's limits, in virtual time."""
+    run_pytest(session, "-m", "slow", "tests/coild/eni/simulation")
+
+
+@nox.session
 def eip(session: nox.Session) -> None:
     """Floating addresses on three nodes in network namespaces, against a real API server; needs root."""
     run_side_by_side(session, "eip")
@@ -134,10 +168,13 @@ def nodes(session: nox.Session) -> None:
 @nox.session
 def egress(session: nox.Session) -> None:
     """Egress NAT on a kernel with Foo-over-UDP, in a virtual machine where this one has none; needs root."""
-    # A guest's processors are slow, and one process of tests leaves one of them idle. The longer folder comes first.
-    both = ["--numprocesses=2", "--dist=loadscope", "--no-loadscope-reorder", "integration/egress", "integration/fou"]
-    parts = session.posargs or both
-    session.run(PYTHON, "-m", "integration.egress", *parts, env=environment(session))
+    session.run(PYTHON, "-m", "integration.egress", *(session.posargs or EGRESS), env=environment(session))
+
+
+@nox.session
+def egress_kubelet(session: nox.Session) -> None:
+    """Egress NAT on a node with kubelet and containerd, in a virtual machine where egress is; needs root."""
+    session.run(PYTHON, "-m", "integration.egress_kubelet", *session.posargs, env=ENVIRONMENT)
 
 
 @nox.session
@@ -148,13 +185,26 @@ def cluster(session: nox.Session) -> None:
 
 
 @nox.session
+def slow(session: nox.Session) -> None:
+    """The tests that `make test` leaves out for their time; needs root."""
+    session.run(PYTHON, "-m", "pytest", "-m", "slow", "integration/apiserver", "integration/plugin", env=ENVIRONMENT)
+    fou = ["-m", "slow", *EGRESS]
+    session.run(PYTHON, "-m", "integration.egress", *fou, env=ENVIRONMENT)
+
+
+@nox.session
 def oldest(session: nox.Session) -> None:
-    """The oldest Kubernetes that is supported: the services against its API server, and two nodes; needs root."""
+    """The oldest Kubernetes that is supported, and kube-proxy's other mode; needs root.
+
+    The services against its API server, two nodes, and the packets of egress NAT.
+    """
     old = {"COIL_KUBERNETES": "1.34", "COIL_PROXY_MODE": "iptables"}
     for numbers, folders in ((3, PARTS["apiserver"]), (2, ["integration/nodes", "integration/docs"])):
         spread = (f"--numprocesses={numbers}", "--dist=loadfile", "--no-loadscope-reorder")
         env = environment(session) | old
         session.run(PYTHON, "-m", "pytest", *spread, *(session.posargs or folders), env=env)
+    if not session.posargs:
+        session.run(PYTHON, "-m", "integration.egress", *PACKETS, env=environment(session) | old)
 
 
 @nox.session

@@ -32,7 +32,8 @@ def _skipped_when_unsupported() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Generator[None, object, object]:
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    # Not of the fixture: what one has raised is raised again, without a hook, for each later test that wants it.
     with _skipped_when_unsupported():
         return (yield)
 

@@ -27,6 +27,8 @@ EGRESS_CONTROLLER = "coil-egress-controller"
 WEBHOOK_KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
 ACCESS_KINDS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 ROUTE_SYNC = "coild-route-sync"
+NODE_CONDITION = "coild-node-condition"
+OWN_NODE = "coild-own-node"
 KINDS = ("addresspools", "addressblocks", "blockrequests", "egresses")
 EIP_KINDS = ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-ipam-controller"
@@ -115,7 +117,7 @@ def apply_kinds(plane: ControlPlane, chart: Path = CHART) -> None:
     """The chart's custom resource definitions. Returns before they are served. Idempotent."""
     # An API server from before 1.23 has no word for the CRDs' rules; kubectl would refuse them in its place, "warn" has
     # servers judge that know how to, and these drop what they do not know.
-    plane.kubectl("apply", "--validate=warn", f"--filename={chart / 'crds'}")
+    plane.kubectl("apply", "--validate=warn", "--warnings-as-errors", f"--filename={chart / 'crds'}")
 
 
 def access_documents() -> list[Document]:
@@ -138,6 +140,28 @@ def apply_route_sync(plane: ControlPlane) -> None:
 def remove_route_sync(plane: ControlPlane) -> None:
     """The opposite of `apply_route_sync`. Idempotent."""
     plane.kubectl("delete", "clusterrolebinding,clusterrole", ROUTE_SYNC, "--ignore-not-found")
+
+
+def apply_eni_access(plane: ControlPlane) -> None:
+    """What the chart has in addition with the profile aws-eni: each coild may say whether pods would get addresses.
+
+    Idempotent.
+    """
+    documents = render({"aws": {"clusterName": "test"}}, "aws-eni")
+    apply(plane, *(document for document in documents if document["metadata"]["name"] == NODE_CONDITION))
+
+
+def apply_own_node_policy(plane: ControlPlane) -> None:
+    """What the profile aws-eni binds each coild to its own Node with. Returns before it is enforced. Idempotent."""
+    version = f"{plane.version.major}.{plane.version.minor}.0"
+    documents = render({"aws": {"clusterName": "test"}}, "aws-eni", kubernetes=version)
+    apply(plane, *(document for document in documents if document["metadata"]["name"] == OWN_NODE))
+
+
+def remove_own_node_policy(plane: ControlPlane) -> None:
+    """The opposite of `apply_own_node_policy`. Idempotent."""
+    kinds = "validatingadmissionpolicybinding,validatingadmissionpolicy"
+    plane.kubectl("delete", kinds, OWN_NODE, "--ignore-not-found")
 
 
 def apply_webhooks(plane: ControlPlane, *, port: int, of: str = IPAM_CONTROLLER) -> None:

@@ -1,24 +1,31 @@
-"""`python -m integration.screenshots`: takes the pictures of the inspection pages in docs/, as root, in two minutes.
+"""`python -m integration.screenshots [SUBJECT ...]`: takes the pictures of the inspection pages in docs/, as root, in
+three minutes. The subjects are `pools` and `interfaces`; without one, it takes all.
 
 All of it is real: an API server, an ipam-controller, coild, pods made by the plugin, and a Chromium that looks. Only
-the other nodes of the cluster are names: nobody runs there, but the controller gives them blocks all the same.
+the other nodes of the cluster are names: nobody runs there, but the controller gives them blocks all the same. And the
+VPC is that of the tests.
 """
 
 import asyncio
 import itertools
+import secrets
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from integration.apiserver.inspected_world import NODE_PAGE, InspectedWorld
 from integration.apiserver.plane_pool import PlanePool
+from integration.apiserver.sandbox import PodName, Sandbox
+from integration.aws.node import EniNode
+from integration.aws.world import EniWorld
 from integration.browser import Browser, Scheme, open_browser
+from integration.cluster.control_plane import ControlPlane
 from integration.deployment import apply
 from integration.patience import wait_until
 
@@ -46,6 +53,9 @@ BATCHES = 26
 BATCH_SECONDS = 2.0
 HISTORY = "1m"
 
+VPC_PODS, VPC_GONE = 61, 9
+VPC_FLAGS = ("--enable-prefix-delegation=true", "--warm-prefix-target=1", "--cooling=1h")
+
 HOST = "coil-ipam-controller-0"
 NAMED = "--named"
 """Given to the run that has the host's name to itself."""
@@ -55,22 +65,54 @@ def main() -> int:
     """Write the pictures; an exit code."""
     if NAMED not in sys.argv:
         # The controller tells the name of its host, which is nobody's business here.
-        return subprocess.run(["unshare", "--uts", sys.executable, "-m", __spec__.name, NAMED], check=False).returncode
+        again = ["unshare", "--uts", sys.executable, "-m", __spec__.name, NAMED, *sys.argv[1:]]
+        return subprocess.run(again, check=False).returncode
     socket.sethostname(HOST)
+    chosen = [argument for argument in sys.argv[1:] if argument != NAMED]
+    with PlanePool() as planes:
+        for subject in chosen or SUBJECTS:
+            with planes.lend() as plane, tempfile.TemporaryDirectory() as folder:
+                SUBJECTS[subject](plane, Path(folder))
+    return 0
+
+
+def show_pools(plane: ControlPlane, folder: Path) -> None:
     rng = Random(SEED)
-    with (
-        PlanePool() as planes,
-        planes.lend() as plane,
-        InspectedWorld.up(plane, POOLS, history=HISTORY) as world,
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with InspectedWorld.up(plane, POOLS, history=HISTORY) as world:
         reserve_block(world)
         add_nodes(world)
         fill_node(world, rng)
         drain_block(world)
         fill_cluster(world, rng)
-        asyncio.run(take(world, Path(folder)))
-    return 0
+        asyncio.run(take("cluster", world.cluster_page, [], folder))
+        asyncio.run(take("node", NODE_PAGE, world.node.namespaces.entrance, folder))
+
+
+def show_interfaces(plane: ControlPlane, folder: Path) -> None:
+    with EniWorld.up(plane) as world:
+        node = world.nodes[0]
+        node.start_coild(*VPC_FLAGS)
+        fill_interfaces(node, Random(SEED))
+        asyncio.run(take("interfaces", NODE_PAGE, node.namespaces.entrance, folder))
+
+
+SUBJECTS: Mapping[str, Callable[[ControlPlane, Path], None]] = {"pools": show_pools, "interfaces": show_interfaces}
+
+
+def fill_interfaces(node: EniNode, rng: Random) -> None:
+    """Pods with addresses of several interfaces, some of which have gone a moment ago."""
+    pods: list[Sandbox] = []
+    for name in pod_names("apps", VPC_PODS, rng):
+        pods.append(node.make_sandbox(PodName("apps", name), container_id=secrets.token_hex(32)))
+        node.runtime.add(pods[-1])
+    for pod in rng.sample(pods, VPC_GONE):
+        node.runtime.delete(pod)
+        pod.destroy()
+
+
+def pod_names(namespace: str, number: int, rng: Random) -> list[str]:
+    """As Deployments name them."""
+    return [f"{rng.choice(APPS[namespace])}-{rng.getrandbits(36):09x}-{rng.getrandbits(20):05x}" for _ in range(number)]
 
 
 def reserve_block(world: InspectedWorld) -> None:
@@ -89,9 +131,7 @@ def add_nodes(world: InspectedWorld) -> None:
 def fill_node(world: InspectedWorld, rng: Random) -> None:
     """Pods of several namespaces, some of which have gone a moment ago."""
     for namespace, number in PODS.items():
-        names = [
-            f"{rng.choice(APPS[namespace])}-{rng.getrandbits(36):09x}-{rng.getrandbits(20):05x}" for _ in range(number)
-        ]
+        names = pod_names(namespace, number, rng)
         for name in names:
             world.add(namespace, name)
         for name in rng.sample(names, GONE[namespace]):
@@ -122,21 +162,20 @@ def ask(number: int, pool: str, rng: Random) -> dict[str, Any]:
     return {**kind, "metadata": {"name": f"req-{spec['nodeName']}-{number:03}"}, "spec": spec}
 
 
-async def take(world: InspectedWorld, folder: Path) -> None:
-    """All pictures, each from where a person would see it."""
-    for place, entrance in (("cluster", []), ("node", world.node.namespaces.entrance)):
-        profile = folder / place
-        profile.mkdir()
-        url = NODE_PAGE if place == "node" else world.cluster_page
-        async with open_browser(profile, entrance=entrance) as browser:
-            for name, query, scheme in shots(place):
-                await shoot(browser, f"{url}{query}", scheme, DOCS / f"{name}.png")
+async def take(page: str, url: str, entrance: Sequence[str], folder: Path) -> None:
+    """All pictures of a page, from where a person would see it: `entrance` leads there."""
+    profile = folder / page
+    profile.mkdir()
+    async with open_browser(profile, entrance=entrance) as browser:
+        for name, query, scheme in shots(page):
+            await shoot(browser, f"{url}{query}", scheme, DOCS / f"{name}.png")
 
 
-def shots(place: str) -> Iterator[tuple[str, str, Scheme]]:
+def shots(page: str) -> Iterator[tuple[str, str, Scheme]]:
     """The name of each picture, what is searched for, and the colours."""
-    yield f"inspection-{place}", "", "light"
-    yield f"inspection-{place}-dark", "?q=redis" if place == "node" else "?q=worker-07", "dark"
+    yield f"inspection-{page}", "", "light"
+    if page != "interfaces":
+        yield f"inspection-{page}-dark", "?q=redis" if page == "node" else "?q=worker-07", "dark"
 
 
 async def shoot(browser: Browser, url: str, scheme: Scheme, file: Path) -> None:

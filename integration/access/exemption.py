@@ -22,6 +22,23 @@ UNSEEN: Final = {
 }
 """Rights that no log of calls can show, by role, verb, group and resource."""
 
+_EGRESS_STARTS = (
+    "coild asks for single objects while egress NAT's are not listed; the sessions of egress have such starts"
+)
+
+UNSEEN_ON_INSTANCES: Final = {
+    ("ClusterRole coild", "get", "", "pods"): _EGRESS_STARTS,
+    ("ClusterRole coild", "get", "", "services"): _EGRESS_STARTS,
+    ("ClusterRole coild", "get", COIL, "egresses"): _EGRESS_STARTS,
+    (
+        "ClusterRole coild",
+        "patch",
+        "",
+        "events",
+    ): "an Event is patched when it is repeated, half a minute later at best",
+}
+"""The same as `UNSEEN`, of coild on the nodes of the profile aws-eni."""
+
 _OTHERS_LEASE = "integration/apiserver/test_eip_lease.py asks, with the agent's account, for what no agent may have"
 
 PROVOKED: Final = {

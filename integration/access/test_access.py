@@ -9,19 +9,22 @@ from pathlib import Path
 import pytest
 
 from integration.access.comparison import describe_call, find_outside, find_unused
-from integration.access.exemption import PROVOKED, UNSEEN
+from integration.access.exemption import PROVOKED, UNSEEN, UNSEEN_ON_INSTANCES
 from integration.access.right import Right, chart_rights
 from integration.cluster.audit_log import Call, load_calls
 from integration.helm.chart import render
 
 CALLS = Path(__file__).resolve().parents[2] / "build" / "access"
 """One folder for each session (noxfile.py)."""
+INSTANCES = "aws_nodes"
+"""The session of the profile aws-eni, and of nothing else; `make test` does not have it."""
 
 
 @pytest.fixture(scope="module")
 def rights() -> list[Right]:
-    """What the chart grants with everything that it can install."""
-    return chart_rights(render({"eip": {"enabled": True}, "routeSync": {"enabled": True}}))
+    """What the chart grants with everything that it can install, which is not all together."""
+    pools = render({"eip": {"enabled": True}, "routeSync": {"enabled": True}})
+    return list(dict.fromkeys([*chart_rights(pools), *chart_rights(render(None, "aws-eni"))]))
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,25 @@ def test_what_the_chart_grants_is_asked_by_the_programs(rights: list[Right], cal
         pytest.fail("\n".join([*said, *unused]), pytrace=False)
 
 
+def test_the_profile_aws_eni_grants_coild_what_it_asks_on_instances_and_nothing_else(
+    calls: dict[str, set[Call]],
+) -> None:
+    """The roles of this profile alone, against calls of nodes that have nothing else.
+
+    The controllers are not judged: they serve pools and Egresses in each profile, and here nobody has any.
+    """
+    if INSTANCES not in calls:
+        pytest.skip(f"no calls of the session {INSTANCES}")
+    profile = [right for right in chart_rights(render(None, "aws-eni")) if right.account == "coild"]
+    outside = [describe_call(call) for call in find_outside(profile, calls[INSTANCES])]
+    unused = [
+        str(right)
+        for right in find_unused(profile, calls[INSTANCES])
+        if (right.role, right.verb, right.group, right.resource) not in UNSEEN_ON_INSTANCES
+    ]
+    assert (outside, unused) == ([], []), "calls that the profile's roles do not cover, and rights that nobody used"
+
+
 def test_no_program_uses_what_the_api_server_warns_of(calls: dict[str, set[Call]]) -> None:
     """On the release that the sessions ran on; of a group's versions, some are deprecated long before they go."""
     deprecated = sorted({call for made in calls.values() for call in made if call.deprecated})
@@ -73,4 +95,4 @@ def test_no_program_uses_what_the_api_server_warns_of(calls: dict[str, set[Call]
 
 def test_every_exemption_is_of_a_right_that_is_granted(rights: list[Right]) -> None:
     granted = {(right.role, right.verb, right.group, right.resource) for right in rights}
-    assert UNSEEN.keys() <= granted
+    assert UNSEEN.keys() | UNSEEN_ON_INSTANCES.keys() <= granted

@@ -11,7 +11,6 @@ from typing import Any
 
 from integration.apiserver.refusal_log import missing_rights
 from integration.cluster.address import free_port
-from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.deployment import (
     EGRESS_CONTROLLER,
@@ -39,7 +38,7 @@ _PATHS = {
     "egress": "/apis/coil.cybozu.com/v2/namespaces/{namespace}/egresses",
     "deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
     "service": "/api/v1/namespaces/{namespace}/services",
-    "poddisruptionbudget": "/apis/policy/{policy}/namespaces/{namespace}/poddisruptionbudgets",
+    "poddisruptionbudget": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
     "serviceaccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
 }
 
@@ -110,8 +109,7 @@ class EgressWorld:
 
     def find(self, kind: str, namespace: str, name: str = "nat") -> Document | None:
         """The object; None if there is none."""
-        policy = "v1beta1" if self.plane.version < Version(1, 21) else "v1"
-        path = _PATHS[kind].format(namespace=namespace, policy=policy)
+        path = _PATHS[kind].format(namespace=namespace)
         status, body = self.plane.request("GET", f"{path}/{name}")
         assert status in {200, 404}, body
         return json.loads(body) if status == 200 else None

@@ -5,7 +5,6 @@ How blocks become routes at the neighbour is the test's choice: by `coild --rout
 
 import json
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,22 +19,13 @@ from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Network
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
-from integration.deployment import COILD_HEALTH_PORT, apply
+from integration.deployment import apply
 from integration.patience import wait_until
 from integration.service import Service
 
 _COILD_METRICS_PORT = 9384
 _START_SECONDS = 60.0
 _NODES = 2
-
-# Unlike wget it prints the text of a refusal, too.
-_FETCH = """
-import sys
-from http.client import HTTPConnection
-connection = HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=5)
-connection.request("GET", sys.argv[2])
-sys.stdout.write(connection.getresponse().read().decode())
-"""
 
 
 @dataclass
@@ -73,19 +63,9 @@ class Station:
         pod = PodName(namespace, f"pod-{secrets.token_hex(3)}")
         return self.node.make_sandbox(pod, container_id=secrets.token_hex(32))
 
-    def page(self, port: int, path: str) -> str:
-        """What one of coild's pages says, whatever its status; empty when nobody answers."""
-        return self.node.kernel.run(sys.executable, "-IS", "-c", _FETCH, str(port), path, check=False)
-
-    def unready(self) -> dict[str, str]:
-        """What coild's readiness lacks, by check; empty when it is ready."""
-        text = self.page(COILD_HEALTH_PORT, "/readyz")
-        checks: dict[str, str] = json.loads(text)["checks"] if text else {"process": "no answer"}
-        return {name: why for name, why in checks.items() if why != "ok"}
-
     def metrics(self) -> dict[str, float]:
         """coild's samples, by name and labels as they are written."""
-        lines = self.page(_COILD_METRICS_PORT, "/metrics").splitlines()
+        lines = self.node.fetch(_COILD_METRICS_PORT, "/metrics").splitlines()
         samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in samples}
 

@@ -3,6 +3,7 @@ variables, the configuration and the cached result on standard input."""
 
 import json
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,10 @@ class Runtime:
         """CHECK. Raises CniError."""
         self.begin("CHECK", sandbox, version=version, cached=cached).finish()
 
+    def status(self) -> None:
+        """STATUS, by which the runtime learns whether the node is ready for pods. Raises CniError."""
+        self._start("STATUS", {}, version="1.1.0").finish()
+
     def begin(
         self,
         command: str,
@@ -88,29 +93,31 @@ class Runtime:
         netns: str | None = None,
     ) -> Execution:
         """Start an operation without waiting for its end; `netns` is the sandbox's unless it is given."""
-        netconf: dict[str, Any] = {"cniVersion": version, "name": "pods", "type": "coil", "socket": str(self.socket)}
-        if cached is not None:
-            netconf["prevResult"] = cached
         pod = sandbox.pod
+        environment = {
+            "CNI_CONTAINERID": sandbox.container_id,
+            "CNI_NETNS": sandbox.netns if netns is None else netns,
+            "CNI_IFNAME": "eth0",
+            "CNI_ARGS": ";".join(
+                (
+                    "IgnoreUnknown=1",
+                    f"K8S_POD_NAMESPACE={pod.namespace}",
+                    f"K8S_POD_NAME={pod.name}",
+                    f"K8S_POD_INFRA_CONTAINER_ID={sandbox.container_id}",
+                    f"K8S_POD_UID={pod.uid}",
+                )
+            ),
+        }
+        previous = {} if cached is None else {"prevResult": cached}
+        return self._start(command, environment, version=version, **previous)
+
+    def _start(self, command: str, environment: Mapping[str, str], *, version: str, **more: Any) -> Execution:
+        """Of the plugin; `more` is for the network configuration."""
+        netconf = {"cniVersion": version, "name": "pods", "type": "coil", "socket": str(self.socket), **more}
+        own = {"PATH": _SEARCH_PATH, "CNI_COMMAND": command, "CNI_PATH": str(self.plugin.parent)}
         process = subprocess.Popen(
             [self.plugin],
-            env={
-                "PATH": _SEARCH_PATH,
-                "CNI_COMMAND": command,
-                "CNI_CONTAINERID": sandbox.container_id,
-                "CNI_NETNS": sandbox.netns if netns is None else netns,
-                "CNI_IFNAME": "eth0",
-                "CNI_PATH": str(self.plugin.parent),
-                "CNI_ARGS": ";".join(
-                    (
-                        "IgnoreUnknown=1",
-                        f"K8S_POD_NAMESPACE={pod.namespace}",
-                        f"K8S_POD_NAME={pod.name}",
-                        f"K8S_POD_INFRA_CONTAINER_ID={sandbox.container_id}",
-                        f"K8S_POD_UID={pod.uid}",
-                    )
-                ),
-            },
+            env={**own, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

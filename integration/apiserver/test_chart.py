@@ -52,10 +52,14 @@ def version_of(server: ControlPlane) -> str:
 
 
 def pretend(server: ControlPlane, documents: list[Document]) -> list[str]:
-    """Have the server take them, as Helm would, and forget them; their kinds. Raises KubectlError."""
+    """Have the server take them, as Helm would, and forget them; their kinds.
+
+    Raises KubectlError, also if the server warns of something, such as a version that will not be served for ever.
+    """
     items = [document for document in documents if document["apiVersion"] not in FOREIGN]
     answer = server.kubectl(
         *("apply", "--server-side", "--dry-run=server", "--field-manager=helm", "--force-conflicts"),
+        "--warnings-as-errors",
         *("--filename=-", "--output=json"),
         stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}),
     )

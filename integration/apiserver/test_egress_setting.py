@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from integration.apiserver.egress_world import NAME, EgressWorld
-from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.family import SERVICES_IPV4
 from integration.cluster.process import Process
@@ -52,12 +51,9 @@ def test_router_pods_have_the_image_of_the_controllers_own_pod(world: EgressWorl
 
 
 @pytest.fixture
-def single_stack(apiserver: ControlPlane) -> Iterator[ControlPlane]:
-    """An API server with one family of Service addresses; before 1.21 it does not know `ipFamilyPolicy` then."""
-    flags = [f"--service-cluster-ip-range={SERVICES_IPV4}"]
-    if apiserver.version < Version(1, 21):
-        flags.append("--feature-gates=IPv6DualStack=false")
-    with ControlPlane.start(apiserver_flags=flags) as plane:
+def single_stack() -> Iterator[ControlPlane]:
+    """An API server with one family of Service addresses."""
+    with ControlPlane.start(apiserver_flags=[f"--service-cluster-ip-range={SERVICES_IPV4}"]) as plane:
         apply_chart(plane)
         yield plane
 

@@ -123,8 +123,9 @@ def test_health_and_reflection(coil: CoilNode, channel: grpc.Channel) -> None:
     )
     [answer] = reflect(iter([ServerReflectionRequest(list_services="")]), timeout=30)
     assert "pkg.cnirpc.CNI" in {service.name for service in answer.list_services_response.service}
+    assert channel.unary_unary("/pkg.cnirpc.CNI/Status")(b"", timeout=30) == b""
     with pytest.raises(grpc.RpcError) as raised:
-        channel.unary_unary("/pkg.cnirpc.CNI/Status")(b"", timeout=30)
+        channel.unary_unary("/pkg.cnirpc.CNI/Repair")(b"", timeout=30)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

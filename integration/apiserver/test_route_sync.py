@@ -76,7 +76,7 @@ def await_none(station: Station, networks: Collection[str]) -> None:
 
 
 def await_ready(station: Station) -> None:
-    wait_until(lambda: not station.unready(), what=f"coild of {station.name} is ready")
+    wait_until(lambda: not station.node.unready(), what=f"coild of {station.name} is ready")
 
 
 def await_each_other(world: Neighbours, room: Room) -> None:
@@ -279,6 +279,6 @@ def test_without_the_right_to_read_nodes_pods_are_served_and_readiness_says_what
     here.coild.wait_ready()
     with world.room(bits=1) as room:
         room.start(here)
-        wait_until(lambda: "forbidden" in here.unready().get("route-sync", ""), what="readiness says why")
+        wait_until(lambda: "forbidden" in here.node.unready().get("route-sync", ""), what="readiness says why")
         apply_route_sync(world.plane)
         await_ready(here)

@@ -22,7 +22,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def netns_link(cluster: str, node: str) -> Path:
 
 def remove_cluster(cluster: str) -> None:
     """Remove every trace of the cluster. Raises CleanupError, with the folder kept so that it can be tried again."""
-    _kill_all(cluster)
+    _kill_all(cluster, lambda: {*marked_processes(cluster), *container_processes(cluster)})
     for cgroup in cgroup_folders(cluster):
         _remove_cgroup(cgroup)
         # The parent is every containerd's; the last one out removes it.
@@ -83,6 +83,21 @@ def remove_cluster(cluster: str) -> None:
     owner_lock(cluster).unlink(missing_ok=True)
 
 
+def kill_node(cluster: str, node: str, *, network: int) -> None:
+    """End all that runs on a node, its containers included, and remove their cgroups. Raises CleanupError.
+
+    Its own processes are those in its network namespace, of which `network` is the inode.
+    """
+
+    def find() -> set[int]:
+        own = {pid for pid in marked_processes(cluster) if _network_of(pid) == network}
+        return own | set(container_processes(cluster, node))
+
+    _kill_all(cluster, find)
+    for cgroup in cgroup_folders(cluster, node):
+        _remove_cgroup(cgroup)
+
+
 def marked_processes(cluster: str) -> Iterator[int]:
     """The ids of the cluster's own processes; a zombie has no environment and does not count."""
     wanted = f"{MARKER}={cluster}".encode()
@@ -91,9 +106,9 @@ def marked_processes(cluster: str) -> Iterator[int]:
             yield int(entry.name)
 
 
-def container_processes(cluster: str) -> Iterator[int]:
-    """The ids of the processes in the cluster's cgroups."""
-    for folder in cgroup_folders(cluster):
+def container_processes(cluster: str, node: str = "*") -> Iterator[int]:
+    """The ids of the processes in the cluster's cgroups, or in those of one node."""
+    for folder in cgroup_folders(cluster, node):
         # Leaves out what goes while it is listed.
         for inner, _, files in os.walk(folder):
             if "cgroup.procs" not in files:
@@ -105,9 +120,9 @@ def container_processes(cluster: str) -> Iterator[int]:
                 yield from (int(line) for line in text.split() if line != "0")
 
 
-def cgroup_folders(cluster: str) -> list[Path]:
-    """The cgroups of the cluster's containers that exist, in each mounted hierarchy, v1 or v2."""
-    containers = [path.name for path in (clusters_root() / cluster).glob(f"*/{CONTAINERS}/*")]
+def cgroup_folders(cluster: str, node: str = "*") -> list[Path]:
+    """The cgroups of the cluster's containers, or of one node's, that exist, in each mounted hierarchy, v1 or v2."""
+    containers = [path.name for path in (clusters_root() / cluster).glob(f"{node}/{CONTAINERS}/*")]
     points = [point for point, kind in _mounts() if kind in ("cgroup", "cgroup2")]
     folders = (point / _CONTAINERD_NAMESPACE / container for point in points for container in containers)
     return [folder for folder in folders if folder.is_dir()]
@@ -133,18 +148,25 @@ def _environment(pid: int) -> list[bytes]:
         return []
 
 
-def _kill_all(cluster: str) -> None:
+def _network_of(pid: int) -> int:
+    """The inode of a process's network namespace; 0 when it is gone, or not ours to look at."""
+    try:
+        return (Path("/proc") / str(pid) / "ns" / "net").stat().st_ino
+    except OSError:
+        return 0
+
+
+def _kill_all(cluster: str, find: Callable[[], set[int]]) -> None:
     """SIGKILL until two looks in a row find nobody: in one, a process may be between fork and exec, unmarked."""
     deadline = time.monotonic() + _KILL_TIMEOUT
     quiet = 0
     while quiet < 2:
-        marked = set(marked_processes(cluster))
-        contained = set(container_processes(cluster))
-        quiet = 0 if marked or contained else quiet + 1
-        for pid in marked | contained:
+        found = find()
+        quiet = 0 if found else quiet + 1
+        for pid in found:
             _kill(pid, cluster)
         if time.monotonic() > deadline:
-            raise CleanupError(f"cluster {cluster}: processes {sorted(marked | contained)} do not die")
+            raise CleanupError(f"cluster {cluster}: processes {sorted(found)} do not die")
         time.sleep(_SETTLE)
 
 

@@ -103,14 +103,23 @@ class Cluster:
                 )
                 for node, start in zip(members, starts, strict=True):
                     start.result()
-                    node.join(plane)
+                    node.join(plane.credentials.for_node(node.name, (node.ipv4, node.ipv6)))
             cluster = cls(workspace, network, plane, members)
-            cluster._wait_registered()
+            cluster.wait_registered()
             cluster._record()
             if ending is Ending.ON_REQUEST:
                 workspace.release()
             undo.pop_all()
         return cluster
+
+    def wait_registered(self) -> None:
+        """Return when the API server knows every node. Raises ComponentError as `wait_ready`."""
+        wanted = {node.name for node in self.nodes}
+        self._wait_nodes(
+            "registered",
+            lambda nodes: {node["metadata"]["name"] for node in nodes} == wanted,
+            timeout=REGISTER_TIMEOUT,
+        )
 
     def wait_ready(self, *, timeout: float = READY_TIMEOUT) -> None:
         """Return when every node is Ready. Raises ComponentError with what the nodes say otherwise."""
@@ -127,14 +136,6 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.down()
-
-    def _wait_registered(self) -> None:
-        wanted = {node.name for node in self.nodes}
-        self._wait_nodes(
-            "registered",
-            lambda nodes: {node["metadata"]["name"] for node in nodes} == wanted,
-            timeout=REGISTER_TIMEOUT,
-        )
 
     def _wait_nodes(self, what: str, holds: Callable[[list[Any]], bool], *, timeout: float) -> None:
         deadline = time.monotonic() + timeout

@@ -231,26 +231,29 @@ class ControlPlane:
             raise KubectlError(f"{what}: exit code {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
-    def kubeconfig_for(self, service_account: str, namespace: str = "kube-system") -> Path:
+    def kubeconfig_for(self, service_account: str, namespace: str = "kube-system", *, pod: str = "") -> Path:
         """A kubeconfig, mode 0600, of an existing service account, with a fresh token that outlasts any test run.
 
-        Raises LookupError when the account does not exist. Calling it again renews the token in the same file.
+        With `pod`, the token is bound to that pod of the namespace, as the one that a kubelet puts into it. Raises
+        LookupError when the account or the pod does not exist. Calling it again renews the token in the same file.
         """
-        wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+        wanted: dict[str, Any] = {"expirationSeconds": TOKEN_SECONDS}
+        if pod:
+            wanted["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod}
         status, body = self.request(
             "POST",
             f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token",
-            json.dumps({**wanted, "spec": {"expirationSeconds": TOKEN_SECONDS}}).encode(),
+            json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": wanted}).encode(),
         )
         if status != 201:
             raise LookupError(f"no token for {namespace}/{service_account}: {status}: {body.decode(errors='replace')}")
         token: str = json.loads(body)["status"]["token"]
         folder = self.workspace.make_folder("service-accounts")
-        token_file = folder / f"{namespace}.{service_account}.token"
+        name = f"{namespace}.{service_account}.{pod}" if pod else f"{namespace}.{service_account}"
+        token_file = folder / f"{name}.token"
         token_file.touch(mode=0o600)
         token_file.write_text(token)
-        path = folder / f"{namespace}.{service_account}.kubeconfig"
-        return write_token_kubeconfig(path, self.credentials.server, token_file)
+        return write_token_kubeconfig(folder / f"{name}.kubeconfig", self.credentials.server, token_file)
 
     def stop(self) -> None:
         """End it and remove every trace of it, when it has a workspace of its own. Idempotent."""

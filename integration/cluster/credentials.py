@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,16 @@ from integration.cluster.pki import CertificateAuthority, KeyPair, issue_signing
 
 ADMINISTRATORS = "system:masters"  # the group that RBAC lets do everything
 SERVICE_HOSTS = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCredentials:
+    """Files: whom a node trusts, the kubeconfigs of its kubelet and kube-proxy, and what the kubelet serves with."""
+
+    authority: Path
+    kubelet: Path
+    serving: KeyPair
+    proxy: Path
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,17 @@ class Credentials:
             front_authority=front.certificate,
             front_client=front.issue("front-proxy-client"),
             folder=folder,
+        )
+
+    def for_node(self, name: str, addresses: Iterable[Address] = ()) -> NodeCredentials:
+        """What a node of that name needs to join the cluster; ``addresses`` are those its kubelet is asked at."""
+        user = f"system:node:{name}"
+        hosts = [name, *map(str, addresses)]
+        return NodeCredentials(
+            authority=self.authority.certificate,
+            kubelet=self.kubeconfig(user, organization="system:nodes"),
+            serving=self.authority.issue(user, hosts=hosts, file=f"kubelet-{name}"),
+            proxy=self.kubeconfig("system:kube-proxy", file=f"kube-proxy-{name}"),
         )
 
     def kubeconfig(self, user: str, *, organization: str = "", file: str = "") -> Path:

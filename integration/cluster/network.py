@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
+from typing import Protocol
 
 from integration.cluster.cache import cache_root
 from integration.cluster.cleanup import link_name
@@ -80,6 +81,20 @@ class Namespaces:
     def set_sysctls(self, settings: Sequence[str]) -> None:
         """Set ``name=value`` of the network namespace."""
         self.run("busybox", "sysctl", "-q", "-w", *settings)
+
+
+class NodeNetwork(Protocol):
+    """What a node asks of the network that it is on."""
+
+    @property
+    def families(self) -> ClusterFamilies:
+        """Of its addresses, those that a node has."""
+
+    def node_addresses(self, index: int) -> tuple[IPv4Address, IPv6Address]:
+        """The addresses of the node number ``index``, from 0."""
+
+    def attach(self, namespaces: Namespaces, *, port: str, addresses: tuple[IPv4Address, IPv6Address]) -> None:
+        """Connect a node, which is to be a router then. ``port`` is its name on the network. Raises NetworkError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +18,10 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from integration.cluster.bird import Speaker, render_bird
-from integration.cluster.cleanup import netns_link
+from integration.cluster.cleanup import kill_node, netns_link
 from integration.cluster.command_line import Version
-from integration.cluster.control_plane import ControlPlane
-from integration.cluster.network import Namespaces, Network
+from integration.cluster.credentials import NodeCredentials
+from integration.cluster.network import Namespaces, NodeNetwork
 from integration.cluster.node_config import (
     CNI_BIN_DIR,
     CNI_CONF_DIR,
@@ -48,6 +48,8 @@ from integration.cluster.workspace import Workspace
 
 START_TIMEOUT = 60.0  # seconds for one component
 RUN_TIMEOUT = 30.0  # seconds for one command on a node
+_ON_A_DISK = (Path(KUBELET_ROOT).name, CNI_BIN_DIR.parts[2])
+"""Folders below a node's /run that stand for what is on the disk of other nodes."""
 
 
 class NodeCommandError(Exception):
@@ -62,12 +64,16 @@ class Software:
     version: Version  # of the kubelet
     containerd: Version
     images: Path  # an archive for `ctr images import`
+    patience: float = 1.0
+    """How many times as long as on a machine of its own everything may take."""
 
 
 class Node:
     """A node of a running cluster; made by ``Cluster``. The working directory of what runs on it is /."""
 
-    def __init__(self, workspace: Workspace, network: Network, software: Software, *, name: str, index: int) -> None:
+    def __init__(
+        self, workspace: Workspace, network: NodeNetwork, software: Software, *, name: str, index: int
+    ) -> None:
         self.name = name
         self.folder = workspace.make_folder(name)
         self.run_dir = workspace.make_folder(name, "run")
@@ -80,6 +86,7 @@ class Node:
         self._workspace = workspace
         self._network = network
         self._software = software
+        self._patience = software.patience
         self._namespaces = Namespaces.hold(workspace, name)
 
     @property
@@ -102,7 +109,8 @@ class Node:
     ) -> str:
         """Run a command on the node to its end and return its standard output; ``env`` adds to the environment.
 
-        Raises NodeCommandError when it fails or does not end within ``timeout`` seconds (it is killed then).
+        Raises NodeCommandError when it fails or does not end within ``timeout`` seconds, times the software's patience
+        (it is killed then).
         """
         what = f"{self.name}: {' '.join(argv)}"
         try:
@@ -112,11 +120,11 @@ class Node:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=timeout,
+                timeout=self._patience * timeout,
                 env=marked_environment(self._workspace.id, env),
             )
         except subprocess.TimeoutExpired as error:
-            raise NodeCommandError(f"{what}: not done after {timeout:.0f} s") from error
+            raise NodeCommandError(f"{what}: not done after {self._patience * timeout:.0f} s") from error
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip())[-2000:]
             raise NodeCommandError(f"{what}: exit code {done.returncode}: {said}")
@@ -149,10 +157,29 @@ class Node:
         self._start_bird(others)
         self._start_containerd()
 
-    def join(self, plane: ControlPlane) -> None:
+    def join(self, credentials: NodeCredentials) -> None:
         """Make it a node of the cluster: it registers itself and is Ready once ``cni_conf_dir`` has a configuration."""
-        self._start_kubelet(plane)
-        self._start_proxy(plane)
+        self._start_kubelet(credentials)
+        self._start_proxy(credentials)
+
+    def power_off(self, *, keep: Collection[str] = ()) -> None:
+        """All that runs on it ends at once, and its links, mounts and namespaces go. `start` and `join` switch it on.
+
+        Of what is below its /run there stays what stands for something on a disk: what the kubelet keeps, the plugins
+        and their configuration, and the entries that `keep` names. The machine's clock and its boot id go on.
+        """
+        kill_node(self._workspace.id, self.name, network=self.netns.stat().st_ino)
+        programs = {process.name for process in self._workspace.processes if process.name.startswith(f"{self.name}.")}
+        self._workspace.forget(self._namespaces.holder.name, *programs)
+        netns_link(self._workspace.id, self.name).unlink(missing_ok=True)
+        for entry in self.run_dir.iterdir():
+            if entry.name in (*_ON_A_DISK, *keep):
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        self._namespaces = Namespaces.hold(self._workspace, self.name)
 
     def import_images(self, archive: Path, *, timeout: float = START_TIMEOUT) -> None:
         """Have the images of an OCI archive in containerd. Idempotent. Raises NodeCommandError."""
@@ -196,7 +223,7 @@ class Node:
         config = self._write("bird.conf", render_bird(self.speaker, others, self._network.families.value))
         control = self.run_dir / "bird.ctl"
         process = self.spawn("bird", ["bird", "-f", "-c", str(config), "-s", "/run/bird.ctl"])
-        process.wait_ready(control.is_socket, timeout=START_TIMEOUT)
+        process.wait_ready(control.is_socket, timeout=self._patience * START_TIMEOUT)
 
     def _start_containerd(self) -> None:
         # The runtime itself sets up each pod's loopback device with this one.
@@ -217,22 +244,17 @@ class Node:
         process = self.spawn(
             "containerd", [str(program), "--config", str(config)], env={"PATH": f"{shim}:{os.environ['PATH']}"}
         )
-        process.wait_ready(self._containerd_answers, timeout=START_TIMEOUT)
+        process.wait_ready(self._containerd_answers, timeout=self._patience * START_TIMEOUT)
         self.import_images(self._software.images)
 
-    def _start_kubelet(self, plane: ControlPlane) -> None:
+    def _start_kubelet(self, credentials: NodeCredentials) -> None:
         software = self._software
-        user = f"system:node:{self.name}"
-        kubeconfig = plane.credentials.kubeconfig(user, organization="system:nodes")
-        serving = plane.credentials.authority.issue(
-            user, hosts=[self.name, str(self.ipv4), str(self.ipv6)], file=f"kubelet-{self.name}"
-        )
         config = self._write(
             "kubelet.yaml",
             render_kubelet(
                 self._identity,
-                client_authority=plane.credentials.authority.certificate,
-                serving=serving,
+                client_authority=credentials.authority,
+                serving=credentials.serving,
                 version=software.version,
             ),
         )
@@ -242,7 +264,7 @@ class Node:
             [
                 str(software.programs[Program.KUBELET]),
                 f"--config={config}",
-                f"--kubeconfig={kubeconfig}",
+                f"--kubeconfig={credentials.kubelet}",
                 f"--hostname-override={self.name}",
                 f"--node-ip={','.join(map(str, self._network.families.pick(self.ipv4, self.ipv6)))}",
                 f"--root-dir={KUBELET_ROOT}",
@@ -254,13 +276,13 @@ class Node:
             env={"AWS_EC2_METADATA_DISABLED": "true"},
         )
 
-    def _start_proxy(self, plane: ControlPlane) -> None:
+    def _start_proxy(self, credentials: NodeCredentials) -> None:
         software = self._software
         config = self._write(
             "kube-proxy.yaml",
             render_proxy(
                 self.name,
-                kubeconfig=plane.credentials.kubeconfig("system:kube-proxy", file=f"kube-proxy-{self.name}"),
+                kubeconfig=credentials.proxy,
                 mode=choose_proxy_mode(software.version),
                 feature_gates=software.version.feature_gates,
                 bind_address=self._network.families.unspecified,

@@ -254,7 +254,7 @@ def _build(release: Release) -> Mapping[Program, Path]:
 
 def _build_release(release: Release, root: Path, lock: IO[str]) -> Mapping[Program, Path]:
     print(
-        f"Kubernetes {release}, etcd and containerd are built once from Go modules; 10 to 20 minutes on two cores.",
+        f"Kubernetes {release}, etcd and containerd are built once from Go modules; 7 to 20 minutes on two cores.",
         flush=True,
     )
     return _build_lists(*_lists(release), root=root, lock=lock)
@@ -266,7 +266,7 @@ def _build_conformance() -> Mapping[Program, Path]:
             return cached
         print(
             f"The tests of Kubernetes {_CONFORMANCE.version} and CoreDNS are built once from Go modules; "
-            "10 to 15 minutes on two cores.",
+            "20 to 40 minutes on two cores.",
             flush=True,
         )
         return _build_lists(_CONFORMANCE, root=root, lock=lock)

@@ -79,6 +79,12 @@ class Workspace:
         self._processes.append(process)
         return process
 
+    def forget(self, *names: str) -> None:
+        """Programs of these names were killed on purpose, and are no longer expected to run."""
+        for process in [process for process in self._processes if process.name in names]:
+            process.wait(_REAP_TIMEOUT)
+            self._processes.remove(process)
+
     def close(self) -> None:
         """End and remove everything that belongs to the workspace. Idempotent."""
         remove_cluster(self.id)

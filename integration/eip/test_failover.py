@@ -136,6 +136,8 @@ def test_a_lost_node_that_comes_back_as_no_gateway_is_ready(world: World) -> Non
 def test_the_addresses_of_a_lost_node_are_spread(world: World) -> None:
     with ExitStack() as stack:
         gateway = stack.enter_context(world.gateway("n1", "n2", "n3", number=4))
+        # Placed policies stay where they are, so all three nodes have to be there before the first is.
+        wait_until(lambda: all(gateway.lists(node.name) for node in world.nodes), what="all nodes are gateways")
         policies = [stack.enter_context(world.policy(gateway, labels={"app": f"spread{n}"})) for n in range(4)]
         pods = [stack.enter_context(world.pod("n3", app=f"spread{n}")) for n in range(4)]
         for policy, pod in zip(policies, pods, strict=True):

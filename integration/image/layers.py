@@ -39,7 +39,7 @@ _ENTER = """
 set -e
 root=$1 overlay=$2
 shift 2
-if [ -n "$overlay" ]; then mount -t overlay overlay -o "$overlay" "$root"; fi
+if [ -n "$overlay" ]; then cd "$root/.."; mount -t overlay overlay -o "$overlay" "$root"; fi
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount --bind /etc/resolv.conf "$root/etc/resolv.conf"
@@ -152,10 +152,13 @@ class Layers:
         root, options = work / "files", ""
         if self._overlay:
             root = work / "root"
-            for folder in (root, work / "overlay"):
+            for folder in (root, work / "overlay", work / "below"):
                 folder.mkdir()
-            lower = ":".join(str(path / "files") for path in reversed(below))
-            options = f"lowerdir={lower},upperdir={work / 'files'},workdir={work / 'overlay'}"
+            # By short names: the mount of util-linux 2.41 takes no option of more than 255 characters.
+            lower = [f"below/{number}" for number in range(len(below))]
+            for name, path in zip(lower, reversed(below), strict=True):
+                (work / name).symlink_to(path / "files")
+            options = f"lowerdir={':'.join(lower)},upperdir=files,workdir=overlay"
         passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         run_logged(
             ["sh", "-c", _ENTER, "sh", str(root), options, *command],
@@ -172,7 +175,7 @@ class Layers:
         try:
             yield work
             if path is not None:
-                for folder in (work / "root", work / "overlay"):
+                for folder in (work / "root", work / "overlay", work / "below"):
                     shutil.rmtree(folder, ignore_errors=True)
                 work.rename(path)
         finally:

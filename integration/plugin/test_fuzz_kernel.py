@@ -32,6 +32,7 @@ Runner = Callable[[dict[bytes, bytes], bytes], Outcome]
 PODS = 4
 BATCH = 100
 SEEDS = range(6)
+"""The first in each run, the others in the slow one."""
 BATCHES = 10
 SEVERITY = 0.3
 """Not more than that, or most calls would end in the plugin."""
@@ -122,7 +123,7 @@ async def rest(daemon: Daemon, tasks: int) -> None:
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[1:])])
 async def test_damaged_calls_leave_nothing(daemon: Daemon, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     random = Random(seed)
     kernel, tasks = daemon.kernel(), len(asyncio.all_tasks())

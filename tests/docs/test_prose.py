@@ -17,7 +17,7 @@ from tests.docs.test_command import SCHEMA, is_value
 PAGES = read_pages()
 NAMES = [page.name for page in PAGES]
 ADMIN = {
-    *("README.md", "egress-nat.md", "eip-gateway.md", "install.md", "metrics.md", "pools.md", "routing.md"),
+    *("README.md", "aws.md", "egress-nat.md", "eip-gateway.md", "install.md", "metrics.md", "pools.md", "routing.md"),
     *("troubleshooting.md", "upgrade.md"),
 }
 SAYING_BLOCKS = [block for page in PAGES for block in page.blocks if block.language == SAYINGS]

@@ -186,6 +186,7 @@ def test_a_missing_tool_of_the_fallback_is_named_with_its_package(cache: Path, m
     monkeypatch.setenv("PATH", str(cache.parents[1] / "bin"))
     with pytest.raises(BuildError, match=r"rsync \(package rsync\).*apt-get"):
         locate([Program.KUBELET])
+    assert folders(cache) == []
 
 
 def test_deb822_stanzas_become_source_stanzas() -> None:

@@ -1,0 +1,172 @@
+"""Each coild may change the status of its own Node and no other's: the profile aws-eni's policy, with bound tokens.
+
+The role covers all Nodes. The API server takes the node of a token from the pod that the token is bound to.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from coil.crd.builtin import NODES
+from coil.kube.client import KubeClient
+from coil.kube.errors import ApiError
+from coild.eni.node_object import CONDITION, plan_condition
+from integration.cluster.command_line import Version
+from integration.cluster.control_plane import ControlPlane
+from integration.deployment import apply, apply_eni_access, apply_own_node_policy, remove_own_node_policy
+from integration.patience import wait_until
+
+pytestmark = pytest.mark.apiserver
+
+HERE, THERE = "own-node-here", "own-node-there"
+OLDEST: Final = Version(1, 30)
+"""The first that has the policy's API, and tells the node of a token."""
+OTHERS = "coild may change the status of its own Node only"
+MORE = "coild may change only the condition CoilAddressesAvailable of its Node"
+FOREIGN: Final = {"type": "Ready", "status": "True", "reason": "Fine", "message": ""}
+Patch = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """An API server with the policy, which it enforces, two Nodes, and on each a pod that has coild's account."""
+
+    plane: ControlPlane
+
+    def token_of(self, node: str) -> Path:
+        """A kubeconfig with the token that coild would have there."""
+        return self.plane.kubeconfig_for("coild", pod=coild_on(node))
+
+    def patch(self, node: str, patch: Patch, *, kubeconfig: Path) -> None:
+        """The status of a Node, as coild does it. Raises ApiError."""
+
+        async def send() -> None:
+            async with KubeClient.connect(kubeconfig) as client:
+                await client.patch(NODES, node, patch, subresource="status")
+
+        asyncio.run(send())
+
+    def refusal(self, node: str, patch: Patch, *, kubeconfig: Path) -> str:
+        """What is said to a patch that must be refused."""
+        with pytest.raises(ApiError) as refused:
+            self.patch(node, patch, kubeconfig=kubeconfig)
+        return str(refused.value)
+
+    def conditions(self, node: str) -> dict[str, str]:
+        return {each["type"]: each["status"] for each in self._conditions(node)}
+
+    def condition_patch(self, node: str, obstacle: str | None) -> Patch:
+        """As coild makes it."""
+        return plan_condition(self._conditions(node), obstacle, now=datetime.now(UTC))
+
+    def _conditions(self, node: str) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = self.plane.read(f"/api/v1/nodes/{node}")["status"].get("conditions", [])
+        return found
+
+
+def coild_on(node: str) -> str:
+    return f"coild-of-{node}"
+
+
+@pytest.fixture(scope="module")
+def guarded(plane: ControlPlane) -> Iterator[Guarded]:
+    if plane.version < OLDEST:
+        pytest.skip(f"the policy is for Kubernetes {OLDEST} and newer")
+    apply_eni_access(plane)
+    guarded = Guarded(plane)
+    conditions = [{"op": "add", "path": "/status/conditions", "value": [FOREIGN]}]
+    try:
+        for node in (HERE, THERE):
+            apply(plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}, pod_document(node))
+            guarded.patch(node, conditions, kubeconfig=plane.admin_kubeconfig)
+        apply_own_node_policy(plane)
+        stranger = guarded.token_of(THERE)
+        attempts = iter(range(10_000))
+
+        def is_enforced() -> bool:
+            # Until the role is known it is refused for another reason, and until the policy is, it succeeds.
+            patch = guarded.condition_patch(HERE, f"attempt {next(attempts)}")
+            try:
+                guarded.patch(HERE, patch, kubeconfig=stranger)
+            except ApiError as error:
+                return OTHERS in str(error)
+            return False
+
+        wait_until(is_enforced, what="the API server enforces the policy")
+        yield guarded
+    finally:
+        remove_own_node_policy(plane)
+        pods = map(coild_on, (HERE, THERE))
+        plane.kubectl("--namespace=kube-system", "delete", "pod", *pods, "--force", "--ignore-not-found")
+        plane.kubectl("delete", "node", HERE, THERE, "--ignore-not-found")
+
+
+def pod_document(node: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": coild_on(node), "namespace": "kube-system"},
+        "spec": {
+            "nodeName": node,
+            "serviceAccountName": "coild",
+            "containers": [{"name": "coild", "image": "coil"}],
+        },
+    }
+
+
+def test_its_own_node_has_the_condition_that_coild_says(guarded: Guarded) -> None:
+    own = guarded.token_of(HERE)
+    for obstacle, status in (("no address is free", "False"), (None, "True")):
+        guarded.patch(HERE, guarded.condition_patch(HERE, obstacle), kubeconfig=own)
+        assert guarded.conditions(HERE) == {"Ready": "True", CONDITION: status}
+
+
+def test_the_node_of_another_coild_is_not_its_own(guarded: Guarded) -> None:
+    before = guarded.conditions(THERE)
+    said = guarded.refusal(THERE, guarded.condition_patch(THERE, "malice"), kubeconfig=guarded.token_of(HERE))
+    assert OTHERS in said
+    assert f"its token is bound to {HERE}" in said
+    assert guarded.conditions(THERE) == before
+
+
+def test_a_token_that_is_of_no_pod_is_good_for_no_node(guarded: Guarded) -> None:
+    unbound = guarded.plane.kubeconfig_for("coild")
+    said = guarded.refusal(HERE, guarded.condition_patch(HERE, "stolen"), kubeconfig=unbound)
+    assert OTHERS in said
+    assert "its token is bound to no node" in said
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        [{"op": "replace", "path": "/status/conditions/0/status", "value": "False"}],
+        [{"op": "add", "path": "/status/addresses", "value": [{"type": "InternalIP", "address": "192.0.2.1"}]}],
+        [{"op": "add", "path": "/status/allocatable", "value": {"pods": "1000"}}],
+        [{"op": "add", "path": "/status/capacity", "value": {"example.com/device": "8"}}],
+        [{"op": "add", "path": "/status/daemonEndpoints", "value": {"kubeletEndpoint": {"Port": 10251}}}],
+        [{"op": "add", "path": "/status/images", "value": [{"names": ["example.com/image"], "sizeBytes": 1}]}],
+        [{"op": "replace", "path": "/status/nodeInfo/kubeletVersion", "value": "v1.99.0"}],
+        [{"op": "add", "path": "/status/phase", "value": "Terminated"}],
+        [{"op": "add", "path": "/status/runtimeHandlers", "value": [{"name": "sandboxed"}]}],
+        [{"op": "add", "path": "/status/volumesAttached", "value": [{"name": "volume", "devicePath": "/dev/null"}]}],
+        [{"op": "add", "path": "/status/volumesInUse", "value": ["volume"]}],
+        [{"op": "add", "path": "/metadata/labels", "value": {"example.com/pool": "trusted"}}],
+        [{"op": "add", "path": "/metadata/annotations", "value": {"example.com/trusted": "true"}}],
+        [{"op": "add", "path": "/metadata/finalizers", "value": ["example.com/held"]}],
+    ],
+    ids=lambda patch: patch[0]["path"],
+)
+def test_of_its_own_node_it_may_say_nothing_else(guarded: Guarded, patch: Patch) -> None:
+    assert MORE in guarded.refusal(HERE, patch, kubeconfig=guarded.token_of(HERE))
+
+
+def test_others_are_not_concerned(guarded: Guarded) -> None:
+    """The kubelet and the controllers write the same status."""
+    patch = [{"op": "add", "path": "/status/capacity", "value": {"pods": "110"}}]
+    guarded.patch(THERE, patch, kubeconfig=guarded.plane.admin_kubeconfig)
+    assert guarded.plane.read(f"/api/v1/nodes/{THERE}")["status"]["capacity"]["pods"] == "110"

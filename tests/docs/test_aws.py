@@ -1,0 +1,87 @@
+"""docs/aws.md: its policies against the calls of the programs, its settings against coild's, and its tests exist."""
+
+import re
+
+import pytest
+
+from coil.aws import ec2
+from coil.eni.surplus import SURPLUS_SECONDS
+from coil.eni.tag import CLUSTER_TAG, SUBNET_TAG, SUBNET_VALUE
+from integration.docs.page import ROOT, read_pages
+from tests.docs.aws_policy import REQUEST_TAG, RESOURCE_TAG, Statement, allowed, read_policies
+from tests.docs.program_help import own_help
+from tests.docs.test_command import SCHEMA
+from tests.test_testing_map import names_in
+
+[PAGE] = [page for page in read_pages() if page.name == "aws.md"]
+NODES, CONTROLLER = read_policies()
+TAGGING = "CreateTags"
+"""Which EC2 asks for where an interface is created with tags; no call of its own."""
+LOOKING = "Describe"
+INTERFACES = "arn:aws:ec2:*:*:network-interface/*"
+
+
+def test_the_nodes_policy_has_the_calls_that_the_client_makes() -> None:
+    assert allowed(NODES) == {*ec2.METHODS, TAGGING}
+
+
+def test_the_controllers_policy_is_a_part_of_it() -> None:
+    assert allowed(CONTROLLER) < allowed(NODES)
+
+
+@pytest.mark.parametrize("policy", [NODES, CONTROLLER], ids=["nodes", "controller"])
+def test_what_changes_an_interface_is_limited_to_the_cluster(policy: list[Statement]) -> None:
+    for statement in policy:
+        changing = {action for action in statement.actions if not action.startswith(LOOKING)}
+        if not changing:
+            assert statement.resources == ("*",), "EC2 knows no resources for these"
+            continue
+        assert all(resource.startswith("arn:aws:ec2:*:*:") for resource in statement.resources)
+        if any(resource.endswith((":network-interface/*", ":instance/*")) for resource in statement.resources):
+            key = REQUEST_TAG if changing & {"CreateNetworkInterface", TAGGING} else RESOURCE_TAG
+            assert f"{key}{CLUSTER_TAG}" in statement.tags, statement
+
+
+def test_looking_and_changing_are_apart() -> None:
+    for statement in [*NODES, *CONTROLLER]:
+        assert len({action.startswith(LOOKING) for action in statement.actions}) == 1
+
+
+def test_a_new_interface_is_tagged_at_its_creation_only() -> None:
+    [tagging] = [statement for statement in NODES if TAGGING in statement.actions]
+    assert tagging.actions == {TAGGING}
+    assert tagging.resources == (INTERFACES,)
+    assert tagging.tags["ec2:CreateAction"] == "CreateNetworkInterface"
+
+
+def test_the_names_of_the_targets_are_the_charts_and_coilds() -> None:
+    targets = set(SCHEMA["properties"]["aws"]["properties"]["targets"]["properties"])
+    assert targets == set(re.findall(r"\b(?:[A-Z]+_)+(?:TARGET|ENI)\b", PAGE.prose))
+    assert all(f"[{name}]" in own_help("coild") for name in targets)
+
+
+def test_figures_and_tags_are_those_of_the_code() -> None:
+    assert SURPLUS_SECONDS == 600, "the page says ten minutes"
+    assert f"`{CLUSTER_TAG}`" in PAGE.prose
+    assert f"`{SUBNET_TAG}` and the value `{SUBNET_VALUE}`" in " ".join(PAGE.prose.split())
+
+
+def complaints() -> list[tuple[str, list[str]]]:
+    """The rows of the table of complaints: what is complained of, and the tests."""
+    _, _, section = PAGE.prose.partition("## Well-known complaints")
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")]
+    return [(row[0].strip(), re.findall(r"`([^`]+)`", row[2])) for row in rows[1:]]
+
+
+def test_there_are_ten_complaints() -> None:
+    assert len(complaints()) == 10
+
+
+@pytest.mark.parametrize(("complaint", "tests"), complaints())
+def test_each_complaint_has_a_test(complaint: str, tests: list[str]) -> None:
+    assert tests
+    for test in tests:
+        file, _, name = test.partition("::")
+        assert (ROOT / file).is_file(), test
+        assert not name or name in names_in(file), test
+    assert any(test.startswith("integration/aws/") for test in tests), "one on the strict EC2"
