@@ -17,7 +17,7 @@ from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, Server
 from integration.apiserver.conftest import SUBNETS, CoilNode
 from integration.apiserver.runtime import addresses_of
 from integration.apiserver.sandbox import Sandbox
-from tests.coil.cnirpc.scripted_service import foreign_call, foreign_error
+from tests.coil.cnirpc.scripted_service import foreign_call, foreign_channel, foreign_error
 from tests.coil_cni.protobuf import protobuf_message
 
 pytestmark = pytest.mark.apiserver
@@ -28,7 +28,7 @@ CROWD = 8
 
 @pytest.fixture
 def channel(coil: CoilNode) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(f"unix:{coil.node.socket}") as channel:
+    with foreign_channel(coil.node.socket) as channel:
         yield channel
 
 

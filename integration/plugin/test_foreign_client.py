@@ -16,7 +16,7 @@ import pytest
 
 from integration.netns.netns import Netns
 from integration.plugin.daemon import ADDRESSES, Daemon
-from tests.coil.cnirpc.scripted_service import foreign_call, foreign_error
+from tests.coil.cnirpc.scripted_service import foreign_call, foreign_channel, foreign_error
 from tests.coil_cni.protobuf import protobuf_message
 from tests.coil_cni.test_service import RESULT
 
@@ -140,7 +140,7 @@ async def test_an_add_without_an_address_left(daemon: Daemon) -> None:
 async def test_a_caller_that_has_gone_leaves_a_whole_pod_or_none(daemon: Daemon) -> None:
     kernel = daemon.kernel()
     request = protobuf_message("pkg.cnirpc.CNIArgs", **arguments(daemon)).SerializeToString()
-    with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
+    with foreign_channel(daemon.socket) as channel:
         method = channel.unary_unary("/pkg.cnirpc.CNI/Add")
         for seconds in (0.001, 0.002, 0.004, 0.008, 0.016):
             call = method.future(request, timeout=seconds)
@@ -159,7 +159,7 @@ async def test_many_calls_at_once_on_one_connection(daemon: Daemon) -> None:
         protobuf_message("pkg.cnirpc.CNIArgs", **arguments(daemon, number % 2)).SerializeToString()
         for number in range(32)
     ]
-    with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
+    with foreign_channel(daemon.socket) as channel:
         method = channel.unary_unary("/pkg.cnirpc.CNI/Add")
         under_way = [method.future(request, timeout=30) for request in requests]
         answers = await asyncio.gather(*(asyncio.to_thread(call.result) for call in under_way))

@@ -42,10 +42,19 @@ def scripted(script: Callable[[CniArgs], Awaitable[None]]) -> ScriptedService:
     return service
 
 
+def foreign_channel(path: Path) -> grpc.Channel:
+    """A channel with a connection of its own.
+
+    By default C-core shares one connection among the channels of a process to the same address: after a restart of the
+    server, a new channel could be given the ended server's connection.
+    """
+    return grpc.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)])
+
+
 def foreign_call(path: Path, method: str, /, *, seconds: float = 30, **fields: Any) -> bytes:
     """Blocks; the serialized response. Raises grpc.RpcError."""
     request = protobuf_message("pkg.cnirpc.CNIArgs", **fields).SerializeToString()
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    with foreign_channel(path) as channel:
         response: bytes = channel.unary_unary(f"/pkg.cnirpc.CNI/{method}")(request, timeout=seconds)
     return response
 

@@ -14,7 +14,7 @@ from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.cnirpc.server import serve_cni
 from coil.cnirpc.stream import MAX_REQUEST
-from tests.coil.cnirpc.scripted_service import ScriptedService, foreign_call, foreign_error, scripted
+from tests.coil.cnirpc.scripted_service import ScriptedService, foreign_call, foreign_channel, foreign_error, scripted
 from tests.coil_cni.protobuf import protobuf_message
 
 ADD, DEL, CHECK = (f"/pkg.cnirpc.CNI/{method}" for method in ("Add", "Del", "Check"))
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def channel(path: Path) -> Iterator[grpc.Channel]:
     """One connection of C-core's."""
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    with foreign_channel(path) as channel:
         yield channel
 
 

@@ -22,7 +22,14 @@ from coil.cnirpc.error import CniError, CniErrorCode, CniStatusCodec, cni_error
 from coil.cnirpc.listener import ListenError
 from coil.cnirpc.messages import CniArgs, CniStub
 from coil.cnirpc.server import serve_cni
-from tests.coil.cnirpc.scripted_service import ScriptedService, can_connect, foreign_call, foreign_error, until
+from tests.coil.cnirpc.scripted_service import (
+    ScriptedService,
+    can_connect,
+    foreign_call,
+    foreign_channel,
+    foreign_error,
+    until,
+)
 from tests.coil_cni.edges import ENVIRON, NETCONF, run_plugin
 
 
@@ -129,7 +136,7 @@ async def test_reflection_lists_and_describes_the_services(path: Path, package: 
             messages.ServerReflectionRequest(file_by_filename="google/protobuf/empty.proto"),
             messages.ServerReflectionRequest(file_containing_symbol="pkg.cnirpc.No"),
         ]
-        with grpc.insecure_channel(f"unix:{path}") as channel:
+        with foreign_channel(path) as channel:
             method = channel.stream_stream(
                 f"/{package}.ServerReflection/ServerReflectionInfo",
                 request_serializer=messages.ServerReflectionRequest.SerializeToString,
@@ -158,7 +165,7 @@ async def test_reflection_lists_and_describes_the_services(path: Path, package: 
 @pytest.mark.parametrize("healthy", [True, False])
 async def test_health(path: Path, name: str, healthy: bool) -> None:
     def ask() -> int:
-        with grpc.insecure_channel(f"unix:{path}") as channel:
+        with foreign_channel(path) as channel:
             check = channel.unary_unary(
                 "/grpc.health.v1.Health/Check",
                 request_serializer=HealthCheckRequest.SerializeToString,
