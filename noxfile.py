@@ -1,23 +1,19 @@
-"""The parts of `make test`, one session each, in the checkout's own `.venv` that integration/bootstrap.py made."""
+"""The parts of `make test` and of `make test-all`, one session each, in the `.venv` that integration/bootstrap.py made.
 
+`integration/verdict` runs them for both commands: which, in what order, and what follows from their results.
+"""
+
+import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "none"
-nox.options.stop_on_first_error = True
-nox.options.sessions = [
-    "lint",
-    "types",
-    "contracts",
-    "unit",
-    "integration",
-    "nodes",
-    "access",
-]
+nox.options.sessions = []
 
 PYTHON = sys.executable
 
@@ -28,6 +24,7 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "",
 }
 CALLS = Path("build/access").resolve()
+RESULTS = Path("build/results").resolve()
 
 PARTS = {
     "soak": ["integration/soak"],
@@ -48,16 +45,28 @@ PACKETS = [
 """Of the session `egress`, what depends on how kube-proxy translates the addresses of Services."""
 
 
+def run_name(session: nox.Session) -> str:
+    """What the records of this run are called: by the session, unless it is repeated for a part of its tests."""
+    return os.environ.get("COIL_RUN", session.name)
+
+
 def environment(session: nox.Session) -> dict[str, str]:
     """With a folder where API servers leave what programs asked of them; what an earlier run left proves nothing."""
-    folder = CALLS / session.name
+    folder = CALLS / run_name(session)
     shutil.rmtree(folder, ignore_errors=True)
     return {**ENVIRONMENT, "COIL_API_CALLS": str(folder)}
 
 
-def run_pytest(session: nox.Session, *args: str) -> None:
-    """Run pytest in a fresh interpreter; `nox -s PART -- ARGS` narrows it down."""
-    session.run(PYTHON, "-m", "pytest", *args, *session.posargs, env=environment(session))
+def results(session: nox.Session, part: str = "") -> list[str]:
+    """pytest's arguments by which each test's result is left for the verdict (integration/verdict/result.py)."""
+    name = f"{run_name(session)}-{part}" if part else run_name(session)
+    return [f"--junitxml={RESULTS / name}.xml", "--override-ini=junit_family=xunit1"]
+
+
+def run_pytest(session: nox.Session, folders: Sequence[str], *options: str, spread: Sequence[str] = ()) -> None:
+    """Run pytest in a fresh interpreter. `nox -s PART -- ARGS` runs those in place of the folders, in one process."""
+    chosen = session.posargs or [*spread, *folders]
+    session.run(PYTHON, "-m", "pytest", *results(session), *options, *chosen, env=environment(session))
 
 
 def run_side_by_side(session: nox.Session, *parts: str) -> None:
@@ -69,7 +78,7 @@ def run_side_by_side(session: nox.Session, *parts: str) -> None:
     for part in parts:
         # What a part left when it ran alone proves as little.
         shutil.rmtree(CALLS / part, ignore_errors=True)
-    run_pytest(session, "--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder", *folders)
+    run_pytest(session, folders, spread=["--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder"])
 
 
 @nox.session
@@ -94,7 +103,7 @@ def contracts(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """Pure code and shells with fakes; no root needed."""
-    run_pytest(session, "--numprocesses=auto", "tests")
+    run_pytest(session, ["tests"], spread=["--numprocesses=auto"])
 
 
 @nox.session
@@ -136,20 +145,19 @@ def aws(session: nox.Session) -> None:
 @nox.session
 def aws_nodes(session: nox.Session) -> None:
     """The chart by Helm on two instances in a VPC: kubelet, containerd, kube-proxy, the strict EC2; needs root."""
-    folders = ["integration/aws_nodes", "integration/aws_modes"]
-    session.run(PYTHON, "-m", "pytest", *(session.posargs or folders), env=environment(session))
+    run_pytest(session, ["integration/aws_nodes", "integration/aws_modes"])
 
 
 @nox.session
 def aws_churn(session: nox.Session) -> None:
     """A thousand pods on three nodes, twice: real processes, the strict EC2 under faults, coild killed; needs root."""
-    session.run(PYTHON, "-m", "pytest", "-m", "slow", *(session.posargs or ["integration/aws"]), env=ENVIRONMENT)
+    run_pytest(session, ["integration/aws"], "-m", "slow")
 
 
 @nox.session
 def aws_simulation(session: nox.Session) -> None:
     """A thousand pods under faults of EC2, and 2 000 nodes within an account's limits, in virtual time."""
-    run_pytest(session, "-m", "slow", "tests/coild/eni/simulation")
+    run_pytest(session, ["tests/coild/eni/simulation"], "-m", "slow")
 
 
 @nox.session
@@ -159,37 +167,38 @@ def eip(session: nox.Session) -> None:
 
 
 @nox.session
-def nodes(session: nox.Session) -> None:
-    """The two that follow, side by side."""
-    # One computes, in a virtual machine with one busy processor; the other waits most of its time.
-    session.run(PYTHON, "-m", "integration.side_by_side", "egress", "cluster")
-
-
-@nox.session
 def egress(session: nox.Session) -> None:
     """Egress NAT on a kernel with Foo-over-UDP, in a virtual machine where this one has none; needs root."""
-    session.run(PYTHON, "-m", "integration.egress", *(session.posargs or EGRESS), env=environment(session))
+    chosen = [*results(session), *(session.posargs or EGRESS)]
+    session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session))
 
 
 @nox.session
 def egress_kubelet(session: nox.Session) -> None:
     """Egress NAT on a node with kubelet and containerd, in a virtual machine where egress is; needs root."""
-    session.run(PYTHON, "-m", "integration.egress_kubelet", *session.posargs, env=ENVIRONMENT)
+    chosen = [*results(session), *(session.posargs or ["integration/egress_kubelet"])]
+    session.run(PYTHON, "-m", "integration.egress_kubelet", *chosen, env=ENVIRONMENT)
 
 
 @nox.session
 def cluster(session: nox.Session) -> None:
     """The chart by Helm on two real nodes: kubelet, containerd, kube-proxy, BIRD; needs root."""
     # Most of the time is waiting, so two clusters are in use at a time: integration/scheduling.py.
-    run_pytest(session, "--numprocesses=2", "--dist=loadfile", "integration/nodes", "integration/docs")
+    spread = ["--numprocesses=2", "--dist=loadfile"]
+    run_pytest(session, ["integration/nodes", "integration/docs"], spread=spread)
 
 
 @nox.session
 def slow(session: nox.Session) -> None:
     """The tests that `make test` leaves out for their time; needs root."""
-    session.run(PYTHON, "-m", "pytest", "-m", "slow", "integration/apiserver", "integration/plugin", env=ENVIRONMENT)
-    fou = ["-m", "slow", *EGRESS]
-    session.run(PYTHON, "-m", "integration.egress", *fou, env=ENVIRONMENT)
+    run_pytest(session, ["integration/apiserver", "integration/plugin"], "-m", "slow")
+
+
+@nox.session
+def egress_slow(session: nox.Session) -> None:
+    """The same of egress NAT, on a kernel with Foo-over-UDP; needs root."""
+    chosen = [*results(session), "-m", "slow", *(session.posargs or EGRESS)]
+    session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session))
 
 
 @nox.session
@@ -216,7 +225,7 @@ def conformance(session: nox.Session) -> None:
 @nox.session
 def arm64(session: nox.Session) -> None:
     """The image and the plugin for linux/arm64, built and executed under QEMU's user emulation; needs root."""
-    session.run(PYTHON, "-m", "pytest", *(session.posargs or ["integration/arm64"]), env=ENVIRONMENT)
+    run_pytest(session, ["integration/arm64"])
 
 
 @nox.session
@@ -229,7 +238,7 @@ def upgrade(session: nox.Session) -> None:
 @nox.session
 def access(session: nox.Session) -> None:
     """The chart's roles against the calls that the programs made in all sessions before."""
-    run_pytest(session, "integration/access")
+    run_pytest(session, ["integration/access"])
 
 
 @nox.session

@@ -11,21 +11,25 @@ from integration.egress.description import VARIABLE
 from integration.egress.outside import start_outside
 from integration.plugin.executable import plugin_executable
 from integration.uplink_watch import UplinkWatch
+from integration.verdict.result import FOLDER
 from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
 from integration.vm.run import Terms, run_with_fou
 
 TIMEOUT = 3600.0
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout=1800"]
+"""With a bound for each test that emulation does not reach."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """pytest's exit code, or 1 when packets have left the machine; 125 when it could not be run."""
+    FOLDER.mkdir(parents=True, exist_ok=True)  # a guest shares nothing else that it writes
     try:
         with UplinkWatch() as watch, start_outside() as (description, path):
             code = run_with_fou(
-                [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(arguments or ["integration/egress"])],
+                [*PYTEST, *(arguments or ["integration/egress"])],
                 # Built here and carried along: under emulation the compiler would take minutes.
-                terms=Terms(timeout=TIMEOUT, payload=[description.proxy, plugin_executable()]),
+                terms=Terms(timeout=TIMEOUT, results=FOLDER, payload=[description.proxy, plugin_executable()]),
                 environment={**os.environ, VARIABLE: str(path)},
             )
         if leaks := watch.leaks():

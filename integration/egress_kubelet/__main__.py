@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from integration.cluster.build_steps import BuildError
 from integration.cluster.process import ComponentError
 from integration.cluster.programs import NODE, locate
+from integration.egress.__main__ import PYTEST
 from integration.egress.description import VARIABLE
 from integration.egress_kubelet.outside import start_outside
 from integration.image.build import build_image
 from integration.image.error import ImageBuildError
 from integration.uplink_watch import UplinkWatch
+from integration.verdict.result import FOLDER
 from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
 from integration.vm.run import Terms, run_with_fou
@@ -23,13 +25,13 @@ MEMORY = 6144
 
 def main(arguments: Sequence[str]) -> int:
     """pytest's exit code, or 1 when packets have left the machine; 125 when it could not be run."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
     try:
         image = build_image()
         with UplinkWatch() as watch, start_outside(image) as (_, path):
-            tests = arguments or ["integration/egress_kubelet"]
             code = run_with_fou(
-                [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests],
-                terms=Terms(timeout=TIMEOUT, memory=MEMORY, payload=[*locate(NODE).values(), image]),
+                [*PYTEST, *(arguments or ["integration/egress_kubelet"])],
+                terms=Terms(timeout=TIMEOUT, memory=MEMORY, results=FOLDER, payload=[*locate(NODE).values(), image]),
                 environment={**os.environ, VARIABLE: str(path)},
             )
         if leaks := watch.leaks():
