@@ -60,7 +60,7 @@ def environment(session: nox.Session) -> dict[str, str]:
 def results(session: nox.Session, part: str = "") -> list[str]:
     """pytest's arguments by which each test's result is left for the verdict (integration/verdict/result.py)."""
     name = f"{run_name(session)}-{part}" if part else run_name(session)
-    return [f"--junitxml={RESULTS / name}.xml", "--override-ini=junit_family=xunit1"]
+    return [f"--junitxml={RESULTS / name}.xml"]
 
 
 def run_pytest(session: nox.Session, folders: Sequence[str], *options: str, spread: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The results of a session's tests, from the JUnit XML that pytest writes (`junit_family=xunit1`, which has files)."""
+"""The results of a session's tests, from the JUnit XML that pytest writes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,26 +39,27 @@ def results_path(run: str) -> Path:
     return FOLDER / f"{run}.xml"
 
 
-def load_results(path: Path) -> list[TestResult]:
-    """One result for each test; none if there is no file, or half of one: then pytest has ended before its time.
+def load_results(path: Path, *, root: Path = REPOSITORY) -> list[TestResult]:
+    """One result for each test of modules below `root`.
 
+    None if there is no file, or half of one: then pytest has ended before its time.
     A test whose teardown failed as well has two entries in the file, and is one that failed.
     """
     try:
-        root = ET.parse(path).getroot()  # noqa: S314 - pytest's own file
+        suites = ET.parse(path).getroot()  # noqa: S314 - pytest's own file
     except (OSError, ET.ParseError):
         return []
     merged: dict[str, TestResult] = {}
-    for result in _read(root):
+    for result in _read(suites, root):
         former = merged.get(result.test)
         if former is None or former.outcome is not Outcome.FAILED:
             merged[result.test] = result
     return list(merged.values())
 
 
-def _read(root: ET.Element) -> Iterator[TestResult]:
-    for case in root.iter("testcase"):
-        module, test = _name(case)
+def _read(suites: ET.Element, root: Path) -> Iterator[TestResult]:
+    for case in suites.iter("testcase"):
+        module, test = _name(case, root)
         problem = next((part for tag in ("failure", "error") if (part := case.find(tag)) is not None), None)
         if problem is not None:
             outcome, sentence = Outcome.FAILED, _first_sentence(problem)
@@ -70,14 +71,18 @@ def _read(root: ET.Element) -> Iterator[TestResult]:
         yield TestResult(test=test, module=module, outcome=outcome, seconds=seconds, sentence=sentence)
 
 
-def _name(case: ET.Element) -> tuple[str, str]:
+def _name(case: ET.Element, root: Path) -> tuple[str, str]:
+    """Module and node ID. A module that could not be collected is a case without a class, and both are its path.
+
+    The case's own `file` is where the test's code stands, which for a hypothesis state machine is in the library.
+    """
     name, place = case.get("name", ""), case.get("classname", "")
-    module = case.get("file", "")
-    if not place:  # not a test: a module that could not be collected
-        return module, module
-    dotted = module.removesuffix(".py").replace("/", ".")
-    classes = [part for part in place.removeprefix(dotted).split(".") if part]
-    return module, "::".join([module, *classes, name])
+    parts = (place or name).split(".")
+    for length in range(len(parts), 0, -1):
+        module = f"{'/'.join(parts[:length])}.py"
+        if (root / module).is_file():
+            return module, "::".join([module, *parts[length:], *([name] if place else [])])
+    return place or name, f"{place}::{name}" if place else name
 
 
 def _first_sentence(problem: ET.Element) -> str:

@@ -10,6 +10,7 @@ from integration.verdict.result import Outcome, TestResult, load_results
 
 MODULE = '''
 import pytest
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 
 def test_good(): ...
@@ -29,6 +30,15 @@ def test_skipped(): ...
 def broken():
     yield
     raise RuntimeError("teardown broke")
+
+
+class Machine(RuleBasedStateMachine):
+    @rule()
+    def step(self):
+        assert False, "the machine broke"
+
+
+TestMachine = Machine.TestCase
 
 
 class TestGroup:
@@ -62,7 +72,7 @@ def run_pytest(folder: Path, *arguments: str) -> Path:
 @pytest.mark.parametrize("spread", [[], ["--numprocesses=2"]], ids=["one process", "two"])
 def test_each_test_has_one_result(tmp_path: Path, spread: list[str]) -> None:
     options = ["--continue-on-collection-errors", *spread]
-    results = {result.test: result for result in load_results(run_pytest(tmp_path, *options))}
+    results = {result.test: result for result in load_results(run_pytest(tmp_path, *options), root=tmp_path)}
     module = "sub/test_some.py"
     outcomes = {test: result.outcome for test, result in results.items() if result.module == module}
     assert outcomes == {
@@ -72,6 +82,7 @@ def test_each_test_has_one_result(tmp_path: Path, spread: list[str]) -> None:
         f"{module}::test_skipped": Outcome.SKIPPED,
         f"{module}::TestGroup::test_teardown": Outcome.FAILED,
         f"{module}::TestGroup::test_both": Outcome.FAILED,
+        f"{module}::TestMachine::runTest": Outcome.FAILED,
     }
     assert results[f"{module}::test_bad[c d]"].sentence == "AssertionError: it is c d"
     assert "call broke" in results[f"{module}::TestGroup::test_both"].sentence
@@ -88,12 +99,14 @@ def test_a_run_that_left_nothing_or_half_of_it_has_no_results(tmp_path: Path) ->
 
 
 def test_a_message_is_its_first_sentence(tmp_path: Path) -> None:
-    report = tmp_path / "report.xml"
+    report, module = tmp_path / "report.xml", tmp_path / "a" / "test_b.py"
+    module.parent.mkdir()
+    module.touch()
     report.write_text(
-        '<testsuites><testsuite><testcase classname="a.test_b" name="test_c" file="a/test_b.py" time="1.5">'
+        '<testsuites><testsuite><testcase classname="a.test_b" name="test_c" time="1.5">'
         f'<failure message="\n  {"x" * 1000}\nmore"/></testcase></testsuite></testsuites>'
     )
-    assert load_results(report) == [
+    assert load_results(report, root=tmp_path) == [
         TestResult(
             test="a/test_b.py::test_c", module="a/test_b.py", outcome=Outcome.FAILED, seconds=1.5, sentence="x" * 300
         )
