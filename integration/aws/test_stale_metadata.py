@@ -55,6 +55,7 @@ def test_addresses_that_metadata_do_not_know_stay_with_their_pods(world: EniWorl
     with node.running_coild(*FLAGS, RESYNC):
         pods = node.pods_on(0, 1)
         node.wait_addresses(INTERFACES * PODS_OF_INTERFACE)
+        wait_until(lambda: all(each.goes_with_instance for each in node.instance.interfaces), what="all is done in EC2")
         interfaces = node.instance.interfaces
         look_again(world)
         check_untouched(world, node, pods)

@@ -83,7 +83,15 @@ def test_one_that_was_up_is_waited_for_and_never_run_twice(run: Emulator, tmp_pa
         run(f"{ALIVE}; {SILENT}", timeout=5.0)
     with pytest.raises(MachineError, match=r"without a report \(alive\)"):
         run(ALIVE)
-    with pytest.raises(MachineError, match=r"without a report \(not a word\)"):
+    assert (tmp_path / "boots").read_text() == "xx"
+
+
+def test_one_that_ends_before_its_first_word_is_booted_again(run: Emulator) -> None:
+    assert run("print('no such device')", f"{ALIVE}; os.write(report, b'ended 0\\n')") == 0
+
+
+def test_one_that_always_ends_before_its_first_word_is_given_up(run: Emulator, tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match=r"(?s)with code 0, without a report \(not a word\).*no such device"):
         run("print('no such device')")
     assert (tmp_path / "boots").read_text() == "xxx"
 
