@@ -57,10 +57,9 @@ def environment(session: nox.Session) -> dict[str, str]:
     return {**ENVIRONMENT, "COIL_API_CALLS": str(folder)}
 
 
-def results(session: nox.Session, part: str = "") -> list[str]:
+def results(session: nox.Session) -> list[str]:
     """pytest's arguments by which each test's result is left for the verdict (integration/verdict/result.py)."""
-    name = f"{run_name(session)}-{part}" if part else run_name(session)
-    return [f"--junitxml={RESULTS / name}.xml"]
+    return [f"--junitxml={RESULTS / run_name(session)}.xml"]
 
 
 def run_pytest(session: nox.Session, folders: Sequence[str], *options: str, spread: Sequence[str] = ()) -> None:

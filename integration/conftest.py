@@ -14,7 +14,7 @@ from integration.cluster.control_plane import ControlPlane
 from integration.deployment import UnsupportedVersionError
 from integration.netns.netns import Netns, create_netns, delete_netns
 from integration.scheduling import SchedulingByGroup, make_scheduler
-from integration.uplink_watch import UplinkWatch
+from integration.uplink_watch import LEAKED, UplinkWatch
 from integration.vm.run import INSIDE_VARIABLE
 
 
@@ -53,7 +53,7 @@ def _nothing_leaves_the_machine() -> Iterator[None]:
         return
     with UplinkWatch() as watch:
         yield
-    assert watch.leaks() == []
+    assert watch.leaks() == [], LEAKED
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,9 @@ OF_CLUSTERS: Final = tuple(
 )
 """Where the clusters of tests and demo have their addresses; a pool with real pods belongs in here."""
 
+LEAKED: Final = "packets of a cluster were sent by the machine's default route"
+"""How a session says so. It is no flake of the test that was the last: to run that one again proves nothing."""
+
 _LIMIT: Final = 20
 _ETH_P_ALL: Final = 3
 _ETHERNET: Final = 14

@@ -1,7 +1,7 @@
 """The results of a session's tests, from the JUnit XML that pytest writes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -42,8 +42,8 @@ def results_path(run: str) -> Path:
 def load_results(path: Path, *, root: Path = REPOSITORY) -> list[TestResult]:
     """One result for each test of modules below `root`.
 
-    None if there is no file, or half of one: then pytest has ended before its time.
-    A test whose teardown failed as well has two entries in the file, and is one that failed.
+    An empty list if there is no file, or half of one: then pytest has ended before its time. A test whose teardown
+    failed as well has two entries in the file, and is one that failed, for both reasons.
     """
     try:
         suites = ET.parse(path).getroot()  # noqa: S314 - pytest's own file
@@ -52,8 +52,10 @@ def load_results(path: Path, *, root: Path = REPOSITORY) -> list[TestResult]:
     merged: dict[str, TestResult] = {}
     for result in _read(suites, root):
         former = merged.get(result.test)
-        if former is None or former.outcome is not Outcome.FAILED:
-            merged[result.test] = result
+        if former is not None and former.outcome is Outcome.FAILED:
+            both = "; ".join(filter(None, (former.sentence, result.sentence)))
+            result = replace(result, outcome=Outcome.FAILED, sentence=both)  # noqa: PLW2901 - what is kept of the two
+        merged[result.test] = result
     return list(merged.values())
 
 

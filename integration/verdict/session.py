@@ -61,7 +61,13 @@ async def run_session(session: str, *arguments: str, name: str = "", prefix: boo
 
 async def _print_lines(process: asyncio.subprocess.Process, prefix: str) -> None:
     assert process.stdout is not None
-    async for line in process.stdout:
+    while True:
+        try:
+            line = await process.stdout.readline()
+        except ValueError:
+            continue  # a line beyond the limit is dropped
+        if not line:
+            return
         print(f"{prefix}{line.decode(errors='replace')}", end="", flush=True)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from integration.uplink_watch import LEAKED
 from integration.verdict.result import Outcome, TestResult
 
 SLOWEST: Final = 25
@@ -49,9 +50,13 @@ class Rerun:
 
 
 def select_reruns(runs: Sequence[SessionRun], *, limit: int) -> list[tuple[str, str]]:
-    """Session and module of what is to be run once more: all that failed, or nothing when that is more than `limit`."""
+    """Session and module of what is to be run once more: all that failed.
+
+    Nothing if that is more than `limit`, or if packets have left the machine, whichever test has been told of it.
+    """
     wanted = [(run.session, module) for run in runs for module in run.failed_modules]
-    return wanted if len(wanted) <= limit else []
+    leaked = any(LEAKED in test.sentence for run in runs for test in run.failed)
+    return [] if leaked or len(wanted) > limit else wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

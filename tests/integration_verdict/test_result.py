@@ -85,7 +85,9 @@ def test_each_test_has_one_result(tmp_path: Path, spread: list[str]) -> None:
         f"{module}::TestMachine::runTest": Outcome.FAILED,
     }
     assert results[f"{module}::test_bad[c d]"].sentence == "AssertionError: it is c d"
-    assert "call broke" in results[f"{module}::TestGroup::test_both"].sentence
+    both = results[f"{module}::TestGroup::test_both"].sentence
+    assert "call broke" in both
+    assert "teardown broke" in both
     assert "teardown broke" in results[f"{module}::TestGroup::test_teardown"].sentence
     broken = results["sub/test_broken.py"]
     assert (broken.module, broken.outcome) == ("sub/test_broken.py", Outcome.FAILED)
