@@ -61,6 +61,10 @@ def netns_link(cluster: str, node: str) -> Path:
 
 def remove_cluster(cluster: str) -> None:
     """Remove every trace of the cluster. Raises CleanupError, with the folder kept so that it can be tried again."""
+    # Programs of the host first. The cluster's link goes with its namespaces: an API server that survives these for a
+    # moment looks for its etcd by the machine's default route.
+    here = _network_of(os.getpid())
+    _kill_all(cluster, lambda: {pid for pid in marked_processes(cluster) if _network_of(pid) == here})
     _kill_all(cluster, lambda: {*marked_processes(cluster), *container_processes(cluster)})
     for cgroup in cgroup_folders(cluster):
         _remove_cgroup(cgroup)
