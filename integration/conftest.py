@@ -14,7 +14,7 @@ from integration.cluster.control_plane import ControlPlane
 from integration.deployment import UnsupportedVersionError
 from integration.netns.netns import Netns, create_netns, delete_netns
 from integration.scheduling import SchedulingByGroup, make_scheduler
-from integration.uplink_watch import LEAKED, UplinkWatch
+from integration.uplink_watch import UplinkWatch, describe_leaks
 from integration.vm.run import INSIDE_VARIABLE
 
 
@@ -53,9 +53,8 @@ def _nothing_leaves_the_machine() -> Iterator[None]:
         return
     with UplinkWatch() as watch:
         yield
-    # In one line, the first packet with it: of a failure, the verdict tells the first line.
     if leaks := watch.leaks():
-        pytest.fail(f"{LEAKED}: {'; '.join(leaks)}")
+        pytest.fail(describe_leaks(leaks))
 
 
 @pytest.fixture(scope="session")

@@ -91,6 +91,11 @@ class UplinkWatch(SideThread):
         )
 
 
+def describe_leaks(leaks: Sequence[str]) -> str:
+    """In one line, the first packets with it: of a failure, the verdict tells a line."""
+    return f"{LEAKED}: {'; '.join(leaks)}"
+
+
 def _find_uplinks(options: list[str]) -> dict[str, list[IPv4Network | IPv6Network]]:
     """The links of default routes of all tables, with the networks on them."""
     routes = []

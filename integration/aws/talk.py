@@ -7,7 +7,7 @@ from typing import Final
 
 from integration.aws.vpc import RESOLVER_PORT, Host
 
-PATIENCE: Final = 10.0
+PATIENCE: Final = 60.0
 """Seconds that only a failure takes."""
 SILENCE: Final = 0.4
 """Seconds of silence after which nothing comes any more: an answer takes milliseconds."""
@@ -58,10 +58,10 @@ def shout(client: Host, address: Address, *, port: int = 9) -> None:
         sending.sendto(b"anybody?", (str(address), port))
 
 
-def connects(client: Host, address: str, port: int) -> bool:
-    """Whether a TCP connection comes about at once."""
+def connects(client: Host, address: str, port: int, *, patience: float = PATIENCE) -> bool:
+    """Whether a TCP connection comes about within so many seconds."""
     with client.socket(socket.SOCK_STREAM, address) as connecting:
-        connecting.settimeout(SILENCE)
+        connecting.settimeout(patience)
         try:
             connecting.connect((address, port))
         except OSError:

@@ -15,7 +15,7 @@ import pytest
 from integration.apiserver.refusal_log import missing_rights
 from integration.aws import administrator
 from integration.aws.node import EniNode, EniPod
-from integration.aws.talk import ask, connects, resolve, shout
+from integration.aws.talk import SILENCE, ask, connects, resolve, shout
 from integration.aws.vpc import METADATA, Host
 from integration.aws.vpc_plan import INTERNET, ON_PREMISES, OUTSIDE
 from integration.aws.world import FLAGS, EniWorld
@@ -144,7 +144,7 @@ def test_metadata_is_for_the_node_and_not_for_pods(populated: Populated) -> None
     for node, pod in pods_of(populated):
         with watched(node) as seen:
             shout(pod.host, METADATA, port=80)
-            assert not connects(pod.host, str(METADATA), 80)
+            assert not connects(pod.host, str(METADATA), 80, patience=SILENCE)
             assert connects(node.host, str(METADATA), 80)
             seen["eth0"].wait_for(lambda packet: packet.destination == str(METADATA), what="the node's question")
             sources = {packet.source for capture in seen.values() for packet in capture.packets() if packet.port == 80}

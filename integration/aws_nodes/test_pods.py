@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from integration.aws import administrator
-from integration.aws.talk import ask, connects
+from integration.aws.talk import SILENCE, ask, connects
 from integration.aws.vpc import METADATA, Host
 from integration.aws.vpc_plan import INTERNET, OUTSIDE
 from integration.aws_nodes.workload import Workload, run_workload
@@ -71,7 +71,7 @@ def test_pods_reach_the_api_server_by_its_service_and_not_the_metadata_service(
 ) -> None:
     for pod in (*workload.pods_on(0), *workload.pods_on(1)):
         assert connects(pod.host, *API_SERVER)
-        assert not connects(pod.host, str(METADATA), 80)
+        assert not connects(pod.host, str(METADATA), 80, patience=SILENCE)
         assert connects(pod.instance.host, str(METADATA), 80)
 
 

@@ -25,7 +25,7 @@ from integration.image.build import build_image
 from integration.image.context import ContextError
 from integration.image.dockerfile import DockerfileError
 from integration.image.error import ImageBuildError
-from integration.uplink_watch import UplinkWatch
+from integration.uplink_watch import UplinkWatch, describe_leaks
 
 _RESULTS = Path(__file__).parents[2] / "build" / "conformance"
 _PROCESSES = 3
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"{name}: {error}", file=sys.stderr, flush=True)
                 whole = False
         if leaks := watch.leaks():
-            print(f"{name}: the machine's default route was used: {leaks}", file=sys.stderr, flush=True)
+            print(f"{name}: {describe_leaks(leaks)}", file=sys.stderr, flush=True)
             whole = False
         print(f"{name}: {_summary(runs[name], specs)} in {time.monotonic() - begun:.0f} s", flush=True)
     table = render_table(runs)

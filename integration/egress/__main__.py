@@ -10,7 +10,7 @@ from integration.cluster.process import ComponentError
 from integration.egress.description import VARIABLE
 from integration.egress.outside import start_outside
 from integration.plugin.executable import plugin_executable
-from integration.uplink_watch import LEAKED, UplinkWatch
+from integration.uplink_watch import UplinkWatch, describe_leaks
 from integration.verdict.result import FOLDER
 from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
                 environment={**os.environ, VARIABLE: str(path)},
             )
         if leaks := watch.leaks():
-            print(f"{LEAKED}:", *leaks, sep="\n", file=sys.stderr)
+            print(describe_leaks(leaks), file=sys.stderr)
             return code or 1
         return code
     except (BuildError, FreezeError, ComponentError, KernelError, MachineError) as error:

@@ -12,7 +12,7 @@ from integration.egress.description import VARIABLE
 from integration.egress_kubelet.outside import start_outside
 from integration.image.build import build_image
 from integration.image.error import ImageBuildError
-from integration.uplink_watch import LEAKED, UplinkWatch
+from integration.uplink_watch import UplinkWatch, describe_leaks
 from integration.verdict.result import FOLDER
 from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
                 environment={**os.environ, VARIABLE: str(path)},
             )
         if leaks := watch.leaks():
-            print(f"{LEAKED}:", *leaks, sep="\n", file=sys.stderr)
+            print(describe_leaks(leaks), file=sys.stderr)
             return code or 1
         return code
     except (BuildError, ComponentError, ImageBuildError, KernelError, MachineError) as error:

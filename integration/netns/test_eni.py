@@ -47,7 +47,7 @@ pytestmark = pytest.mark.kernel
 
 POD_0, POD_1, POD_1B, POD_2 = map(IPv4Address, ("10.1.0.33", "10.1.1.33", "10.1.1.34", "10.1.16.33"))
 ALL = frozenset(each.interface.id for each in STATE.interfaces)
-_SECONDS = 10.0
+_SECONDS = 60.0
 """Far less than the time between two comparisons that nothing prompts."""
 
 

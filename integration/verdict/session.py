@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from integration.uplink_watch import LEAKED
 from integration.verdict.result import REPOSITORY, load_results, results_path
 from integration.verdict.verdict import SessionRun
 
@@ -36,6 +37,7 @@ async def run_session(session: str, *arguments: str, name: str = "", prefix: boo
     name = name or session
     results_path(name).unlink(missing_ok=True)
     began = time.monotonic()
+    leak = ""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "nox", "--session", session, *(["--", *arguments] if arguments else [])),
         cwd=REPOSITORY,
@@ -47,28 +49,32 @@ async def run_session(session: str, *arguments: str, name: str = "", prefix: boo
     )
     try:
         async with asyncio.timeout(SESSION_SECONDS):
-            await _print_lines(process, f"{session}: " if prefix else "")
+            leak = await _print_lines(process, f"{session}: " if prefix else "")
             await process.wait()
     except TimeoutError:
         print(f"{session}: no end after {SESSION_SECONDS:.0f} s", flush=True)
     finally:
         await _end(process)
     code = process.returncode if process.returncode is not None else 1
-    return SessionRun(
-        session=session, code=code, seconds=time.monotonic() - began, results=load_results(results_path(name))
-    )
+    seconds = time.monotonic() - began
+    return SessionRun(session=session, code=code, seconds=seconds, results=load_results(results_path(name)), leak=leak)
 
 
-async def _print_lines(process: asyncio.subprocess.Process, prefix: str) -> None:
+async def _print_lines(process: asyncio.subprocess.Process, prefix: str) -> str:
+    """Until its end. Returns the first thing that it says of packets that have left the machine."""
     assert process.stdout is not None
+    leak = ""
     while True:
         try:
             line = await process.stdout.readline()
         except ValueError:
             continue  # a line beyond the limit is dropped
         if not line:
-            return
-        print(f"{prefix}{line.decode(errors='replace')}", end="", flush=True)
+            return leak
+        text = line.decode(errors="replace")
+        if LEAKED in text:
+            leak = leak or text[text.index(LEAKED) :].strip()
+        print(f"{prefix}{text}", end="", flush=True)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from integration.uplink_watch import LEAKED
 from integration.verdict.result import Outcome, TestResult
 
 SLOWEST: Final = 25
@@ -12,12 +11,16 @@ SLOWEST: Final = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRun:
-    """One run of a session, of all its tests or, when it is repeated, of one module."""
+    """One run of a session, of all its tests or, when it is repeated, of one module.
+
+    `leak` is what it said of packets that have left the machine.
+    """
 
     session: str
     code: int
     seconds: float
     results: Sequence[TestResult]
+    leak: str = ""
 
     @property
     def failed(self) -> list[TestResult]:
@@ -55,7 +58,7 @@ def select_reruns(runs: Sequence[SessionRun], *, limit: int) -> list[tuple[str, 
     Nothing if that is more than `limit`, or if packets have left the machine, whichever test has been told of it.
     """
     wanted = [(run.session, module) for run in runs for module in run.failed_modules]
-    leaked = any(LEAKED in test.sentence for run in runs for test in run.failed)
+    leaked = any(run.leak for run in runs)
     return [] if leaked or len(wanted) > limit else wanted
 
 
@@ -88,7 +91,9 @@ class Verdict:
         forgiven = self._forgiven()
         told = []
         for run in self.runs:
-            if run.unexplained:
+            if run.leak:
+                told.append((run.session, run.leak))
+            elif run.unexplained:
                 told.append((run.session, f"exit code {run.code}; see its lines above"))
             told += [(test.test, test.sentence) for test in run.failed if (run.session, test.module) not in forgiven]
         return told
@@ -145,10 +150,12 @@ class Verdict:
         return {(rerun.run.session, rerun.module) for rerun in self.reruns if rerun.passed}
 
     def _session_result(self, run: SessionRun) -> str:
-        if run.code == 0:
+        if run.code == 0 and not run.leak:
             return "passed"
-        unforgiven = run.unexplained or any(
-            (run.session, module) not in self._forgiven() for module in run.failed_modules
+        unforgiven = (
+            bool(run.leak)
+            or run.unexplained
+            or any((run.session, module) not in self._forgiven() for module in run.failed_modules)
         )
         return "failed" if unforgiven else "flaky"
 

@@ -9,10 +9,9 @@ from coil.ipam.node_ledger import NodeLedger
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.page.node_document import AddressCounts, AddressState, NodeDocument
 from coil.runtime.flag import Endpoint, parse_settings
-from coild.addresses.journal import Holder
 from coild.addresses.report import describe_pools
 from coild.main import describe_node
-from coild.model.attachment import PodName
+from coild.model.attachment import Holder, PodName
 from coild.settings import Settings
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

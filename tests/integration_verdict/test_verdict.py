@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from integration.uplink_watch import LEAKED
+from integration.uplink_watch import LEAKED, describe_leaks
 from integration.verdict.__main__ import keep_flakes
 from integration.verdict.result import Outcome, TestResult
 from integration.verdict.verdict import Rerun, SessionRun, Verdict, select_reruns
@@ -92,9 +92,12 @@ def test_all_modules_that_failed_are_run_again_or_none() -> None:
     assert select_reruns(runs, limit=1) == []
 
 
-def test_packets_that_left_the_machine_are_no_flake_of_the_test_that_was_told() -> None:
-    leak = replace(BAD, sentence=f'failed on teardown with "AssertionError: {LEAKED}"')
-    assert select_reruns([session(GOOD, leak, code=1), session(WORSE, code=1)], limit=6) == []
+def test_packets_that_left_the_machine_are_no_flake_of_a_test() -> None:
+    leaked = replace(session(GOOD, BAD, code=1), leak=describe_leaks(["eth0: a packet"]))
+    assert select_reruns([leaked, session(WORSE, code=1)], limit=6) == []
+    judged = verdict(leaked)
+    assert f"unit: {LEAKED}: eth0: a packet" in judged.lines()
+    assert ("unit", leaked.leak) in judged.failures
 
 
 def test_the_document_has_what_the_lines_have() -> None:

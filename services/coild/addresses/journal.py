@@ -23,7 +23,7 @@ import msgspec
 from coil.crd.names import BlockName
 from coil.ipam.node_ledger import Allocation
 from coil.ipam.occupancy import AttachmentKey, ContainerId
-from coild.model.attachment import PodName
+from coild.model.attachment import UNKNOWN_HOLDER, Holder, PodName
 from coild.model.journal_file import JournalFile
 
 
@@ -76,14 +76,6 @@ _decode = msgspec.json.Decoder(_Entry).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Which pod has an address, as far as it is known."""
-
-    pod: PodName | None
-    since: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class Resumption:
     """How an earlier process left a block: the slot given out last (−1: unknown), and which slots are cooling down."""
 
@@ -121,7 +113,7 @@ class AddressJournal:
         """Which pod the attachment is, and since when; unknown for one that an earlier process did not record."""
         given = self._given.get(key)
         if given is None or not given.pod:
-            return Holder(None, None)
+            return UNKNOWN_HOLDER
         return Holder(PodName(given.namespace, given.pod), _moment(given.at))
 
     def gave(self, allocation: Allocation, pod: PodName) -> None:

@@ -17,9 +17,9 @@ from coil.ipam.block import BlockUse
 from coil.ipam.occupancy import AddressState, AddressUse, AttachmentKey, BlockOccupancy
 from coil.page import node_document as page
 from coild.addresses.block_store import BlockStore
-from coild.addresses.journal import Holder
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.route_export import RouteExport
+from coild.model.attachment import UNKNOWN_HOLDER, Holder
 
 MAX_POOLS = 100
 """Pools by which waits are labelled. A namespace's annotation may name any, and each makes new series."""
@@ -148,7 +148,7 @@ def _describe_block(occupancy: BlockOccupancy, holder: FindHolder) -> page.Block
 
 def _describe_use(use: AddressUse, holder: FindHolder) -> page.AddressDocument:
     key = use.key
-    held = Holder(None, None) if key is None else holder(key)
+    held = UNKNOWN_HOLDER if key is None else holder(key)
     return page.AddressDocument(
         ipv4=use.ipv4,
         ipv6=use.ipv6,

@@ -29,7 +29,7 @@ from coil.eni.warm_pool import NodeLimits
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
-from coild.model.attachment import PodName
+from coild.model.attachment import UNKNOWN_HOLDER, Holder, PodName
 from coild.model.journal_file import JournalFile
 
 
@@ -63,17 +63,6 @@ class Creation:
     description: str
     addresses: int = 0
     prefixes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Which pod has an address, as far as it is known."""
-
-    pod: PodName | None
-    since: datetime | None
-
-
-UNKNOWN_HOLDER = Holder(None, None)
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):

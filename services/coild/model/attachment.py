@@ -14,8 +14,9 @@ What the kernel says of an attachment is the alias of a link (`coil.podnet.host_
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address
-from typing import Protocol
+from typing import Final, Protocol
 
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import Family, IPAddress
@@ -60,6 +61,17 @@ class AddRequest:
     deadline: float = math.inf
     network: str = ""
     ports: tuple[PortMapping, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Which pod has an address, and since when, as far as it is known."""
+
+    pod: PodName | None
+    since: datetime | None
+
+
+UNKNOWN_HOLDER: Final = Holder(None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import pytest
 from coil.crd.names import BlockName, PoolName
 from coil.ipam.block import Block
 from coil.ipam.node_ledger import NodeLedger, Reuse
-from coild.addresses.journal import AddressJournal, Holder, Resumption
-from coild.model.attachment import PodName
+from coild.addresses.journal import AddressJournal, Resumption
+from coild.model.attachment import Holder, PodName
 from coild.model.journal_file import COMPACT_BYTES, JournalFile
 from tests.coild.scene import LOG, key
 

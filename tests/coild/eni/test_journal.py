@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from coil.eni.interface import SubnetId
 from coil.eni.node_plan import AttachedInterface
 from coil.eni.warm_pool import NodeLimits
-from coild.eni.journal import UNKNOWN_HOLDER, Checkpoint, Creation, Holder
-from coild.model.attachment import AddressUnavailableError
+from coild.eni.journal import Checkpoint, Creation
+from coild.model.attachment import UNKNOWN_HOLDER, AddressUnavailableError, Holder
 from tests.coil.eni.vpc import COOLDOWN, interface
 from tests.coild.eni.node import POD, WALL, Node, one
 from tests.coild.scene import key
