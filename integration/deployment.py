@@ -36,8 +36,8 @@ EGRESS_WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookc
 POOLS_PATH = "/apis/coil.cybozu.com/v2/addresspools"
 EGRESSES_PATH = "/apis/coil.cybozu.com/v2/namespaces/default/egresses"
 COILD_HEALTH_PORT = 9385
-START_SECONDS = 30.0
-INSTALL_SECONDS = 60.0
+START_SECONDS = 120.0
+INSTALL_SECONDS = 180.0
 _LEADING = re.compile(rb"^leader_election_master_status\{.*\} 1(\.0)?$", re.MULTILINE)
 
 

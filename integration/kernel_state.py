@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
-_SECONDS = 20
+_SECONDS = 60
 
 POD_TABLE = "116"
 EXPORT_TABLE = "119"

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from integration.cluster.process import Process
 
-START_TIMEOUT = 60.0  # seconds to be ready, on a machine that does much else
-REAP_TIMEOUT = 10.0  # seconds in which a killed process must be gone
+START_TIMEOUT = 180.0  # seconds to be ready, on a machine that does much else
+REAP_TIMEOUT = 60.0  # seconds in which a killed process must be gone
 
 
 class ServiceError(Exception):

@@ -27,7 +27,7 @@ from integration.walk.recording import Recording
 
 Document = dict[str, Any]
 
-STOP_TIMEOUT = 20.0  # seconds; it gives itself ten
+STOP_TIMEOUT = 60.0  # seconds; it gives itself ten
 LOCALHOST = IPv4Address("127.0.0.1")
 IMAGE = "example.invalid/coil:test"
 NAME = "coil-egress-controller"

@@ -25,10 +25,10 @@ from integration.apiserver.refusal_log import missing_rights
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import controller_probe, ipam_controller_command, remove_webhooks
+from integration.patience import TIMEOUT
 from integration.service import Service
 
-TIMEOUT = 60.0  # seconds; only a failure takes so long
-STOP_TIMEOUT = 20.0  # seconds; it gives itself ten
+STOP_TIMEOUT = 60.0  # seconds; it gives itself ten
 LOCALHOST = IPv4Address("127.0.0.1")
 _AT_ONCE = 20
 # As short as an election allows: a killed leader's lease has to expire before anybody else works. Nodes that are

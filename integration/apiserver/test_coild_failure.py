@@ -24,7 +24,7 @@ pytestmark = pytest.mark.apiserver
 MakePod = Callable[[str], Sandbox]
 
 SHORTEST_WINDOW = 0.5  # seconds in which a refused pool is not asked about again
-STOP_TIMEOUT = 15.0
+STOP_TIMEOUT = 60.0
 
 
 def blocks_of(coil: CoilNode, pool: str) -> list[str]:
@@ -61,7 +61,6 @@ def test_a_dry_pool_is_named_and_asked_for_once_in_a_while(coil: CoilNode, make_
     wait_until(lambda: not record.present(), what="every request is deleted")
     requests = record.first_versions().keys() - before
     assert 1 <= len(requests) <= 1 + windows
-    assert len(requests) < 24
     coil.runtime.delete(second)
     assert addresses_of(coil.runtime.add(late))
 

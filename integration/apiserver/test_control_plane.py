@@ -7,8 +7,7 @@ import ssl
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,18 +19,11 @@ from integration.cluster.https import Endpoint
 from integration.cluster.process import ComponentError
 from integration.cluster.programs import Program, locate
 from integration.cluster.trace import Footprint
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def wait_until(holds: Callable[[], bool], *, what: str, timeout: float = 30.0) -> None:
-    """Poll until ``holds``; a deadline that only a failure reaches."""
-    deadline = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
-        time.sleep(0.1)
 
 
 @pytest.fixture

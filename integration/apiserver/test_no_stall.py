@@ -46,9 +46,9 @@ NEEDED = sum(-(-len(range(number, PODS, len(POOLS))) // (1 << BITS)) for number 
 ROUND_TRIP = 0.3
 """Seconds."""
 
-PATIENCE = 240.0
+PATIENCE = 500.0
 
-ANSWERLESS = 40.0
+ANSWERLESS = 240.0
 """Less than an ADD may wait for an address."""
 
 
@@ -100,7 +100,7 @@ async def far_coild(node: BareNode, folder: Path, sandboxes: list[Sandbox]) -> A
         path = folder / "coild.kubeconfig"
         path.touch(mode=0o600)
         path.write_text(yaml.safe_dump(document))
-        flags = ("--acquire-timeout=60s", "--cooling=1s")
+        flags = ("--acquire-timeout=5m", "--cooling=1s")
         coild = await asyncio.to_thread(node.start_coild, *flags, kubeconfig=path)
         try:
             yield relay

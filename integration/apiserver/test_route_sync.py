@@ -19,7 +19,7 @@ FLAGS = ("--route-sync", "--route-sync-interval=2s", "--cooling=500ms")
 PROTOCOL = "31"
 GHOSTS = ("ghost-1", "ghost-2")
 BLOCK = {"ipv4": "10.90.0.0/28", "ipv6": "fd90::/124"}
-STOP_TIMEOUT = 15.0
+STOP_TIMEOUT = 60.0
 
 SYNCS = 'coil_router_syncs_total{node="node-0"}'
 TROUBLED = 'coil_router_troubled_networks{{trouble="{}"}}'

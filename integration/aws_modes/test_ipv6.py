@@ -13,7 +13,7 @@ from integration.aws.talk import ask
 from integration.aws_nodes.node_pod import NodePod
 from integration.aws_nodes.workload import NAME, Workload, run_workload
 from integration.aws_nodes.world import AwsNodes
-from integration.demo.reach import find_gaps, url
+from integration.demo.reach import FETCH, TRY_FETCH, find_gaps, url
 from integration.demo.workload import PORT
 from integration.patience import wait_until
 
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.cluster
 
 REPLICAS = 4
 VALUES = {"aws.ipv6": True, "aws.stateDirectory": "/run/coil-state-ipv6"}
-FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_a_service_leads_nodes_and_pods_to_pods_of_both_nodes(workload: Workload
 
     def all_answered() -> bool:
         for node in workload.aws.nodes:
-            heard[node.name].add(workload.aws.kernel(node).run(*FETCH, url(address), check=False).strip())
+            heard[node.name].add(workload.aws.kernel(node).run(*TRY_FETCH, url(address), check=False).strip())
         return all(answered >= servers for answered in heard.values())
 
     wait_until(all_answered, what="every pod behind the Service answers each node")

@@ -18,7 +18,7 @@ from integration.aws_nodes.node_pod import NodePod
 from integration.aws_nodes.workload import Workload, run_workload
 from integration.aws_nodes.world import AwsNodes
 from integration.cluster.node import Node
-from integration.demo.reach import find_gaps
+from integration.demo.reach import TRY_FETCH, find_gaps
 from integration.demo.workload import server_container
 from integration.patience import wait_until
 
@@ -85,9 +85,7 @@ def addresses_of(aws: AwsNodes, node: Node) -> set[IPAddress]:
 
 def free_addresses(node: Node) -> int:
     """How many more pods could get one at once, as the node's coild says."""
-    page = json.loads(
-        node.run(["timeout", "3", "busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:6666/ip-manager"])
-    )
+    page = json.loads(node.run([*TRY_FETCH, "http://127.0.0.1:6666/ip-manager"]))
     return int(page["addresses"]["free"])
 
 

@@ -11,6 +11,7 @@ from integration.aws_nodes.node_pod import NodePod
 from integration.aws_nodes.workload import Workload, open_workload
 from integration.aws_nodes.world import AwsNodes
 from integration.cluster.node import NodeCommandError
+from integration.demo.reach import FETCH, TRY_FETCH
 from integration.demo.workload import PORT, server_container
 from integration.egress.capture import Capture, Packet
 from integration.kernel_state import KernelState
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.cluster
 PODS = 5
 """Of one node: more than an interface has addresses for."""
 FIRST_PORT = 18100
-FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,6 @@ def test_another_node_does_not_answer(aws: AwsNodes, workload: Workload) -> None
     pod, other = pod_on(workload, 1), aws.instances["node-2"]
     port = urlsplit(url(pod)).port
     client = KernelState(str(aws.endpoint.host.netns))
-    assert client.run(*FETCH, f"http://{other.primary}:{port}/name", check=False) == ""
+    assert client.run(*TRY_FETCH, f"http://{other.primary}:{port}/name", check=False) == ""
     with pytest.raises(NodeCommandError):
-        aws.nodes[1].run([*FETCH, f"http://127.0.0.1:{port}/name"])
+        aws.nodes[1].run([*TRY_FETCH, f"http://127.0.0.1:{port}/name"])

@@ -13,7 +13,7 @@ from integration.aws.vpc_plan import INTERNET, OUTSIDE
 from integration.aws_nodes.workload import Workload, run_workload
 from integration.aws_nodes.world import AwsNodes
 from integration.cluster.family import ClusterFamilies
-from integration.demo.reach import find_gaps, url
+from integration.demo.reach import FETCH, TRY_FETCH, find_gaps, url
 from integration.demo.workload import PORT
 from integration.egress.capture import Capture, Packet
 from integration.kernel_state import KernelState
@@ -25,7 +25,6 @@ REPLICAS = 14
 """Seven on each node: more than two interfaces have addresses for."""
 API_SERVER = (str(ClusterFamilies.IPV4_ONLY.apiserver_address), 443)
 """The Service."""
-FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_a_service_leads_to_pods_of_either_interface(aws: AwsNodes, workload: Wo
 
     def all_answered() -> bool:
         for node in aws.nodes:
-            heard[node.name].add(aws.kernel(node).run(*FETCH, url(address), check=False).strip())
+            heard[node.name].add(aws.kernel(node).run(*TRY_FETCH, url(address), check=False).strip())
         return all(answered >= set(servers) for answered in heard.values())
 
     wait_until(all_answered, what="every pod behind the Service answers each node")
@@ -144,7 +143,7 @@ def is_of(address: object, packet: Packet) -> bool:
 
 def answers(client: Host, target: str, name: str) -> bool:
     """Whether the pod of that name answers the client at the URL."""
-    return KernelState(str(client.netns)).run(*FETCH, target, check=False).strip() == name
+    return KernelState(str(client.netns)).run(*TRY_FETCH, target, check=False).strip() == name
 
 
 def choose(workload: Workload, *pods: str, service: str) -> None:

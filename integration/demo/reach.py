@@ -1,5 +1,6 @@
 """Who reaches whom: real HTTP over TCP, from inside pods by `kubectl exec` and from the nodes' own namespaces."""
 
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 
 from integration.cluster.control_plane import ControlPlane, KubectlError
@@ -7,8 +8,16 @@ from integration.cluster.node import Node, NodeCommandError
 from integration.demo.inventory import PodRow
 from integration.demo.workload import PORT
 
-_TIMEOUT = 10
+# Bounded from outside: Debian's static busybox crashes on wget's own -T.
+_WGET = ("busybox", "wget", "-q", "-O", "-")
+_TIMEOUT = 15
 """Seconds for one request. Only what is broken takes so long, and starting programs on a machine that is busy else."""
+
+FETCH = ("timeout", str(_TIMEOUT), *_WGET)
+"""Prints what the URL that follows answers."""
+
+TRY_FETCH = ("timeout", "3", *_WGET)
+"""The same of what need not answer: it is asked again, or must not answer at all."""
 
 
 def url(address: str) -> str:
@@ -55,8 +64,7 @@ def _from_node(node: Node, targets: list[PodRow]) -> list[str]:
 
 def render_requests(targets: list[PodRow]) -> str:
     """A shell script that prints one line for each address of the targets: the answer, or nothing."""
-    # Bounded from outside: Debian's static busybox crashes on wget's own -T.
-    fetch = f"timeout {_TIMEOUT} busybox wget -q -O -"
+    fetch = shlex.join(FETCH)
     addresses = [address for target in targets for address in target.addresses if address]
     return "; ".join(f'echo "$({fetch} {url(address)})"' for address in addresses)
 

@@ -372,7 +372,7 @@ async def test_a_sysctl_that_cannot_be_written_is_named_with_what_to_do(world: N
     assert "securityContext.sysctls has to name net.ipv4.ip_forward" in failed.stderr
     lines(host.netns, "sysctl", "-w", "net.ipv4.ip_forward=1")
     again = subprocess.run(["nsenter", f"--net={host.netns.path}", "--", *argv, script], check=False)
-    wait_until(lambda: again.returncode == 0, what="a router whose sysctls are right already", timeout=0.1)
+    wait_until(lambda: again.returncode == 0, what="a router whose sysctls are right already")
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ pod 10.1.0.2 ── source 10.1.0.1 / 172.16.0.1 ══ tunnel ══ 172.16.0.2
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
@@ -23,6 +22,7 @@ from coil.kernel.family import IPAddress
 from coil.kernel.link import MacAddress
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
 from integration.netns.netns import Netns
+from integration.patience import wait_until
 
 SOURCE_NODE: Final = NodeName("source")
 GATEWAY_NODE: Final = NodeName("gateway")
@@ -168,10 +168,7 @@ def packets(netns: Netns, table: str) -> dict[str, int]:
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Until it holds; packets that have been sent need a moment."""
-    end = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(condition, what="what was sent has arrived", pause=0.01)
 
 
 def _join(node: Netns, link: str, ipv4: str, ipv6: str, other: Netns, addresses: Mapping[int, str]) -> None:

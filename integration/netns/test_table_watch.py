@@ -1,7 +1,6 @@
 """Who else changes the tables of the EIP gateway, as the kernel tells it, and what the tables makes of it."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,10 +13,10 @@ from coil_egress_agent.eip.kernel_tables import KernelTables
 from integration.netns.eip_world import nft
 from integration.netns.netns import Netns
 from integration.netns.test_eip_elements import alive, index_of_one_pod, ruleset
+from integration.patience import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.kernel
 
-_SECONDS = 20.0
 CLASSES = SETS[Family.IPV4].classes
 
 
@@ -30,14 +29,12 @@ async def tables(host: Netns) -> AsyncIterator[KernelTables]:
 
 
 async def told(tables: KernelTables) -> None:
-    async with asyncio.timeout(_SECONDS):
+    async with asyncio.timeout(TIMEOUT):
         await tables.changed()
 
 
 def until_expired(host: Netns) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while "expires" in alive(host):
-        assert time.monotonic() < deadline
+    wait_until(lambda: "expires" not in alive(host), what="all has expired")
 
 
 async def nothing_told(host: Netns, tables: KernelTables) -> None:
@@ -48,7 +45,7 @@ async def nothing_told(host: Netns, tables: KernelTables) -> None:
         await asyncio.sleep(0)
     assert not waiting.done()
     nft(host, "add chain inet coil-eip sign")
-    async with asyncio.timeout(_SECONDS):
+    async with asyncio.timeout(TIMEOUT):
         await waiting
 
 

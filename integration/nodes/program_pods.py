@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from integration.cluster.cluster import Cluster
 from integration.cluster.node import Node, NodeCommandError
+from integration.demo.reach import TRY_FETCH
 from integration.helm.chart import NAMESPACE
 from integration.helm.release import Release
 
@@ -50,7 +51,7 @@ class ProgramPods:
 
     def leader(self) -> str:
         """The ipam-controller that leads, as its metrics say on its node's localhost; empty when none does."""
-        ask = ("timeout", "3", "busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:9386/metrics")
+        ask = (*TRY_FETCH, "http://127.0.0.1:9386/metrics")
         # A successor has no node before the one that it follows has gone.
         for pod in [pod for pod in self.of("ipam-controller") if "nodeName" in pod["spec"]]:
             try:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,6 +23,7 @@ from integration.cluster.node import Node, NodeCommandError
 from integration.cluster.requirement import CNI_PLUGINS
 from integration.cluster.survey import survey_clusters
 from integration.cluster.trace import Footprint
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -77,14 +77,6 @@ def server_pod(name: str, node: Node) -> dict[str, Any]:
             "containers": [container],
         },
     }
-
-
-def wait_until(holds: Callable[[], bool], *, what: str, timeout: float = 30.0) -> None:
-    """Poll until ``holds``; a deadline that only a failure reaches."""
-    deadline = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
-        time.sleep(0.1)
 
 
 def run_pods(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from coil.podnet.host_port import TABLE
 from integration.cluster.node import Node, NodeCommandError
+from integration.demo.reach import FETCH, TRY_FETCH
 from integration.demo.workload import PORT, server_container
 from integration.helm.release import COILD
 from integration.nodes.coil_cluster import CoilCluster, Room
@@ -18,7 +19,6 @@ from integration.patience import wait_until
 pytestmark = pytest.mark.cluster
 
 HOST_PORT = 18081
-FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
 FAMILIES = (4, 6)
 
 
@@ -51,7 +51,7 @@ def test_from_both_nodes(coil: CoilCluster, room: Room, version: int) -> None:
     for asking in (there, here):
         assert asking.run([*FETCH, node_url(here, version)]) == "published\n"
     with pytest.raises(NodeCommandError):
-        here.run([*FETCH, node_url(there, version)])
+        here.run([*TRY_FETCH, node_url(there, version)])
 
 
 def test_from_the_nodes_loopback(coil: CoilCluster, room: Room) -> None:
@@ -70,7 +70,7 @@ def test_one_address_of_the_node(coil: CoilCluster) -> None:
         room.run(published(room, "bound", node, hostIP=str(node.ipv4)))
         assert coil.nodes[0].run([*FETCH, node_url(node, 4)]) == "bound\n"
         with pytest.raises(NodeCommandError):
-            coil.nodes[0].run([*FETCH, node_url(node, 6)])
+            coil.nodes[0].run([*TRY_FETCH, node_url(node, 6)])
 
 
 def test_it_outlives_coild(coil: CoilCluster, room: Room) -> None:
@@ -89,7 +89,7 @@ def test_it_is_back_after_somebody_has_flushed_the_ruleset(coil: CoilCluster, ro
 
     def answered() -> bool:
         try:
-            return there.run([*FETCH, node_url(here, 4)]) == "published\n"
+            return there.run([*TRY_FETCH, node_url(here, 4)]) == "published\n"
         except NodeCommandError:
             return False
 

@@ -16,6 +16,7 @@ import pytest
 
 from integration.cluster.node import Node, NodeCommandError
 from integration.cluster.requirement import CNI_PLUGINS
+from integration.demo.reach import FETCH, TRY_FETCH
 from integration.demo.workload import PORT, server_container
 from integration.helm.release import COILD
 from integration.kernel_state import POD_TABLE, KernelState
@@ -33,7 +34,6 @@ AFTER = [
     {"type": "bandwidth", "capabilities": {"bandwidth": True}},
 ]
 ADDRESSES = {4: "ipv4", 6: "ipv6"}
-FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
 IPTABLES = ("iptables", "ip6tables")
 
 
@@ -101,7 +101,7 @@ def test_the_host_port_leads_to_the_pod_from_both_nodes(chain: CoilCluster, room
     for asking in (there, here):
         assert asking.run([*FETCH, node_url(here, version)]) == "published\n"
     with pytest.raises(NodeCommandError):
-        here.run([*FETCH, node_url(there, version)])
+        here.run([*TRY_FETCH, node_url(there, version)])
 
 
 def test_the_host_port_is_on_the_nodes_loopback_too(chain: CoilCluster, room: Room) -> None:

@@ -13,7 +13,7 @@ import pytest
 from integration.cluster.control_plane import KubectlError
 from integration.cluster.node import NodeCommandError
 from integration.demo.inventory import PodRow
-from integration.demo.reach import url
+from integration.demo.reach import FETCH, TRY_FETCH, url
 from integration.demo.workload import PORT, deployment_document, server_container
 from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster, Families, Room
 from integration.nodes.conftest import OpenRoom
@@ -22,7 +22,6 @@ from integration.uplink_watch import UplinkWatch
 
 pytestmark = pytest.mark.cluster
 
-FETCH = ("timeout", "3", "busybox", "wget", "-q", "-O", "-")
 CROWD = 30
 
 EachFamily = Mapping[Families, Room]
@@ -73,9 +72,9 @@ def test_nothing_leaves_the_machine(coil: CoilCluster, rooms: EachFamily, addres
     room, away = rooms[Families.DUAL], url(address)
     with UplinkWatch(nowhere=address) as watch:
         with pytest.raises(KubectlError):
-            room.kubectl("exec", "a", "--", *FETCH, away)
+            room.kubectl("exec", "a", "--", *TRY_FETCH, away)
         with pytest.raises(NodeCommandError):
-            coil.nodes[0].run([*FETCH, away])
+            coil.nodes[0].run([*TRY_FETCH, away])
         status, _ = coil.plane.request("GET", f"/api/v1/nodes/{coil.nodes[0].name}:{PORT}/proxy/name")
         assert status >= 500, "nobody listens there"
     assert watch.leaks() == []
@@ -135,7 +134,7 @@ def test_a_service_leads_to_a_pod_on_the_other_node_in_both_families(rooms: Each
 
     def answers(address: str) -> bool:
         try:
-            return here.run([*FETCH, url(address)]) == "c\n"
+            return here.run([*TRY_FETCH, url(address)]) == "c\n"
         except NodeCommandError:
             return False
 

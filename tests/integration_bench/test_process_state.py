@@ -14,6 +14,9 @@ from integration.bench.process_state import (
     thread_seconds,
 )
 
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+"""What the kernel counts a process's time in, in seconds."""
+
 
 def test_what_is_in_memory_is_less_than_what_ever_was() -> None:
     assert 0 < resident_megabytes(os.getpid(), "VmRSS") <= resident_megabytes(os.getpid(), "VmHWM")
@@ -26,15 +29,17 @@ def test_a_field_that_does_not_exist() -> None:
 
 
 def test_time_is_that_of_the_process() -> None:
-    assert abs(cpu_seconds(os.getpid()) - time.process_time()) < 1
+    before = time.process_time()
+    read = cpu_seconds(os.getpid())
+    assert before - TICK <= read <= time.process_time() + TICK
 
 
 def test_the_threads_time_is_finer() -> None:
     before = thread_seconds(os.getpid())
     spent = time.thread_time()
-    while time.thread_time() - spent < 0.002:
-        pass
-    assert thread_seconds(os.getpid()) - before >= 0.002
+    # The kernel may write it down as late as at its next tick.
+    while thread_seconds(os.getpid()) - before < TICK / 5:
+        assert time.thread_time() - spent < 100 * TICK
 
 
 def test_time_is_divided_between_program_and_kernel() -> None:
