@@ -9,6 +9,9 @@ from integration.eip.controllers import Controllers
 from integration.eip.description import Description
 from integration.eip.world import Gateway, World
 
+PATIENT = "--eip-lease=20s"
+"""Not the default: beside other tests, a machine may stand still for longer than that."""
+
 
 @pytest.fixture(scope="session")
 def control() -> Iterator[tuple[Description, Controllers | None]]:
@@ -23,7 +26,7 @@ def control() -> Iterator[tuple[Description, Controllers | None]]:
 @pytest.fixture(scope="session")
 def stage(control: tuple[Description, Controllers | None]) -> Iterator[World]:
     """Three nodes with agents, and the server."""
-    with World.up(control[0]) as stage:
+    with World.up(control[0], PATIENT) as stage:
         yield stage
 
 

@@ -5,7 +5,6 @@ uses, and the reverse path filter is strict on every link.
 """
 
 import json
-import os
 import secrets
 import signal
 import sys
@@ -27,7 +26,6 @@ from integration.eip.pod import GATEWAYS, Pod, pod_commands
 from integration.kernel_state import KernelState
 from integration.netns.netns import call_inside
 from integration.service import Service
-from integration.vm.run import INSIDE_VARIABLE
 from integration.walk.recording import Recording
 
 PODS4, PODS6 = IPv4Network("10.244.0.0/16"), IPv6Network("fd44::/48")
@@ -38,8 +36,6 @@ TABLE = "coil-eip"
 HEALTH_PORT = 9399
 RESYNC = "--resync-interval=3s"
 """What others have changed is to be found while a test waits."""
-PATIENT = ("--eip-lease=20s",)
-"""An emulated machine is too slow for the default."""
 START_SECONDS = 300.0
 TERM_SECONDS = 20.0
 _TRANSIENT = {"alive"}
@@ -64,9 +60,18 @@ class StageNode:
     """Number `index` from 0. Its agent is started, and waited for, by others."""
 
     def __init__(
-        self, workspace: Workspace, network: Network, description: Description, api: Api, *, name: str, index: int
+        self,
+        workspace: Workspace,
+        network: Network,
+        description: Description,
+        api: Api,
+        *,
+        name: str,
+        index: int,
+        agent_flags: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self._agent_flags = agent_flags
         self.index = index
         self.ipv4: IPv4Address
         self.ipv6: IPv6Address
@@ -147,7 +152,7 @@ class StageNode:
             f"--node-name={self.name}",
             f"--cluster-cidr={','.join(SERVICES)}",
             RESYNC,
-            *(PATIENT if os.environ.get(INSIDE_VARIABLE) else ()),
+            *self._agent_flags,
         ]
 
     @contextmanager

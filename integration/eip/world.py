@@ -17,7 +17,7 @@ from integration.eip.description import Description
 from integration.eip.node import StageNode
 from integration.eip.pod import Pod
 from integration.eip.server import Server
-from integration.patience import wait_until
+from integration.patience import TIMEOUT, wait_until
 from integration.vm.passage import ensure_passage
 from integration.vm.run import INSIDE_VARIABLE
 
@@ -31,7 +31,6 @@ _SLOWNESS = 8 if os.environ.get(INSIDE_VARIABLE) else 1
 """An emulated machine's."""
 _QUESTION = 0.5 * _SLOWNESS
 """Seconds for one question while it is not known whether anybody answers."""
-_PATIENCE = 30.0 * _SLOWNESS
 _LOG_LINES = 60
 
 
@@ -48,7 +47,7 @@ class World:
 
     @classmethod
     @contextmanager
-    def up(cls, description: Description) -> Iterator["World"]:
+    def up(cls, description: Description, *agent_flags: str) -> Iterator["World"]:
         """Everything but pods, every agent ready. Ends with the context."""
         with Workspace.create() as workspace, closing(Api(description)) as api, ExitStack() as undo:
             ensure_passage(description.address)
@@ -56,7 +55,7 @@ class World:
             # Of the ports that are isolated none reaches another: see `StageNode.cut_off`.
             network.fabric.run("bridge", "link", "set", "dev", "host", "isolated", "on")
             nodes = [
-                StageNode(workspace, network, description, api, name=name, index=index)
+                StageNode(workspace, network, description, api, name=name, index=index, agent_flags=agent_flags)
                 for index, name in enumerate(_NODES)
             ]
             world = cls(workspace, network, api, nodes)
@@ -83,9 +82,7 @@ class World:
 
     def await_ready(self, node: StageNode) -> None:
         """Until its tunnel is."""
-        wait_until(
-            lambda: self.phase(node) == "Ready", what=f"the tunnel of {node.name} is Ready", timeout=2 * _PATIENCE
-        )
+        wait_until(lambda: self.phase(node) == "Ready", what=f"the tunnel of {node.name} is Ready", timeout=2 * TIMEOUT)
 
     def await_lease(self, node: StageNode) -> None:
         """Until it holds its lease."""
@@ -196,7 +193,7 @@ class World:
                 return last == [expected]
 
             try:
-                wait_until(as_expected, what=f"{address} sees {pod.sandbox.pod.name} as {expected}", timeout=_PATIENCE)
+                wait_until(as_expected, what=f"{address} sees {pod.sandbox.pod.name} as {expected}", timeout=TIMEOUT)
             except AssertionError as error:
                 raise AssertionError(f"{error}; last seen as {last[0]}") from error
 
@@ -277,12 +274,12 @@ class Policy:
 
     def eip(self, family: int = 4) -> str:
         """Its address once it has one."""
-        wait_until(lambda: self._eip(family), what=f"{self.name} has an address", timeout=_PATIENCE)
+        wait_until(lambda: self._eip(family), what=f"{self.name} has an address", timeout=TIMEOUT)
         return self._eip(family)
 
     def wait_placed(self, *, elsewhere: str = "") -> str:
         """The node that carries it, once one does; another one than `elsewhere`."""
-        wait_until(lambda: self.node not in ("", elsewhere), what=f"{self.name} has a node", timeout=_PATIENCE)
+        wait_until(lambda: self.node not in ("", elsewhere), what=f"{self.name} has a node", timeout=TIMEOUT)
         return self.node
 
     def slices(self) -> list[Document]:

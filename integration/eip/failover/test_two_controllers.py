@@ -10,11 +10,11 @@ import pytest
 
 from integration.apiserver.egress_world import EgressReplica
 from integration.eip.controllers import Controllers
+from integration.eip.failover.traffic import Watched, repeated_when_stalled, watched
 from integration.eip.node import StageNode
-from integration.eip.traffic import Watched, repeated_when_stalled, watched
 from integration.eip.world import World
 
-pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
+pytestmark = [pytest.mark.kernel, pytest.mark.apiserver, pytest.mark.timing]
 
 
 def lose_both(traffic: Watched, leader: EgressReplica, how: signal.Signals) -> tuple[StageNode, list[float]]:
