@@ -141,7 +141,7 @@ class Neighbours:
         finally:
             for pod in room.pods:
                 pod.delete()
-            self.plane.kubectl("delete", "addresspool", name, "--ignore-not-found", "--timeout=60s")
+            self.plane.kubectl("delete", "addresspool", name, "--ignore-not-found", "--timeout=180s")
 
     def attempt(self, station: Station, *, namespace: str) -> None:
         """An ADD of a pod that is to fail. Raises CniError; nothing is left."""

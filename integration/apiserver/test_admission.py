@@ -248,7 +248,7 @@ def says(sentence: str, refusal: str) -> bool:
 
 def test_bad_old_pools_can_be_labelled_and_deleted(door: Door, bad_old_pools: list[str]) -> None:
     door.plane.kubectl("label", "addresspools", *bad_old_pools, "team=network")
-    door.plane.kubectl("delete", "addresspools", *bad_old_pools[:3], "--timeout=30s")
+    door.plane.kubectl("delete", "addresspools", *bad_old_pools[:3], "--timeout=180s")
 
 
 def test_an_overwritten_bundle_is_repaired(door: Door) -> None:

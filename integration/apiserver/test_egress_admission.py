@@ -162,7 +162,7 @@ def test_one_from_before_can_be_labelled_scaled_mended_and_deleted_but_not_made_
     ]
     mended = json.dumps({"spec": {"destinations": ["10.0.0.99/24"]}})
     kubectl(door.namespace, "patch", "egress", old, "--type=merge", f"--patch={mended}")
-    kubectl(door.namespace, "delete", "egress", old, "--timeout=30s")
+    kubectl(door.namespace, "delete", "egress", old, "--timeout=180s")
 
 
 def test_the_definition_is_applied_again_and_leaves_room_for_the_annotation(plane: ControlPlane) -> None:

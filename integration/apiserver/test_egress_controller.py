@@ -7,7 +7,14 @@ from urllib.parse import quote
 
 import pytest
 
-from integration.apiserver.egress_world import IMAGE, Document, EgressReplica, EgressWorld, egress_document
+from integration.apiserver.egress_world import (
+    IMAGE,
+    STOP_TIMEOUT,
+    Document,
+    EgressReplica,
+    EgressWorld,
+    egress_document,
+)
 from integration.cluster.control_plane import Controllers, ControlPlane, KubectlError
 from integration.deployment import apply, apply_chart
 from integration.patience import wait_until
@@ -359,7 +366,7 @@ def test_another_replica_takes_over(world: EgressWorld, replica: EgressReplica, 
     finally:
         replica.service.start()
         replica.restore()
-        second.service.process.stop(timeout=20.0)
+        second.service.process.stop(timeout=STOP_TIMEOUT)
 
 
 def test_an_egress_that_goes_takes_everything_with_it_and_may_come_again(world: EgressWorld, namespace: str) -> None:

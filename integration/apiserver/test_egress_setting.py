@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.apiserver.egress_world import NAME, EgressWorld
+from integration.apiserver.egress_world import NAME, STOP_TIMEOUT, EgressWorld
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.family import SERVICES_IPV4
 from integration.cluster.process import Process
@@ -45,7 +45,7 @@ def test_router_pods_have_the_image_of_the_controllers_own_pod(world: EgressWorl
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         assert container["image"] == "example.invalid/own:7"
     finally:
-        process.stop(timeout=20.0)
+        process.stop(timeout=STOP_TIMEOUT)
         plane.kubectl("delete", "pod", pod, "--namespace=kube-system", "--force", "--grace-period=0")
         plane.kubectl("delete", "serviceaccount", "default", "--namespace=kube-system")
 

@@ -317,8 +317,8 @@ def test_what_is_from_before_can_be_labelled_mended_and_deleted_but_not_made_wor
     mended = json.dumps({"spec": {"ranges": {"ipv4": ["198.51.100.30"]}}})
     kubectl("patch", "egressgateway", town.old, "--type=merge", f"--patch={mended}")
     kubectl("patch", "egressgatewaypolicy", "old", "--type=merge", '--patch={"spec":{"priority":1}}', place)
-    kubectl("delete", "egressgatewaypolicy", "old", place, "--timeout=30s")
-    kubectl("delete", "egressgateway", town.old, "--timeout=30s")
+    kubectl("delete", "egressgatewaypolicy", "old", place, "--timeout=180s")
+    kubectl("delete", "egressgateway", town.old, "--timeout=180s")
 
 
 def test_the_manifests_of_the_proposal_are_taken(town: Town) -> None:

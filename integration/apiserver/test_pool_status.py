@@ -81,7 +81,9 @@ async def test_a_pool_from_empty_to_exhausted_and_back(world: IpamWorld) -> None
     await until_used(world, pool, 3)
     assert shown(world, pool)["FILL"] == "NearlyFull"
     await world.ask("req3", node=node, pool=pool)
-    await asyncio.to_thread(world.plane.kubectl, "wait", "--for=condition=Full", f"addresspool/{pool}", "--timeout=60s")
+    await asyncio.to_thread(
+        world.plane.kubectl, "wait", "--for=condition=Full", f"addresspool/{pool}", "--timeout=180s"
+    )
     assert shown(world, pool)["USED ADDRESSES"] == "4"
 
     for number in range(20):
@@ -100,7 +102,7 @@ async def test_a_pool_from_empty_to_exhausted_and_back(world: IpamWorld) -> None
     for block in blocks[:3]:
         await world.give_back(block)
     await asyncio.to_thread(
-        world.plane.kubectl, "wait", "--for=condition=Full=false", f"addresspool/{pool}", "--timeout=60s"
+        world.plane.kubectl, "wait", "--for=condition=Full=false", f"addresspool/{pool}", "--timeout=180s"
     )
     await until_told(world, pool, "PoolHasRoom")
     events = await world.events(pool)
@@ -163,7 +165,7 @@ async def test_a_pool_that_gives_no_blocks_says_why_until_it_does(world: IpamWor
 
     await world.client.delete(ADDRESS_POOLS, older)
     await asyncio.to_thread(
-        world.plane.kubectl, "wait", "--for=condition=Ready", f"addresspool/{younger}", "--timeout=60s"
+        world.plane.kubectl, "wait", "--for=condition=Ready", f"addresspool/{younger}", "--timeout=180s"
     )
     await until_told(world, younger, "PoolReady")
 

@@ -27,7 +27,7 @@ from integration.service import Service
 from integration.walk.recording import Recording
 from integration.walk.story import called, check_order, named_modules, steps
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.timing]
 
 ADD = "The way of one pod's ADD"
 EGRESS = "The way of an Egress to its tunnels"

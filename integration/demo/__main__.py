@@ -205,7 +205,7 @@ def check_reach(cluster: Cluster, pods: list[PodRow]) -> None:
 
 def check_release(cluster: Cluster) -> None:
     for name in NAMESPACES:
-        cluster.plane.kubectl("delete", f"--namespace={name}", "deployment", name, "--wait=true", "--timeout=60s")
+        cluster.plane.kubectl("delete", f"--namespace={name}", "deployment", name, "--wait=true", "--timeout=180s")
     deadline = time.monotonic() + RELEASE_SECONDS
     while left := cluster.plane.kubectl("get", "addressblocks", "--output=name").split():
         if time.monotonic() > deadline:

@@ -90,7 +90,7 @@ def test_pods_of_a_namespace_with_a_pool_of_its_own_run(stage: Stage) -> None:
         run_pod(stage, f"{TENANT}-{node.name}", namespace=TENANT, node=node, annotations={})
     lost = {"egress.coil.cybozu.com/internet": "nowhere"}
     run_pod(stage, STRAY, namespace="default", node=stage.cluster.nodes[0], annotations=lost)
-    wait = ("wait", "pod", "--for=condition=Ready", "--timeout=60s")
+    wait = ("wait", "pod", "--for=condition=Ready", "--timeout=180s")
     stage.cluster.plane.kubectl(*wait, f"--namespace={TENANT}", "--all")
     # The one that is written wrongly waits; `EGRESS` shows how it is found.
 

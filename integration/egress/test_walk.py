@@ -14,7 +14,7 @@ from integration.patience import wait_until
 from integration.walk.recording import Recording
 from integration.walk.story import check_order, steps
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
 EGRESS = "The way of an Egress to its tunnels"
 MOST_OF_AN_AGENT = 90

@@ -33,7 +33,7 @@ def start_with_controllers() -> Iterator[tuple[Description, Controllers]]:
         network = Network.create(workspace)
         plane = ControlPlane.start(workspace=workspace, address=network.host4)
         apply_chart(plane)
-        plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *KINDS)
+        plane.kubectl("wait", "--for=condition=Established", "--timeout=180s", *KINDS)
         for name in NAMESPACES:
             _make_namespace(plane, name)
         controllers = Controllers(plane)

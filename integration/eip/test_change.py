@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
 @contextmanager
 def nothing_stays(world: World) -> Iterator[None]:
     """After the block the kernels of all nodes come back to what they held before it, when there was no policy."""
-    wait_until_clean(lambda: _traces(world), after="the test before", timeout=20.0)
+    wait_until_clean(lambda: _traces(world), after="the test before")
     before = world.states()
     yield
 
@@ -30,7 +30,7 @@ def nothing_stays(world: World) -> Iterator[None]:
             if state[what] != before[node][what]
         ]
 
-    wait_until_clean(strangers, after="deleted", timeout=20.0)
+    wait_until_clean(strangers, after="deleted")
 
 
 def _traces(world: World) -> list[str]:
@@ -50,7 +50,7 @@ def test_pods_come_and_go(world: World, gateway: Gateway) -> None:
             for pod in pods:
                 world.await_seen(pod, eip)
         gone = {address for pod in pods for address in pod.addresses.values()}
-        wait_until_clean(lambda: _mentions(world, gone), after="the pods are gone", timeout=20.0)
+        wait_until_clean(lambda: _mentions(world, gone), after="the pods are gone")
         with world.pod("n3", app="churn") as pod:
             world.await_seen(pod, eip)
 
@@ -148,7 +148,7 @@ def test_what_others_have_removed_comes_back(world: World, gateway: Gateway) -> 
         carrier.kernel.run("nft", "delete", "table", "inet", TABLE)
         carrier.kernel.run("ip", "address", "del", f"{policy.eip()}/32", "dev", "egress.eip")
         world.node("n3").kernel.run("ip", "link", "del", "egress.vxlan")
-        wait_until(lambda: world.states() == wanted, what="all is as before", timeout=60.0)
+        wait_until(lambda: world.states() == wanted, what="all is as before")
         world.await_seen(pod, policy.eip())
 
 

@@ -12,7 +12,7 @@ from integration.patience import wait_until
 from integration.walk.recording import Recording
 from integration.walk.story import check_order, steps
 
-pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
+pytestmark = [pytest.mark.kernel, pytest.mark.apiserver, pytest.mark.timing]
 
 POLICY = "The way of a policy to nftables"
 OF_CONTROLLER = 4

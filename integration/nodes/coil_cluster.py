@@ -24,7 +24,7 @@ from integration.kernel_state import KernelState
 from integration.nodes.program_pods import ProgramPods
 from integration.patience import wait_until
 
-READY_SECONDS = 90
+READY_SECONDS = 300
 """A kubelet tries a sandbox that failed again after up to 15 s."""
 
 DEFAULT_POOL = "default"

@@ -17,6 +17,8 @@ VALUES = {
     # The shortest: a controller that was killed is followed by the next one after that time.
     "ipam.extraArgs": ["--lease-duration=5s"],
     "coild.cooling": "1s",
+    # Beside other tests, a machine may stand still for longer than the default.
+    "eip.lease": "20s",
 }
 
 

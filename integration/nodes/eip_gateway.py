@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from integration.cluster.node import Node
+from integration.demo.reach import FETCH
 from integration.nodes.coil_cluster import CoilCluster, Room
-from integration.nodes.test_pods import FETCH
 from integration.patience import wait_until
 
 AGENT = "egress-agent-node"

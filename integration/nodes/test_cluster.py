@@ -86,7 +86,7 @@ def run_pods(cluster: Cluster) -> None:
     cluster.wait_ready()
     pods = [server_pod(f"pod-{number}", node) for number, node in enumerate(cluster.nodes, start=1)]
     wait_until(partial(_applied, cluster, {"apiVersion": "v1", "kind": "List", "items": pods}), what="pods are taken")
-    cluster.plane.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+    cluster.plane.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=180s")
 
 
 def _applied(cluster: Cluster, document: dict[str, Any]) -> bool:

@@ -35,7 +35,7 @@ def eip(coil: CoilCluster) -> Iterator[CoilCluster]:
     with gateway_nodes(coil, coil.nodes[0]):
         coil.release.apply(gateway_document(coil))
         yield coil
-        coil.plane.kubectl("delete", "egressgateway", GATEWAY, "--timeout=60s")
+        coil.plane.kubectl("delete", "egressgateway", GATEWAY, "--timeout=180s")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def room(eip: CoilCluster, outside: dict[int, str]) -> Iterator[Room]:
         room.run(*(room.pod(name, eip.nodes[1]) for name in (CHOSEN, "plain")))
         eip.release.apply(policy_document(room))
         yield room
-        room.kubectl("delete", "egressgatewaypolicies", "--all", "--timeout=60s")
+        room.kubectl("delete", "egressgatewaypolicies", "--all", "--timeout=180s")
 
 
 def test_the_agents_are_pods_with_two_capabilities(eip: CoilCluster) -> None:

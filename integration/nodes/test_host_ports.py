@@ -102,5 +102,5 @@ def test_it_moves_with_the_pod_and_goes_with_it(coil: CoilCluster) -> None:
         for name in ("first", "second"):
             room.run(published(room, name, node))
             assert coil.nodes[0].run([*FETCH, node_url(node, 4)]) == f"{name}\n"
-            room.kubectl("delete", "pod", name, "--timeout=60s")
+            room.kubectl("delete", "pod", name, "--timeout=180s")
             wait_until(lambda: "elements" not in table(coil, node), what="nothing leads to the pod")

@@ -74,7 +74,7 @@ def test_a_pool_that_is_deleted_stays_while_its_pods_do_and_gives_nothing_more(
     assert room.find_gaps() == []
 
     room.clear()
-    coil.plane.kubectl("wait", "--for=delete", f"addresspool/{room.pool}", "--timeout=60s")
+    coil.plane.kubectl("wait", "--for=delete", f"addresspool/{room.pool}", "--timeout=180s")
     assert room.blocks() == []
 
 

@@ -143,7 +143,7 @@ def test_nothing_is_left_of_a_pod_that_is_deleted(chain: CoilCluster) -> None:
         addresses = [address for address in pod.addresses if address]
         link = host_link(kernel, room, "gone")
         assert len(leftovers(kernel, addresses, link)) > 4
-        room.kubectl("delete", "pod", "gone", "--timeout=60s")
+        room.kubectl("delete", "pod", "gone", "--timeout=180s")
         wait_until_clean(lambda: leftovers(kernel, addresses, link), after="the pod was deleted")
         # The port is free for the next one.
         room.run(published(room, "next", node))

@@ -13,7 +13,7 @@ from integration.patience import wait_until
 pytestmark = pytest.mark.cluster
 
 GHOST = "ghost"
-TIDY_SECONDS = 150
+TIDY_SECONDS = 300
 WAITING = ("FailedCreatePodSandBox", "NetworkNotReady")
 """An ADD has failed, or the kubelet has learnt by STATUS that none would succeed."""
 
@@ -60,7 +60,7 @@ def test_a_node_whose_coild_is_away_is_not_ready(coil: CoilCluster) -> None:
         return ready["status"] == "False" and "coild" in ready["message"]
 
     with coil.programs.away("coild", COILD):
-        wait_until(lambda: all(map(network_is_down, coil.read("nodes")["items"])), what="no node is ready", timeout=60)
+        wait_until(lambda: all(map(network_is_down, coil.read("nodes")["items"])), what="no node is ready")
     coil.cluster.wait_ready()
 
 
@@ -100,10 +100,10 @@ def test_the_blocks_of_a_node_that_is_gone_are_collected(open_room: OpenRoom, co
             }
             apply(coil.plane, request)
         names = [f"blockrequest/{GHOST}-{number}" for number in (1, 2)]
-        coil.plane.kubectl("wait", "--for=condition=Complete", *names, "--timeout=60s")
+        coil.plane.kubectl("wait", "--for=condition=Complete", *names, "--timeout=180s")
         assert [block.node for block in room.blocks()] == [GHOST, GHOST]
     finally:
-        coil.plane.kubectl("delete", "node", GHOST, "--timeout=60s")
+        coil.plane.kubectl("delete", "node", GHOST, "--timeout=180s")
     wait_until(lambda: room.blocks() == [], what="the blocks are collected")
     wait_until(lambda: requests_of(coil, room) == [], what="the requests go with their owner")
 

@@ -28,7 +28,7 @@ class CoolingBlock:
         """Two of its addresses are cooling down."""
         block = cls(coil.make_room(bits=BITS))
         block.add(FIRST)
-        block.room.kubectl("delete", "pod", *GONE, "--timeout=60s")
+        block.room.kubectl("delete", "pod", *GONE, "--timeout=180s")
         wait_until(lambda: block.cooling() == [2, 4], what="two addresses are cooling down")
         return block
 
