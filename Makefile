@@ -13,9 +13,9 @@ demo:
 	@.venv/bin/python -m integration.demo
 
 test:
-	@$(PYTHON) integration/bootstrap.py test
+	@$(PYTHON) integration/bootstrap.py
 	@.venv/bin/python -m integration.verdict
 
 test-all:
-	@$(PYTHON) integration/bootstrap.py test
+	@$(PYTHON) integration/bootstrap.py test-all
 	@.venv/bin/python -m integration.verdict --all

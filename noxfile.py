@@ -27,7 +27,6 @@ CALLS = Path("build/access").resolve()
 RESULTS = Path("build/results").resolve()
 
 PARTS = {
-    "soak": ["integration/soak"],
     "eip": ["integration/eip"],
     "apiserver": ["integration/apiserver"],
     "kernel": ["integration/netns", "integration/plugin"],
@@ -35,8 +34,14 @@ PARTS = {
     "aws": ["integration/aws"],
 }
 """Of the session `integration`, with their folders; what takes long comes first."""
+ALL_PARTS = ["integration/soak", *(folder for folders in PARTS.values() for folder in folders)]
+CLUSTER = ["integration/nodes", "integration/docs"]
 EGRESS = ["--numprocesses=2", "--dist=loadscope", "--no-loadscope-reorder", "integration/egress", "integration/fou"]
 """A guest's processors are slow, and one process of tests leaves one of them idle. The longer folder comes first."""
+
+TRIO = ["--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder"]
+PAIR = ["--numprocesses=2", "--dist=loadfile"]
+"""Most of the time is waiting, so two clusters are in use at a time: integration/scheduling.py."""
 
 PACKETS = [
     *("-m", "slow or not slow"),
@@ -77,7 +82,7 @@ def run_side_by_side(session: nox.Session, *parts: str) -> None:
     for part in parts:
         # What a part left when it ran alone proves as little.
         shutil.rmtree(CALLS / part, ignore_errors=True)
-    run_pytest(session, folders, spread=["--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder"])
+    run_pytest(session, folders, spread=TRIO)
 
 
 @nox.session
@@ -107,7 +112,7 @@ def unit(session: nox.Session) -> None:
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """The six parts that follow, in one run."""
+    """The five parts that follow, in one run."""
     run_side_by_side(session, *PARTS)
 
 
@@ -130,12 +135,6 @@ def image(session: nox.Session) -> None:
 
 
 @nox.session
-def soak(session: nox.Session) -> None:
-    """Three nodes, two controllers and a real API server under faults; needs root."""
-    run_side_by_side(session, "soak")
-
-
-@nox.session
 def aws(session: nox.Session) -> None:
     """EC2's API, strict, and the client of it."""
     run_side_by_side(session, "aws")
@@ -145,12 +144,6 @@ def aws(session: nox.Session) -> None:
 def aws_nodes(session: nox.Session) -> None:
     """The chart by Helm on two instances in a VPC: kubelet, containerd, kube-proxy, the strict EC2; needs root."""
     run_pytest(session, ["integration/aws_nodes", "integration/aws_modes"])
-
-
-@nox.session
-def aws_churn(session: nox.Session) -> None:
-    """A thousand pods on three nodes, twice: real processes, the strict EC2 under faults, coild killed; needs root."""
-    run_pytest(session, ["integration/aws"], "-m", "slow")
 
 
 @nox.session
@@ -182,22 +175,32 @@ def egress_kubelet(session: nox.Session) -> None:
 @nox.session
 def cluster(session: nox.Session) -> None:
     """The chart by Helm on two real nodes: kubelet, containerd, kube-proxy, BIRD; needs root."""
-    # Most of the time is waiting, so two clusters are in use at a time: integration/scheduling.py.
-    spread = ["--numprocesses=2", "--dist=loadfile"]
-    run_pytest(session, ["integration/nodes", "integration/docs"], spread=spread)
+    run_pytest(session, CLUSTER, spread=PAIR)
 
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """The tests that `make test` leaves out for their time; needs root."""
-    run_pytest(session, ["integration/apiserver", "integration/plugin"], "-m", "slow")
+    """What `integration` leaves out for its time; needs root."""
+    run_pytest(session, ALL_PARTS, "-m", "slow", spread=TRIO)
+
+
+@nox.session
+def cluster_slow(session: nox.Session) -> None:
+    """What `cluster` leaves out for its time, such as every command of the pages; needs root."""
+    run_pytest(session, CLUSTER, "-m", "slow", spread=PAIR)
 
 
 @nox.session
 def egress_slow(session: nox.Session) -> None:
-    """The same of egress NAT, on a kernel with Foo-over-UDP; needs root."""
-    chosen = [*results(session), "-m", "slow", *(session.posargs or EGRESS)]
+    """What `egress` leaves out, for its time or for what it depends on; needs root."""
+    chosen = [*results(session), "-m", "slow or timing", *(session.posargs or ["integration/egress", "integration/fou"])]
     session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session))
+
+
+@nox.session
+def timing(session: nox.Session) -> None:
+    """The tests whose verdict depends on how fast the machine is, in one process: leave it alone; needs root."""
+    run_pytest(session, [*ALL_PARTS, *CLUSTER], "-m", "timing")
 
 
 @nox.session
@@ -207,12 +210,12 @@ def oldest(session: nox.Session) -> None:
     The services against its API server, two nodes, and the packets of egress NAT.
     """
     old = {"COIL_KUBERNETES": "1.34", "COIL_PROXY_MODE": "iptables"}
-    for numbers, folders in ((3, PARTS["apiserver"]), (2, ["integration/nodes", "integration/docs"])):
-        spread = (f"--numprocesses={numbers}", "--dist=loadfile", "--no-loadscope-reorder")
-        env = environment(session) | old
-        session.run(PYTHON, "-m", "pytest", *spread, *(session.posargs or folders), env=env)
+    env = environment(session) | old
+    for spread, folders in ((TRIO, PARTS["apiserver"]), (PAIR, CLUSTER)):
+        chosen = session.posargs or ["-m", "not timing", *folders]
+        session.run(PYTHON, "-m", "pytest", *spread, *chosen, env=env)
     if not session.posargs:
-        session.run(PYTHON, "-m", "integration.egress", *PACKETS, env=environment(session) | old)
+        session.run(PYTHON, "-m", "integration.egress", *PACKETS, env=env)
 
 
 @nox.session

@@ -1,6 +1,7 @@
 """Set-up for `make demo` and `make test` on bare Debian 12 or 13: packages, virtual environment, the Kubernetes build.
 
-With the argument `test` also what the tests need beyond the demo: Kubernetes' own tests and the images of their pods.
+With the argument `test-all` also what `make test-all` needs beyond them: Kubernetes' own tests and the images of their
+pods.
 
 Runs before any dependency is there, so it uses the standard library alone. Every step is skipped
 when its result is already there, and leaves nothing half-made when it fails: the virtual environment gets its stamp
@@ -88,7 +89,7 @@ def main() -> int:
         fetch_helm()
         build_kubernetes()
         prepare_kernel()
-        if sys.argv[1:] == ["test"]:
+        if sys.argv[1:] == ["test-all"]:
             prepare_conformance()
     except RequirementError as error:
         print(f"coil: {error}", file=sys.stderr)

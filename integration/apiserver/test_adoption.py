@@ -119,7 +119,11 @@ def _lasting(link: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in link.items() if key != "stats64"}
 
 
-@pytest.fixture(scope="module", params=list(Generation), ids=lambda generation: generation.value)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(Generation.LINK_LOCAL, marks=pytest.mark.slow), Generation.NODE_ADDRESS],
+    ids=lambda generation: generation.value,
+)
 def adopted(planes: PlanePool, request: pytest.FixtureRequest) -> Iterator[AdoptedNode]:
     with planes.lend() as plane, BareNode.up(plane) as node, ExitStack() as undo:
         go = GoCoild(node.kernel, request.param, (str(node.ipv4), str(node.ipv6)), UPLINK_MTU)

@@ -56,6 +56,7 @@ async def ask(kubeconfig: Path) -> None:
             await client.get(NODES, "n1")
 
 
+@pytest.mark.slow
 async def test_calls_outlive_the_cluster_and_its_owner(tmp_path: Path) -> None:
     environment = {**os.environ, CALLS_VARIABLE: str(tmp_path)}
     argv = ["setpriv", "--pdeathsig=KILL", sys.executable, "-c", OWNER]

@@ -108,6 +108,7 @@ async def test_requests_that_nobody_deletes_after_their_answer_go(world: IpamWor
     assert len(await world.blocks()) == 2, "a block does not need its request"
 
 
+@pytest.mark.slow
 async def test_blocks_that_are_not_what_they_should_be(world: IpamWorld) -> None:
     """All faults at once, as each has to last for a while before anything is done about it."""
     replica = await world.start_ready()

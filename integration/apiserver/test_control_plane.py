@@ -92,6 +92,7 @@ def test_a_restarted_apiserver_is_where_it_was_with_what_it_had(apiserver: Contr
     apiserver.kubectl("delete", "namespace", "survivor", "--wait=false")
 
 
+@pytest.mark.slow
 def test_compaction_ends_old_lists_and_watches(apiserver: ControlPlane) -> None:
     page = json.loads(apiserver.kubectl("get", "--raw", "/api/v1/namespaces?limit=1"))
     token, revision = page["metadata"]["continue"], page["metadata"]["resourceVersion"]
@@ -111,6 +112,7 @@ def test_compaction_ends_old_lists_and_watches(apiserver: ControlPlane) -> None:
     assert json.loads(events.splitlines()[0])["object"]["code"] == 410
 
 
+@pytest.mark.slow
 def test_two_control_planes_live_side_by_side_and_one_leaves_without_trace(apiserver: ControlPlane) -> None:
     with ControlPlane.start() as other:
         folder = other.workspace.folder
@@ -123,6 +125,7 @@ def test_two_control_planes_live_side_by_side_and_one_leaves_without_trace(apise
     assert "default" in apiserver.kubectl("get", "namespaces")
 
 
+@pytest.mark.slow
 def test_an_owner_killed_by_sigkill_leaves_no_trace() -> None:
     program = (
         "import time; from integration.cluster.control_plane import ControlPlane; plane = ControlPlane.start(); "

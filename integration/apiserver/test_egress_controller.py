@@ -341,6 +341,7 @@ def test_nothing_is_written_when_nothing_has_changed(
     assert stored[1]["newerThanTheServer"] == {"a": 1}, "kept for a server that will know it"
 
 
+@pytest.mark.slow
 def test_a_killed_controller_continues_where_it_was(world: EgressWorld, replica: EgressReplica, namespace: str) -> None:
     names = [f"nat{number}" for number in range(20)]
     created = len(replica.logged("created"))

@@ -104,6 +104,7 @@ def test_methods_and_strangers(world: InspectedWorld) -> None:
     assert world.curl(*status, "--header", "Host: stranger.test", NODE_PAGE) == "421"
 
 
+@pytest.mark.slow
 async def test_a_cell_fills_while_one_watches(world: InspectedWorld, browser: Browser) -> None:
     visit = await browser.open("http://localhost:9383/")
     page = visit.page
@@ -127,6 +128,7 @@ async def test_a_cell_fills_while_one_watches(world: InspectedWorld, browser: Br
     assert visit.errors == []
 
 
+@pytest.mark.slow
 async def test_pointing_at_a_cell_shows_who_it_is(world: InspectedWorld, browser: Browser) -> None:
     [address] = addresses_of(world.add("lab", "probe"))
     page = (await browser.open(NODE_PAGE)).page
@@ -138,6 +140,7 @@ async def test_pointing_at_a_cell_shows_who_it_is(world: InspectedWorld, browser
 _TIP = r"cell => getComputedStyle(cell, '::after').content.replaceAll('\\a ', '\n').replaceAll('\\n', '\n')"
 
 
+@pytest.mark.slow
 async def test_a_search_by_keyboard(world: InspectedWorld, browser: Browser) -> None:
     addresses = {name: addresses_of(world.add("apps", name))[0] for name in ("web-1", "web-2", "db-1")}
     visit = await browser.open(NODE_PAGE)
@@ -174,6 +177,7 @@ async def test_a_search_needs_no_script(world: InspectedWorld, browser: Browser)
     assert await page.locator("form").get_attribute("action") == "/ip-manager"
 
 
+@pytest.mark.slow
 async def test_looking_again_keeps_the_place(world: InspectedWorld, browser: Browser) -> None:
     visit = await browser.open(NODE_PAGE)
     page = visit.page
@@ -195,6 +199,7 @@ async def test_it_asks_nobody_but_its_own_server(world: InspectedWorld, browser:
     assert size < PAGE_BYTES
 
 
+@pytest.mark.slow
 async def test_it_is_stale_without_coild_and_lives_again(world: InspectedWorld, browser: Browser) -> None:
     world.add("apps", "web")
     page = (await browser.open(NODE_PAGE)).page

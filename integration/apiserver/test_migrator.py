@@ -286,6 +286,7 @@ async def test_the_manifests_in_a_file(world: V1World, tmp_path: Path) -> None:
     assert len(list(yaml.safe_load_all(path.read_text()))) == 1 + len(BLOCKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
 async def test_a_replacement_that_is_interrupted_goes_on_where_it_was(
     world: V1World, number: signal.Signals, code: int

@@ -171,6 +171,7 @@ async def delete(node: BareNode, sandboxes: list[Sandbox]) -> None:
 
 
 @pytest.mark.usefixtures("controller")
+@pytest.mark.slow
 async def test_two_hundred_pods_at_once(
     node: BareNode, sandboxes: list[Sandbox], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

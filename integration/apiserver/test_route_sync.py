@@ -157,6 +157,7 @@ def test_neither_coilds_death_nor_its_return_moves_a_route(world: Neighbours) ->
         assert_all_talk(*pods)
 
 
+@pytest.mark.slow
 def test_an_api_server_that_is_away_and_forgets_moves_no_route(world: Neighbours) -> None:
     here, there = world.stations
     lists = 'informer_lists_total{resource="addressblocks-of-all-nodes"}'

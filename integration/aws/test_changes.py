@@ -115,6 +115,7 @@ def test_an_address_that_is_taken_from_a_running_pod(world: EniWorld, node: EniN
         each.delete()
 
 
+@pytest.mark.slow
 def test_an_interface_that_is_detached_with_a_pod_on_it(world: EniWorld, node: EniNode, pods: list[EniPod]) -> None:
     pod = pods[1]
     address, interface = pod.address, pod.interface.id

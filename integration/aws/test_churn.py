@@ -81,6 +81,7 @@ def simulate(plan: ChurnPlan, folder: Path) -> ChurnResult:
         return runner.run(script())
 
 
+@pytest.mark.slow
 def test_sixty_pods(plane: ControlPlane) -> None:
     seed = draw_seed()
     waves = Waves(nodes=NODES, sizes=(6, 10), spread=2.0, seconds=(1.0, 4.0), gaps=(7.0, 9.0))
@@ -98,7 +99,7 @@ def test_sixty_pods(plane: ControlPlane) -> None:
     print(report)
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("targets", "unneeded"),
     [(WarmTargets(), SURPLUS_SECONDS), (SOON_GIVEN_BACK, 5.0)],

@@ -81,6 +81,7 @@ def test_killed_and_started_again_while_nobody_answers(isolation: EniWorld) -> N
             assert node.instance.interfaces == before, "nothing was released"
 
 
+@pytest.mark.slow
 def test_after_a_reboot_addresses_of_before_cool_down(isolation: EniWorld) -> None:
     """The journal is on a disk; everything else of the node is new, and nobody serves it."""
     world, node, endpoint = isolation, isolation.nodes[0], isolation.endpoint

@@ -79,6 +79,7 @@ def addresses_of(node: EniNode) -> int:
     return sum(len(each.addresses) - 1 for each in node.instance.interfaces)
 
 
+@pytest.mark.slow
 def test_a_node_takes_no_more_addresses_than_its_limit_of_pods(world: EniWorld) -> None:
     """The warm interface would have had three for the fourth pod, and be followed by another one."""
     node = world.nodes[0]
@@ -113,6 +114,7 @@ def test_pods_come_up_although_ec2_refuses_a_third_of_the_calls(world: EniWorld)
     }
 
 
+@pytest.mark.slow
 def test_a_fresh_node_that_cannot_give_an_address_is_not_ready_for_pods(world: EniWorld) -> None:
     node = world.nodes[1]
     world.ec2.faults.refusals[ASSIGN] = ["Unavailable"] * 1000

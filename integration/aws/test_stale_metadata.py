@@ -50,6 +50,7 @@ def check_untouched(world: EniWorld, node: EniNode, pods: list[EniPod]) -> None:
         check_talks(world, pod)
 
 
+@pytest.mark.slow
 def test_addresses_that_metadata_do_not_know_stay_with_their_pods(world: EniWorld) -> None:
     node = world.nodes[0]
     with node.running_coild(*FLAGS, RESYNC):

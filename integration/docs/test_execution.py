@@ -34,7 +34,7 @@ from integration.image.build import build_image
 from integration.kernel_state import KernelState
 from integration.patience import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 SOCKET = Path("bird/bird.ctl")  # below /run, where Debian's BIRD has it
 

@@ -54,6 +54,7 @@ def test_the_source_port_changes_under_a_running_flow(world: World) -> None:
         assert conversation.seen == {egress.routers()[0].addresses[4]}
 
 
+@pytest.mark.slow
 def test_another_client_comes_and_goes_unnoticed(world: World, egress: EgressUnderTest, client: RunningPod) -> None:
     [router] = egress.routers()
 

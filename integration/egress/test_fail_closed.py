@@ -60,6 +60,7 @@ def wait_datagrams(outside: Capture, sources: set[str]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_a_deleted_egress_was_for_is_held_back_until_it_returns_or_the_annotation_goes(world: World) -> None:
     """Also by a coild that starts while the Egress is away, and has never seen it."""
     with (

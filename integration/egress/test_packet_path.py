@@ -101,6 +101,7 @@ def test_a_router_sets_every_metric_that_is_documented(
     world.kubelet.wait_until(lambda: not silent(), what="every metric has a series")
 
 
+@pytest.mark.slow
 def test_a_source_port_for_each_flow(world: World) -> None:
     """Then replies do not match what kube-proxy has translated: they come from the router's own address, and count."""
     with world.egress(fouSourcePortAuto=True) as egress, world.client(egress.name) as client:

@@ -42,6 +42,7 @@ def _traces(world: World) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_pods_come_and_go(world: World, gateway: Gateway) -> None:
     with nothing_stays(world), world.policy(gateway, labels={"app": "churn"}) as policy:
         eip = policy.eip()

@@ -64,6 +64,7 @@ def listening(world: World, gateways: tuple[str, ...], pods: tuple[str, ...]) ->
         assert {download.seen for download in downloads.values()} == {policy.eip(4), policy.eip(6)}
 
 
+@pytest.mark.slow
 def test_a_download_outlives_planned_moves_to_its_own_node_and_away(world: World) -> None:
     with listening(world, ("n1",), ("n2", "n3")) as traffic:
         for target in ("n2", "n1", "n2"):

@@ -4,6 +4,8 @@ import re
 import sys
 from functools import partial
 
+import pytest
+
 from integration.apiserver.test_metric import controller_page
 from integration.dashboard.documented import COMMON, CONTROLLERS, differences, documented, without_series
 from integration.dashboard.exposition import parse_exposition
@@ -69,6 +71,7 @@ def test_the_controller_exports_what_is_documented(world: World, gateway: Gatewa
     assert without_series([exported], CONTROLLERS, "coil-egress-controller") == []
 
 
+@pytest.mark.slow
 def test_every_replica_tells_what_a_gateway_has(world: World, gateway: Gateway, controllers: Controllers) -> None:
     expected = {
         **{("addresses", family, "assigned"): 1.0 for family in ("ipv4", "ipv6")},

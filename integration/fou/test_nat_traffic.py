@@ -62,7 +62,7 @@ async def test_there_and_back_through_the_tunnel(world: NatWorld, family: Family
 
 
 @families
-@source_ports
+@pytest.mark.parametrize("source_port", [SourcePort.FIXED, pytest.param(SourcePort.AUTO, marks=pytest.mark.slow)])
 async def test_a_large_transfer_both_ways(world: NatWorld, family: Family, source_port: SourcePort) -> None:
     await world.connect(source_port)
     stage = world.stage

@@ -81,7 +81,7 @@ def test_packets_go_through_both_ways_as_the_tunnel_says(ends: tuple[End, End], 
     assert (datagram.source_port, datagram.port, datagram.ttl) == (PORT, PORT, 225)
 
 
-@families
+@pytest.mark.parametrize("family", [pytest.param(Family.IPV4, marks=pytest.mark.slow), Family.IPV6])
 def test_source_port_and_mtu_change_in_place_while_packets_go_through(ends: tuple[End, End], family: Family) -> None:
     one, other = ends
     for end, peer in (ends, ends[::-1]):

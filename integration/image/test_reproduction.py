@@ -33,6 +33,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("archive")
+@pytest.mark.slow
 def test_a_second_build_gives_the_same(place: Path) -> None:
     plan = read_plan()
     first = build_image(plan)

@@ -293,6 +293,7 @@ async def test_a_refused_replacement_leaves_the_old_route_and_stops_only_itself(
     assert next_hops(flat) == {"10.64.0.0/27": "192.0.2.2", "10.64.0.32/27": "192.0.2.2"}
 
 
+@pytest.mark.slow
 async def test_ten_thousand_routes(network: HostNetwork, flat: Netns, capsys: pytest.CaptureFixture[str]) -> None:
     nodes, blocks = 250, [block(number, 1 + number % 249) for number in range(5000)]
     table = NodeTable(network, nodes)

@@ -203,6 +203,7 @@ def test_the_kernel_has_what_the_index_has(host: Netns, steps: list[World]) -> N
             assert not_empty(host.call(lambda: read_elements(TABLES))) == index.elements()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_while_timeouts_are_refreshed(
     host: Netns, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from integration.cluster.survey import survey_clusters
 from integration.cluster.trace import Footprint
 from integration.patience import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FETCH = ("timeout", "2", "busybox", "wget", "-q", "-O", "-")  # Debian's static busybox crashes on wget's own -T

@@ -17,7 +17,7 @@ from integration.conformance.suite import Suite
 from integration.helm.release import import_image
 from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 SPECS = [
     "API Server should provide secure master service [Conformance]",

@@ -73,6 +73,7 @@ def test_one_address_of_the_node(coil: CoilCluster) -> None:
             coil.nodes[0].run([*TRY_FETCH, node_url(node, 6)])
 
 
+@pytest.mark.slow
 def test_it_outlives_coild(coil: CoilCluster, room: Room) -> None:
     here, there = coil.nodes
     before = table(coil, here)

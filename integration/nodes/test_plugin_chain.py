@@ -23,7 +23,7 @@ from integration.kernel_state import POD_TABLE, KernelState
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.patience import wait_until_clean
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 HOST_PORT = 18080
 INGRESS, EGRESS = 1_000_000, 2_000_000

@@ -18,6 +18,7 @@ WAITING = ("FailedCreatePodSandBox", "NetworkNotReady")
 """An ADD has failed, or the kubelet has learnt by STATUS that none would succeed."""
 
 
+@pytest.mark.slow
 def test_pods_do_not_notice_that_coild_is_killed(open_room: OpenRoom, coil: CoilCluster) -> None:
     room = open_room(bits=1)
     node, other = coil.nodes
@@ -64,6 +65,7 @@ def test_a_node_whose_coild_is_away_is_not_ready(coil: CoilCluster) -> None:
     coil.cluster.wait_ready()
 
 
+@pytest.mark.slow
 def test_a_pod_gets_its_block_after_the_controllers_were_killed(open_room: OpenRoom, coil: CoilCluster) -> None:
     room = open_room(bits=0)
     node, other = coil.nodes

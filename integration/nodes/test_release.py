@@ -75,6 +75,7 @@ def test_a_coild_that_dies_is_started_by_the_kubelet(coil: CoilCluster, talk: Ta
         wait_until_clean(lambda: changes(coil, before), after="the pod has gone")
 
 
+@pytest.mark.slow
 def test_the_other_controller_takes_over(coil: CoilCluster, talk: Talk) -> None:
     before, leader, room = kernels(coil), coil.programs.leader(), talk.room
     assert leader
@@ -90,6 +91,7 @@ def test_the_other_controller_takes_over(coil: CoilCluster, talk: Talk) -> None:
     coil.release.wait_rolled_out()
 
 
+@pytest.mark.slow
 def test_an_upgrade_with_other_values_touches_no_pod(coil: CoilCluster, talk: Talk) -> None:
     before = kernels(coil)
     with talk.unbroken():

@@ -32,7 +32,6 @@ Runner = Callable[[dict[bytes, bytes], bytes], Outcome]
 PODS = 4
 BATCH = 100
 SEEDS = range(6)
-"""The first in each run, the others in the slow one."""
 BATCHES = 10
 SEVERITY = 0.3
 """Not more than that, or most calls would end in the plugin."""
@@ -123,7 +122,8 @@ async def rest(daemon: Daemon, tasks: int) -> None:
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
-@pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_damaged_calls_leave_nothing(daemon: Daemon, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     random = Random(seed)
     kernel, tasks = daemon.kernel(), len(asyncio.all_tasks())
@@ -144,6 +144,7 @@ async def test_damaged_calls_leave_nothing(daemon: Daemon, seed: int, caplog: py
     assert daemon.answered - added > 500
 
 
+@pytest.mark.slow
 async def test_damaged_calls_of_many_processes_leave_nothing(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     random = Random(len(SEEDS))
     kernel, tasks = daemon.kernel(), len(asyncio.all_tasks())

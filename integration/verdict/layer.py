@@ -36,11 +36,13 @@ TEST_ALL: Final = Layer(
     steps=(
         *_DEFAULT,
         ("slow",),
+        ("cluster_slow",),
         ("egress_slow",),
         ("aws_nodes",),
-        ("aws_churn",),
         ("aws_simulation",),
         ("egress_kubelet",),
+        # With nothing beside it: here the machine's speed decides.
+        ("timing",),
     ),
     reruns=0,
 )
