@@ -36,9 +36,10 @@ PARTS = {
 """Of the session `integration`, with their folders; what takes long comes first."""
 ALL_PARTS = ["integration/soak", *(folder for folders in PARTS.values() for folder in folders)]
 CLUSTER = ["integration/nodes", "integration/docs"]
-EGRESS = ["--numprocesses=2", "--dist=loadscope", "--no-loadscope-reorder", "integration/egress", "integration/fou"]
-"""A guest's processors are slow, and one process of tests leaves one of them idle. The longer folder comes first."""
-
+EGRESS = ["integration/egress", "integration/fou"]
+"""The folder that takes longer comes first."""
+GUEST = ["--numprocesses=2", "--dist=loadscope", "--no-loadscope-reorder"]
+"""A guest's processors are slow, and one process of tests leaves one of them idle."""
 TRIO = ["--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder"]
 PAIR = ["--numprocesses=2", "--dist=loadfile"]
 """Most of the time is waiting, so two clusters are in use at a time: integration/scheduling.py."""
@@ -161,7 +162,7 @@ def eip(session: nox.Session) -> None:
 @nox.session
 def egress(session: nox.Session) -> None:
     """Egress NAT on a kernel with Foo-over-UDP, in a virtual machine where this one has none; needs root."""
-    chosen = [*results(session), *(session.posargs or EGRESS)]
+    chosen = [*results(session), *(session.posargs or [*GUEST, *EGRESS])]
     session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session))
 
 
@@ -193,7 +194,7 @@ def cluster_slow(session: nox.Session) -> None:
 @nox.session
 def egress_slow(session: nox.Session) -> None:
     """What `egress` leaves out, for its time or for what it depends on; needs root."""
-    chosen = [*results(session), "-m", "slow or timing", *(session.posargs or ["integration/egress", "integration/fou"])]
+    chosen = [*results(session), "-m", "slow or timing", *(session.posargs or EGRESS)]
     session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session))
 
 

@@ -2,8 +2,8 @@
 coild is killed at random: no address is had twice or before it has cooled down, none is taken from a pod, every pod is
 routed all the time, and nothing is left of any of it.
 
-A small one here; a thousand pods with `nox -s aws_churn`, which writes build/aws_churn.json. COIL_CHURN_PODS=<number>
-makes that one shorter or longer.
+A small one here; a thousand pods with `nox -s timing -- integration/aws`, which writes build/aws_churn.json.
+COIL_CHURN_PODS=<number> makes that one shorter or longer.
 """
 
 import asyncio
