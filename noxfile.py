@@ -56,11 +56,19 @@ def run_name(session: nox.Session) -> str:
     return os.environ.get("COIL_RUN", session.name)
 
 
+def forget(run: str) -> None:
+    """Remove what a run has left, and what its repetitions have: results and calls of different runs prove nothing."""
+    for name in (run, f"{run}-rerun-*"):
+        for folder in CALLS.glob(name):
+            shutil.rmtree(folder, ignore_errors=True)
+        for path in RESULTS.glob(f"{name}.xml"):
+            path.unlink()
+
+
 def environment(session: nox.Session) -> dict[str, str]:
-    """With a folder where API servers leave what programs asked of them; what an earlier run left proves nothing."""
-    folder = CALLS / run_name(session)
-    shutil.rmtree(folder, ignore_errors=True)
-    return {**ENVIRONMENT, "COIL_API_CALLS": str(folder)}
+    """With a folder where API servers leave what programs asked of them; what an earlier run left is removed."""
+    forget(run_name(session))
+    return {**ENVIRONMENT, "COIL_API_CALLS": str(CALLS / run_name(session))}
 
 
 def results(session: nox.Session) -> list[str]:
@@ -80,9 +88,10 @@ def run_side_by_side(session: nox.Session, *parts: str) -> None:
     Which tests share what they start, and so a process, is in integration/scheduling.py.
     """
     folders = [folder for part in parts for folder in PARTS[part]]
-    for part in parts:
-        # What a part left when it ran alone proves as little.
-        shutil.rmtree(CALLS / part, ignore_errors=True)
+    if run_name(session) == session.name:
+        # The same tests, run at another time: the whole, or the parts that ran alone.
+        for other in {*parts, "integration"} - {session.name}:
+            forget(other)
     run_pytest(session, folders, spread=TRIO)
 
 

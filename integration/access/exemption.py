@@ -1,6 +1,9 @@
 """What the comparison passes over: a short list, each entry with its reason."""
 
+from collections.abc import Mapping
 from typing import Final
+
+from integration.access.right import RightKey
 
 RBAC: Final = "rbac.authorization.k8s.io"
 COORDINATION: Final = "coordination.k8s.io"
@@ -12,32 +15,33 @@ _FINALIZERS = (
     "admission plugin OwnerReferencesPermissionEnforcement: without the right nothing that has owners would be created"
 )
 
-UNSEEN: Final = {
-    ("ClusterRole coil-ipam-controller", "update", COIL, "addresspools/finalizers"): _FINALIZERS,
-    ("ClusterRole coil-egress-controller", "update", COIL, "egresses/finalizers"): _FINALIZERS,
-    ("ClusterRole coil-egress-controller", "update", EIP, "egressgatewaypolicies/finalizers"): _FINALIZERS,
-    ("ClusterRole coil-egress-controller", "bind", RBAC, "clusterroles"): (
+UNSEEN: Final[Mapping[RightKey, str]] = {
+    (
+        "coil-ipam-controller",
+        "ClusterRole coil-ipam-controller",
+        "update",
+        COIL,
+        "addresspools/finalizers",
+    ): _FINALIZERS,
+    (
+        "coil-egress-controller",
+        "ClusterRole coil-egress-controller",
+        "update",
+        COIL,
+        "egresses/finalizers",
+    ): _FINALIZERS,
+    (
+        "coil-egress-controller",
+        "ClusterRole coil-egress-controller",
+        "update",
+        EIP,
+        "egressgatewaypolicies/finalizers",
+    ): _FINALIZERS,
+    ("coil-egress-controller", "ClusterRole coil-egress-controller", "bind", RBAC, "clusterroles"): (
         "no call: the API server asks for it when the binding coil-egress is patched (role_binding_controller.py)"
     ),
 }
-"""Rights that no log of calls can show, by role, verb, group and resource."""
-
-_EGRESS_STARTS = (
-    "coild asks for single objects while egress NAT's are not listed; the sessions of egress have such starts"
-)
-
-UNSEEN_ON_INSTANCES: Final = {
-    ("ClusterRole coild", "get", "", "pods"): _EGRESS_STARTS,
-    ("ClusterRole coild", "get", "", "services"): _EGRESS_STARTS,
-    ("ClusterRole coild", "get", COIL, "egresses"): _EGRESS_STARTS,
-    (
-        "ClusterRole coild",
-        "patch",
-        "",
-        "events",
-    ): "an Event is patched when it is repeated, half a minute later at best",
-}
-"""The same as `UNSEEN`, of coild on the nodes of the profile aws-eni."""
+"""Rights that no log of calls can show."""
 
 _OTHERS_LEASE = "integration/apiserver/test_eip_lease.py asks, with the agent's account, for what no agent may have"
 

@@ -5,11 +5,14 @@ A right is one verb on one resource, in one role. Users' roles, which the chart 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from coil.egress.router_pod import ROUTER_ACCOUNT
 from integration.cluster.audit_log import Call, role_title
 from integration.helm.chart import Document
+
+RightKey: TypeAlias = tuple[str, str, str, str, str]
+"""Account, role, verb, group and resource: what tells the chart's rights apart."""
 
 ROUTER_BINDING = "coil-egress"
 """Its subjects are put there by the egress-controller: the accounts of router pods, of one name in every namespace."""
@@ -34,6 +37,10 @@ class Right:
         group = f".{self.group}" if self.group else ""
         only = f" named {' or '.join(self.names)}" if self.names else ""
         return f"{self.account}: {self.verb} {self.resource}{group}{only} ({self.role})"
+
+    @property
+    def key(self) -> RightKey:
+        return self.account, self.role, self.verb, self.group, self.resource
 
     def allowed(self, call: Call) -> bool:
         """Whether it is what the API server allowed the call by."""

@@ -1,13 +1,15 @@
 """Rights of a chart against calls: what was not used, and what went beyond."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from integration.access.comparison import describe_call, find_outside, find_unused
+from integration.access.comparison import Run, describe_call, find_outside, find_untested, judge_use
 from integration.access.right import Right, chart_rights
 from integration.cluster.audit_log import Call
 from integration.helm.chart import Document, render
+from integration.verdict.result import Outcome, TestResult
 
 GROUP = "coil.cybozu.com"
 
@@ -70,8 +72,27 @@ def test_rights_are_those_of_bound_roles() -> None:
     ]
 
 
+TEST = "integration/test_agent.py::test_all_at_once"
+TESTS = {right.key: TEST for right in RIGHTS}
+
+
+def run(name: str, calls: Iterable[Call], **outcomes: Outcome) -> Run:
+    """`outcomes` by the test's case; it has no cases if they are not given, and has passed."""
+    cases = {f"{TEST}[{case}]": outcome for case, outcome in outcomes.items()} or {TEST: Outcome.PASSED}
+    results = [
+        TestResult(test=test, module="integration/test_agent.py", outcome=outcome, seconds=1.0)
+        for test, outcome in cases.items()
+    ]
+    return Run(name=name, results=results, calls=list(calls))
+
+
+def find_unused(rights: Iterable[Right], calls: Iterable[Call]) -> list[Right]:
+    return [right for right, _, _ in judge_use(rights, TESTS, [run("all", calls)]).unused]
+
+
 def test_everything_used_and_nothing_else() -> None:
-    assert find_unused(RIGHTS, USED) == []
+    judgement = judge_use(RIGHTS, TESTS, [run("all", USED)])
+    assert (judgement.used, judgement.unused, judgement.not_run) == (RIGHTS, [], [])
     assert find_outside(RIGHTS, USED) == []
 
 
@@ -98,6 +119,39 @@ def test_who_watches_may_list() -> None:
 )
 def test_another_call_is_no_use_of_a_right(other: Call) -> None:
     assert RIGHTS[0] in find_unused(RIGHTS, [other])
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [],
+        [run("other", USED, one=Outcome.SKIPPED)],
+        [run("broken", [], one=Outcome.FAILED)],
+        [run("half", [], one=Outcome.PASSED, two=Outcome.FAILED)],
+    ],
+)
+def test_a_right_whose_test_did_not_pass_is_not_judged(runs: list[Run]) -> None:
+    judgement = judge_use(RIGHTS, TESTS, runs)
+    assert (judgement.used, judgement.unused, judgement.not_run) == ([], [], RIGHTS)
+
+
+def test_a_case_may_be_named() -> None:
+    tests = {RIGHTS[0].key: f"{TEST}[one]"}
+    runs = [run("cases", [], one=Outcome.PASSED, two=Outcome.FAILED)]
+    assert judge_use(RIGHTS, tests, runs).unused == [(RIGHTS[0], f"{TEST}[one]", "cases")]
+    runs = [run("cases", [], one=Outcome.FAILED, two=Outcome.PASSED)]
+    assert judge_use(RIGHTS, tests, runs).not_run == [RIGHTS[0]]
+
+
+def test_calls_of_another_run_are_no_excuse() -> None:
+    runs = [run("former", USED), run("latter", USED[1:]), run("skipped", [], one=Outcome.SKIPPED)]
+    assert judge_use(RIGHTS, TESTS, runs).unused == [(RIGHTS[0], TEST, "latter")]
+
+
+def test_a_right_without_a_test_is_found() -> None:
+    tests = {right.key: TEST for right in RIGHTS[1:]}
+    assert find_untested(RIGHTS, tests) == [RIGHTS[0]]
+    assert judge_use(RIGHTS, tests, [run("all", [])]).unused[0][0] == RIGHTS[1]
 
 
 @pytest.mark.parametrize(

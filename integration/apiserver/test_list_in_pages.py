@@ -1,0 +1,150 @@
+"""Where the API server does not stream lists, each program lists in pages whatever it follows, and then watches it.
+
+Elsewhere nobody notices that a program may not list: it does so only after a stream that broke off.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from ipaddress import IPv4Address
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from integration.apiserver.bare_node import BareNode
+from integration.cluster.address import free_port
+from integration.cluster.control_plane import ControlPlane
+from integration.cluster.network import Network
+from integration.cluster.process import Process
+from integration.cluster.workspace import Workspace
+from integration.deployment import (
+    apply,
+    apply_chart,
+    apply_route_sync,
+    egress_agent_command,
+    egress_controller_command,
+    ipam_controller_command,
+)
+from integration.patience import wait_until
+
+pytestmark = pytest.mark.apiserver
+
+LOCALHOST = IPv4Address("127.0.0.1")
+ROUTERS = "internet"
+COILD_METRICS, ROUTER_METRICS, NODE_AGENT_METRICS = 9384, 8080, 9398
+STOP_TIMEOUT = 60.0
+
+EIP = {"egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices"}
+
+
+@pytest.fixture(scope="module")
+def paged() -> Iterator[ControlPlane]:
+    """With the chart, without the feature, and at an address that nodes reach."""
+    with Workspace.create() as workspace:
+        plane = ControlPlane.start(
+            workspace=workspace,
+            address=Network.create(workspace).host4,
+            apiserver_flags=["--feature-gates=WatchList=false"],
+        )
+        apply_chart(plane)
+        apply_route_sync(plane)
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def node(paged: ControlPlane) -> Iterator[BareNode]:
+    with BareNode.up(paged) as node:
+        yield node
+
+
+@contextmanager
+def running(process: Process) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.stop(timeout=STOP_TIMEOUT)
+
+
+def fetch_here(port: int) -> str:
+    """The metrics of a program beside the control plane; empty when nobody answers."""
+    connection = HTTPConnection(str(LOCALHOST), port, timeout=10)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+    except (OSError, HTTPException):
+        return ""
+    finally:
+        connection.close()
+
+
+def await_followed(fetch: Callable[[], str], wanted: set[str]) -> None:
+    """Return when each of these has been listed and has been watched, by the names in the program's metrics."""
+
+    def are_followed() -> bool:
+        found: dict[str, set[str]] = {"informer_lists": set(), "informer_watches": set()}
+        for family in text_string_to_metric_families(fetch()):
+            if family.name in found:
+                found[family.name] |= {
+                    sample.labels["resource"]
+                    for sample in family.samples
+                    if sample.name.endswith("_total") and sample.value
+                }
+        return all(names >= wanted for names in found.values())
+
+    wait_until(are_followed, what=f"{', '.join(sorted(wanted))} are listed and watched")
+
+
+def test_coild(node: BareNode) -> None:
+    pools = {"addressblocks", "blockrequests", "namespaces"}
+    egress = {"egresses", "pods", "services"}
+    routes = {"addressblocks-of-all-nodes", "nodes"}
+    coild = node.start_coild("--route-sync")
+    with running(coild.process):
+        await_followed(partial(node.fetch, COILD_METRICS, "/metrics"), pools | egress | routes)
+
+
+def test_the_ipam_controller(paged: ControlPlane) -> None:
+    metrics = free_port(LOCALHOST, 9386)
+    command = ipam_controller_command(paged, ports=(metrics, free_port(LOCALHOST, metrics + 1)))
+    with running(paged.workspace.spawn("paged-ipam-controller", command)):
+        await_followed(partial(fetch_here, metrics), {"addresspools", "addressblocks", "blockrequests", "nodes"})
+
+
+def test_the_egress_controller(paged: ControlPlane) -> None:
+    metrics = free_port(LOCALHOST, 9396)
+    ports = (metrics, free_port(LOCALHOST, metrics + 1))
+    command = egress_controller_command(paged, ports=ports, image="example.invalid/coil:test")
+    routers = {"egresses", "deployments", "services", "poddisruptionbudgets", "serviceaccounts", "clusterrolebindings"}
+    gateways = {"nodes", "namespaces", "pods", "leases"} | EIP
+    with running(paged.workspace.spawn("paged-egress-controller", command)):
+        await_followed(partial(fetch_here, metrics), routers | gateways)
+
+
+def test_the_agent_of_a_router_pod(node: BareNode) -> None:
+    node.make_namespace(ROUTERS)
+    account = {"name": "coil-egress", "namespace": ROUTERS}
+    apply(node.plane, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    # As the egress-controller does it with the chart's own binding.
+    subject = f"--serviceaccount={ROUTERS}:coil-egress"
+    node.plane.kubectl("create", "clusterrolebinding", "router-pods", "--clusterrole=coil-egress", subject)
+    environment = {
+        "COIL_POD_NAMESPACE": ROUTERS,
+        "COIL_EGRESS_NAME": "nat",
+        "COIL_POD_ADDRESSES": f"{node.ipv4},{node.ipv6}",
+    }
+    agent = node.spawn("paged-egress-agent", egress_agent_command(node.plane, namespace=ROUTERS), env=environment)
+    with running(agent):
+        await_followed(partial(node.fetch, ROUTER_METRICS, "/metrics"), {"pods", "egresses"})
+
+
+def test_the_agent_of_a_node(node: BareNode) -> None:
+    command = [
+        *(sys.executable, "-m", "coil_egress_agent.eip"),
+        f"--kubeconfig={node.plane.kubeconfig_for('coil-egress-node')}",
+        f"--node-name={node.name}",
+        "--cluster-cidr=198.19.0.0/16",
+    ]
+    with running(node.spawn("paged-eip-agent", command)):
+        await_followed(partial(node.fetch, NODE_AGENT_METRICS, "/metrics"), EIP | {"nodes", "addresspools"})
