@@ -149,7 +149,7 @@ async def test_blocks_that_are_not_what_they_should_be(world: IpamWorld) -> None
     async def all_told() -> bool:
         return {name: await reasons(world, name) for name in wanted} == wanted
 
-    await until(all_told, what="an Event on each block", timeout=120)
+    await until(all_told, what="an Event on each block")
     assert await reasons(world, sound.name) == []
     after = {str(block.name): block for block in await world.blocks()}
     mended = {unprotected, unowned}
