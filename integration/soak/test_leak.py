@@ -16,7 +16,7 @@ from integration.patience import wait_until_clean
 from integration.soak.crowded_node import CrowdedNode, crowd_a_node
 from integration.soak.footprint import Footprint
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.timing]
 
 REPORT = Path(__file__).resolve().parents[2] / "build" / "leak.json"
 WIDTH = 32
