@@ -33,7 +33,7 @@ async def reasons(world: IpamWorld, name: str) -> list[str]:
 
 async def test_a_node_that_registers_again_keeps_its_blocks(world: IpamWorld) -> None:
     """One node is deleted and back at once, another one after it for good: the same grace for both."""
-    await world.start_ready("--node-grace=5s")
+    await world.start_ready("--node-grace=10s")
     back, gone = await world.add_node("back"), await world.add_node("gone")
     pool = await world.add_pool("pool", {"ipv4": "10.97.0.0/24"})
     for node in (back, gone):
