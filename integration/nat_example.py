@@ -22,7 +22,7 @@ from integration.nat_stage import OUTSIDE, Host, NatStage
 from integration.packet_capture import Capture
 from integration.vm.feature import missing_features
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 async def connect(stage: NatStage) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, cast
 
-_SECONDS = 20
+_SECONDS = 60
 """How long a message may take; TCP sends anew at ever longer intervals while the network stands still."""
 
 # Sends back whatever comes on the first connection, until that ends.

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-_SECONDS = 10
+_SECONDS = 60
 
 # Listens on the address, tells its port, answers the first who connects with the address that it sees.
 _SERVER = f"""

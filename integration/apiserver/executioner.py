@@ -2,7 +2,8 @@
 
 A kill is due after a certain number of operations have succeeded: so there is progress between two of them, and
 something under way at each. It strikes some milliseconds after a moment at which its victim has begun something. Some
-kills of coild are followed by another one, which meets the successor in its recovery.
+kills of coild are followed by another one, which meets the successor in its recovery. The first death of coild lasts
+until an operation has failed, so that one does, however fast a successor is there on this machine.
 """
 
 import time
@@ -17,6 +18,7 @@ from integration.side_thread import SideThread
 
 _RECOVERY = 1.5  # seconds from a start into the work
 _LULL = 10.0  # seconds to wait for a moment; when it does not come, the victim dies idle
+_HIT = 60.0  # seconds to wait for an operation that fails; only where nothing is under way does none
 _LOOK = 0.001  # seconds between two looks at whether it has come
 
 
@@ -61,7 +63,7 @@ def draw_kills(rng: Random, *, operations: int, counts: Mapping[Victim, int]) ->
 
 
 class Executioner(SideThread):
-    """Carries the kills out; each victim is started again at once.
+    """Carries the kills out; each victim is started again at once, but for the first coild.
 
     `counts` gives for a moment how often it has come; nobody counts operations here but the tally.
     """
@@ -89,7 +91,11 @@ class Executioner(SideThread):
             if (count := self._counts.get(kill.moment)) is not None:
                 self._await_moment(count)
             time.sleep(kill.delay)
-            self._victims[kill.victim].crash()
+            victim, failures = self._victims[kill.victim], self._tally.failures
+            victim.kill()
+            if kill.victim is Victim.COILD and not any(done.victim is Victim.COILD for done in self.done):
+                self._tally.await_failures(failures + 1, timeout=_HIT)
+            victim.start()
             self.done.append(kill)
 
     def _await_moment(self, count: Callable[[], int]) -> None:

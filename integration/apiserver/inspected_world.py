@@ -22,7 +22,7 @@ from integration.deployment import controller_probe, ipam_controller_command
 from integration.service import Service
 
 NODE_PAGE = "http://localhost:9383/ip-manager"
-CURL_SECONDS = 30.0
+CURL_SECONDS = 60.0
 LOCALHOST = IPv4Address("127.0.0.1")
 
 

@@ -62,7 +62,7 @@ class Replica:
 
     def metrics(self) -> dict[str, float]:
         """Its samples, by name and labels as they are written."""
-        connection = HTTPConnection(str(LOCALHOST), self._metrics, timeout=10)
+        connection = HTTPConnection(str(LOCALHOST), self._metrics, timeout=60)
         try:
             connection.request("GET", "/metrics")
             text = connection.getresponse().read().decode()

@@ -18,8 +18,8 @@ from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError, Runtime, ad
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.apiserver.tally import Operation, Tally
 
-PATIENCE = 120.0
-"""Seconds in which a pod must come up, or go, whatever dies meanwhile."""
+PATIENCE = 300.0
+"""Seconds in which a pod must come up, or go, whatever dies meanwhile. Only a failure takes so long."""
 
 PAUSE = 0.1
 """Seconds between two attempts; a real kubelet takes a second and more."""

@@ -24,7 +24,7 @@ from integration.patience import wait_until
 from integration.service import Service
 
 _COILD_METRICS_PORT = 9384
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _NODES = 2
 
 

@@ -13,7 +13,7 @@ from integration.kernel_state import KernelState
 
 # Its line on standard output says that the namespace is there.
 _HOLD = ["unshare", "--net", "sh", "-c", "echo; exec busybox sleep infinity"]
-_REAP_TIMEOUT = 10.0
+_REAP_TIMEOUT = 60.0
 
 
 class SandboxError(Exception):

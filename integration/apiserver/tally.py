@@ -49,11 +49,17 @@ class Tally:
     def failed(self) -> None:
         with self._changed:
             self._failed += 1
+            self._changed.notify_all()
 
     def await_successes(self, count: int, *, timeout: float) -> bool:
         """Return when so many operations have succeeded; False when they have not within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._succeeded.total() >= count, timeout)
+
+    def await_failures(self, count: int, *, timeout: float) -> bool:
+        """Return when so many tries have failed; False when they have not within `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._failed >= count, timeout)
 
     @property
     def successes(self) -> int:

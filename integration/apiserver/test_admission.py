@@ -377,7 +377,7 @@ def shown(host: str, port: int, authority: bytes) -> bytes | None:
     context = ssl.create_default_context(cadata=authority.decode())
     try:
         with (
-            socket.create_connection((host, port), timeout=10) as plain,
+            socket.create_connection((host, port), timeout=60) as plain,
             context.wrap_socket(plain, server_hostname=host) as tls,
         ):
             return tls.getpeercert(binary_form=True)

@@ -61,7 +61,7 @@ NAMESPACES = {"apps": "default", "v4": "v4"}
 _FETCH = """
 import sys
 from http.client import HTTPConnection
-connection = HTTPConnection("127.0.0.1", 9384, timeout=5)
+connection = HTTPConnection("127.0.0.1", 9384, timeout=60)
 connection.request("GET", "/metrics")
 sys.stdout.write(connection.getresponse().read().decode())
 """

@@ -33,7 +33,7 @@ async def reasons(world: IpamWorld, name: str) -> list[str]:
 
 async def test_a_node_that_registers_again_keeps_its_blocks(world: IpamWorld) -> None:
     """One node is deleted and back at once, another one after it for good: the same grace for both."""
-    await world.start_ready("--node-grace=5s")
+    await world.start_ready("--node-grace=10s")
     back, gone = await world.add_node("back"), await world.add_node("gone")
     pool = await world.add_pool("pool", {"ipv4": "10.97.0.0/24"})
     for node in (back, gone):
@@ -150,7 +150,7 @@ async def test_blocks_that_are_not_what_they_should_be(world: IpamWorld) -> None
     async def all_told() -> bool:
         return {name: await reasons(world, name) for name in wanted} == wanted
 
-    await until(all_told, what="an Event on each block", timeout=120)
+    await until(all_told, what="an Event on each block")
     assert await reasons(world, sound.name) == []
     after = {str(block.name): block for block in await world.blocks()}
     mended = {unprotected, unowned}

@@ -86,7 +86,7 @@ def test_a_restarted_apiserver_is_where_it_was_with_what_it_had(apiserver: Contr
     apiserver.kubectl("create", "namespace", "survivor")
     apiserver.stop_apiserver()
     with pytest.raises(KubectlError, match="refused"):
-        apiserver.kubectl("get", "namespace", "survivor", "--request-timeout=5s")
+        apiserver.kubectl("get", "namespace", "survivor", "--request-timeout=60s")
     apiserver.start_apiserver()
     assert "survivor" in apiserver.kubectl("get", "namespace", "survivor")
     apiserver.kubectl("delete", "namespace", "survivor", "--wait=false")

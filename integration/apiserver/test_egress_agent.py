@@ -52,7 +52,7 @@ class RouterPod:
 
     def ask(self, port: int, path: str) -> tuple[int, str]:
         """From outside of the pod, as the kubelet does it."""
-        connection = HTTPConnection(str(self.node.ipv4), port, timeout=10)
+        connection = HTTPConnection(str(self.node.ipv4), port, timeout=60)
         try:
             connection.request("GET", path)
             response = connection.getresponse()

@@ -115,17 +115,17 @@ def test_health_and_reflection(coil: CoilNode, channel: grpc.Channel) -> None:
         request_serializer=HealthCheckRequest.SerializeToString,
         response_deserializer=HealthCheckResponse.FromString,
     )
-    assert check(HealthCheckRequest(service="pkg.cnirpc.CNI"), timeout=30).status == HealthCheckResponse.SERVING
+    assert check(HealthCheckRequest(service="pkg.cnirpc.CNI"), timeout=60).status == HealthCheckResponse.SERVING
     reflect = channel.stream_stream(
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         request_serializer=ServerReflectionRequest.SerializeToString,
         response_deserializer=ServerReflectionResponse.FromString,
     )
-    [answer] = reflect(iter([ServerReflectionRequest(list_services="")]), timeout=30)
+    [answer] = reflect(iter([ServerReflectionRequest(list_services="")]), timeout=60)
     assert "pkg.cnirpc.CNI" in {service.name for service in answer.list_services_response.service}
-    assert channel.unary_unary("/pkg.cnirpc.CNI/Status")(b"", timeout=30) == b""
+    assert channel.unary_unary("/pkg.cnirpc.CNI/Status")(b"", timeout=60) == b""
     with pytest.raises(grpc.RpcError) as raised:
-        channel.unary_unary("/pkg.cnirpc.CNI/Repair")(b"", timeout=30)
+        channel.unary_unary("/pkg.cnirpc.CNI/Repair")(b"", timeout=60)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -23,7 +23,13 @@ from tests.coil.reconcile.lease_contract import CHECKS, Check
 pytestmark = pytest.mark.apiserver
 
 NAMESPACE = "kube-system"
-LEASE = 5
+LEASE = 15
+"""Seconds. Three fifths of it without a renewal end a term; a busy machine keeps nobody waiting for as long."""
+
+LONG_LEASE = 120
+"""Of a leader that is not to lose its lease while the API server is away, and whose lease nobody waits for."""
+
+DEATHS = (2, pytest.param(10, marks=pytest.mark.slow))
 
 
 class Contender:
@@ -151,7 +157,7 @@ async def test_the_real_store_keeps_the_contract(apiserver: ControlPlane, check:
 
 
 def test_a_leader_that_leaves_is_replaced_long_before_its_lease_is_over(contest: Contest) -> None:
-    lease = 40
+    lease = 60
     first, second = two(contest, lease=lease)
     assert contest.field("spec.leaseDurationSeconds") == str(lease)
     left = first.signal(signal.SIGTERM)
@@ -181,18 +187,18 @@ def test_a_frozen_leader_does_nothing_when_it_wakes(contest: Contest) -> None:
 def test_a_leader_without_an_api_server_stops_in_time_and_one_of_them_comes_back(
     contest: Contest, apiserver: ControlPlane
 ) -> None:
-    first, second = two(contest, lease=10)
+    first, second = two(contest)
     apiserver.stop_apiserver()
     stopped = boot_clock()
     wait_until(lambda: not first.leading, what="the first stops")
-    assert first.entries("end")[-1] - stopped < 10
+    assert first.entries("end")[-1] - stopped < LEASE
     assert first.process.poll() is None, "it ended its work, not itself"
     apiserver.start_apiserver()
     wait_until(lambda: first.leading or second.leading, what="somebody leads again")
 
 
 def test_a_restart_and_a_compaction_are_survived(contest: Contest, apiserver: ControlPlane) -> None:
-    first, second = two(contest, lease=40)
+    first, second = two(contest, lease=LONG_LEASE)
     apiserver.compact_etcd()
     apiserver.restart_apiserver()
     renewed = contest.field("spec.renewTime")
@@ -202,10 +208,11 @@ def test_a_restart_and_a_compaction_are_survived(contest: Contest, apiserver: Co
     assert not second.entries("begin")
 
 
-def test_three_contenders_and_ten_deaths(contest: Contest) -> None:
+@pytest.mark.parametrize("deaths", DEATHS)
+def test_three_contenders_whose_leader_dies_again_and_again(contest: Contest, deaths: int) -> None:
     """Whoever leads is killed or asked to leave, in turn; one of the others goes on, and a new one enters."""
     standing = [contest.enter() for _ in range(3)]
-    for number in range(10):
+    for number in range(deaths):
         leader = await_leader(standing)
         leader.signal(signal.SIGKILL if number % 3 == 0 else signal.SIGTERM)
         leader.wait()

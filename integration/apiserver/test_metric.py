@@ -77,7 +77,7 @@ def controller_page(controller: Service) -> str:
     """The text of its metrics."""
     arguments = [str(argument) for argument in controller.process.args]  # type: ignore[union-attr]
     [address] = [text.partition("=")[2] for text in arguments if text.startswith("--metrics-addr=")]
-    connection = HTTPConnection(address, timeout=10)
+    connection = HTTPConnection(address, timeout=60)
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.apiserver
 
 Document = dict[str, Any]
 
-SECONDS = 90.0  # for one run; only a failure takes so long
+SECONDS = 180.0  # for one run; only a failure takes so long
 ANNOTATION = "coil.cybozu.com/pool"
 SUBNET = IPv4Network("10.211.0.0/26")
 BITS = 3

@@ -23,7 +23,7 @@ from integration.service import START_TIMEOUT, Service
 _FETCH = """
 import sys
 from http.client import HTTPConnection
-connection = HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=5)
+connection = HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
 connection.request("GET", sys.argv[2])
 sys.stdout.write(connection.getresponse().read().decode())
 """

@@ -11,6 +11,7 @@ from integration.aws.talk import ask
 from integration.aws.world import PODS_OF_INTERFACE, EniWorld
 from integration.cluster.control_plane import ControlPlane
 from integration.egress.conversation import Conversation
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
 
@@ -39,13 +40,22 @@ def refused(node: EniNode) -> CniError:
     return failure.value
 
 
+def await_refused(node: EniNode, *, because: str) -> None:
+    """Return when an ADD fails for that reason. Until coild knows it, it gives another one."""
+
+    def said() -> bool:
+        failure = refused(node)
+        assert failure.code == TRY_AGAIN_LATER
+        return because in failure.message
+
+    wait_until(said, what=f"an ADD is refused because of {because}")
+
+
 def test_a_fresh_node_without_ec2_says_what_is_missing_and_begins_when_ec2_is_there(isolation: EniWorld) -> None:
     node = isolation.nodes[1]
     isolation.ec2.faults.refusals["DescribeNetworkInterfaces"] = ["Unavailable"] * 1000
     with node.running_coild(*FLAGS, "--cooling=1s"):
-        failure = refused(node)
-        assert failure.code == TRY_AGAIN_LATER
-        assert "DescribeNetworkInterfaces" in failure.message
+        await_refused(node, because="DescribeNetworkInterfaces")
         isolation.ec2.faults.refusals.clear()
         pod = node.add_pod()
         assert ask(pod.host, isolation.endpoint.host, isolation.endpoint.primary) == str(pod.address)
@@ -104,9 +114,7 @@ def test_after_a_reboot_addresses_of_before_cool_down(isolation: EniWorld) -> No
             assert ask(pod.host, world.vpc.internet, "203.0.113.10") == str(node.instance.primary)
         assert refused(node).code == TRY_AGAIN_LATER
         world.rejoin()
-        failure = refused(node)
-        assert failure.code == TRY_AGAIN_LATER
-        assert "cool" in failure.message
+        await_refused(node, because="cool")
 
 
 def test_a_del_that_was_missed_frees_the_address(world: EniWorld) -> None:

@@ -50,7 +50,7 @@ MTU: Final = 9001
 GATEWAY6: Final = "fe80::1"
 METADATA: Final = IPv4Address("169.254.169.254")
 RESOLVER_PORT: Final = 53
-_SECONDS: Final = 20.0
+_SECONDS: Final = 60.0
 
 _BASE: Final = f"""
 table inet vpc {{

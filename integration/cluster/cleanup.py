@@ -36,7 +36,7 @@ _CONTAINERD_NAMESPACE = "k8s.io"  # of the kubelet's containers; in the paths of
 CONTAINERS = f"run/containerd/io.containerd.runtime.v2.task/{_CONTAINERD_NAMESPACE}"
 """Below a node's folder: one folder for each container from before its first process until after its last."""
 
-_KILL_TIMEOUT = 20.0  # seconds in which killed processes must be gone
+_KILL_TIMEOUT = 60.0  # seconds in which killed processes must be gone
 _SETTLE = 0.05  # seconds between two looks
 
 
@@ -73,12 +73,12 @@ def remove_cluster(cluster: str) -> None:
             cgroup.parent.rmdir()
     folder = clusters_root() / cluster
     for mount in mounts_below(folder):
-        subprocess.run(["umount", "--lazy", str(mount)], check=False, capture_output=True, timeout=10)
+        subprocess.run(["umount", "--lazy", str(mount)], check=False, capture_output=True, timeout=60)
     if left := list(mounts_below(folder)):
         raise CleanupError(f"cluster {cluster}: cannot unmount {', '.join(map(str, left))}")
     if (Path("/sys/class/net") / link_name(cluster)).exists():
         # It may go with its peer's namespace while we ask.
-        subprocess.run(["ip", "link", "delete", link_name(cluster)], check=False, capture_output=True, timeout=10)
+        subprocess.run(["ip", "link", "delete", link_name(cluster)], check=False, capture_output=True, timeout=60)
     for link in NETNS_LINKS.glob(f"coil-{cluster}-*"):
         link.unlink(missing_ok=True)
     keep_calls(cluster, folder)

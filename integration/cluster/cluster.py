@@ -29,8 +29,8 @@ from integration.cluster.workspace import Workspace
 
 CONTROL_PLANE = "control-plane"
 RECORD = "cluster.json"  # in the cluster's folder: what `status` tells about it
-REGISTER_TIMEOUT = 60.0  # seconds in which all nodes must be known to the API server
-READY_TIMEOUT = 60.0  # seconds in which all nodes must be Ready once they have a CNI configuration
+REGISTER_TIMEOUT = 180.0  # seconds in which all nodes must be known to the API server
+READY_TIMEOUT = 180.0  # seconds in which all nodes must be Ready once they have a CNI configuration
 _POLL = 0.2
 
 

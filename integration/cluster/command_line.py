@@ -24,7 +24,7 @@ class Version:
     @cache
     def of(cls, program: Path) -> Version:
         """The version that ``program`` reports about itself."""
-        said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True, timeout=20).stdout
+        said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True, timeout=60).stdout
         # Debian's containerd has no v before it.
         match = re.search(r"\bv?(\d+)\.(\d+)\.\d+", said)
         if match is None:

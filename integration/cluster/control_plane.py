@@ -38,10 +38,10 @@ from integration.cluster.process import Process, marked_environment
 from integration.cluster.programs import CONTROL_PLANE, CONTROLLERS, Program, locate
 from integration.cluster.workspace import Workspace
 
-START_TIMEOUT = 60.0  # seconds for one component
+START_TIMEOUT = 180.0  # seconds for one component
 GRACE = 2.0  # seconds that the API server has to end; by itself it would wait a minute for its watches
-KUBECTL_TIMEOUT = 120.0  # seconds for one run of kubectl
-READ_TIMEOUT = 60.0  # seconds in which an object or a list must have begun to arrive
+KUBECTL_TIMEOUT = 240.0  # seconds for one run of kubectl
+READ_TIMEOUT = 120.0  # seconds in which an object or a list must have begun to arrive
 TOO_MANY_REQUESTS = 429
 RETRY_PAUSE = 0.2
 TOKEN_SECONDS = 24 * 60 * 60

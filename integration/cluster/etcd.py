@@ -15,7 +15,7 @@ from integration.cluster.pki import CertificateAuthority
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 
-START_TIMEOUT = 30.0  # seconds
+START_TIMEOUT = 180.0  # seconds
 
 _FIRST_KEY, _LAST_KEY = (base64.b64encode(key).decode() for key in (b"/registry/", b"/registry0"))
 """Of objects, and the one behind them. An API server keeps its own notes on compaction elsewhere."""
@@ -119,5 +119,5 @@ class Etcd:
 def _unsafe_flags(program: Path) -> list[str]:
     """``--unsafe-no-fsync`` where this etcd (3.5, and 3.4 from 3.4.19 on) knows it: unknown flags are errors to it."""
     flag = "--unsafe-no-fsync"
-    known = subprocess.run([program, flag, "--version"], check=False, capture_output=True, timeout=10)
+    known = subprocess.run([program, flag, "--version"], check=False, capture_output=True, timeout=60)
     return [flag] if known.returncode == 0 else []

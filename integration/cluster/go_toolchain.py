@@ -21,7 +21,7 @@ def machine_go() -> Path | None:
     found = shutil.which("go")
     if found is None:
         return None
-    said = subprocess.run([found, "version"], check=False, capture_output=True, text=True, timeout=20).stdout
+    said = subprocess.run([found, "version"], check=False, capture_output=True, text=True, timeout=60).stdout
     match = re.search(r"go(\d+)\.(\d+)", said)
     return Path(found) if match and (int(match[1]), int(match[2])) >= NEEDED else None
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from coil.kube.transport import client_context
 from integration.cluster.pki import KeyPair
 
-_TIMEOUT = 5.0  # seconds
+_TIMEOUT = 60.0  # seconds
+_READY_TIMEOUT = 5.0  # seconds; who does not answer by then is asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Endpoint:
     def is_ready(self, path: str) -> bool:
         """Whether ``path`` answers 200."""
         try:
-            status, _ = self.request("GET", path)
+            status, _ = self.request("GET", path, timeout=_READY_TIMEOUT)
         except (OSError, http.client.HTTPException):
             return False
         return status == 200

@@ -53,7 +53,7 @@ class Image:
 def busybox_images() -> list[Image]:
     """The sandbox image and the image for pods."""
     binary = _static_busybox()
-    applets = subprocess.run([binary, "--list"], check=True, capture_output=True, text=True, timeout=10).stdout.split()
+    applets = subprocess.run([binary, "--list"], check=True, capture_output=True, text=True, timeout=60).stdout.split()
     layer = _layer(binary, applets)
     return [
         # A sandbox is ended by SIGKILL, so that its first process ignores SIGTERM delays nothing.

@@ -32,8 +32,8 @@ _HOST, _GATEWAY, _CONTROL_PLANE, _FIRST_NODE = 1, 2, 3, 11
 _BRIDGE = "bridge"
 _LAST = "100000"
 """The metric of a route that yields to all others."""
-_HOLD_TIMEOUT = 10.0  # seconds in which a new namespace must be there
-_COMMAND_TIMEOUT = 20.0
+_HOLD_TIMEOUT = 60.0  # seconds in which a new namespace must be there
+_COMMAND_TIMEOUT = 60.0
 
 
 class NetworkError(Exception):

@@ -46,8 +46,8 @@ from integration.cluster.requirement import (
 )
 from integration.cluster.workspace import Workspace
 
-START_TIMEOUT = 60.0  # seconds for one component
-RUN_TIMEOUT = 30.0  # seconds for one command on a node
+START_TIMEOUT = 180.0  # seconds for one component
+RUN_TIMEOUT = 60.0  # seconds for one command on a node
 _ON_A_DISK = (Path(KUBELET_ROOT).name, CNI_BIN_DIR.parts[2])
 """Folders below a node's /run that stand for what is on the disk of other nodes."""
 

@@ -83,7 +83,7 @@ def _missing_features() -> Iterator[str]:
 def probe(*command: str) -> str:
     """What the command complains about in namespaces of its own; empty if it succeeds."""
     done = subprocess.run(
-        ["unshare", "--net", "--mount", *command], check=False, capture_output=True, text=True, timeout=20
+        ["unshare", "--net", "--mount", *command], check=False, capture_output=True, text=True, timeout=60
     )
     return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
 
@@ -99,7 +99,7 @@ def can_mount_overlay(folder: Path) -> bool:
             ["unshare", "--mount", "mount", "-t", "overlay", "overlay", "-o", options, f"{scratch}/merged"],
             check=False,
             capture_output=True,
-            timeout=20,
+            timeout=60,
         )
     return probe.returncode == 0
 

@@ -111,7 +111,7 @@ def _cgroups_of(pid: int | str) -> set[Path]:
 
 def _listed_network_namespaces() -> set[int]:
     listed = subprocess.run(
-        ["lsns", "--json", "--type", "net", "--output", "NS"], check=True, capture_output=True, text=True, timeout=20
+        ["lsns", "--json", "--type", "net", "--output", "NS"], check=True, capture_output=True, text=True, timeout=60
     )
     return {int(entry["ns"]) for entry in json.loads(listed.stdout)["namespaces"]}
 
@@ -121,5 +121,5 @@ def _mounts() -> list[str]:
 
 
 def _links() -> list[str]:
-    listed = subprocess.run(["ip", "-json", "link"], check=True, capture_output=True, text=True, timeout=20)
+    listed = subprocess.run(["ip", "-json", "link"], check=True, capture_output=True, text=True, timeout=60)
     return [link["ifname"] for link in json.loads(listed.stdout)]

@@ -20,7 +20,7 @@ from integration.cluster.cleanup import owner_lock, remove_cluster
 from integration.cluster.process import Process
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_REAP_TIMEOUT = 10.0  # seconds in which a child that was killed, or told to end, must be gone
+_REAP_TIMEOUT = 60.0  # seconds in which a child that was killed, or told to end, must be gone
 
 
 class Workspace:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from coil.kube.transport import client_context
 
-_SECONDS = 30.0
+_SECONDS = 60.0
 _MERGE_PATCH = "application/merge-patch+json"
 
 Document = dict[str, Any]

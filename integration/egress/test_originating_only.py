@@ -13,15 +13,15 @@ from integration.egress.capture import Capture, Packet
 from integration.egress.conversation import ask
 from integration.egress.external_host import ADDRESSES, family_of
 from integration.egress.outside import CLIENT_NAMESPACE
-from integration.egress.pod import RunningPod
+from integration.egress.pod import SECONDS, RunningPod
 from integration.egress.world import EgressUnderTest, World
 from integration.netns.netns import call_inside
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
-SECONDS = 5.0
-"""In which a datagram arrives, or never does."""
+ATTEMPT = 5.0
+"""Seconds for a datagram that need not arrive: another one is sent."""
 SERVICES = f"/api/v1/namespaces/{CLIENT_NAMESPACE}/services"
 
 
@@ -34,7 +34,7 @@ class Published:
     sockets: dict[int, socket.socket]
     ports: dict[int, int]
 
-    def ask(self, version: int) -> tuple[socket.socket, Any]:
+    def ask(self, version: int, *, patience: float = SECONDS) -> tuple[socket.socket, Any]:
         """A socket of the host outside, whose question the client has heard, and from where that came."""
         station = self.pod.station
         node = str(station.ipv4 if version == 4 else station.ipv6)
@@ -44,7 +44,7 @@ class Published:
         )
         try:
             for end in (asking, server):
-                end.settimeout(SECONDS)
+                end.settimeout(patience)
             asking.bind((ADDRESSES[version], 0))
             # From now on it hears that peer only.
             asking.connect((node, self.ports[version]))
@@ -59,7 +59,7 @@ class Published:
 
     def is_reached(self, version: int) -> bool:
         try:
-            self.ask(version)[0].close()
+            self.ask(version, patience=ATTEMPT)[0].close()
         except TimeoutError:
             return False
         return True

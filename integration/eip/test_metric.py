@@ -19,7 +19,7 @@ PORT = 9398
 _FETCH = """
 import sys
 from http.client import HTTPConnection
-connection = HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=5)
+connection = HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
 connection.request("GET", "/metrics")
 sys.stdout.write(connection.getresponse().read().decode())
 """

@@ -16,7 +16,7 @@ from integration.nat_stage import OUTSIDE, Host, NatStage
 from integration.netns.netns import Netns
 from integration.side_thread import SideThread
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def lines(netns: Netns, *command: str) -> list[str]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from integration.netns.netns import Netns
 from integration.patience import wait_until
 
-_SECONDS = 30.0
+_SECONDS = 60.0
 _TABLE = "251"
 _MARK = "coil_mark"
 

@@ -18,8 +18,8 @@ from integration.helm.chart import CHART, NAMESPACE, RELEASE, Document, profile_
 from integration.helm.program import run_helm
 from integration.image.build import IMAGE
 
-_SECONDS = 120.0
-_ADMISSION_SECONDS = 60.0
+_SECONDS = 300.0
+_ADMISSION_SECONDS = 180.0
 _PAUSE = 0.3
 
 COILD = "daemonset/coild"

@@ -28,7 +28,7 @@ PACKAGE: Final = "qemu-user-static"
 """Debian's, in Debian 12 and 13."""
 _OURS: Final = "coil-"
 """How the names of our handlers begin. Each belongs to one context, and ends with it."""
-_SECONDS: Final = 20
+_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)

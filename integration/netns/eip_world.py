@@ -38,7 +38,7 @@ LOCAL_POD: Final = {4: "10.2.0.2", 6: "fd02::2"}
 CLUSTER: Final = ("10.0.0.0/8", "172.16.0.0/12", "fd00::/8")
 REF: Final = PolicyRef(namespace="default", name="policy")
 TABLES: Final = plan_eip_tables(EipTableOptions())
-_SECONDS: Final = 20.0
+_SECONDS: Final = 60.0
 
 
 def eip(addresses: Mapping[int, str]) -> Eip:

@@ -202,5 +202,5 @@ def counted(netns: Netns, table: str, counter: str) -> int:
 def listed(netns: Netns, *what: str) -> list[dict[str, Any]]:
     """What `nft -j list` says."""
     command = ["ip", "netns", "exec", netns.name, "nft", "-j", "list", *what]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return list(json.loads(result.stdout)["nftables"])

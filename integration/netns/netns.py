@@ -23,7 +23,7 @@ _CLONE_NEWNET = 0x40000000
 _SIOCSIFFLAGS = 0x8914  # linux/sockios.h
 _IFF_UP = 1  # linux/if.h
 _TCPI_TOTAL_RETRANS = 100  # offset in struct tcp_info, linux/tcp.h
-_TIMEOUT = 10.0
+_TIMEOUT = 60.0
 
 
 class Netns:

@@ -13,7 +13,7 @@ from integration.patience import wait_until
 
 _ETH_P_ALL = 3
 _SO_MARK = 36  # asm-generic/socket.h
-_TIMEOUT = 10.0
+_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def write_from_container(netns: Netns, mounted: Path, *, script: str) -> str:
 
 def forwards(netns: Netns) -> bool:
     command = ["ip", "netns", "exec", netns.name, "cat", f"/proc/sys/{SWITCH}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip() == "1"
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip() == "1"
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ async def test_a_filter_for_output_stops_advertisements(segment: Segment, node: 
     rules = (
         "table inet fence { chain out { type filter hook output priority 0; icmpv6 type nd-neighbor-advert drop; }; }"
     )
-    node.netns.call(lambda: subprocess.run(["nft", rules], check=True, timeout=10))
+    node.netns.call(lambda: subprocess.run(["nft", rules], check=True, timeout=60))
     with Ear(listener.netns) as ear:
         with pytest.raises(NetlinkError, match=r"cannot announce fd00:1::99 on eth0: .*no filter may be in the way"):
             await overlay.announce([EIP6, EIP4])

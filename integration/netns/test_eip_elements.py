@@ -33,7 +33,7 @@ from tests.coil.eip.worlds import tell, worlds
 
 pytestmark = pytest.mark.kernel
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 def load(netns: Netns, elements: Elements) -> bool:

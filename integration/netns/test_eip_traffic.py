@@ -33,7 +33,7 @@ from integration.netns.netns import Netns, exchange
 
 pytestmark = pytest.mark.kernel
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 both_families = pytest.mark.parametrize("version", [4, 6])
 
 

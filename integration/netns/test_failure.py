@@ -196,7 +196,7 @@ class Gate:
         monkeypatch.setattr(attachment, "attach", attach)
 
     async def wait_reached(self) -> None:
-        assert await asyncio.to_thread(self.reached.acquire, timeout=10)
+        assert await asyncio.to_thread(self.reached.acquire, timeout=60)
 
     def open(self) -> None:
         self._open.set()

@@ -119,7 +119,7 @@ async def test_a_router_pod_s_sysctls(pod: Netns, host: Netns, network: HostNetw
     def forwarding(netns: Netns) -> list[str]:
         paths = ("net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv6/conf/all/forwarding")
         command = ["ip", "netns", "exec", netns.name, "cat", *(f"/proc/sys/{path}" for path in paths)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split()
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
 
     before = forwarding(host)
     await network.ensure_pod_sysctls(plan_router_sysctls(tuple(Family)), pod.path)

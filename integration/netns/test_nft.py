@@ -24,7 +24,7 @@ from tests.coil.nft.tables import CLIENT, ENI, IPV4_ROUTER, MOVED_ROUTER, ROUTER
 
 pytestmark = pytest.mark.kernel
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 def nft(netns: Netns, *arguments: str) -> str:

@@ -85,7 +85,7 @@ def tunnel(host: Netns) -> dict[str, Any]:
 def forwarding(host: Netns) -> set[tuple[str, str]]:
     """Hardware and underlay addresses of all entries of the tunnel's link."""
     command = ["bridge", "-n", host.name, "-json", "-details", "fdb", "show", "dev", "egress.vxlan"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     entries = json.loads(output)
     assert all((entry["state"], entry["flags"]) == ("permanent", ["self"]) for entry in entries)
     return {(entry["mac"], entry["dst"]) for entry in entries}
@@ -348,7 +348,7 @@ async def test_marked_packets_reach_the_peer_through_the_tunnel(
             "add chain inet marks out { type filter hook postrouting priority 0; }",
             "add rule inet marks out oifname egress.vxlan meta mark set 0x12000000",
         ):
-            client.call(partial(subprocess.run, ["nft", command], check=True, timeout=10))
+            client.call(partial(subprocess.run, ["nft", command], check=True, timeout=60))
         # As on any node: the loose reverse path filter wants some way to where a packet comes from.
         client.ip("route", "add", "default", "via", "10.1.0.250")
         for address in ELSEWHERE.values():

@@ -182,7 +182,7 @@ def test_what_is_remembered_of_a_pod_is_never_believed(host: Netns, new_netns: C
     # The path of a namespace that is gone leads to a new one.
     first_inode = inode(first.path)
     first.delete()
-    subprocess.run(["ip", "netns", "add", first.name], check=True, timeout=10)
+    subprocess.run(["ip", "netns", "add", first.name], check=True, timeout=60)
     host.ip("link", "add", "veth2", "type", "veth", "peer", "name", "eth0", "netns", first.name)
     host.ip("link", "set", "veth1", "alias", "")
     host.ip("link", "set", "veth2", "alias", render_alias(alias))

@@ -20,7 +20,7 @@ from integration.helm.release import Release
 Pod: TypeAlias = dict[str, Any]
 
 CONTROLLERS: Final = ("ipam-controller", "egress-controller")
-SECONDS: Final = 90.0
+SECONDS: Final = 180.0
 _COMPONENT: Final = "app.kubernetes.io/component"
 _LEADING = re.compile(r"^leader_election_master_status\{.*\} 1(\.0)?$", re.MULTILINE)
 _NOWHERE = {"coil.test/nowhere": ""}

@@ -1,12 +1,13 @@
 """Two pods on two nodes that talk without a pause, and what the kernels hold of all pods: what must not change."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from integration.cluster.image import BUSYBOX_IMAGE
-from integration.demo.reach import url
+from integration.demo.reach import FETCH, url
 from integration.kernel_state import POD_TABLE
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.patience import wait_until
@@ -26,9 +27,7 @@ class Talk:
         here, there = room.coil.nodes
         room.run(room.pod("answering", there))
         [address] = [pod.ipv4 for pod in room.pods()]
-        # Bounded from outside: Debian's static busybox crashes on wget's own -T.
-        fetch = f"timeout 3 busybox wget -q -O /dev/null {url(address)}"
-        turn = f"{fetch} || echo >> failed; echo >> asked; usleep 100000"
+        turn = f"{shlex.join(FETCH)} {url(address)} > /dev/null || echo >> failed; echo >> asked; usleep 100000"
         container = {
             "name": "asking",
             "image": BUSYBOX_IMAGE,

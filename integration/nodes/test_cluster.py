@@ -184,7 +184,7 @@ def test_an_administrator_can_name_a_nodes_namespace(ptp_cluster: Cluster) -> No
     [node, _] = ptp_cluster.nodes
     name = f"coil-{ptp_cluster.workspace.id}-{node.name}"
     listed = subprocess.run(
-        ["ip", "-json", "-n", name, "address", "show", "eth0"], check=True, capture_output=True, text=True, timeout=10
+        ["ip", "-json", "-n", name, "address", "show", "eth0"], check=True, capture_output=True, text=True, timeout=60
     )
     addresses = {entry["local"] for link in json.loads(listed.stdout) for entry in link.get("addr_info", [])}
     assert {str(node.ipv4), str(node.ipv6)} <= addresses
@@ -270,7 +270,7 @@ def test_the_command_leaves_a_cluster_running_and_takes_it_down() -> None:
     try:
         assert f"cluster {cluster}: up" in command("status")
         kubectl = [find_kubectl(), "get", "nodes", f"--kubeconfig={said.rpartition('export KUBECONFIG=')[2].strip()}"]
-        assert "node-1" in subprocess.run(kubectl, check=True, capture_output=True, text=True, timeout=30).stdout
+        assert "node-1" in subprocess.run(kubectl, check=True, capture_output=True, text=True, timeout=60).stdout
         footprint = Footprint.take(cluster)
     finally:
         assert f"cluster {cluster} is down" in command("down", cluster)

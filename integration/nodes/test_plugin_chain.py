@@ -74,7 +74,7 @@ def runtime_knows(node: Node, plugin: str) -> bool:
     """
     with grpc.insecure_channel(f"unix:{node.containerd_socket}") as channel:
         status = channel.unary_unary("/runtime.v1.RuntimeService/Status")
-        answer: bytes = status(b"\x08\x01", timeout=10)
+        answer: bytes = status(b"\x08\x01", timeout=60)
     assert b"k8s-pod-network" in answer
     return plugin.encode() in answer
 

@@ -219,7 +219,7 @@ def test_a_crowd_that_the_scheduler_spreads_gets_distinct_addresses(
     room = open_room(bits=3)
     began = time.monotonic()
     room.create(deployment_document("crowd", namespace=room.namespace, replicas=CROWD))
-    room.kubectl("rollout", "status", "deployment/crowd", "--timeout=120s")
+    room.kubectl("rollout", "status", "deployment/crowd", "--timeout=180s")
     with capsys.disabled():
         print(f"\n{CROWD} pods on two nodes were Ready after {time.monotonic() - began:.1f} s", file=sys.stderr)
     pods = room.pods()

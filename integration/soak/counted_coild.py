@@ -24,7 +24,7 @@ from coil.runtime.process import Process, run
 from coild.main import assemble
 from coild.settings import Settings
 
-_SECONDS = 30.0
+_SECONDS = 60.0
 _TURNS = 20
 _SERVERS: WeakSet[Any] = WeakSet()
 _CONNECTORS: WeakSet[Any] = WeakSet()

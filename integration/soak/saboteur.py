@@ -25,10 +25,10 @@ LULL = 20.0
 RECOVERY = 1.5
 """Seconds from a start into the work."""
 
-COLLECTED_TIMEOUT = 60.0
+COLLECTED_TIMEOUT = 180.0
 """Seconds until the controller has taken back what a deleted node had, and coild has heard of it."""
 
-STOP_TIMEOUT = 20.0
+STOP_TIMEOUT = 60.0
 NODES_PATH = "/api/v1/nodes"
 AFTERMATH = 8.0
 """Seconds after a fault in which it may still show: an election, a node that waits for a block."""

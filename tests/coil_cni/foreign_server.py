@@ -35,7 +35,7 @@ def foreign_server(path: Path, handlers: dict[str, Handler], *, service: str = "
         try:
             yield
         finally:
-            server.stop(grace=None).wait(10)
+            server.stop(grace=None).wait(60)
 
 
 def abort(context: grpc.ServicerContext, code: grpc.StatusCode, message: str, *details: Any) -> None:

@@ -3,14 +3,16 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from betterproto.lib.google.protobuf import Empty
 
+import coil_cni.service
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.cnirpc.server import serve_cni
-from tests.coil.cnirpc.scripted_service import ScriptedService
+from tests.coil.cnirpc.scripted_service import ScriptedService, until
 from tests.coil_cni.edges import NETCONF, Outcome, run_plugin
 
 
@@ -49,14 +51,24 @@ async def test_a_coild_that_does_not_say_why(tmp_path: Path) -> None:
 
 
 async def test_a_coild_that_is_restarted_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coil_cni.service.STATUS_GRACE", 30.0)
+    monkeypatch.setattr("coil_cni.service.STATUS_GRACE", 60.0)
+    attempts = 0
+
+    def check(*arguments: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        check_status(*arguments)
+
+    check_status = coil_cni.service._check_status
+    monkeypatch.setattr("coil_cni.service._check_status", check)
     asked = asyncio.create_task(ask(tmp_path / "sock", "STATUS"))
-    await asyncio.sleep(0.3)
-    assert not asked.done()
+    await until(lambda: attempts > 1)
     ready = asyncio.Event()
     async with serve_cni(ScriptedService(), path=tmp_path / "sock", healthy=ready.is_set):
-        await asyncio.sleep(0.3)
-        assert not asked.done(), "it is there, and does not serve yet"
+        before = attempts
+        # Of two more, the second began when it was there, and did not serve yet.
+        await until(lambda: attempts > before + 2)
+        assert not asked.done()
         ready.set()
         outcome = await asked
     assert (outcome.status, outcome.output) == (0, b"")

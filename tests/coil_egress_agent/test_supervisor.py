@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-BOUND = 30.0
+BOUND = 60.0
 
 # Who started the tests in the background may have left SIGINT ignored, which a shell then cannot trap.
 SUPERVISOR = """

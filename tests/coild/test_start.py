@@ -63,7 +63,7 @@ async def test_ec2_and_what_egress_needs_are_waited_for_at_once() -> None:
 
     start = SimpleNamespace(egress=SimpleNamespace(wait_listed=wait))
     part = Interfaces(cast(Start, start), cast(EniIpam, SimpleNamespace(source=None, start=wait)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await part.list_objects()
 
 

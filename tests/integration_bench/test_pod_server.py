@@ -17,7 +17,7 @@ def connection(*, pods: int = 5, events: int = 0) -> Iterator[HTTPConnection]:
     server = PodServer([render_pod(number) for number in range(pods)], events=events)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    client = HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    client = HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
     try:
         yield client
     finally:

@@ -31,7 +31,8 @@ def test_a_field_that_does_not_exist() -> None:
 def test_time_is_that_of_the_process() -> None:
     before = time.process_time()
     read = cpu_seconds(os.getpid())
-    assert before - TICK <= read <= time.process_time() + TICK
+    # Of the program's time and of the kernel's, each is what whole ticks there are.
+    assert before - 2 * TICK <= read <= time.process_time() + TICK
 
 
 def test_the_threads_time_is_finer() -> None:

@@ -7,7 +7,7 @@ from integration.demo import exchange
 from integration.demo.exchange import Direction, Exchange
 from integration.demo.narration import DemoError
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 Ends = tuple[socket.socket, socket.socket]
 
 

@@ -36,7 +36,7 @@ case "$*" in *"$FAILING"*) [ -z "$FAILING" ] || exit 1;; esac
 case "$*" in *"$STUCK"*) [ -z "$STUCK" ] || { echo $$ > "$RECORD.stuck"; exec tail -f /dev/null; };; esac
 """
 DELETION = "kind delete cluster --name=coil"
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def service() -> dict[str, Any]:

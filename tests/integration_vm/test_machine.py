@@ -1,13 +1,16 @@
 """QEMU's command line, the choice of its accelerator, and what becomes of a guest that does not report."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+from integration.patience import wait_until
 from integration.vm.boot import REPORT_PORT, Errand, check_folder, render_boot, render_errand
 from integration.vm.machine import QEMU, Accelerator, Machine, MachineError, choose_accelerator, run_machine
 
@@ -31,26 +34,45 @@ ERRAND = Errand(
 )
 
 ALIVE = "os.write(report, b'alive\\n')"
-SILENT = "time.sleep(60)"
-BOOT_TIMEOUT = 60.0
+DONE = "open(done, 'w').close()"
+SILENT = f"{DONE}; time.sleep(60)"
+PATIENCE = 60.0
 """Seconds in which an interpreter starts on any machine."""
 
-SHORT_BOOT_TIMEOUT = 3.0
-"""For one that does not report at all."""
+BOOT_TIMEOUT = 1.0
+"""Seconds after it has done what a test is about; see `PatientPopen`."""
 Emulator = Callable[..., int]
+
+
+class PatientPopen(subprocess.Popen[bytes]):
+    """Its time runs from when it has written the file `done`, or has ended: not every machine starts it at once."""
+
+    done: ClassVar[Path]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.done.unlink(missing_ok=True)
+        super().__init__(*arguments, **options)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout is not None:
+            wait_until(
+                lambda: self.done.exists() or self.poll() is not None, what="QEMU is under way", timeout=PATIENCE
+            )
+        return super().wait(timeout)
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Emulator:
     """Run the machine with a QEMU that does at each boot what is given, the last of it for all further ones."""
 
-    def run(*boots: str, timeout: float = 120.0, boot_timeout: float = BOOT_TIMEOUT) -> int:
-        count = tmp_path / "boots"
+    def run(*boots: str, timeout: float = 120.0) -> int:
+        count, PatientPopen.done = tmp_path / "boots", tmp_path / "done"
         lines = [
             f"#!{sys.executable}",
             "import os, re, sys, time",
             f"report = int(re.search(r'id={REPORT_PORT},path=/dev/fdset/(\\d+)', ' '.join(sys.argv)).group(1))",
             f"count = open({str(count)!r}, 'a+'); count.write('x'); count.seek(0)",
+            f"done = {str(PatientPopen.done)!r}",
             f"boots = {boots!r}",
             "exec(boots[min(len(count.read()), len(boots)) - 1])",
         ]
@@ -58,34 +80,35 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Emulator:
         emulator.write_text("\n".join(lines))
         emulator.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setattr("integration.vm.machine.subprocess.Popen", PatientPopen)
         with (tmp_path / "initial").open("wb") as initial:
             machine = replace(MACHINE, initial=initial.fileno())
-            return run_machine(machine, output=1, error=2, timeout=timeout, boot_timeout=boot_timeout)
+            return run_machine(machine, output=1, error=2, timeout=timeout, boot_timeout=BOOT_TIMEOUT)
 
     return run
 
 
 def test_the_exit_code_is_that_of_the_guests_command(run: Emulator) -> None:
-    booted = f"{ALIVE}; time.sleep(4); os.write(report, b'ended 3\\n')"
-    assert run(booted, boot_timeout=SHORT_BOOT_TIMEOUT) == 3
+    booted = f"{ALIVE}; {DONE}; time.sleep({2 * BOOT_TIMEOUT}); os.write(report, b'ended 3\\n')"
+    assert run(booted) == 3
 
 
 def test_a_guest_that_does_not_come_up_is_booted_again(run: Emulator, capfd: pytest.CaptureFixture[str]) -> None:
     boots = (f"print('stuck', flush=True); {SILENT}", f"{ALIVE}; os.write(report, b'ended 0\\n')")
-    assert run(*boots, boot_timeout=SHORT_BOOT_TIMEOUT) == 0
+    assert run(*boots) == 0
     said = capfd.readouterr().err
-    assert "the guest is not up after 3 s; the end of its console:\nstuck\nboot 1 of 3; it is booted again" in said
+    assert "the guest is not up after 1 s; the end of its console:\nstuck\nboot 1 of 3; it is booted again" in said
 
 
 def test_one_that_never_comes_up_is_given_up(run: Emulator, tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="is not up after 3 s"):
-        run(SILENT, boot_timeout=SHORT_BOOT_TIMEOUT)
+    with pytest.raises(MachineError, match="is not up after 1 s"):
+        run(SILENT)
     assert (tmp_path / "boots").read_text() == "xxx"
 
 
 def test_one_that_was_up_is_waited_for_and_never_run_twice(run: Emulator, tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="given up after 5 s"):
-        run(f"{ALIVE}; {SILENT}", timeout=5.0)
+    with pytest.raises(MachineError, match="given up after 2 s"):
+        run(f"{ALIVE}; {SILENT}", timeout=2.0)
     with pytest.raises(MachineError, match=r"without a report \(alive\)"):
         run(ALIVE)
     assert (tmp_path / "boots").read_text() == "xx"

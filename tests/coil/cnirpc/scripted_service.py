@@ -13,6 +13,9 @@ from betterproto.lib.google.protobuf import Empty
 from coil.cnirpc.messages import AddResponse, CniArgs, CniBase
 from tests.coil_cni.protobuf import protobuf_message
 
+PATIENCE = 60.0
+"""Seconds that only a failure takes."""
+
 
 class ScriptedService(CniBase):
     """`Add` answers with the container id; `Del` and `Check` await what they are given."""
@@ -51,7 +54,7 @@ def foreign_channel(path: Path) -> grpc.Channel:
     return grpc.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)])
 
 
-def foreign_call(path: Path, method: str, /, *, seconds: float = 30, **fields: Any) -> bytes:
+def foreign_call(path: Path, method: str, /, *, seconds: float = PATIENCE, **fields: Any) -> bytes:
     """Blocks; the serialized response. Raises grpc.RpcError."""
     request = protobuf_message("pkg.cnirpc.CNIArgs", **fields).SerializeToString()
     with foreign_channel(path) as channel:
@@ -69,8 +72,8 @@ def foreign_error(error: grpc.RpcError) -> tuple[grpc.StatusCode, Any]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop turn until `condition` holds, 10 s at most."""
-    async with asyncio.timeout(10):
+    """Let the event loop turn until `condition` holds."""
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0)
 

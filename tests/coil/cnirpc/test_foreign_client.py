@@ -14,7 +14,14 @@ from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.cnirpc.server import serve_cni
 from coil.cnirpc.stream import MAX_REQUEST
-from tests.coil.cnirpc.scripted_service import ScriptedService, foreign_call, foreign_channel, foreign_error, scripted
+from tests.coil.cnirpc.scripted_service import (
+    PATIENCE,
+    ScriptedService,
+    foreign_call,
+    foreign_channel,
+    foreign_error,
+    scripted,
+)
 from tests.coil_cni.protobuf import protobuf_message
 
 ADD, DEL, CHECK = (f"/pkg.cnirpc.CNI/{method}" for method in ("Add", "Del", "Check"))
@@ -64,7 +71,7 @@ async def test_each_error_is_a_status_with_a_single_detail(path: Path, code: Cni
 @pytest.mark.parametrize("method", ["/pkg.cnirpc.CNI/Nothing", "/pkg.cnirpc.Other/Add", "/"])
 async def test_what_is_not_served_is_unimplemented(path: Path, channel: grpc.Channel, method: str) -> None:
     async with serve_cni(ScriptedService(), path=path):
-        status, _ = await refused(lambda: channel.unary_unary(method)(b"", timeout=30))
+        status, _ = await refused(lambda: channel.unary_unary(method)(b"", timeout=PATIENCE))
     assert status is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -91,13 +98,13 @@ async def test_a_call_that_is_cancelled_is_cancelled_in_the_service(path: Path, 
 
     service = scripted(script)
     async with serve_cni(service, path=path):
-        call = channel.unary_unary(DEL).future(request(), timeout=30)
+        call = channel.unary_unary(DEL).future(request(), timeout=PATIENCE)
         await service.entered.wait()
         call.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await cancelled.wait()
         # The connection is as good as before.
-        assert await asyncio.to_thread(channel.unary_unary(ADD), request(container_id="a"), 30) == b"\x0a\x01a"
+        assert await asyncio.to_thread(channel.unary_unary(ADD), request(container_id="a"), PATIENCE) == b"\x0a\x01a"
 
 
 @pytest.mark.parametrize("calls", [32, 150])
@@ -113,7 +120,7 @@ async def test_many_calls_at_once_on_one_connection(path: Path, channel: grpc.Ch
 
     async with serve_cni(scripted(script), path=path, limits=CallLimits(running=calls)):
         method = channel.unary_unary(CHECK)
-        under_way = [method.future(request(container_id=f"c{number}"), timeout=30) for number in range(calls)]
+        under_way = [method.future(request(container_id=f"c{number}"), timeout=PATIENCE) for number in range(calls)]
         answers = await asyncio.gather(*(asyncio.to_thread(call.result) for call in under_way))
     assert answers == [b""] * calls
     assert asked == {f"c{number}" for number in range(calls)}
@@ -126,7 +133,7 @@ async def test_health_is_watched(path: Path, channel: grpc.Channel) -> None:
             request_serializer=HealthCheckRequest.SerializeToString,
             response_deserializer=HealthCheckResponse.FromString,
         )
-        updates = method(HealthCheckRequest(service="pkg.cnirpc.CNI"), timeout=30)
+        updates = method(HealthCheckRequest(service="pkg.cnirpc.CNI"), timeout=PATIENCE)
         # At first it may not be known yet.
         status: int = next(update.status for update in updates if update.status != HealthCheckResponse.UNKNOWN)
         updates.cancel()
@@ -142,7 +149,7 @@ async def test_a_request_that_is_too_large(path: Path, channel: grpc.Channel, ca
         fits = request(container_id="a", stdin_data=b"x" * (MAX_REQUEST - 100))
         assert await asyncio.to_thread(method, fits, 30) == b"\x0a\x01a"
         for size in (MAX_REQUEST, 10 * MAX_REQUEST):
-            status, detail = await refused(lambda size=size: method(request(stdin_data=b"x" * size), timeout=30))  # type: ignore[misc]
+            status, detail = await refused(lambda size=size: method(request(stdin_data=b"x" * size), timeout=PATIENCE))  # type: ignore[misc]
             assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert detail.code == CniErrorCode.INVALID_NETWORK_CONFIG
         assert await asyncio.to_thread(method, fits, 30) == b"\x0a\x01a"
@@ -155,14 +162,14 @@ async def test_a_request_that_is_compressed(
     async with serve_cni(ScriptedService(), path=path):
         data = request(container_id="a" * 1000)
         method = channel.unary_unary(ADD)
-        status, detail = await refused(lambda: method(data, timeout=30, compression=grpc.Compression.Gzip))
+        status, detail = await refused(lambda: method(data, timeout=PATIENCE, compression=grpc.Compression.Gzip))
     assert (status, detail.code) == (grpc.StatusCode.UNIMPLEMENTED, CniErrorCode.UNSUPPORTED_FIELD)
     assert "Traceback" not in caplog.text
 
 
 async def test_a_call_without_a_request(path: Path, channel: grpc.Channel, caplog: pytest.LogCaptureFixture) -> None:
     async with serve_cni(ScriptedService(), path=path):
-        status, detail = await refused(lambda: channel.stream_unary(ADD)(iter(()), timeout=30))
+        status, detail = await refused(lambda: channel.stream_unary(ADD)(iter(()), timeout=PATIENCE))
     assert (status, detail.code) == (grpc.StatusCode.INVALID_ARGUMENT, CniErrorCode.DECODING_FAILURE)
     assert "Traceback" not in caplog.text
 
@@ -172,6 +179,6 @@ async def test_a_request_that_is_no_message(
     path: Path, channel: grpc.Channel, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     async with serve_cni(ScriptedService(), path=path):
-        status, detail = await refused(lambda: channel.unary_unary(ADD)(data, timeout=30))
+        status, detail = await refused(lambda: channel.unary_unary(ADD)(data, timeout=PATIENCE))
     assert (status, detail.code) == (grpc.StatusCode.INVALID_ARGUMENT, CniErrorCode.DECODING_FAILURE)
     assert "Traceback" not in caplog.text

@@ -7,15 +7,24 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, StreamEnded
 
 from coil.cnirpc.call_gate import CallLimits
+from coil.cnirpc.error import CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.cnirpc.server import serve_cni
-from tests.coil.cnirpc.scripted_service import ScriptedService, foreign_call, scripted, until
+from tests.coil.cnirpc.scripted_service import (
+    PATIENCE,
+    ScriptedService,
+    foreign_call,
+    foreign_error,
+    scripted,
+    until,
+)
 
 HEADERS = [
     *((":method", "POST"), (":scheme", "http"), (":path", "/pkg.cnirpc.CNI/Del"), (":authority", "localhost")),
@@ -53,12 +62,12 @@ class RawClient:
 
     async def receive(self) -> list[Any]:
         """What the next octets mean; nothing at the end of the connection."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return self.http2.receive_data(await self.reader.read(65536))
 
     async def ended(self) -> bool:
         """Read on until the server has closed the connection."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await self.reader.read(65536):
                 pass
         return True
@@ -98,7 +107,7 @@ async def test_a_client_that_says_goodbye_in_the_middle_is_not_waited_for(path: 
         await service.entered.wait()
         client.http2.close_connection()
         await client.send()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await cancelled.wait()
         assert await client.ended()
         assert await asyncio.to_thread(foreign_call, path, "Add", container_id="a") == b"\x0a\x01a"
@@ -113,7 +122,22 @@ async def test_half_a_request_is_given_up_when_its_time_is_over(path: Path) -> N
         events: list[Any] = []
         while not any(isinstance(event, StreamEnded) for event in events):
             events = await client.receive()
-        assert await asyncio.to_thread(foreign_call, path, "Add", container_id="a") == b"\x0a\x01a"
+        # Its place is free. A call that has as little time itself may need another attempt.
+        async with asyncio.timeout(PATIENCE):
+            while (answer := await asyncio.to_thread(add, path)) is None:
+                pass
+        assert answer == b"\x0a\x01a"
+
+
+def add(path: Path) -> bytes | None:
+    """The answer to an ADD, None if it is to be tried again."""
+    try:
+        return foreign_call(path, "Add", container_id="a")
+    except grpc.RpcError as error:
+        _, detail = foreign_error(error)
+        assert detail is not None
+        assert detail.code == CniErrorCode.TRY_AGAIN_LATER
+        return None
 
 
 async def test_a_half_request_that_is_ended(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -131,7 +155,7 @@ async def test_a_half_request_that_is_ended(path: Path, caplog: pytest.LogCaptur
     ("timeout", "told"),
     [
         ("0n", ("WARNING", "a request came when its deadline was over: coild or the node is overloaded")),
-        ("200m", ("INFO", "Deadline exceeded")),
+        ("1S", ("INFO", "Deadline exceeded")),
     ],
 )
 async def test_a_deadline_that_is_over_is_a_line_in_the_log(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
-GUARD_SECONDS = 20.0  # bounds a wait that only a failing test makes
+GUARD_SECONDS = 60.0  # bounds a wait that only a failing test makes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import threading
 
 from coil.manager.election import EXIT_LEASE_EXPIRED, Watchdog
 
-PATIENCE = 30.0  # an upper bound for a thread or process to do what it does at once
+PATIENCE = 60.0  # an upper bound for a thread or process to do what it does at once
 
 
 class Fatal:

@@ -23,7 +23,7 @@ class Kernel:
         self.connection = Connection()
         self.connection._socket.close()
         self.connection._socket, self._end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.connection._socket.settimeout(1.0)
+        self.connection._socket.settimeout(60.0)
 
     def close(self) -> None:
         self.connection._socket.close()

@@ -143,7 +143,7 @@ class Heard(list[NodeEvent]):
 
     async def wait_for(self, count: int) -> None:
         """Return when it is so much in all."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self) < count:
                 self._told.clear()
                 await self._told.wait()

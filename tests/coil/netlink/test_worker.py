@@ -13,7 +13,7 @@ from coil.netlink.error import BusyError
 from coil.netlink.namespace import Namespace
 from coil.netlink.worker import NamespaceExecutor, Worker
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 class OwnNamespace(Namespace):

@@ -135,7 +135,7 @@ async def test_the_fault_of_a_listener_ends_run(things: ServedThings, collection
     things.put("b")
     things.put("c")
     with pytest.raises(LookupError, match="b is not welcome"):
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
     assert follower.told() == ["+a", "+b"]
 
 

@@ -21,7 +21,7 @@ from coil.runtime.visitor import guard
 
 HTML = {"Accept": "text/html"}
 ANY_PORT = Endpoint("127.0.0.1", 0)
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Count(Document, frozen=True):
