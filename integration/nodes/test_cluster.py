@@ -23,12 +23,12 @@ from integration.cluster.node import Node, NodeCommandError
 from integration.cluster.requirement import CNI_PLUGINS
 from integration.cluster.survey import survey_clusters
 from integration.cluster.trace import Footprint
+from integration.demo.reach import FETCH, TRY_FETCH
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FETCH = ("timeout", "2", "busybox", "wget", "-q", "-O", "-")  # Debian's static busybox crashes on wget's own -T
 MEMORY_LIMIT = 1.2e9  # bytes, of two nodes with a pod each
 
 
@@ -155,7 +155,7 @@ def test_services_are_reached_in_both_families(ptp_cluster: Cluster) -> None:
 
 def _answers(node: Node, wanted: str) -> bool:
     try:
-        return node.run(["busybox", *FETCH, wanted]).startswith("pod-")
+        return node.run([*TRY_FETCH, wanted]).startswith("pod-")
     except NodeCommandError:
         return False
 

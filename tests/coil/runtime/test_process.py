@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry
 from coil.runtime.process import Process
 from coil.runtime.stop import ExitCode
 
-PATIENCE = 60.0  # a bound that only a failure reaches
-LONG = "45s"  # a stop timeout that only a failure reaches
+PATIENCE = 180.0  # a bound that only a failure reaches
+LONG = "120s"  # a stop timeout that only a failure reaches
 SHORT = "1s"
 
 
