@@ -35,11 +35,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What runs say of rights. `unused` has the test that passed without the right, and the run in which it did."""
+    """What runs say of rights.
+
+    `unused` has the test that passed without the right, and the runs in which it did; `not_run` has the test that did
+    not pass.
+    """
 
     used: Sequence[Right]
     unused: Sequence[tuple[Right, str, str]]
-    not_run: Sequence[Right]
+    not_run: Sequence[tuple[Right, str]]
 
 
 def find_untested(rights: Iterable[Right], tests: Collection[RightKey]) -> list[Right]:
@@ -65,7 +69,7 @@ def judge_use(rights: Iterable[Right], tests: Mapping[RightKey, str], runs: Coll
         elif passed:
             used.append(right)
         else:
-            not_run.append(right)
+            not_run.append((right, test))
     return Judgement(used=used, unused=unused, not_run=not_run)
 
 

@@ -132,7 +132,7 @@ def test_another_call_is_no_use_of_a_right(other: Call) -> None:
 )
 def test_a_right_whose_test_did_not_pass_is_not_judged(runs: list[Run]) -> None:
     judgement = judge_use(RIGHTS, TESTS, runs)
-    assert (judgement.used, judgement.unused, judgement.not_run) == ([], [], RIGHTS)
+    assert (judgement.used, judgement.unused, judgement.not_run) == ([], [], [(right, TEST) for right in RIGHTS])
 
 
 def test_a_case_may_be_named() -> None:
@@ -140,7 +140,7 @@ def test_a_case_may_be_named() -> None:
     runs = [run("cases", [], one=Outcome.PASSED, two=Outcome.FAILED)]
     assert judge_use(RIGHTS, tests, runs).unused == [(RIGHTS[0], f"{TEST}[one]", "cases")]
     runs = [run("cases", [], one=Outcome.FAILED, two=Outcome.PASSED)]
-    assert judge_use(RIGHTS, tests, runs).not_run == [RIGHTS[0]]
+    assert judge_use(RIGHTS, tests, runs).not_run == [(RIGHTS[0], f"{TEST}[one]")]
 
 
 def test_calls_of_another_run_are_no_excuse() -> None:
