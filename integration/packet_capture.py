@@ -59,8 +59,8 @@ class Capture(SideThread):
         self._socket.close()
 
     def packets(self) -> list[Packet]:
-        """What was seen until now, but for what hosts say among themselves on a link."""
-        return [packet for packet in list(self._packets) if not is_of_the_link(packet)]
+        """What was seen until now, but for what hosts say among themselves on a link, or on a tunnel, which is one."""
+        return [packet for packet in list(self._packets) if not is_of_the_link(packet.inner or packet)]
 
     def work(self) -> None:
         while True:
