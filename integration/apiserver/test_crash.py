@@ -27,12 +27,12 @@ from integration.apiserver.tally import Tally
 from integration.cluster.control_plane import ControlPlane
 from integration.patience import wait_until_clean
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
 KUBELETS = 8
 MOST_ROUNDS = 5
-ROUNDS = (2, pytest.param(MOST_ROUNDS, marks=pytest.mark.slow))
+ROUNDS = (2, MOST_ROUNDS)
 PODS_PER_ROUND = 7  # of each kubelet
 OPERATIONS = 100  # at least, in each round
 KILLS = {Victim.COILD: 20, Victim.CONTROLLER: 12}
