@@ -137,7 +137,6 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "create, delete serviceaccounts": _ACCOUNTS,
             f"list, watch clusterrolebindings.{RBAC}": f"{_LISTS}::test_the_egress_controller",
             f"patch clusterrolebindings.{RBAC}": _ACCOUNTS,
-            f"bind clusterroles.{RBAC}": _ACCOUNTS,
             "list, watch nodes": f"{_LISTS}::test_the_egress_controller",
             "get nodes": _TUNNEL,
             "list, watch namespaces": f"{_LISTS}::test_the_egress_controller",
