@@ -38,7 +38,8 @@ UNSEEN: Final[Mapping[RightKey, str]] = {
         "egressgatewaypolicies/finalizers",
     ): _FINALIZERS,
     ("coil-egress-controller", "ClusterRole coil-egress-controller", "bind", RBAC, "clusterroles"): (
-        "no call: the API server asks for it when the binding coil-egress is patched (role_binding_controller.py)"
+        "no call: the API server asks for it when the binding coil-egress is patched (router_account.py), unless the "
+        "account has all that the role allows. With eip.enabled, as in the tests, it has: it may watch pods"
     ),
 }
 """Rights that no log of calls can show."""

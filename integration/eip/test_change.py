@@ -106,6 +106,15 @@ def test_a_gateway_takes_everything_of_its_own_along(world: World) -> None:
         world.await_seen(pod, policy.eip())
 
 
+def test_a_gateway_node_renews_its_lease(world: World, gateway: Gateway) -> None:
+    """A planned move would come to its end without: when the lease has lapsed."""
+    node = world.node("n1")
+    world.await_lease(node)
+    before = world.renewed_at(node)
+    wait_until(lambda: world.renewed_at(node) != before, what=f"{node.name} renews its lease")
+    assert world.held(node)
+
+
 def test_a_planned_move_has_one_holder_at_a_time(world: World) -> None:
     with ExitStack() as stack:
         gateway = stack.enter_context(world.gateway("n1", number=1))

@@ -95,8 +95,16 @@ class World:
 
     def held(self, node: StageNode) -> bool:
         """Whether it holds its lease."""
-        lease = self.api.find(f"{LEASES}/coil-eip-{node.name}") or {}
-        return str(lease.get("spec", {}).get("holderIdentity", "")) == node.name
+        return bool(self._lease(node).get("holderIdentity", "") == node.name)
+
+    def renewed_at(self, node: StageNode) -> str:
+        """When it last renewed its lease, as the lease has it."""
+        return str(self._lease(node).get("renewTime", ""))
+
+    def _lease(self, node: StageNode) -> Document:
+        """The spec of its lease; empty if it has none."""
+        spec: Document = (self.api.find(f"{LEASES}/coil-eip-{node.name}") or {}).get("spec", {})
+        return spec
 
     def states(self) -> dict[str, dict[str, object]]:
         """What the kernels of all nodes hold, to be compared."""
