@@ -1,8 +1,8 @@
 """A node: a network namespace with its own containerd, kubelet, kube-proxy and BIRD, on the machine's file system.
 
-Its mount namespace gives it a /run and a /var/log of its own, so that programs which have their paths built in do not
-meet their twins of another node, and every mount of theirs goes with them. ``run_dir`` is what the node sees as /run: a
-socket ``/run/x.sock`` made on the node is ``run_dir / "x.sock"`` on the machine.
+Its mount namespace gives it a /run, a /var/log and a /var/lib/kubelet of its own, so that programs which have their
+paths built in do not meet their twins of another node, and every mount of theirs goes with them. ``run_dir`` is what
+the node sees as /run: a socket ``/run/x.sock`` made on the node is ``run_dir / "x.sock"`` on the machine.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from integration.cluster.node_config import (
     CNI_CONF_DIR,
     CONTAINERD_SOCKET,
     KERNEL_SETTINGS,
+    KUBELET_BUILT_IN_ROOT,
     KUBELET_ROOT,
     Identity,
     OomScores,
@@ -205,7 +206,13 @@ class Node:
                 self.run(["umount", "--recursive", "--lazy", "/run/netns"])
         with suppress(NodeCommandError):
             self.run(["mount", "--make-shared", "/run"])
-        for private, public in ((self.run_dir, "/run"), (self._workspace.make_folder(self.name, "log"), "/var/log")):
+        # On the machine there has to be something to mount over.
+        KUBELET_BUILT_IN_ROOT.mkdir(parents=True, exist_ok=True)
+        for private, public in (
+            (self.run_dir, "/run"),
+            (self._workspace.make_folder(self.name, "log"), "/var/log"),
+            (self._workspace.make_folder(self.name, "kubelet"), str(KUBELET_BUILT_IN_ROOT)),
+        ):
             self.run(["mount", "--bind", str(private), public])
         # Containers may ask to see what is mounted there later, as coild does for the namespaces of pods.
         self.run(["mount", "--make-shared", "/run"])

@@ -22,6 +22,8 @@ from integration.cluster.proxy_mode import ProxyMode
 
 CONTAINERD_SOCKET = "containerd/containerd.sock"  # below the node's /run
 KUBELET_ROOT = "/run/kubelet"  # short: the kubelet makes Unix sockets below it
+KUBELET_BUILT_IN_ROOT = Path("/var/lib/kubelet")
+"""Where every kubelet deletes what it finds of device plugins, and makes its socket for them, whatever its root is."""
 
 CNI_BIN_DIR = Path("/run/cni/bin")
 CNI_CONF_DIR = Path("/run/cni/net.d")

@@ -210,6 +210,13 @@ def test_what_a_node_has_in_run_is_in_its_run_dir_and_in_no_other(ptp_cluster: C
     assert not Path("/run/mine").exists()
 
 
+def test_kubelets_do_not_meet_where_they_serve_device_plugins(ptp_cluster: Cluster) -> None:
+    """The path is built in. A kubelet deletes what it finds there, and ends if another one was faster."""
+    find_socket = ["busybox", "stat", "-c", "%d %i", "/var/lib/kubelet/device-plugins/kubelet.sock"]
+    one, other = (node.run(find_socket) for node in ptp_cluster.nodes)
+    assert one != other
+
+
 def test_a_failing_or_endless_command_says_so(ptp_cluster: Cluster) -> None:
     [node, _] = ptp_cluster.nodes
     with pytest.raises(NodeCommandError, match=r"exit code 1: .*no-such-link"):
