@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from http.client import HTTPConnection
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -25,6 +24,7 @@ from integration.apiserver.refusal_log import missing_rights
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import controller_probe, ipam_controller_command, remove_webhooks
+from integration.metrics_page import fetch_metrics
 from integration.patience import TIMEOUT
 from integration.service import Service
 
@@ -62,13 +62,8 @@ class Replica:
 
     def metrics(self) -> dict[str, float]:
         """Its samples, by name and labels as they are written."""
-        connection = HTTPConnection(str(LOCALHOST), self._metrics, timeout=60)
-        try:
-            connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode()
-        finally:
-            connection.close()
-        samples = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        page = fetch_metrics(f"{LOCALHOST}:{self._metrics}")
+        samples = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, value in samples}
 
 

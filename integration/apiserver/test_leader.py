@@ -184,7 +184,8 @@ def test_a_frozen_leader_does_nothing_when_it_wakes(contest: Contest) -> None:
     assert first.wait() == EXIT_LEASE_EXPIRED
 
 
-def test_a_leader_without_an_api_server_stops_in_time_and_one_of_them_comes_back(
+@pytest.mark.timing
+def test_a_leader_without_an_api_server_stops_before_its_lease_is_over(
     contest: Contest, apiserver: ControlPlane
 ) -> None:
     first, second = two(contest)
@@ -192,6 +193,16 @@ def test_a_leader_without_an_api_server_stops_in_time_and_one_of_them_comes_back
     stopped = boot_clock()
     wait_until(lambda: not first.leading, what="the first stops")
     assert first.entries("end")[-1] - stopped < LEASE
+    apiserver.start_apiserver()
+    wait_until(lambda: first.leading or second.leading, what="somebody leads again")
+
+
+def test_a_leader_without_an_api_server_stops_and_one_of_them_comes_back(
+    contest: Contest, apiserver: ControlPlane
+) -> None:
+    first, second = two(contest)
+    apiserver.stop_apiserver()
+    wait_until(lambda: not first.leading, what="the first stops")
     assert first.process.poll() is None, "it ended its work, not itself"
     apiserver.start_apiserver()
     wait_until(lambda: first.leading or second.leading, what="somebody leads again")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from ipaddress import IPv4Address
 
 import pytest
@@ -27,6 +27,7 @@ from integration.deployment import (
     egress_controller_command,
     ipam_controller_command,
 )
+from integration.metrics_page import fetch_metrics
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
@@ -69,14 +70,10 @@ def running(process: Process) -> Iterator[None]:
 
 def fetch_here(port: int) -> str:
     """The metrics of a program beside the control plane; empty when nobody answers."""
-    connection = HTTPConnection(str(LOCALHOST), port, timeout=10)
     try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
+        return fetch_metrics(f"{LOCALHOST}:{port}")
     except (OSError, HTTPException):
         return ""
-    finally:
-        connection.close()
 
 
 def await_followed(fetch: Callable[[], str], wanted: set[str]) -> None:

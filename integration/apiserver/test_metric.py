@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from http.client import HTTPConnection
 
 import pytest
 import yaml
@@ -26,6 +25,7 @@ from integration.dashboard.exposition import find_unknown, parse_document, parse
 from integration.dashboard.panel import expressions
 from integration.deployment import apply_route_sync, remove_route_sync
 from integration.generate import DASHBOARDS, ROOT
+from integration.metrics_page import fetch_metrics
 from integration.patience import wait_until
 from integration.service import Service
 
@@ -77,12 +77,7 @@ def controller_page(controller: Service) -> str:
     """The text of its metrics."""
     arguments = [str(argument) for argument in controller.process.args]  # type: ignore[union-attr]
     [address] = [text.partition("=")[2] for text in arguments if text.startswith("--metrics-addr=")]
-    connection = HTTPConnection(address, timeout=60)
-    try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
+    return fetch_metrics(address)
 
 
 def test_coild_exports_what_is_documented(world: Neighbours, room: Room) -> None:
