@@ -100,6 +100,7 @@ def test_sixty_pods(plane: ControlPlane) -> None:
 
 
 @pytest.mark.timing
+@pytest.mark.timeout(3600)  # six minutes of waves and cooldowns on a fast machine, and COIL_CHURN_PODS makes it longer
 @pytest.mark.parametrize(
     ("targets", "unneeded"),
     [(WarmTargets(), SURPLUS_SECONDS), (SOON_GIVEN_BACK, 5.0)],

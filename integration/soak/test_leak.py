@@ -16,7 +16,8 @@ from integration.patience import wait_until_clean
 from integration.soak.crowded_node import CrowdedNode, crowd_a_node
 from integration.soak.footprint import Footprint
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timing]
+# COIL_LEAK_PODS makes it longer than any other test may take.
+pytestmark = [pytest.mark.apiserver, pytest.mark.timing, pytest.mark.timeout(3600)]
 
 REPORT = Path(__file__).resolve().parents[2] / "build" / "leak.json"
 WIDTH = 32
