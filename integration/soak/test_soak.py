@@ -23,7 +23,8 @@ from integration.soak.history import History
 from integration.soak.run import USUAL_OPERATIONS, Soak
 from integration.soak.world import COOLING_SECONDS, World, build_world
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timing]
+# COIL_SOAK_OPERATIONS makes it longer than any other test may take.
+pytestmark = [pytest.mark.apiserver, pytest.mark.timing, pytest.mark.timeout(3600)]
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
 GROWTH = Footprint(descriptors=30, threads=24, rss=40 * 1024)
