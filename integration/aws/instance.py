@@ -86,8 +86,8 @@ class Instance:
     def _start_in(self, namespaces: Namespaces) -> None:
         self.namespaces = namespaces
         self.namespaces.run("ip", "link", "set", "lo", "up")
-        # Strict, as Amazon Linux has it: whatever shall be otherwise for pods is to be set for them.
-        self.namespaces.set_sysctls(["net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=1"])
+        # Strict everywhere, as several images have it: whatever shall be otherwise for pods is to be set for them.
+        self.namespaces.set_sysctls(["net.ipv4.conf.all.rp_filter=1", "net.ipv4.conf.default.rp_filter=1"])
         self._vpc.plug(self.id, self.namespaces)
         subnet = self.interfaces[0].subnet.ipv4
         self.namespaces.run("ip", "address", "add", f"{self.primary}/{subnet.prefixlen}", "dev", PRIMARY_LINK)

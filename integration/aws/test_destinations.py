@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+from coil.kernel.family import IPAddress
+from coild.eni.node_network import REAPPLY_SECONDS
 from integration.apiserver.refusal_log import missing_rights
 from integration.aws import administrator
 from integration.aws.node import EniNode, EniPod
@@ -21,12 +23,15 @@ from integration.aws.vpc_plan import INTERNET, ON_PREMISES, OUTSIDE
 from integration.aws.world import FLAGS, EniWorld
 from integration.cluster.control_plane import ControlPlane
 from integration.egress.capture import Capture, Packet
+from integration.kernel_state import KernelState
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
 
 LINKS: Final = ("eth0", "eth1")
-RESYNC: Final = 2
-"""Seconds between two looks of coild at EC2."""
+NODE_PORT, POD_PORT = 30080, 8080
+MEND_SECONDS: Final = REAPPLY_SECONDS / 2
+"""Less than the time between two comparisons that nothing prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,32 +169,55 @@ def test_a_service_port_of_the_node_leads_to_a_pod_of_another_interface(populate
     [_, pod] = populated.pods[0]
     node = pod.node
     administrator.allow(world.ec2, administrator.default_group(world.ec2), network=f"{OUTSIDE[INTERNET]}/32")
-    for line in (
-        "add table ip service",
-        "add chain ip service nodeports { type nat hook prerouting priority dstnat; }",
-        f"add rule ip service nodeports ip daddr {node.instance.primary} udp dport 30080 dnat to {pod.address}:8080",
-    ):
-        node.namespaces.run("nft", line)
-    try:
+    with service_port(node, node.instance.primary, pod):
         for client, own in (
             (world.vpc.internet, OUTSIDE[INTERNET]),
             (world.endpoint.host, world.endpoint.primary),
             (world.nodes[1].host, world.nodes[1].instance.primary),
         ):
             with watched(node) as seen:
-                assert _knock(client, pod.host, str(node.instance.primary), port=30080, inner=8080) == str(own)
+                assert knock(client, pod.host, node.instance.primary) == str(own)
                 assert_only_by("eth0", seen, own, node.instance.primary)
                 assert not seen["eth1"].select(lambda packet: str(pod.address) in (packet.source, packet.destination))
+
+
+def test_a_reverse_path_filter_that_somebody_makes_strict_drops_nothing_for_long(populated: Populated) -> None:
+    """All filters were strict when the node was switched on."""
+    world, [_, pod] = populated.world, populated.pods[0]
+    node, kernel = pod.node, KernelState(str(pod.node.namespaces.net))
+    filters = {name: f"net/ipv4/conf/{name}/rp_filter" for name in ("all", *LINKS)}
+    assert [kernel.sysctl(path) for path in filters.values()] == ["1", "2", "2"]
+    node.namespaces.set_sysctls([f"net.ipv4.conf.{link}.rp_filter=1" for link in LINKS])
+    wait_until(
+        lambda: {kernel.sysctl(filters[link]) for link in LINKS} == {"2"}, what="loose filters", timeout=MEND_SECONDS
+    )
+    with service_port(node, node.instance.primary, pod):
+        client = world.endpoint
+        assert knock(client.host, pod.host, node.instance.primary) == str(client.primary)
+
+
+@contextmanager
+def service_port(node: EniNode, address: IPAddress, pod: EniPod) -> Iterator[None]:
+    """A port of that address of the node leads to the pod, as kube-proxy does it."""
+    for line in (
+        "add table ip service",
+        "add chain ip service nodeports { type nat hook prerouting priority dstnat; }",
+        f"add rule ip service nodeports ip daddr {address} udp dport {NODE_PORT} dnat to {pod.address}:{POD_PORT}",
+    ):
+        node.namespaces.run("nft", line)
+    try:
+        yield
     finally:
         node.namespaces.run("nft", "delete table ip service")
 
 
-def _knock(client: Host, server: Host, address: str, *, port: int, inner: int) -> str:
-    """Ask a port that the server has by another number; whom it saw."""
+def knock(client: Host, server: Host, address: IPAddress) -> str:
+    """Ask that address at the port that leads to the server; whom it saw."""
     with ExitStack() as stack:
-        asking, answering = (stack.enter_context(each.socket(socket.SOCK_DGRAM, address)) for each in (client, server))
-        answering.bind(("0.0.0.0", inner))
-        asking.connect((address, port))
+        kind = socket.SOCK_DGRAM
+        asking, answering = (stack.enter_context(each.socket(kind, str(address))) for each in (client, server))
+        answering.bind(("0.0.0.0", POD_PORT))
+        asking.connect((str(address), NODE_PORT))
         asking.send(b"question")
         _, peer = answering.recvfrom(64)
         answering.sendto(b"answer", peer)

@@ -19,6 +19,7 @@ from coil.eni.interface import InterfaceId
 from coil.eni.node_plan import NodeState
 from coil.netlink.error import NetlinkError, PodCheckError
 from coil.netlink.host import HostNetwork
+from coild.eni.node_network import REAPPLY_SECONDS
 from integration.netns.eip_world import nft
 from integration.netns.eni_world import (
     IN_SECOND,
@@ -48,7 +49,8 @@ pytestmark = pytest.mark.kernel
 POD_0, POD_1, POD_1B, POD_2 = map(IPv4Address, ("10.1.0.33", "10.1.1.33", "10.1.1.34", "10.1.16.33"))
 ALL = frozenset(each.interface.id for each in STATE.interfaces)
 _SECONDS = 60.0
-"""Far less than the time between two comparisons that nothing prompts."""
+_MEND_SECONDS = REAPPLY_SECONDS / 2
+"""Less than the time between two comparisons that nothing prompts."""
 
 
 @dataclass
@@ -163,8 +165,22 @@ async def test_links_are_found_by_their_hardware_address(bare: EniNode) -> None:
         assert link is not None
         assert ("UP" in link["flags"], link["mtu"]) == (True, MTU)
         assert [each["local"] for each in link["addr_info"] if each["family"] == "inet"] == [str(PRIMARIES[device])]
-    assert bare.netns.sysctl(f"net/ipv4/conf/{LINKS[0]}/rp_filter") == "2"
-    assert bare.netns.sysctl(f"net/ipv4/conf/{LINKS[1]}/rp_filter") == "1"
+
+
+async def test_a_strict_reverse_path_filter_is_made_loose_and_no_other_is_touched(bare: EniNode) -> None:
+    netns = bare.netns
+
+    async def filters(*before: str, all_links: str) -> list[str]:
+        paths = [f"net/ipv4/conf/{name}/rp_filter" for name in ("all", "default", *LINKS)]
+        for path, value in zip(paths, (all_links, "1", *before), strict=True):
+            netns.set_sysctl(path, value)
+        await bare.node.apply(STATE)
+        assert [netns.sysctl(path) for path in paths[:2]] == [all_links, "1"]
+        return [netns.sysctl(path) for path in paths[2:]]
+
+    assert await filters("1", "1", "0", all_links="1") == ["2", "2", "2"]
+    assert await filters("0", "1", "2", all_links="0") == ["0", "2", "2"]
+    assert await filters("0", "1", "2", all_links="2") == ["0", "1", "2"]
 
 
 async def test_inside_the_vpc_pods_are_seen_by_their_own_addresses(world: World) -> None:
@@ -497,7 +513,7 @@ async def mended(world: World, change: Callable[[], object]) -> None:
     change()
     assert seen(world.node) != before
     await asyncio.to_thread(
-        partial(wait_until, lambda: seen(world.node) == before, what="the node as it was", timeout=_SECONDS)
+        partial(wait_until, lambda: seen(world.node) == before, what="the node as it was", timeout=_MEND_SECONDS)
     )
 
 
@@ -543,6 +559,19 @@ async def test_the_table_is_mended(world: World, command: str) -> None:
     await mended(world, lambda: nft(world.node.netns, command))
     for pod in world.pods:
         assert await world.exchange(pod, OUTSIDE) == str(PRIMARIES[0])
+
+
+@pytest.mark.parametrize("link", [*LINKS, "all"])
+async def test_a_reverse_path_filter_that_others_make_strict_is_mended(world: World, link: str) -> None:
+    netns = world.node.netns
+    own = "ens5" if link == "all" else link
+    loose = partial(wait_until, lambda: netns.sysctl(f"net/ipv4/conf/{own}/rp_filter") == "2", what="the loose filter")
+    for _ in range(2):  # the first may be found by the comparison that the watch begins with
+        if link == "all":
+            for name in ("all", own):
+                netns.set_sysctl(f"net/ipv4/conf/{name}/rp_filter", "0")
+        netns.set_sysctl(f"net/ipv4/conf/{link}/rp_filter", "1")
+        await asyncio.to_thread(partial(loose, timeout=_MEND_SECONDS))
 
 
 @pytest.mark.parametrize("device", range(3))

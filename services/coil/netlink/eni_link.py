@@ -7,8 +7,8 @@ node's namespace.
 A link is found by its hardware address, whatever its name is and whenever it appears. What is done to one: it is set
 up, it gets the MTU of the primary interface's link, and the address that EC2 has for the interface, without a route to
 its network. The kernel needs the address to ask for the subnet's router, and for what others masquerade. The primary
-interface's link belongs to the operating system; only a reverse path filter that is strict is made loose there: answers
-to what pods of other interfaces send come in by it, and so do questions to a NodePort whose pod is behind another one.
+interface's link belongs to the operating system; there, as on the others, only settings of the kernel are changed with
+which packets of pods would be dropped (`coil.netlink.eni_sysctl`).
 
 Routes of the tables that are for interfaces, and rules of the claim, are made what is wanted; all others are left
 alone, with one exception: what has the place of a route of ours in such a table is replaced.
@@ -35,17 +35,12 @@ from coil.kernel.route import Route, diff_routes
 from coil.kernel.rule import Rule
 from coil.netlink.address import new_host_address, read_addresses
 from coil.netlink.connection import Connection
-from coil.netlink.error import KernelError
+from coil.netlink.eni_sysctl import keep_advertised_routes, loosen_path_filter
+from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import find_link, read_links, set_mtu, set_up
 from coil.netlink.route import delete_route, dump_protocol_routes, parse_route, replace_route
 from coil.netlink.rule import delete_rule, new_rule, read_rules, sync_rules
-from coil.netlink.sysctl import ensure_sysctls, read_sysctl
 from coil.netlink.wire import Request
-
-_LOOSE, _STRICT = "2", "1"
-"""Of rp_filter (Linux' Documentation/networking/ip-sysctl.rst); the greater of the link's and of all links' counts."""
-_ACCEPT, _ACCEPT_FORWARDING = "1", "2"
-"""Of accept_ra."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,23 +80,28 @@ def sync_node(
 @dataclass(frozen=True, slots=True)
 class _Steps:
     changes: Collection[str]
-    errors: Collection[KernelError]
+    errors: Collection[NetlinkError]
 
 
 def _sync_links(
     interfaces: Collection[AttachedInterface], mtu: int | None, connection: Connection
-) -> tuple[dict[InterfaceId, Link], list[str], list[KernelError]]:
+) -> tuple[dict[InterfaceId, Link], list[str], list[NetlinkError]]:
     links = _find_links(interfaces, connection)
     primary = next((links.get(each.interface.id) for each in interfaces if each.is_primary), None)
     requests: list[Request] = []
+    written: list[str] = []
+    errors: list[NetlinkError] = []
     for attached in interfaces:
         link = links.get(attached.interface.id)
         if link is None:
             continue
+        try:
+            written += (f"set {sysctl.path} to {sysctl.value}" for sysctl in _ensure_settings(link.name, attached))
+        except NetlinkError as error:
+            errors.append(error)
         if link.state is not LinkState.UP:
             requests.append(set_up(link.index))
         if attached.is_primary:
-            _keep_reachable(link.name, attached)
             continue
         wanted_mtu = mtu or (primary.mtu if primary is not None else link.mtu)
         if link.mtu != wanted_mtu:
@@ -109,8 +109,8 @@ def _sync_links(
         if all(address.ip != attached.interface.primary for address in read_addresses(link, connection)):
             own = Address(link.name, IPv4Interface(attached.interface.primary))
             requests.append(new_host_address(own, link.index))
-    errors = connection.submit(requests, tolerate={errno.EEXIST})
-    return _looked_at(links, connection), [_words(request) for request in requests], errors
+    errors += connection.submit(requests, tolerate={errno.EEXIST})
+    return _looked_at(links, connection), [*written, *(_words(request) for request in requests)], errors
 
 
 def _find_links(interfaces: Iterable[AttachedInterface], connection: Connection) -> dict[InterfaceId, Link]:
@@ -142,14 +142,12 @@ def select_link(links: Collection[Link]) -> Link:
     return min(links, key=lambda link: (link.kind != "", link.index))
 
 
-def _keep_reachable(link: LinkName, attached: AttachedInterface) -> None:
-    rp_filter = f"net/ipv4/conf/{link}/rp_filter"
-    if max(read_sysctl(rp_filter) or "", read_sysctl("net/ipv4/conf/all/rp_filter") or "") == _STRICT:
-        ensure_sysctls((Sysctl(rp_filter, _LOOSE),))
-    # A kernel that forwards takes no default route from the subnet's router any more, unless it is told to.
-    accept_ra = f"net/ipv6/conf/{link}/accept_ra"
-    if any(network.version == 6 for network in attached.interface.ranges) and read_sysctl(accept_ra) == _ACCEPT:
-        ensure_sysctls((Sysctl(accept_ra, _ACCEPT_FORWARDING),))
+def _ensure_settings(link: LinkName, attached: AttachedInterface) -> tuple[Sysctl, ...]:
+    """Returns what was written."""
+    written = loosen_path_filter(link)
+    if attached.is_primary and any(network.version == 6 for network in attached.interface.ranges):
+        written += keep_advertised_routes(link)
+    return written
 
 
 def _sync_tables(plan: NodePlan, pods_known: bool, connection: Connection) -> _Steps:

@@ -4,6 +4,8 @@ Whoever listens decides what concerns it: an event costs some microseconds, and 
 or goes. None of them is urgent, so they are read in batches: an ADD is not interrupted by each of its own events.
 Events may be lost (ENOBUFS); then it is worth looking at everything.
 
+Of sysctls only those are told that netconf knows (linux/netconf.h), such as the reverse path filter.
+
 Neighbours are told of in the pods' namespaces: there is the permanent entry that leads to the node. One socket hears
 all of them, as the kernel has a number for each namespace at the other end of a veth (NETLINK_LISTEN_ALL_NSID,
 netlink(7)). That takes the capability NET_BROADCAST; without it nothing is heard of them (`NodeWatch.hears_pods`).
@@ -26,7 +28,7 @@ from coil.netlink.link import RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK, parse_link
 from coil.netlink.neighbour import RTM_DELNEIGH, parse_deleted_neighbour
 from coil.netlink.route import RTM_DELROUTE, RTM_NEWROUTE, parse_route_place
 from coil.netlink.rule import RTM_DELRULE, RTM_NEWRULE, parse_rule
-from coil.netlink.wire import split_messages
+from coil.netlink.wire import parse_attributes, parse_s32, split_messages
 
 _SOL_NETLINK: Final = 270
 _NETLINK_ADD_MEMBERSHIP: Final = 1
@@ -37,6 +39,7 @@ _RTNLGRP_IPV4_ROUTE: Final = 7
 _RTNLGRP_IPV4_RULE: Final = 8
 _RTNLGRP_IPV6_ROUTE: Final = 11
 _RTNLGRP_IPV6_RULE: Final = 19
+_RTNLGRP_IPV4_NETCONF: Final = 24
 _NODE_GROUPS: Final = (
     RTNLGRP_LINK,
     _RTNLGRP_IPV4_IFADDR,
@@ -44,6 +47,7 @@ _NODE_GROUPS: Final = (
     _RTNLGRP_IPV4_RULE,
     _RTNLGRP_IPV6_ROUTE,
     _RTNLGRP_IPV6_RULE,
+    _RTNLGRP_IPV4_NETCONF,
 )
 BATCH_SECONDS: Final = 0.02
 """What the sockets can hold (`open_event_socket`) is the events of some hundred pods."""
@@ -53,6 +57,13 @@ _ANCILLARY: Final = socket.CMSG_SPACE(4)
 _NUMBER: Final = struct.Struct("=i")
 _TABLE: Final = 4  # offset in struct rtmsg, linux/rtnetlink.h
 _RT_TABLE_LOCAL: Final = 255
+
+RTM_NEWNETCONF: Final = 80
+_NETCONF_ATTRIBUTES: Final = 4  # behind struct netconfmsg
+_NETCONFA_IFINDEX: Final = 1
+_NETCONFA_RP_FILTER: Final = 3
+ALL_LINKS: Final = -1
+"""NETCONFA_IFINDEX_ALL: in the place of a link's index, what is set for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +109,19 @@ class NeighbourEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class PathFilterEvent:
+    """`rp_filter` of the link with that index, or of ALL_LINKS, is `value` now."""
+
+    index: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class EventsLost:
     """Any of the others may have been."""
 
 
-NodeEvent: TypeAlias = LinkEvent | AddressEvent | RuleEvent | RouteEvent | NeighbourEvent | EventsLost
+NodeEvent: TypeAlias = LinkEvent | AddressEvent | RuleEvent | RouteEvent | NeighbourEvent | PathFilterEvent | EventsLost
 Listener: TypeAlias = Callable[[NodeEvent], None]
 """Called in the event loop; must be quick, and must not raise."""
 
@@ -182,5 +201,16 @@ def parse_event(kind: int, body: bytes, namespace: int | None) -> NodeEvent | No
         if body[_TABLE] == _RT_TABLE_LOCAL:
             return None  # the kernel's own, of which there are several for each link
         return RouteEvent(*parse_route_place(body), gone=kind == RTM_DELROUTE)
+    return _parse_path_filter(body) if kind == RTM_NEWNETCONF else _parse_rule(kind, body)
+
+
+def _parse_rule(kind: int, body: bytes) -> RuleEvent | None:
     rule = parse_rule(body) if kind in (RTM_NEWRULE, RTM_DELRULE) else None
     return None if rule is None else RuleEvent(rule, gone=kind == RTM_DELRULE)
+
+
+def _parse_path_filter(body: bytes) -> PathFilterEvent | None:
+    attributes = parse_attributes(body, _NETCONF_ATTRIBUTES)
+    if _NETCONFA_RP_FILTER not in attributes:
+        return None
+    return PathFilterEvent(parse_s32(attributes[_NETCONFA_IFINDEX]), parse_s32(attributes[_NETCONFA_RP_FILTER]))

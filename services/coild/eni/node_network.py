@@ -38,14 +38,17 @@ from coil.kernel.nft_element import Elements
 from coil.kernel.nft_table import NftTable
 from coil.kernel.rule import Rule
 from coil.netlink.eni_link import NodeSync
+from coil.netlink.eni_sysctl import LOOSE
 from coil.netlink.error import NetlinkError, PodCheckError
 from coil.netlink.node_watch import (
+    ALL_LINKS,
     AddressEvent,
     EventsLost,
     LinkEvent,
     Listener,
     NeighbourEvent,
     NodeEvent,
+    PathFilterEvent,
     RouteEvent,
     RuleEvent,
 )
@@ -54,7 +57,7 @@ from coil.podnet.plan import LINK_LOCAL
 from coil.reconcile.backoff import Backoff
 
 REAPPLY_SECONDS: Final = 60.0
-"""Between two comparisons at most: of what no event tells, such as a sysctl."""
+"""Between two comparisons at most: of what no event tells, such as most sysctls."""
 _SETTLE_SECONDS: Final = 0.05
 """Changes that come together, such as those of a table that is flushed, are one."""
 _PACE: Final = Backoff(base=0.1, cap=10.0)
@@ -343,7 +346,11 @@ class NodeNetwork:
             case LinkEvent():
                 self._note_link(event)
             case AddressEvent(index, gone):
-                if gone and any(link.index == index for link in self._links.values()):
+                if gone and self._is_interface(index):
+                    self._disturbed.set()
+            case PathFilterEvent(index, value):
+                # Off for a link is strict if it is strict for all.
+                if value != int(LOOSE) and (index == ALL_LINKS or self._is_interface(index)):
                     self._disturbed.set()
             case RuleEvent(rule, gone):
                 claim = RULE_CLAIM if self._pods_known else SHARED_CLAIM
@@ -355,6 +362,9 @@ class NodeNetwork:
                 # Of others that it cannot reach, a pod makes as many as it likes, and the kernel deletes them.
                 self._lost_neighbours.add(namespace)
                 self.pods_disturbed.set()
+
+    def _is_interface(self, index: int) -> bool:
+        return any(link.index == index for link in self._links.values())
 
     def _note_link(self, event: LinkEvent) -> None:
         for attached in self._state.interfaces if self._state is not None else ():

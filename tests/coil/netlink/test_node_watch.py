@@ -17,6 +17,7 @@ from coil.netlink.address import new_address
 from coil.netlink.link import new_virtual_link
 from coil.netlink.neighbour import new_neighbour
 from coil.netlink.node_watch import (
+    ALL_LINKS,
     BATCH_SECONDS,
     AddressEvent,
     EventsLost,
@@ -24,13 +25,14 @@ from coil.netlink.node_watch import (
     NeighbourEvent,
     NodeEvent,
     NodeWatch,
+    PathFilterEvent,
     RouteEvent,
     RuleEvent,
     parse_event,
 )
 from coil.netlink.route import new_route
 from coil.netlink.rule import new_rule
-from coil.netlink.wire import HEADER
+from coil.netlink.wire import HEADER, attribute_s32
 from tests.coild.virtual_loop import pass_turns
 
 RULE = Rule(family=Family.IPV4, priority=1536, table=10_001, protocol=30, source=ip_network("10.1.1.33/32"))
@@ -64,6 +66,15 @@ def test_events_of_the_node(gone: bool) -> None:
         wanted = RouteEvent(route.table, 30, route.destination, gone)
         assert parse_event(24 + gone, new_route(route, 7).body, None) == wanted
     assert parse_event(32 + gone, new_rule(RULE).body, None) == RuleEvent(RULE, gone)
+
+
+def test_the_reverse_path_filter() -> None:
+    """As Linux 6.1 sends it: family, then attributes of the link's index, and of one setting or all of them."""
+    index, all_links, strict = (attribute_s32(kind, value) for kind, value in ((1, 7), (1, ALL_LINKS), (3, 1)))
+    forwarding = attribute_s32(2, 1)
+    assert parse_event(80, bytes((2, 0, 0, 0)) + index + strict, None) == PathFilterEvent(7, 1)
+    assert parse_event(80, bytes((2, 0, 0, 0)) + all_links + forwarding + strict, None) == PathFilterEvent(ALL_LINKS, 1)
+    assert parse_event(80, bytes((2, 0, 0, 0)) + index + forwarding, None) is None
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -17,11 +17,13 @@ from coil.kernel.link import Link, LinkName, LinkState, MacAddress
 from coil.kernel.rule import Rule
 from coil.netlink.error import KernelError, NetlinkError, PodCheckError
 from coil.netlink.node_watch import (
+    ALL_LINKS,
     AddressEvent,
     EventsLost,
     LinkEvent,
     NeighbourEvent,
     NodeEvent,
+    PathFilterEvent,
     RouteEvent,
     RuleEvent,
 )
@@ -316,6 +318,9 @@ _OTHERS: list[NodeEvent] = [
     NeighbourEvent(7, IPv6Address("fe80::2")),
     AddressEvent(3, gone=False),
     AddressEvent(99, gone=True),
+    PathFilterEvent(99, 1),
+    PathFilterEvent(3, 2),
+    PathFilterEvent(ALL_LINKS, 2),
     LinkEvent(ENI, gone=False),
     LinkEvent(link(1, index=77, kind="macvlan"), gone=False),
     LinkEvent(replace(ENI, index=88, mac=MacAddress("02:00:00:00:99:99")), gone=True),
@@ -330,6 +335,9 @@ _OURS: list[NodeEvent] = [
     RouteEvent(10_001, 30, ip_network("0.0.0.0/0"), gone=True),
     RouteEvent(10_002, 4, ip_network("0.0.0.0/0"), gone=False),
     AddressEvent(3, gone=True),
+    PathFilterEvent(3, 1),
+    PathFilterEvent(2, 0),
+    PathFilterEvent(ALL_LINKS, 1),
     LinkEvent(replace(ENI, mtu=1400), gone=False),
     LinkEvent(replace(ENI, name=LinkName("other")), gone=False),
     LinkEvent(replace(ENI, state=LinkState.DOWN), gone=False),
