@@ -48,6 +48,7 @@ class Populated:
 @pytest.fixture(scope="module")
 def populated(plane: ControlPlane) -> Iterator[Populated]:
     with EniWorld.up(plane) as world:
+        administrator.allow(world.ec2, administrator.default_group(world.ec2), network=f"{OUTSIDE[ON_PREMISES]}/32")
         first, second = world.nodes
         first.start_coild(*FLAGS)
         second.start_coild(*FLAGS, f"--exclude-snat-cidrs={OUTSIDE[ON_PREMISES]}/32")
@@ -194,6 +195,40 @@ def test_a_reverse_path_filter_that_somebody_makes_strict_drops_nothing_for_long
     with service_port(node, node.instance.primary, pod):
         client = world.endpoint
         assert knock(client.host, pod.host, node.instance.primary) == str(client.primary)
+
+
+def test_a_service_port_of_any_interface_is_answered_by_that_interface(populated: Populated) -> None:
+    """Whichever interface the pod behind it has: EC2 takes the interface's address by no other."""
+    world, pods = populated.world, populated.pods[0]
+    node = pods[0].node
+    for interface in node.instance.interfaces[:2]:
+        address = interface.addresses[0]
+        for pod in pods:
+            with service_port(node, address, pod):
+                for client, own in (
+                    (world.vpc.on_premises, OUTSIDE[ON_PREMISES]),
+                    (world.endpoint.host, world.endpoint.primary),
+                ):
+                    with watched(node) as seen:
+                        assert knock(client, pod.host, address) == str(own)
+                        assert_only_by(f"eth{interface.device}", seen, own, address)
+    assert world.spoofed() == []
+
+
+def test_clients_outside_the_vpc_reach_pods_directly_and_pods_reach_them(populated: Populated) -> None:
+    """As a load balancer with addresses as its targets, or from a network that is peered: the answer has the pod's
+    address, and leaves by the pod's interface; what the pod itself asks the same host is translated as ever.
+    """
+    world, address = populated.world, OUTSIDE[ON_PREMISES]
+    for pod in populated.pods[0]:
+        for _ in range(2):
+            with watched(pod.node) as seen:
+                assert ask(world.vpc.on_premises, pod.host, pod.address) == str(address)
+                assert_only_by(pod.link, seen, address, pod.address)
+            with watched(pod.node) as seen:
+                assert ask(pod.host, world.vpc.on_premises, address) == str(pod.node.instance.primary)
+                assert_only_by("eth0", seen, pod.node.instance.primary, address)
+    assert world.spoofed() == []
 
 
 @contextmanager

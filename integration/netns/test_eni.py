@@ -142,6 +142,8 @@ async def test_rules_and_tables(world: World) -> None:
     assert rules(node) == [
         (512, "all", "", "116"),
         (1024, "all", "0x80/0x80", "main"),
+        (1025, "all", "0x41/0x7f", "10001"),
+        (1025, "all", "0x42/0x7f", "10002"),
         (1536, "10.1.1.10", "", "10001"),
         (1536, "10.1.16.10", "", "10002"),
         (1536, "10.1.1.33", "", "10001"),
@@ -249,29 +251,60 @@ async def test_a_third_cidr_under_traffic(world: World) -> None:
     assert await world.exchange(POD_1, IN_THIRD) == str(PRIMARIES[0])
 
 
-async def test_a_nodeport_is_answered_where_it_was_asked(world: World) -> None:
-    """Whichever interface the pod behind it has, and with the client's address."""
+def connect(
+    server: Netns, inside: IPv4Address, client: Netns, source: IPv4Address, asked: IPv4Address, port: int
+) -> str:
+    """Whom the server, which listens at `inside` and port 80, saw when the client connected to that port there."""
+    with server.socket(inside) as listener, client.socket(source) as asking:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((str(inside), 80))
+        listener.listen()
+        listener.settimeout(_SECONDS)
+        asking.bind((str(source), 0))
+        asking.connect((str(asked), port))
+        accepted, peer = listener.accept()
+        with accepted:
+            accepted.sendall(b"!")
+            assert asking.recv(1) == b"!"
+        return str(peer[0])
+
+
+@pytest.mark.parametrize("asked", PRIMARIES)
+async def test_a_nodeport_is_answered_where_it_was_asked(world: World, asked: IPv4Address) -> None:
+    """At the address of any interface, whichever interface the pod behind it has, and with the client's address."""
     node = world.node
     nft(node.netns, "add table ip services\nadd chain ip services nat { type nat hook prerouting priority dstnat; }")
     for port, pod in enumerate(world.pods, 30_000):
         nft(node.netns, f"add rule ip services nat fib daddr type local tcp dport {port} dnat to {pod}:80")
-
-    def ask(port: int, pod: IPv4Address, source: IPv4Address) -> str:
-        with world.pods[pod].socket(pod) as listener, node.vpc.socket(source) as asking:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((str(pod), 80))
-            listener.listen()
-            asking.bind((str(source), 0))
-            asking.connect((str(PRIMARIES[0]), port))
-            accepted, peer = listener.accept()
-            with accepted:
-                accepted.sendall(b"!")
-                assert asking.recv(1) == b"!"
-            return str(peer[0])
-
     for port, pod in enumerate(world.pods, 30_000):
         for source in (OUTSIDE, IN_VPC):
-            assert await asyncio.to_thread(ask, port, pod, source) == str(source)
+            seen = await asyncio.to_thread(connect, world.pods[pod], pod, node.vpc, source, asked, port)
+            assert seen == str(source)
+
+
+@pytest.mark.parametrize("asked", PRIMARIES)
+async def test_a_nodeport_that_leads_to_the_node_or_to_another_one(world: World, asked: IPv4Address) -> None:
+    """To a process of the node at its primary address, and masqueraded to a pod elsewhere in the VPC."""
+    node, far = world.node, IN_SECOND
+    nft(node.netns, "add table ip services\nadd chain ip services nat { type nat hook prerouting priority dstnat; }")
+    nft(node.netns, f"add rule ip services nat ip daddr {asked} tcp dport 30000 dnat to {PRIMARIES[0]}:80")
+    nft(node.netns, f"add rule ip services nat ip daddr {asked} tcp dport 30001 dnat to {far}:80")
+    nft(node.netns, "add chain ip services leave { type nat hook postrouting priority 90; }")
+    nft(node.netns, f"add rule ip services leave ip daddr {far} masquerade")
+    for source in (OUTSIDE, IN_VPC):
+        seen = await asyncio.to_thread(connect, node.netns, PRIMARIES[0], node.vpc, source, asked, 30_000)
+        assert seen == str(source)
+        seen = await asyncio.to_thread(connect, node.vpc, far, node.vpc, source, asked, 30_001)
+        assert seen == str(PRIMARIES[0])
+
+
+async def test_that_a_pod_is_asked_changes_nothing_of_what_it_asks(world: World) -> None:
+    """Of the same host, at the same time."""
+    for pod in world.pods:
+        assert await world.ask_pod(OUTSIDE, pod) == str(OUTSIDE)
+        assert await world.exchange(pod, OUTSIDE) == str(PRIMARIES[0])
+        assert await world.ask_pod(OUTSIDE, pod) == str(OUTSIDE)
+        assert await world.exchange(pod, IN_VPC) == str(pod)
 
 
 async def test_a_services_address_is_outside_and_its_pods_are_not(world: World) -> None:
@@ -522,6 +555,7 @@ async def mended(world: World, change: Callable[[], object]) -> None:
     [
         "rule delete from 10.1.1.33",
         "rule delete priority 1024",
+        "rule delete priority 1025",
         "rule delete priority 512",
         "rule delete from 10.1.1.10",
         "-6 rule delete priority 512",

@@ -1,8 +1,10 @@
 """What a node's pods with addresses of interfaces need of its routing: one rule for all pods, one for the connections
-that are the primary interface's, one for each pod of another interface, and a table for each of those interfaces.
+that are the primary interface's; for each other interface a table, and a rule for the connections that are its own; and
+a rule for each pod of those interfaces.
 
     512    lookup 116                          to a pod of this node: its route
     1024   fwmark 0x80/0x80   lookup main      what is the primary interface's, whoever sends it
+    1025   fwmark 0x41/0x7f   lookup 10001     answers of connections that came in by another interface
     1536   from a pod's address   lookup 10001 the table of the interface that has the address
 
 The numbers are the proposal's, with two differences. Where it has a rule at 512 for each pod, one looks up the table
@@ -12,6 +14,9 @@ decides but its connection (`coil.eni.nat_plan`): one that a pod opens to the ou
 So what a pod answers to the outside leaves by the interface by which it was asked, with the pod's own address, which
 EC2 takes from no other interface; a CIDR that comes to the VPC breaks no connection that is translated already; and
 rules of others behind these are still reached.
+
+Whoever answers a connection that came in by an interface, the answer leaves by it. Where the pod's own interface is
+another one, as it may be with a NodePort at an address of the interface, nothing but the connection tells.
 
 What pods of the primary interface send needs no rule at 1536: main is what comes next. In IPv6 nothing is translated,
 and prefixes are on the primary interface only, so main is right for all of it.
@@ -35,16 +40,21 @@ from coil.kernel.rule import Rule, RuleClaim
 
 POD_PRIORITY: Final = 512
 PRIMARY_PRIORITY: Final = 1024
+ANSWER_PRIORITY: Final = 1025
 SOURCE_PRIORITY: Final = 1536
 PROTOCOL: Final = 30
 """What Coil's routes and rules carry everywhere."""
 RULE_CLAIM: Final = RuleClaim(
-    protocol=PROTOCOL, priorities=frozenset({POD_PRIORITY, PRIMARY_PRIORITY, SOURCE_PRIORITY})
+    protocol=PROTOCOL, priorities=frozenset({POD_PRIORITY, PRIMARY_PRIORITY, ANSWER_PRIORITY, SOURCE_PRIORITY})
 )
 SHARED_CLAIM: Final = RuleClaim(protocol=PROTOCOL, priorities=frozenset({POD_PRIORITY, PRIMARY_PRIORITY}))
-"""Of these, those that do not depend on which pods there are."""
+"""Of these, those that depend neither on which interfaces nor on which pods there are."""
 PRIMARY_MARK: Final = 0x80
-"""The bit, of a connection and of its packets, that says: by the primary interface. Other bits are others'."""
+"""The bit, of a connection and of its packets, that says: by the primary interface."""
+SECONDARY_MARK: Final = 0x40
+"""The bit that says: by another interface, whose device number the bits below are."""
+SECONDARY_MASK: Final = 0x7F
+"""These bits; a number alone would be what people mark with. All others are others', such as kube-proxy's."""
 FIRST_TABLE: Final = 10_000
 """Of the primary interface, which uses main in its place; each other one has this plus its device number."""
 TABLES: Final = range(FIRST_TABLE + 1, FIRST_TABLE + 256)
@@ -67,6 +77,14 @@ class AttachedInterface:
     @property
     def is_primary(self) -> bool:
         return self.interface.device_number == PRIMARY_DEVICE
+
+    @property
+    def mark(self) -> int | None:
+        """What connections have that came in by the interface; None for the primary one, and for numbers that do not
+        fit: no type of instance has so many on a network card.
+        """
+        number = self.interface.device_number
+        return None if self.is_primary or number & ~(SECONDARY_MASK ^ SECONDARY_MARK) else SECONDARY_MARK | number
 
     @property
     def table(self) -> int:
@@ -140,15 +158,30 @@ def plan_node(
             mask=PRIMARY_MARK,
         )
     )
+    rules += [rule for each in interfaces if (rule := plan_answer_rule(each)) is not None]
     own = [(each.interface.primary, each.interface.id) for each in interfaces]
     sources = (
         plan_source_rule(address, known[interface]) for address, interface in (*own, *pods) if interface in known
     )
     return NodePlan(
-        rules=(*rules, *sorted({rule for rule in sources if rule is not None}, key=str)),
+        rules=(*sorted(rules, key=str), *sorted({rule for rule in sources if rule is not None}, key=str)),
         tables={
             each.table: plan_table(each, links.get(each.interface.id)) for each in interfaces if not each.is_primary
         },
+    )
+
+
+def plan_answer_rule(attached: AttachedInterface) -> Rule | None:
+    """By which the answers of what came in by the interface leave through it; None where main is right."""
+    if attached.mark is None:
+        return None
+    return Rule(
+        family=Family.IPV4,
+        priority=ANSWER_PRIORITY,
+        table=attached.table,
+        protocol=PROTOCOL,
+        mark=attached.mark,
+        mask=SECONDARY_MASK,
     )
 
 

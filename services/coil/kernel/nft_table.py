@@ -131,9 +131,10 @@ class LeadingBits:
 
 @dataclass(frozen=True, slots=True)
 class HasBits:
-    """All numbers that have these bits, whatever the others are."""
+    """All numbers that have these bits, and none of the others of `mask`, whatever bits they have besides."""
 
     bits: int
+    mask: int = 0
 
 
 @dataclass(frozen=True, slots=True)

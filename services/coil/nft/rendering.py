@@ -145,7 +145,8 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 
 def _render_match(match: Match) -> dict[str, Any]:
     left, value = _render_key(match.field), match.value
     if isinstance(value, HasBits):
-        return {"match": {"op": match.comparison.value, "left": {"&": [left, value.bits]}, "right": value.bits}}
+        masked = {"&": [left, value.mask | value.bits]}
+        return {"match": {"op": match.comparison.value, "left": masked, "right": value.bits}}
     return {"match": {"op": match.comparison.value, "left": left, "right": _render_operand(value)}}
 
 

@@ -1,6 +1,6 @@
 """Keeps the agent off a node whose pods have addresses of network interfaces (`coild --address-source=aws-eni`).
 
-There, what a pod sends leaves by the table of the interface that has its address, by rules at 1024 and 1536. The marks
+There, what a pod sends leaves by the table of the interface that has its address, by rules from 1024 to 1536. The marks
 of policies are looked up behind them: packets that a policy sends to a gateway would leave with the pod's or the node's
 address, past the policy. And a VPC drops packets with a floating address, which EC2 has not assigned to anybody. So the
 agent does nothing on such a node, and says why.

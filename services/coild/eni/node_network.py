@@ -20,15 +20,16 @@ from typing import Final, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from coil.eni.interface import InterfaceId
-from coil.eni.nat_plan import PrimaryLink, plan_nat_elements, plan_nat_table
+from coil.eni.nat_plan import PrimaryLink, SecondaryLink, plan_nat_elements, plan_nat_table
 from coil.eni.node_plan import (
+    ANSWER_PRIORITY,
     PROTOCOL,
     RULE_CLAIM,
     SHARED_CLAIM,
-    SOURCE_PRIORITY,
     TABLES,
     AttachedInterface,
     NodeState,
+    plan_answer_rule,
     plan_node,
     plan_source_rule,
 )
@@ -330,6 +331,11 @@ class NodeNetwork:
             raise NetlinkError("the primary interface has no link: nothing is translated to its address")
         table = plan_nat_table(
             PrimaryLink(link.name, primary.interface.primary),
+            [
+                SecondaryLink(found.name, each.mark)
+                for each in state.interfaces
+                if each.mark is not None and (found := result.links.get(each.interface.id)) is not None
+            ],
             external_snat=state.external_snat,
             metadata_access=state.metadata_access,
         )
@@ -380,9 +386,14 @@ class NodeNetwork:
                 self._disturbed.set()
 
     def _wants(self, rule: Rule) -> bool:
-        if rule.priority != SOURCE_PRIORITY:
+        if SHARED_CLAIM.covers(rule):
             return rule.lookup in self._shared_rules
-        if self._state is None or rule.source is None or rule.source.num_addresses != 1:
+        if self._state is None:
+            return False
+        if rule.priority == ANSWER_PRIORITY:
+            wanted_rules = map(plan_answer_rule, self._state.interfaces)
+            return rule.lookup in {wanted.lookup for wanted in wanted_rules if wanted is not None}
+        if rule.source is None or rule.source.num_addresses != 1:
             return False
         address = rule.source.network_address
         own = next((each for each in self._state.interfaces if each.interface.primary == address), None)

@@ -14,6 +14,7 @@ from coil.eni.nat_plan import (
     METADATA_COUNTER,
     POD_RANGES,
     PrimaryLink,
+    SecondaryLink,
     plan_nat_elements,
     plan_nat_table,
 )
@@ -27,10 +28,12 @@ from coil.kernel.nft_table import (
     Field,
     HasBits,
     Hook,
+    Jump,
     Match,
     Member,
     NftChain,
     NftTable,
+    RegularChain,
     Rule,
     SetBits,
     SourceNat,
@@ -38,6 +41,7 @@ from coil.kernel.nft_table import (
 )
 
 PRIMARY = PrimaryLink(LinkName("eth0"), IPv4Address("10.1.0.4"))
+OTHERS = [SecondaryLink(LinkName("eth2"), 0x42), SecondaryLink(LinkName("eth1"), 0x41)]
 ELEMENTS = plan_nat_elements(
     map(ip_network, ("10.1.0.32/28", "10.1.1.7/32", "fd00::/80")), map(IPv4Network, ("10.1.0.0/16", "100.64.0.0/16"))
 )
@@ -53,6 +57,7 @@ class Packet:
     input: str = "veth1"
     output: str = "eth0"
     state: str = "new"
+    direction: str = "original"
     local: frozenset[str] = frozenset({"10.1.0.4"})
     connection_mark: int = 0
     mark: int = 0
@@ -67,6 +72,7 @@ class Packet:
             Field.FAMILY: "ipv4" if ipv4 else "ipv6",
             Field.CONNECTION_STATE: self.state,
             Field.CONNECTION_MARK: self.connection_mark,
+            Field.CONNECTION_DIRECTION: self.direction,
             Field.PACKET_MARK: self.mark,
             Field.DESTINATION_KIND: "local" if self.destination in self.local else "unicast",
             Field.IPV4_SOURCE if ipv4 else Field.IPV6_SOURCE: self.source,
@@ -84,8 +90,8 @@ def matches(match: Match, packet: Packet, elements: Elements) -> bool:
         case Member(name):
             [words] = [words for known, words in elements.items() if known.name == name]
             found = any(ip_address(str(value)) in ip_network(str(word)) for word in words)
-        case HasBits(bits):
-            found = int(value) & bits == bits
+        case HasBits(bits, mask):
+            found = int(value) & (mask | bits) == bits
         case other:
             found = value == other
     return found is not (match.comparison is Comparison.IS_NOT)
@@ -97,12 +103,12 @@ def go(table: NftTable, packet: Packet, *hooks: Hook, elements: Elements = ELEME
     for hook in hooks:
         for chain in sorted((chain for chain in chains if chain.hook is hook), key=lambda chain: chain.priority):
             for rule in chain.rules:
-                if (address := _carry_out(rule, packet, elements)) is not None:
+                if (address := _carry_out(table, rule, packet, elements)) is not None:
                     return address
     return None
 
 
-def _carry_out(rule: Rule, packet: Packet, elements: Elements) -> str | None:
+def _carry_out(table: NftTable, rule: Rule, packet: Packet, elements: Elements) -> str | None:
     for statement in rule:
         match statement:
             case Match():
@@ -112,6 +118,11 @@ def _carry_out(rule: Rule, packet: Packet, elements: Elements) -> str | None:
                 packet.connection_mark |= bits
             case SetBits(Field.PACKET_MARK, bits):
                 packet.mark |= bits
+            case Jump(target):
+                [chain] = [each for each in table.chains if each.name == target]
+                assert isinstance(chain, RegularChain)
+                for each in chain.rules:
+                    assert _carry_out(table, each, packet, elements) is None
             case Count(name):
                 packet.counted.append(name)
             case Verdict.DROP:
@@ -125,7 +136,7 @@ def _carry_out(rule: Rule, packet: Packet, elements: Elements) -> str | None:
 
 
 def table(*, external_snat: bool = False, metadata_access: bool = False) -> NftTable:
-    return plan_nat_table(PRIMARY, external_snat=external_snat, metadata_access=metadata_access)
+    return plan_nat_table(PRIMARY, OTHERS, external_snat=external_snat, metadata_access=metadata_access)
 
 
 ROUTED = (Hook.PREROUTING, Hook.FORWARD, Hook.POSTROUTING)
@@ -167,13 +178,55 @@ def test_what_comes_for_the_node_by_the_primary_interface() -> None:
 @pytest.mark.parametrize(
     "packet",
     [
-        Packet("198.51.100.7", "10.1.0.4", input="eth1"),
+        Packet("198.51.100.7", "10.1.0.4", input="tun0"),
         Packet("198.51.100.7", POD, input="eth0"),
         Packet("198.51.100.7", "10.1.0.4", input="eth0", state="established"),
         Packet("fd00::9", "fd00::1", input="eth0", local=frozenset({"fd00::1"})),
     ],
 )
 def test_what_else_comes_is_not_the_primary_interfaces(packet: Packet) -> None:
+    go(table(), packet, Hook.PREROUTING)
+    assert packet.connection_mark == 0
+
+
+@pytest.mark.parametrize("external_snat", [False, True])
+@pytest.mark.parametrize("destination", ["10.1.1.4", POD])
+@pytest.mark.parametrize("others", [0, 0x26001100])
+def test_what_comes_by_another_interface_is_answered_there(external_snat: bool, destination: str, others: int) -> None:
+    """Whether it is for the node or for a pod; and whoever answers: a pod of any interface, one of another node, the
+    node itself.
+    """
+    asked = Packet("198.51.100.7", destination, input="eth1", connection_mark=others)
+    nat = table(external_snat=external_snat)
+    go(nat, asked, Hook.PREROUTING)
+    assert (asked.connection_mark, asked.mark) == (others | 0x41, 0)
+    for source, hook in (("10.1.0.40", Hook.PREROUTING), ("10.1.99.9", Hook.PREROUTING), ("10.1.0.4", Hook.OUTPUT)):
+        answer = Packet(
+            source,
+            "198.51.100.7",
+            state="established",
+            direction="reply",
+            connection_mark=asked.connection_mark,
+            mark=0x4000,
+        )
+        go(nat, answer, hook)
+        assert answer.mark == 0x4000 | 0x41
+    more = Packet("198.51.100.7", destination, input="eth1", state="established", connection_mark=asked.connection_mark)
+    go(nat, more, Hook.PREROUTING)
+    assert more.mark == 0, "the client's packets go to the pod"
+
+
+def test_bits_of_others_that_are_the_same_ones_stay() -> None:
+    asked = Packet("198.51.100.7", "10.1.1.4", input="eth1", connection_mark=7)
+    go(table(), asked, Hook.PREROUTING)
+    assert asked.connection_mark == 7
+    answer = Packet("10.1.0.40", "10.9.9.9", state="established", direction="reply", connection_mark=0x42, mark=0x11)
+    go(table(), answer, Hook.PREROUTING)
+    assert answer.mark == 0x11
+
+
+def test_ipv6_has_the_primary_interface_only() -> None:
+    packet = Packet("fd00::9", "fd00::1", input="eth1", local=frozenset({"fd00::1"}))
     go(table(), packet, Hook.PREROUTING)
     assert packet.connection_mark == 0
 

@@ -10,11 +10,14 @@ from coil.eni.interface import InterfaceId, NetworkInterface
 from coil.eni.node_plan import (
     PRIMARY_MARK,
     RULE_CLAIM,
+    SECONDARY_MARK,
+    SECONDARY_MASK,
     SHARED_CLAIM,
     TABLES,
     AttachedInterface,
     NodePlan,
     NodeState,
+    plan_answer_rule,
     plan_node,
     plan_source_rule,
     table_of,
@@ -95,6 +98,34 @@ def test_what_has_the_mark_leaves_by_the_primary_interface(destination: str, oth
     assert [leaves_by(plan(), pod, destination, mark=PRIMARY_MARK | others) for pod, _ in PODS] == ["eth0"] * 3
 
 
+@pytest.mark.parametrize("destination", ANYWHERE)
+@pytest.mark.parametrize("others", [0, 0x26001100, 0x4000])
+@pytest.mark.parametrize(("attached", "link"), [(ETH1, "eth1"), (ETH2, "ens7")])
+def test_an_answer_leaves_by_the_interface_by_which_it_was_asked_for(
+    destination: str, others: int, attached: AttachedInterface, link: str
+) -> None:
+    assert attached.mark is not None
+    for source in (*(pod for pod, _ in PODS), "10.1.200.9", ETH0.interface.primary):
+        assert leaves_by(plan(), source, destination, mark=attached.mark | others) == link
+    assert leaves_by(plan(), destination, ON_FIRST, mark=attached.mark) == f"veth-{ON_FIRST}"
+
+
+@pytest.mark.parametrize("mark", [1, 2, 0x40, 0x43, 0x4001, 0xCA6C])
+def test_marks_of_others_lead_nowhere_else(mark: int) -> None:
+    assert [leaves_by(plan(), pod, "10.1.200.9", mark=mark) for pod, _ in PODS] == ["eth0", "eth1", "ens7"]
+
+
+def test_the_marks_of_interfaces_are_different_and_within_their_bits() -> None:
+    each = [AttachedInterface(interface=interface(number), subnet=SUBNET) for number in range(100)]
+    assert each[0].mark is None
+    marks = [attached.mark for attached in each[1:64]]
+    assert len({*marks}) == len(marks)
+    assert all(mark is not None and mark & ~SECONDARY_MASK == 0 and mark & SECONDARY_MARK for mark in marks)
+    assert not PRIMARY_MARK & SECONDARY_MASK
+    # Their pods still have their own rules.
+    assert [(attached.mark, plan_answer_rule(attached)) for attached in each[64:]] == [(None, None)] * 36
+
+
 def test_what_the_node_sends_leaves_by_the_interface_whose_address_it_has() -> None:
     own = [each.interface.primary for each in (ETH0, ETH1, ETH2)]
     for destination in ANYWHERE:
@@ -106,7 +137,7 @@ def test_every_rule_is_claimed_and_main_is_nobodys_to_fill() -> None:
     made = plan()
     assert all(RULE_CLAIM.covers(rule) for rule in made.rules)
     assert {rule for rule in made.rules if SHARED_CLAIM.covers(rule)} == {
-        rule for rule in made.rules if rule.source is None
+        *plan_node((), {}, (), pod_table=POD_TABLE).rules
     }
     assert set(made.tables) == {table_of(1), table_of(2)} <= {*TABLES}
 

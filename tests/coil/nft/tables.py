@@ -8,7 +8,7 @@ from coil.egress.gateway import Uplink
 from coil.egress.reply_plan import plan_reply_marks
 from coil.egress.router_plan import plan_masquerade
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
-from coil.eni.nat_plan import PrimaryLink, plan_nat_table
+from coil.eni.nat_plan import PrimaryLink, SecondaryLink, plan_nat_table
 from coil.kernel.link import LinkName
 from coil.kernel.nft_table import (
     Assign,
@@ -41,7 +41,12 @@ IPV4_ROUTER = plan_masquerade((ip_address("10.64.0.3"),), ETH0)
 MOVED_ROUTER = plan_masquerade((ip_address("10.64.0.4"), ip_address("fd64::4")), ETH0)
 CLIENT = plan_reply_marks(Uplink(name=ETH0, index=2, mtu=1500))
 
-ENI = plan_nat_table(PrimaryLink(ETH0, IPv4Address("10.1.0.4")), external_snat=False, metadata_access=False)
+ENI = plan_nat_table(
+    PrimaryLink(ETH0, IPv4Address("10.1.0.4")),
+    [SecondaryLink(LinkName("eth1"), 0x41), SecondaryLink(LinkName("eth2"), 0x42)],
+    external_snat=False,
+    metadata_access=False,
+)
 EIP, EIP_ARP = plan_eip_tables(EipTableOptions())
 
 _COUNTERS = ("a", "b")
@@ -62,6 +67,8 @@ _matches = st.sampled_from(
         Match(Field.CONNECTION_MARK, Comparison.IS, 7),
         Match(Field.CONNECTION_MARK, Comparison.IS, LeadingBits(0x26000000, 8)),
         Match(Field.CONNECTION_MARK, Comparison.IS, HasBits(0x80)),
+        Match(Field.CONNECTION_MARK, Comparison.IS, HasBits(0x41, 0x7F)),
+        Match(Field.PACKET_MARK, Comparison.IS, HasBits(0, 0x7F)),
         Match(Field.CONNECTION_STATE, Comparison.AMONG, ("invalid", "untracked")),
     ]
 )

@@ -110,6 +110,10 @@ async def test_the_table_is_about_the_primary_link_and_the_ranges(
     assert "ens5" in str(table.chains)
     assert {*elements[POD_RANGES]} == {"10.1.0.32/28", "10.1.1.32/28", "10.1.2.32/28"}
     assert {*elements[INSIDE]} == {"10.1.0.0/16"}
+    assert all(name in str(table.chains) for name in ("ens6", "ens7"))
+    del kernel.links[THIRD]
+    await network.apply(STATE)
+    assert "ens7" not in str(kernel.table[0].chains)
     kernel.links[FIRST] = link(0, name=LinkName("renamed"))
     await network.apply(STATE)
     assert "renamed" in str(kernel.table[0].chains)
@@ -305,11 +309,14 @@ async def test_it_is_compared_periodically(kernel: MemoryEniKernel, kept: NodeNe
 
 
 ENI = link(1)
+ANSWER = Rule(family=Family.IPV4, priority=1025, table=10_001, protocol=30, mark=0x41, mask=0x7F)
 _OTHERS: list[NodeEvent] = [
     RuleEvent(Rule(family=Family.IPV4, priority=1100, table=200, protocol=30), gone=True),
     RuleEvent(Rule(family=Family.IPV4, priority=512, table=POD_TABLE, protocol=4), gone=True),
     RuleEvent(rule_of(GONE), gone=True),
     RuleEvent(rule_of(ON_SECOND), gone=False),
+    RuleEvent(ANSWER, gone=False),
+    RuleEvent(replace(ANSWER, mark=1), gone=True),
     RouteEvent(254, 30, ip_network("0.0.0.0/0"), gone=True),
     RouteEvent(10_001, 4, ip_network("192.0.2.0/24"), gone=True),
     RouteEvent(10_001, 30, ip_network("0.0.0.0/0"), gone=False),
@@ -327,6 +334,8 @@ _OTHERS: list[NodeEvent] = [
 ]
 _OURS: list[NodeEvent] = [
     EventsLost(),
+    RuleEvent(ANSWER, gone=True),
+    RuleEvent(replace(ANSWER, mark=0x47), gone=False),
     RuleEvent(rule_of(ON_SECOND), gone=True),
     RuleEvent(rule_of(GONE), gone=False),
     RuleEvent(rule_of(interface(1).primary), gone=True),
