@@ -16,8 +16,10 @@ passes as well (`tests/coil/aws/ec2_contract.py`).
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import wraps
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from itertools import islice
@@ -62,6 +64,8 @@ class StrictEc2:
         """Called after each change, before it is answered, with the lock held."""
         self._backend: Any = ec2_backends[ACCOUNT][REGION]
         self._vpcs: dict[str, Any] = {}
+        self.told: deque[tuple[float, list[Any]]] = deque()
+        """All interfaces since a moment, as copies, as long as descriptions lag behind."""
         self.tokens: dict[str, tuple[Any, Any]] = {}
         """By client token: what was asked with it, and the interface that came of it."""
 
@@ -195,9 +199,11 @@ class StrictEc2:
                 with self.lock:
                     if self.faults.random.random() < self.faults.throttled:
                         raise EC2ClientError("RequestLimitExceeded", "Request limit exceeded.")
+                    self._note_told()
                     if waiting := self.faults.refusals.get(action):
                         raise EC2ClientError(waiting.pop(0), "injected")
                     answer = method(response)
+                    self._note_told()
                     if not action.startswith("Describe"):
                         self._tell()
                     if self.faults.lost_answers[action] > 0:
@@ -211,6 +217,15 @@ class StrictEc2:
                 self.calls.append(Call(action, error))
 
         return watched
+
+    def _note_told(self) -> None:
+        lag, now = self.faults.describe_lag, time.monotonic()
+        if not lag:
+            self.told.clear()
+            return
+        self.told.append((now, [_copy_of(eni) for eni in self._backend.enis.values()]))
+        while len(self.told) > 1 and self.told[1][0] <= now - lag:
+            self.told.popleft()
 
     def _tell(self) -> None:
         for watcher in self.watchers:
@@ -341,7 +356,12 @@ class StrictEc2:
     def _describe(self, response: Any) -> Any:
         ids = response._get_param("NetworkInterfaceIds", [])
         filters = response._filters_from_querystring()
-        found = sorted(self._backend.get_all_network_interfaces(ids, None), key=lambda eni: eni.id)
+        told = self.told[0][1] if self.told else list(self._backend.enis.values())
+        if missing := sorted(set(ids) - {eni.id for eni in told}):
+            raise EC2ClientError(
+                "InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{missing[0]}' does not exist"
+            )
+        found = sorted((eni for eni in told if not ids or eni.id in ids), key=lambda eni: eni.id)
         for name, values in filters.items():
             found = [eni for eni in found if _filter_value(eni, name) in values]
         size = int(response._get_param("MaxResults") or 1000)
@@ -446,6 +466,14 @@ class StrictEc2:
         ]
         eni.ipv4_prefixes = [each for each in eni.ipv4_prefixes if each["Ipv4Prefix"] not in prefixes]
         return EmptyResult()
+
+
+def _copy_of(eni: Any) -> Any:
+    """As it is now, whatever becomes of it."""
+    made = copy(eni)
+    for name in ("private_ip_addresses", "ipv4_prefixes", "ipv6_prefixes", "ipv6_addresses", "_group_set"):
+        setattr(made, name, list(getattr(eni, name)))
+    return made
 
 
 def _within(address: str, blocks: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from integration.patience import wait_until
 pytestmark = pytest.mark.apiserver
 
 INTERFACES: Final = 3
-FLAGS: Final = ("--eni-resync-interval=1s", "--acquire-timeout=1s")
+FLAGS: Final = ("--eni-resync-interval=1s", "--eni-describe-lag=1s", "--acquire-timeout=1s")
 
 
 @pytest.fixture(scope="module")

@@ -137,7 +137,7 @@ def test_a_fresh_node_that_cannot_give_an_address_is_not_ready_for_pods(world: E
 def test_a_node_whose_addresses_are_all_taken_says_so_and_keeps_its_pods(world: EniWorld) -> None:
     """With STATUS failing, the node would be NotReady, and its pods would be taken out of their Services."""
     node = world.nodes[1]
-    with node.running_coild("--max-eni=1", "--acquire-timeout=1s", "--cooling=1s"):
+    with node.running_coild(*FLAGS, "--max-eni=1", "--acquire-timeout=1s"):
         pods: list[EniPod] = [node.add_pod() for _ in range(PODS_OF_INTERFACE)]
         said = wait_bad(world, node)
         assert "all addresses are taken" in said.condition["message"]

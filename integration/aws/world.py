@@ -31,7 +31,8 @@ TYPE: Final = "t3.small"
 PODS_OF_INTERFACE: Final = 3
 SUBNETS: Final = ("10.1.0.0/24", "10.1.1.0/24")
 ON_PREMISES: Final = "192.168.50.0/24"
-FLAGS: Final = ("--cooling=1s",)
+FLAGS: Final = ("--cooling=1s", "--eni-describe-lag=1s")
+"""EC2 here describes what is so, unless a test has it lag."""
 _LOG_LINES: Final = 60
 
 

@@ -279,6 +279,13 @@ class Settings(ApiSettings, FrameSettings):
         help="how long addresses and interfaces must be surplus before they are given back to EC2; fetching them again "
         "costs calls, and all nodes of the account share one rate of calls",
     )
+    eni_describe_lag: float = flag(
+        "60s",
+        parse=parse_period,
+        group=Group.AWS,
+        help="how long what EC2 describes may lag behind calls that it has carried out: for that time the node's own "
+        "changes stand against it, and a call that was not answered is not repeated",
+    )
     ec2_endpoint: str | None = flag(
         "", parse=parse_optional_url, group=Group.AWS, help="EC2's API; that of the instance's region if not given"
     )

@@ -67,14 +67,14 @@ def test_figures_and_tags_are_those_of_the_code() -> None:
 
 
 def complaints() -> list[tuple[str, list[str]]]:
-    """The rows of the table of complaints: what is complained of, and the tests."""
+    """The rows of the tables of complaints: what is complained of, and the tests."""
     _, _, section = PAGE.prose.partition("## Well-known complaints")
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")]
-    return [(row[0].strip(), re.findall(r"`([^`]+)`", row[2])) for row in rows[1:]]
+    return [(row[0].strip(), re.findall(r"`([^`]+)`", row[2])) for row in rows if row[0].strip() != "complaint"]
 
 
-def test_there_are_ten_complaints() -> None:
-    assert len(complaints()) == 10
+def test_the_ten_best_known_complaints_and_later_ones_are_there() -> None:
+    assert len(complaints()) > 10
 
 
 @pytest.mark.parametrize(("complaint", "tests"), complaints())

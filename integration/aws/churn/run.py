@@ -60,6 +60,7 @@ class ChurnPlan:
         targets = self.targets
         wanted = {
             "--cooling": f"{self.cooldown:g}s",
+            "--eni-describe-lag": "1s",
             "--addressblock-gc-interval": f"{self.sweep:g}s",
             "--eni-unneeded-time": f"{self.unneeded if unneeded is None else unneeded:g}s",
             "--warm-eni-target": targets.interfaces,

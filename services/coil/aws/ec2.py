@@ -15,12 +15,19 @@ from typing import Any, NewType, Protocol, TypeVar
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from aiohttp import ClientConnectorError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+)
 from botocore.parsers import ResponseParserError
 
 from coil.aws.call_budget import CallBudget
 from coil.aws.call_metrics import Ec2CallMetrics
-from coil.aws.error import Ec2Error, UnavailableError, error_of
+from coil.aws.error import Ec2Error, NotSentError, UnavailableError, error_of
 from coil.aws.library_data import LibraryFiles
 from coil.eni.interface import InterfaceId, NetworkInterface, SubnetId
 from coil.kernel.family import IPNetwork
@@ -388,10 +395,11 @@ class BotocoreEc2:
             raise error_of(call, said.get("Code", ""), said.get("Message", ""), status=status) from error
         except NoCredentialsError as error:
             await self._client.discard(client)
-            raise UnavailableError(call, type(error).__name__, str(error)) from error
+            raise NotSentError(call, type(error).__name__, str(error)) from error
         except (BotoCoreError, ResponseParserError, ValueError, OSError, TimeoutError) as error:
             # ValueError: of an endpoint that is none, for one.
-            raise UnavailableError(call, type(error).__name__, str(error)) from error
+            kind = NotSentError if _without_connection(error) else UnavailableError
+            raise kind(call, type(error).__name__, str(error)) from error
 
 
 METHODS = {
@@ -409,6 +417,15 @@ METHODS = {
     "UnassignPrivateIpAddresses": "unassign_private_ip_addresses",
 }
 """The operations, which are also the actions of an IAM policy (`ec2:` before them), and the library's methods."""
+
+
+def _without_connection(error: Exception) -> bool:
+    """Whether there was no connection over which the call could have gone. The library calls one that ended in the
+    middle by the same name as one that did not come about; what it was made from tells them apart.
+    """
+    cause = error.__context__
+    made = isinstance(error, EndpointConnectionError) and isinstance(cause, ClientConnectorError)
+    return made or isinstance(error, ConnectTimeoutError)
 
 
 def _parse(call: str, read: Callable[[], Parsed]) -> Parsed:

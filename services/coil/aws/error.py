@@ -28,6 +28,10 @@ class UnavailableError(Ec2Error):
     """No answer, or none of EC2's own handlers."""
 
 
+class NotSentError(UnavailableError):
+    """There was no connection to EC2, or nothing to sign the call with: it has not heard of it."""
+
+
 class DeniedError(Ec2Error):
     """The instance's role does not allow this; the message names the action."""
 

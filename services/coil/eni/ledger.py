@@ -7,7 +7,8 @@ go back.
 
 Invariants, after every call that returns and every call that raises:
 * an address is held by at most one key, and a key holds at most one address;
-* an address is given only while EC2 has it for an interface whose link is up, and that is not being withdrawn;
+* an address is given only while EC2 has it for an interface whose link is up, and that is not being withdrawn, nor
+  doubted;
 * an address that was released is not given within the cooldown, whatever else is free: another node may have it sooner
   than the packets for its former pod have stopped, but it is not this one that brings it about;
 * nothing that is held or cooling down is withdrawn.
@@ -33,10 +34,10 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceUse:
-    """The counts of one interface. total = held + cooling + free, and what is withdrawn.
+    """The counts of one interface.
 
-    `idle` are its ranges of which nothing is held or cooling down, withdrawn ones left out; the smallest addresses
-    last, as those are given first.
+    total = held + cooling + free, and what is withdrawn or doubted. `idle` are its ranges of which nothing is held or
+    cooling down, withdrawn and doubted ones left out; the smallest addresses last, as those are given first.
     """
 
     interface: NetworkInterface
@@ -89,13 +90,22 @@ class EniLedger:
         self._cooling: dict[IPAddress, float] = {}
         """Until when; the oldest first. Outlives the range that the address is in: it may come back."""
         self._withdrawn: set[IPNetwork] = set()
+        self._doubted: frozenset[IPNetwork] = frozenset()
         self._counted: tuple[list[InterfaceUse], float] | None = None
         """The counts of `uses`, and until when they hold if nothing changes. They are read several times per change."""
 
     # --- interfaces
 
-    def update(self, interfaces: Iterable[NetworkInterface], *, up: Collection[InterfaceId]) -> list[Allocation]:
+    def update(
+        self,
+        interfaces: Iterable[NetworkInterface],
+        *,
+        up: Collection[InterfaceId],
+        doubted: frozenset[IPNetwork] = frozenset(),
+    ) -> list[Allocation]:
         """Take in what EC2 has for this node now; `up` are the interfaces whose links are there and up.
+
+        Of `doubted` ranges nobody knows whether EC2 has them still: what is held of them stays, and no more is given.
 
         Returns the allocations whose addresses are not the node's any more: their pods have lost them. They stay held
         until they are released, so that nobody gets them even if they come back.
@@ -112,6 +122,7 @@ class EniLedger:
             for entry in reversed(self._entries.values())  # of two that have one, the first has it
             for network in entry.order
         }
+        self._doubted = doubted
         self._withdrawn &= {network for interface in found.values() for network in interface.ranges}
         for entry in self._entries.values():
             entry.held.clear()
@@ -190,7 +201,7 @@ class EniLedger:
         for entry in sorted(self._entries.values(), key=_packing):
             if not entry.up:
                 continue
-            for network in sorted(entry.interface.ranges - self._withdrawn, key=lambda each: _filling(entry, each)):
+            for network in sorted(entry.interface.ranges - self._withheld, key=lambda each: _filling(entry, each)):
                 if network.version == version and (address := self._free_in(entry, network)) is not None:
                     self._counted = None
                     entry.held.setdefault(network, set()).add(address)
@@ -240,19 +251,30 @@ class EniLedger:
     def _count(self, now: float) -> list[InterfaceUse]:
         busy = self._busy(now)
         cooling = dict.fromkeys(self._entries, 0)
+        unused: dict[IPNetwork, int] = {}
+        """What no pod gets of ranges that are withheld, and would get otherwise."""
+        for entry in self._entries.values():
+            for network in entry.interface.ranges & self._withheld:
+                unused[network] = network.num_addresses - len(entry.held.get(network, ()))
         for address in self.cooldowns(now=now):
             if (place := self._locate(address)) is not None:
                 cooling[place[0].interface.id] += 1
+                if place[1] in unused:
+                    unused[place[1]] -= 1
         uses = []
         for entry in sorted(self._entries.values(), key=lambda each: each.interface.device_number):
             ranges, total = entry.interface.ranges, entry.total
-            withdrawn = sum(network.num_addresses for network in ranges & self._withdrawn)
+            withheld = sum(unused[network] for network in ranges & self._withheld)
             held = entry.held_count
             resting = cooling[entry.interface.id]
-            idle = tuple(network for network in entry.order if network not in self._withdrawn and network not in busy)
-            free = total - withdrawn - held - resting
+            idle = tuple(network for network in entry.order if network not in self._withheld and network not in busy)
+            free = total - withheld - held - resting
             uses.append(InterfaceUse(entry.interface, entry.up, total, held, resting, free, idle))
         return uses
+
+    @property
+    def _withheld(self) -> frozenset[IPNetwork]:
+        return self._doubted | self._withdrawn
 
     def _locate(self, address: IPAddress) -> tuple[_Entry, IPNetwork] | None:
         single = self._places.get(_index(address, address.max_prefixlen))

@@ -9,7 +9,8 @@ A process may end between any two of these, and the answer to any may be lost. W
   however often it is asked, so a creation of which nobody knows the outcome is repeated as it was.
 * An interface has its tags from its first moment. One that has this cluster's and this instance's and is attached to
   nothing is a *spare*: it is attached when the next one is wanted, or else deleted. Spares are searched for before one
-  is created and before the node comes to rest, whenever there may be some (`unsure`).
+  is created and before the node comes to rest, whenever there may be some, and once more when a search cannot be of
+  before that any more.
 * One that is attached and would outlive the instance is flagged, whenever that was left undone.
 
 Every method makes one call that changes something at EC2.
@@ -40,8 +41,6 @@ from coild.eni.journal import Creation, EniJournal
 
 DETACH_SECONDS: Final = 5.0
 """For which EC2 takes an interface for used after it was told to detach it; it takes longer at times."""
-SEARCH_SECONDS: Final = 60.0
-"""For which a spare that a search does not find is believed to be there all the same."""
 DESCRIPTION: Final = "Coil: addresses of pods on {instance}"
 AVAILABLE: Final = "available"
 
@@ -68,11 +67,14 @@ class InterfaceLifecycle:
     wall: Callable[[], datetime]
     random: Random
     log: FilteringBoundLogger
-    unsure: bool = True
-    """There may be spares that are not known here."""
+    _unsure_since: float | None = float("-inf")
+    """Since when there may be spares that are not known here; None: there are none."""
+    _search_at: float = float("-inf")
     _spares: dict[InterfaceId, _Spare] = field(default_factory=dict)
     _settled: set[InterfaceId] = field(default_factory=set)
     """Interfaces whose creation is dealt with: tags tell the seconds apart, and no less."""
+    _deleted: dict[InterfaceId, float] = field(default_factory=dict)
+    """When each was deleted that a search may still find."""
 
     def attachable(self) -> InterfaceRecord | None:
         """A spare that may be attached now."""
@@ -99,16 +101,43 @@ class InterfaceLifecycle:
         """Whether any is known."""
         return bool(self._spares)
 
+    @property
+    def unsure(self) -> bool:
+        """Whether there may be spares that are not known here."""
+        return self._unsure_since is not None
+
+    def note_unsure(self) -> None:
+        """There may be one since now."""
+        self._unsure_since = self._search_at = self.clock()
+
+    def note_sure(self) -> None:
+        """An earlier process has left none."""
+        self._unsure_since = None
+
+    @property
+    def search_left(self) -> float | None:
+        """In how many seconds a search can tell of spares that are not known; None if there are none."""
+        return None if self._unsure_since is None else self._search_at - self.clock()
+
     async def search(self) -> None:
         """Find the spares, whoever left them."""
         now = self.clock()
-        found = await self.ec2.find_interfaces(self.inventory.tags, status=AVAILABLE)
-        recent = {key: spare for key, spare in self._spares.items() if spare.since > now - SEARCH_SECONDS}
+        lag = self.inventory.describe_lag
+        oldest = now - lag
+        self._deleted = {interface: at for interface, at in self._deleted.items() if at > oldest}
+        described = await self.ec2.find_interfaces(self.inventory.tags, status=AVAILABLE)
+        found = [each for each in described if each.id not in self._deleted]
+        recent = {key: spare for key, spare in self._spares.items() if spare.since > oldest}
         self._spares = {each.id: recent.pop(each.id, _Spare(each, now, now)) for each in found} | recent
-        for record in self.inventory.own():
-            self._spares.pop(record.id, None)
-        self._settle_creation([*self.inventory.own(), *found])
-        self.unsure = False
+        own = self.inventory.own()
+        # By one description they are attached, by another one they are not: one of the two is past.
+        both = [each for record in own if (each := self._spares.pop(record.id, None)) is not None]
+        self._settle_creation([*own, *found])
+        since = self._unsure_since
+        if both or (since is not None and since > oldest):
+            self._search_at = now + lag / 2 if both else (since or now) + lag
+        else:
+            self._unsure_since = None
 
     async def create(
         self, subnet: SubnetId, groups: Collection[str], *, addresses: int = 0, prefixes: int = 0
@@ -128,13 +157,14 @@ class InterfaceLifecycle:
         try:
             record = await self.ec2.create_interface(_request(creation))
         except UnavailableError:
-            self.unsure = True  # it may be there, or come to be
+            self.note_unsure()  # it may be there, or come to be
             raise
         except ThrottledError:
             raise
         except Ec2Error:
             # With a token that EC2 has seen before, this refusal does not say that nothing was made then.
-            self.unsure |= repeated
+            if repeated:
+                self.note_unsure()
             self.journal.note_creation(None)
             raise
         now = self.clock()
@@ -179,7 +209,7 @@ class InterfaceLifecycle:
         try:
             await self.ec2.detach_interface(attachment)
         except (UnavailableError, GoneError):
-            self.unsure = True
+            self.note_unsure()
             raise
         now = self.clock()
         self.inventory.detached(record.id, now=now)
@@ -195,6 +225,7 @@ class InterfaceLifecycle:
         except Ec2Error:
             self._put_off(record)
             raise
+        self._deleted[record.id] = self.clock()
         self._forget(record)
         self.log.info("interface deleted", interface=record.id)
 
@@ -205,7 +236,7 @@ class InterfaceLifecycle:
 
     def _put_off(self, record: InterfaceRecord) -> None:
         """It may be in use, for a while or for good."""
-        self.unsure = True
+        self.note_unsure()
         if (spare := self._spares.get(record.id)) is not None:
             spare.ready = self.clock() + DETACH_SECONDS
 

@@ -1,8 +1,9 @@
 """The interfaces that are attached to this instance, as EC2 has them: whose they are, and what was changed since.
 
-EC2's descriptions are eventually consistent (EC2 Developer Guide, "Eventual consistency"): one that is asked for right
-after a change may be of before it. So a change that EC2 has confirmed stands for `SETTLE_SECONDS` against any
-description. Pure but for being kept: times are of the caller's clock.
+EC2's descriptions are eventually consistent: one that is asked for right after a change may be of before it. So what
+EC2 has confirmed of the node's own changes is laid over them (`coild.eni.own_writes`), and what one description lacks
+is doubted, and gone only when another one lacks it, too (`coild.eni.absences`). Pure but for being kept: times are of
+the caller's clock.
 
 Interfaces of other network cards than the first, which some instance types have, are left out: they are for EFA, and
 their device numbers and limits are their own.
@@ -22,8 +23,8 @@ from coil.aws.ec2 import AttachmentId, InterfaceRecord
 from coil.aws.metadata import MetadataInterface
 from coil.eni.interface import PRIMARY_DEVICE, InterfaceId, NetworkInterface
 from coil.kernel.family import IPNetwork
-
-SETTLE_SECONDS: Final = 15.0
+from coild.eni.absences import Absences
+from coild.eni.own_writes import DESCRIBE_LAG_SECONDS, OwnWrites, Part
 
 _DETACHING: Final = "detaching"
 
@@ -35,73 +36,112 @@ Picture = frozenset[tuple[InterfaceId, frozenset[IPNetwork], frozenset[str]]]
 class Inventory:
     """One per process. `tags` are those of own interfaces, `version` the IP version of pods' addresses.
 
-    `lag` is for how many seconds the metadata service may tell a picture that is past.
+    `lag` is for how many seconds the metadata service may tell a picture that is past, `describe_lag` for how many EC2
+    may.
     """
 
     tags: Mapping[str, str]
     version: int
     lag: float
     _records: dict[InterfaceId, InterfaceRecord] = field(default_factory=dict)
-    _changes: dict[tuple[InterfaceId, IPNetwork | None], tuple[float, bool]] = field(default_factory=dict)
-    """By interface, and by range unless it is the whole interface: when it was changed, and whether it is there."""
+    describe_lag: float = DESCRIBE_LAG_SECONDS
+    _writes: OwnWrites = field(init=False)
+    _absences: Absences = field(init=False)
+    _resumed: float | None = None
+    """When the node's earlier process was succeeded."""
+    _next_look: float | None = None
     _since: dict[InterfaceId, float] = field(default_factory=dict)
     """When each was seen first."""
     _past: deque[tuple[float, Picture]] = field(default_factory=deque)
     """Since when it was so; the present one is the last."""
 
+    def __post_init__(self) -> None:
+        self._writes = OwnWrites(lag=self.describe_lag)
+        self._absences = Absences(lag=self.describe_lag)
+
     # --- changes
 
-    def describe(self, records: Iterable[InterfaceRecord], *, asked: float) -> bool:
-        """EC2 said so in answer to a question of that time.
-
-        Returns whether it contradicts changes that stand: it is of before them, or somebody else has undone them. Only
-        a description that is asked for after `SETTLE_SECONDS` can tell which.
+    def resume(self, records: Iterable[InterfaceRecord], *, written: float, now: float) -> None:
+        """Begin with what an earlier process has noted, and has changed last at the time `written`. Before anything
+        else, if at all.
         """
-        self._changes = {key: change for key, change in self._changes.items() if change[0] > asked - SETTLE_SECONDS}
+        self._resumed = now
+        for record in records:
+            self._records[record.id] = record
+            if written > now - self.describe_lag:
+                self._writes.attached(record, at=written)
+
+    def describe(self, records: Iterable[InterfaceRecord], *, asked: float) -> None:
+        """EC2 said so in answer to a question of that time."""
+        self._writes.expire(asked=asked)
         here = (each for each in records if each.device_number is not None and each.network_card == 0)
-        found = {each.id: each for each in here if each.status != _DETACHING}
-        told = dict(found)
-        for (interface, network), (_, there) in self._changes.items():
-            if network is None and there and interface in self._records:
-                found.setdefault(interface, self._records[interface])
-            elif network is None and not there:
-                found.pop(interface, None)
-        for (interface, network), (_, there) in self._changes.items():
-            if network is not None and (record := found.get(interface)) is not None:
-                ranges = record.ranges | {network} if there else record.ranges - {network}
-                found[interface] = replace(record, ranges=ranges)
+        told = {each.id: each for each in here if each.status != _DETACHING}
+        found = self._writes.overlay(told.values())
+        known = {each.id: each for each in self.own()}
+        missed = {
+            (record.id, part)
+            for record in known.values()
+            for part in (Part.ATTACHMENT, *record.ranges)
+            if not _has(told, record.id, part)
+        }
+        gone = {
+            key for key in missed if self._absences.miss(key, asked=asked, stands_until=self._writes.stands_until(*key))
+        }
+        for record in known.values():
+            if (record.id, Part.ATTACHMENT) in gone:
+                found.pop(record.id, None)
+                continue
+            kept = found.setdefault(record.id, record)
+            lost = {part for interface, part in gone if interface == record.id}
+            still = {each for each in record.ranges if (record.id, each) in missed} - lost
+            found[record.id] = replace(kept, ranges=(kept.ranges | still) - lost)
         self._records = found
+        self._inherit(known, asked)
+        keys = self._keys()
+        self._absences.keep(keys)
+        for key in keys - missed:
+            self._absences.see(key, asked=asked)
+        self._next_look = self._absences.next_look(asked=asked)
+        if found != told and (last := self._writes.last) is not None:
+            settled = last + self.describe_lag
+            self._next_look = settled if self._next_look is None else min(self._next_look, settled)
         self._note(asked)
-        return found != told
 
     def assigned(self, interface: InterfaceId, ranges: Collection[IPNetwork], *, now: float) -> None:
         """EC2 has confirmed that the interface has these, too."""
+        self._writes.assigned(interface, ranges, at=now)
         self._change_ranges(interface, ranges, there=True, now=now)
 
     def unassigned(self, interface: InterfaceId, ranges: Collection[IPNetwork], *, now: float) -> None:
         """EC2 has confirmed that it has taken these."""
+        self._writes.unassigned(interface, ranges, at=now)
         self._change_ranges(interface, ranges, there=False, now=now)
 
     def attached(self, record: InterfaceRecord, device: int, attachment: AttachmentId, *, now: float) -> None:
         """EC2 has confirmed that the interface is attached here."""
-        self._records[record.id] = replace(
+        attached = replace(
             record, status="in-use", device_number=device, attachment=attachment, deleted_with_instance=False
         )
-        self._changes[record.id, None] = (now, True)
+        self._writes.attached(attached, at=now)
+        for part in (Part.ATTACHMENT, *record.ranges):
+            self._absences.forget((record.id, part))
+        self._records[record.id] = attached
         self._note(now)
 
     def detached(self, interface: InterfaceId, *, now: float) -> None:
         """EC2 has confirmed that it is not attached any more, or is just being detached."""
+        self._writes.detached(interface, at=now)
         self._records.pop(interface, None)
-        self._changes[interface, None] = (now, False)
         self._note(now)
 
     def flagged(self, record: InterfaceRecord, *, now: float) -> None:
         """EC2 has confirmed that the interface goes with the instance."""
+        self._writes.flagged(record.id, at=now)
         self._replace(replace(record, deleted_with_instance=True), now)
 
     def grouped(self, record: InterfaceRecord, groups: Collection[str], *, now: float) -> None:
         """EC2 has confirmed that the interface is in these security groups."""
+        self._writes.grouped(record.id, groups, at=now)
         self._replace(replace(record, groups=tuple(groups)), now)
 
     # --- views
@@ -124,6 +164,31 @@ class Inventory:
     def is_own(self, record: InterfaceRecord) -> bool:
         """See the module's text."""
         return record.device_number == PRIMARY_DEVICE or self.tags.items() <= record.tags.items()
+
+    @property
+    def doubted(self) -> frozenset[IPNetwork]:
+        """Ranges that no pod may get anything of: nobody knows whether they are still there."""
+        return self._ranges_of(self._absences.doubted)
+
+    @property
+    def doubted_interfaces(self) -> frozenset[InterfaceId]:
+        """Those of which nobody knows whether they are still attached."""
+        return frozenset(interface for interface, part in self._absences.doubted if part is Part.ATTACHMENT)
+
+    @property
+    def unproven(self) -> frozenset[IPNetwork]:
+        """Those among them that an earlier process may have given back, and did not note."""
+        return self._ranges_of(self._absences.unproven)
+
+    @property
+    def next_look(self) -> float | None:
+        """When the next description can tell what the last one could not; None if that one said all."""
+        return self._next_look
+
+    @property
+    def written(self) -> float | None:
+        """When EC2 has confirmed the last change that descriptions may lack; None if there is none."""
+        return self._writes.last
 
     @property
     def foreign(self) -> int:
@@ -170,6 +235,27 @@ class Inventory:
 
     # --- inside
 
+    def _inherit(self, known: Mapping[InterfaceId, InterfaceRecord], asked: float) -> None:
+        """Doubt what neither the earlier process nor this one has known, while descriptions may be of before."""
+        if self._resumed is None or asked >= self._resumed + self.describe_lag:
+            return
+        for record in self.own():
+            before = known.get(record.id)
+            new = {Part.ATTACHMENT, *record.ranges} if before is None else record.ranges - before.ranges
+            for part in new:
+                self._absences.inherit((record.id, part), at=self._resumed)
+
+    def _keys(self) -> set[tuple[InterfaceId, Part | IPNetwork]]:
+        return {(record.id, part) for record in self.own() for part in (Part.ATTACHMENT, *record.ranges)}
+
+    def _ranges_of(self, keys: Collection[tuple[InterfaceId, Part | IPNetwork]]) -> frozenset[IPNetwork]:
+        return frozenset(
+            network
+            for record in self.own()
+            for network in record.ranges
+            if (record.id, network) in keys or (record.id, Part.ATTACHMENT) in keys
+        )
+
     def _replace(self, record: InterfaceRecord, now: float) -> None:
         if record.id in self._records:
             self._records[record.id] = record
@@ -177,7 +263,7 @@ class Inventory:
 
     def _change_ranges(self, interface: InterfaceId, ranges: Collection[IPNetwork], *, there: bool, now: float) -> None:
         for network in ranges:
-            self._changes[interface, network] = (now, there)
+            self._absences.forget((interface, network))
         if (record := self._records.get(interface)) is not None:
             changed = record.ranges | set(ranges) if there else record.ranges - set(ranges)
             self._records[interface] = replace(record, ranges=changed)
@@ -193,6 +279,11 @@ class Inventory:
     def _forget_past(self, now: float) -> None:
         while len(self._past) > 1 and self._past[1][0] < now - self.lag:
             self._past.popleft()
+
+
+def _has(told: Mapping[InterfaceId, InterfaceRecord], interface: InterfaceId, part: Part | IPNetwork) -> bool:
+    record = told.get(interface)
+    return record is not None and (part is Part.ATTACHMENT or part in record.ranges)
 
 
 def told_ranges(found: MetadataInterface) -> set[IPNetwork]:

@@ -36,7 +36,8 @@ from coild.model.journal_file import JournalFile
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """The instance and its interfaces, as EC2 described them last. `inside` are the CIDRs of the VPC. With `spares`,
-    there may be further interfaces of this node, which are attached to nothing.
+    there may be further interfaces of this node, which are attached to nothing. `written` is when EC2 has confirmed the
+    last change of the interfaces, in seconds since 1970: descriptions of shortly after may be of before.
 
     `limits` are what EC2 allows the instance's type, and the pods that the Node may run.
     """
@@ -50,6 +51,7 @@ class Checkpoint:
     inside: tuple[IPv4Network, ...]
     interfaces: tuple[AttachedInterface, ...]
     spares: bool = True
+    written: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,7 @@ class _Checkpoint(_Record, frozen=True, array_like=True, tag="checkpoint"):
     inside: list[str]
     interfaces: list[_Interface]
     spares: bool = True
+    written: float = 0.0
 
 
 class _Creating(_Record, frozen=True, array_like=True, tag="creating"):
@@ -330,6 +333,7 @@ def _render_checkpoint(checkpoint: Checkpoint) -> _Checkpoint:
         [str(network) for network in checkpoint.inside],
         [_render_interface(known) for known in checkpoint.interfaces],
         checkpoint.spares,
+        checkpoint.written,
     )
 
 
@@ -357,6 +361,7 @@ def _parse_checkpoint(record: _Checkpoint) -> Checkpoint:
         inside=tuple(map(IPv4Network, record.inside)),
         interfaces=tuple(map(_parse_interface, record.interfaces)),
         spares=record.spares,
+        written=record.written,
     )
 
 

@@ -5,7 +5,8 @@ nobody wait (security groups, interfaces that nobody wants, addresses that are t
 
 Prefixes are asked for where they are configured, and single addresses in their place where no subnet has a whole prefix
 left. Ranges that are to be given back are withdrawn in the store and left out of the checkpoint before EC2 is asked. If
-nobody knows what came of it they stay so, until EC2 has described the interfaces (`settle`).
+nobody knows what came of it they stay so, until EC2 has described the interfaces (`settle`). Nothing is fetched, or
+given back, while nobody knows what came of the last call of that kind (`coild.eni.lost_answers`).
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -16,9 +17,19 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from coil.aws.ec2 import Ec2, InstanceLimits, InterfaceRecord, SubnetRecord
-from coil.aws.error import DeniedError, Ec2Error, LimitError, SubnetFullError, ThrottledError
+from coil.aws.error import (
+    DeniedError,
+    Ec2Error,
+    InUseError,
+    LimitError,
+    NotSentError,
+    SubnetFullError,
+    ThrottledError,
+    UnavailableError,
+)
 from coil.eni.interface import InterfaceId, SubnetId
-from coil.eni.ledger import InterfaceUse, InUseError
+from coil.eni.ledger import InterfaceUse
+from coil.eni.ledger import InUseError as RangeInUseError
 from coil.eni.subnet_choice import SubnetChoice, SubnetOffer
 from coil.eni.surplus import SurplusWindow
 from coil.eni.tag import SUBNET_TAG, SUBNET_VALUE
@@ -39,7 +50,8 @@ from coil.eni.warm_pool import (
 from coil.kernel.family import IPNetwork
 from coild.eni.call_rests import CallRests
 from coild.eni.interface_lifecycle import InterfaceLifecycle
-from coild.eni.inventory import SETTLE_SECONDS, Inventory
+from coild.eni.inventory import Inventory
+from coild.eni.lost_answers import LostAnswers
 from coild.eni.settings import EniSettings
 from coild.eni.store import EniStore
 
@@ -51,8 +63,6 @@ LEARNT_SECONDS: Final = 600.0
 """For which a limit that EC2 has shown stands, against what it tells of the instance's type."""
 SUBNET_SECONDS: Final = 120.0
 """Between two looks for other subnets."""
-LIMBO_SECONDS: Final = SETTLE_SECONDS
-"""After a call to take something away, of which nobody knows the outcome: a description may be of before it."""
 
 ASSIGN: Final = "AssignPrivateIpAddresses"
 ASSIGN_IPV6: Final = "AssignIpv6Addresses"
@@ -90,8 +100,7 @@ class PoolKeeper:
     _withdrawn: set[IPNetwork] = field(default_factory=set)
     _detaching: bool = False
     """An interface may just have become one that is attached to nothing."""
-    _limbo: float | None = None
-    """Since when nobody knows whether EC2 has taken what is withdrawn."""
+    _lost: LostAnswers = field(init=False)
     _surplus: SurplusWindow = field(init=False)
     _missing_since: float | None = None
     _full: dict[InterfaceId, float] = field(default_factory=dict)
@@ -101,6 +110,7 @@ class PoolKeeper:
 
     def __post_init__(self) -> None:
         self._surplus = SurplusWindow(self.settings.unneeded)
+        self._lost = LostAnswers(lag=self.settings.describe_lag)
 
     async def step(self) -> bool:
         """Do the next thing, if there is one. Raises Ec2Error; after any but a ThrottledError look at EC2 first."""
@@ -115,7 +125,7 @@ class PoolKeeper:
         surplus = self._note_surplus(now)
         if surplus < 0 and self._gathering(now):
             return await self._regroup()
-        if surplus < 0:
+        if surplus < 0 and not self._lost.adding:
             await self._ensure_subnets(now)
             if (found := self._decide_fetch()) is not None and await self._fetch(*found):
                 return True
@@ -123,7 +133,7 @@ class PoolKeeper:
             await self._regroup()
             or await self._find_spares()
             or await self._drop_spare(wanted=surplus < 0)
-            or (surplus > 0 and await self._give_back(now))
+            or (surplus > 0 and not self._lost.taking and await self._give_back(now))
         )
 
     async def ensure_network(self, subnet: SubnetId) -> IPv4Network:
@@ -132,18 +142,18 @@ class PoolKeeper:
             self.subnets.networks[subnet] = (await self.ec2.subnet(subnet)).ipv4
         return self.subnets.networks[subnet]
 
-    def settle(self) -> None:
-        """EC2 has described the interfaces: what it still has may be given again."""
-        if self._withdrawn:
+    def settle(self, *, asked: float) -> None:
+        """EC2 has described the interfaces, asked at that time: what it still has may be given again."""
+        self._lost.resolve(self.inventory.find, asked=asked)
+        if self._withdrawn and not self._lost.taking:
             left = {network for interface in self.inventory.interfaces() for network in interface.ranges}
             self.store.reinstate(self._withdrawn & left)
             self._withdrawn.clear()
-        self._limbo = None
 
-    @property
-    def limbo_left(self) -> float:
-        """In how many seconds a description says what has become of what is withdrawn."""
-        return 0.0 if self._limbo is None else max(0.0, self._limbo + LIMBO_SECONDS - self.clock())
+    def next_look(self, *, asked: float) -> float | None:
+        """When a description can tell what that of a question at that time could not; None if that one said all."""
+        dues = (self.inventory.next_look, self._lost.next_look(asked=asked))
+        return min((due for due in dues if due is not None), default=None)
 
     @property
     def withdrawn(self) -> frozenset[IPNetwork]:
@@ -159,11 +169,13 @@ class PoolKeeper:
     def shortage(self) -> str | None:
         """Why the addresses that are missing do not come; None if none is missing, or they are on their way."""
         if self.settings.version == 6:
-            return self.rests.reason if self._lacks_ipv6() else None
+            return (self._lost.reason or self.rests.reason) if self._lacks_ipv6() else None
         if self.limits is None:
             return self.rests.reason or "EC2 has not told yet what it allows the instance's type"
         if surplus_addresses(self._uses(), self.settings.targets, self._room(), self._demand()) >= 0:
             return None
+        if self._lost.adding:
+            return self._lost.reason
         if not self.rests.quiet_left and self._decide_fetch() is not None:
             return None
         silence = self.rests.reason if self.rests.quiet_left else None
@@ -177,6 +189,7 @@ class PoolKeeper:
         dues = (
             self.rests.next_end,
             self.lifecycle.next_ready,
+            self.lifecycle.search_left,
             self.subnets.next_change(now=now),
             self._surplus.next_lasting(now=now),
             gathered if gathered is not None and gathered > 0 else None,
@@ -272,6 +285,7 @@ class PoolKeeper:
             each.id
             for each in own
             if self.rests.rests(ASSIGN)
+            or each.id in self._lost.taking | self.inventory.doubted_interfaces
             or self._full.get(each.id, now) > now
             or self.subnets.most(each.subnet, range_size=range_size, now=now) == 0
         }
@@ -312,6 +326,9 @@ class PoolKeeper:
         except LimitError:
             self._full[interface] = self.clock() + LEARNT_SECONDS
             raise
+        except UnavailableError as error:
+            self._note_lost_assignment(record, error)
+            raise
         self.rests.succeeded(ASSIGN)
         self.inventory.assigned(interface, new, now=self.clock())
         self.log.info("addresses assigned", interface=interface, ranges=sorted(map(str, new)))
@@ -327,6 +344,11 @@ class PoolKeeper:
             await self.lifecycle.attach(spare)
         except LimitError:
             self._interface_limit = (self.inventory.attached_count, self.clock() + LEARNT_SECONDS)
+            raise
+        except (UnavailableError, InUseError) as error:
+            # In use: by an attachment of ours, of which the answer was lost.
+            if not isinstance(error, NotSentError):
+                self._lost.to_attach(ATTACH, spare.id, at=self.clock())
             raise
         self.rests.succeeded(ATTACH)
 
@@ -391,7 +413,8 @@ class PoolKeeper:
 
     async def _find_spares(self) -> bool:
         """What earlier processes have left, and calls of which nobody knows what came of them."""
-        if not self.lifecycle.unsure or self.rests.rests(DESCRIBE):
+        left = self.lifecycle.search_left
+        if left is None or left > 0 or self.rests.rests(DESCRIBE):
             return False
         await self.lifecycle.search()
         self.rests.succeeded(DESCRIBE)
@@ -415,7 +438,8 @@ class PoolKeeper:
     def _misgrouped(self) -> InterfaceRecord | None:
         """An own interface, other than the primary one, with other security groups than it is to have."""
         groups = set(self._groups())
-        made = [each for each in self.inventory.own() if each.device_number]
+        # An attachment that is not known is the journal's word, which does not know the groups either.
+        made = [each for each in self.inventory.own() if each.device_number and each.attachment is not None]
         return next((each for each in made if groups and set(each.groups) != groups), None)
 
     async def _give_back(self, now: float) -> bool:
@@ -441,7 +465,7 @@ class PoolKeeper:
             return False
         try:
             self.store.withdraw(ranges)
-        except InUseError:
+        except RangeInUseError:
             return False  # taken by a pod since
         self._withdrawn |= set(ranges)
         self._detaching = whole
@@ -451,14 +475,15 @@ class PoolKeeper:
                 await self.lifecycle.detach(record, record.attachment)
             else:
                 await self.ec2.unassign(interface, ranges)
-        except (ThrottledError, DeniedError):
+        except (ThrottledError, DeniedError, NotSentError):
             self._detaching = False
             self._reinstate(ranges)
             raise
         except BaseException:
-            # It may have taken place: the next description says so.
-            self._limbo = self.clock()
-            self.lifecycle.unsure |= whole
+            # It may have taken place: a description will say so.
+            self._lost.to_take(DETACH if whole else UNASSIGN, interface, at=self.clock())
+            if whole:
+                self.lifecycle.note_unsure()
             raise
         self._detaching = False
         self.rests.succeeded(DETACH if whole else UNASSIGN)
@@ -473,6 +498,10 @@ class PoolKeeper:
         self.store.reinstate(ranges)
         self.checkpoint()
 
+    def _note_lost_assignment(self, record: InterfaceRecord, error: UnavailableError, *, call: str = ASSIGN) -> None:
+        if not isinstance(error, NotSentError):
+            self._lost.to_assign(call, record.id, before=record.ranges, at=self.clock())
+
     # --- IPv6
 
     def _lacks_ipv6(self) -> bool:
@@ -482,9 +511,13 @@ class PoolKeeper:
     async def _step_ipv6(self) -> bool:
         """One prefix on the primary interface is enough for every pod of the node."""
         primary = self.inventory.primary
-        if primary is None or not self._lacks_ipv6() or self.rests.rests(ASSIGN_IPV6):
+        if primary is None or not self._lacks_ipv6() or self._lost.adding or self.rests.rests(ASSIGN_IPV6):
             return False
-        prefix = await self.ec2.assign_ipv6_prefix(primary.id)
+        try:
+            prefix = await self.ec2.assign_ipv6_prefix(primary.id)
+        except UnavailableError as error:
+            self._note_lost_assignment(primary, error, call=ASSIGN_IPV6)
+            raise
         self.rests.succeeded(ASSIGN_IPV6)
         self.inventory.assigned(primary.id, [prefix], now=self.clock())
         self.log.info("prefix assigned", interface=primary.id, prefix=str(prefix))

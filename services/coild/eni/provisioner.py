@@ -14,7 +14,10 @@ Invariants:
   the first time, what the journal and the metadata service agree upon counts, and nothing is changed at EC2.
 * What is to be given back is withdrawn in the store, and left out of the journal, before EC2 is asked; it is given
   again only after EC2 has said that it is still there.
-* After a call whose outcome nobody knows, EC2 describes the interfaces before it is asked to change anything.
+* After a call whose outcome nobody knows, EC2 describes the interfaces before it is asked to change anything, and is
+  asked for the same again only when that description cannot be of before the call (`coild.eni.lost_answers`).
+* What the node has changed stands against descriptions of before, and what one of them lacks is not given, but gone
+  only when a second one lacks it, too (`coild.eni.inventory`).
 * What EC2 has refused is not asked for again before a rest (`coild.eni.call_rests`, `coil.eni.subnet_choice`).
 * Which instance this is, the metadata service says. The journal does only if the link of its primary interface is here:
   a disk, or an image of it, may have come from another instance, and that one's interfaces are in use.
@@ -40,14 +43,15 @@ from coil.eni.node_plan import AttachedInterface, NodeState
 from coil.eni.subnet_choice import SubnetChoice, SubnetOffer
 from coil.eni.tag import CLUSTER_TAG, INSTANCE_TAG
 from coil.eni.warm_pool import NodeLimits
+from coil.kernel.family import IPNetwork
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coil.reconcile.event_recorder import Recorder
 from coild.eni.call_rests import CallRests
 from coild.eni.describe_schedule import DescribeSchedule
-from coild.eni.first_picture import guess_interfaces, identity_of
+from coild.eni.first_picture import guess_interfaces, identity_of, recorded_interfaces
 from coild.eni.interface_lifecycle import InterfaceLifecycle
-from coild.eni.inventory import SETTLE_SECONDS, Inventory
+from coild.eni.inventory import Inventory
 from coild.eni.journal import Checkpoint, EniJournal
 from coild.eni.lost_addresses import LostAddresses
 from coild.eni.pool_keeper import DESCRIBE, PoolKeeper
@@ -270,8 +274,6 @@ class Provisioner:
 
     async def _act(self, node: _Node) -> bool:
         keeper = node.keeper
-        if keeper.limbo_left > 0:
-            return False
         if self._schedule.left <= 0:
             if self._rests.rests(DESCRIBE):
                 return False
@@ -320,22 +322,12 @@ class Provisioner:
         for each in here:
             if keeper.inventory.is_own(each):
                 await keeper.ensure_network(each.subnet)
-        contradicts = keeper.inventory.describe(records, asked=asked)
-        keeper.settle()
+        keeper.inventory.describe(records, asked=asked)
+        keeper.settle(asked=asked)
         self._rests.succeeded(DESCRIBE)
-        first, self._source = self._source is not PictureSource.EC2, PictureSource.EC2
-        # With more than was noted, an earlier process may have asked EC2 to take it a moment ago, and this be a
-        # description of before that.
-        soon = contradicts or (first and self._has_more_than_noted(node))
-        self._schedule.succeeded(asked, again=SETTLE_SECONDS if soon else None)
-
-    def _has_more_than_noted(self, node: _Node) -> bool:
-        """Whether the interfaces have ranges that the journal of earlier processes does not; False without one."""
-        checkpoint = _checkpoint_of(self._store.journal, node.identity)
-        if checkpoint is None:
-            return False
-        noted = {network for each in checkpoint.interfaces for network in each.interface.ranges}
-        return any(each.ranges - noted for each in node.inventory.interfaces())
+        self._source = PictureSource.EC2
+        again = keeper.next_look(asked=asked)
+        self._schedule.succeeded(asked, again=None if again is None else again - asked)
 
     def _failed(self, error: Ec2Error) -> None:
         self._rests.failed(error)
@@ -347,8 +339,7 @@ class Provisioner:
             return quiet
         dues = [self._rests.next_end]
         if not self._rests.rests(DESCRIBE):
-            limbo = self._node.keeper.limbo_left if self._node is not None else 0.0
-            dues.append(max(limbo, self._schedule.left))
+            dues.append(self._schedule.left)
         if self._node is not None:
             dues.append(self._node.keeper.next_due)
         # The rounding of clocks must not make a loop without rest of it.
@@ -393,7 +384,12 @@ class Provisioner:
         tags = {CLUSTER_TAG: self._settings.cluster, INSTANCE_TAG: str(identity.instance_id)}
         if (creation := journal.creation) is not None and not tags.items() <= creation.tags.items():
             journal.note_creation(None)  # of another instance, whose disk this one has
-        inventory = Inventory(tags=tags, version=self._settings.version, lag=LAG_SHARE * self._settings.resync)
+        inventory = Inventory(
+            tags=tags,
+            version=self._settings.version,
+            lag=LAG_SHARE * self._settings.resync,
+            describe_lag=self._settings.describe_lag,
+        )
         lifecycle = InterfaceLifecycle(
             ec2=self._ec2,
             instance=identity.instance_id,
@@ -422,9 +418,15 @@ class Provisioner:
             keeper.subnets.networks |= {each.interface.subnet: each.subnet for each in checkpoint.interfaces}
             self._vpc.resume(checkpoint.inside)
             self._vpc.vpc = checkpoint.vpc
+            now = self._clock()
+            age = max(0.0, self._wall().timestamp() - checkpoint.written)
+            inventory.resume(recorded_interfaces(checkpoint, tags=tags), written=now - age, now=now)
             if checkpoint.instance_type == identity.instance_type:
                 limits = checkpoint.limits
-                lifecycle.unsure = checkpoint.spares or journal.creation is not None
+                if checkpoint.spares or journal.creation is not None:
+                    lifecycle.note_unsure()
+                else:
+                    lifecycle.note_sure()
                 keeper.limits = InstanceLimits(interfaces=limits.interfaces, addresses=limits.slots)
         return _Node(identity, keeper)
 
@@ -482,10 +484,18 @@ class Provisioner:
                 self._failing = False
             self._applied = interfaces
             final = self._source is PictureSource.EC2
-            lost = self._store.update(interfaces.values(), up=self._up, inherited=not self._final)
+            lost = self._store.update(
+                interfaces.values(), up=self._up, doubted=self._doubted(), inherited=not self._final
+            )
             self._final |= final
             self._lost.found(lost, final=final)
             self._note_checkpoint()
+
+    def _doubted(self) -> frozenset[IPNetwork]:
+        """Of what only the journal and the metadata service know, nothing is: they agree upon it."""
+        if self._source is not PictureSource.EC2 or self._node is None:
+            return frozenset()
+        return self._node.inventory.doubted
 
     @property
     def _translates(self) -> bool:
@@ -505,7 +515,8 @@ class Provisioner:
         node = self._node
         if self._source is not PictureSource.EC2 or node is None or node.keeper.limits is None:
             return
-        limits, withdrawn = node.keeper.limits, node.keeper.withdrawn
+        limits, inventory = node.keeper.limits, node.inventory
+        left_out = node.keeper.withdrawn | inventory.unproven
         self._store.journal.note_checkpoint(
             Checkpoint(
                 instance=node.identity.instance_id,
@@ -519,11 +530,22 @@ class Provisioner:
                 inside=tuple(sorted(self._vpc.cidrs)),
                 spares=node.keeper.may_have_spares,
                 interfaces=tuple(
-                    replace(each, interface=replace(each.interface, ranges=each.interface.ranges - withdrawn))
+                    replace(each, interface=replace(each.interface, ranges=each.interface.ranges - left_out))
                     for each in self._known()
                 ),
+                written=self._written_at(inventory),
             )
         )
+
+    def _written_at(self, inventory: Inventory) -> float:
+        """When EC2 has confirmed the last change of the node's, by the time of day; 0 if that is long ago."""
+        if (written := inventory.written) is None:
+            return 0.0
+        checkpoint = self._store.journal.checkpoint
+        at = self._wall().timestamp() - (self._clock() - written)
+        # The same moment by two clocks: a difference is no reason to write the journal anew.
+        same = checkpoint is not None and abs(checkpoint.written - at) < 1.0
+        return checkpoint.written if checkpoint is not None and same else at
 
 
 def _checkpoint_of(journal: EniJournal, identity: InstanceIdentity) -> Checkpoint | None:

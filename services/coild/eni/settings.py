@@ -5,6 +5,7 @@ from ipaddress import IPv4Network
 
 from coil.eni.surplus import SURPLUS_SECONDS
 from coil.eni.warm_pool import WarmTargets
+from coild.eni.own_writes import DESCRIBE_LAG_SECONDS
 from coild.settings import Settings
 
 
@@ -12,7 +13,8 @@ from coild.settings import Settings
 class EniSettings:
     """`version` is the IP version of the pods' addresses. `excluded` are networks outside the VPC that pods reach with
     their own addresses. Without `groups` new interfaces have the primary one's. `unneeded` is
-    how long addresses and interfaces must be surplus before they are given back. It and `resync` are in seconds.
+    how long addresses and interfaces must be surplus before they are given back, `describe_lag` how much older than its
+    question what EC2 describes may be. They and `resync` are in seconds.
     """
 
     cluster: str
@@ -25,6 +27,7 @@ class EniSettings:
     groups: tuple[str, ...] = ()
     resync: float = 60.0
     unneeded: float = SURPLUS_SECONDS
+    describe_lag: float = DESCRIBE_LAG_SECONDS
 
 
 def read_eni_settings(settings: Settings) -> EniSettings:
@@ -48,4 +51,5 @@ def read_eni_settings(settings: Settings) -> EniSettings:
         groups=settings.security_groups,
         resync=settings.eni_resync_interval,
         unneeded=settings.eni_unneeded_time,
+        describe_lag=settings.eni_describe_lag,
     )

@@ -91,25 +91,33 @@ class EniStore:
         self._used: set[AttachmentKey] = set()
         """Whose addresses pods may have had: those that were adopted, or asked for once more."""
         self._lost: dict[AttachmentKey, Allocation] = {}
-        self._picture: tuple[frozenset[NetworkInterface], frozenset[InterfaceId]] = (frozenset(), frozenset())
+        self._picture: tuple[frozenset[NetworkInterface], frozenset[InterfaceId], frozenset[IPNetwork]] | None = None
 
     # --- for the provisioner
 
     def update(
-        self, interfaces: Iterable[NetworkInterface], *, up: Collection[InterfaceId], inherited: bool = False
+        self,
+        interfaces: Iterable[NetworkInterface],
+        *,
+        up: Collection[InterfaceId],
+        doubted: frozenset[IPNetwork] = frozenset(),
+        inherited: bool = False,
     ) -> list[Allocation]:
         """Take in what EC2 has for this node now; `up` are the interfaces whose links are there and up.
+
+        Of `doubted` ranges nobody knows whether EC2 has them still: pods keep what they have of them, and no more is
+        given.
 
         `inherited`: the node may have had the ranges before this process, and those that the journal cannot vouch for
         begin with a cooldown.
 
         Returns the allocations whose addresses have been found missing now: their pods have lost them.
         """
-        picture = frozenset(interfaces), frozenset(up)
-        if picture != self._picture or not self._known:
+        picture = frozenset(interfaces), frozenset(up), doubted
+        if picture != self._picture:
             self._picture, self._known = picture, True
             self.changed.set()
-        lost = {allocation.key: allocation for allocation in self._ledger.update(picture[0], up=picture[1])}
+        lost = {each.key: each for each in self._ledger.update(picture[0], up=picture[1], doubted=doubted)}
         found = [allocation for key, allocation in lost.items() if key not in self._lost]
         self._lost = lost
         if inherited:

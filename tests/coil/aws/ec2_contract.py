@@ -328,6 +328,31 @@ class Ec2Contract:
         assert await client.find_interfaces(TAGS) == []
         await client.create_interface(request(subnet))
 
+    async def test_descriptions_may_lag_behind_what_calls_have_changed(self, account: Account, client: Ec2) -> None:
+        subnet = account.subnet("10.1.0.0/24")
+        instance = account.launch(TYPE, subnet)
+        second = await attach(client, subnet, instance, device=1, addresses=2)
+        account.faults.describe_lag = 60.0
+        before = {each.id: each for each in await client.interfaces_of(InstanceId(instance))}
+        assert before[second.id] == second
+        new = await client.assign_addresses(second.id, 1)
+        await client.unassign(second.id, second.ranges)
+        third = await client.create_interface(request(subnet, token="third"))
+        attachment = await client.attach_interface(third.id, InstanceId(instance), device=2)
+        assert second.attachment is not None
+        await client.detach_interface(second.attachment)
+        assert {each.id: each for each in await client.interfaces_of(InstanceId(instance))} == before
+        assert [each.id for each in await client.find_interfaces(TAGS)] == [second.id]
+        assert await client.find_interfaces(TAGS, status="available") == []
+        with pytest.raises(InUseError):
+            await client.attach_interface(third.id, InstanceId(instance), device=1)
+        account.faults.describe_lag = 0.0
+        now = {each.device_number: each for each in await client.interfaces_of(InstanceId(instance))}
+        assert now.keys() == {0, 2}
+        assert (now[2].id, now[2].attachment) == (third.id, attachment)
+        [idle] = await client.find_interfaces(TAGS, status="available")
+        assert (idle.id, idle.ranges) == (second.id, new)
+
     # --- the end of an instance
 
     async def test_an_interface_goes_with_it_only_if_it_was_told_to(self, account: Account, client: Ec2) -> None:

@@ -17,6 +17,9 @@ class Faults:
     """Seconds before each answer."""
     detaching: float = 0.0
     """Seconds for which an interface is in use after it was detached; of the EC2 in memory."""
+    describe_lag: float = 0.0
+    """How many seconds old what DescribeNetworkInterfaces tells is, from 0 to 60; calls themselves act on what is so.
+    Set it before what is to be told late: what was before is told as it is at the first call after that."""
     refusals: dict[str, list[str]] = field(default_factory=dict)
     """By operation, error codes for its next calls."""
     lost_answers: Counter[str] = field(default_factory=Counter)

@@ -14,6 +14,7 @@ cannot know which it was. `gate` is called just before and just after; what it r
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
@@ -21,7 +22,7 @@ from typing import TypeVar
 
 from coil.aws import ec2 as wire
 from coil.aws.ec2 import AttachmentId, InstanceId, InstanceLimits, InterfaceRecord, InterfaceRequest, SubnetRecord
-from coil.aws.error import Ec2Error, UnavailableError, error_of
+from coil.aws.error import Ec2Error, NotSentError, error_of
 from coil.eni.interface import InterfaceId, SubnetId
 from coil.kernel.family import IPNetwork
 from coil.kernel.link import MacAddress
@@ -92,6 +93,8 @@ class MemoryEc2:
         self._detaching: dict[AttachmentId, MemoryInterface] = {}
         self._tokens: dict[str, tuple[InterfaceRequest, InterfaceRecord]] = {}
         self._listeners: dict[InstanceId, list[Callable[[], None]]] = {}
+        self._history: deque[tuple[float, list[InterfaceRecord]]] = deque()
+        """All interfaces since a moment, as long as descriptions lag behind."""
 
     # --- what an administrator does
 
@@ -171,7 +174,7 @@ class MemoryEc2:
         """One call, with what goes wrong with it."""
         if not self.reachable:
             await self._sleep(wire.CONNECT_SECONDS)
-            raise UnavailableError(action, "ConnectTimeoutError", "Connect timeout on endpoint")
+            raise NotSentError(action, "ConnectTimeoutError", "Connect timeout on endpoint")
         error = ""
         at = self._clock()
         try:
@@ -180,7 +183,9 @@ class MemoryEc2:
             await self.gate(action, Moment.BEFORE)
             self._refuse(action)
             self._detach_due()
+            self._note_history()
             answer = act()
+            self._note_history()
             await self.gate(action, Moment.AFTER)
             if self.faults.latency:
                 await self._sleep(self.faults.latency / 2)
@@ -213,6 +218,20 @@ class MemoryEc2:
             each.record
             for each in candidates
             if tags.items() <= each.tags.items() and (not status or each.record.status == status)
+        ]
+
+    def tell_interfaces(
+        self, instance: InstanceId | None, tags: Mapping[str, str], status: str
+    ) -> list[InterfaceRecord]:
+        """By the filters, as it was a while ago."""
+        if not self.faults.describe_lag:
+            return self.describe_interfaces(instance, tags, status)
+        return [
+            each
+            for each in self._history[0][1]
+            if instance in (None, each.instance)
+            and tags.items() <= each.tags.items()
+            and (not status or each.status == status)
         ]
 
     def create(self, request: InterfaceRequest) -> InterfaceRecord:
@@ -348,6 +367,17 @@ class MemoryEc2:
         return found
 
     # --- inside
+
+    def _note_history(self) -> None:
+        lag, now = self.faults.describe_lag, self._clock()
+        if not lag:
+            self._history.clear()
+            return
+        records = [interface.record for interface in self._interfaces.values()]
+        if not self._history or self._history[-1][1] != records:
+            self._history.append((now, records))
+        while len(self._history) > 1 and self._history[1][0] <= now - lag:
+            self._history.popleft()
 
     def _notify(self, instance: InstanceId | None) -> None:
         if instance in self._instances:

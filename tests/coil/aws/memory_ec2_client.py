@@ -27,11 +27,11 @@ class MemoryEc2Client:
 
     async def interfaces_of(self, instance: InstanceId) -> list[InterfaceRecord]:
         """See `Ec2`."""
-        return await self._pages("DescribeNetworkInterfaces", lambda: self._ec2.describe_interfaces(instance, {}, ""))
+        return await self._pages("DescribeNetworkInterfaces", lambda: self._ec2.tell_interfaces(instance, {}, ""))
 
     async def find_interfaces(self, tags: Mapping[str, str], *, status: str = "") -> list[InterfaceRecord]:
         """See `Ec2`."""
-        return await self._pages("DescribeNetworkInterfaces", lambda: self._ec2.describe_interfaces(None, tags, status))
+        return await self._pages("DescribeNetworkInterfaces", lambda: self._ec2.tell_interfaces(None, tags, status))
 
     async def create_interface(self, request: InterfaceRequest) -> InterfaceRecord:
         """See `Ec2`."""

@@ -1,5 +1,7 @@
 """When the library's client is made, and when it is made anew."""
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +11,7 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 
 from coil.aws.call_budget import CallBudget, Rate
 from coil.aws.ec2 import BotocoreEc2, LazyClient
-from coil.aws.error import UnavailableError
+from coil.aws.error import NotSentError, UnavailableError
 from coil.eni.interface import InterfaceId
 
 
@@ -70,3 +72,28 @@ async def test_a_client_that_cannot_be_made_is_an_answer_that_did_not_come(error
         library.error = None
         library.outcomes = [None]
         await ec2.delete_interface(InterfaceId("eni-1"))
+
+
+@pytest.mark.parametrize("way", ["nobody listens", "no credentials", "ends before an answer"])
+async def test_whether_ec2_has_heard_of_a_call_that_was_not_answered(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library has one name for a connection that does not come about and for one that is reset in the middle."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing") if way != "no credentials" else monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        writer.close()
+
+    server = await asyncio.start_server(reset, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    if way == "nobody listens":
+        server.close()
+        await server.wait_closed()
+    endpoint = f"http://127.0.0.1:{port}"
+    async with BotocoreEc2.connect(region="eu-central-1", budget=budget(), endpoint=endpoint) as ec2:
+        with pytest.raises(UnavailableError) as failure:
+            await ec2.delete_interface(InterfaceId("eni-1"))
+    server.close()
+    assert isinstance(failure.value, NotSentError) == (way != "ends before an answer")

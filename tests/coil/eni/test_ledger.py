@@ -53,6 +53,22 @@ class TestGiving:
         given.revoke(key(1))
         assert take(given, 2) == "10.1.0.10"
 
+    def test_of_a_range_that_is_doubted_pods_keep_what_they_have_and_get_nothing(self) -> None:
+        known = interface(0, "10.1.0.0/28", "10.1.0.20/32")
+        given = ledger(known)
+        for number in (1, 2):
+            given.adopt(key(number), IPv4Address(f"10.1.0.{number}"))
+        given.release(key(2), now=0.0)
+        prefix = IPv4Network("10.1.0.0/28")
+        assert given.update([known], up=[known.id], doubted=frozenset({prefix})) == []
+        [use] = given.uses(now=1.0)
+        assert (use.total, use.held, use.cooling, use.free) == (17, 1, 1, 1)
+        assert [str(each) for each in use.idle] == ["10.1.0.20/32"]
+        assert (take(given, 3), take(given, 4)) == ("10.1.0.20", None)
+        assert given.update([known], up=[known.id]) == []
+        assert [use.free for use in given.uses(now=1.0)] == [14]
+        assert take(given, 4) == "10.1.0.0"
+
     def test_nothing_is_given_of_an_interface_whose_link_is_not_up(self) -> None:
         given = EniLedger(cooldown=COOLDOWN)
         given.update([FIRST], up=[])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from coild.eni.describe_schedule import CONFIRM_SECONDS, FASTER, LONGEST_RESYNC, DescribeSchedule
-from coild.eni.inventory import SETTLE_SECONDS
+from coild.eni.own_writes import DESCRIBE_LAG_SECONDS
 from tests.coild.eni.test_inventory import A, B, record, told
 
 RESYNC = 60.0
@@ -77,5 +77,5 @@ def test_refusals_make_it_rarer_up_to_a_bound_and_answers_more_frequent_again() 
 def test_a_description_that_may_be_of_before_a_change_is_asked_for_again_soon() -> None:
     schedule = Schedule(now=100.0)
     schedule.under_test.note_metadata(answers=True)
-    schedule.under_test.succeeded(99.0, again=SETTLE_SECONDS)
-    assert schedule.under_test.left == SETTLE_SECONDS - 1.0
+    schedule.under_test.succeeded(99.0, again=DESCRIBE_LAG_SECONDS)
+    assert schedule.under_test.left == DESCRIBE_LAG_SECONDS - 1.0

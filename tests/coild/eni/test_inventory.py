@@ -3,17 +3,21 @@
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
+import pytest
+
 from coil.aws.ec2 import AttachmentId, InstanceId, InterfaceRecord
 from coil.aws.metadata import MetadataInterface
 from coil.eni.interface import InterfaceId, SubnetId
 from coil.kernel.family import IPNetwork
 from coil.kernel.link import MacAddress
-from coild.eni.inventory import SETTLE_SECONDS, Inventory
+from coild.eni.inventory import Inventory
+from coild.eni.own_writes import DESCRIBE_LAG_SECONDS
 
 TAGS = {"cluster": "c", "instance": "i-1"}
 A, B, C = (IPv4Network(f"10.0.0.{number}") for number in (10, 11, 12))
 LAG = 36.0
-LATER = SETTLE_SECONDS + 1.0
+GONE_SECONDS = DESCRIBE_LAG_SECONDS / 2
+LATER = DESCRIBE_LAG_SECONDS + 1.0
 
 
 def record(
@@ -59,8 +63,20 @@ def inventory(*records: InterfaceRecord) -> Inventory:
     return made
 
 
-def ranges(made: Inventory) -> set[IPNetwork]:
-    return {network for each in made.interfaces() for network in each.ranges}
+NOTHING: frozenset[IPNetwork] = frozenset()
+
+
+def ranges(made: Inventory) -> frozenset[IPNetwork]:
+    return frozenset(network for each in made.interfaces() for network in each.ranges)
+
+
+def some(*networks: IPNetwork) -> frozenset[IPNetwork]:
+    return frozenset(networks)
+
+
+def due(made: Inventory) -> float | None:
+    """When the next description tells more."""
+    return made.next_look
 
 
 def test_whose_an_interface_is() -> None:
@@ -81,22 +97,23 @@ def test_interfaces_of_other_network_cards_are_left_out() -> None:
     assert (made.foreign, made.attached_count, made.lowest_free_device()) == (0, 1, 1)
 
 
-def test_one_that_is_being_detached_is_gone() -> None:
+def test_one_that_is_being_detached_is_not_counted() -> None:
     assert inventory(record(0), record(1, A, status="detaching")).attached_count == 1
 
 
-def test_what_ec2_has_confirmed_stands_for_a_while() -> None:
+def test_what_ec2_has_confirmed_stands_for_as_long_as_descriptions_may_lag() -> None:
     made = inventory(record(0, A))
     made.assigned(InterfaceId("eni-0"), [B], now=10.0)
     made.unassigned(InterfaceId("eni-0"), [A], now=10.0)
     stale = [record(0, A)]
-    made.describe(stale, asked=11.0)
-    assert ranges(made) == {B}
+    for asked in (11.0, 40.0, 9.0 + DESCRIBE_LAG_SECONDS):
+        made.describe(stale, asked=asked)
+        assert (ranges(made), made.doubted) == (some(B), NOTHING)
     made.describe(stale, asked=10.0 + LATER)
-    assert ranges(made) == {A}, "by then EC2 means it"
+    assert ranges(made) == some(A), "by then EC2 means it, and has lacked B in a description long before"
 
 
-def test_attached_and_detached_stand_for_a_while() -> None:
+def test_attached_and_detached_stand_as_well() -> None:
     made = inventory(record(0), record(1, A))
     new = replace(record(2, B), device_number=None, attachment=None, instance=None, status="available")
     made.attached(new, 2, AttachmentId("attach-2"), now=10.0)
@@ -104,26 +121,115 @@ def test_attached_and_detached_stand_for_a_while() -> None:
     stale = [record(0), record(1, A)]
     made.describe(stale, asked=11.0)
     assert [each.id for each in made.own()] == ["eni-0", "eni-2"]
-    assert ranges(made) == {B}
+    assert ranges(made) == some(B)
     made.describe(stale, asked=10.0 + LATER)
     assert [each.id for each in made.own()] == ["eni-0", "eni-1"]
 
 
-def test_a_description_that_contradicts_what_stands_is_told() -> None:
+def test_flag_and_groups_stand_as_well() -> None:
+    stale = replace(record(1), deleted_with_instance=False)
+    made = inventory(record(0), stale)
+    made.flagged(stale, now=10.0)
+    made.grouped(made.own()[1], ["sg-2"], now=11.0)
+    made.describe([record(0), stale], asked=12.0)
+    assert (made.own()[1].deleted_with_instance, made.own()[1].groups) == (True, ("sg-2",))
+    made.describe([record(0), stale], asked=11.0 + LATER)
+    assert made.own()[1] == stale
+
+
+@pytest.mark.parametrize("way", ["range", "interface", "detaching"])
+def test_what_one_description_lacks_is_doubted_and_gone_when_a_second_one_lacks_it(way: str) -> None:
+    made = inventory(record(0), record(1, A, B))
+    lacking = {
+        "range": [record(0), record(1, B)],
+        "interface": [record(0)],
+        "detaching": [record(0), record(1, A, B, status="detaching")],
+    }[way]
+    left = some(B) if way == "range" else NOTHING
+    made.describe(lacking, asked=100.0)
+    assert ranges(made) == some(A, B)
+    assert made.doubted == some(A, B) - left
+    assert due(made) == 100.0 + GONE_SECONDS
+    made.describe(lacking, asked=99.0 + GONE_SECONDS)
+    assert ranges(made) == some(A, B), "not yet"
+    made.describe(lacking, asked=100.0 + GONE_SECONDS)
+    assert (ranges(made), made.doubted) == (left, NOTHING)
+    assert due(made) is None
+    made.describe([record(0), record(1, A, B)], asked=1000.0)
+    assert (ranges(made), made.doubted) == (some(A, B), NOTHING)
+
+
+def test_what_was_missing_is_trusted_again_when_no_description_can_be_of_before_that() -> None:
     made = inventory(record(0, A))
-    made.assigned(InterfaceId("eni-0"), [B], now=100.0)
-    assert made.describe([record(0, A)], asked=101.0)
-    assert not made.describe([record(0, A, B)], asked=102.0)
-    made.detached(InterfaceId("eni-0"), now=103.0)
-    assert made.describe([record(0, A, B)], asked=104.0)
-    assert not made.describe([], asked=105.0)
-    assert not made.describe([record(0, A)], asked=103.0 + LATER)
+    made.describe([record(0)], asked=100.0)
+    made.describe([record(0, A)], asked=110.0)
+    assert (made.doubted, due(made)) == (some(A), 100.0 + DESCRIBE_LAG_SECONDS)
+    made.describe([record(0, A)], asked=100.0 + DESCRIBE_LAG_SECONDS)
+    assert (ranges(made), made.doubted, due(made)) == (some(A), NOTHING, None)
+
+
+def test_of_what_the_node_has_changed_since_it_is_not_known_to_be_missing() -> None:
+    made = inventory(record(0, A))
+    made.describe([record(0)], asked=100.0)
+    made.unassigned(InterfaceId("eni-0"), [A], now=110.0)
+    made.assigned(InterfaceId("eni-0"), [A], now=120.0)
+    made.describe([record(0)], asked=140.0)
+    assert (ranges(made), made.doubted) == (some(A), NOTHING)
+    made.describe([record(0, A)], asked=120.0 + LATER)
+    assert ranges(made) == some(A)
+
+
+def test_a_description_that_contradicts_what_stands_is_repeated_when_none_can_be_of_before() -> None:
+    made = inventory(record(0, A))
+    made.unassigned(InterfaceId("eni-0"), [A], now=100.0)
+    made.describe([record(0, A)], asked=101.0)
+    assert due(made) == 100.0 + DESCRIBE_LAG_SECONDS
+    made.describe([record(0)], asked=102.0)
+    assert due(made) is None
+
+
+class TestEarlierProcess:
+    """What it has noted counts like what this one knows; what it has not noted, it may have given back."""
+
+    def resumed(self, *, age: float) -> Inventory:
+        noted = replace(record(1, A, B), attachment=None, groups=())
+        made = Inventory(tags=TAGS, version=4, lag=LAG)
+        made.resume([replace(record(0), attachment=None, groups=()), noted], written=1000.0 - age, now=1000.0)
+        return made
+
+    def test_what_it_has_just_written_stands(self) -> None:
+        made = self.resumed(age=20.0)
+        made.describe([record(0)], asked=1001.0)
+        assert (ranges(made), made.doubted) == (some(A, B), NOTHING)
+        made.describe([record(0)], asked=980.0 + LATER)
+        assert ranges(made) == NOTHING
+
+    def test_what_it_has_written_long_ago_is_doubted_if_it_is_missing(self) -> None:
+        made = self.resumed(age=100.0)
+        made.describe([record(0), record(1, B)], asked=1001.0)
+        assert (ranges(made), made.doubted) == (some(A, B), some(A))
+        made.describe([record(0), record(1, B)], asked=1001.0 + GONE_SECONDS)
+        assert ranges(made) == some(B)
+
+    def test_what_only_ec2_tells_is_doubted_until_that_cannot_be_of_before(self) -> None:
+        made = self.resumed(age=100.0)
+        told = [record(0), record(1, A, B, C)]
+        made.describe(told, asked=1001.0)
+        assert (ranges(made), made.doubted, made.unproven) == (some(A, B, C), some(C), some(C))
+        assert due(made) == 1000.0 + DESCRIBE_LAG_SECONDS
+        made.describe(told, asked=1000.0 + DESCRIBE_LAG_SECONDS)
+        assert (made.doubted, made.unproven) == (NOTHING, NOTHING)
+
+    def test_what_ec2_tells_replaces_what_the_journal_does_not_know(self) -> None:
+        made = self.resumed(age=20.0)
+        made.describe([record(0), record(1, A, B)], asked=1001.0)
+        assert made.own()[1] == record(1, A, B)
 
 
 def test_ranges_of_the_other_ip_version_are_no_pods() -> None:
     made = Inventory(tags=TAGS, version=6, lag=LAG)
     made.describe([record(0, A)], asked=0.0)
-    assert ranges(made) == set()
+    assert ranges(made) == NOTHING
 
 
 def test_what_the_metadata_service_tells_late_is_known() -> None:

@@ -297,11 +297,11 @@ class TestOthers:
         await scene.kill()
 
     @pytest.mark.parametrize("way", ["unassigned", "detached"])
-    @pytest.mark.parametrize("rested", [60.0, 2.0])
+    @pytest.mark.parametrize(("rested", "within"), [(60.0, 61.0), (2.0, 92.0)])
     async def test_a_pod_whose_address_is_taken_is_told_within_a_minute(
-        self, journal: Path, way: str, rested: float
+        self, journal: Path, way: str, rested: float, within: float
     ) -> None:
-        """Soon after the change of ours that it undoes, too, when EC2's description could be of before that."""
+        """Later where it undoes what the node has just done: EC2's descriptions may be of before that."""
         scene = Scene(journal, settings=warm(WarmTargets(ips=0)))
         await scene.boot()
         names = [f"pod-{number}" for number in range(10)]
@@ -315,7 +315,7 @@ class TestOthers:
         else:
             assert second.attachment is not None
             await scene.admin.detach_interface(second.attachment)
-        await scene.rest(61.0)
+        await scene.rest(within)
         [(subject, reason, message)] = scene.recorder.told
         assert (subject.kind, subject.namespace, subject.name, subject.uid) == (
             "Pod",
@@ -506,6 +506,135 @@ async def test_a_creation_of_which_nobody_knows_makes_one_interface(journal: Pat
     assert len(scene.ec2.records()) == len(scene.records()) == 2
     scene.check_settled()
     await scene.kill()
+
+
+class TestDescribeLag:
+    """EC2 describes the interfaces as they were up to a minute ago (cilium#36428)."""
+
+    def late(self, journal: Path, lag: float, **more: object) -> Scene:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3), **more))
+        scene.ec2.faults.describe_lag = lag
+        return scene
+
+    @pytest.mark.parametrize("lag", [5.0, 60.0])
+    async def test_what_the_node_has_changed_is_neither_repeated_nor_taken_from_a_pod(
+        self, journal: Path, lag: float
+    ) -> None:
+        scene, prompt = self.late(journal, lag), Scene(journal.with_name("prompt"))
+        for each in (scene, prompt):
+            await each.boot()
+            for number in range(14):
+                await each.add(f"pod-{number}")
+                # What metadata tells that EC2 never did has it asked for a description.
+                await each.admin.set_groups(each.records()[0].id, [f"sg-{number}"])
+                await each.rest(31.0)
+            await each.rest(100.0)
+        assert scene.count("DescribeNetworkInterfaces") > 14
+        assert scene.recorder.told == []
+        assert scene.calls()["AssignPrivateIpAddresses"] == prompt.calls()["AssignPrivateIpAddresses"]
+        assert scene.calls()["CreateNetworkInterface"] == 1
+        assert scene.addresses == prompt.addresses
+        for each in (scene, prompt):
+            each.check_settled()
+            await each.kill()
+
+    async def test_an_assignment_without_an_answer_is_not_repeated_and_is_found(self, journal: Path) -> None:
+        scene = self.late(journal, 30.0)
+        scene.ec2.faults.lost_answers["AssignPrivateIpAddresses"] = 1
+        await scene.boot()
+        with pytest.raises(AddressUnavailableError, match=r"AssignPrivateIpAddresses for eni-.* was not answered"):
+            await scene.add("early", within=29.0)
+        assert await scene.add("late", within=20.0)
+        await scene.rest(5.0)
+        assert (scene.count(), scene.free) == (1, 3), "the first pod waited for the fourth when it was asked for"
+        await scene.rest(60.0)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_an_assignment_that_did_not_take_place_is_repeated_after_a_minute(self, journal: Path) -> None:
+        scene = self.late(journal, 0.0)
+        scene.ec2.faults.refusals["AssignPrivateIpAddresses"] = ["InternalError"]
+        await scene.boot()
+        await scene.rest(59.0)
+        assert scene.count() == 1, "EC2's descriptions may still be of before it"
+        described = scene.count("DescribeNetworkInterfaces")
+        assert described <= 12, "asked ever less often"
+        await scene.rest(5.0)
+        assert (scene.count(), scene.free) == (2, 3)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_a_call_that_was_not_sent_is_repeated_as_soon_as_ec2_is_there(self, journal: Path) -> None:
+        scene = self.late(journal, 0.0)
+        await scene.boot()
+        await scene.rest(10.0)
+        scene.ec2.reachable = False
+        await scene.add_many(["a", "b", "c"])
+        await scene.rest(8.0)
+        scene.ec2.reachable = True
+        assert await scene.add("d", within=10.0)
+        await scene.kill()
+
+    async def test_an_interface_whose_attachment_was_not_answered_is_not_made_twice(self, journal: Path) -> None:
+        scene = self.late(journal, 45.0)
+        await scene.boot()
+        await scene.rest(60.0)
+        scene.ec2.faults.lost_answers["AttachNetworkInterface"] = 1
+        names = [f"pod-{number}" for number in range(10)]
+        await scene.add_many(names, within=60.0)
+        await scene.rest(120.0)
+        assert scene.calls()["CreateNetworkInterface"] == 1
+        assert scene.calls()["AttachNetworkInterface"] == 1
+        assert len(scene.records()) == 2
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_after_a_removal_without_an_answer_pods_get_others_and_nothing_is_given_that_is_gone(
+        self, journal: Path
+    ) -> None:
+        scene = self.late(journal, 45.0, unneeded=30.0)
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(8)])
+        for number in range(6):
+            scene.delete(f"pod-{number}")
+        scene.ec2.faults.lost_answers["UnassignPrivateIpAddresses"] = 1
+        while not scene.count("UnassignPrivateIpAddresses"):
+            await scene.rest(1.0)
+        left = {str(each.network_address) for record in scene.records() for each in record.ranges}
+        given = await scene.add_many([f"later-{number}" for number in range(5)], within=5.0)
+        now = {str(each.network_address) for record in scene.records() for each in record.ranges}
+        assert set(given) <= now
+        assert now > left, "EC2 has assigned others meanwhile"
+        assert scene.count("UnassignPrivateIpAddresses") == 1
+        await scene.rest(300.0)
+        assert scene.recorder.told == []
+        scene.check_settled()
+        await scene.kill()
+
+    @pytest.mark.parametrize("lag", [20.0, 55.0])
+    async def test_the_next_process_takes_nothing_from_a_pod_and_gives_nothing_that_is_gone(
+        self, journal: Path, lag: float
+    ) -> None:
+        scene = self.late(journal, lag, unneeded=30.0)
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(8)])
+        await scene.rest(2.0)
+        await scene.boot()
+        await scene.rest(100.0)
+        assert scene.recorder.told == []
+        for number in range(6):
+            scene.delete(f"pod-{number}")
+        before = scene.count("UnassignPrivateIpAddresses")
+        while scene.count("UnassignPrivateIpAddresses") == before:
+            await scene.rest(0.5)
+        await scene.boot()
+        await scene.rest(5.0)
+        given = await scene.add_many([f"later-{number}" for number in range(6)], within=60.0)
+        assert set(given) <= {str(each.network_address) for record in scene.records() for each in record.ranges}
+        assert scene.recorder.told == []
+        await scene.rest(200.0)
+        scene.check_settled()
+        await scene.kill()
 
 
 class TestStart:

@@ -117,16 +117,23 @@ async def live(scene: Scene, fate: Fate) -> None:
 
 
 @pytest.mark.parametrize("mishap", Mishap)
-@pytest.mark.parametrize("kind", SETTINGS)
-async def test_at_every_call(tmp_path: Path, kind: str, mishap: Mishap) -> None:
-    undisturbed = Fate(Scene(tmp_path / "undisturbed", settings=SETTINGS[kind]), -1, mishap)
+@pytest.mark.parametrize(("kind", "lag"), [*((kind, 0.0) for kind in SETTINGS), ("addresses", 45.0)])
+async def test_at_every_call(tmp_path: Path, kind: str, lag: float, mishap: Mishap) -> None:
+    """With `lag`, EC2 describes the interfaces as they were so many seconds ago."""
+
+    def fated(number: int) -> Fate:
+        scene = Scene(tmp_path / str(number), settings=SETTINGS[kind])
+        scene.ec2.faults.describe_lag = lag
+        return Fate(scene, number, mishap)
+
+    undisturbed = fated(-1)
     await live(undisturbed.scene, undisturbed)
     expected = undisturbed.scene.addresses
     actions = set()
     calls = [call.action for call in undisturbed.scene.ec2.calls if call.caller == "coild"]
     # Of those that ask only, the start's: the later ones are like them.
     for number in [number for number, action in enumerate(calls) if action in CHANGING or number < 6]:
-        fate = Fate(Scene(tmp_path / str(number), settings=SETTINGS[kind]), number, mishap)
+        fate = fated(number)
         await live(fate.scene, fate)
         assert fate.struck.is_set()
         actions.add(fate.action)
