@@ -88,6 +88,10 @@ class MetadataService(SideThread):
         """From now on, describe the interfaces as they are at this moment, whatever changes."""
         self._frozen = self._state(age=0.0)
 
+    def thaw(self) -> None:
+        """The end of `freeze`."""
+        self._frozen = None
+
     @property
     def looks(self) -> int:
         """How often anybody has asked which interfaces an instance has."""

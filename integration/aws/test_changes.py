@@ -130,6 +130,28 @@ def test_an_interface_that_is_detached_with_a_pod_on_it(world: EniWorld, node: E
     assert node.coild.process.poll() is None
 
 
+def test_an_interface_that_is_deleted_and_that_metadata_still_list(
+    world: EniWorld, node: EniNode, pods: list[EniPod]
+) -> None:
+    """coild asks EC2 by what is attached to the instance: a question by the ids of metadata would fail as a whole."""
+    pod = pods[1]
+    world.metadata.freeze()
+    before = len(world.ec2.calls)
+    try:
+        administrator.detach(world.ec2, pod.interface.id)
+        node.coild.crash()
+        node.coild.wait_ready()
+        wait_until(lambda: events_of(world, pod), what="the pod's Event")
+        assert ask(pods[0].host, world.endpoint.host, world.endpoint.primary) == str(pods[0].address)
+        with node.pod() as other:
+            assert ask(other.host, world.endpoint.host, world.endpoint.primary) == str(other.address)
+        assert node.coild.process.poll() is None
+    finally:
+        world.metadata.thaw()
+    calls = world.ec2.calls[before:]
+    assert {call.error for call in calls if call.action == "DescribeNetworkInterfaces"} == {""}
+
+
 def test_the_node_tells_what_it_has(world: EniWorld, node: EniNode, pods: list[EniPod]) -> None:
     """The page's words are EC2's, pod by pod."""
     text = json.dumps(node.page())

@@ -12,6 +12,7 @@ A process may end between any two of these, and the answer to any may be lost. W
   is created and before the node comes to rest, whenever there may be some, and once more when a search cannot be of
   before that any more.
 * One that is attached and would outlive the instance is flagged, whenever that was left undone.
+* One that EC2 does not know is given up, but not right after it was created: EC2 may not know it yet everywhere.
 
 Every method makes one call that changes something at EC2.
 """
@@ -51,6 +52,8 @@ class _Spare:
     since: float
     ready: float
     """From when on EC2 will take it for unused."""
+    tried: bool = False
+    """It was to be attached, and will be, or is."""
     unfit: bool = False
     """EC2 does not attach it."""
 
@@ -89,6 +92,12 @@ class InterfaceLifecycle:
             spare.record for spare in self._spares.values() if spare.ready <= now and (spare.unfit or not unfit_only)
         )
         return next(found, None)
+
+    @property
+    def attaching(self) -> bool:
+        """Whether a spare is about to be attached once more: none is to be created beside it."""
+        now = self.clock()
+        return any(spare.tried and not spare.unfit and spare.ready > now for spare in self._spares.values())
 
     @property
     def next_ready(self) -> float | None:
@@ -178,11 +187,15 @@ class InterfaceLifecycle:
         try:
             attachment = await self.ec2.attach_interface(record.id, self.instance, device=device)
         except GoneError:
-            # Collected as an orphan, or the answer to a token whose interface is deleted already.
-            self._forget(record)
+            spare = self._spares.get(record.id)
+            if spare is not None and self.clock() < spare.since + self.inventory.describe_lag:
+                self._put_off(record, tried=True)
+            else:
+                # Collected as an orphan, or the answer to a token whose interface is deleted already.
+                self._forget(record)
             raise
         except (UnavailableError, InUseError):
-            self._put_off(record)
+            self._put_off(record, tried=True)
             raise
         except (ThrottledError, DeniedError, LimitError):
             raise
@@ -197,9 +210,16 @@ class InterfaceLifecycle:
 
     async def flag(self) -> bool:
         """Have an own interface that would outlive the instance deleted with it; whether there was one."""
+        doubted = self.inventory.doubted_interfaces
         for record in self.inventory.own():
-            if record.device_number and record.attachment is not None and not record.deleted_with_instance:
-                await self.ec2.delete_with_instance(record.id, record.attachment)
+            if not record.device_number or record.id in doubted:
+                continue
+            if record.attachment is not None and not record.deleted_with_instance:
+                try:
+                    await self.ec2.delete_with_instance(record.id, record.attachment)
+                except GoneError:
+                    self.inventory.missed(record.id, now=self.clock())
+                    raise
                 self.inventory.flagged(record, now=self.clock())
                 return True
         return False
@@ -234,10 +254,11 @@ class InterfaceLifecycle:
     def _tags_now(self) -> Mapping[str, str]:
         return {**self.inventory.tags, CREATED_TAG: render_created(self.wall())}
 
-    def _put_off(self, record: InterfaceRecord) -> None:
-        """It may be in use, for a while or for good."""
+    def _put_off(self, record: InterfaceRecord, *, tried: bool = False) -> None:
+        """It may be in use, for a while or for good, or not be known everywhere yet."""
         self.note_unsure()
         if (spare := self._spares.get(record.id)) is not None:
+            spare.tried = tried
             spare.ready = self.clock() + DETACH_SECONDS
 
     def _forget(self, record: InterfaceRecord) -> None:

@@ -107,6 +107,15 @@ class Inventory:
             self._next_look = settled if self._next_look is None else min(self._next_look, settled)
         self._note(asked)
 
+    def missed(self, interface: InterfaceId, *, now: float) -> None:
+        """EC2 does not know the interface, or its attachment, in answer to a call about it: as if a description lacked
+        it.
+        """
+        key = interface, Part.ATTACHMENT
+        if self._absences.miss(key, asked=now, stands_until=self._writes.stands_until(*key)):
+            self._records.pop(interface, None)
+            self._note(now)
+
     def assigned(self, interface: InterfaceId, ranges: Collection[IPNetwork], *, now: float) -> None:
         """EC2 has confirmed that the interface has these, too."""
         self._writes.assigned(interface, ranges, at=now)

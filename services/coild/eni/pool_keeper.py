@@ -20,6 +20,7 @@ from coil.aws.ec2 import Ec2, InstanceLimits, InterfaceRecord, SubnetRecord
 from coil.aws.error import (
     DeniedError,
     Ec2Error,
+    GoneError,
     InUseError,
     LimitError,
     NotSentError,
@@ -291,7 +292,9 @@ class PoolKeeper:
         }
         offered = not self.rests.rests(CREATE) and self.subnets.choose(range_size=range_size, now=now) is not None
         creatable = offered or self.lifecycle.attachable() is not None
-        return Obstacles(full=frozenset(full), no_creation=self.rests.rests(ATTACH) or not creatable)
+        return Obstacles(
+            full=frozenset(full), no_creation=self.rests.rests(ATTACH) or self.lifecycle.attaching or not creatable
+        )
 
     def _exhausted(self) -> str:
         limits = self.node_limits
@@ -328,6 +331,9 @@ class PoolKeeper:
             raise
         except UnavailableError as error:
             self._note_lost_assignment(record, error)
+            raise
+        except GoneError:
+            self.inventory.missed(interface, now=self.clock())
             raise
         self.rests.succeeded(ASSIGN)
         self.inventory.assigned(interface, new, now=self.clock())
@@ -405,7 +411,11 @@ class PoolKeeper:
         if self.rests.rests(MODIFY) or (record := self._misgrouped()) is None:
             return False
         groups = self._groups()
-        await self.ec2.set_groups(record.id, groups)
+        try:
+            await self.ec2.set_groups(record.id, groups)
+        except GoneError:
+            self.inventory.missed(record.id, now=self.clock())
+            raise
         self.rests.succeeded(MODIFY)
         self.inventory.grouped(record, groups, now=self.clock())
         self.log.info("security groups changed", interface=record.id, groups=sorted(groups))
@@ -439,7 +449,9 @@ class PoolKeeper:
         """An own interface, other than the primary one, with other security groups than it is to have."""
         groups = set(self._groups())
         # An attachment that is not known is the journal's word, which does not know the groups either.
-        made = [each for each in self.inventory.own() if each.device_number and each.attachment is not None]
+        doubted = self.inventory.doubted_interfaces
+        known = [each for each in self.inventory.own() if each.attachment is not None and each.id not in doubted]
+        made = [each for each in known if each.device_number]
         return next((each for each in made if groups and set(each.groups) != groups), None)
 
     async def _give_back(self, now: float) -> bool:

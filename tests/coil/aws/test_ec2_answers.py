@@ -29,14 +29,16 @@ class Library:
     def __init__(self, answer: dict[str, Any] | Exception) -> None:
         self._answer = answer
         self.calls = 0
+        self.asked: list[dict[str, Any]] = []
 
     @asynccontextmanager
     async def make(self) -> AsyncIterator["Library"]:
         yield self
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[dict[str, Any]]]:
-        async def call(**_: Any) -> dict[str, Any]:
+        async def call(**arguments: Any) -> dict[str, Any]:
             self.calls += 1
+            self.asked.append(arguments)
             if isinstance(self._answer, Exception):
                 raise self._answer
             return self._answer
@@ -90,6 +92,16 @@ async def test_an_assignment_of_nothing_is_not_a_success(field: str) -> None:
     async with answering({field: []}) as (ec2, _):
         with pytest.raises(UnavailableError):
             await (ec2.assign_addresses if "Private" in field else ec2.assign_prefixes)(INTERFACE, 1)
+
+
+async def test_interfaces_are_asked_for_by_what_they_are_and_not_by_their_ids() -> None:
+    """One id that EC2 does not know, and it describes none of the others."""
+    async with answering({"NetworkInterfaces": []}) as (ec2, library):
+        assert await ec2.interfaces_of(InstanceId("i-1")) == []
+        assert await ec2.find_interfaces({"cluster": "blue"}, status="available") == []
+    filters = [{each["Name"] for each in asked["Filters"]} for asked in library.asked]
+    assert filters == [{"attachment.instance-id"}, {"tag:cluster", "status"}]
+    assert all("NetworkInterfaceIds" not in asked for asked in library.asked)
 
 
 async def test_an_answer_without_an_end_is_given_up() -> None:

@@ -188,6 +188,20 @@ def test_a_description_that_contradicts_what_stands_is_repeated_when_none_can_be
     assert due(made) is None
 
 
+def test_that_ec2_does_not_know_an_interface_is_worth_a_description_that_lacks_it() -> None:
+    made = inventory(record(0), record(1, A))
+    made.missed(InterfaceId("eni-1"), now=100.0)
+    assert (made.doubted, made.doubted_interfaces) == (some(A), frozenset({InterfaceId("eni-1")}))
+    made.describe([record(0)], asked=101.0)
+    assert ranges(made) == some(A)
+    made.describe([record(0)], asked=100.0 + GONE_SECONDS)
+    assert ranges(made) == NOTHING
+    made = inventory(record(0), record(1, A))
+    for now in (100.0, 100.0 + GONE_SECONDS):
+        made.missed(InterfaceId("eni-1"), now=now)
+    assert ranges(made) == NOTHING
+
+
 class TestEarlierProcess:
     """What it has noted counts like what this one knows; what it has not noted, it may have given back."""
 

@@ -637,6 +637,81 @@ class TestDescribeLag:
         await scene.kill()
 
 
+class TestGone:
+    """An interface that EC2 does not know any more, whoever still lists it (vpc-cni#1008)."""
+
+    async def remove(self, scene: Scene, record: InterfaceRecord) -> None:
+        assert record.attachment is not None
+        await scene.admin.detach_interface(record.attachment)
+        await scene.admin.delete_interface(record.id)
+
+    async def test_metadata_that_list_it_keep_no_process_from_starting(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3)))
+        await scene.boot()
+        names = [f"pod-{number}" for number in range(12)]
+        await scene.add_many(names)
+        await scene.rest(100.0)
+        scene.metadata.lag = 1e6
+        _, second = scene.records()
+        await self.remove(scene, second)
+        await scene.boot()
+        assert await scene.add("new", within=20.0)
+        await scene.rest(200.0)
+        assert {reason for _, reason, _ in scene.recorder.told} == {"AddressLost"}
+        errors = {call.error for call in scene.ec2.calls if call.action.startswith("Describe")}
+        assert errors == {""}
+        assert await scene.add("later", within=20.0)
+        await scene.kill()
+
+    async def test_to_which_ec2_assigns_nothing_is_left_out_and_others_are_used(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3)))
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(10)])
+        await scene.rest(100.0)
+        scene.ec2.faults.refusals["AssignPrivateIpAddresses"] = ["InvalidNetworkInterfaceID.NotFound"]
+        await scene.add_many([f"more-{number}" for number in range(5)], within=20.0)
+        assert len(scene.records()) == 3, "the one that is not known has room, and is not asked for more"
+        await scene.rest(100.0)
+        assert scene.recorder.told == [], "EC2 describes it, so it was no more than a delay"
+        assert scene.free == scene.addresses - 15
+
+        _, second, third = scene.records()
+        scene.ec2.faults.refusals["AssignPrivateIpAddresses"] = ["InvalidNetworkInterfaceID.NotFound"]
+        await scene.add_many([f"last-{number}" for number in range(3)], within=20.0)
+        await scene.rest(20.0)
+        assert scene.records()[1].ranges == second.ranges, "it still has room"
+        assert scene.records()[2].ranges > third.ranges
+        await scene.rest(100.0)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_of_which_ec2_changes_no_groups_is_left_out_and_others_are_changed(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(8)])
+        await scene.rest(100.0)
+        primary, second, _ = scene.records()
+        await scene.admin.set_groups(primary.id, ["sg-new"])
+        scene.ec2.faults.refusals["ModifyNetworkInterfaceAttribute"] = ["InvalidNetworkInterfaceID.NotFound"]
+        await scene.rest(40.0)
+        assert [each.groups for each in scene.records()] == [("sg-new",), second.groups, ("sg-new",)]
+        await scene.rest(60.0)
+        assert {each.groups for each in scene.records()} == {("sg-new",)}
+        assert scene.recorder.told == []
+        await scene.kill()
+
+    async def test_one_that_ec2_does_not_know_yet_is_attached_later(self, journal: Path) -> None:
+        """Right after its creation (EC2 Developer Guide, "Eventual consistency")."""
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        scene.ec2.faults.refusals["AttachNetworkInterface"] = ["InvalidNetworkInterfaceID.NotFound"]
+        await scene.boot()
+        await scene.rest(60.0)
+        assert scene.calls()["CreateNetworkInterface"] == 1
+        assert len(scene.records()) == 2
+        scene.check_settled()
+        await scene.kill()
+
+
 class TestStart:
     async def test_without_ec2_the_journal_and_metadata_give_and_nothing_is_released(self, journal: Path) -> None:
         scene = Scene(journal)
