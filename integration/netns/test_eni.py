@@ -595,6 +595,32 @@ async def test_the_table_is_mended(world: World, command: str) -> None:
         assert await world.exchange(pod, OUTSIDE) == str(PRIMARIES[0])
 
 
+async def test_before_the_node_forwards_it_keeps_the_default_route_that_a_router_advertises(bare: EniNode) -> None:
+    netns = bare.netns
+
+    def settings() -> list[str]:
+        return [netns.sysctl(f"net/ipv6/conf/{name}/accept_ra") for name in ("all", "default", *LINKS)]
+
+    netns.ip_batch([f"link set {link} up" for link in LINKS])
+    await bare.node.prepare()
+    assert settings() == ["1"] * 5, "no router has said anything"
+    for link, metric in ((LINKS[1], 2000), (LINKS[0], 1024), (LINKS[2], 1025)):
+        netns.ip("-6", "route", "add", "default", "via", "fe80::1", "dev", link, "proto", "ra", "metric", str(metric))
+    netns.ip("-6", "route", "add", "default", "via", "fe80::2", "dev", LINKS[2], "metric", "1")
+    await bare.node.prepare()
+    assert settings() == ["1", "1", "2", "1", "1"]
+    netns.set_sysctl(f"net/ipv6/conf/{LINKS[0]}/accept_ra", "0")
+    await bare.node.prepare()
+    await bare.node.apply(STATE)
+    assert settings() == ["1", "1", "0", "1", "1"], "somebody else listens to routers"
+
+
+async def test_without_a_route_the_primary_interface_listens_to_routers_as_soon_as_it_is_known(bare: EniNode) -> None:
+    await bare.wiring.prepare()
+    await bare.node.apply(STATE)
+    assert [bare.netns.sysctl(f"net/ipv6/conf/{link}/accept_ra") for link in LINKS] == ["2", "1", "1"]
+
+
 @pytest.mark.parametrize("link", [*LINKS, "all"])
 async def test_a_reverse_path_filter_that_others_make_strict_is_mended(world: World, link: str) -> None:
     netns = world.node.netns

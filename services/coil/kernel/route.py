@@ -34,6 +34,8 @@ class RouteProtocol(IntEnum):
     KERNEL = 2
     BOOT = 3
     STATIC = 4
+    ROUTER_ADVERTISEMENT = 9
+    """By the kernel, or by a daemon in its place, from what a router said (RFC 4861)."""
 
 
 class RouteScope(IntEnum):

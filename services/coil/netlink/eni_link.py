@@ -145,7 +145,8 @@ def select_link(links: Collection[Link]) -> Link:
 def _ensure_settings(link: LinkName, attached: AttachedInterface) -> tuple[Sysctl, ...]:
     """Returns what was written."""
     written = loosen_path_filter(link)
-    if attached.is_primary and any(network.version == 6 for network in attached.interface.ranges):
+    if attached.is_primary:
+        # Also where pods have no IPv6: the node has it, and forwards.
         written += keep_advertised_routes(link)
     return written
 

@@ -5,11 +5,21 @@ would leave by the link that it came in by. The kernel looks that up when addres
 a question to a NodePort of one interface, whose pod has its address of another, would be dropped, and so would be the
 answers to what that pod sends translated. So the filter is made loose (2): there has to be a way to the source. What an
 interface may send, EC2 checks. A filter that is off stays off.
+
+A kernel that forwards IPv6 is a router, and takes no default route from other routers (`accept_ra` 1) any more: those
+that it has it drops when it begins to forward, or they end with their lifetime, some minutes later. So before it does,
+`accept_ra` becomes 2 for the link that the node's default route leads over. Where something else than the kernel
+listens to routers (0), as networkd does, nothing is to be done.
 """
 
 from typing import Final
 
+from coil.kernel.family import Family
 from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.route import DEFAULT_NETWORKS, RouteProtocol
+from coil.netlink.connection import Connection
+from coil.netlink.link import read_links
+from coil.netlink.route import dump_protocol_routes, parse_route
 from coil.netlink.sysctl import ensure_sysctls, read_sysctl
 
 STRICT: Final = "1"
@@ -35,13 +45,40 @@ def loosen_path_filter(link: LinkName) -> tuple[Sysctl, ...]:
 
 
 def keep_advertised_routes(link: LinkName) -> tuple[Sysctl, ...]:
-    """Have the link take default routes of the subnet's router although the kernel forwards; returns what was written.
-
-    Idempotent. Raises as `loosen_path_filter`.
+    """Have the kernel take default routes from routers on the link although it forwards, if it does otherwise; returns
+    what was written. Idempotent. Raises as `loosen_path_filter`.
     """
-    path = f"net/ipv6/conf/{link}/accept_ra"
-    if read_sysctl(path) != _ACCEPT:
+    if accepts_advertised_routes(link):
         return ()
-    wanted = (Sysctl(path, _ACCEPT_FORWARDING),)
+    wanted = (Sysctl(_accept_ra(link), _ACCEPT_FORWARDING),)
     ensure_sysctls(wanted)
     return wanted
+
+
+def accepts_advertised_routes(link: LinkName) -> bool:
+    """Whether forwarding makes no difference to the default routes that the kernel takes from routers on the link."""
+    return read_sysctl(_accept_ra(link)) != _ACCEPT
+
+
+def keep_advertised_default_route(connection: Connection) -> None:
+    """The same for the link of the default route that a router has advertised, of several the one that is used. To be
+    called before the kernel forwards, when it need not be known yet which link is whose. Raises NetlinkError.
+    """
+    # The routes first: one whose link is not in the list then has lost it meanwhile, and is gone as well.
+    bodies = connection.dump(dump_protocol_routes(Family.IPV6, RouteProtocol.ROUTER_ADVERTISEMENT))
+    names = {link.index: link.name for link in read_links(connection)}
+    order = {name: index for index, name in names.items()}
+    routes = [
+        (route.metric, order[route.device], route.device)
+        for body in bodies
+        if (route := parse_route(body, names)) is not None
+        and route.device is not None
+        and route.destination == DEFAULT_NETWORKS[Family.IPV6]
+    ]
+    if routes:
+        *_, used = min(routes)
+        keep_advertised_routes(used)
+
+
+def _accept_ra(link: LinkName) -> str:
+    return f"net/ipv6/conf/{link}/accept_ra"

@@ -15,11 +15,13 @@ from coil.eni.interface import InterfaceId
 from coil.eni.nat_plan import TABLE
 from coil.eni.node_plan import AttachedInterface
 from coil.kernel.family import IPAddress
+from coil.kernel.link import LinkName
 from coil.kernel.nft_element import Elements
 from coil.kernel.nft_table import NftTable, TableFamily
 from coil.kernel.rule import Rule
 from coil.netlink.connection import Connection
 from coil.netlink.eni_link import NodeSync, add_source_rule, delete_source_rule, has_source_rule, sync_node
+from coil.netlink.eni_sysctl import accepts_advertised_routes, keep_advertised_default_route
 from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
 from coil.netlink.namespace import Namespace
 from coil.netlink.node_watch import Listener, NodeWatch
@@ -61,6 +63,19 @@ class NodeKernel:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    async def keep_default_route(self) -> None:
+        """See `EniKernel`."""
+
+        def job() -> None:
+            with Connection() as connection:
+                keep_advertised_default_route(connection)
+
+        await self._worker.run(job)
+
+    async def keeps_advertised_routes(self, link: LinkName) -> bool:
+        """See `EniKernel`."""
+        return await self._worker.run(accepts_advertised_routes, link)
 
     async def sync(
         self,

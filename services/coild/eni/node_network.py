@@ -15,6 +15,7 @@ leaves before its rule does.
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -34,7 +35,7 @@ from coil.eni.node_plan import (
     plan_source_rule,
 )
 from coil.kernel.family import IPAddress
-from coil.kernel.link import Link, LinkState
+from coil.kernel.link import Link, LinkName, LinkState
 from coil.kernel.nft_element import Elements
 from coil.kernel.nft_table import NftTable
 from coil.kernel.rule import Rule
@@ -59,6 +60,8 @@ from coil.reconcile.backoff import Backoff
 
 REAPPLY_SECONDS: Final = 60.0
 """Between two comparisons at most: of what no event tells, such as most sysctls."""
+_SETTING_SECONDS: Final = 1.0
+"""Between two looks at the one sysctl that must not be wrong for longer: while it is, a router is not listened to."""
 _SETTLE_SECONDS: Final = 0.05
 """Changes that come together, such as those of a table that is flushed, are one."""
 _PACE: Final = Backoff(base=0.1, cap=10.0)
@@ -74,6 +77,16 @@ class EniKernel(Protocol):
     """The kernel; `coild.eni.node_kernel.NodeKernel`. Calls but for `sync_table` take turns in the order in which they
     were made, raise NetlinkError, and may take effect after a cancellation.
     """
+
+    async def keep_default_route(self) -> None:
+        """Have the kernel keep the default route that a router has advertised, although it is about to forward; see
+        `coil.netlink.eni_sysctl`. Idempotent.
+        """
+        ...
+
+    async def keeps_advertised_routes(self, link: LinkName) -> bool:
+        """Whether it takes default routes from routers on that link although it forwards."""
+        ...
 
     async def sync(
         self,
@@ -148,6 +161,12 @@ class NodeNetwork:
         """Something of a single pod's is not there any more: its route, or its neighbour."""
 
     # --- interfaces
+
+    async def prepare(self) -> None:
+        """To be called before the node forwards, whatever is known of its interfaces. Idempotent. Raises
+        NetlinkError.
+        """
+        await self._kernel.keep_default_route()
 
     async def apply(self, state: NodeState) -> frozenset[InterfaceId]:
         """Have the network made for these interfaces; returns those whose links are there, up, and can send.
@@ -277,12 +296,23 @@ class NodeNetwork:
         self.pods_disturbed.set()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._note_table_changes())
+            tasks.create_task(self._note_setting_changes())
             tasks.create_task(self._mend_for_ever())
 
     async def _note_table_changes(self) -> None:
         while True:
             await self._kernel.table_changed()
             self._disturbed.set()
+
+    async def _note_setting_changes(self) -> None:
+        while True:
+            await asyncio.sleep(_SETTING_SECONDS)
+            primary = self._state.primary if self._state is not None else None
+            link = self._links.get(primary.interface.id) if primary is not None else None
+            # A kernel that is too busy to be asked is asked the next time.
+            with suppress(NetlinkError):
+                if link is not None and not await self._kernel.keeps_advertised_routes(link.name):
+                    self._disturbed.set()
 
     async def _mend_for_ever(self) -> None:
         clock = asyncio.get_running_loop().time

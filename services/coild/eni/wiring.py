@@ -57,6 +57,7 @@ class EniWiring:
 
     async def prepare(self) -> None:
         """See `PodWiring`. The interfaces' part of the node is `NodeNetwork`'s."""
+        await self._node.prepare()
         await self._veth.prepare()
 
     def plan(self, attachment: Attachment) -> PodPlan:

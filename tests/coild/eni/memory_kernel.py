@@ -7,7 +7,7 @@ from errno import ENOBUFS
 from coil.eni.interface import InterfaceId
 from coil.eni.node_plan import SHARED_CLAIM, AttachedInterface, plan_node
 from coil.kernel.family import IPAddress
-from coil.kernel.link import Link
+from coil.kernel.link import Link, LinkName
 from coil.kernel.nft_element import Elements
 from coil.kernel.nft_table import NftTable
 from coil.kernel.rule import Rule
@@ -27,6 +27,8 @@ class MemoryEniKernel:
         self.calls: list[str] = []
         self.refuse: set[str] = set()
         """Calls that fail."""
+        self.deaf: set[LinkName] = set()
+        """Links on which it does not listen to routers."""
         self.listener: Listener | None = None
         self.hears_pods = True
         self._table_changed = asyncio.Event()
@@ -35,6 +37,12 @@ class MemoryEniKernel:
         self.calls.append(name)
         if name in self.refuse:
             raise error or KernelError(doing=name, errno=ENOBUFS)
+
+    async def keep_default_route(self) -> None:
+        self._call("keep default route")
+
+    async def keeps_advertised_routes(self, link: LinkName) -> bool:
+        return link not in self.deaf
 
     async def sync(
         self,
@@ -45,6 +53,7 @@ class MemoryEniKernel:
         mtu: int | None,
     ) -> NodeSync:
         self._call("sync")
+        self.deaf.clear()
         names = {interface: link.name for interface, link in self.links.items()}
         wanted = {*plan_node(interfaces, names, pods or (), pod_table=pod_table).rules}
         if pods is None:

@@ -242,6 +242,18 @@ async def test_what_others_take_is_back_within_a_second(kernel: MemoryEniKernel,
     assert kernel.calls == ["sync", "table"]
 
 
+async def test_that_routers_are_not_listened_to_is_mended_within_a_second_and_a_bit(
+    kernel: MemoryEniKernel, kept: NodeNetwork
+) -> None:
+    kernel.deaf = {link(1).name}
+    await asyncio.sleep(5)
+    assert kernel.calls == [], "another interface's routers are not the node's"
+    kernel.deaf = {link(0).name}
+    await asyncio.sleep(1.5)
+    assert not kernel.deaf
+    assert kernel.calls == ["sync", "table"]
+
+
 async def test_whoever_fights_meets_a_slower_answer(kernel: MemoryEniKernel, kept: NodeNetwork) -> None:
     rule = rule_of(ON_SECOND)
     for _ in range(3000):

@@ -157,6 +157,7 @@ async def test_check_looks_at_both(node: Node) -> None:
 async def test_the_lookup_of_the_pod_table_is_left_to_the_node(node: Node) -> None:
     await node.wiring.prepare()
     assert node.kernel.rules == set()
+    assert node.eni.calls[:2] == ["keep default route", "prepare"], "before the kernel forwards"
     assert {sysctl.path for sysctl in node.kernel.sysctls} >= {"net/ipv4/ip_forward"}
 
 
