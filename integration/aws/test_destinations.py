@@ -1,6 +1,7 @@
 """Where pods' packets go, by which interface, and as whose: captures on the nodes' links are the oracle.
 
-Each node has a pod on its primary interface and one on another. On node-1, on-premises is excluded from translation.
+Each node has a pod on its primary interface and one on another. On node-1, on-premises is excluded from translation,
+and connections that are translated keep their source ports.
 """
 
 import socket
@@ -51,7 +52,7 @@ def populated(plane: ControlPlane) -> Iterator[Populated]:
         administrator.allow(world.ec2, administrator.default_group(world.ec2), network=f"{OUTSIDE[ON_PREMISES]}/32")
         first, second = world.nodes
         first.start_coild(*FLAGS)
-        second.start_coild(*FLAGS, f"--exclude-snat-cidrs={OUTSIDE[ON_PREMISES]}/32")
+        second.start_coild(*FLAGS, f"--exclude-snat-cidrs={OUTSIDE[ON_PREMISES]}/32", "--randomize-snat=off")
         yield Populated(world, [(first, second) for first, second, *_ in (each.pods_on(0, 1) for each in world.nodes)])
         # No packet was ever sent by an interface that had no right to, and coild had every right that it wanted.
         assert world.spoofed() == []
@@ -144,6 +145,25 @@ def test_the_internet_by_the_primary_address(populated: Populated) -> None:
         with watched(node) as seen:
             assert ask(pod.host, there, address) == str(node.instance.primary)
             assert_only_by("eth0", seen, node.instance.primary, address)
+
+
+def test_source_ports_of_what_is_translated(populated: Populated) -> None:
+    """Drawn on node-0, kept on node-1."""
+    there, address = populated.world.vpc.internet, str(OUTSIDE[INTERNET])
+    own = range(40_000, 40_008)
+    for drawn, pods in zip((True, False), populated.pods, strict=True):
+        for destination, pod in enumerate(pods, 20_000):
+            with there.socket(socket.SOCK_DGRAM, address) as answering:
+                # Not one of which the kernel may still know a connection.
+                answering.bind((address, destination))
+                for port in own:
+                    with pod.host.socket(socket.SOCK_DGRAM, address) as asking:
+                        asking.bind((str(pod.address), port))
+                        asking.sendto(b"question", answering.getsockname())
+                peers = [answering.recvfrom(64)[1] for _ in own]
+            assert {host for host, _ in peers} == {str(pod.node.instance.primary)}
+            # That all of them are drawn as they were is 1 in 10^38.
+            assert ([port for _, port in peers] == [*own]) is not drawn
 
 
 def test_metadata_is_for_the_node_and_not_for_pods(populated: Populated) -> None:

@@ -11,12 +11,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address
+from itertools import count
 from typing import Any
 
 import pytest
 
 from coil.eni.interface import InterfaceId
 from coil.eni.node_plan import NodeState
+from coil.kernel.nft_table import PortChoice
 from coil.netlink.error import NetlinkError, PodCheckError
 from coil.netlink.host import HostNetwork
 from coild.eni.node_network import REAPPLY_SECONDS
@@ -194,6 +196,33 @@ async def test_inside_the_vpc_pods_are_seen_by_their_own_addresses(world: World)
 async def test_the_world_sees_the_primary_address(world: World) -> None:
     for pod in world.pods:
         assert await world.exchange(pod, OUTSIDE) == str(PRIMARIES[0])
+
+
+@pytest.mark.parametrize("ports", PortChoice)
+async def test_source_ports_of_what_is_translated(world: World, ports: PortChoice) -> None:
+    """Of pods that send from the same ports to the same destination."""
+    node = world.node
+    await node.node.apply(replace(STATE, snat_ports=ports))
+
+    def seen(pod: IPv4Address, source_port: int) -> int:
+        with node.vpc.socket(OUTSIDE) as listener, world.pods[pod].socket(OUTSIDE) as asking:
+            # Never one twice, of which the kernel may still know a connection.
+            listener.bind((str(OUTSIDE), next(free)))
+            listener.listen()
+            asking.bind((str(pod), source_port))
+            asking.connect(listener.getsockname())
+            accepted, peer = listener.accept()
+            accepted.close()
+            assert peer[0] == str(PRIMARIES[0])
+            return int(peer[1])
+
+    own, free = range(40_000, 40_008), count(20_000)
+    for pod in world.pods:
+        found = [await asyncio.to_thread(seen, pod, port) for port in own]
+        # That all of them are drawn as they were is 1 in 10^38.
+        assert (found == [*own]) is (ports is PortChoice.OWN)
+    rules = str(listed(node.netns, "chain", "inet", "coil-eni", "translate"))
+    assert (f"'{ports.value}'" in rules) is (ports is not PortChoice.OWN)
 
 
 async def test_pods_of_a_node_see_each_other(world: World) -> None:

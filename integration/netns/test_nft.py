@@ -20,7 +20,7 @@ from coil.kernel.nft_table import ChainType, Hook, NftChain, NftTable, Priority,
 from coil.nft.netfilter import NftError
 from coil.nft.table_sync import CounterValue, delete_table, read_counters, sync_table
 from integration.netns.netns import Netns
-from tests.coil.nft.tables import CLIENT, ENI, IPV4_ROUTER, MOVED_ROUTER, ROUTER, nft_tables
+from tests.coil.nft.tables import CLIENT, ENI, ENI_PORTS, IPV4_ROUTER, MOVED_ROUTER, ROUTER, nft_tables
 
 pytestmark = pytest.mark.kernel
 
@@ -82,7 +82,7 @@ def test_a_clients_table(host: Netns) -> None:
     }
 
 
-@pytest.mark.parametrize("table", [ROUTER, CLIENT, ENI])
+@pytest.mark.parametrize("table", [ROUTER, CLIENT, ENI, *ENI_PORTS])
 def test_what_is_right_is_not_touched(host: Netns, table: NftTable) -> None:
     sync(host, table)
     before = nft(host, "--handle", "list", "ruleset")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from coil.crd.names import NodeName
+from coil.kernel.nft_table import PortChoice
 from coil.podnet.plan import RoutePolicy
 from coil.runtime.flag import (
     Endpoint,
@@ -62,12 +63,31 @@ def _parse_host_address(text: str) -> HostAddress:
         raise ValueError("link-local or node-ip") from None
 
 
+_PORT_CHOICES: Final = {
+    "fully-random": PortChoice.FULLY_RANDOM,
+    "plain": PortChoice.RANDOM,
+    "off": PortChoice.OWN,
+    # What amazon-vpc-cni-k8s calls these.
+    "prng": PortChoice.FULLY_RANDOM,
+    "hashrandom": PortChoice.RANDOM,
+    "none": PortChoice.OWN,
+}
+
+
 @kind("pools|aws-eni")
 def _parse_address_source(text: str) -> AddressSourceName:
     try:
         return AddressSourceName(text)
     except ValueError:
         raise ValueError("pools or aws-eni") from None
+
+
+@kind("fully-random|plain|off")
+def _parse_port_choice(text: str) -> PortChoice:
+    try:
+        return _PORT_CHOICES[text]
+    except KeyError:
+        raise ValueError("fully-random, plain or off") from None
 
 
 @kind("CIDR,CIDR")
@@ -245,6 +265,14 @@ class Settings(ApiSettings, FrameSettings):
         env="AWS_VPC_K8S_CNI_EXTERNALSNAT",
         group=Group.AWS,
         help="leave it to a NAT gateway to translate what pods send out of the VPC",
+    )
+    randomize_snat: PortChoice = flag(
+        "fully-random",
+        parse=_parse_port_choice,
+        env="AWS_VPC_K8S_CNI_RANDOMIZESNAT",
+        group=Group.AWS,
+        help="source ports of connections that are translated: drawn freely, by netfilter's plain `random`, or kept if "
+        "they are free",
     )
     exclude_snat_cidrs: tuple[IPv4Network, ...] = flag(
         "",

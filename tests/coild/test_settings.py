@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coil.eni.warm_pool import WarmTargets
+from coil.kernel.nft_table import PortChoice
 from coil.runtime.flag import parse_settings
 from coild.eni.settings import EniSettings, read_eni_settings
 from coild.settings import ENI_JOURNAL, POOL_JOURNAL, AddressSourceName, Settings
@@ -63,6 +64,23 @@ def test_what_many_manifests_set_has_no_effect() -> None:
     assert read_eni_settings(settings).targets == WarmTargets(interfaces=1)
 
 
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [
+        ("fully-random", PortChoice.FULLY_RANDOM),
+        ("plain", PortChoice.RANDOM),
+        ("off", PortChoice.OWN),
+        ("prng", PortChoice.FULLY_RANDOM),
+        ("hashrandom", PortChoice.RANDOM),
+        ("none", PortChoice.OWN),
+    ],
+)
+def test_source_ports_of_translated_connections(text: str, ports: PortChoice) -> None:
+    assert read_eni_settings(parse(*ENI)).snat_ports is PortChoice.FULLY_RANDOM
+    assert read_eni_settings(parse(*ENI, f"--randomize-snat={text}")).snat_ports is ports
+    assert read_eni_settings(parse(*ENI, AWS_VPC_K8S_CNI_RANDOMIZESNAT=text)).snat_ports is ports
+
+
 def test_groups_and_metadata_of_pods() -> None:
     settings = read_eni_settings(parse(*ENI, "--security-groups=sg-1,sg-2", "--allow-pod-metadata-access"))
     assert settings.groups == ("sg-1", "sg-2")
@@ -73,6 +91,7 @@ def test_groups_and_metadata_of_pods() -> None:
     ("flags", "why"),
     [
         (("--enable-ipam=false", "--enable-egress=false"), "nothing to do"),
+        ((*ENI, "--randomize-snat=yes"), "fully-random, plain or off"),
         ((*ENI, "--enable-ipam=false"), "another plugin"),
         ((*ENI, "--route-sync"), "the VPC routes"),
         ((*ENI, "--clear-routes-on-shutdown"), "no routes are exported"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from coil.eni.warm_pool import WarmTargets
+from coil.kernel.nft_table import PortChoice
 from coild.eni.settings import EniSettings, read_eni_settings
 from integration.access.right import chart_rights
 from integration.helm.chart import Document, profile_names, render
@@ -27,6 +28,7 @@ VALUES: dict[str, Any] = {
         },
         "prefixDelegation": True,
         "externalSNAT": True,
+        "randomizeSNAT": "plain",
         "excludeSNATCIDRs": ["192.168.0.0/16", "172.16.0.0/12"],
         "securityGroups": ["sg-0123456789abcdef0", "sg-1"],
         "podMetadataAccess": True,
@@ -52,6 +54,7 @@ def test_every_value_reaches_the_node() -> None:
     known = node_settings(documents)
     assert known.targets == WarmTargets(interfaces=0, ips=5, minimum=12, prefixes=1, max_interfaces=4)
     assert (known.cluster, known.prefixes, known.version, known.external_snat) == ("blue", True, 4, True)
+    assert known.snat_ports is PortChoice.RANDOM
     assert [str(network) for network in known.excluded] == ["192.168.0.0/16", "172.16.0.0/12"]
     assert (known.groups, known.metadata_access) == (("sg-0123456789abcdef0", "sg-1"), True)
     assert node_settings(render({**VALUES, "aws": {**VALUES["aws"], "ipv6": True}})).version == 6

@@ -178,6 +178,7 @@ annotations:
 - {name: ENABLE_PREFIX_DELEGATION, value: {{ $v.prefixDelegation | quote }}}
 - {name: ENABLE_IPv6, value: {{ $v.ipv6 | quote }}}
 - {name: AWS_VPC_K8S_CNI_EXTERNALSNAT, value: {{ $v.externalSNAT | quote }}}
+- {name: AWS_VPC_K8S_CNI_RANDOMIZESNAT, value: {{ $v.randomizeSNAT | quote }}}
 {{- with $v.excludeSNATCIDRs }}
 - {name: AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS, value: {{ join "," . | quote }}}
 {{- end }}

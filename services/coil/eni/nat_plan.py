@@ -47,6 +47,7 @@ from coil.kernel.nft_table import (
     NftChain,
     NftSet,
     NftTable,
+    PortChoice,
     Priority,
     RegularChain,
     Rule,
@@ -105,6 +106,7 @@ def plan_nat_table(
     *,
     external_snat: bool,
     metadata_access: bool,
+    snat_ports: PortChoice = PortChoice.FULLY_RANDOM,
 ) -> NftTable:
     """`external_snat`: something outside the node translates, so that pods keep their addresses and their interfaces
     wherever they send. `metadata_access`: pods may ask the metadata service.
@@ -144,7 +146,7 @@ def plan_nat_table(
         Match(Field.OUTPUT_LINK, Comparison.IS, primary.link),
         _FROM_POD,
         *_TO_OUTSIDE,
-        SourceNat(Family.IPV4, primary.address, random_port=True),
+        SourceNat(Family.IPV4, primary.address, snat_ports),
     )
     blocked: tuple[Rule, ...] = tuple(
         (

@@ -35,6 +35,7 @@ from typing import Final
 from coil.eni.interface import PRIMARY_DEVICE, InterfaceId, NetworkInterface
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import LinkName
+from coil.kernel.nft_table import PortChoice
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteScope, RouteTable, RouteType
 from coil.kernel.rule import Rule, RuleClaim
 
@@ -98,13 +99,14 @@ class NodeState:
 
     `interfaces` are those that EC2 has attached to the node, whether or not their links have appeared. `inside` is what
     pods reach with their own addresses: the VPC's CIDRs, and what is excluded from translation. `external_snat`:
-    something outside the node translates. `metadata_access`: pods may ask the metadata service. Not `complete`: EC2 has
-    not spoken yet, and there may be more interfaces.
+    something outside the node translates; `snat_ports`: where the node does, the source ports. `metadata_access`: pods
+    may ask the metadata service. Not `complete`: EC2 has not spoken yet, and there may be more interfaces.
     """
 
     interfaces: tuple[AttachedInterface, ...]
     inside: frozenset[IPv4Network]
     external_snat: bool = False
+    snat_ports: PortChoice = PortChoice.FULLY_RANDOM
     metadata_access: bool = False
     complete: bool = True
 

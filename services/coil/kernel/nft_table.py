@@ -177,17 +177,25 @@ class SetBits:
     bits: int
 
 
+class PortChoice(StrEnum):
+    """Which source port a translated connection gets (`NF_NAT_RANGE_PROTO_RANDOM*`, linux/netfilter/nf_nat.h)."""
+
+    OWN = ""
+    """The one that it has, or the nearest that is free."""
+    RANDOM = "random"
+    FULLY_RANDOM = "fully-random"
+    """Drawn for each connection. Two processors that translate at the same time may find the same port free, and the
+    second packet is dropped: the less likely, the more freely they choose.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class SourceNat:
-    """Give the connection another source address, of that family; this ends the rule, unless a map has none.
-
-    `random_port`: a port that is drawn, not the nearest that is free: two processors that translate at the same time
-    may find the same one free, and the second packet would be dropped.
-    """
+    """Give the connection another source address, of that family; this ends the rule, unless a map has none."""
 
     family: Family
     address: IPv4Address | Field | Lookup
-    random_port: bool = False
+    ports: PortChoice = PortChoice.OWN
 
 
 @dataclass(frozen=True, slots=True)

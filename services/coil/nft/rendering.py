@@ -29,6 +29,7 @@ from coil.kernel.nft_table import (
     NftSet,
     NftTable,
     NoTrack,
+    PortChoice,
     RegularChain,
     SetBits,
     SourceNat,
@@ -121,8 +122,8 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 
             return {"mangle": {"key": _render_field(field), "value": _render_value(value)}}
         case SetBits(field, bits):
             return {"mangle": {"key": _render_field(field), "value": {"|": [_render_field(field), bits]}}}
-        case SourceNat(family, address, random_port):
-            flags = {"flags": "fully-random"} if random_port else {}
+        case SourceNat(family, address, ports):
+            flags = {"flags": ports.value} if ports is not PortChoice.OWN else {}
             return {"snat": {"family": _PROTOCOLS[family], "addr": _render_value(address), **flags}}
         case DestinationNat(family, address, port):
             # Not both from one map: libnftables 1.0.6 crashes when it reads that.

@@ -368,6 +368,7 @@ class NodeNetwork:
             ],
             external_snat=state.external_snat,
             metadata_access=state.metadata_access,
+            snat_ports=state.snat_ports,
         )
         different = await self._kernel.sync_table(table, plan_nat_elements(state.ranges, state.inside))
         return (*result.changes, *([str(table)] if different else ()))

@@ -507,6 +507,7 @@ class Provisioner:
             interfaces=known,
             inside=self._vpc.cidrs | frozenset(self._settings.excluded),
             external_snat=self._settings.external_snat,
+            snat_ports=self._settings.snat_ports,
             metadata_access=self._settings.metadata_access,
             complete=self._source is PictureSource.EC2,
         )

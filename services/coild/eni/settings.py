@@ -5,6 +5,7 @@ from ipaddress import IPv4Network
 
 from coil.eni.surplus import SURPLUS_SECONDS
 from coil.eni.warm_pool import WarmTargets
+from coil.kernel.nft_table import PortChoice
 from coild.eni.own_writes import DESCRIBE_LAG_SECONDS
 from coild.settings import Settings
 
@@ -22,6 +23,7 @@ class EniSettings:
     prefixes: bool = False
     version: int = 4
     external_snat: bool = False
+    snat_ports: PortChoice = PortChoice.FULLY_RANDOM
     excluded: tuple[IPv4Network, ...] = ()
     metadata_access: bool = False
     groups: tuple[str, ...] = ()
@@ -46,6 +48,7 @@ def read_eni_settings(settings: Settings) -> EniSettings:
         prefixes=prefixes,
         version=6 if settings.enable_ipv6 else 4,
         external_snat=settings.external_snat,
+        snat_ports=settings.randomize_snat,
         excluded=settings.exclude_snat_cidrs,
         metadata_access=settings.allow_pod_metadata_access,
         groups=settings.security_groups,

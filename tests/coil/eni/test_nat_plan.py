@@ -127,8 +127,7 @@ def _carry_out(table: NftTable, rule: Rule, packet: Packet, elements: Elements) 
                 packet.counted.append(name)
             case Verdict.DROP:
                 packet.dropped = True
-            case SourceNat(_, address, random_port):
-                assert random_port
+            case SourceNat(_, address):
                 return str(address)
             case _:
                 raise AssertionError(statement)

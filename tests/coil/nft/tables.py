@@ -28,6 +28,7 @@ from coil.kernel.nft_table import (
     NftChain,
     NftSet,
     NftTable,
+    PortChoice,
     Priority,
     RegularChain,
     SetBits,
@@ -47,6 +48,12 @@ ENI = plan_nat_table(
     external_snat=False,
     metadata_access=False,
 )
+ENI_PORTS = [
+    plan_nat_table(
+        PrimaryLink(ETH0, IPv4Address("10.1.0.4")), external_snat=False, metadata_access=True, snat_ports=ports
+    )
+    for ports in PortChoice
+]
 EIP, EIP_ARP = plan_eip_tables(EipTableOptions())
 
 _COUNTERS = ("a", "b")
