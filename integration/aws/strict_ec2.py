@@ -202,6 +202,7 @@ class StrictEc2:
                     self._note_told()
                     if waiting := self.faults.refusals.get(action):
                         raise EC2ClientError(waiting.pop(0), "injected")
+                    self._authorize(action)
                     answer = method(response)
                     self._note_told()
                     if not action.startswith("Describe"):
@@ -226,6 +227,10 @@ class StrictEc2:
         self.told.append((now, [_copy_of(eni) for eni in self._backend.enis.values()]))
         while len(self.told) > 1 and self.told[1][0] <= now - lag:
             self.told.popleft()
+
+    def _authorize(self, action: str) -> None:
+        if action in self.faults.denied:
+            raise EC2ClientError("UnauthorizedOperation", "You are not authorized to perform this operation.")
 
     def _tell(self) -> None:
         for watcher in self.watchers:
@@ -327,6 +332,8 @@ class StrictEc2:
                     "IdempotentParameterMismatch", "The request uses the same client token as a previous, other one."
                 )
             return ActionResult({"NetworkInterface": made})
+        if tags:
+            self._authorize("CreateTags")
         if count and prefixes:
             raise EC2ClientError("InvalidParameterCombination", "Addresses or prefixes, not both.")
         addresses = self._pick_addresses(subnet, 1 + count)

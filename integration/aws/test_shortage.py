@@ -150,3 +150,40 @@ def test_a_node_whose_addresses_are_all_taken_says_so_and_keeps_its_pods(world: 
         wait_good(world, node)
         with node.pod() as later:
             assert ask(later.host, world.endpoint.host, world.endpoint.primary) == str(later.address)
+
+
+def test_a_role_that_may_not_tag_creates_nothing_and_the_node_has_one_event(world: EniWorld) -> None:
+    """The tags come with the creation, so there is no interface without them that nobody would clear up."""
+    node = world.nodes[1]
+    before, asked = read_state(world.ec2).interfaces.keys(), len(world.ec2.calls)
+    world.ec2.faults.denied = {"CreateTags"}
+    try:
+        with node.running_coild(*FLAGS, "--acquire-timeout=1s"):
+            pods = [node.add_pod() for _ in range(PODS_OF_INTERFACE)]
+            wait_until(lambda: denials(world, node), what="the Node's Event")
+            [event] = denials(world, node)
+            assert event["type"] == "Warning"
+            assert "ec2:CreateNetworkInterface together with ec2:CreateTags" in event["message"]
+            with pytest.raises(CniError, match="ec2:CreateTags") as refused:
+                node.runtime.add(node.sandbox())
+            assert refused.value.code == TRY_AGAIN_LATER
+            assert read_state(world.ec2).interfaces.keys() == before
+            assert [call.action for call in world.ec2.calls[asked:]].count("CreateNetworkInterface") == 1
+
+            world.ec2.faults.denied = set()
+            node.coild.crash()  # the next process does not wait for minutes
+            node.coild.wait_ready()
+            pods.append(node.add_pod())
+            made = pods[-1].interface
+            assert made.id not in before
+            wait_until(lambda: pods[-1].interface.goes_with_instance, what="it goes with its instance")
+            assert len(denials(world, node)) == 1
+    finally:
+        world.ec2.faults.denied = set()
+
+
+def denials(world: EniWorld, node: EniNode) -> list[dict[str, Any]]:
+    """The Events of the Node about calls that EC2 denies."""
+    found = world.plane.read("/api/v1/namespaces/default/events")["items"]
+    mine = [each for each in found if each["involvedObject"]["kind"] == "Node"]
+    return [each for each in mine if (each["involvedObject"]["name"], each["reason"]) == (node.name, "Ec2CallDenied")]

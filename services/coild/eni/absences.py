@@ -25,8 +25,6 @@ Key: TypeAlias = tuple[InterfaceId, Part | IPNetwork]
 class _Absence:
     first: float
     last: float
-    stands_until: float | None = None
-    """Descriptions that are asked for before that time may be of before the node's own change."""
     unproven: bool = False
 
 
@@ -44,12 +42,12 @@ class Absences:
         """Seconds between two descriptions that have to lack something before it counts as gone."""
         return self._lag / 2
 
-    def miss(self, key: Key, *, asked: float, stands_until: float | None) -> bool:
-        """A description lacks it; returns whether it is gone. Until `stands_until`, it is there by a change of the
-        node's own, and a description that lacks it may be of before that.
+    def miss(self, key: Key, *, asked: float) -> bool:
+        """A description lacks it, and not because it may be of before the node's own change; returns whether it is
+        gone.
         """
-        absence = replace(self._absences.get(key, _Absence(asked, asked)), last=asked, stands_until=stands_until)
-        if stands_until is None and asked >= absence.first + self.gone_after:
+        absence = replace(self._absences.get(key, _Absence(asked, asked)), last=asked)
+        if asked >= absence.first + self.gone_after:
             self._absences.pop(key, None)
             return True
         self._absences[key] = absence
@@ -76,7 +74,7 @@ class Absences:
     @property
     def doubted(self) -> frozenset[Key]:
         """What no pod may get."""
-        return frozenset(key for key, each in self._absences.items() if each.stands_until is None)
+        return frozenset(self._absences)
 
     @property
     def unproven(self) -> frozenset[Key]:
@@ -88,6 +86,4 @@ class Absences:
         return min((self._next_look(each, asked) for each in self._absences.values()), default=None)
 
     def _next_look(self, absence: _Absence, asked: float) -> float:
-        if absence.last < asked:
-            return absence.last + self._lag
-        return max(absence.first + self.gone_after, absence.stands_until or absence.first)
+        return absence.last + self._lag if absence.last < asked else absence.first + self.gone_after

@@ -14,6 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.aws.error import DeniedError, Ec2Error, ThrottledError, UnavailableError
 from coil.reconcile.backoff import Backoff
 
+CREATE: Final = "CreateNetworkInterface"
 SILENCE_BACKOFF: Final = Backoff(base=1.0, cap=60.0)
 REFUSAL_BACKOFF: Final = Backoff(base=2.0, cap=120.0)
 DENIED_BACKOFF: Final = Backoff(base=300.0, cap=300.0, jitter=0.25)
@@ -52,7 +53,7 @@ class CallRests:
         before = self._rests.get(error.call)
         failures = before.failures if before is not None else 0
         pause = (DENIED_BACKOFF if denied else REFUSAL_BACKOFF).delay(failures, self.random)
-        reason = f"the instance's role does not allow ec2:{error.call}: {error}" if denied else str(error)
+        reason = f"the instance's role does not allow {rights_of(error.call)}: {error}" if denied else str(error)
         self._rests[error.call] = _Rest(now + pause, failures + 1, reason)
         if before is None or before.reason != reason:
             report = self.log.error if denied else self.log.warning
@@ -85,3 +86,10 @@ class CallRests:
         """In how many seconds the next operation may be asked for again; None if none rests."""
         now = self.clock()
         return min((rest.until - now for rest in self._rests.values() if rest.until > now), default=None)
+
+
+def rights_of(call: str) -> str:
+    """The actions of a policy that an operation needs."""
+    action = f"ec2:{call}"
+    # Interfaces are created with their tags; what EC2 answers does not say which of the two is missing.
+    return f"{action} together with ec2:CreateTags" if call == CREATE else action

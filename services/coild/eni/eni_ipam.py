@@ -97,6 +97,7 @@ class EniIpam:
             clock=clock,
             random=rng,
             recorder=deps.recorder,
+            node=settings.node_name,
             log=log,
         )
         self.wiring = EniWiring(

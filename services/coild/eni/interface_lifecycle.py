@@ -27,7 +27,6 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.aws.ec2 import AttachmentId, Ec2, InstanceId, InterfaceRecord, InterfaceRequest
 from coil.aws.error import (
-    DeniedError,
     Ec2Error,
     GoneError,
     InUseError,
@@ -143,7 +142,7 @@ class InterfaceLifecycle:
         both = [each for record in own if (each := self._spares.pop(record.id, None)) is not None]
         self._settle_creation([*own, *found])
         since = self._unsure_since
-        if both or (since is not None and since > oldest):
+        if both or (since is not None and now < since + lag):
             self._search_at = now + lag / 2 if both else (since or now) + lag
         else:
             self._unsure_since = None
@@ -197,10 +196,11 @@ class InterfaceLifecycle:
         except (UnavailableError, InUseError):
             self._put_off(record, tried=True)
             raise
-        except (ThrottledError, DeniedError, LimitError):
+        except (ThrottledError, LimitError):
             raise
         except Ec2Error:
-            # In another zone, for one: an administrator may have changed the tags of any interface.
+            # In another zone, for one: an administrator may have changed the tags of any interface. Where the role does
+            # not allow it, nothing is left over either.
             if (spare := self._spares.get(record.id)) is not None:
                 spare.unfit = True
             raise

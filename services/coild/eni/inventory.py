@@ -84,9 +84,7 @@ class Inventory:
             for part in (Part.ATTACHMENT, *record.ranges)
             if not _has(told, record.id, part)
         }
-        gone = {
-            key for key in missed if self._absences.miss(key, asked=asked, stands_until=self._writes.stands_until(*key))
-        }
+        gone = {key for key in missed if not self._writes.stands(*key) and self._absences.miss(key, asked=asked)}
         for record in known.values():
             if (record.id, Part.ATTACHMENT) in gone:
                 found.pop(record.id, None)
@@ -112,7 +110,7 @@ class Inventory:
         it.
         """
         key = interface, Part.ATTACHMENT
-        if self._absences.miss(key, asked=now, stands_until=self._writes.stands_until(*key)):
+        if self._absences.miss(key, asked=now):
             self._records.pop(interface, None)
             self._note(now)
 

@@ -88,8 +88,7 @@ class OwnWrites:
 
     def expire(self, *, asked: float) -> None:
         """Forget what a description that is asked for at that time has, as all later ones do."""
-        oldest = asked - self._lag
-        self._writes = {key: write for key, write in self._writes.items() if write.at > oldest}
+        self._writes = {key: write for key, write in self._writes.items() if asked < write.at + self._lag}
 
     def overlay(self, told: Iterable[InterfaceRecord]) -> dict[InterfaceId, InterfaceRecord]:
         """What is attached to this instance, by a description and by the changes that stand."""
@@ -101,10 +100,9 @@ class OwnWrites:
                 found[interface] = record
         return found
 
-    def stands_until(self, interface: InterfaceId, part: Part | IPNetwork) -> float | None:
-        """Until when by the time of questions a part is there, or is not, by a change of ours; None if none stands."""
-        write = self._writes.get((interface, part))
-        return None if write is None else write.at + self._lag
+    def stands(self, interface: InterfaceId, part: Part | IPNetwork) -> bool:
+        """Whether a part is there, or is not, by the node's own change, whatever descriptions tell."""
+        return (interface, part) in self._writes
 
     @property
     def last(self) -> float | None:

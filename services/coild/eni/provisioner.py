@@ -38,6 +38,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.aws.ec2 import Ec2, InstanceLimits
 from coil.aws.error import DeniedError, Ec2Error, ThrottledError, UnavailableError
 from coil.aws.metadata import InstanceIdentity, InstanceMetadata, MetadataError, MetadataInterface
+from coil.crd.names import NodeName
 from coil.eni.interface import PRIMARY_DEVICE, InterfaceId, NetworkInterface
 from coil.eni.node_plan import AttachedInterface, NodeState
 from coil.eni.subnet_choice import SubnetChoice, SubnetOffer
@@ -47,13 +48,14 @@ from coil.kernel.family import IPNetwork
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coil.reconcile.event_recorder import Recorder
-from coild.eni.call_rests import CallRests
+from coild.eni.call_rests import DENIED_BACKOFF, CallRests, rights_of
 from coild.eni.describe_schedule import DescribeSchedule
 from coild.eni.first_picture import guess_interfaces, identity_of, recorded_interfaces
 from coild.eni.interface_lifecycle import InterfaceLifecycle
 from coild.eni.inventory import Inventory
 from coild.eni.journal import Checkpoint, EniJournal
 from coild.eni.lost_addresses import LostAddresses
+from coild.eni.node_object import node_subject
 from coild.eni.pool_keeper import DESCRIBE, PoolKeeper
 from coild.eni.settings import EniSettings
 from coild.eni.store import EniStore
@@ -129,6 +131,7 @@ class Provisioner:
         clock: Callable[[], float],
         random: Random,
         recorder: Recorder,
+        node: NodeName,
         log: FilteringBoundLogger,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -139,6 +142,8 @@ class Provisioner:
         self._settings = settings
         self._clock = clock
         self._random = random
+        self._recorder = recorder
+        self._subject = node_subject(node)
         self._log = log
         self._wall = wall
         self._rests = CallRests(clock=clock, random=random.random, log=log)
@@ -269,6 +274,8 @@ class Provisioner:
             return IDENTITY_SECONDS if self._node is None else 0.0
         except Ec2Error as error:
             self._failed(error)
+            # That call rests, and others may clear up after it.
+            acted = isinstance(error, DeniedError)
         self._tell()
         return 0.0 if acted else self._next_due()
 
@@ -331,6 +338,14 @@ class Provisioner:
 
     def _failed(self, error: Ec2Error) -> None:
         self._rests.failed(error)
+        if isinstance(error, DeniedError):
+            self._recorder.warn(
+                self._subject,
+                reason="Ec2CallDenied",
+                message=f"EC2 denies {error.call}, and has done nothing: the role of coild on this node lacks "
+                f"{rights_of(error.call)}, or a condition of its policy does not hold; coild asks again every "
+                f"{DENIED_BACKOFF.base:.0f} s",
+            )
         if not isinstance(error, ThrottledError | DeniedError):
             self._schedule.doubt = True
 

@@ -12,6 +12,7 @@ import pytest
 
 from coil.aws.ec2 import AttachmentId, Ec2, InstanceId, InterfaceRecord, InterfaceRequest
 from coil.aws.error import (
+    DeniedError,
     Ec2Error,
     GoneError,
     InUseError,
@@ -327,6 +328,21 @@ class Ec2Contract:
             await client.create_interface(request(subnet))
         assert await client.find_interfaces(TAGS) == []
         await client.create_interface(request(subnet))
+
+    async def test_who_may_not_tag_creates_nothing_that_has_tags(self, account: Account, client: Ec2) -> None:
+        """EC2 User Guide, "Grant permission to tag resources during creation"."""
+        subnet = account.subnet("10.1.0.0/24")
+        account.faults.denied = {"CreateTags"}
+        with pytest.raises(DeniedError, match="CreateNetworkInterface: UnauthorizedOperation"):
+            await client.create_interface(request(subnet, token="tagged"))
+        assert await client.find_interfaces({}) == []
+        plain = await client.create_interface(request(subnet, token="plain", tags={}))
+        assert [each.id for each in await client.find_interfaces({})] == [plain.id]
+        account.faults.denied = {"DeleteNetworkInterface"}
+        with pytest.raises(DeniedError):
+            await client.delete_interface(plain.id)
+        account.faults.denied = set()
+        await client.create_interface(request(subnet, token="tagged"))
 
     async def test_descriptions_may_lag_behind_what_calls_have_changed(self, account: Account, client: Ec2) -> None:
         subnet = account.subnet("10.1.0.0/24")

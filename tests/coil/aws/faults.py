@@ -22,6 +22,8 @@ class Faults:
     Set it before what is to be told late: what was before is told as it is at the first call after that."""
     refusals: dict[str, list[str]] = field(default_factory=dict)
     """By operation, error codes for its next calls."""
+    denied: set[str] = field(default_factory=set)
+    """Actions that no policy allows. CreateTags is one: EC2 asks for it where something is created with tags."""
     lost_answers: Counter[str] = field(default_factory=Counter)
     """By operation, how many of its next calls take place and are answered with InternalError."""
 

@@ -53,6 +53,8 @@ class Moment(Enum):
     AFTER = "after"
 
 
+TAGGING = "CreateTags"
+
 Gate = Callable[[str, Moment], Awaitable[None]]
 """Called with the operation."""
 
@@ -205,6 +207,8 @@ class MemoryEc2:
             raise error_of(action, "RequestLimitExceeded", "Request limit exceeded.", status=503)
         if waiting := self.faults.refusals.get(action):
             raise error_of(action, waiting.pop(0), "injected")
+        if action in self.faults.denied:
+            raise _denial(action)
 
     def describe_interfaces(
         self, instance: InstanceId | None, tags: Mapping[str, str], status: str
@@ -242,6 +246,8 @@ class MemoryEc2:
             if _asked(before) != _asked(request):
                 raise error_of(action, "IdempotentParameterMismatch", "The same client token as another request.")
             return self._interfaces[made.id].record if made.id in self._interfaces else made
+        if request.tags and TAGGING in self.faults.denied:
+            raise _denial(action)
         interface = self._make(action, request)
         self._tokens[request.token] = (request, interface.record)
         return interface.record
@@ -463,3 +469,7 @@ class MemoryEc2:
 def _asked(request: InterfaceRequest) -> tuple[object, ...]:
     counts = (request.addresses, request.prefixes)
     return request.subnet, tuple(request.groups), sorted(request.tags.items()), counts
+
+
+def _denial(action: str) -> Ec2Error:
+    return error_of(action, "UnauthorizedOperation", "You are not authorized to perform this operation.", status=403)

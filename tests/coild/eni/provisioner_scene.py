@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 from coil.aws.ec2 import InterfaceRecord
+from coil.crd.names import NodeName
 from coil.eni.tag import CLUSTER_TAG, INSTANCE_TAG
 from coil.eni.warm_pool import WarmTargets
 from coil.reconcile.event_recorder import EventSubject
@@ -27,6 +28,7 @@ from tests.coild.eni.memory_node_network import MemoryNodeNetwork
 from tests.coild.eni.node import LOG, Node, loop_time
 
 CLUSTER = "test"
+NODE = NodeName("node-1")
 CHANGING = (
     *("CreateNetworkInterface", "DeleteNetworkInterface", "AttachNetworkInterface", "DetachNetworkInterface"),
     *("AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "ModifyNetworkInterfaceAttribute"),
@@ -86,6 +88,7 @@ class Scene:
             clock=loop_time,
             random=Random(self.seed),
             recorder=self.recorder,
+            node=NODE,
             log=LOG,
             wall=lambda: datetime.fromtimestamp(self.node.wall + loop_time(), UTC),
         )

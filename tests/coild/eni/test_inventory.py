@@ -110,7 +110,9 @@ def test_what_ec2_has_confirmed_stands_for_as_long_as_descriptions_may_lag() -> 
         made.describe(stale, asked=asked)
         assert (ranges(made), made.doubted) == (some(B), NOTHING)
     made.describe(stale, asked=10.0 + LATER)
-    assert ranges(made) == some(A), "by then EC2 means it, and has lacked B in a description long before"
+    assert (ranges(made), made.doubted) == (some(A, B), some(B)), "by then EC2 means it, and is asked a second time"
+    made.describe(stale, asked=10.0 + LATER + GONE_SECONDS)
+    assert ranges(made) == some(A)
 
 
 def test_attached_and_detached_stand_as_well() -> None:
@@ -123,6 +125,7 @@ def test_attached_and_detached_stand_as_well() -> None:
     assert [each.id for each in made.own()] == ["eni-0", "eni-2"]
     assert ranges(made) == some(B)
     made.describe(stale, asked=10.0 + LATER)
+    made.describe(stale, asked=10.0 + LATER + GONE_SECONDS)
     assert [each.id for each in made.own()] == ["eni-0", "eni-1"]
 
 
@@ -215,7 +218,9 @@ class TestEarlierProcess:
         made = self.resumed(age=20.0)
         made.describe([record(0)], asked=1001.0)
         assert (ranges(made), made.doubted) == (some(A, B), NOTHING)
-        made.describe([record(0)], asked=980.0 + LATER)
+        for asked in (980.0 + LATER, 980.0 + LATER + GONE_SECONDS):
+            assert ranges(made) == some(A, B)
+            made.describe([record(0)], asked=asked)
         assert ranges(made) == NOTHING
 
     def test_what_it_has_written_long_ago_is_doubted_if_it_is_missing(self) -> None:

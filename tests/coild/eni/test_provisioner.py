@@ -18,7 +18,7 @@ from coild.eni.settings import EniSettings
 from coild.model.attachment import AddressUnavailableError
 from tests.coil.aws.memory_ec2 import Moment
 from tests.coil.aws.memory_ec2_client import MemoryEc2Client
-from tests.coild.eni.provisioner_scene import CLUSTER, Scene
+from tests.coild.eni.provisioner_scene import CLUSTER, NODE, Scene
 
 ANOTHERS = {CLUSTER_TAG: "another"}
 
@@ -423,6 +423,41 @@ class TestRefusals:
         await scene.rest(1000.0)
         assert scene.free == 3
         scene.check_settled()
+        await scene.kill()
+
+    async def test_who_may_not_tag_leaves_nothing_over_and_the_node_has_one_event(self, journal: Path) -> None:
+        scene = Scene(journal)
+        scene.ec2.faults.denied = {"CreateTags"}
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(9)])
+        with pytest.raises(AddressUnavailableError, match=r"ec2:CreateNetworkInterface together with ec2:CreateTags"):
+            await scene.add("late", within=100.0)
+        await scene.rest(150.0)
+        [told] = scene.recorder.told
+        subject, reason, message = told
+        assert (subject.kind, subject.name, subject.uid, reason) == ("Node", NODE, NODE, "Ec2CallDenied")
+        for word in ("CreateNetworkInterface", "ec2:CreateTags", "nothing", "300 s"):
+            assert word in message
+        assert scene.calls()["CreateNetworkInterface"] == 1
+        assert (len(scene.ec2.records()), scene.node.store.journal.creation) == (1, None)
+        await scene.rest(400.0)
+        assert set(scene.recorder.told) == {told}, "the same each time, so it is one Event with a count"
+        scene.ec2.faults.denied = set()
+        assert await scene.add("late", within=400.0)
+        await scene.rest(30.0)
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_who_may_create_and_not_attach_leaves_nothing_over_either(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        scene.ec2.faults.denied = {"AttachNetworkInterface"}
+        await scene.boot()
+        await scene.rest(200.0)
+        assert scene.calls()["CreateNetworkInterface"] == 1
+        assert len(scene.ec2.records()) == 1
+        [(subject, reason, message)] = scene.recorder.told
+        assert (subject.kind, reason) == ("Node", "Ec2CallDenied")
+        assert "ec2:AttachNetworkInterface" in message
         await scene.kill()
 
     async def test_a_limit_that_only_ec2_knows_is_learnt(self, journal: Path) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from coil.aws.call_budget import CallBudget
 from coil.aws.ec2 import InstanceId
+from coil.crd.names import NodeName
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import IPAddress
 from coild.eni.journal import EniJournal
@@ -108,6 +109,7 @@ class SimulatedNode:
             clock=clock,
             random=self.random,
             recorder=ListRecorder(),
+            node=NodeName(self.name),
             log=LOG,
             wall=lambda: datetime.fromtimestamp(WALL + clock(), UTC),
         )
