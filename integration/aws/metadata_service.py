@@ -61,6 +61,8 @@ class MetadataService(SideThread):
         self.speaks.set()
         self.status = 0
         """In place of every answer, if not 0."""
+        self.notices: dict[str, str] = {}
+        """What is announced of the instances' end, by path; they are not there otherwise."""
         self.asked: list[str] = []
         """The paths that were asked for with a token, in their order."""
         self._ec2 = ec2
@@ -177,6 +179,7 @@ class MetadataService(SideThread):
             "meta-data/instance-id": instance,
             "meta-data/local-ipv4": str(primary.addresses[0]),
             "meta-data/mac": primary.mac,
+            **self.notices,
         }
         return leaves.get(path)
 

@@ -282,6 +282,7 @@ class Interfaces(AddressPart):
                 network=start.network,
                 veth=wiring,
                 recorder=start.recorder,
+                stopping=start.process.stopping.is_set,
                 rng=start.rng,
                 log=start.log,
             )

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from coil.aws import ec2
+from coil.eni.orphan import UNATTACHED
 from coil.eni.surplus import SURPLUS_SECONDS
 from coil.eni.tag import CLUSTER_TAG, SUBNET_TAG, SUBNET_VALUE
 from integration.docs.page import ROOT, read_pages
@@ -64,6 +65,14 @@ def test_figures_and_tags_are_those_of_the_code() -> None:
     assert SURPLUS_SECONDS == 600, "the page says ten minutes"
     assert f"`{CLUSTER_TAG}`" in PAGE.prose
     assert f"`{SUBNET_TAG}` and the value `{SUBNET_VALUE}`" in " ".join(PAGE.prose.split())
+
+
+def test_the_sweep_of_a_removed_cluster_finds_what_the_leader_would() -> None:
+    """By the same tag and status as the collector, and none that is attached."""
+    lines = [line for block in PAGE.blocks for line in block.text.splitlines()]
+    [line] = [line for line in lines if line.startswith("aws ec2 describe-network-interfaces")]
+    filters = dict(re.findall(r"Name=(\S+),Values=(\S+)", line))
+    assert filters == {f"tag:{CLUSTER_TAG}": "blue", "status": UNATTACHED}
 
 
 def complaints() -> list[tuple[str, list[str]]]:

@@ -2,9 +2,12 @@
 
 import json
 import re
+from functools import cache
 from typing import Any
 
 import pytest
+from botocore import xform_name
+from botocore.session import get_session
 
 from integration.docs.command import Command, parse_commands
 from integration.docs.page import COMMANDS, ROOT, Block, ByHand, Place, Run, read_pages, runnable_blocks
@@ -16,7 +19,8 @@ COMMAND_BLOCKS = [block for page in PAGES for block in page.blocks if block.lang
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 ON_A_NODE = {"birdc", "curl", "ip", "ls", "modinfo", "modprobe", "sysctl"}
 DOCKER = {"build", "buildx", "compose", "push"}
-VARIABLES = {"BLOCK", "CONF_DIR", "NAMESPACE", "NODE", "POD", "POOL", "REPOSITORY", "USER", "VALUES"}
+AWS_GLOBAL_FLAGS = {"--output", "--query"}
+VARIABLES = {"BLOCK", "CONF_DIR", "INTERFACE", "NAMESPACE", "NODE", "POD", "POOL", "REPOSITORY", "USER", "VALUES"}
 
 
 def is_value(path: str) -> bool:
@@ -29,6 +33,15 @@ def is_value(path: str) -> bool:
         if schema is None:
             return False
     return True
+
+
+@cache
+def aws_flags(service: str, command: str) -> set[str]:
+    """Those of a command of the AWS CLI, which makes its commands from the models that the library has."""
+    model = get_session().get_service_model(service)
+    [operation] = [name for name in model.operation_names if xform_name(name, "-") == command]
+    members = model.operation_model(operation).input_shape.members
+    return AWS_GLOBAL_FLAGS | {f"--{xform_name(member, '-')}" for member in members}
 
 
 @pytest.mark.parametrize("block", COMMAND_BLOCKS, ids=str)
@@ -51,6 +64,8 @@ def check(command: Command) -> None:
         flags = foreign_flags(subcommand(command.words))
         assert flags, f"{command.words} is no subcommand"
         assert set(command.flags()) <= flags, command.words
+    elif command.program == "aws":
+        assert set(command.flags()) <= aws_flags(*command.words[1:3]), command.words
     elif command.program == "docker":
         assert command.words[1] in DOCKER
     else:

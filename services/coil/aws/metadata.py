@@ -33,6 +33,9 @@ REQUEST_SECONDS: Final = 5.0
 CALL_SECONDS: Final = 30.0
 """For all requests of one call: some ten for each interface."""
 MAX_ANSWER: Final = 1 << 16
+END_NOTICES: Final = ("meta-data/spot/instance-action", "meta-data/events/recommendations/rebalance")
+"""Which are not there unless the instance is about to be interrupted."""
+LONGEST_NOTICE: Final = 200
 
 _TOKEN_MARGIN: Final = 60.0
 _INTERFACES: Final = "meta-data/network/interfaces/macs/"
@@ -83,6 +86,11 @@ class InstanceMetadata(Protocol):
         """Those that are attached, by device number.
 
         While one is being attached or detached, the service may describe it in part: that is a MetadataError.
+        """
+
+    async def end_notice(self) -> str | None:
+        """What EC2 has announced of the instance's end: a Spot interruption, or the recommendation to replace it, which
+        may come before. None while there is neither.
         """
 
 
@@ -137,6 +145,14 @@ class HttpInstanceMetadata:
                 raise MetadataError("the metadata service names no interface")
             found = [await self._interface(_parse_mac(line)) for line in macs.splitlines()]
         return sorted(found, key=lambda each: each.device_number)
+
+    async def end_notice(self) -> str | None:
+        """See `InstanceMetadata`."""
+        async with _bounded():
+            for path in END_NOTICES:
+                if (text := await self._get(path)) is not None:
+                    return f"{path.removeprefix('meta-data/')} {' '.join(text.split())[:LONGEST_NOTICE]}".rstrip()
+        return None
 
     async def _interface(self, mac: MacAddress) -> MetadataInterface:
         leaves = {name: await self._get(f"{_INTERFACES}{mac}/{name}") for name in _LEAVES}

@@ -31,6 +31,7 @@ from coil.page.eni_document import EniNodeDocument
 from coil.podnet.plan import PodPlan
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.event_recorder import Recorder
+from coild.eni.departure import NodeDeparture
 from coild.eni.journal import Checkpoint, EniJournal
 from coild.eni.node_kernel import NodeKernel
 from coild.eni.node_network import EniKernel, NodeNetwork
@@ -59,7 +60,7 @@ class EniDeps:
     """What the parts depend on.
 
     `veth` makes the pods' links, and leaves the lookup of their routes to `kernel`. `clock` never jumps; `wall` is the
-    time of day in seconds since 1970.
+    time of day in seconds since 1970. `stopping` is whether the process was told to end.
     """
 
     client: ApiClient
@@ -71,6 +72,7 @@ class EniDeps:
     metadata: InstanceMetadata
     journal: EniJournal
     recorder: Recorder
+    stopping: Callable[[], bool]
     rng: Random
     log: FilteringBoundLogger
     clock: Callable[[], float] = time.monotonic
@@ -98,6 +100,7 @@ class EniIpam:
             random=rng,
             recorder=deps.recorder,
             node=settings.node_name,
+            departure=NodeDeparture(deps.client, deps.metadata, node=settings.node_name, stopping=deps.stopping),
             log=log,
         )
         self.wiring = EniWiring(
@@ -160,6 +163,7 @@ async def open_eni(
     network: PodNetwork,
     veth: PodWiring[PodPlan],
     recorder: Recorder,
+    stopping: Callable[[], bool],
     rng: Random,
     log: FilteringBoundLogger,
 ) -> AsyncIterator[EniIpam]:
@@ -192,6 +196,7 @@ async def open_eni(
                 metadata=metadata,
                 journal=journal,
                 recorder=recorder,
+                stopping=stopping,
                 rng=rng,
                 log=log,
                 clock=clock,

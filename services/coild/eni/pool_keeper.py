@@ -50,6 +50,7 @@ from coil.eni.warm_pool import (
 )
 from coil.kernel.family import IPNetwork
 from coild.eni.call_rests import CallRests
+from coild.eni.departure import Departure
 from coild.eni.interface_lifecycle import InterfaceLifecycle
 from coild.eni.inventory import Inventory
 from coild.eni.lost_answers import LostAnswers
@@ -62,6 +63,8 @@ LINK_SECONDS: Final = 60.0
 """After which an interface whose link has not come up is not counted upon."""
 LEARNT_SECONDS: Final = 600.0
 """For which a limit that EC2 has shown stands, against what it tells of the instance's type."""
+LEAVING_SECONDS: Final = 60.0
+"""Between two questions whether the node is leaving, once it may be."""
 SUBNET_SECONDS: Final = 120.0
 """Between two looks for other subnets."""
 
@@ -89,6 +92,7 @@ class PoolKeeper:
     subnets: SubnetChoice
     rests: CallRests
     checkpoint: Callable[[], None]
+    departure: Departure
     clock: Callable[[], float]
     log: FilteringBoundLogger
     limits: InstanceLimits | None = None
@@ -102,6 +106,9 @@ class PoolKeeper:
     _detaching: bool = False
     """An interface may just have become one that is attached to nothing."""
     _lost: LostAnswers = field(init=False)
+    _kept_until: float = float("-inf")
+    """Until then no interface is detached, as the node may be leaving."""
+    _kept_because: str | None = None
     _surplus: SurplusWindow = field(init=False)
     _missing_since: float | None = None
     _full: dict[InterfaceId, float] = field(default_factory=dict)
@@ -193,6 +200,7 @@ class PoolKeeper:
             self.lifecycle.search_left,
             self.subnets.next_change(now=now),
             self._surplus.next_lasting(now=now),
+            self._kept_until - now if self._kept_until > now else None,
             gathered if gathered is not None and gathered > 0 else None,
             self._next_doubtful_link(),
             _at_least(GATHER_SECONDS, self.store.cooldown_left),
@@ -468,8 +476,20 @@ class PoolKeeper:
                 alike = [each for each in ranges if each.prefixlen == ranges[0].prefixlen]
                 return await self._take(interface, alike, whole=False)
             case DeleteInterface(interface, ranges) if not self.rests.rests(DETACH):
-                return await self._take(interface, ranges, whole=True)
+                return await self._stays(now) and await self._take(interface, ranges, whole=True)
         return False
+
+    async def _stays(self, now: float) -> bool:
+        """Whether the node is not about to leave, as far as anybody knows; asked once in `LEAVING_SECONDS` at most."""
+        if now < self._kept_until:
+            return False
+        reason = await self.departure.reason()
+        if reason is not None:
+            self._kept_until = now + LEAVING_SECONDS
+            if reason != self._kept_because:
+                self.log.info("no interface is detached: the node may be leaving", reason=reason)
+        self._kept_because = reason
+        return reason is None
 
     async def _take(self, interface: InterfaceId, ranges: Collection[IPNetwork], *, whole: bool) -> bool:
         record = self.inventory.find(interface)

@@ -49,6 +49,7 @@ from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coil.reconcile.event_recorder import Recorder
 from coild.eni.call_rests import DENIED_BACKOFF, CallRests, rights_of
+from coild.eni.departure import Departure
 from coild.eni.describe_schedule import DescribeSchedule
 from coild.eni.first_picture import guess_interfaces, identity_of, recorded_interfaces
 from coild.eni.interface_lifecycle import InterfaceLifecycle
@@ -132,6 +133,7 @@ class Provisioner:
         random: Random,
         recorder: Recorder,
         node: NodeName,
+        departure: Departure,
         log: FilteringBoundLogger,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -144,6 +146,7 @@ class Provisioner:
         self._random = random
         self._recorder = recorder
         self._subject = node_subject(node)
+        self._departure = departure
         self._log = log
         self._wall = wall
         self._rests = CallRests(clock=clock, random=random.random, log=log)
@@ -425,6 +428,7 @@ class Provisioner:
             zone=identity.zone,
             rests=self._rests,
             checkpoint=self._note_checkpoint,
+            departure=self._departure,
             clock=self._clock,
             log=self._log,
         )

@@ -18,6 +18,8 @@ class MemoryMetadata:
         self.reachable = True
         self.tells_interfaces = True
         """Otherwise all that it knows is which instance this is."""
+        self.notice: str | None = None
+        """Of the instance's end."""
         self.lag = lag
         self._ec2 = ec2
         self._instance = InstanceId(instance)
@@ -46,6 +48,11 @@ class MemoryMetadata:
         while len(self._history) > 1 and self._history[1][0] <= known_since:
             self._history.popleft()
         return self._history[0][1]
+
+    async def end_notice(self) -> str | None:
+        """See `InstanceMetadata`."""
+        self._answer()
+        return self.notice
 
     def _answer(self) -> None:
         if not self.reachable:

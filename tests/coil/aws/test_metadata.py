@@ -11,6 +11,7 @@ from aiohttp import web
 from coil.aws import metadata
 from coil.aws.ec2 import InstanceId
 from coil.aws.metadata import (
+    END_NOTICES,
     MAX_ANSWER,
     TOKEN_SECONDS,
     HttpInstanceMetadata,
@@ -125,6 +126,20 @@ class TestAnswers:
             zone="eu-central-1a",
             account="123456789012",
         )
+
+    @pytest.mark.parametrize("path", END_NOTICES)
+    async def test_a_notice_of_the_instances_end(
+        self, service: Service, client: HttpInstanceMetadata, path: str
+    ) -> None:
+        assert await client.end_notice() is None
+        service.leaves[path] = '{"action": "terminate",\n "time": "2030-01-01T12:00:00Z"}'
+        notice = await client.end_notice()
+        assert notice == f'{path.removeprefix("meta-data/")} {{"action": "terminate", "time": "2030-01-01T12:00:00Z"}}'
+        service.leaves[path] = "x" * 1000
+        assert len(await client.end_notice() or "") < 300
+        service.statuses[path] = 503
+        with pytest.raises(MetadataError):
+            await client.end_notice()
 
     async def test_interfaces(self, service: Service, client: HttpInstanceMetadata) -> None:
         service.leaves[MACS] = f"{MAC}/\n{SECOND_MAC.upper()}/\n"

@@ -14,16 +14,19 @@ from pathlib import Path
 from random import Random
 
 from coil.aws.ec2 import InterfaceRecord
+from coil.crd.builtin import NODES
 from coil.crd.names import NodeName
 from coil.eni.tag import CLUSTER_TAG, INSTANCE_TAG
 from coil.eni.warm_pool import WarmTargets
 from coil.reconcile.event_recorder import EventSubject
+from coild.eni.departure import NodeDeparture
 from coild.eni.provisioner import Provisioner
 from coild.eni.settings import EniSettings
 from coild.model.attachment import PodName
 from tests.coil.aws.memory_ec2 import MemoryEc2
 from tests.coil.aws.memory_ec2_client import MemoryEc2Client
 from tests.coil.aws.memory_metadata import MemoryMetadata
+from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coild.eni.memory_node_network import MemoryNodeNetwork
 from tests.coild.eni.node import LOG, Node, loop_time
 
@@ -66,6 +69,10 @@ class Scene:
         self.client = MemoryEc2Client(self.ec2, caller="coild")
         self.admin = MemoryEc2Client(self.ec2, caller="admin")
         self.recorder = MemoryRecorder()
+        self.api = MemoryApi()
+        self.report()
+        self.stopping = False
+        """The process was told to end."""
         self.node = Node(self.path, version=self.settings.version)
         self.be(self.ec2.launch(self.instance_type, self.subnet))
         self._task: asyncio.Task[None] | None = None
@@ -89,9 +96,14 @@ class Scene:
             random=Random(self.seed),
             recorder=self.recorder,
             node=NODE,
+            departure=NodeDeparture(MemoryClient(self.api), self.metadata, node=NODE, stopping=lambda: self.stopping),
             log=LOG,
             wall=lambda: datetime.fromtimestamp(self.node.wall + loop_time(), UTC),
         )
+
+    def report(self, **spec: object) -> None:
+        """Have the Node object say so."""
+        self.api.put(NODES, {"metadata": {"name": NODE}, "spec": spec})
 
     # --- processes
 

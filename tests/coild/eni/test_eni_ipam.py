@@ -44,6 +44,9 @@ class Metadata:
     async def interfaces(self) -> list[MetadataInterface]:
         raise NotImplementedError
 
+    async def end_notice(self) -> str | None:
+        raise NotImplementedError
+
 
 def settings(*flags: str) -> Settings:
     arguments = ["--address-source=aws-eni", "--cluster-name=one", *flags]
@@ -103,6 +106,7 @@ def ipam(tmp_path: Path) -> EniIpam:
             metadata=Metadata(0),
             journal=open_journal(known, log=LOG),
             recorder=ListRecorder(),
+            stopping=lambda: False,
             rng=RNG,
             log=LOG,
         ),

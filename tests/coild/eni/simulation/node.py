@@ -63,6 +63,13 @@ class MortalClient(MemoryEc2Client):
         return await super()._call(action, act)
 
 
+class Staying:
+    """A `Departure` of a node that leaves without notice."""
+
+    async def reason(self) -> str | None:
+        return None
+
+
 @dataclass(slots=True, kw_only=True)
 class SimulatedNode:
     """`start` and `kill` processes. `budget` makes one for each; `journal` is the file that outlives them."""
@@ -110,6 +117,7 @@ class SimulatedNode:
             random=self.random,
             recorder=ListRecorder(),
             node=NodeName(self.name),
+            departure=Staying(),
             log=LOG,
             wall=lambda: datetime.fromtimestamp(WALL + clock(), UTC),
         )
