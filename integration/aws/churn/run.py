@@ -21,7 +21,7 @@ from typing import Final
 from coil.eni.orphan import ORPHAN_SECONDS
 from coil.eni.warm_pool import NodeLimits, WarmTargets
 from coil_ipam_controller.eni.orphan_collector import OrphanCollector
-from coild.eni.pool_keeper import ATTACH
+from coild.eni.call_rests import ATTACH
 from integration.aws.churn.account import AccountWatch, find_account_faults
 from integration.aws.churn.journal import find_journal_faults
 from integration.aws.churn.kernel import DeletionWatch, KernelWatch, find_kernel_leftovers

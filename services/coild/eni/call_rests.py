@@ -14,7 +14,18 @@ from structlog.typing import FilteringBoundLogger
 from coil.aws.error import DeniedError, Ec2Error, ThrottledError, UnavailableError
 from coil.reconcile.backoff import Backoff
 
+ASSIGN: Final = "AssignPrivateIpAddresses"
+ASSIGN_IPV6: Final = "AssignIpv6Addresses"
+UNASSIGN: Final = "UnassignPrivateIpAddresses"
 CREATE: Final = "CreateNetworkInterface"
+ATTACH: Final = "AttachNetworkInterface"
+DETACH: Final = "DetachNetworkInterface"
+DELETE: Final = "DeleteNetworkInterface"
+MODIFY: Final = "ModifyNetworkInterfaceAttribute"
+DESCRIBE: Final = "DescribeNetworkInterfaces"
+FIND_SUBNETS: Final = "DescribeSubnets"
+LIMITS: Final = "DescribeInstanceTypes"
+
 SILENCE_BACKOFF: Final = Backoff(base=1.0, cap=60.0)
 REFUSAL_BACKOFF: Final = Backoff(base=2.0, cap=120.0)
 DENIED_BACKOFF: Final = Backoff(base=300.0, cap=300.0, jitter=0.25)

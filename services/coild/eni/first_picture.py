@@ -5,11 +5,10 @@ both have is the node's as far as anybody can know. Of an interface that the jou
 is, but for the primary one, which is always the node's. Pure.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
-from coil.aws.ec2 import InstanceId, InterfaceRecord
-from coil.aws.metadata import InstanceIdentity, MetadataInterface
+from coil.aws.metadata import MetadataInterface
 from coil.eni.interface import PRIMARY_DEVICE, NetworkInterface
 from coil.eni.node_plan import AttachedInterface
 from coild.eni.inventory import told_ranges
@@ -34,37 +33,6 @@ def guess_interfaces(
         elif each.device_number == PRIMARY_DEVICE:
             guessed.append(described)
     return tuple(guessed)
-
-
-def recorded_interfaces(checkpoint: Checkpoint, *, tags: Mapping[str, str]) -> list[InterfaceRecord]:
-    """The interfaces of the journal, as far as it knows what EC2 has of them: not their groups and attachments."""
-    return [
-        InterfaceRecord(
-            id=each.interface.id,
-            mac=each.interface.mac,
-            status="in-use",
-            subnet=each.interface.subnet,
-            primary=each.interface.primary,
-            ranges=each.interface.ranges,
-            groups=(),
-            tags=tags,
-            instance=InstanceId(checkpoint.instance),
-            device_number=each.interface.device_number,
-            deleted_with_instance=True,
-        )
-        for each in checkpoint.interfaces
-    ]
-
-
-def identity_of(checkpoint: Checkpoint) -> InstanceIdentity:
-    """Which instance an earlier process was on. The account is not known."""
-    return InstanceIdentity(
-        instance_id=InstanceId(checkpoint.instance),
-        instance_type=checkpoint.instance_type,
-        region=checkpoint.region,
-        zone=checkpoint.zone,
-        account="",
-    )
 
 
 def _describe(found: MetadataInterface, *, version: int) -> AttachedInterface | None:

@@ -4,12 +4,11 @@ What comes first: an interface that would outlive the instance, then addresses t
 nobody wait (security groups, interfaces that nobody wants, addresses that are too many).
 
 Prefixes are asked for where they are configured, and single addresses in their place where no subnet has a whole prefix
-left. Ranges that are to be given back are withdrawn in the store and left out of the checkpoint before EC2 is asked. If
-nobody knows what came of it they stay so, until EC2 has described the interfaces (`settle`). Nothing is fetched, or
-given back, while nobody knows what came of the last call of that kind (`coild.eni.lost_answers`).
+left. Nothing is fetched, or given back, while nobody knows what came of the last call of that kind
+(`coild.eni.lost_answers`); `coild.eni.giving_back` has the way back.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Final
@@ -18,19 +17,16 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.aws.ec2 import Ec2, InstanceLimits, InterfaceRecord, SubnetRecord
 from coil.aws.error import (
-    DeniedError,
     Ec2Error,
     GoneError,
     InUseError,
     LimitError,
     NotSentError,
     SubnetFullError,
-    ThrottledError,
     UnavailableError,
 )
 from coil.eni.interface import InterfaceId, SubnetId
 from coil.eni.ledger import InterfaceUse
-from coil.eni.ledger import InUseError as RangeInUseError
 from coil.eni.subnet_choice import SubnetChoice, SubnetOffer
 from coil.eni.surplus import SurplusWindow
 from coil.eni.tag import SUBNET_TAG, SUBNET_VALUE
@@ -38,19 +34,28 @@ from coil.eni.warm_pool import (
     ADDRESSES_OF_PREFIX,
     AssignRanges,
     CreateInterface,
-    DeleteInterface,
     Demand,
     NodeLimits,
     Obstacles,
     Step,
-    UnassignRanges,
     decide,
     max_addresses,
     surplus_addresses,
 )
 from coil.kernel.family import IPNetwork
-from coild.eni.call_rests import CallRests
+from coild.eni.call_rests import (
+    ASSIGN,
+    ASSIGN_IPV6,
+    ATTACH,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    FIND_SUBNETS,
+    MODIFY,
+    CallRests,
+)
 from coild.eni.departure import Departure
+from coild.eni.giving_back import GivingBack
 from coild.eni.interface_lifecycle import InterfaceLifecycle
 from coild.eni.inventory import Inventory
 from coild.eni.lost_answers import LostAnswers
@@ -63,21 +68,8 @@ LINK_SECONDS: Final = 60.0
 """After which an interface whose link has not come up is not counted upon."""
 LEARNT_SECONDS: Final = 600.0
 """For which a limit that EC2 has shown stands, against what it tells of the instance's type."""
-LEAVING_SECONDS: Final = 60.0
-"""Between two questions whether the node is leaving, once it may be."""
 SUBNET_SECONDS: Final = 120.0
 """Between two looks for other subnets."""
-
-ASSIGN: Final = "AssignPrivateIpAddresses"
-ASSIGN_IPV6: Final = "AssignIpv6Addresses"
-UNASSIGN: Final = "UnassignPrivateIpAddresses"
-CREATE: Final = "CreateNetworkInterface"
-ATTACH: Final = "AttachNetworkInterface"
-DETACH: Final = "DetachNetworkInterface"
-DELETE: Final = "DeleteNetworkInterface"
-MODIFY: Final = "ModifyNetworkInterfaceAttribute"
-DESCRIBE: Final = "DescribeNetworkInterfaces"
-FIND_SUBNETS: Final = "DescribeSubnets"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,13 +94,8 @@ class PoolKeeper:
     zone: str = ""
     vpc: str = ""
     """Where other subnets are looked for."""
-    _withdrawn: set[IPNetwork] = field(default_factory=set)
-    _detaching: bool = False
-    """An interface may just have become one that is attached to nothing."""
     _lost: LostAnswers = field(init=False)
-    _kept_until: float = float("-inf")
-    """Until then no interface is detached, as the node may be leaving."""
-    _kept_because: str | None = None
+    _giving_back: GivingBack = field(init=False)
     _surplus: SurplusWindow = field(init=False)
     _missing_since: float | None = None
     _full: dict[InterfaceId, float] = field(default_factory=dict)
@@ -119,6 +106,18 @@ class PoolKeeper:
     def __post_init__(self) -> None:
         self._surplus = SurplusWindow(self.settings.unneeded)
         self._lost = LostAnswers(lag=self.settings.describe_lag)
+        self._giving_back = GivingBack(
+            ec2=self.ec2,
+            store=self.store,
+            inventory=self.inventory,
+            lifecycle=self.lifecycle,
+            rests=self.rests,
+            lost=self._lost,
+            departure=self.departure,
+            checkpoint=self.checkpoint,
+            clock=self.clock,
+            log=self.log,
+        )
 
     async def step(self) -> bool:
         """Do the next thing, if there is one. Raises Ec2Error; after any but a ThrottledError look at EC2 first."""
@@ -153,10 +152,7 @@ class PoolKeeper:
     def settle(self, *, asked: float) -> None:
         """EC2 has described the interfaces, asked at that time: what it still has may be given again."""
         self._lost.resolve(self.inventory.find, asked=asked)
-        if self._withdrawn and not self._lost.taking:
-            left = {network for interface in self.inventory.interfaces() for network in interface.ranges}
-            self.store.reinstate(self._withdrawn & left)
-            self._withdrawn.clear()
+        self._giving_back.settle()
 
     def next_look(self, *, asked: float) -> float | None:
         """When a description can tell what that of a question at that time could not; None if that one said all."""
@@ -166,12 +162,12 @@ class PoolKeeper:
     @property
     def withdrawn(self) -> frozenset[IPNetwork]:
         """What EC2 has been asked to take, or is about to be."""
-        return frozenset(self._withdrawn)
+        return self._giving_back.withdrawn
 
     @property
     def may_have_spares(self) -> bool:
         """Whether the next process has to look for interfaces that are attached to nothing."""
-        return self._detaching or self.lifecycle.unsure or self.lifecycle.has_spares
+        return self._giving_back.detaching or self.lifecycle.unsure or self.lifecycle.has_spares
 
     @property
     def shortage(self) -> str | None:
@@ -200,7 +196,7 @@ class PoolKeeper:
             self.lifecycle.search_left,
             self.subnets.next_change(now=now),
             self._surplus.next_lasting(now=now),
-            self._kept_until - now if self._kept_until > now else None,
+            self._giving_back.next_due,
             gathered if gathered is not None and gathered > 0 else None,
             self._next_doubtful_link(),
             _at_least(GATHER_SECONDS, self.store.cooldown_left),
@@ -470,65 +466,7 @@ class PoolKeeper:
             self._demand(),
             give_back=self._surplus.lasting(now=now),
         )
-        match step:
-            case UnassignRanges(interface, ranges) if not self.rests.rests(UNASSIGN):
-                # Of one length: addresses and prefixes are two calls, one of which might be carried out alone.
-                alike = [each for each in ranges if each.prefixlen == ranges[0].prefixlen]
-                return await self._take(interface, alike, whole=False)
-            case DeleteInterface(interface, ranges) if not self.rests.rests(DETACH):
-                return await self._stays(now) and await self._take(interface, ranges, whole=True)
-        return False
-
-    async def _stays(self, now: float) -> bool:
-        """Whether the node is not about to leave, as far as anybody knows; asked once in `LEAVING_SECONDS` at most."""
-        if now < self._kept_until:
-            return False
-        reason = await self.departure.reason()
-        if reason is not None:
-            self._kept_until = now + LEAVING_SECONDS
-            if reason != self._kept_because:
-                self.log.info("no interface is detached: the node may be leaving", reason=reason)
-        self._kept_because = reason
-        return reason is None
-
-    async def _take(self, interface: InterfaceId, ranges: Collection[IPNetwork], *, whole: bool) -> bool:
-        record = self.inventory.find(interface)
-        if record is None or record.attachment is None:
-            return False
-        try:
-            self.store.withdraw(ranges)
-        except RangeInUseError:
-            return False  # taken by a pod since
-        self._withdrawn |= set(ranges)
-        self._detaching = whole
-        self.checkpoint()
-        try:
-            if whole:
-                await self.lifecycle.detach(record, record.attachment)
-            else:
-                await self.ec2.unassign(interface, ranges)
-        except (ThrottledError, DeniedError, NotSentError):
-            self._detaching = False
-            self._reinstate(ranges)
-            raise
-        except BaseException:
-            # It may have taken place: a description will say so.
-            self._lost.to_take(DETACH if whole else UNASSIGN, interface, at=self.clock())
-            if whole:
-                self.lifecycle.note_unsure()
-            raise
-        self._detaching = False
-        self.rests.succeeded(DETACH if whole else UNASSIGN)
-        if not whole:
-            self.inventory.unassigned(interface, ranges, now=self.clock())
-            self.log.info("addresses given back", interface=interface, ranges=sorted(map(str, ranges)))
-        self._withdrawn -= set(ranges)
-        return True
-
-    def _reinstate(self, ranges: Collection[IPNetwork]) -> None:
-        self._withdrawn -= set(ranges)
-        self.store.reinstate(ranges)
-        self.checkpoint()
+        return await self._giving_back.carry_out(step)
 
     def _note_lost_assignment(self, record: InterfaceRecord, error: UnavailableError, *, call: str = ASSIGN) -> None:
         if not isinstance(error, NotSentError):

@@ -48,16 +48,17 @@ from coil.kernel.family import IPNetwork
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coil.reconcile.event_recorder import Recorder
-from coild.eni.call_rests import DENIED_BACKOFF, CallRests, rights_of
+from coild.eni.call_rests import DENIED_BACKOFF, DESCRIBE, LIMITS, CallRests, rights_of
 from coild.eni.departure import Departure
 from coild.eni.describe_schedule import DescribeSchedule
-from coild.eni.first_picture import guess_interfaces, identity_of, recorded_interfaces
+from coild.eni.first_picture import guess_interfaces
+from coild.eni.handover import checkpoint_of, identity_of, recorded_interfaces, take_checkpoint
 from coild.eni.interface_lifecycle import InterfaceLifecycle
 from coild.eni.inventory import Inventory
-from coild.eni.journal import Checkpoint, EniJournal
+from coild.eni.journal import Checkpoint
 from coild.eni.lost_addresses import LostAddresses
 from coild.eni.node_object import node_subject
-from coild.eni.pool_keeper import DESCRIBE, PoolKeeper
+from coild.eni.pool_keeper import PoolKeeper
 from coild.eni.settings import EniSettings
 from coild.eni.store import EniStore
 from coild.eni.vpc_watch import VpcWatch
@@ -71,7 +72,6 @@ CALM_SECONDS: Final = 0.1
 """After a change while no pod waits: pods come and go in crowds, and a look after each one would delay the next."""
 IDENTITY_SECONDS: Final = 5.0
 """After the metadata service has not said which instance this is."""
-LIMITS: Final = "DescribeInstanceTypes"
 
 
 class InterfaceNetwork(Protocol):
@@ -432,7 +432,7 @@ class Provisioner:
             clock=self._clock,
             log=self._log,
         )
-        if (checkpoint := _checkpoint_of(journal, identity)) is not None:
+        if (checkpoint := checkpoint_of(journal, identity)) is not None:
             keeper.pods = checkpoint.limits.pods
             keeper.subnets.networks |= {each.interface.subnet: each.subnet for each in checkpoint.interfaces}
             self._vpc.resume(checkpoint.inside)
@@ -452,7 +452,7 @@ class Provisioner:
     def _guess(self, found: Collection[MetadataInterface] | None) -> None:
         """What counts while EC2 has not answered."""
         node = self._node
-        checkpoint = _checkpoint_of(self._store.journal, node.identity) if node is not None else None
+        checkpoint = checkpoint_of(self._store.journal, node.identity) if node is not None else None
         self._tentative = guess_interfaces(found, checkpoint, version=self._settings.version)
         if node is not None:
             told = {each.subnet: each.subnet_ipv4 for each in found or ()}
@@ -536,42 +536,21 @@ class Provisioner:
         if self._source is not PictureSource.EC2 or node is None or node.keeper.limits is None:
             return
         limits, inventory = node.keeper.limits, node.inventory
-        left_out = node.keeper.withdrawn | inventory.unproven
-        self._store.journal.note_checkpoint(
-            Checkpoint(
-                instance=node.identity.instance_id,
-                instance_type=node.identity.instance_type,
-                region=node.identity.region,
-                zone=node.identity.zone,
-                vpc=node.keeper.vpc,
-                limits=NodeLimits(
-                    interfaces=limits.interfaces, slots=limits.addresses, pods=node.keeper.node_limits.pods
-                ),
-                inside=tuple(sorted(self._vpc.cidrs)),
-                spares=node.keeper.may_have_spares,
-                interfaces=tuple(
-                    replace(each, interface=replace(each.interface, ranges=each.interface.ranges - left_out))
-                    for each in self._known()
-                ),
-                written=self._written_at(inventory),
-            )
+        written = None
+        if inventory.written is not None:
+            written = self._wall().timestamp() - (self._clock() - inventory.written)
+        checkpoint = take_checkpoint(
+            node.identity,
+            vpc=node.keeper.vpc,
+            inside=self._vpc.cidrs,
+            limits=NodeLimits(interfaces=limits.interfaces, slots=limits.addresses, pods=node.keeper.node_limits.pods),
+            interfaces=self._known(),
+            left_out=node.keeper.withdrawn | inventory.unproven,
+            spares=node.keeper.may_have_spares,
+            written=written,
+            before=self._store.journal.checkpoint,
         )
-
-    def _written_at(self, inventory: Inventory) -> float:
-        """When EC2 has confirmed the last change of the node's, by the time of day; 0 if that is long ago."""
-        if (written := inventory.written) is None:
-            return 0.0
-        checkpoint = self._store.journal.checkpoint
-        at = self._wall().timestamp() - (self._clock() - written)
-        # The same moment by two clocks: a difference is no reason to write the journal anew.
-        same = checkpoint is not None and abs(checkpoint.written - at) < 1.0
-        return checkpoint.written if checkpoint is not None and same else at
-
-
-def _checkpoint_of(journal: EniJournal, identity: InstanceIdentity) -> Checkpoint | None:
-    """Not one of another instance, whose disk this one has."""
-    checkpoint = journal.checkpoint
-    return checkpoint if checkpoint is not None and checkpoint.instance == identity.instance_id else None
+        self._store.journal.note_checkpoint(checkpoint)
 
 
 async def _first(*events: asyncio.Event, timeout: float | None) -> None:
