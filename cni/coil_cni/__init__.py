@@ -2,7 +2,8 @@
 
     environment ─► invocation ─┐                                        ┌─ hpack
     stdin ───────► netconf ────┴► service ─► message ─► grpc ─► http2 ──┴─► coild's Unix socket
-    stdout ◄────── service | error ◄──────────────────────────┘
+    stdout ◄────── service | error ◄──────────────────────────┤
+                                        recorded_delete ◄─────┘ (a DEL while coild is away)
 
 `plugin` is the whole of it, and the process around it.
 

@@ -24,5 +24,9 @@ class CniError(Exception):
         return {"cniVersion": version, "code": self.code, "msg": self.msg, "details": self.details}
 
 
+class UnreachableError(CniError):
+    """Nobody listens at the server's socket, or whoever does has not answered by the deadline."""
+
+
 class UnimplementedError(CniError):
     """The server lacks the method, being of another release than the plugin."""

@@ -8,7 +8,7 @@ import time
 from _socket import AF_UNIX, SO_SNDTIMEO, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET
 from _socket import socket as Socket  # noqa: N812
 
-from coil_cni.error import INTERNAL, IO_FAILURE, TRY_AGAIN_LATER, CniError, UnimplementedError
+from coil_cni.error import INTERNAL, IO_FAILURE, TRY_AGAIN_LATER, CniError, UnimplementedError, UnreachableError
 from coil_cni.hpack import literal
 from coil_cni.http2 import Exchange, Http2Error, NotProcessedError
 from coil_cni.message import decode_status
@@ -64,14 +64,15 @@ def connect(path: str, seconds: float) -> Socket:
 def call(connect: "Connect", *, path: str, method: str, message: bytes, deadline: float) -> bytes:
     """The answer to `message` from `method` ("/package.Service/Method") at the socket `path`.
 
-    `deadline` is on time.monotonic. Raises CniError, and nothing else for whatever the peer may do.
+    `deadline` is on time.monotonic. Raises CniError, and nothing else for whatever the peer may do:
+    UnreachableError where there is none, or none that answers in time.
     """
     try:
         connection = connect(path, _remaining(deadline))
     except BlockingIOError:
         raise _late() from None
     except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise CniError(TRY_AGAIN_LATER, f"coild is not there, at {path}", str(error)) from None
+        raise UnreachableError(TRY_AGAIN_LATER, f"coild is not there, at {path}", str(error)) from None
     except OSError as error:
         raise CniError(IO_FAILURE, f"cannot connect to coild at {path}", str(error)) from None
     try:
@@ -119,7 +120,7 @@ def _remaining(deadline: float) -> float:
 
 
 def _late() -> CniError:
-    return CniError(TRY_AGAIN_LATER, "coild did not answer in time")
+    return UnreachableError(TRY_AGAIN_LATER, "coild did not answer in time")
 
 
 def _unwrap(headers: dict[bytes, bytes], body: bytes) -> bytes:

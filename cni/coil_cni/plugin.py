@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coil_cni.grpc import Connect, Connection
+    from coil_cni.invocation import Invocation
+    from coil_cni.service import RecordDelete
 
 TIMEOUT = 60.0
 """Seconds for everything: reading the configuration, connecting, the call."""
@@ -31,10 +33,11 @@ class Edges:
     """What a process touches.
 
     `read_input` returns all of standard input, by the given time on the monotonic clock at the latest, and
-    `write_output` takes one whole JSON document; both may raise OSError. `connect` is `coil_cni.grpc.connect`.
+    `write_output` takes one whole JSON document; both may raise OSError. `connect` is `coil_cni.grpc.connect`,
+    and `record_delete` is `coil_cni.recorded_delete.record_delete`.
     """
 
-    __slots__ = ("connect", "environ", "read_input", "write_output")
+    __slots__ = ("connect", "environ", "read_input", "record_delete", "write_output")
 
     def __init__(
         self,
@@ -43,11 +46,13 @@ class Edges:
         read_input: "Callable[[float], bytes]",
         write_output: "Callable[[bytes], None]",
         connect: "Connect",
+        record_delete: "RecordDelete",
     ) -> None:
         self.environ = environ
         self.read_input = read_input
         self.write_output = write_output
         self.connect = connect
+        self.record_delete = record_delete
 
 
 def run(edges: Edges) -> int:
@@ -90,7 +95,7 @@ def _execute(edges: Edges, read_input: "Callable[[], bytes]", deadline: float) -
     # Late, because VERSION and refusals do without the network's half of the program.
     from coil_cni.service import ask
 
-    return ask(edges.connect, invocation, conf, data, deadline)
+    return ask(edges.connect, invocation, conf, data, deadline=deadline, record_delete=edges.record_delete)
 
 
 def _error_version(data: bytes) -> str:
@@ -107,7 +112,13 @@ def main() -> None:
 
     Without the interpreter's clean-up: 2 ms, and nothing is buffered.
     """
-    edges = Edges(posix.environ, read_input=_read_input, write_output=_write_output, connect=_connect)
+    edges = Edges(
+        posix.environ,
+        read_input=_read_input,
+        write_output=_write_output,
+        connect=_connect,
+        record_delete=_record_delete,
+    )
     posix._exit(run(edges))
 
 
@@ -135,3 +146,9 @@ def _connect(path: str, seconds: float) -> "Connection":
     from coil_cni.grpc import connect  # late: see `_execute`
 
     return connect(path, seconds)
+
+
+def _record_delete(socket: str, invocation: "Invocation", reason: CniError) -> None:
+    from coil_cni.recorded_delete import record_delete  # late: hardly ever wanted
+
+    record_delete(socket, invocation, reason)

@@ -9,16 +9,27 @@ asked for; 1.1.0 only added keys that may be absent. From 0.3.0 until then the e
 from select import poll
 from time import monotonic
 
-from coil_cni.error import DECODING_FAILURE, NOT_AVAILABLE, TRY_AGAIN_LATER, CniError, UnimplementedError
+from coil_cni.error import (
+    DECODING_FAILURE,
+    NOT_AVAILABLE,
+    TRY_AGAIN_LATER,
+    CniError,
+    UnimplementedError,
+    UnreachableError,
+)
 from coil_cni.grpc import call
 from coil_cni.json_text import decode, encode
 from coil_cni.message import decode_add_response, decode_serving, encode_cni_args
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coil_cni.grpc import Connect
     from coil_cni.invocation import Invocation
     from coil_cni.netconf import NetConf
+
+    RecordDelete = Callable[[str, Invocation, CniError], None]
 
 _METHODS = {
     "ADD": "/pkg.cnirpc.CNI/Add",
@@ -34,8 +45,19 @@ Kubernetes then takes its running pods, which are well, out of their Services.""
 _STATUS_PAUSE = 0.25
 
 
-def ask(connect: "Connect", invocation: "Invocation", conf: "NetConf", stdin: bytes, deadline: float) -> bytes:
-    """What goes to standard output, b"" for all but ADD. Raises CniError."""
+def ask(
+    connect: "Connect",
+    invocation: "Invocation",
+    conf: "NetConf",
+    stdin: bytes,
+    *,
+    deadline: float,
+    record_delete: "RecordDelete",
+) -> bytes:
+    """What goes to standard output, b"" for all but ADD. Raises CniError.
+
+    A DEL for which coild cannot be reached is recorded for it (`coil_cni.recorded_delete`), and has succeeded.
+    """
     if invocation.command == "STATUS":
         _await_status(connect, conf, deadline)
         return b""
@@ -47,6 +69,11 @@ def ask(connect: "Connect", invocation: "Invocation", conf: "NetConf", stdin: by
         if invocation.command != "GC":
             raise
         return b""  # a coild that is not told what lives finds out by itself
+    except UnreachableError as error:
+        if invocation.command != "DEL":
+            raise
+        record_delete(conf.socket, invocation, error)
+        return b""
     if invocation.command != "ADD":
         return b""
     if conf.prev_result is not None:

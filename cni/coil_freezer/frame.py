@@ -23,7 +23,10 @@ from coil_freezer.program import MAIN, Program
 WRAPPED = ("PyModule_AddIntConstant", "_PyGC_InitState", "__register_frame_info", "__deregister_frame_info")
 """Functions that the frame takes the place of, by the linker's --wrap."""
 
-_PICKED = {"posix": frozenset({"_exit", "environ", "read", "write"}), "time": frozenset({"monotonic"})}
+_PICKED = {
+    "posix": frozenset({"_exit", "close", "environ", "listdir", "mkdir", "open", "read", "write"}),
+    "time": frozenset({"monotonic"}),
+}
 """What can be had of a module that was not executed: functions that use nothing of it, and what the frame sets."""
 _EXECUTED = frozenset({"_socket", "select"})
 _SET_BY_FRAME = frozenset({"environ"})

@@ -65,6 +65,12 @@ class EniPod:
         """CHECK. Raises CniError."""
         self.node.runtime.check(self.sandbox, cached=self.result)
 
+    @property
+    def cools_down(self) -> bool:
+        """Whether coild says that of its address now."""
+        used = [each for interface in self.node.page()["interfaces"] for each in interface["used"]]
+        return any(each["address"] == str(self.address) and each["state"] == "cooling" for each in used)
+
     def delete(self) -> None:
         """DEL, and the sandbox goes."""
         self.node.runtime.delete(self.sandbox, cached=self.result)
@@ -94,6 +100,12 @@ class EniNode(PodHost):
     def journal(self) -> Path:
         """coild's."""
         return self.socket.with_suffix(".journal")
+
+    @property
+    def deletes(self) -> list[str]:
+        """The DELs that the plugin has recorded and coild has not carried out."""
+        folder = self.socket.with_name(f"{self.socket.name}.deletes")
+        return [each.name for each in folder.iterdir()] if folder.is_dir() else []
 
     def start_coild(self, *flags: str) -> None:
         """coild; returns when it takes calls."""

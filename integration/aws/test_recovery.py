@@ -139,6 +139,52 @@ def test_a_del_that_was_missed_is_noticed_by_a_coild_that_runs_on(world: EniWorl
         assert ask(kept.host, world.endpoint.host, world.endpoint.primary) == str(kept.address)
 
 
+def test_pods_that_end_while_coild_is_away_have_ended_and_their_addresses_cool_down(world: EniWorld) -> None:
+    """The node is full: coild's own new pod could not come before one of them goes."""
+    node = world.nodes[1]
+    with node.running_coild(*FLAGS, "--cooling=1h"):
+        pods = [node.add_pod() for _ in range(INTERFACES * PODS_OF_INTERFACE)]
+        gone, slow, *kept = pods
+        node.coild.kill()
+        gone.delete()
+        node.runtime.delete(slow.sandbox, cached=slow.result)
+        node.runtime.delete(slow.sandbox, cached=slow.result)
+        node.coild.start()
+        node.coild.wait_ready()
+        assert gone.cools_down
+        assert slow.cools_down, "though its sandbox is there still"
+        assert refused(node).code == TRY_AGAIN_LATER
+        assert node.deletes == []
+        for pod in kept:
+            pod.check()
+
+
+def test_an_address_whose_pod_has_ended_while_coild_was_away_is_given_again(world: EniWorld) -> None:
+    node = world.nodes[1]
+    with node.running_coild(*FLAGS, "--cooling=1s"):
+        lost = node.add_pod()
+        node.coild.kill()
+        lost.delete()
+        assert len(node.deletes) == 1
+        node.coild.start()
+        node.coild.wait_ready()
+        await_given_again(node, lost)
+
+
+def test_a_sandbox_whose_recorded_del_was_carried_out_is_wired_again(world: EniWorld) -> None:
+    """By the same container's name: the DEL is the older one, whenever coild comes to it."""
+    node = world.nodes[1]
+    with node.running_coild(*FLAGS, "--cooling=1s"):
+        pod = node.add_pod()
+        node.coild.kill()
+        node.runtime.delete(pod.sandbox, cached=pod.result)
+        node.coild.start()
+        node.coild.wait_ready()
+        again = node.runtime.add(pod.sandbox)
+        assert node.deletes == []
+        node.runtime.check(pod.sandbox, cached=again)
+
+
 def await_given_again(node: EniNode, lost: EniPod) -> None:
     """Add pods until one of them gets the address, at the latest with the last one that the node has an address for."""
     pods: list[EniPod] = []

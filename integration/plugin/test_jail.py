@@ -3,6 +3,7 @@
 import json
 import stat
 import threading
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -101,6 +102,23 @@ def test_a_server_that_is_away_and_a_socket_whose_name_is_not_ascii(jail: Jail) 
     with foreign_server(jail.socket.with_name("à.sock"), {"Add": answer}):
         done = jail.run(ENVIRON, json.dumps(CONF | {"socket": "/run/à.sock"}).encode())
     assert (done.returncode, json.loads(done.stdout)) == (0, RESULT)
+
+
+def test_a_del_without_a_server_is_recorded_once_beside_the_socket(jail: Jail) -> None:
+    before = jail.listing()
+    for _ in range(2):
+        done = jail.run(ENVIRON | {"CNI_COMMAND": "DEL"}, json.dumps(CONF).encode())
+        assert (done.returncode, done.stdout) == (0, b"")
+    folder, record = sorted(jail.listing().keys() - before.keys())
+    assert folder == str(jail.outside(SOCKET)) + ".deletes"
+    assert Path(record).name.startswith("c0ffee:eth0:")
+    modes = [jail.listing()[path][1] for path in (folder, record)]
+    assert [stat.S_IMODE(mode) for mode in modes] == [0o700, 0o600]
+    conf = CONF | {"socket": "/run/nowhere/coild.sock"}
+    done = jail.run(ENVIRON | {"CNI_COMMAND": "DEL"}, json.dumps(conf).encode())
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["code"]) == (1, 11)
+    assert "could not be recorded" in document["details"]
 
 
 def test_nothing_is_left_behind(jail: Jail) -> None:

@@ -15,6 +15,7 @@ from coil_cni.invocation import Invocation
 from coil_cni.netconf import NetConf
 from coil_cni.service import ask
 from integration.apiserver.sandbox import Sandbox
+from tests.coil_cni.edges import refuse_record
 
 PATIENCE = 60.0
 """Seconds for one call, as the plugin has."""
@@ -65,4 +66,7 @@ class Crowd:
         }
         conf = NetConf("1.0.0", str(self._socket), None)
         stdin = json.dumps({"cniVersion": "1.0.0", "name": "pods", "type": "coil"}).encode()
-        return ask(connect, Invocation(command, variables, pod), conf, stdin, time.monotonic() + PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        return ask(
+            connect, Invocation(command, variables, pod), conf, stdin, deadline=deadline, record_delete=refuse_record
+        )

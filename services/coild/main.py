@@ -44,6 +44,7 @@ from coil.runtime.inspection import Inspection, start_inspection
 from coil.runtime.process import Process, run
 from coild.addresses.chained import ChainedSource
 from coild.addresses.pool_ipam import PoolDeps, PoolIpam
+from coild.cni.missed_deletes import MissedDeletes
 from coild.cni.service import CniService, serve_plugin
 from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, start_egress
 from coild.hostports.host_ports import HostPorts
@@ -101,6 +102,7 @@ class Start:
     egress: NodeEgress
     part: "AddressPart"
     pods: PodEngine
+    missed: MissedDeletes
     host_ports: HostPorts | None = None
 
     def __init__(self, settings: Settings, process: Process) -> None:
@@ -163,6 +165,7 @@ class Start:
             recorder=self.recorder,
             log=self.log,
         )
+        self.missed = MissedDeletes(self.settings.socket, self.pods, log=self.log)
 
     async def prepare_node(self) -> None:
         """What the pods' wiring needs of the node."""
@@ -173,11 +176,14 @@ class Start:
         await self.part.list_objects()
 
     async def recover(self) -> None:
-        """The ledger, from the kernel and the API server; then egress and host ports take over the pods there are."""
-        await self.pods.recover()
+        """The ledger, from the kernel and the API server; then egress and host ports take over the pods there are, and
+        those go whose DEL nobody was there for.
+        """
+        await self.pods.recover(self.missed.read())
         self.egress.adopt(self.pods.attachments())
         if self.host_ports is not None:
             await self.host_ports.adopt(self.pods.attachments())
+        await self.missed.apply()
 
     async def announce(self) -> None:
         """What others are to know of the addresses here, and what happens to them from now on."""
@@ -186,7 +192,9 @@ class Start:
     async def serve(self) -> None:
         """The plugin's calls."""
         obstacle = self.part.obstacle
-        service = CniService(self.pods, chained=not self.settings.enable_ipam, obstacle=obstacle)
+        service = CniService(
+            self.pods, chained=not self.settings.enable_ipam, obstacle=obstacle, settle=self.missed.settle
+        )
         await serve_plugin(
             service, self.settings, self.process, executor=self.executor, obstacle=obstacle, log=self.log
         )
@@ -196,6 +204,7 @@ class Start:
         self.egress.follow()
         if self.host_ports is not None:
             self.process.spawn("host-ports", self.host_ports.follow())
+        self.process.spawn("recorded-deletes", self.missed.run())
         self.process.spawn("sweep", self.pods.run_sweeps(self.settings.addressblock_gc_interval))
         self.part.maintain()
 

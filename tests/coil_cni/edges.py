@@ -1,11 +1,13 @@
 """A plugin without a process around it, and with a network that counts."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from coil_cni.error import CniError
 from coil_cni.grpc import connect
-from coil_cni.invocation import SUPPORTED
+from coil_cni.invocation import SUPPORTED, Invocation
 from coil_cni.plugin import Edges, run
 
 POD_ARGS = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0;K8S_POD_INFRA_CONTAINER_ID=c0ffee;K8S_POD_UID=1"
@@ -46,7 +48,17 @@ class Outcome:
         return document["code"]
 
 
-def run_plugin(environ: dict[str, str] | dict[bytes, bytes], stdin: bytes | OSError) -> Outcome:
+def refuse_record(socket: str, invocation: Invocation, reason: CniError) -> None:
+    """Record no DEL, as where there is no folder for it: the default socket's would be this machine's."""
+    raise reason
+
+
+def run_plugin(
+    environ: dict[str, str] | dict[bytes, bytes],
+    stdin: bytes | OSError,
+    *,
+    record_delete: Callable[[str, Invocation, CniError], None] = refuse_record,
+) -> Outcome:
     """Run it; it may reach a real socket where the configuration names one."""
     written: list[bytes] = []
     connected: list[str] = []
@@ -61,7 +73,9 @@ def run_plugin(environ: dict[str, str] | dict[bytes, bytes], stdin: bytes | OSEr
         return connect(path, seconds)
 
     octets = {_octets(name): _octets(value) for name, value in environ.items()}
-    edges = Edges(octets, read_input=read_input, write_output=written.append, connect=counted)
+    edges = Edges(
+        octets, read_input=read_input, write_output=written.append, connect=counted, record_delete=record_delete
+    )
     status = run(edges)
     assert len(written) <= 1
     return Outcome(status, b"".join(written), len(connected))

@@ -33,7 +33,12 @@ MAIN = "from coil_cni.plugin import main; main()"
 
 
 @pytest.mark.parametrize(
-    ("module", "expected"), [("coil_cni.plugin", {"select"}), ("coil_cni.service", {"_socket", "select"})]
+    ("module", "expected"),
+    [
+        ("coil_cni.plugin", {"select"}),
+        ("coil_cni.service", {"_socket", "select"}),
+        ("coil_cni.recorded_delete", set()),
+    ],
 )
 def test_no_module_is_imported_that_the_start_cannot_afford(module: str, expected: set[str]) -> None:
     answer = bare(f"before = set(sys.modules); import {module}; print(*sorted(set(sys.modules) - before))")
@@ -44,6 +49,12 @@ def test_no_module_is_imported_that_the_start_cannot_afford(module: str, expecte
 def test_what_needs_no_network_imports_none_of_it() -> None:
     answer = bare("import coil_cni.plugin; print(*sys.modules)")
     assert not {"coil_cni.grpc", "coil_cni.http2", "coil_cni.message"} & set(answer.stdout.decode().split())
+
+
+def test_only_a_del_that_is_to_be_recorded_imports_what_records() -> None:
+    answer = bare("import coil_cni.plugin, coil_cni.service; print(*sys.modules)")
+    assert "coil_cni.service" in answer.stdout.decode().split()
+    assert "coil_cni.recorded_delete" not in answer.stdout.decode().split()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coil.podnet.host_link import PodAlias
-from coild.model.address_source import PodWiring
+from coild.model.address_source import NONE_ENDED, Ended, PodWiring
 from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, PodName
 
 FIRST = IPv4Address("10.64.0.1"), IPv6Address("fd64::1")
@@ -33,7 +33,7 @@ class ListedSource:
     def recognizes(self, tag: str, address: IPAddress) -> bool:
         return any(address in pair for pair in self._pairs())
 
-    async def recover(self, found: Sequence[Attachment]) -> None:
+    async def recover(self, found: Sequence[Attachment], ended: Ended = NONE_ENDED) -> None:
         self._allocated = {attachment.key: attachment.addresses for attachment in found}
 
     def pod_of(self, key: AttachmentKey) -> PodName | None:
@@ -55,7 +55,7 @@ class ListedSource:
     def revoke(self, key: AttachmentKey) -> None:
         self._allocated.pop(key, None)
 
-    def release(self, key: AttachmentKey) -> None:
+    def release(self, key: AttachmentKey, *, ended: float | None = None) -> None:
         self._allocated.pop(key, None)
 
     def held(self) -> frozenset[AttachmentKey]:

@@ -28,6 +28,7 @@ from coil.reconcile.informer import Informer, InformerMetrics, T
 from coil.reconcile.metric import ReconcileMetrics
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.pool_ipam import PoolDeps, PoolIpam
+from coild.model.address_source import NONE_ENDED, Ended
 from coild.model.attachment import AddRequest, NoEgress, NoHostPorts, PodEgress, PodHostPorts, PodName
 from coild.model.keyed_executor import KeyedExecutor
 from coild.pods.engine import PodEngine
@@ -225,12 +226,12 @@ class Coild:
     async def _namespace(self, name: str) -> Namespace:
         return await self.client.get(NAMESPACES, name)
 
-    async def start(self) -> None:
+    async def start(self, ended: Ended = NONE_ENDED) -> None:
         self._run(self.blocks.run())
         self._run(self.requests.run())
         await self.blocks.wait_synced(60)
         await self.requests.wait_synced(60)
-        await self.pods.recover()
+        await self.pods.recover(ended)
         self.start_tasks()
         self.spawn(self.ipam.discard_stale_requests())
 

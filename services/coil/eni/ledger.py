@@ -211,11 +211,15 @@ class EniLedger:
         return None
 
     def release(self, key: AttachmentKey, *, now: float) -> Allocation | None:
-        """Take back what the key holds, to cool down; None when it holds nothing."""
+        """Take back what the key holds, to cool down from then on; None when it holds nothing."""
         allocation = self._take(key)
         if allocation is not None:
             self._expire(now)
-            self._cooling[allocation.address] = now + self._cooldown
+            until = now + self._cooldown
+            sooner = any(until < other for other in self._cooling.values())
+            self._cooling[allocation.address] = until
+            if sooner:
+                self._cooling = dict(sorted(self._cooling.items(), key=lambda item: item[1]))
         return allocation
 
     def revoke(self, key: AttachmentKey) -> Allocation | None:

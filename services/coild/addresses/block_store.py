@@ -36,6 +36,7 @@ from coil.reconcile.informer import Informer
 from coild.addresses.journal import AddressJournal
 from coild.addresses.orphaned_addresses import OrphanedAddresses
 from coild.addresses.pool_changes import PoolChanges
+from coild.model.address_source import NONE_ENDED, Ended
 from coild.model.attachment import Attachment, PodName
 
 
@@ -131,9 +132,10 @@ class BlockStore:
             self._orphans.add(held)
             raise
 
-    def resume(self) -> None:
+    def resume(self, ended: Ended = NONE_ENDED) -> None:
         """Go on where an earlier process stopped. At start, after all that the kernel holds was adopted.
 
+        `ended` is when attachments have ended that nobody has seen end.
         No block is kept any longer only because it arrived a short while ago: no pod is about to use one.
         """
         self._arrivals.clear()
@@ -141,7 +143,8 @@ class BlockStore:
         held: dict[AttachmentKey, Allocation | None] = dict.fromkeys(self._orphans.pods)
         held |= {allocation.key: allocation for allocation in self._ledger.allocations()}
         now = self._clock()
-        for name, resumption in self._journal.resume(held, [block.name for block in self._ledger.blocks()]).items():
+        own = [block.name for block in self._ledger.blocks()]
+        for name, resumption in self._journal.resume(held, own, ended).items():
             cooldowns = {slot: now + seconds for slot, seconds in resumption.cooldowns.items()}
             self._ledger.resume(name, last=resumption.last, cooldowns=cooldowns)
 
@@ -158,11 +161,16 @@ class BlockStore:
             self._remove_orphan(key)
         return allocation
 
-    def release(self, key: AttachmentKey) -> None:
-        """Take an address back, to cool down; an unknown key is fine. A block that runs empty is marked."""
-        allocation = self._ledger.release(key, now=self._clock())
+    def release(self, key: AttachmentKey, *, ended: float | None = None) -> None:
+        """Take an address back, to cool down; an unknown key is fine. A block that runs empty is marked.
+
+        It cools down from when its attachment has `ended`, by the clock; None: now.
+        """
+        now = self._clock()
+        freed = now if ended is None else min(ended, now)
+        allocation = self._ledger.release(key, now=freed)
         if allocation is not None:
-            self._journal.took(allocation)
+            self._journal.took(allocation, at=freed)
         self._returned(key, allocation)
 
     def revoke(self, key: AttachmentKey) -> None:

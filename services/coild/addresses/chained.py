@@ -21,7 +21,7 @@ from coil.kernel.link import parse_link_name
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias, render_alias
-from coild.model.address_source import AddressSource, Exclusively
+from coild.model.address_source import NONE_ENDED, AddressSource, Ended, Exclusively
 from coild.model.attachment import AddRequest, Attachment, InvalidPodError, PodName, alias_key
 from coild.model.pod_network import PodNetwork
 
@@ -56,7 +56,7 @@ class ChainedSource:
         """See `AddressSource`."""
         return tag == TAG
 
-    async def recover(self, found: Sequence[Attachment]) -> None:
+    async def recover(self, found: Sequence[Attachment], ended: Ended = NONE_ENDED) -> None:
         """See `AddressSource`."""
 
     def pod_of(self, key: AttachmentKey) -> PodName | None:
@@ -75,7 +75,7 @@ class ChainedSource:
     def revoke(self, key: AttachmentKey) -> None:
         """See `AddressSource`."""
 
-    def release(self, key: AttachmentKey) -> None:
+    def release(self, key: AttachmentKey, *, ended: float | None = None) -> None:
         """See `AddressSource`."""
 
     def held(self) -> frozenset[AttachmentKey]:
@@ -138,11 +138,11 @@ class ForeignWiring:
         """See `PodWiring`."""
         return frozenset(link.alias for link in await self._network.pod_links())
 
-    async def recover(self, source: AddressSource) -> list[Attachment]:
+    async def recover(self, source: AddressSource, ended: Ended = NONE_ENDED) -> list[Attachment]:
         """See `PodWiring`. Neither the addresses nor the container are known any more."""
         aliases = [alias for alias in await self.aliases() if source.owns(alias)]
         found = [Attachment(key=alias_key(alias), pod=None, addresses=(), alias=alias) for alias in aliases]
-        await source.recover(found)
+        await source.recover(found, ended)
         return found
 
     async def restore(self, attachments: Collection[Attachment], exclusively: Exclusively) -> None:

@@ -23,6 +23,7 @@ import msgspec
 from coil.crd.names import BlockName
 from coil.ipam.node_ledger import Allocation
 from coil.ipam.occupancy import AttachmentKey, ContainerId
+from coild.model.address_source import NONE_ENDED, Ended
 from coild.model.attachment import UNKNOWN_HOLDER, Holder, PodName
 from coild.model.journal_file import JournalFile
 
@@ -131,10 +132,10 @@ class AddressJournal:
             )
         )
 
-    def took(self, allocation: Allocation) -> None:
-        """The address came back now, and is cooling down."""
+    def took(self, allocation: Allocation, *, at: float | None = None) -> None:
+        """The address came back `at` that time of the clock, or now, and is cooling down since then."""
         key = allocation.key
-        self._note(_Taken(key.container_id, key.ifname, allocation.block, allocation.slot, self._wall()))
+        self._note(_Taken(key.container_id, key.ifname, allocation.block, allocation.slot, self._time_of_day(at)))
 
     def revoked(self, allocation: Allocation, *, cooldown_left: float) -> None:
         """The address came back unused. It still has so many seconds to cool down from a pod before, if any."""
@@ -150,11 +151,15 @@ class AddressJournal:
         self._note(_Left(block))
 
     def resume(
-        self, held: Mapping[AttachmentKey, Allocation | None], blocks: Iterable[BlockName]
+        self,
+        held: Mapping[AttachmentKey, Allocation | None],
+        blocks: Iterable[BlockName],
+        ended: Ended = NONE_ENDED,
     ) -> dict[BlockName, Resumption]:
         """What to go on with, given what the kernel holds (None: in no block) and the names of this node's blocks.
 
-        An address that was given and is not held any more was freed while no process watched: its cooldown begins now.
+        An address that was given and is not held any more was freed while no process watched: its cooldown begins when
+        its attachment has `ended`, or else now.
         What is recorded of other blocks and attachments is dropped. Once, at start; the file is rewritten.
         """
         for key, given in list(self._given.items()):
@@ -162,7 +167,8 @@ class AddressJournal:
             if key not in held or (
                 allocation is not None and (allocation.block, allocation.slot) != (given.block, given.slot)
             ):
-                self._apply(_Taken(key.container_id, key.ifname, given.block, given.slot, self._wall()))
+                freed = self._time_of_day(ended.get(key))
+                self._apply(_Taken(key.container_id, key.ifname, given.block, given.slot, freed))
         for key, allocation in held.items():
             if allocation is not None and key not in self._given:
                 # Its pod is not known; but when it vanishes, its address has to cool down.
@@ -205,6 +211,10 @@ class AddressJournal:
                 self._last.pop(entry.block, None)
                 for slot in [slot for slot in self._cooldowns if slot[0] == entry.block]:
                     del self._cooldowns[slot]
+
+    def _time_of_day(self, at: float | None) -> float:
+        """What the wall clock says of a moment of the clock that is past; None: of now."""
+        return self._wall() - (0.0 if at is None else max(0.0, self._clock() - at))
 
     def _start_cooldown(self, entry: _Taken) -> None:
         now = self._clock()

@@ -26,7 +26,7 @@ from coild.addresses.block_store import BlockStore
 from coild.addresses.journal import AddressJournal
 from coild.addresses.pool_demand import PoolDemand
 from coild.addresses.report import describe_pools
-from coild.model.address_source import PodWiring
+from coild.model.address_source import NONE_ENDED, Ended, PodWiring
 from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment, NoSuchNamespaceError, PodName
 
 
@@ -65,7 +65,7 @@ class PoolAddressSource:
         held = self.store.find(key)
         return () if held is None else _addresses(held)
 
-    async def recover(self, found: Sequence[Attachment]) -> None:
+    async def recover(self, found: Sequence[Attachment], ended: Ended = NONE_ENDED) -> None:
         """Adopt what the kernel holds, then offer the blocks without a pod for release.
 
         An attachment outside this node's blocks keeps its addresses: it is logged, and not in the ledger.
@@ -76,7 +76,7 @@ class PoolAddressSource:
             except LedgerConflictError as error:
                 pool = attachment.tag
                 self.log.error("a pod's address is in none of this node's blocks", pool=pool, error=str(error))
-        self.store.resume()
+        self.store.resume(ended)
         self.demand.mark_all()
         self.store.offer_unused()
 
@@ -100,9 +100,9 @@ class PoolAddressSource:
         """See `AddressSource`."""
         self.store.revoke(key)
 
-    def release(self, key: AttachmentKey) -> None:
+    def release(self, key: AttachmentKey, *, ended: float | None = None) -> None:
         """See `AddressSource`."""
-        self.store.release(key)
+        self.store.release(key, ended=ended)
 
     def held(self) -> frozenset[AttachmentKey]:
         """See `AddressSource`."""

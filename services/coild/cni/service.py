@@ -16,7 +16,7 @@ namespace holds. (Our plugin prints that result without looking at the answer.)
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -28,6 +28,7 @@ from coil.cnirpc.call_gate import CallLimits, CallMetrics, call_deadline
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import AddResponse, CniArgs, CniBase
 from coil.cnirpc.server import serve_cni
+from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import Family
 from coil.kernel.route import DEFAULT_NETWORKS
 from coil.kube.errors import ApiError
@@ -124,19 +125,36 @@ Obstacle: TypeAlias = Callable[[], str | None]
 """Why an ADD would fail now, whichever pod it is for; None if nothing is known that speaks against it."""
 
 
+Settle: TypeAlias = Callable[[AttachmentKey], Awaitable[None]]
+"""Carries out what else was asked for the attachment before: `coild.cni.missed_deletes.MissedDeletes.settle`."""
+
+
+async def _nothing_missed(_: AttachmentKey) -> None:
+    pass
+
+
 class CniService(CniBase):
     """Implements `pkg.cnirpc.CNI`. Raises CniError only; a cancelled caller leaves the operation to complete."""
 
-    def __init__(self, pods: PodService, *, chained: bool = False, obstacle: Obstacle = lambda: None) -> None:
+    def __init__(
+        self,
+        pods: PodService,
+        *,
+        chained: bool = False,
+        obstacle: Obstacle = lambda: None,
+        settle: Settle = _nothing_missed,
+    ) -> None:
         self._pods = pods
         self._chained = chained
         self._obstacle = obstacle
+        self._settle = settle
 
     async def add(self, cni_args: CniArgs) -> AddResponse:
         """ADD. Idempotent: the same container and interface get the same addresses again."""
         with as_cni_error():
             key, netns, pod = read_key(cni_args), read_netns(cni_args), read_pod(cni_args)
             self._refuse_wrong_place(cni_args)
+            await self._settle(key)
             request = AddRequest(
                 key=key,
                 netns=netns,

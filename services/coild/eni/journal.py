@@ -29,6 +29,7 @@ from coil.eni.warm_pool import NodeLimits
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
+from coild.model.address_source import NONE_ENDED, Ended
 from coild.model.attachment import UNKNOWN_HOLDER, Holder, PodName
 from coild.model.journal_file import JournalFile
 
@@ -196,25 +197,27 @@ class EniJournal:
             )
         )
 
-    def took(self, allocation: Allocation) -> None:
-        """The address came back now, and is cooling down."""
+    def took(self, allocation: Allocation, *, at: float | None = None) -> None:
+        """The address came back `at` that time of the clock, or now, and is cooling down since then."""
         key = allocation.key
-        self._note(_Taken(key.container_id, key.ifname, str(allocation.address), self._clock()))
+        freed = self._clock() if at is None else at
+        self._note(_Taken(key.container_id, key.ifname, str(allocation.address), freed))
 
     def revoked(self, allocation: Allocation) -> None:
         """The address came back unused."""
         self._note(_Revoked(allocation.key.container_id, allocation.key.ifname))
 
-    def resume(self, held: Mapping[AttachmentKey, IPAddress]) -> dict[IPAddress, float]:
+    def resume(self, held: Mapping[AttachmentKey, IPAddress], ended: Ended = NONE_ENDED) -> dict[IPAddress, float]:
         """Go on with what the kernel holds; returns which addresses cool down, and until when by the clock.
 
-        An address that was given and is not held any more was freed while no process watched: its cooldown begins now,
-        or with the machine's start if that came between. Once, at start; the file is rewritten, and nothing is written
-        before.
+        An address that was given and is not held any more was freed while no process watched: its cooldown begins when
+        its attachment has `ended`, or else now, or with the machine's start if that came between. Once, at start; the
+        file is rewritten, and nothing is written before.
         """
         for key, given in list(self._given.items()):
             if str(held.get(key)) != given.address:
-                self._apply(_Taken(key.container_id, key.ifname, given.address, self._clock()))
+                freed = ended.get(key, self._clock())
+                self._apply(_Taken(key.container_id, key.ifname, given.address, freed))
         for key, address in held.items():
             if key not in self._given:
                 # Its pod is not known; but when it vanishes, its address has to cool down.

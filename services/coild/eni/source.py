@@ -17,7 +17,7 @@ from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coil.podnet.host_link import PodAlias
 from coild.eni.store import EniStore
-from coild.model.address_source import PodWiring
+from coild.model.address_source import NONE_ENDED, Ended, PodWiring
 from coild.model.attachment import AddRequest, Attachment, PodName
 
 TAG: Final = "@aws-eni"
@@ -54,7 +54,7 @@ class EniSource:
         held = self.store.find(key)
         return () if held is None else (held.address,)
 
-    async def recover(self, found: Sequence[Attachment]) -> None:
+    async def recover(self, found: Sequence[Attachment], ended: Ended = NONE_ENDED) -> None:
         """Adopt what the kernel holds, whatever EC2 says; then go on with the journal.
 
         An attachment without an address that it could have is logged, and not in the ledger.
@@ -68,7 +68,7 @@ class EniSource:
                     self.store.adopt(attachment.key, address)
                 except InUseError as error:
                     self.log.error("a pod's address is not its own", container=attachment.container, error=str(error))
-        self.store.resume()
+        self.store.resume(ended)
 
     async def acquire(self, key: AttachmentKey, request: AddRequest, *, timeout: float) -> Attachment:
         """See `AddressSource`. Waits for EC2, or for a cooldown to end, while none is free."""
@@ -81,9 +81,9 @@ class EniSource:
         """See `AddressSource`."""
         self.store.revoke(key)
 
-    def release(self, key: AttachmentKey) -> None:
+    def release(self, key: AttachmentKey, *, ended: float | None = None) -> None:
         """See `AddressSource`."""
-        self.store.release(key)
+        self.store.release(key, ended=ended)
 
     def held(self) -> frozenset[AttachmentKey]:
         """See `AddressSource`."""

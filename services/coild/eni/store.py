@@ -24,6 +24,7 @@ from coil.eni.ledger import Allocation, EniLedger, InterfaceUse
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress, IPNetwork
 from coild.eni.journal import EniJournal
+from coild.model.address_source import NONE_ENDED, Ended
 from coild.model.attachment import AddressUnavailableError, PodName
 
 SHORTEST_PAUSE = 0.01
@@ -196,13 +197,20 @@ class EniStore:
                 self.changed.set()
             self._observe_wait(loop.time() - begun, outcome)
 
-    def release(self, key: AttachmentKey) -> None:
-        """Take an address back, to cool down; an unknown key is fine."""
+    def release(self, key: AttachmentKey, *, ended: float | None = None) -> None:
+        """Take an address back, to cool down; an unknown key is fine.
+
+        It cools down from when its attachment has `ended`, by the clock; None: now.
+        """
         self._lost.pop(key, None)
         self._used.discard(key)
-        if (allocation := self._ledger.release(key, now=self._clock())) is not None:
-            self.journal.took(allocation)
+        now = self._clock()
+        freed = now if ended is None else min(ended, now)
+        if (allocation := self._ledger.release(key, now=freed)) is not None:
+            self.journal.took(allocation, at=freed)
             self.changed.set()
+            if freed < now:
+                self._serve()  # it may have cooled down by now, and then nothing else wakes a pod that waits
 
     def revoke(self, key: AttachmentKey) -> None:
         """Take an address back that was taken and never used, or else as `release`; an unknown key is fine."""
@@ -222,10 +230,13 @@ class EniStore:
         self.changed.set()
         return allocation
 
-    def resume(self) -> None:
-        """Go on where an earlier process stopped, or what a reboot has ended. Once, after all was adopted."""
+    def resume(self, ended: Ended = NONE_ENDED) -> None:
+        """Go on where an earlier process stopped, or what a reboot has ended. Once, after all was adopted.
+
+        `ended` is when attachments have ended that nobody has seen end.
+        """
         held = {allocation.key: allocation.address for allocation in self._ledger.allocations()}
-        self._ledger.resume(self.journal.resume(held))
+        self._ledger.resume(self.journal.resume(held, ended))
         self._resumed = True
         found, self._inherited = self._inherited, set()
         self._inherit(found)

@@ -21,7 +21,7 @@ from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import PodPlan
 from coil.reconcile.backoff import Backoff
 from coild.eni.node_network import NodeNetwork
-from coild.model.address_source import AddressSource, Exclusively, PodWiring
+from coild.model.address_source import NONE_ENDED, AddressSource, Ended, Exclusively, PodWiring
 from coild.model.attachment import Attachment, InterfaceUnknownError
 from coild.model.pod_network import PodNetwork
 
@@ -93,9 +93,9 @@ class EniWiring:
         """See `PodWiring`."""
         return await self._veth.aliases()
 
-    async def recover(self, source: AddressSource) -> list[Attachment]:
+    async def recover(self, source: AddressSource, ended: Ended = NONE_ENDED) -> list[Attachment]:
         """See `PodWiring`. Rules that serve no pod any more are deleted."""
-        attachments = await self._veth.recover(source)
+        attachments = await self._veth.recover(source, ended)
         addresses = [address for attachment in attachments for address in attachment.addresses]
         found = {address: interface for address in addresses if (interface := self._interface_of(address)) is not None}
         unplaced = [address for address in addresses if address not in found]

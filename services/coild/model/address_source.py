@@ -31,7 +31,8 @@ A source keeps its own ledger and asks its own back end; only its wiring touches
 waits, so a back end that is slow for one pod does not delay another.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from prometheus_client.registry import Collector
@@ -47,6 +48,13 @@ P = TypeVar("P", bound=PodPlan | None)
 
 Exclusively: TypeAlias = Callable[[AttachmentKey, Callable[[], Awaitable[None]]], Awaitable[None]]
 """Runs the work while no operation on the attachment is under way; not at all if the attachment has changed since."""
+
+Ended: TypeAlias = Mapping[AttachmentKey, float]
+"""When attachments have ended that were deleted while no process was there to see it, by `time.monotonic`. It may have
+some that nobody knows.
+"""
+
+NONE_ENDED: Ended = MappingProxyType({})
 
 
 class AddressSource(Protocol):
@@ -69,9 +77,10 @@ class AddressSource(Protocol):
     def recognizes(self, tag: str, address: IPAddress) -> bool:
         """Whether the address is one that this source may give, or has given, to pods with that tag."""
 
-    async def recover(self, found: Sequence[Attachment]) -> None:
+    async def recover(self, found: Sequence[Attachment], ended: Ended = NONE_ENDED) -> None:
         """Take the kernel's attachments into the ledger; of two that claim one address, the first has it.
 
+        Addresses that were held and are not found cool down from when their attachment has `ended`, or else from now.
         Called once, before any verb that changes the ledger.
         """
 
@@ -91,8 +100,11 @@ class AddressSource(Protocol):
     def revoke(self, key: AttachmentKey) -> None:
         """Undo an `acquire` whose addresses no pod has had. An unknown key is fine."""
 
-    def release(self, key: AttachmentKey) -> None:
-        """Take the attachment out of the ledger; an unknown key is fine. What follows happens in the background."""
+    def release(self, key: AttachmentKey, *, ended: float | None = None) -> None:
+        """Take the attachment out of the ledger; an unknown key is fine. What follows happens in the background.
+
+        Its addresses cool down from when it has `ended`, by `time.monotonic`; None: now.
+        """
 
     def held(self) -> frozenset[AttachmentKey]:
         """The attachments in the ledger."""
@@ -134,7 +146,7 @@ class PodWiring(Protocol[P]):
     async def aliases(self) -> frozenset[PodAlias]:
         """The aliases of the links that are there."""
 
-    async def recover(self, source: AddressSource) -> list[Attachment]:
+    async def recover(self, source: AddressSource, ended: Ended = NONE_ENDED) -> list[Attachment]:
         """What earlier processes attached, after the source has taken it into its ledger. Once, at start."""
 
     async def restore(self, attachments: Collection[Attachment], exclusively: Exclusively) -> None:

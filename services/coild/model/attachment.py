@@ -176,8 +176,11 @@ class PodService(Protocol):
         """
         ...
 
-    async def delete(self, key: AttachmentKey) -> None:
-        """Detach; an unknown attachment is fine. On return the addresses are free. Raises NetlinkError or NftError."""
+    async def delete(self, key: AttachmentKey, *, ended: float | None = None) -> None:
+        """Detach; an unknown attachment is fine. On return the addresses are free. Raises NetlinkError or NftError.
+
+        They cool down from when the attachment has `ended`, by `time.monotonic`; None: now.
+        """
         ...
 
     async def check(self, key: AttachmentKey, netns: NetnsPath, pod: PodName = UNNAMED) -> None:

@@ -30,7 +30,7 @@ from coil.netlink.host import NetnsPath
 from coil.nft.netfilter import NftError
 from coil.podnet.plan import PodPlan
 from coil.reconcile.event_recorder import EventSubject, Recorder
-from coild.model.address_source import AddressSource
+from coild.model.address_source import NONE_ENDED, AddressSource, Ended
 from coild.model.attachment import (
     UNNAMED,
     AddRequest,
@@ -81,12 +81,13 @@ class PodEngine:
         self._identities: dict[AttachmentKey, AttachmentKey] = {}
         """Container's interface → attachment, where the source knows it by another key."""
 
-    async def recover(self) -> None:
+    async def recover(self, ended: Ended = NONE_ENDED) -> None:
         """Read the attachments back from the kernel, and put back the routes that they lost.
 
-        Once, before the first operation. Raises NetlinkError.
+        Those that have `ended` and are in the kernel still are for the caller to delete. Once, before the first
+        operation. Raises NetlinkError.
         """
-        for attachment in await self._wiring.recover(self._source):
+        for attachment in await self._wiring.recover(self._source, ended):
             self._attachments[attachment.key] = replace(attachment, pod=self._source.pod_of(attachment.key))
         self._log.info("recovered from the kernel", pods=len(self._attachments))
         await self.restore()
@@ -104,10 +105,10 @@ class PodEngine:
             self._identities[request.key] = key
         return await self._executor.run(key, lambda: self._add(key, request))
 
-    async def delete(self, key: AttachmentKey) -> None:
+    async def delete(self, key: AttachmentKey, *, ended: float | None = None) -> None:
         """See `PodService`."""
         own = self._identities.get(key, key)
-        await self._executor.run(own, lambda: self._delete_sandbox(own, key))
+        await self._executor.run(own, lambda: self._delete_sandbox(own, key, ended))
 
     async def check(self, key: AttachmentKey, netns: NetnsPath, pod: PodName = UNNAMED) -> None:
         """See `PodService`."""
@@ -259,10 +260,10 @@ class PodEngine:
         await self._egress.connect(attachment, deadline=request.deadline - REPLY_SECONDS)
         await self._host_ports.publish(attachment, request.ports)
 
-    async def _delete_sandbox(self, key: AttachmentKey, container: AttachmentKey) -> None:
+    async def _delete_sandbox(self, key: AttachmentKey, container: AttachmentKey, ended: float | None) -> None:
         attachment = self._attachments.get(key)
         if attachment is None or attachment.container == container.container_id:
-            await self._delete(key)
+            await self._delete(key, ended=ended)
         # Otherwise a new sandbox of the pod has taken its place: a runtime may repeat the DEL of the one before.
 
     async def _delete_unchanged(self, key: AttachmentKey, attachment: Attachment) -> None:
@@ -275,13 +276,13 @@ class PodEngine:
             self._log.info("veth is gone without a DEL; releasing the attachment", container=key.container_id)
             await self._delete(key)
 
-    async def _delete(self, key: AttachmentKey) -> None:
+    async def _delete(self, key: AttachmentKey, *, ended: float | None = None) -> None:
         self._egress.forget(key)
         await self._host_ports.withdraw(key)
         attachment = self._attachments.get(key)
         if attachment is not None:
             await self._exclusively_on(attachment.link, lambda: self._detach(key))
-        self._source.release(key)
+        self._source.release(key, ended=ended)
         self._forget_identities(key)
 
     async def _detach(self, key: AttachmentKey) -> None:

@@ -33,7 +33,7 @@ from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias, calico_link_name, random_link_name
 from coil.podnet.plan import HostAddresses, PodPlan, RoutePolicy, plan_forwarding, plan_pod, plan_pod_routes, plan_rules
-from coild.model.address_source import AddressSource, Exclusively
+from coild.model.address_source import NONE_ENDED, AddressSource, Ended, Exclusively
 from coild.model.attachment import Attachment, InvalidPodError, alias_key, first_of_each_family
 from coild.model.pod_network import PodNetwork
 
@@ -111,7 +111,7 @@ class VethWiring:
         """See `PodWiring`."""
         return frozenset(link.alias for link in await self._network.pod_links())
 
-    async def recover(self, source: AddressSource) -> list[Attachment]:
+    async def recover(self, source: AddressSource, ended: Ended = NONE_ENDED) -> list[Attachment]:
         """See `PodWiring`.
 
         A link of which neither the routes nor the pod tell an address is what an unfinished ADD left; it is removed.
@@ -138,7 +138,7 @@ class VethWiring:
                 self._log.warning("removing the remains of an unfinished ADD", link=link.name)
                 await self._network.detach_pod(link.name)
         attachments = [*certain.values(), *(claim for key, claim in claimed.items() if key not in certain)]
-        await source.recover(attachments)
+        await source.recover(attachments, ended)
         return [
             _completed(attachment, source.holding(attachment.key), own.get(attachment.link or LinkName(""), ()))
             for attachment in attachments

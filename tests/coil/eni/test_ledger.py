@@ -47,6 +47,16 @@ class TestGiving:
         assert take(given, 2, now=5.0 + COOLDOWN - 0.1) is None
         assert take(given, 2, now=5.0 + COOLDOWN) == "10.1.0.10"
 
+    def test_an_address_that_came_back_a_while_ago_has_cooled_down_before_one_that_came_back_earlier(self) -> None:
+        given = ledger(FIRST)
+        assert [take(given, number) for number in (1, 2)] == ["10.1.0.10", "10.1.0.11"]
+        given.release(key(1), now=100.0)
+        given.release(key(2), now=100.0 - COOLDOWN / 2)
+        moment = 100.0 + COOLDOWN / 2
+        [use] = given.uses(now=moment)
+        assert (use.cooling, use.free) == (1, 1)
+        assert [take(given, number, now=moment) for number in (3, 4)] == ["10.1.0.11", None]
+
     def test_one_that_was_never_used_need_not_cool_down(self) -> None:
         given = ledger(interface(0, "10.1.0.10/32"))
         take(given, 1)

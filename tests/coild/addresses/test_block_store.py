@@ -140,6 +140,23 @@ async def test_a_block_is_known_by_the_request_that_it_answers(scene: StoreScene
     assert scene.store.answer_to(RequestUid("uid-x")) is None, "it is on its way out"
 
 
+async def test_an_address_cools_down_from_when_its_attachment_has_ended(scene: StoreScene) -> None:
+    await scene.block(0)
+    for container in ("c1", "c2"):
+        scene.store.acquire(DEFAULT, key(container), POD)
+    await asyncio.sleep(1000)
+    scene.store.release(key("c1"), ended=now() + 1000)
+    scene.store.release(key("c2"), ended=now() - COOLDOWN + 5)
+    await asyncio.sleep(4.9)
+    assert scene.store.acquire(DEFAULT, key("c3"), POD) is None
+    await asyncio.sleep(0.2)
+    found = scene.store.acquire(DEFAULT, key("c3"), POD)
+    assert found is not None
+    assert found.ipv4 == IPv4Address("10.1.0.1")
+    await asyncio.sleep(COOLDOWN - 5.1)
+    assert scene.store.acquire(DEFAULT, key("c4"), POD) is not None, "a time that is still to come is now"
+
+
 async def test_each_change_of_what_a_pool_can_give_is_marked(scene: StoreScene) -> None:
     await scene.block(0)
     assert scene.marked == [DEFAULT]

@@ -136,6 +136,29 @@ def test_an_address_that_was_lost_while_nobody_watched_rests_from_the_start(node
     assert successor.journal.holder(key("c1")) == Holder(None, None)
 
 
+def test_an_address_that_was_lost_while_nobody_watched_rests_from_its_recorded_del(node: Node) -> None:
+    for number in range(3):
+        node.add(f"c{number}")
+    node.times.pass_(1000)
+    at = node.times.clock - 12
+    successor = node.killed()
+    for lost in ("c0", "c1"):
+        successor.ledger.revoke(key(lost))
+    ended = {key("c0"): at, key("c1"): at - COOLDOWN, key("unknown"): at}
+    held = {allocation.key: allocation for allocation in successor.ledger.allocations()}
+    assert successor.journal.resume(held, [ZERO, ONE], ended)[ZERO].cooldowns == {0: COOLDOWN - 12}
+    assert successor.killed().resume()[ZERO].cooldowns == {0: COOLDOWN - 12}, "after one more restart as well"
+
+
+def test_an_address_that_came_back_a_while_ago_rests_from_then(node: Node) -> None:
+    node.add("c0")
+    node.times.pass_(1000)
+    allocation = node.ledger.release(key("c0"), now=node.times.clock - 12)
+    assert allocation is not None
+    node.journal.took(allocation, at=node.times.clock - 12)
+    assert node.killed().resume()[ZERO].cooldowns == {0: COOLDOWN - 12}
+
+
 def test_an_address_that_was_never_used_does_not_rest(node: Node) -> None:
     node.add("c0")
     node.revoke("c0")

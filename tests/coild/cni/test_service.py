@@ -49,7 +49,7 @@ class FailingPods(PodEngine):
     async def add(self, request: AddRequest) -> PodPlan:
         raise self.error
 
-    async def delete(self, key: AttachmentKey) -> None:
+    async def delete(self, key: AttachmentKey, *, ended: float | None = None) -> None:
         raise self.error
 
     async def check(self, key: AttachmentKey, netns: NetnsPath, pod: PodName = UNNAMED) -> None:

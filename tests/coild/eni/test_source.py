@@ -1,5 +1,6 @@
 """What the kernel holds against what EC2 says, and what an ADD is told; the rest is the contract's."""
 
+import asyncio
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from coild.eni.source import TAG, EniSource
 from coild.model.attachment import AddRequest, AddressUnavailableError, Attachment
 from coild.pods.veth import VethWiring
 from tests.coil.eni.vpc import COOLDOWN
-from tests.coild.eni.node import LOG, POD, Node, one
+from tests.coild.eni.node import LOG, POD, Node, loop_time, one
 from tests.coild.memory_network import Kernel, MemoryNetwork
 from tests.coild.scene import key
 
@@ -96,6 +97,39 @@ async def test_the_next_process_knows_the_pod(node: Node, source: EniSource) -> 
     await successor.recover([found("c1", IPv4Address("10.0.0.10"))])
     assert successor.pod_of(key("c1")) == POD
     assert successor.held() == {key("c1")}
+
+
+async def test_what_ended_unseen_cools_down_from_its_del(node: Node, source: EniSource) -> None:
+    """One is in the kernel still when the next process starts, the other one is not."""
+    node.see(one("10.0.0.10/32", "10.0.0.11/32"))
+    await source.recover([])
+    for container in ("c1", "c2"):
+        await source.acquire(key(container), request(container), timeout=0)
+    await asyncio.sleep(1000)
+    deleted = loop_time()
+    await asyncio.sleep(COOLDOWN - 5)
+    node.start()
+    node.see(one("10.0.0.10/32", "10.0.0.11/32"))
+    successor = source_of(node)
+    await successor.recover([found("c2", IPv4Address("10.0.0.11"))], {key("c1"): deleted, key("c2"): deleted})
+    assert successor.held() == {key("c2")}
+    successor.release(key("c2"), ended=deleted)
+    assert set(node.store.cooldowns().values()) == {5.0}
+    with pytest.raises(AddressUnavailableError):
+        await successor.acquire(key("c3"), request("c3"), timeout=4)
+    await successor.acquire(key("c3"), request("c3"), timeout=2)
+
+
+async def test_whoever_waits_gets_what_ended_long_ago_at_once(node: Node, source: EniSource) -> None:
+    node.see(one("10.0.0.10/32"))
+    await source.recover([])
+    await source.acquire(key("c1"), request("c1"), timeout=0)
+    waiting = asyncio.create_task(source.acquire(key("c2"), request("c2"), timeout=10 * COOLDOWN))
+    await asyncio.sleep(2 * COOLDOWN)
+    source.release(key("c1"), ended=loop_time() - COOLDOWN)
+    before = loop_time()
+    assert (await waiting).addresses == (IPv4Address("10.0.0.10"),)
+    assert loop_time() == before
 
 
 async def test_an_add_waits_no_longer_than_it_may_and_is_told_the_reason(node: Node, source: EniSource) -> None:

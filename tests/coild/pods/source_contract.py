@@ -15,7 +15,7 @@ from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress
 from coil.netlink.error import KernelError, NetlinkError, PodCheckError
 from coil.podnet.host_link import PodAlias, parse_alias
-from coild.model.address_source import AddressSource
+from coild.model.address_source import NONE_ENDED, AddressSource, Ended
 from coild.model.attachment import (
     AddRequest,
     Attachment,
@@ -63,7 +63,7 @@ class SourceNode:
     egress: KnownEgress = field(init=False)
     engine: PodEngine = field(init=False)
 
-    async def start(self) -> None:
+    async def start(self, ended: Ended = NONE_ENDED) -> None:
         """The next process."""
         self.network = MemoryNetwork(self.kernel)
         self.source = self.new_source(self.network)
@@ -78,7 +78,7 @@ class SourceNode:
             log=LOG,
         )
         await self.source.wiring.prepare()
-        await self.engine.recover()
+        await self.engine.recover(ended)
 
     def request(self, container: str) -> AddRequest:
         return AddRequest(
@@ -257,6 +257,19 @@ class SourceContract:
         node.kernel.remove_namespace(node.request("c1").netns)
         await node.engine.collect()
         assert node.traces == []
+
+    async def test_a_del_that_no_process_saw_is_made_up_for(self, node: SourceNode) -> None:
+        await node.add("c1")
+        kept = await node.add("c2")
+        node.kernel.remove_namespace(node.request("c1").netns)
+        ended = asyncio.get_running_loop().time()
+        await node.start({key("c1"): ended})
+        await node.engine.delete(key("c1"), ended=ended)
+        await node.engine.delete(key("c1"), ended=ended)
+        assert len(node.engine.attachments()) == 1
+        assert len(node.source.held()) == node.keeps_allocations
+        await node.check("c2")
+        assert await node.add("c2") == kept
 
     async def test_a_gc_takes_what_the_runtime_does_not_know(self, node: SourceNode) -> None:
         await node.add("c1")

@@ -16,7 +16,7 @@ from coil.podnet.host_link import PodAlias, render_alias
 from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL
 from coild.addresses.chained import ChainedSource
 from coild.eni.source import EniSource
-from coild.model.address_source import AddressSource, Exclusively
+from coild.model.address_source import NONE_ENDED, AddressSource, Ended, Exclusively
 from coild.model.attachment import Attachment, InvalidPodError, PodName, alias_key
 from coild.pods.veth import VethWiring
 from tests.coil.eni.vpc import interface
@@ -33,12 +33,12 @@ class PoolsNode(SourceNode):
     world: World
     life: Coild
 
-    async def start(self) -> None:
+    async def start(self, ended: Ended = NONE_ENDED) -> None:
         if hasattr(self, "life"):
             await self.life.kill()
         self.egress = KnownEgress()
         self.life = Coild(self.world, egress=self.egress)
-        await self.life.start()
+        await self.life.start(ended)
         self.network, self.source, self.engine = self.life.network, self.life.source, self.life.pods
         await self.source.wiring.prepare()
 
@@ -150,7 +150,7 @@ class PortWiring:
     async def aliases(self) -> frozenset[PodAlias]:
         return frozenset(link.alias for link in await self._network.pod_links())
 
-    async def recover(self, source: AddressSource) -> list[Attachment]:
+    async def recover(self, source: AddressSource, ended: Ended = NONE_ENDED) -> list[Attachment]:
         found = []
         for alias in await self.aliases():
             if source.owns(alias):
@@ -158,7 +158,7 @@ class PortWiring:
                 found.append(
                     Attachment(key=key, pod=None, addresses=addresses, alias=alias, container=key.container_id)
                 )
-        await source.recover(found)
+        await source.recover(found, ended)
         return found
 
     async def restore(self, attachments: Collection[Attachment], exclusively: Exclusively) -> None:
