@@ -39,9 +39,11 @@ def give_ipv6(ec2: StrictEc2, interface: str, address: str) -> None:
         eni.ipv6_addresses = [*eni.ipv6_addresses, {"Ipv6Address": address}]
 
 
-def launch(ec2: StrictEc2, kind: str, subnet: str, *, ipv6: IPv6Network | None = None) -> str:
-    """Launch an instance of that type, and return its id. `ipv6` is the subnet's block, of which it gets an address."""
-    launched = ec2.launch(kind, subnet)
+def launch(ec2: StrictEc2, kind: str, subnet: str, *, ipv6: IPv6Network | None = None, device: int = 0) -> str:
+    """Launch an instance of that type, and return its id. `ipv6` is the subnet's block, of which it gets an address;
+    `device` is the primary interface's number.
+    """
+    launched = ec2.launch(kind, subnet, device=device)
     if ipv6 is not None:
         [primary] = read_state(ec2).attached_to(launched)
         give_ipv6(ec2, primary.id, str(ipv6[int(primary.addresses[0]) & 0xFF]))

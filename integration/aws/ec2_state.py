@@ -63,6 +63,8 @@ class Interface:
     device: int
     goes_with_instance: bool
     """Deleted when its instance ends."""
+    is_primary: bool
+    """The one that its instance was launched with."""
 
     @property
     def networks(self) -> tuple[IPNetwork, ...]:
@@ -78,6 +80,11 @@ class Ec2State:
     groups: Mapping[str, SecurityGroup]
     instances: Mapping[str, str]
     vpcs: Mapping[str, tuple[IPNetwork, ...]]
+
+    def primary_of(self, instance: str) -> Interface:
+        """The interface that the instance was launched with."""
+        [primary] = [each for each in self.attached_to(instance) if each.is_primary]
+        return primary
 
     def attached_to(self, instance: str) -> list[Interface]:
         """By device number."""
@@ -143,6 +150,7 @@ def _interface(eni: Any, subnet: Subnet) -> Interface:
         instance=eni.instance.id if eni.instance else "",
         device=eni.device_index if eni.instance else 0,
         goes_with_instance=bool(eni.delete_on_termination or eni.launched),
+        is_primary=bool(eni.instance and eni.launched),
     )
 
 

@@ -2,15 +2,12 @@
 
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Final
 
 from integration.aws.ec2_state import Interface, read_state
 from integration.aws.strict_ec2 import StrictEc2
 from integration.aws.vpc import GATEWAY6, Host, Vpc
 from integration.cluster.network import Namespaces
 from integration.cluster.workspace import Workspace
-
-PRIMARY_LINK: Final = "eth0"
 
 
 class Instance:
@@ -41,14 +38,19 @@ class Instance:
         return read_state(self._ec2).attached_to(self.id)
 
     @property
+    def primary_interface(self) -> Interface:
+        """The one that it was launched with."""
+        return read_state(self._ec2).primary_of(self.id)
+
+    @property
     def primary(self) -> IPv4Address:
         """The primary address of the primary interface."""
-        return self.interfaces[0].addresses[0]
+        return self.primary_interface.addresses[0]
 
     @property
     def ipv6(self) -> IPv6Address:
         """The first IPv6 address of the primary interface."""
-        return self.interfaces[0].ipv6_addresses[0]
+        return self.primary_interface.ipv6_addresses[0]
 
     @property
     def host(self) -> Host:
@@ -89,12 +91,13 @@ class Instance:
         # Strict everywhere, as several images have it: whatever shall be otherwise for pods is to be set for them.
         self.namespaces.set_sysctls(["net.ipv4.conf.all.rp_filter=1", "net.ipv4.conf.default.rp_filter=1"])
         self._vpc.plug(self.id, self.namespaces)
-        subnet = self.interfaces[0].subnet.ipv4
-        self.namespaces.run("ip", "address", "add", f"{self.primary}/{subnet.prefixlen}", "dev", PRIMARY_LINK)
-        self.namespaces.run("ip", "link", "set", PRIMARY_LINK, "up")
-        self.namespaces.run("ip", "route", "add", "default", "via", str(subnet[1]), "dev", PRIMARY_LINK)
-        for address in self.interfaces[0].ipv6_addresses:
-            self.namespaces.run("ip", "address", "add", f"{address}/128", "dev", PRIMARY_LINK, "nodad")
+        primary = self.primary_interface
+        subnet, link = primary.subnet.ipv4, f"eth{primary.device}"
+        self.namespaces.run("ip", "address", "add", f"{self.primary}/{subnet.prefixlen}", "dev", link)
+        self.namespaces.run("ip", "link", "set", link, "up")
+        self.namespaces.run("ip", "route", "add", "default", "via", str(subnet[1]), "dev", link)
+        for address in primary.ipv6_addresses:
+            self.namespaces.run("ip", "address", "add", f"{address}/128", "dev", link, "nodad")
         # As the VPC's router advertises it.
-        self.namespaces.run("ip", "-6", "route", "add", "default", "via", GATEWAY6, "dev", PRIMARY_LINK)
-        self.wait_up(self.interfaces[0])
+        self.namespaces.run("ip", "-6", "route", "add", "default", "via", GATEWAY6, "dev", link)
+        self.wait_up(primary)

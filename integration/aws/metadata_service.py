@@ -161,7 +161,7 @@ class MetadataService(SideThread):
             mac, _, name = path.removeprefix(_MACS).partition("/")
             described = {each.mac: _describe(each, then) for each in interfaces}
             return described.get(mac, {}).get(name) or None
-        primary = now.attached_to(instance)[0]
+        primary = now.primary_of(instance)
         leaves = {
             "dynamic/instance-identity/document": json.dumps(
                 {

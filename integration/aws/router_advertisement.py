@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import Any, Final
 
-from integration.aws.instance import PRIMARY_LINK, Instance
+from integration.aws.instance import Instance
 from integration.aws.vpc import GATEWAY6, Vpc
 from integration.kernel_state import KernelState
 from integration.netns.netns import call_inside
@@ -40,10 +40,10 @@ def advertise(vpc: Vpc, instance: Instance, *, lifetime: int) -> None:
 def advertised_route(instance: Instance) -> dict[str, Any] | None:
     """The default route that its kernel has from a router, as `ip` shows it; `expires` is in seconds."""
     kernel = KernelState(str(instance.namespaces.net))
-    found = kernel.ip("-6", "route", "show", "default", "dev", PRIMARY_LINK)
+    found = kernel.ip("-6", "route", "show", "default", "dev", "eth0")
     return next((route for route in found if route["protocol"] == "ra"), None)
 
 
 def forget_configured_route(instance: Instance) -> None:
     """Take away the default route of IPv6 that it was switched on with: from now on it has what is advertised."""
-    instance.namespaces.run("ip", "-6", "route", "delete", "default", "dev", PRIMARY_LINK)
+    instance.namespaces.run("ip", "-6", "route", "delete", "default", "dev", "eth0")

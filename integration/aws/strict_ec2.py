@@ -114,8 +114,8 @@ class StrictEc2:
         """The id of a new security group."""
         return str(self._backend.create_security_group(name, name, vpc_id=vpc or self.vpc()).id)
 
-    def launch(self, instance_type: str, subnet: str) -> str:
-        """The id of a new instance with its primary interface."""
+    def launch(self, instance_type: str, subnet: str, *, device: int = 0) -> str:
+        """The id of a new instance with its primary interface, which some services have as another device than 0."""
         with self.change() as backend:
             reservation = backend.run_instances(
                 "ami-12345678",
@@ -129,7 +129,11 @@ class StrictEc2:
                 region_name=REGION,
                 key_name=None,
             )
-        return str(reservation.instances[0].id)
+            [made] = reservation.instances
+            [primary] = made.nics.values()
+            made.nics = {device: primary}
+            primary.device_index = device
+        return str(made.id)
 
     def terminate(self, instance: str) -> None:
         """Interfaces that are to go with it go, the others become available."""
@@ -404,7 +408,7 @@ class StrictEc2:
         attachment = response._get_param("AttachmentId")
         for eni in self._backend.enis.values():
             if eni.attachment_id == attachment:
-                if eni.device_index == 0:
+                if eni.device_index == 0 or eni.launched:
                     raise EC2ClientError(
                         "OperationNotPermitted", "The network interface at device index 0 cannot be detached."
                     )

@@ -76,7 +76,7 @@ def plan_router(
 ) -> RouterPlan:
     """`interfaces` are those that are plugged in, of one VPC that has `cidrs`."""
     ordered = sorted(interfaces, key=lambda each: each.id)
-    public = frozenset(each.addresses[0] for each in ordered if each.device == 0)
+    public = frozenset(each.addresses[0] for each in ordered if each.is_primary)
     subnets = {each.subnet.id: each.subnet for each in ordered}
     objects = {
         RouterObject(4, "rule", f"to {CONTROL} table main priority 50"),

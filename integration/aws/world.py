@@ -58,6 +58,7 @@ class EniWorld:
         nodes: int = 2,
         instance_type: str = TYPE,
         subnets: Sequence[str] = SUBNETS,
+        primary_device: int = 0,
     ) -> Iterator["EniWorld"]:
         """Ends with the context, however that ends. With `ipv6`, subnets and instances have such addresses, too.
 
@@ -78,7 +79,9 @@ class EniWorld:
             made = [ec2.subnet(cidr, ipv6=str(block or "")) for cidr, block in zip(subnets, blocks, strict=True)]
 
             def launch(name: str, index: int) -> Instance:
-                launched = administrator.launch(ec2, instance_type, made[index], ipv6=blocks[index])
+                launched = administrator.launch(
+                    ec2, instance_type, made[index], ipv6=blocks[index], device=primary_device
+                )
                 return Instance(workspace, vpc, ec2, instance=launched, name=name)
 
             running = []

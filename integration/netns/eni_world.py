@@ -57,6 +57,7 @@ def attached(device: int) -> AttachedInterface:
             subnet=SubnetId(str(SUBNETS[device])),
             primary=PRIMARIES[device],
             ranges=frozenset({RANGES[device]}),
+            is_primary=device == 0,
         ),
         subnet=SUBNETS[device],
     )

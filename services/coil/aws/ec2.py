@@ -66,7 +66,7 @@ class InterfaceRecord:
     attachment: AttachmentId | None = None
     deleted_with_instance: bool = False
 
-    def attached(self) -> NetworkInterface | None:
+    def attached(self, *, is_primary: bool) -> NetworkInterface | None:
         """As the node's ledger knows it; None while it is not attached, and without an IPv4 address."""
         if self.device_number is None or self.primary is None:
             return None
@@ -77,6 +77,7 @@ class InterfaceRecord:
             subnet=self.subnet,
             primary=self.primary,
             ranges=self.ranges,
+            is_primary=is_primary,
         )
 
 
@@ -473,8 +474,10 @@ def _limits(network: Mapping[str, Any]) -> InstanceLimits:
 
 
 def _interface(document: Mapping[str, Any]) -> InterfaceRecord:
+    own = document.get("PrivateIpAddress")
     secondary = [entry for entry in document.get("PrivateIpAddresses", ()) if not entry.get("Primary")]
-    ranges: set[IPNetwork] = {IPv4Network(entry["PrivateIpAddress"]) for entry in secondary}
+    singles = {entry["PrivateIpAddress"] for entry in secondary} - {own}
+    ranges: set[IPNetwork] = set(map(IPv4Network, singles))
     ranges |= {IPv4Network(entry["Ipv4Prefix"]) for entry in document.get("Ipv4Prefixes", ())}
     ranges |= {IPv6Network(entry["Ipv6Prefix"]) for entry in document.get("Ipv6Prefixes", ())}
     attachment = document.get("Attachment") or {}
@@ -483,7 +486,7 @@ def _interface(document: Mapping[str, Any]) -> InterfaceRecord:
         mac=MacAddress(document["MacAddress"].lower()),
         status=document["Status"],
         subnet=SubnetId(document["SubnetId"]),
-        primary=IPv4Address(document["PrivateIpAddress"]) if document.get("PrivateIpAddress") else None,
+        primary=IPv4Address(own) if own else None,
         ranges=frozenset(ranges),
         groups=tuple(group["GroupId"] for group in document.get("Groups", ())),
         tags=_tags(document.get("TagSet", ())),

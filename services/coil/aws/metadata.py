@@ -39,6 +39,7 @@ LONGEST_NOTICE: Final = 200
 
 _TOKEN_MARGIN: Final = 60.0
 _INTERFACES: Final = "meta-data/network/interfaces/macs/"
+_PRIMARY_MAC: Final = "meta-data/mac"
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 T = TypeVar("T")
@@ -50,13 +51,17 @@ class MetadataError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceIdentity:
-    """What an instance keeps from its launch to its end; its type changes while it is stopped only."""
+    """What an instance keeps from its launch to its end; its type changes while it is stopped only.
+
+    `mac` is that of its primary interface, which has no other mark: its device number may be any.
+    """
 
     instance_id: InstanceId
     instance_type: str
     region: str
     zone: str
     account: str
+    mac: MacAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +127,9 @@ class HttpInstanceMetadata:
         """See `InstanceMetadata`."""
         path = "dynamic/instance-identity/document"
         async with _bounded():
-            text = await self._get(path)
-        if text is None:
-            raise MetadataError(f"the metadata service has no {path}")
+            text, mac = await self._get(path), await self._get(_PRIMARY_MAC)
+        if text is None or mac is None:
+            raise MetadataError(f"the metadata service has no {path if text is None else _PRIMARY_MAC}")
         try:
             document = msgspec.json.decode(text, type=_Document)
         except msgspec.DecodeError as error:
@@ -135,6 +140,7 @@ class HttpInstanceMetadata:
             region=document.region,
             zone=document.availability_zone,
             account=document.account_id,
+            mac=_parse_mac(mac),
         )
 
     async def interfaces(self) -> list[MetadataInterface]:

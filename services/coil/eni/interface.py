@@ -11,8 +11,6 @@ InterfaceId = NewType("InterfaceId", str)
 """`eni-` and hexadecimal digits."""
 SubnetId = NewType("SubnetId", str)
 
-PRIMARY_DEVICE = 0
-"""The number of the device that an instance is launched with, and keeps."""
 PREFIX_LENGTHS = {4: 28, 6: 80}
 """Of the prefixes that EC2 assigns to interfaces (EC2 User Guide, "Assign prefixes to network interfaces")."""
 
@@ -22,7 +20,8 @@ class NetworkInterface:
     """One that is attached to the node.
 
     `ranges` are what pods may get addresses of: secondary addresses as /32, and prefixes. `primary` is the interface's
-    own address, which is in none of them.
+    own address, which is in none of them. `is_primary`: it is the one that the instance was launched with, and keeps;
+    its device number is mostly 0, and nothing says that it is.
     """
 
     id: InterfaceId
@@ -31,6 +30,7 @@ class NetworkInterface:
     subnet: SubnetId
     primary: IPv4Address
     ranges: frozenset[IPNetwork] = frozenset()
+    is_primary: bool = False
 
     @property
     def slots_used(self) -> int:

@@ -36,8 +36,9 @@ class Allocation:
 class InterfaceUse:
     """The counts of one interface.
 
-    total = held + cooling + free, and what is withdrawn or doubted. `idle` are its ranges of which nothing is held or
-    cooling down, withdrawn and doubted ones left out; the smallest addresses last, as those are given first.
+    total = held + cooling + free, and what is withdrawn, doubted, or the node's own. `idle` are its ranges of which
+    nothing is held, cooling down or the node's own, withdrawn and doubted ones left out; the smallest addresses last,
+    as those are given first.
     """
 
     interface: NetworkInterface
@@ -91,6 +92,7 @@ class EniLedger:
         """Until when; the oldest first. Outlives the range that the address is in: it may come back."""
         self._withdrawn: set[IPNetwork] = set()
         self._doubted: frozenset[IPNetwork] = frozenset()
+        self._configured: frozenset[IPAddress] = frozenset()
         self._counted: tuple[list[InterfaceUse], float] | None = None
         """The counts of `uses`, and until when they hold if nothing changes. They are read several times per change."""
 
@@ -102,10 +104,12 @@ class EniLedger:
         *,
         up: Collection[InterfaceId],
         doubted: frozenset[IPNetwork] = frozenset(),
+        configured: frozenset[IPAddress] = frozenset(),
     ) -> list[Allocation]:
         """Take in what EC2 has for this node now; `up` are the interfaces whose links are there and up.
 
         Of `doubted` ranges nobody knows whether EC2 has them still: what is held of them stays, and no more is given.
+        Addresses that are `configured` on the node itself are neither given nor, with their ranges, withdrawn.
 
         Returns the allocations whose addresses are not the node's any more: their pods have lost them. They stay held
         until they are released, so that nobody gets them even if they come back.
@@ -122,7 +126,7 @@ class EniLedger:
             for entry in reversed(self._entries.values())  # of two that have one, the first has it
             for network in entry.order
         }
-        self._doubted = doubted
+        self._doubted, self._configured = doubted, configured
         self._withdrawn &= {network for interface in found.values() for network in interface.ranges}
         for entry in self._entries.values():
             entry.held.clear()
@@ -265,6 +269,7 @@ class EniLedger:
                 cooling[place[0].interface.id] += 1
                 if place[1] in unused:
                     unused[place[1]] -= 1
+        own = self._count_own(now)
         uses = []
         for entry in sorted(self._entries.values(), key=lambda each: each.interface.device_number):
             ranges, total = entry.interface.ranges, entry.total
@@ -272,9 +277,19 @@ class EniLedger:
             held = entry.held_count
             resting = cooling[entry.interface.id]
             idle = tuple(network for network in entry.order if network not in self._withheld and network not in busy)
-            free = total - withheld - held - resting
+            free = total - withheld - held - resting - own.get(entry.interface.id, 0)
             uses.append(InterfaceUse(entry.interface, entry.up, total, held, resting, free, idle))
         return uses
+
+    def _count_own(self, now: float) -> dict[InterfaceId, int]:
+        """How many addresses of each interface would be free if they were not the node's own."""
+        counts: dict[InterfaceId, int] = {}
+        held = {allocation.address for allocation in self._allocations.values()} if self._configured else set()
+        for address in self._configured - held - self.cooldowns(now=now).keys():
+            place = self._locate(address)
+            if place is not None and place[1] not in self._withheld:
+                counts[place[0].interface.id] = counts.get(place[0].interface.id, 0) + 1
+        return counts
 
     @property
     def _withheld(self) -> frozenset[IPNetwork]:
@@ -285,8 +300,8 @@ class EniLedger:
         return single or self._places.get(_index(address, PREFIX_LENGTHS[address.version]))
 
     def _busy(self, now: float) -> set[IPNetwork]:
-        """The ranges of which an address is held or cooling down."""
-        places = map(self._locate, self.cooldowns(now=now))
+        """The ranges of which an address is held, cooling down, or the node's own."""
+        places = map(self._locate, [*self.cooldowns(now=now), *self._configured])
         resting = {place[1] for place in places if place is not None}
         return resting | {network for entry in self._entries.values() for network in entry.held}
 
@@ -296,7 +311,7 @@ class EniLedger:
         if len(held) == size:
             return None
         for address in _from(network, entry.last.get(network, -1) + 1):
-            if address not in held and address not in self._cooling:
+            if address not in held and address not in self._cooling and address not in self._configured:
                 return address
         return None
 

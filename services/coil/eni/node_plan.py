@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
-from coil.eni.interface import PRIMARY_DEVICE, InterfaceId, NetworkInterface
+from coil.eni.interface import InterfaceId, NetworkInterface
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import LinkName
 from coil.kernel.nft_table import PortChoice
@@ -57,8 +57,8 @@ SECONDARY_MARK: Final = 0x40
 SECONDARY_MASK: Final = 0x7F
 """These bits; a number alone would be what people mark with. All others are others', such as kube-proxy's."""
 FIRST_TABLE: Final = 10_000
-"""Of the primary interface, which uses main in its place; each other one has this plus its device number."""
-TABLES: Final = range(FIRST_TABLE + 1, FIRST_TABLE + 256)
+"""Each interface but the primary one, which uses main, has this plus its device number."""
+TABLES: Final = range(FIRST_TABLE, FIRST_TABLE + 256)
 """Those of interfaces: more than any type of instance can have."""
 LAST_METRIC: Final = 2**32 - 1
 
@@ -77,7 +77,7 @@ class AttachedInterface:
 
     @property
     def is_primary(self) -> bool:
-        return self.interface.device_number == PRIMARY_DEVICE
+        return self.interface.is_primary
 
     @property
     def mark(self) -> int | None:
@@ -90,7 +90,7 @@ class AttachedInterface:
     @property
     def table(self) -> int:
         """The table by which packets leave through the interface."""
-        return table_of(self.interface.device_number)
+        return RouteTable.MAIN if self.is_primary else table_of(self.interface.device_number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +132,8 @@ class NodePlan:
 
 
 def table_of(device_number: int) -> int:
-    """The table by which packets leave through the interface of that number."""
-    return RouteTable.MAIN if device_number == PRIMARY_DEVICE else FIRST_TABLE + device_number
+    """The table by which packets leave through the interface of that number, if it is not the primary one."""
+    return FIRST_TABLE + device_number
 
 
 def plan_node(

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from coil.eni.interface import PRIMARY_DEVICE, InterfaceId
+from coil.eni.interface import InterfaceId
 from coil.eni.ledger import InterfaceUse
 from coil.kernel.family import IPNetwork
 
@@ -182,7 +182,7 @@ def _fetch(
 def _give_back(uses: Sequence[InterfaceUse], *, surplus: int, whole: bool) -> Step | None:
     # The emptiest first, and of those the one that came last.
     for use in sorted(uses, key=lambda each: (each.held + each.cooling, -each.interface.device_number)):
-        removable = use.interface.device_number != PRIMARY_DEVICE
+        removable = not use.interface.is_primary
         if removable and use.held == use.cooling == 0 and use.total <= surplus and use.free == use.total:
             return DeleteInterface(use.interface.id, use.idle)
         if not whole and (ranges := _ranges_within(use.idle, surplus)):

@@ -14,7 +14,7 @@ import errno
 import struct
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from typing import Final
 
 from coil.kernel.family import Family, IPAddress, IPInterface, IPNetwork
@@ -105,6 +105,18 @@ def dump_addresses_of(family: Family, index: int, netns: int | None) -> Request:
 def parse_address_index(body: bytes) -> int:
     """The index of the link of an RTM_NEWADDR or RTM_DELADDR message."""
     return int(_IFADDR.unpack_from(body)[4])
+
+
+def parse_address_place(body: bytes) -> tuple[int, IPAddress]:
+    """The index of the link of an RTM_NEWADDR or RTM_DELADDR message, and the address."""
+    attributes = parse_attributes(body, _IFADDR.size)
+    return parse_address_index(body), ip_address(attributes.get(_IFA_LOCAL) or attributes[_IFA_ADDRESS])
+
+
+def read_all_addresses(connection: Connection) -> frozenset[IPAddress]:
+    """The addresses of all links of the socket's namespace, of both families."""
+    bodies = (body for family in Family for body in connection.dump(dump_addresses(family)))
+    return frozenset(parse_address_place(body)[1] for body in bodies)
 
 
 def parse_address(body: bytes, names: Mapping[int, LinkName]) -> Address | None:

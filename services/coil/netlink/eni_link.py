@@ -33,7 +33,7 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import Address, Link, LinkName, LinkState, MacAddress, Sysctl
 from coil.kernel.route import Route, diff_routes
 from coil.kernel.rule import Rule
-from coil.netlink.address import new_host_address, read_addresses
+from coil.netlink.address import new_host_address, read_addresses, read_all_addresses
 from coil.netlink.connection import Connection
 from coil.netlink.eni_sysctl import keep_advertised_routes, loosen_path_filter
 from coil.netlink.error import KernelError, NetlinkError
@@ -45,10 +45,13 @@ from coil.netlink.wire import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSync:
-    """`links` are those that the interfaces have now, `changes` what was done, in words."""
+    """`links` are those that the interfaces have now, `changes` what was done, in words; `addresses` are all that the
+    node itself has, on whichever link.
+    """
 
     links: Mapping[InterfaceId, Link]
     changes: tuple[str, ...]
+    addresses: frozenset[IPAddress] = frozenset()
 
 
 def sync_node(
@@ -74,7 +77,7 @@ def sync_node(
         errors += steps.errors
     for error in errors:
         raise error
-    return NodeSync(links=links, changes=tuple(changes))
+    return NodeSync(links=links, changes=tuple(changes), addresses=read_all_addresses(connection))
 
 
 @dataclass(frozen=True, slots=True)

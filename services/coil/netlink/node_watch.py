@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.link import Link
 from coil.kernel.rule import Rule
-from coil.netlink.address import RTM_DELADDR, RTM_NEWADDR, parse_address_index
+from coil.netlink.address import RTM_DELADDR, RTM_NEWADDR, parse_address_place
 from coil.netlink.link import RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK, parse_link
 from coil.netlink.neighbour import RTM_DELNEIGH, parse_deleted_neighbour
 from coil.netlink.route import RTM_DELROUTE, RTM_NEWROUTE, parse_route_place
@@ -79,6 +79,7 @@ class AddressEvent:
     """Of the link with that index."""
 
     index: int
+    address: IPAddress
     gone: bool
 
 
@@ -196,7 +197,7 @@ def parse_event(kind: int, body: bytes, namespace: int | None) -> NodeEvent | No
     if kind in (RTM_NEWLINK, RTM_DELLINK):
         return LinkEvent(parse_link(body), gone=kind == RTM_DELLINK)
     if kind in (RTM_NEWADDR, RTM_DELADDR):
-        return AddressEvent(parse_address_index(body), gone=kind == RTM_DELADDR)
+        return AddressEvent(*parse_address_place(body), gone=kind == RTM_DELADDR)
     if kind in (RTM_NEWROUTE, RTM_DELROUTE):
         if body[_TABLE] == _RT_TABLE_LOCAL:
             return None  # the kernel's own, of which there are several for each link

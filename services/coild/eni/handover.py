@@ -14,6 +14,7 @@ from coil.aws.metadata import InstanceIdentity
 from coil.eni.node_plan import AttachedInterface
 from coil.eni.warm_pool import NodeLimits
 from coil.kernel.family import IPNetwork
+from coil.kernel.link import MacAddress
 from coild.eni.journal import Checkpoint, EniJournal
 
 SAME_MOMENT_SECONDS = 1.0
@@ -84,11 +85,12 @@ def recorded_interfaces(checkpoint: Checkpoint, *, tags: Mapping[str, str]) -> l
 
 
 def identity_of(checkpoint: Checkpoint) -> InstanceIdentity:
-    """Which instance an earlier process was on. The account is not known."""
+    """Which instance an earlier process was on. Its account is not known, nor `mac` without the primary interface."""
     return InstanceIdentity(
         instance_id=InstanceId(checkpoint.instance),
         instance_type=checkpoint.instance_type,
         region=checkpoint.region,
         zone=checkpoint.zone,
         account="",
+        mac=next((each.interface.mac for each in checkpoint.interfaces if each.is_primary), MacAddress("")),
     )

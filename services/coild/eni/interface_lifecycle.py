@@ -212,7 +212,7 @@ class InterfaceLifecycle:
         """Have an own interface that would outlive the instance deleted with it; whether there was one."""
         doubted = self.inventory.doubted_interfaces
         for record in self.inventory.own():
-            if not record.device_number or record.id in doubted:
+            if self.inventory.is_primary(record) or record.id in doubted:
                 continue
             if record.attachment is not None and not record.deleted_with_instance:
                 try:

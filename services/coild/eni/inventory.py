@@ -9,7 +9,8 @@ Interfaces of other network cards than the first, which some instance types have
 their device numbers and limits are their own.
 
 An interface is *own* if it is the primary one, or has the tags of this cluster and this instance. Any other one was
-attached by somebody else: its addresses are no pod's, and it is never touched.
+attached by somebody else: its addresses are no pod's, and it is never touched. Which one is primary, the instance's
+metadata say by its hardware address; device numbers do not, as some services attach it with another one than 0.
 """
 
 from collections import deque
@@ -21,12 +22,15 @@ from typing import Final
 
 from coil.aws.ec2 import AttachmentId, InterfaceRecord
 from coil.aws.metadata import MetadataInterface
-from coil.eni.interface import PRIMARY_DEVICE, InterfaceId, NetworkInterface
+from coil.eni.interface import InterfaceId, NetworkInterface
 from coil.kernel.family import IPNetwork
+from coil.kernel.link import MacAddress
 from coild.eni.absences import Absences
 from coild.eni.own_writes import DESCRIBE_LAG_SECONDS, OwnWrites, Part
 
 _DETACHING: Final = "detaching"
+_FIRST_DEVICE: Final = 1
+"""Of those that are attached to a running instance; 0 is for one that it is launched with."""
 
 Picture = frozenset[tuple[InterfaceId, frozenset[IPNetwork], frozenset[str]]]
 """Interfaces with ranges and security groups: what both EC2 and the metadata service tell."""
@@ -36,11 +40,14 @@ Picture = frozenset[tuple[InterfaceId, frozenset[IPNetwork], frozenset[str]]]
 class Inventory:
     """One per process. `tags` are those of own interfaces, `version` the IP version of pods' addresses.
 
+    `primary_mac` is the hardware address of the primary interface; "" if nobody knows it, and then none is primary.
+
     `lag` is for how many seconds the metadata service may tell a picture that is past, `describe_lag` for how many EC2
     may.
     """
 
     tags: Mapping[str, str]
+    primary_mac: MacAddress
     version: int
     lag: float
     _records: dict[InterfaceId, InterfaceRecord] = field(default_factory=dict)
@@ -156,7 +163,11 @@ class Inventory:
     @property
     def primary(self) -> InterfaceRecord | None:
         """None before the first description."""
-        return next((each for each in self._records.values() if each.device_number == PRIMARY_DEVICE), None)
+        return next(filter(self.is_primary, self._records.values()), None)
+
+    def is_primary(self, record: InterfaceRecord) -> bool:
+        """See the module's text."""
+        return self.primary_mac != "" and record.mac == self.primary_mac
 
     def own(self) -> list[InterfaceRecord]:
         """By device number."""
@@ -170,7 +181,7 @@ class Inventory:
 
     def is_own(self, record: InterfaceRecord) -> bool:
         """See the module's text."""
-        return record.device_number == PRIMARY_DEVICE or self.tags.items() <= record.tags.items()
+        return self.is_primary(record) or self.tags.items() <= record.tags.items()
 
     @property
     def doubted(self) -> frozenset[IPNetwork]:
@@ -209,7 +220,7 @@ class Inventory:
 
     def interfaces(self) -> list[NetworkInterface]:
         """The own ones with their ranges of the pods' IP version."""
-        attached = [(each, each.attached()) for each in self.own()]
+        attached = [(each, each.attached(is_primary=self.is_primary(each))) for each in self.own()]
         return [
             replace(interface, ranges=frozenset(each for each in record.ranges if each.version == self.version))
             for record, interface in attached
@@ -219,7 +230,7 @@ class Inventory:
     def lowest_free_device(self) -> int:
         """The number for the next interface."""
         used = {each.device_number for each in self._records.values()}
-        return next(number for number in count(PRIMARY_DEVICE + 1) if number not in used)
+        return next(number for number in count(_FIRST_DEVICE) if number not in used)
 
     def age(self, interface: InterfaceId, *, now: float) -> float:
         """For how many seconds it has been known."""

@@ -114,6 +114,7 @@ class _Interface(_Record, frozen=True, array_like=True):
     subnet_ipv4: str
     primary: str
     ranges: list[str]
+    is_primary: bool
 
 
 class _Checkpoint(_Record, frozen=True, array_like=True, tag="checkpoint"):
@@ -350,6 +351,7 @@ def _render_interface(known: AttachedInterface) -> _Interface:
         str(known.subnet),
         str(interface.primary),
         sorted(map(str, interface.ranges)),
+        interface.is_primary,
     )
 
 
@@ -377,6 +379,7 @@ def _parse_interface(record: _Interface) -> AttachedInterface:
             subnet=SubnetId(record.subnet),
             primary=IPv4Address(record.primary),
             ranges=frozenset(map(ip_network, record.ranges)),
+            is_primary=record.is_primary,
         ),
         subnet=IPv4Network(record.subnet_ipv4),
     )

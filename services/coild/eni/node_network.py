@@ -145,6 +145,8 @@ class NodeNetwork:
         self._log = log
         self._state: NodeState | None = None
         self._links: Mapping[InterfaceId, Link] = {}
+        self.own_addresses: frozenset[IPAddress] = frozenset()
+        """Addresses of the interfaces' ranges that the node itself has, on any link: no pod is to get them."""
         self._pods: dict[IPAddress, InterfaceId] = {}
         self._adopted = False
         self._unplaced: set[IPAddress] = set()
@@ -156,7 +158,9 @@ class NodeNetwork:
         self._disturbed = asyncio.Event()
         self._lost_neighbours: set[int] = set()
         self.links_changed = asyncio.Event()
-        """An interface's link has appeared, gone, or come up or down, since this was cleared."""
+        """An interface's link has appeared, gone, or come up or down, or `own_addresses` have changed, since this was
+        cleared.
+        """
         self.pods_disturbed = asyncio.Event()
         """Something of a single pod's is not there any more: its route, or its neighbour."""
 
@@ -355,6 +359,7 @@ class NodeNetwork:
         pods = tuple(self._pods.items()) if self._pods_known else None
         result = await self._kernel.sync(state.interfaces, pods, pod_table=self._pod_table, mtu=self._mtu)
         self._links = result.links
+        self._note_own(result.addresses, state)
         primary = state.primary
         link = result.links.get(primary.interface.id) if primary is not None else None
         if primary is None or link is None:
@@ -373,6 +378,17 @@ class NodeNetwork:
         different = await self._kernel.sync_table(table, plan_nat_elements(state.ranges, state.inside))
         return (*result.changes, *([str(table)] if different else ()))
 
+    def _note_own(self, addresses: frozenset[IPAddress], state: NodeState) -> None:
+        ranges = state.ranges
+        own = frozenset(address for address in addresses if any(address in network for network in ranges))
+        if own == self.own_addresses:
+            return
+        if new := own - self.own_addresses:
+            # Such as by a tool that configures all addresses of an interface.
+            self._log.warning("the node itself has addresses of pods; they are not given", addresses=_texts(new))
+        self.own_addresses = own
+        self.links_changed.set()
+
     def note(self, event: NodeEvent) -> None:
         """Something has happened; if it concerns what is wanted, it is looked at."""
         match event:
@@ -382,8 +398,8 @@ class NodeNetwork:
                 self.pods_disturbed.set()
             case LinkEvent():
                 self._note_link(event)
-            case AddressEvent(index, gone):
-                if gone and self._is_interface(index):
+            case AddressEvent(index, address, gone):
+                if (gone and self._is_interface(index)) or self._is_of_pods(address):
                     self._disturbed.set()
             case PathFilterEvent(index, value):
                 # Off for a link is strict if it is strict for all.
@@ -399,6 +415,10 @@ class NodeNetwork:
                 # Of others that it cannot reach, a pod makes as many as it likes, and the kernel deletes them.
                 self._lost_neighbours.add(namespace)
                 self.pods_disturbed.set()
+
+    def _is_of_pods(self, address: IPAddress) -> bool:
+        """Whether pods may get it."""
+        return self._state is not None and any(address in network for network in self._state.ranges)
 
     def _is_interface(self, index: int) -> bool:
         return any(link.index == index for link in self._links.values())
@@ -441,6 +461,10 @@ class NodeNetwork:
             address = event.destination.network_address
             if address in self._pods and address not in self._leaving:
                 self.pods_disturbed.set()
+
+
+def _texts(addresses: Collection[IPAddress]) -> list[str]:
+    return sorted(map(str, addresses))[:_EXAMPLES]
 
 
 def _can_send(link: Link) -> bool:

@@ -455,7 +455,7 @@ class PoolKeeper:
         # An attachment that is not known is the journal's word, which does not know the groups either.
         doubted = self.inventory.doubted_interfaces
         known = [each for each in self.inventory.own() if each.attachment is not None and each.id not in doubted]
-        made = [each for each in known if each.device_number]
+        made = [each for each in known if not self.inventory.is_primary(each)]
         return next((each for each in made if groups and set(each.groups) != groups), None)
 
     async def _give_back(self, now: float) -> bool:

@@ -39,12 +39,13 @@ from coil.aws.ec2 import Ec2, InstanceLimits
 from coil.aws.error import DeniedError, Ec2Error, ThrottledError, UnavailableError
 from coil.aws.metadata import InstanceIdentity, InstanceMetadata, MetadataError, MetadataInterface
 from coil.crd.names import NodeName
-from coil.eni.interface import PRIMARY_DEVICE, InterfaceId, NetworkInterface
+from coil.eni.interface import InterfaceId, NetworkInterface
 from coil.eni.node_plan import AttachedInterface, NodeState
 from coil.eni.subnet_choice import SubnetChoice, SubnetOffer
 from coil.eni.tag import CLUSTER_TAG, INSTANCE_TAG
 from coil.eni.warm_pool import NodeLimits
-from coil.kernel.family import IPNetwork
+from coil.kernel.family import IPAddress, IPNetwork
+from coil.kernel.link import MacAddress
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coil.reconcile.event_recorder import Recorder
@@ -78,7 +79,16 @@ class InterfaceNetwork(Protocol):
     """The node's network, as far as interfaces go; `coild.eni.node_network` is one."""
 
     links_changed: asyncio.Event
-    """Set when a link has appeared, gone, or come up or down; cleared by who acts upon it."""
+    """Set when a link has appeared, gone, or come up or down, or when `own_addresses` have changed; cleared by who acts
+    upon it.
+    """
+
+    @property
+    def own_addresses(self) -> frozenset[IPAddress]:
+        """Addresses of the interfaces' ranges that the node itself has, on whichever of its links; as of the last look,
+        `apply`'s among them.
+        """
+        ...
 
     async def apply(self, state: NodeState) -> frozenset[InterfaceId]:
         """Bring the kernel there; returns the interfaces whose links are up. Raises NetlinkError or NftError."""
@@ -318,9 +328,10 @@ class Provisioner:
         asked = self._clock()
         records = await self._ec2.interfaces_of(node.identity.instance_id)
         here = [each for each in records if each.network_card == 0]
-        primary = next((each for each in here if each.device_number == PRIMARY_DEVICE), None)
+        primary = next(filter(keeper.inventory.is_primary, here), None)
         if primary is None:
-            raise UnavailableError(DESCRIBE, "NoPrimaryInterface", "EC2 describes the instance without one")
+            mac = keeper.inventory.primary_mac or "which nobody has named yet"
+            raise UnavailableError(DESCRIBE, "NoPrimaryInterface", f"EC2 describes the instance without it: {mac}")
         if not self._vpc.vpc:
             self._vpc.vpc = (await self._ec2.subnet(primary.subnet)).vpc
         keeper.vpc = self._vpc.vpc
@@ -399,11 +410,13 @@ class Provisioner:
 
     def _identify(self, identity: InstanceIdentity) -> _Node:
         journal = self._store.journal
+        self._vpc.primary = identity.mac
         tags = {CLUSTER_TAG: self._settings.cluster, INSTANCE_TAG: str(identity.instance_id)}
         if (creation := journal.creation) is not None and not tags.items() <= creation.tags.items():
             journal.note_creation(None)  # of another instance, whose disk this one has
         inventory = Inventory(
             tags=tags,
+            primary_mac=identity.mac,
             version=self._settings.version,
             lag=LAG_SHARE * self._settings.resync,
             describe_lag=self._settings.describe_lag,
@@ -453,7 +466,8 @@ class Provisioner:
         """What counts while EC2 has not answered."""
         node = self._node
         checkpoint = checkpoint_of(self._store.journal, node.identity) if node is not None else None
-        self._tentative = guess_interfaces(found, checkpoint, version=self._settings.version)
+        primary = node.identity.mac if node is not None else MacAddress("")
+        self._tentative = guess_interfaces(found, checkpoint, primary=primary, version=self._settings.version)
         if node is not None:
             told = {each.subnet: each.subnet_ipv4 for each in found or ()}
             node.keeper.subnets.networks |= {subnet: cidr for subnet, cidr in told.items() if cidr is not None}
@@ -504,7 +518,11 @@ class Provisioner:
             self._applied = interfaces
             final = self._source is PictureSource.EC2
             lost = self._store.update(
-                interfaces.values(), up=self._up, doubted=self._doubted(), inherited=not self._final
+                interfaces.values(),
+                up=self._up,
+                doubted=self._doubted(),
+                configured=self._network.own_addresses,
+                inherited=not self._final,
             )
             self._final |= final
             self._lost.found(lost, final=final)

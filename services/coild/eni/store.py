@@ -47,6 +47,11 @@ WaitObserver: TypeAlias = Callable[[float, WaitOutcome], None]
 """Is called with the seconds that a pod had to wait. Must not raise or block."""
 
 
+_Picture: TypeAlias = tuple[
+    frozenset[NetworkInterface], frozenset[InterfaceId], frozenset[IPNetwork], frozenset[IPAddress]
+]
+
+
 def _ignore(seconds: float, outcome: WaitOutcome) -> None:
     pass
 
@@ -92,7 +97,7 @@ class EniStore:
         self._used: set[AttachmentKey] = set()
         """Whose addresses pods may have had: those that were adopted, or asked for once more."""
         self._lost: dict[AttachmentKey, Allocation] = {}
-        self._picture: tuple[frozenset[NetworkInterface], frozenset[InterfaceId], frozenset[IPNetwork]] | None = None
+        self._picture: _Picture | None = None
 
     # --- for the provisioner
 
@@ -102,23 +107,25 @@ class EniStore:
         *,
         up: Collection[InterfaceId],
         doubted: frozenset[IPNetwork] = frozenset(),
+        configured: frozenset[IPAddress] = frozenset(),
         inherited: bool = False,
     ) -> list[Allocation]:
         """Take in what EC2 has for this node now; `up` are the interfaces whose links are there and up.
 
         Of `doubted` ranges nobody knows whether EC2 has them still: pods keep what they have of them, and no more is
-        given.
+        given. Addresses that are `configured` on the node itself are given to no pod.
 
         `inherited`: the node may have had the ranges before this process, and those that the journal cannot vouch for
         begin with a cooldown.
 
         Returns the allocations whose addresses have been found missing now: their pods have lost them.
         """
-        picture = frozenset(interfaces), frozenset(up), doubted
+        picture = frozenset(interfaces), frozenset(up), doubted, configured
         if picture != self._picture:
             self._picture, self._known = picture, True
             self.changed.set()
-        lost = {each.key: each for each in self._ledger.update(picture[0], up=picture[1], doubted=doubted)}
+        updated = self._ledger.update(picture[0], up=picture[1], doubted=doubted, configured=configured)
+        lost = {each.key: each for each in updated}
         found = [allocation for key, allocation in lost.items() if key not in self._lost]
         self._lost = lost
         if inherited:

@@ -16,15 +16,18 @@ from structlog.typing import FilteringBoundLogger
 from coil.aws.ec2 import Ec2
 from coil.aws.error import Ec2Error, UnavailableError
 from coil.aws.metadata import InstanceMetadata, MetadataError, MetadataInterface
+from coil.kernel.link import MacAddress
 
 DESCRIBE: Final = "DescribeVpcs"
+NOT_KNOWN: Final = MacAddress("")
 CONFIRM_SECONDS: Final = 1800.0
 """EC2 is asked as often even if nothing seems to have changed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class VpcWatch:
-    """One per process. `clock` never jumps, `random` gives [0, 1); `vpc` is "" until it is known.
+    """One per process. `clock` never jumps, `random` gives [0, 1); `vpc` is "" until it is known. `primary` is the
+    hardware address of the primary interface, "" until that is known.
 
     `period` is how many seconds pass between two looks.
     """
@@ -36,6 +39,7 @@ class VpcWatch:
     log: FilteringBoundLogger
     period: float = 30.0
     vpc: str = ""
+    primary: MacAddress = NOT_KNOWN
     _told: frozenset[IPv4Network] = frozenset()
     """By the metadata service, or the journal, in its last words."""
     _confirmed: frozenset[IPv4Network] | None = None
@@ -77,7 +81,7 @@ class VpcWatch:
             self.log.debug("metadata not read", error=str(error))
             return None
         if not self.vpc:
-            self.vpc = next((each.vpc for each in found if each.device_number == 0), "")
+            self.vpc = next((each.vpc for each in found if each.mac == self.primary), "")
         told = _cidrs(found, self.vpc)
         # Before EC2 has spoken, nobody has said that a CIDR is gone.
         self._told = told if self._confirmed is not None else self._told | told

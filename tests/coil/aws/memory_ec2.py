@@ -133,15 +133,16 @@ class MemoryEc2:
         """The id of a new security group."""
         return f"sg-{next(self._numbers):017x}"
 
-    def launch(self, instance_type: str, subnet: str) -> str:
-        """The id of a new instance with its primary interface."""
+    def launch(self, instance_type: str, subnet: str, *, device: int = 0) -> str:
+        """The id of a new instance with its primary interface, which some services have as another device than 0."""
         instance = MemoryInstance(
             InstanceId(f"i-{next(self._numbers):017x}"), instance_type, self._types[instance_type]
         )
         self._instances[instance.id] = instance
         request = InterfaceRequest(subnet=SubnetId(subnet), groups=(), token="", description="", tags={})
         primary = self._make("RunInstances", request)
-        self._attach_to(instance, primary, 0)
+        instance.primary = primary
+        self._attach_to(instance, primary, device)
         primary.deleted_with_instance = True
         return instance.id
 
@@ -165,6 +166,12 @@ class MemoryEc2:
     def type_of(self, instance: str) -> str:
         """Of a running instance."""
         return self._instances[InstanceId(instance)].type
+
+    def primary_of(self, instance: str) -> InterfaceRecord:
+        """The interface that a running instance was launched with."""
+        primary = self._instances[InstanceId(instance)].primary
+        assert primary is not None
+        return primary.record
 
     def subscribe(self, instance: str, listener: Callable[[], None]) -> None:
         """Call it after each change of what is attached to the instance, or of the VPC."""
@@ -283,7 +290,7 @@ class MemoryEc2:
         found = self._attachments.get(attachment)
         if found is None:
             raise error_of(action, "InvalidAttachmentID.NotFound", f"The attachment '{attachment}' does not exist")
-        if found.device_number == 0:
+        if found.device_number == 0 or self._is_primary(found):
             raise error_of(action, "OperationNotPermitted", "The network interface at device index 0 stays.")
         if found.detached_at is not None:
             raise error_of(action, "IncorrectState", f"The attachment '{attachment}' is detaching")
@@ -433,6 +440,10 @@ class MemoryEc2:
         for interface in list(self._detaching.values()):
             if interface.detached_at is not None and interface.detached_at <= self._clock():
                 self._free(interface)
+
+    def _is_primary(self, interface: MemoryInterface) -> bool:
+        holder = self._instances.get(interface.instance) if interface.instance is not None else None
+        return holder is not None and holder.primary is interface
 
     def _free(self, interface: MemoryInterface) -> None:
         assert interface.attachment is not None

@@ -67,3 +67,5 @@ class MemoryInstance:
     type: str
     limits: InstanceLimits
     devices: dict[int, MemoryInterface] = field(default_factory=dict)
+    primary: MemoryInterface | None = None
+    """The one that it was launched with."""

@@ -37,6 +37,7 @@ class MemoryMetadata:
             region=REGION,
             zone=ZONE,
             account=ACCOUNT,
+            mac=self._ec2.primary_of(self._instance).mac,
         )
 
     async def interfaces(self) -> list[MetadataInterface]:

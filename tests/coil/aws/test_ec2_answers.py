@@ -114,7 +114,7 @@ async def test_an_answer_without_an_end_is_given_up() -> None:
 async def test_an_interface_without_an_ipv4_address_hides_no_other() -> None:
     async with answering({"NetworkInterfaces": [EFA_ONLY]}) as (ec2, _):
         [found] = await ec2.interfaces_of(InstanceId("i-1"))
-    assert (found.device_number, found.primary, found.attached()) == (1, None, None)
+    assert (found.device_number, found.primary, found.attached(is_primary=False)) == (1, None, None)
 
 
 async def test_a_subnet_of_ipv6_only_hides_no_other() -> None:

@@ -18,6 +18,7 @@ from coil.aws.metadata import (
     InstanceIdentity,
     MetadataError,
 )
+from coil.kernel.link import MacAddress
 
 MAC = "02:a1:b2:c3:d4:e5"
 SECOND_MAC = "02:a1:b2:c3:d4:00"
@@ -55,7 +56,7 @@ class Service:
             "accountId": "123456789012",
             "privateIp": "10.1.0.4",
         }
-        self.leaves = {IDENTITY: json.dumps(document), MACS: f"{MAC}/"}
+        self.leaves = {IDENTITY: json.dumps(document), "meta-data/mac": MAC, MACS: f"{MAC}/"}
         self.leaves |= {f"{MACS}{MAC}/{name}": text for name, text in interface(0).items()}
         self.statuses: dict[str, int] = {}
         """By path, in place of an answer."""
@@ -125,7 +126,20 @@ class TestAnswers:
             region="eu-central-1",
             zone="eu-central-1a",
             account="123456789012",
+            mac=MacAddress(MAC),
         )
+
+    @pytest.mark.parametrize("mac", [None, "", "eth0"])
+    async def test_an_identity_without_the_primary_interface_is_none(
+        self, service: Service, client: HttpInstanceMetadata, mac: str | None
+    ) -> None:
+        """Or a guess would have to be made of which one it is."""
+        if mac is None:
+            del service.leaves["meta-data/mac"]
+        else:
+            service.leaves["meta-data/mac"] = mac
+        with pytest.raises(MetadataError, match=r"mac|hardware"):
+            await client.identity()
 
     @pytest.mark.parametrize("path", END_NOTICES)
     async def test_a_notice_of_the_instances_end(
@@ -178,7 +192,7 @@ class TestTokens:
         clock.now += TOKEN_SECONDS / 2 - 1
         before = service.asked
         await client.identity()
-        assert (len(service.tokens), service.asked) == (2, before + 1), "a new one, before the old one is refused"
+        assert (len(service.tokens), service.asked) == (2, before + 2), "a new one, before the old one is refused"
 
     async def test_a_token_that_the_service_has_forgotten_is_replaced_once(
         self, service: Service, client: HttpInstanceMetadata
@@ -187,7 +201,7 @@ class TestTokens:
         service.forget_tokens()
         before = service.asked
         await client.identity()
-        assert service.asked == before + 2
+        assert service.asked == before + 3
         service.statuses[IDENTITY] = 401
         before = len(service.tokens)
         with pytest.raises(MetadataError, match="answers 401 to GET dynamic"):

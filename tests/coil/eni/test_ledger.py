@@ -57,6 +57,28 @@ class TestGiving:
         assert (use.cooling, use.free) == (1, 1)
         assert [take(given, number, now=moment) for number in (3, 4)] == ["10.1.0.11", None]
 
+    def test_an_address_that_the_node_itself_has_is_neither_given_nor_withdrawn(self) -> None:
+        given = ledger(interface(0, "10.1.0.0/28", "10.1.0.20/32", "10.1.0.21/32"))
+        own = frozenset(map(IPv4Address, ("10.1.0.3", "10.1.0.20", "192.0.2.1")))
+        given.update([interface(0, "10.1.0.0/28", "10.1.0.20/32", "10.1.0.21/32")], up=[FIRST.id], configured=own)
+        [use] = given.uses(now=0.0)
+        assert (use.total, use.held, use.cooling, use.free) == (18, 0, 0, 16)
+        assert [str(each) for each in use.idle] == ["10.1.0.21/32"]
+        with pytest.raises(InUseError):
+            given.withdraw([IPv4Network("10.1.0.20/32")], now=0.0)
+        taken = {take(given, number) for number in range(16)}
+        assert taken.isdisjoint({*map(str, own), None})
+        assert take(given, 16) is None
+
+    def test_an_address_that_the_node_has_and_a_pod_too_is_counted_once(self) -> None:
+        given = ledger(FIRST)
+        assert take(given, 1) == "10.1.0.10"
+        given.release(key(1), now=0.0)
+        assert take(given, 2) == "10.1.0.11"
+        given.update([FIRST], up=[FIRST.id], configured=frozenset(map(IPv4Address, ("10.1.0.10", "10.1.0.11"))))
+        [use] = given.uses(now=1.0)
+        assert (use.total, use.held, use.cooling, use.free) == (2, 1, 1, 0)
+
     def test_one_that_was_never_used_need_not_cool_down(self) -> None:
         given = ledger(interface(0, "10.1.0.10/32"))
         take(given, 1)

@@ -19,7 +19,7 @@ def key(number: int) -> AttachmentKey:
 
 
 def interface(device: int, *ranges: str) -> NetworkInterface:
-    """One whose own address is 10.0.<device>.1."""
+    """One whose own address is 10.0.<device>.1; the primary one is device 0."""
     return NetworkInterface(
         id=InterfaceId(f"eni-{device}"),
         mac=MacAddress(f"02:00:00:00:00:{device:02x}"),
@@ -27,6 +27,7 @@ def interface(device: int, *ranges: str) -> NetworkInterface:
         subnet=SUBNET,
         primary=IPv4Address(f"10.0.{device}.1"),
         ranges=frozenset(map(IPv4Network, ranges)),
+        is_primary=device == 0,
     )
 
 

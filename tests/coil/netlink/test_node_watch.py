@@ -60,7 +60,7 @@ def test_events_of_the_node(gone: bool) -> None:
     assert isinstance(event, LinkEvent)
     assert (event.link.name, event.link.mtu, event.gone) == ("eth1", 1400, gone)
     address = new_address(Address(LinkName("eth1"), ip_interface("10.1.1.10/32")), 7).body
-    assert parse_event(20 + gone, address, None) == AddressEvent(7, gone)
+    assert parse_event(20 + gone, address, None) == AddressEvent(7, ip_address("10.1.1.10"), gone)
     default = Route(destination=ip_network("::/0"), device=LinkName("eth1"), table=116, protocol=30)
     for route in (ROUTE, default):
         wanted = RouteEvent(route.table, 30, route.destination, gone)

@@ -22,6 +22,8 @@ class MemoryEniKernel:
 
     def __init__(self) -> None:
         self.links: dict[InterfaceId, Link] = {}
+        self.addresses: set[IPAddress] = set()
+        """Of the node's links."""
         self.rules: set[Rule] = set()
         self.table: tuple[NftTable, Elements] | None = None
         self.calls: list[str] = []
@@ -61,7 +63,7 @@ class MemoryEniKernel:
             wanted |= {rule for rule in self.rules if not SHARED_CLAIM.covers(rule)}
         changes = tuple(sorted(map(str, wanted ^ self.rules)))
         self.rules = wanted
-        return NodeSync(links=dict(self.links), changes=changes)
+        return NodeSync(links=dict(self.links), changes=changes, addresses=frozenset(self.addresses))
 
     async def add_rule(self, rule: Rule) -> None:
         self._call("add")

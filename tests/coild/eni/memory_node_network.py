@@ -7,6 +7,7 @@ import asyncio
 from coil.aws.ec2 import InstanceId
 from coil.eni.interface import InterfaceId
 from coil.eni.node_plan import NodeState
+from coil.kernel.family import IPAddress
 from tests.coil.aws.memory_ec2 import MemoryEc2
 
 
@@ -17,6 +18,8 @@ class MemoryNodeNetwork:
         self.links_changed = asyncio.Event()
         self.state: NodeState | None = None
         """What was applied last."""
+        self.own_addresses: frozenset[IPAddress] = frozenset()
+        """That somebody has configured on the node. Set `links_changed` after a change."""
         self.down: set[InterfaceId] = set()
         """Of whose links somebody has taken the carrier. Set `links_changed` after a change."""
         self._ec2 = ec2

@@ -62,6 +62,7 @@ class Scene:
     cidr: str = "10.1.0.0/24"
     delay: float = 1.0
     seed: int = 1
+    primary_device: int = 0
 
     def __post_init__(self) -> None:
         self.ec2 = MemoryEc2(clock=loop_time)
@@ -74,7 +75,7 @@ class Scene:
         self.stopping = False
         """The process was told to end."""
         self.node = Node(self.path, version=self.settings.version)
-        self.be(self.ec2.launch(self.instance_type, self.subnet))
+        self.be(self.ec2.launch(self.instance_type, self.subnet, device=self.primary_device))
         self._task: asyncio.Task[None] | None = None
         self._boots = 0
 
@@ -205,6 +206,6 @@ class Scene:
         assert self.node.store.journal.creation is None
         use = {each.interface.id: each for each in self.node.store.uses()}
         for record in self.records():
-            if record.device_number == 0 or self.own_tags().items() <= record.tags.items():
+            if record.id == self.ec2.primary_of(self.instance).id or self.own_tags().items() <= record.tags.items():
                 assert use[record.id].interface.ranges == record.ranges
                 assert use[record.id].free == use[record.id].total - use[record.id].held - use[record.id].cooling

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from coil.aws.call_metrics import Ec2CallMetrics
 from coil.aws.metadata import InstanceIdentity, InstanceMetadata, MetadataError, MetadataInterface
 from coil.eni.interface import InterfaceId
+from coil.kernel.link import MacAddress
 from coil.podnet.plan import LINK_LOCAL, RoutePolicy
 from coil.runtime.flag import parse_settings
 from coild.eni.eni_ipam import EniDeps, EniIpam, find_region, open_journal
@@ -25,7 +26,12 @@ from tests.coild.scene import ListRecorder, key
 
 RNG = random.Random(1)
 IDENTITY = InstanceIdentity(
-    instance_id=cast(Any, "i-1"), instance_type="m5.large", region="eu-west-1", zone="eu-west-1a", account="1"
+    instance_id=cast(Any, "i-1"),
+    instance_type="m5.large",
+    region="eu-west-1",
+    zone="eu-west-1a",
+    account="1",
+    mac=MacAddress("02:00:00:00:00:00"),
 )
 
 

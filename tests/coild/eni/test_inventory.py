@@ -58,7 +58,7 @@ def told(found: InterfaceRecord) -> MetadataInterface:
 
 
 def inventory(*records: InterfaceRecord) -> Inventory:
-    made = Inventory(tags=TAGS, version=4, lag=LAG)
+    made = Inventory(tags=TAGS, primary_mac=record(0).mac, version=4, lag=LAG)
     made.describe(records, asked=0.0)
     return made
 
@@ -210,7 +210,7 @@ class TestEarlierProcess:
 
     def resumed(self, *, age: float) -> Inventory:
         noted = replace(record(1, A, B), attachment=None, groups=())
-        made = Inventory(tags=TAGS, version=4, lag=LAG)
+        made = Inventory(tags=TAGS, primary_mac=record(0).mac, version=4, lag=LAG)
         made.resume([replace(record(0), attachment=None, groups=()), noted], written=1000.0 - age, now=1000.0)
         return made
 
@@ -246,7 +246,7 @@ class TestEarlierProcess:
 
 
 def test_ranges_of_the_other_ip_version_are_no_pods() -> None:
-    made = Inventory(tags=TAGS, version=6, lag=LAG)
+    made = Inventory(tags=TAGS, primary_mac=record(0).mac, version=6, lag=LAG)
     made.describe([record(0, A)], asked=0.0)
     assert ranges(made) == NOTHING
 

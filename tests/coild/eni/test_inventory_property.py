@@ -44,7 +44,7 @@ class Machine(RuleBasedStateMachine):
         self.clock = 1000.0
         self.ec2 = LaggingEc2()
         self.ec2.change({each.id: each for each in (record(0), record(1))}, at=0.0)
-        self.inventory = Inventory(tags=TAGS, version=4, lag=LAG)
+        self.inventory = Inventory(tags=TAGS, primary_mac=record(0).mac, version=4, lag=LAG)
         self.inventory.describe(self.ec2.now.values(), asked=self.clock)
         self.by_others = False
         self.attachments = 0

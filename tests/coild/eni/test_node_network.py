@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_network
 
 import pytest
 import structlog
@@ -335,8 +335,8 @@ _OTHERS: list[NodeEvent] = [
     RouteEvent(POD_TABLE, 30, ip_network("10.1.1.40/32"), gone=True),
     RouteEvent(POD_TABLE, 30, ip_network("10.1.1.33/32"), gone=False),
     NeighbourEvent(7, IPv6Address("fe80::2")),
-    AddressEvent(3, gone=False),
-    AddressEvent(99, gone=True),
+    AddressEvent(3, ip_address("10.1.99.1"), gone=False),
+    AddressEvent(99, ip_address("10.1.99.1"), gone=True),
     PathFilterEvent(99, 1),
     PathFilterEvent(3, 2),
     PathFilterEvent(ALL_LINKS, 2),
@@ -355,7 +355,9 @@ _OURS: list[NodeEvent] = [
     RuleEvent(Rule(family=Family.IPV4, priority=SOURCE_PRIORITY, table=10_001, protocol=30), gone=False),
     RouteEvent(10_001, 30, ip_network("0.0.0.0/0"), gone=True),
     RouteEvent(10_002, 4, ip_network("0.0.0.0/0"), gone=False),
-    AddressEvent(3, gone=True),
+    AddressEvent(3, ip_address("10.1.99.1"), gone=True),
+    AddressEvent(99, ON_SECOND, gone=False),
+    AddressEvent(99, ON_SECOND, gone=True),
     PathFilterEvent(3, 1),
     PathFilterEvent(2, 0),
     PathFilterEvent(ALL_LINKS, 1),
@@ -364,6 +366,21 @@ _OURS: list[NodeEvent] = [
     LinkEvent(replace(ENI, state=LinkState.DOWN), gone=False),
     LinkEvent(ENI, gone=True),
 ]
+
+
+async def test_addresses_of_pods_that_the_node_itself_has_are_told(kernel: MemoryEniKernel, kept: NodeNetwork) -> None:
+    """As soon as it has them, on whatever link; others are nobody's affair."""
+    kernel.addresses |= {ON_SECOND, ip_address("192.0.2.1")}
+    kept.note(AddressEvent(99, ON_SECOND, gone=False))
+    await asyncio.sleep(1)
+    assert kept.own_addresses == {ON_SECOND}
+    assert kept.links_changed.is_set()
+    kept.links_changed.clear()
+    kernel.addresses.clear()
+    kept.note(AddressEvent(99, ON_SECOND, gone=True))
+    await asyncio.sleep(1)
+    assert kept.own_addresses == frozenset()
+    assert kept.links_changed.is_set()
 
 
 @pytest.mark.parametrize("event", _OTHERS, ids=str)

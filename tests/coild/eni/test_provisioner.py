@@ -276,6 +276,53 @@ class TestOthers:
         scene.check_settled()
         await scene.kill()
 
+    async def test_the_primary_interface_is_the_one_of_the_instances_hardware_address(self, journal: Path) -> None:
+        """And not the one with the device number 0, which is somebody else's here; also where nobody answers."""
+        scene = Scene(journal, primary_device=1, settings=warm(WarmTargets(ips=40), prefixes=False))
+        foreign = await self.foreign(scene, device=0)
+        before = next(each for each in scene.ec2.records() if each.id == foreign)
+        await scene.boot()
+        await scene.rest(60.0)
+        assert [each.device_number for each in scene.records()] == [0, 1, 2]
+        own = {each.interface.id: each.interface for each in scene.node.store.uses()}
+        primary = scene.ec2.primary_of(scene.instance)
+        assert own.keys() == {each.id for each in scene.records()} - {foreign}
+        assert [each.id for each in own.values() if each.is_primary] == [primary.id]
+        assert scene.network.state is not None
+        assert scene.network.state.primary is not None
+        assert scene.network.state.primary.interface.id == primary.id
+        given = set(await scene.add_many([f"pod-{number}" for number in range(18)]))
+        assert not given & {str(each.network_address) for each in before.ranges}
+        assert not given & {str(each.primary) for each in scene.records()}
+        scene.metadata.reachable = scene.ec2.reachable = False
+        await scene.boot()
+        await scene.rest(60.0)
+        assert {each.interface.id: each.interface.is_primary for each in scene.node.store.uses()} == {
+            each.id: each.is_primary for each in own.values()
+        }
+        assert next(each for each in scene.ec2.records() if each.id == foreign) == before
+        await scene.kill()
+
+    async def test_an_address_that_the_node_itself_has_is_given_to_no_pod_and_not_given_back(
+        self, journal: Path
+    ) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3), unneeded=10.0))
+        await scene.admin.assign_addresses(scene.records()[0].id, 5)
+        own = {each.network_address for each in sorted(scene.records()[0].ranges, key=str)[:2]}
+        scene.network.own_addresses = frozenset(own)
+        await scene.boot()
+        await scene.rest(200.0)
+        assert own <= {each.network_address for each in scene.records()[0].ranges}
+        assert scene.free == 3
+        given = set(await scene.add_many([f"pod-{number}" for number in range(25)]))
+        assert not given & set(map(str, own))
+        with pytest.raises(AddressUnavailableError):
+            await scene.add("one-too-many", within=30.0)
+        scene.network.own_addresses = frozenset()
+        scene.network.links_changed.set()
+        assert await scene.add("another") in set(map(str, own))
+        await scene.kill()
+
     async def test_security_groups_follow_the_primary_interface_within_a_minute(self, journal: Path) -> None:
         scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
         await scene.boot()

@@ -18,7 +18,12 @@ class Vpc:
         instance = self.ec2.launch("m5.large", self.ec2.subnet("10.1.0.0/24"))
         self.metadata = MemoryMetadata(self.ec2, instance, clock=lambda: self.now)
         self.watch = VpcWatch(
-            ec2=MemoryEc2Client(self.ec2), metadata=self.metadata, clock=lambda: self.now, random=lambda: 0.5, log=LOG
+            ec2=MemoryEc2Client(self.ec2),
+            metadata=self.metadata,
+            clock=lambda: self.now,
+            random=lambda: 0.5,
+            log=LOG,
+            primary=self.ec2.primary_of(instance).mac,
         )
 
     def grow(self) -> None:
