@@ -114,11 +114,19 @@ def assign(ec2: StrictEc2, interface: str, address: str) -> None:
         _assign(backend.enis[interface], address)
 
 
-def attach(ec2: StrictEc2, instance: str, subnet: str, *, device: int, addresses: tuple[str, ...] = ()) -> str:
-    """The id of a new interface of the instance, with these secondary addresses."""
+def tag(ec2: StrictEc2, interface: str, key: str, value: str) -> None:
+    """Set a tag of an interface."""
+    with ec2.change() as backend:
+        backend.enis[interface].add_tag(key, value)
+
+
+def attach(
+    ec2: StrictEc2, instance: str, subnet: str, *, device: int, addresses: tuple[str, ...] = (), group: str = ""
+) -> str:
+    """The id of a new interface of the instance, with these secondary addresses, in a group or the default one."""
     with ec2.change() as backend:
         network = backend.get_subnet(subnet)
-        eni = backend.create_network_interface(network, None, None, group_ids=[default_group(ec2)])
+        eni = backend.create_network_interface(network, None, None, group_ids=[group or default_group(ec2)])
         for address in addresses:
             _assign(eni, address)
         backend.attach_network_interface(eni.id, instance, device)

@@ -30,6 +30,7 @@ from coil.aws.call_metrics import Ec2CallMetrics
 from coil.aws.error import Ec2Error, NotSentError, UnavailableError, error_of
 from coil.aws.library_data import LibraryFiles
 from coil.eni.interface import InterfaceId, NetworkInterface, SubnetId
+from coil.eni.tag import is_managed
 from coil.kernel.family import IPNetwork
 from coil.kernel.link import MacAddress
 
@@ -78,6 +79,8 @@ class InterfaceRecord:
             primary=self.primary,
             ranges=self.ranges,
             is_primary=is_primary,
+            # The primary one is the instance's: nothing works without it.
+            managed=is_primary or is_managed(self.tags),
         )
 
 

@@ -21,7 +21,8 @@ class NetworkInterface:
 
     `ranges` are what pods may get addresses of: secondary addresses as /32, and prefixes. `primary` is the interface's
     own address, which is in none of them. `is_primary`: it is the one that the instance was launched with, and keeps;
-    its device number is mostly 0, and nothing says that it is.
+    its device number is mostly 0, and nothing says that it is. Not `managed`: somebody has asked that it be left alone,
+    so pods keep the addresses that they have of it, and get no more.
     """
 
     id: InterfaceId
@@ -31,6 +32,7 @@ class NetworkInterface:
     primary: IPv4Address
     ranges: frozenset[IPNetwork] = frozenset()
     is_primary: bool = False
+    managed: bool = True
 
     @property
     def slots_used(self) -> int:

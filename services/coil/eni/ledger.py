@@ -36,8 +36,8 @@ class Allocation:
 class InterfaceUse:
     """The counts of one interface.
 
-    total = held + cooling + free, and what is withdrawn, doubted, or the node's own. `idle` are its ranges of which
-    nothing is held, cooling down or the node's own, withdrawn and doubted ones left out; the smallest addresses last,
+    total = held + cooling + free, and what is withheld: withdrawn, doubted, of an interface that is not managed, or the
+    node's own. `idle` are its ranges of which nothing is held, cooling down or withheld; the smallest addresses last,
     as those are given first.
     """
 
@@ -92,6 +92,8 @@ class EniLedger:
         """Until when; the oldest first. Outlives the range that the address is in: it may come back."""
         self._withdrawn: set[IPNetwork] = set()
         self._doubted: frozenset[IPNetwork] = frozenset()
+        self._unmanaged: frozenset[IPNetwork] = frozenset()
+        """Ranges of interfaces that are to be left alone."""
         self._configured: frozenset[IPAddress] = frozenset()
         self._counted: tuple[list[InterfaceUse], float] | None = None
         """The counts of `uses`, and until when they hold if nothing changes. They are read several times per change."""
@@ -127,6 +129,7 @@ class EniLedger:
             for network in entry.order
         }
         self._doubted, self._configured = doubted, configured
+        self._unmanaged = frozenset(each for known in found.values() if not known.managed for each in known.ranges)
         self._withdrawn &= {network for interface in found.values() for network in interface.ranges}
         for entry in self._entries.values():
             entry.held.clear()
@@ -293,7 +296,7 @@ class EniLedger:
 
     @property
     def _withheld(self) -> frozenset[IPNetwork]:
-        return self._doubted | self._withdrawn
+        return self._doubted | self._withdrawn | self._unmanaged
 
     def _locate(self, address: IPAddress) -> tuple[_Entry, IPNetwork] | None:
         single = self._places.get(_index(address, address.max_prefixlen))

@@ -6,7 +6,7 @@ subnet for good. Pure: which of those that EC2 has found are orphans; clocks are
 
 An interface is one if all of it holds:
 * it has this cluster's tag, and the tag that says when it was made. What lacks one of them is somebody else's, or was
-  not made by a node;
+  not made by a node; and nobody has asked by a tag that it be left alone;
 * it was made more than `ORPHAN_SECONDS` ago, by the wall clock;
 * for as long it has been unattached at each look, by the observer's own monotonic clock: one that a node is about to
   attach again after a pause is not taken from it because its tag is old, and a wall clock that jumps deletes nothing.
@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Final
 
 from coil.eni.interface import InterfaceId
-from coil.eni.tag import CLUSTER_TAG, CREATED_TAG, parse_created
+from coil.eni.tag import CLUSTER_TAG, CREATED_TAG, is_managed, parse_created
 
 ORPHAN_SECONDS: Final = 300.0
 UNATTACHED: Final = "available"
@@ -36,7 +36,7 @@ class FoundInterface:
 
 def may_be_orphan(found: FoundInterface, cluster: str) -> bool:
     """Whether it is this cluster's, made by a node, and attached to nothing."""
-    ours = bool(cluster) and found.tags.get(CLUSTER_TAG) == cluster
+    ours = bool(cluster) and found.tags.get(CLUSTER_TAG) == cluster and is_managed(found.tags)
     return ours and found.status == UNATTACHED and parse_created(found.tags.get(CREATED_TAG, "")) is not None
 
 

@@ -3,6 +3,7 @@
 An IAM policy limits a node by them to its own cluster, and the controller collects by them what no node has any more.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,9 +14,17 @@ INSTANCE_TAG: Final = "coil.cybozu.com/instance"
 CREATED_TAG: Final = "coil.cybozu.com/created"
 """When an interface was made, as RFC 3339 has it, in UTC."""
 
+NO_MANAGE_TAG: Final = "node.k8s.amazonaws.com/no_manage"
+"""Known from amazon-vpc-cni-k8s: an interface that the plugin is to leave alone, if its value is "true"."""
+
 SUBNET_TAG: Final = "kubernetes.io/role/cni"
 """Known from other plugins: a further subnet for nodes of its VPC and zone, if its value is `SUBNET_VALUE`."""
 SUBNET_VALUE: Final = "1"
+
+
+def is_managed(tags: Mapping[str, str]) -> bool:
+    """Whether nobody has asked that an interface with these tags be left alone."""
+    return tags.get(NO_MANAGE_TAG, "").lower() != "true"
 
 
 def render_created(moment: datetime) -> str:

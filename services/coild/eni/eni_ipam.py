@@ -114,7 +114,7 @@ class EniIpam:
         self.source = EniSource(
             store=self.store,
             wiring=self.wiring,
-            collectors=(EniCollector(self.store, prefixes=eni.prefixes), waits.seconds, *deps.ec2_metrics.collectors()),
+            collectors=(EniCollector(self.store), waits.seconds, *deps.ec2_metrics.collectors()),
             log=log,
         )
         self._node_object = NodeObject(

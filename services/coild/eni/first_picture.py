@@ -32,7 +32,8 @@ def guess_interfaces(
             continue
         if (before := known.get(each.interface)) is not None:
             shared = described.interface.ranges & before.interface.ranges
-            guessed.append(replace(described, interface=replace(described.interface, ranges=shared)))
+            interface = replace(described.interface, ranges=shared, managed=before.interface.managed)
+            guessed.append(replace(described, interface=interface))
         elif described.is_primary:
             guessed.append(described)
     return tuple(guessed)

@@ -12,6 +12,7 @@ from ipaddress import IPv4Network
 from coil.aws.ec2 import InstanceId, InterfaceRecord
 from coil.aws.metadata import InstanceIdentity
 from coil.eni.node_plan import AttachedInterface
+from coil.eni.tag import NO_MANAGE_TAG
 from coil.eni.warm_pool import NodeLimits
 from coil.kernel.family import IPNetwork
 from coil.kernel.link import MacAddress
@@ -75,7 +76,7 @@ def recorded_interfaces(checkpoint: Checkpoint, *, tags: Mapping[str, str]) -> l
             primary=each.interface.primary,
             ranges=each.interface.ranges,
             groups=(),
-            tags=tags,
+            tags=tags if each.interface.managed else {**tags, NO_MANAGE_TAG: "true"},
             instance=InstanceId(checkpoint.instance),
             device_number=each.interface.device_number,
             deleted_with_instance=True,

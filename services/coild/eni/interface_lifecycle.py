@@ -35,7 +35,7 @@ from coil.aws.error import (
     UnavailableError,
 )
 from coil.eni.interface import InterfaceId, SubnetId
-from coil.eni.tag import CREATED_TAG, render_created
+from coil.eni.tag import CREATED_TAG, is_managed, render_created
 from coild.eni.inventory import Inventory
 from coild.eni.journal import Creation, EniJournal
 
@@ -134,7 +134,7 @@ class InterfaceLifecycle:
         oldest = now - lag
         self._deleted = {interface: at for interface, at in self._deleted.items() if at > oldest}
         described = await self.ec2.find_interfaces(self.inventory.tags, status=AVAILABLE)
-        found = [each for each in described if each.id not in self._deleted]
+        found = [each for each in described if each.id not in self._deleted and is_managed(each.tags)]
         recent = {key: spare for key, spare in self._spares.items() if spare.since > oldest}
         self._spares = {each.id: recent.pop(each.id, _Spare(each, now, now)) for each in found} | recent
         own = self.inventory.own()
@@ -211,7 +211,7 @@ class InterfaceLifecycle:
     async def flag(self) -> bool:
         """Have an own interface that would outlive the instance deleted with it; whether there was one."""
         doubted = self.inventory.doubted_interfaces
-        for record in self.inventory.own():
+        for record in self.inventory.managed():
             if self.inventory.is_primary(record) or record.id in doubted:
                 continue
             if record.attachment is not None and not record.deleted_with_instance:

@@ -11,6 +11,9 @@ their device numbers and limits are their own.
 An interface is *own* if it is the primary one, or has the tags of this cluster and this instance. Any other one was
 attached by somebody else: its addresses are no pod's, and it is never touched. Which one is primary, the instance's
 metadata say by its hardware address; device numbers do not, as some services attach it with another one than 0.
+
+An own interface with the tag `NO_MANAGE_TAG` is *not managed*, unless it is the primary one: what pods have of it stays
+theirs, and nothing else is done with it.
 """
 
 from collections import deque
@@ -23,6 +26,7 @@ from typing import Final
 from coil.aws.ec2 import AttachmentId, InterfaceRecord
 from coil.aws.metadata import MetadataInterface
 from coil.eni.interface import InterfaceId, NetworkInterface
+from coil.eni.tag import is_managed
 from coil.kernel.family import IPNetwork
 from coil.kernel.link import MacAddress
 from coild.eni.absences import Absences
@@ -182,6 +186,10 @@ class Inventory:
     def is_own(self, record: InterfaceRecord) -> bool:
         """See the module's text."""
         return self.is_primary(record) or self.tags.items() <= record.tags.items()
+
+    def managed(self) -> list[InterfaceRecord]:
+        """Own interfaces that may be changed, by device number."""
+        return [each for each in self.own() if self.is_primary(each) or is_managed(each.tags)]
 
     @property
     def doubted(self) -> frozenset[IPNetwork]:

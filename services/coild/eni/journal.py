@@ -115,6 +115,7 @@ class _Interface(_Record, frozen=True, array_like=True):
     primary: str
     ranges: list[str]
     is_primary: bool
+    managed: bool
 
 
 class _Checkpoint(_Record, frozen=True, array_like=True, tag="checkpoint"):
@@ -352,6 +353,7 @@ def _render_interface(known: AttachedInterface) -> _Interface:
         str(interface.primary),
         sorted(map(str, interface.ranges)),
         interface.is_primary,
+        interface.managed,
     )
 
 
@@ -380,6 +382,7 @@ def _parse_interface(record: _Interface) -> AttachedInterface:
             primary=IPv4Address(record.primary),
             ranges=frozenset(map(ip_network, record.ranges)),
             is_primary=record.is_primary,
+            managed=record.managed,
         ),
         subnet=IPv4Network(record.subnet_ipv4),
     )

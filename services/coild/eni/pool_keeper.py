@@ -9,7 +9,7 @@ left. Nothing is fetched, or given back, while nobody knows what came of the las
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network
 from typing import Final
 
@@ -216,9 +216,20 @@ class PoolKeeper:
         return min((LINK_SECONDS - age for age in ages if age <= LINK_SECONDS), default=None)
 
     @property
-    def most_addresses(self) -> int:
-        """The most that pods of the node can have."""
-        return max_addresses(self.node_limits, range_size=self._range_size)
+    def most_addresses(self) -> int | None:
+        """The most that pods of the node can have, beside what others have attached; None until EC2 has told."""
+        if self.limits is None or self.settings.version == 6:
+            return None
+        room = self.node_limits.less(self._taken_by_others)
+        most = self.settings.targets.max_interfaces
+        if most is not None:
+            room = replace(room, interfaces=min(room.interfaces, most))
+        return max_addresses(room, range_size=self._range_size)
+
+    @property
+    def _taken_by_others(self) -> int:
+        """How many places of interfaces are not Coil's to use."""
+        return self.inventory.foreign + len(self.inventory.own()) - len(self.inventory.managed())
 
     @property
     def node_limits(self) -> NodeLimits:
@@ -244,14 +255,18 @@ class PoolKeeper:
 
     def _uses(self) -> list[InterfaceUse]:
         """Those that can be counted upon."""
-        return [use for use in self.store.uses() if not self._stalled(use)]
+        return [use for use in self.store.uses() if self._counts(use)]
+
+    def _counts(self, use: InterfaceUse) -> bool:
+        return use.interface.managed and not self._stalled(use)
 
     def _stalled(self, use: InterfaceUse) -> bool:
         return not use.up and self.inventory.age(use.interface.id, now=self.clock()) > LINK_SECONDS
 
     def _room(self) -> NodeLimits:
         """The limits, without the places that are taken by what cannot be counted upon."""
-        return self.node_limits.less(self.inventory.foreign + sum(map(self._stalled, self.store.uses())))
+        uses = self.store.uses()
+        return self.node_limits.less(self.inventory.foreign + len(uses) - sum(map(self._counts, uses)))
 
     def _note_surplus(self, now: float) -> int:
         surplus = surplus_addresses(self._uses(), self.settings.targets, self._room(), self._demand())
@@ -303,7 +318,8 @@ class PoolKeeper:
     def _exhausted(self) -> str:
         limits = self.node_limits
         interfaces = min(limits.interfaces, self.settings.targets.max_interfaces or limits.interfaces)
-        foreign = f", {self.inventory.foreign} of them attached by others" if self.inventory.foreign else ""
+        others = self._taken_by_others
+        foreign = f", {others} of them attached by others or not to be managed" if others else ""
         return (
             f"all addresses are taken: the instance may have {limits.interfaces} interfaces{foreign}, "
             f"{interfaces} are allowed for pods, with {limits.slots - 1} addresses or prefixes each"
@@ -454,7 +470,7 @@ class PoolKeeper:
         groups = set(self._groups())
         # An attachment that is not known is the journal's word, which does not know the groups either.
         doubted = self.inventory.doubted_interfaces
-        known = [each for each in self.inventory.own() if each.attachment is not None and each.id not in doubted]
+        known = [each for each in self.inventory.managed() if each.attachment is not None and each.id not in doubted]
         made = [each for each in known if not self.inventory.is_primary(each)]
         return next((each for each in made if groups and set(each.groups) != groups), None)
 

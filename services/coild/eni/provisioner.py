@@ -112,7 +112,7 @@ class ProvisionerStatus:
     own: int
     foreign: int
     described: float | None
-    addresses_most: int
+    addresses_most: int | None
     shortage: str | None
 
 
@@ -224,7 +224,7 @@ class Provisioner:
             own=len(self._known()),
             foreign=node.inventory.foreign if node is not None else 0,
             described=self._schedule.described,
-            addresses_most=node.keeper.most_addresses if node is not None else 0,
+            addresses_most=node.keeper.most_addresses if node is not None else None,
             shortage=self._store.shortage,
         )
 
@@ -375,6 +375,7 @@ class Provisioner:
         return max(0.01, min((due for due in dues if due is not None), default=self._settings.resync))
 
     def _tell(self) -> None:
+        self._store.ip_max = self._node.keeper.most_addresses if self._node is not None else None
         if self._source is PictureSource.EC2 and self._node is not None:
             self._store.shortage = self._node.keeper.shortage
         else:

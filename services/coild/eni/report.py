@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 
 from coil.eni.interface import InterfaceId
 from coil.eni.ledger import Allocation, InterfaceUse
-from coil.eni.warm_pool import ADDRESSES_OF_PREFIX, max_addresses
 from coil.kernel.family import IPNetwork
 from coil.page import eni_document as page
 from coil.page.node_document import AddressCounts, AddressState
@@ -43,11 +42,10 @@ class WaitMetrics:
 
 
 class EniCollector(Collector):
-    """The counts of the store. `prefixes`: whether EC2 is asked for prefixes."""
+    """The counts of the store."""
 
-    def __init__(self, store: EniStore, *, prefixes: bool) -> None:
+    def __init__(self, store: EniStore) -> None:
         self._store = store
-        self._range_size = ADDRESSES_OF_PREFIX if prefixes else 1
 
     def describe(self) -> Iterator[Metric]:
         # Without it, registration would scrape.
@@ -71,10 +69,10 @@ class EniCollector(Collector):
         families["waiting"].add_metric([], store.waiting(store.version))
         families["lost"].add_metric([], len(store.lost()))
         families["available"].add_metric([], store.obstacle is None)
+        if store.ip_max is not None:
+            families["ip_max"].add_metric([], store.ip_max)
         if (checkpoint := store.journal.checkpoint) is not None:
-            limits = checkpoint.limits
-            families["max"].add_metric([], limits.interfaces)
-            families["ip_max"].add_metric([], max_addresses(limits, range_size=self._range_size))
+            families["max"].add_metric([], checkpoint.limits.interfaces)
         return iter(families.values())
 
 
@@ -92,7 +90,10 @@ def _families() -> dict[str, GaugeMetricFamily]:
         "assigned": GaugeMetricFamily("coil_node_eni_assigned_ip_addresses", "Addresses that pods have."),
         "interfaces": GaugeMetricFamily("coil_node_eni_allocated", "Interfaces that are attached to the node."),
         "max": GaugeMetricFamily("coil_node_eni_max", "Interfaces that EC2 allows the instance's type."),
-        "ip_max": GaugeMetricFamily("coil_node_eni_ip_max", "Addresses for pods that EC2 allows the instance's type."),
+        "ip_max": GaugeMetricFamily(
+            "coil_node_eni_ip_max",
+            "Addresses for pods that the node can have, beside what others have attached.",
+        ),
         "waiting": GaugeMetricFamily("coil_node_eni_waiting_pods", "Pods that wait for an address."),
         "lost": GaugeMetricFamily(
             "coil_node_eni_lost_addresses", "Addresses of pods that EC2 does not have for this node any more."

@@ -67,8 +67,9 @@ class EniStore:
     """One per process. `cooldown` in seconds; pods get addresses of one IP `version`. `clock` never jumps.
 
     `shortage` is why no more addresses can be had now, by the provisioner's knowledge; None while nothing speaks
-    against it. `pods_limit` is how many pods the Node may run, None until its object was read. `changed` is set with
-    every change, and cleared by who acts upon it.
+    against it. `pods_limit` is how many pods the Node may run, None until its object was read; `ip_max` how many
+    addresses the node can have for pods at most, None until EC2 has told. `changed` is set with every change, and
+    cleared by who acts upon it.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class EniStore:
         self.version = version
         self.shortage: str | None = None
         self.pods_limit: int | None = None
+        self.ip_max: int | None = None
         self.changed = asyncio.Event()
         self._clock = clock
         self._random = random

@@ -167,6 +167,10 @@ class MemoryEc2:
         """Of a running instance."""
         return self._instances[InstanceId(instance)].type
 
+    def tag(self, interface: str, **tags: str) -> None:
+        """Set tags of an interface."""
+        self._interfaces[InterfaceId(interface)].tags |= tags
+
     def primary_of(self, instance: str) -> InterfaceRecord:
         """The interface that a running instance was launched with."""
         primary = self._instances[InstanceId(instance)].primary

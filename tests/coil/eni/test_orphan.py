@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coil.eni.interface import InterfaceId
 from coil.eni.orphan import ORPHAN_SECONDS, FoundInterface, OrphanWatch, may_be_orphan
-from coil.eni.tag import CLUSTER_TAG, CREATED_TAG, render_created
+from coil.eni.tag import CLUSTER_TAG, CREATED_TAG, NO_MANAGE_TAG, render_created
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LONG_AGO = render_created(NOON - timedelta(hours=1))
@@ -146,3 +146,8 @@ def test_those_that_were_refused_come_last_until_they_are_gone() -> None:
     watch.observe([], clock=ORPHAN_SECONDS + 2, now=NOON)
     watch.observe(known, clock=ORPHAN_SECONDS + 3, now=NOON)
     assert watch.observe(known, clock=2 * ORPHAN_SECONDS + 3, now=NOON) == ["eni-1", "eni-2"]
+
+
+def test_what_is_to_be_left_alone_is_no_orphan() -> None:
+    assert may_be_orphan(found(**{NO_MANAGE_TAG: "false"}), CLUSTER)
+    assert not may_be_orphan(found(**{NO_MANAGE_TAG: "true"}), CLUSTER)

@@ -23,6 +23,14 @@ def test_while_nobody_has_named_the_primary_interface_nothing_is() -> None:
     assert guess_interfaces(found, None, primary=NOBODY, version=4) == ()
 
 
+def test_what_was_to_be_left_alone_still_is() -> None:
+    [known, *_] = CHECKPOINT.interfaces
+    checkpoint = replace(CHECKPOINT, interfaces=(replace(known, interface=replace(known.interface, managed=False)),))
+    described = replace(told(record(1)), interface=known.interface.id, mac=known.interface.mac)
+    [only] = guess_interfaces([described], checkpoint, primary=NOBODY, version=4)
+    assert not only.interface.managed
+
+
 def test_its_own_address_is_no_pods_whatever_the_order_in_which_metadata_name_it() -> None:
     [known, *_] = CHECKPOINT.interfaces
     interface = known.interface

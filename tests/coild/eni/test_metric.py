@@ -21,7 +21,7 @@ async def test_a_node_exports_what_is_documented(tmp_path: Path) -> None:
     await node.add("c1")
     node.store.journal.note_checkpoint(CHECKPOINT)
     registry = CollectorRegistry()
-    registry.register(EniCollector(node.store, prefixes=False))
+    registry.register(EniCollector(node.store))
     registry.register(WaitMetrics().seconds)
     calls = Ec2CallMetrics()
     calls.observe("DescribeSubnets", 0.1, code="InternalError")

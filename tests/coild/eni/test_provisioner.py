@@ -12,7 +12,7 @@ import pytest
 from coil.aws.ec2 import InstanceId, InterfaceRecord, InterfaceRequest
 from coil.eni.interface import SubnetId
 from coil.eni.surplus import SURPLUS_SECONDS
-from coil.eni.tag import CLUSTER_TAG, CREATED_TAG, INSTANCE_TAG, SUBNET_TAG, SUBNET_VALUE
+from coil.eni.tag import CLUSTER_TAG, CREATED_TAG, INSTANCE_TAG, NO_MANAGE_TAG, SUBNET_TAG, SUBNET_VALUE
 from coil.eni.warm_pool import WarmTargets
 from coild.eni.settings import EniSettings
 from coild.model.attachment import AddressUnavailableError
@@ -274,6 +274,77 @@ class TestOthers:
         assert after == before
         assert "1 of them attached by others" in (scene.node.store.shortage or "")
         scene.check_settled()
+        await scene.kill()
+
+    async def test_what_others_have_attached_counts_against_what_the_node_can_have(self, journal: Path) -> None:
+        scene = Scene(journal)
+        await scene.boot()
+        await scene.rest(10.0)
+        assert (scene.node.store.ip_max, scene.provisioner.status.addresses_most) == (27, 27)
+        await self.foreign(scene, device=1)
+        await scene.rest(61.0)
+        assert scene.node.store.ip_max == 18
+        await scene.kill()
+
+    async def test_max_eni_counts_too(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3, max_interfaces=1), prefixes=True))
+        await scene.boot()
+        await scene.rest(10.0)
+        assert scene.node.store.ip_max == 9 * 16
+        await scene.kill()
+
+    async def test_an_interface_that_is_to_be_left_alone_keeps_its_pods_and_nothing_else(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3), unneeded=10.0))
+        await scene.boot()
+        await scene.rest(30.0)
+        pods = {name: await scene.add(name) for name in map("pod-{}".format, range(12))}
+        second = next(each for each in scene.records() if each.device_number == 1)
+        theirs = {name for name, address in pods.items() if ip_network(address) in second.ranges}
+        assert theirs
+        scene.ec2.tag(second.id, **{NO_MANAGE_TAG: "true"})
+        scene.ec2.tag(scene.records()[0].id, **{NO_MANAGE_TAG: "true"})
+        before = next(each for each in scene.records() if each.id == second.id)
+        await scene.boot()
+        await scene.rest(60.0)
+        assert scene.node.store.ip_max == 18
+        assert scene.network.state is not None
+        assert scene.network.state.find(second.id) is not None, "its pods need its routes"
+        await scene.admin.set_groups(scene.records()[0].id, ["sg-new"])
+        for name in set(pods) - theirs:
+            scene.delete(name)
+        given = {await scene.add(f"later-{number}") for number in range(17)}
+        assert given.isdisjoint({str(each.network_address) for each in before.ranges})
+        for name in theirs:
+            scene.delete(name)
+        await scene.rest(300.0)
+        [after] = [each for each in scene.records() if each.id == second.id]
+        assert after == before
+        assert {each.groups for each in scene.records()} == {("sg-new",), before.groups}
+        assert scene.node.store.lost() == {}
+        scene.metadata.reachable = scene.ec2.reachable = False
+        await scene.boot()
+        await scene.rest(30.0)
+        [use] = [each for each in scene.node.store.uses() if each.interface.id == second.id]
+        assert use.free == 0, "the journal knows it, too"
+        scene.metadata.reachable = scene.ec2.reachable = True
+        scene.ec2.tag(second.id, **{NO_MANAGE_TAG: "false"})
+        await scene.boot()
+        await scene.rest(60.0)
+        assert scene.node.store.ip_max == 27
+        assert {each.groups for each in scene.records()} == {("sg-new",)}
+        await scene.kill()
+
+    async def test_a_spare_that_is_to_be_left_alone_is_neither_attached_nor_deleted(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        tags = {**scene.own_tags(), NO_MANAGE_TAG: "true"}
+        spare = await scene.admin.create_interface(
+            InterfaceRequest(subnet=SubnetId(scene.subnet), groups=(), token="", description="", tags=tags)
+        )
+        await scene.boot()
+        await scene.rest(200.0)
+        assert len(scene.records()) == 2
+        [found] = [each for each in scene.ec2.records() if each.id == spare.id]
+        assert (found.instance, found.status) == (None, "available")
         await scene.kill()
 
     async def test_the_primary_interface_is_the_one_of_the_instances_hardware_address(self, journal: Path) -> None:

@@ -59,7 +59,7 @@ async def test_a_lost_address_is_in_no_interface(node: Node) -> None:
 async def test_a_scrape_has_the_counts_of_now(node: Node) -> None:
     waits = WaitMetrics()
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(EniCollector(node.store, prefixes=True))
+    registry.register(EniCollector(node.store))
     registry.register(waits.seconds)
 
     def value(name: str, **labels: str) -> float | None:
@@ -70,8 +70,8 @@ async def test_a_scrape_has_the_counts_of_now(node: Node) -> None:
     assert (value("max"), value("ip_max")) == (None, None), "EC2 has not told yet"
     assert (value("available"), value("waiting_pods"), value("lost_addresses")) == (1, 0, 0)
     node.store.journal.note_checkpoint(CHECKPOINT)
-    node.store.shortage = "none left"
-    assert (value("max"), value("ip_max"), value("available")) == (3, 3 * 9 * 16, 0)
+    node.store.shortage, node.store.ip_max = "none left", 18
+    assert (value("max"), value("ip_max"), value("available")) == (3, 18, 0)
     node.see(one())
     assert value("lost_addresses") == 2
     waits.waited(0.2, WaitOutcome.SERVED)
