@@ -6,6 +6,9 @@ from typing import Any
 from integration.aws.ec2_state import read_state
 from integration.aws.strict_ec2 import StrictEc2
 
+_KEY_OF_CARD = 1000
+"""moto knows an instance's interfaces by device number, which is of one network card."""
+
 
 def open_vpc(ec2: StrictEc2, *, on_premises: str = "192.168.50.0/24") -> None:
     """Ways to the internet and on-premises for all subnets; members of the default group reach each other."""
@@ -130,6 +133,17 @@ def attach(
         for address in addresses:
             _assign(eni, address)
         backend.attach_network_interface(eni.id, instance, device)
+        return str(eni.id)
+
+
+def attach_for_efa(ec2: StrictEc2, instance: str, subnet: str, *, card: int, device: int) -> str:
+    """The id of a new interface of the instance for EFA only, which has no address, on a network card."""
+    with ec2.change() as backend:
+        eni = backend.create_network_interface(backend.get_subnet(subnet), None, None, group_ids=[default_group(ec2)])
+        eni.private_ip_addresses, eni.private_ip_address, eni.network_card = [], None, card
+        holder = backend.get_instance(instance)
+        holder.attach_eni(eni, _KEY_OF_CARD * card + device)
+        eni.device_index, eni.launched = device, False
         return str(eni.id)
 
 

@@ -49,7 +49,7 @@ class Subnet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """`addresses` begin with the primary one."""
+    """`addresses` begin with the primary one; there is none for EFA only."""
 
     id: str
     mac: str
@@ -61,6 +61,8 @@ class Interface:
     instance: str
     """"" while it is not attached."""
     device: int
+    card: int
+    """The network card that the device is on."""
     goes_with_instance: bool
     """Deleted when its instance ends."""
     is_primary: bool
@@ -87,9 +89,9 @@ class Ec2State:
         return primary
 
     def attached_to(self, instance: str) -> list[Interface]:
-        """By device number."""
+        """By device number, those of the first network card first."""
         found = [each for each in self.interfaces.values() if each.instance == instance]
-        return sorted(found, key=lambda each: each.device)
+        return sorted(found, key=lambda each: (each.card, each.device))
 
 
 def read_state(ec2: StrictEc2) -> Ec2State:
@@ -149,6 +151,7 @@ def _interface(eni: Any, subnet: Subnet) -> Interface:
         groups=tuple(group.id for group in eni.group_set),
         instance=eni.instance.id if eni.instance else "",
         device=eni.device_index if eni.instance else 0,
+        card=eni.network_card,
         goes_with_instance=bool(eni.delete_on_termination or eni.launched),
         is_primary=bool(eni.instance and eni.launched),
     )

@@ -206,6 +206,7 @@ def _describe(interface: Interface, state: Ec2State) -> dict[str, str]:
     cidrs = state.vpcs[interface.subnet.vpc]
     leaves: dict[str, Sequence[object]] = {
         "device-number": [interface.device],
+        "network-card": [interface.card] if interface.card else [],
         "interface-id": [interface.id],
         "ipv4-prefix": [each for each in interface.prefixes if each.version == 4],
         "ipv6-prefix": [each for each in interface.prefixes if each.version == 6],

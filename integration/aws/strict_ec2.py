@@ -181,6 +181,8 @@ class StrictEc2:
             patch.object(models.NetworkInterface, "ipv4_prefixes", [], create=True),
             patch.object(models.NetworkInterface, "ipv6_prefixes", [], create=True),
             patch.object(models.NetworkInterface, "launched", False, create=True),
+            patch.object(models.NetworkInterface, "network_card", 0, create=True),
+            patch.object(models.NetworkInterface, "attachment", property(_attachment)),
             patch.object(Instance, "attach_eni", self._attached_at_launch(Instance.attach_eni)),
         ]
         for each in patches:
@@ -388,15 +390,16 @@ class StrictEc2:
         device = int(response._get_param("DeviceIndex"))
         if eni.instance is not None:
             raise EC2ClientError("InvalidNetworkInterface.InUse", f"Interface: [{eni.id}] in use.")
-        if device in instance.nics:
+        here = [each for each in instance.nics.values() if each.network_card == 0]
+        if device in {each.device_index for each in here}:
             raise EC2ClientError(
                 "InvalidParameterValue", f"Instance '{instance.id}' already has an interface attached at device index"
             )
         info = INSTANCE_TYPES[instance.instance_type]["NetworkInfo"]
-        if len(instance.nics) >= info["MaximumNetworkInterfaces"]:
+        if len(here) >= _limit_of_first_card(info):
             raise EC2ClientError(
                 "AttachmentLimitExceeded",
-                f"Interface count {len(instance.nics) + 1} exceeds the limit for {instance.instance_type}",
+                f"Interface count {len(here) + 1} exceeds the limit for {instance.instance_type}",
             )
         if len(eni.private_ip_addresses) + len(eni.ipv4_prefixes) > info["Ipv4AddressesPerInterface"]:
             raise EC2ClientError("PrivateIpAddressLimitExceeded", f"interface: {eni.id}")
@@ -479,12 +482,27 @@ class StrictEc2:
         return EmptyResult()
 
 
+def _attachment(eni: Any) -> Any:
+    """In place of moto's, which knows one network card only."""
+    if not eni.attachment_id:
+        return None
+    attachment = models.Attachment(eni)
+    attachment.network_card_index = eni.network_card
+    return attachment
+
+
 def _copy_of(eni: Any) -> Any:
     """As it is now, whatever becomes of it."""
     made = copy(eni)
     for name in ("private_ip_addresses", "ipv4_prefixes", "ipv6_prefixes", "ipv6_addresses", "_group_set"):
         setattr(made, name, list(getattr(eni, name)))
     return made
+
+
+def _limit_of_first_card(info: Any) -> int:
+    """Interfaces; a description of all cards together has the sum of all."""
+    cards = {each["NetworkCardIndex"]: each for each in info.get("NetworkCards", ())}
+    return int(cards.get(0, info)["MaximumNetworkInterfaces"])
 
 
 def _within(address: str, blocks: Sequence[str]) -> bool:

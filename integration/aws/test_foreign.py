@@ -78,6 +78,28 @@ def test_an_interface_that_is_to_be_left_alone_keeps_its_pods_and_gets_no_others
         administrator.tag(world.ec2, left_alone.id, NO_MANAGE_TAG, "false")
 
 
+def test_interfaces_for_efa_take_no_place_and_break_nothing(world: EniWorld) -> None:
+    """Two of another network card, with numbers that the first one uses, too. They have no address and no link."""
+    node = world.nodes[1]
+    subnet = node.instance.primary_interface.subnet.id
+    efa = {administrator.attach_for_efa(world.ec2, node.instance.id, subnet, card=1, device=each) for each in (0, 1)}
+    before = [each for each in node.instance.interfaces if each.id in efa]
+    with node.running_coild(*FLAGS, "--warm-ip-target=1", "--eni-resync-interval=1s"):
+        pods = [node.add_pod() for _ in range(INTERFACES * PODS_OF_INTERFACE)]
+        assert ip_max(node) == INTERFACES * PODS_OF_INTERFACE
+        assert sorted((each.card, each.device) for each in node.instance.interfaces) == [
+            *((0, device) for device in range(INTERFACES)),
+            *((1, device) for device in (0, 1)),
+        ]
+        for pod in pods[::PODS_OF_INTERFACE]:
+            assert ask(pod.host, world.endpoint.host, world.endpoint.primary) == str(pod.address)
+        node.coild.crash()
+        node.coild.wait_ready()
+        for pod in pods:
+            pod.check()
+    assert [each for each in node.instance.interfaces if each.id in efa] == before
+
+
 def ip_max(node: EniNode) -> int:
     """By the node's metrics; 0 while EC2 has not told."""
     families = text_string_to_metric_families(node.fetch(METRICS_PORT, "/metrics"))

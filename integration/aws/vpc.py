@@ -231,7 +231,8 @@ class Vpc:
             interface.id: interface
             for instance in self._plugged
             for interface in state.attached_to(instance)
-            if interface.subnet.vpc == self._vpc
+            # One for EFA only is no link.
+            if interface.subnet.vpc == self._vpc and interface.addresses
         }
         plan = plan_router(wanted.values(), cidrs, state.groups)
         gone = [old for key, old in self._ports.items() if not _same_place(old, wanted.get(key))]

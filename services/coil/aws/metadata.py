@@ -11,7 +11,7 @@ does not know any more.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
@@ -88,9 +88,10 @@ class InstanceMetadata(Protocol):
     async def identity(self) -> InstanceIdentity: ...
 
     async def interfaces(self) -> list[MetadataInterface]:
-        """Those that are attached, by device number.
+        """Those of the first network card that have an IPv4 address, by device number, which is of one card only.
 
-        While one is being attached or detached, the service may describe it in part: that is a MetadataError.
+        Others are for EFA, have no addresses for pods, and lack some of what is told of an interface. While one is
+        being attached or detached, the service may describe it in part: that is a MetadataError.
         """
 
     async def end_notice(self) -> str | None:
@@ -150,7 +151,7 @@ class HttpInstanceMetadata:
             if not macs:
                 raise MetadataError("the metadata service names no interface")
             found = [await self._interface(_parse_mac(line)) for line in macs.splitlines()]
-        return sorted(found, key=lambda each: each.device_number)
+        return sorted((each for each in found if each is not None), key=lambda each: each.device_number)
 
     async def end_notice(self) -> str | None:
         """See `InstanceMetadata`."""
@@ -160,9 +161,11 @@ class HttpInstanceMetadata:
                     return f"{path.removeprefix('meta-data/')} {' '.join(text.split())[:LONGEST_NOTICE]}".rstrip()
         return None
 
-    async def _interface(self, mac: MacAddress) -> MetadataInterface:
-        leaves = {name: await self._get(f"{_INTERFACES}{mac}/{name}") for name in _LEAVES}
-        described = _Description(mac, {name: text.split() for name, text in leaves.items() if text is not None})
+    async def _interface(self, mac: MacAddress) -> MetadataInterface | None:
+        decisive = await self._describe(mac, ("network-card", "local-ipv4s"))
+        if any(decisive.many("network-card", int)) or not decisive.words.get("local-ipv4s"):
+            return None
+        described = _Description(mac, {**(await self._describe(mac, _LEAVES)).words, **decisive.words})
         subnet_ipv4 = described.many("subnet-ipv4-cidr-block", IPv4Network)
         return MetadataInterface(
             mac=mac,
@@ -178,6 +181,10 @@ class HttpInstanceMetadata:
             ipv6_prefixes=described.many("ipv6-prefix", IPv6Network),
             groups=described.many("security-group-ids", str),
         )
+
+    async def _describe(self, mac: MacAddress, names: Iterable[str]) -> "_Description":
+        leaves = {name: await self._get(f"{_INTERFACES}{mac}/{name}") for name in names}
+        return _Description(mac, {name: text.split() for name, text in leaves.items() if text is not None})
 
     async def _get(self, path: str) -> str | None:
         """The text at a path, or None if there is nothing."""
@@ -217,7 +224,7 @@ class HttpInstanceMetadata:
 
 
 _LEAVES: Final = (
-    *("interface-id", "device-number", "subnet-id", "subnet-ipv4-cidr-block", "local-ipv4s", "security-group-ids"),
+    *("interface-id", "device-number", "subnet-id", "subnet-ipv4-cidr-block", "security-group-ids"),
     *("vpc-id", "vpc-ipv4-cidr-blocks", "vpc-ipv6-cidr-blocks", "ipv4-prefix", "ipv6-prefix"),
 )
 

@@ -6,7 +6,7 @@ is doubted, and gone only when another one lacks it, too (`coild.eni.absences`).
 the caller's clock.
 
 Interfaces of other network cards than the first, which some instance types have, are left out: they are for EFA, and
-their device numbers and limits are their own.
+their device numbers and limits are their own. One without an IPv4 address takes a place, and nothing more.
 
 An interface is *own* if it is the primary one, or has the tags of this cluster and this instance. Any other one was
 attached by somebody else: its addresses are no pod's, and it is never touched. Which one is primary, the instance's
@@ -297,7 +297,8 @@ class Inventory:
 
     def _note(self, now: float) -> None:
         self._since = {interface: self._since.get(interface, now) for interface in self._records}
-        picture = frozenset((each.id, each.ranges, frozenset(each.groups)) for each in self._records.values())
+        told = [each for each in self._records.values() if each.primary is not None]
+        picture = frozenset((each.id, each.ranges, frozenset(each.groups)) for each in told)
         if not self._past or self._past[-1][1] != picture:
             self._past.append((now, picture))
         self._forget_past(now)

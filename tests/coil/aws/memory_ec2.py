@@ -91,6 +91,7 @@ class MemoryEc2:
         self._subnets: dict[SubnetId, MemorySubnet] = {}
         self._instances: dict[InstanceId, MemoryInstance] = {}
         self._interfaces: dict[InterfaceId, MemoryInterface] = {}
+        self._for_efa: list[InterfaceRecord] = []
         self._attachments: dict[AttachmentId, MemoryInterface] = {}
         self._detaching: dict[AttachmentId, MemoryInterface] = {}
         self._tokens: dict[str, tuple[InterfaceRequest, InterfaceRecord]] = {}
@@ -167,6 +168,28 @@ class MemoryEc2:
         """Of a running instance."""
         return self._instances[InstanceId(instance)].type
 
+    def attach_for_efa(self, instance: str, *, card: int, device: int) -> None:
+        """An interface without an address, of a network card. Nothing becomes of it."""
+        number = next(self._numbers)
+        subnet = self.primary_of(instance).subnet
+        self._for_efa.append(
+            InterfaceRecord(
+                id=InterfaceId(f"eni-{number:017x}"),
+                mac=MacAddress(f"02:ef:a0:00:00:{number:02x}"),
+                status="in-use",
+                subnet=subnet,
+                primary=None,
+                ranges=frozenset(),
+                groups=(DEFAULT_GROUP,),
+                tags={},
+                instance=InstanceId(instance),
+                device_number=device,
+                network_card=card,
+                attachment=AttachmentId(f"eni-attach-{number:017x}"),
+                deleted_with_instance=True,
+            )
+        )
+
     def tag(self, interface: str, **tags: str) -> None:
         """Set tags of an interface."""
         self._interfaces[InterfaceId(interface)].tags |= tags
@@ -229,11 +252,9 @@ class MemoryEc2:
         if instance is not None:
             known = self._instances.get(instance)
             candidates = known.devices.values() if known is not None else ()
-        return [
-            each.record
-            for each in candidates
-            if tags.items() <= each.tags.items() and (not status or each.record.status == status)
-        ]
+        found = [each.record for each in candidates]
+        found += [each for each in self._for_efa if each.instance == instance]
+        return [each for each in found if tags.items() <= each.tags.items() and (not status or each.status == status)]
 
     def tell_interfaces(
         self, instance: InstanceId | None, tags: Mapping[str, str], status: str

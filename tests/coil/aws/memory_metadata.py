@@ -61,7 +61,8 @@ class MemoryMetadata:
 
     def _note(self) -> None:
         records = self._ec2.describe_interfaces(self._instance, {}, "")
-        described = sorted(map(self._describe, records), key=lambda each: each.device_number)
+        told = [each for each in records if each.primary is not None]
+        described = sorted(map(self._describe, told), key=lambda each: each.device_number)
         self._history.append((self._clock(), described))
 
     def _describe(self, record: InterfaceRecord) -> MetadataInterface:

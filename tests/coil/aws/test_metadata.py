@@ -173,12 +173,26 @@ class TestAnswers:
     async def test_an_optional_leaf_that_is_not_there_is_absent(
         self, service: Service, client: HttpInstanceMetadata
     ) -> None:
-        for name in ("ipv4-prefix", "ipv6-prefix", "vpc-ipv6-cidr-blocks", "subnet-ipv4-cidr-block", "local-ipv4s"):
+        for name in ("ipv4-prefix", "ipv6-prefix", "vpc-ipv6-cidr-blocks", "subnet-ipv4-cidr-block"):
             del service.leaves[f"{MACS}{MAC}/{name}"]
         [found] = await client.interfaces()
-        assert (found.ipv4_prefixes, found.ipv6_prefixes, found.vpc_ipv6s, found.local_ipv4s) == ((), (), (), ())
+        assert (found.ipv4_prefixes, found.ipv6_prefixes, found.vpc_ipv6s) == ((), (), ())
         assert found.subnet_ipv4 is None
         assert found.vpc_ipv4s, "the others are there"
+
+    @pytest.mark.parametrize(
+        ("card", "missing"),
+        [("0", {"local-ipv4s"}), ("0", {"local-ipv4s", "subnet-id", "vpc-id"}), ("1", set()), ("1", {"device-number"})],
+    )
+    async def test_an_interface_for_efa_is_left_out_whatever_it_lacks(
+        self, service: Service, client: HttpInstanceMetadata, card: str, missing: set[str]
+    ) -> None:
+        """Its number may be that of another one, on another card."""
+        service.leaves[MACS] = f"{SECOND_MAC}/\n{MAC}/"
+        leaves = {name: text for name, text in interface(0).items() if name not in missing} | {"network-card": card}
+        service.leaves |= {f"{MACS}{SECOND_MAC}/{name}": text for name, text in leaves.items()}
+        service.leaves[f"{MACS}{MAC}/network-card"] = "0"
+        assert [each.mac for each in await client.interfaces()] == [MAC]
 
 
 class TestTokens:

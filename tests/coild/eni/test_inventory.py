@@ -97,6 +97,13 @@ def test_interfaces_of_other_network_cards_are_left_out() -> None:
     assert (made.foreign, made.attached_count, made.lowest_free_device()) == (0, 1, 1)
 
 
+def test_one_without_an_address_takes_a_place_and_metadata_do_not_tell_it() -> None:
+    own = record(0, A)
+    made = inventory(own, replace(record(1, tags={}), primary=None))
+    assert (made.foreign, made.lowest_free_device(), len(made.interfaces())) == (1, 2, 1)
+    assert made.trace([told(own)], now=LAG + 1)
+
+
 def test_one_that_is_being_detached_is_not_counted() -> None:
     assert inventory(record(0), record(1, A, status="detaching")).attached_count == 1
 

@@ -286,6 +286,34 @@ class TestOthers:
         assert scene.node.store.ip_max == 18
         await scene.kill()
 
+    async def test_interfaces_of_other_network_cards_take_neither_number_nor_place(self, journal: Path) -> None:
+        """One of the first card without an address does, and metadata that do not have it tell nothing new."""
+        scene = Scene(journal, settings=warm(WarmTargets(ips=3)))
+        for device in (0, 1, 2):
+            scene.ec2.attach_for_efa(scene.instance, card=1, device=device)
+        await scene.boot()
+        await scene.rest(300.0)
+        assert scene.node.store.ip_max == 27
+        described = scene.count("DescribeNetworkInterfaces")
+        await scene.add_many([f"pod-{number}" for number in range(27)])
+        own = [each for each in scene.records() if each.network_card == 0]
+        assert [each.device_number for each in own] == [0, 1, 2]
+        await scene.rest(600.0)
+        assert scene.count("DescribeNetworkInterfaces") - described <= 3
+        await scene.kill()
+
+    async def test_an_interface_without_an_address_takes_its_place_on_the_first_card(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        scene.ec2.attach_for_efa(scene.instance, card=0, device=1)
+        await scene.boot()
+        await scene.rest(100.0)
+        assert scene.node.store.ip_max == 18
+        assert [each.device_number for each in scene.records()] == [0, 2]
+        described = scene.count("DescribeNetworkInterfaces")
+        await scene.rest(600.0)
+        assert scene.count("DescribeNetworkInterfaces") == described
+        await scene.kill()
+
     async def test_max_eni_counts_too(self, journal: Path) -> None:
         scene = Scene(journal, settings=warm(WarmTargets(ips=3, max_interfaces=1), prefixes=True))
         await scene.boot()
