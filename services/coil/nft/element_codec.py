@@ -152,12 +152,16 @@ def _value_decoder(wanted: NftSet) -> Callable[[bytes], ElementValue]:
 
 
 def _spans(kind: DataType, elements: Iterable[tuple[bytes, bytes, bytes, int]]) -> Iterator[tuple[int, int, bytes]]:
-    """First and last number, and value, of each range."""
+    """First and last number, and value, of each range.
+
+    Of several that begin at the same number only one counts: where somebody replaces elements during the dump, the old
+    one and the new one may both be in it. What differs from what is wanted is read again anyway.
+    """
     # What ends where something begins comes before it.
     bounds = sorted((int.from_bytes(key, "big"), not flags & _INTERVAL_END, value) for key, _, value, flags in elements)
     behind = 1 << _SIZES[kind] * 8
     for number, begins, value in reversed(bounds):
-        if begins:
+        if begins and number < behind:
             yield number, behind - 1, value
         behind = number
 

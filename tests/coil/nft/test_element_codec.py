@@ -113,6 +113,21 @@ def test_ranges(bounds: list[tuple[int, bool]], words: list[str]) -> None:
     assert set(decode_elements(RANGES, [piece([element]) for element in elements[::-1]])) == set(words)
 
 
+@pytest.mark.parametrize(
+    "bounds", [[(8, False), (8, False), (10, True)], [(8, False), (10, True), (10, True), (8, False)]]
+)
+def test_what_is_twice_in_a_torn_dump_counts_once(bounds: list[tuple[int, bool]]) -> None:
+    """The kernel shows the old generation's element and the new one's where the set changes during the dump."""
+    elements = [(number.to_bytes(4, "big"), b"", b"", int(is_end)) for number, is_end in bounds]
+    assert list(decode_elements(RANGES, [piece(elements)])) == ["0.0.0.8/31"]
+
+
+@given(bounds=st.lists(st.tuples(st.integers(0, 9), st.booleans())))
+def test_whatever_a_torn_dump_has_is_read(bounds: list[tuple[int, bool]]) -> None:
+    elements = [(number.to_bytes(4, "big"), b"", b"", int(is_end)) for number, is_end in bounds]
+    assert len(decode_elements(RANGES, [piece(elements)])) <= len(elements)
+
+
 ipv4 = st.ip_addresses(v=4).map(str)
 ipv6 = st.ip_addresses(v=6).map(str)
 classes = st.integers(1, 0xFFFF * 0xFFFF).map(class_word)
