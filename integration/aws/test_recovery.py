@@ -142,15 +142,15 @@ def test_a_del_that_was_missed_is_noticed_by_a_coild_that_runs_on(world: EniWorl
 def test_pods_that_end_while_coild_is_away_have_ended_and_their_addresses_cool_down(world: EniWorld) -> None:
     """The node is full: coild's own new pod could not come before one of them goes."""
     node = world.nodes[1]
-    with node.running_coild(*FLAGS, "--cooling=1h"):
+    with node.running_coild(*FLAGS, "--cooling=1s"):
+        # What pods of the tests before had has cooled down once all of it is held.
         pods = [node.add_pod() for _ in range(INTERFACES * PODS_OF_INTERFACE)]
         gone, slow, *kept = pods
         node.coild.kill()
         gone.delete()
         node.runtime.delete(slow.sandbox, cached=slow.result)
         node.runtime.delete(slow.sandbox, cached=slow.result)
-        node.coild.start()
-        node.coild.wait_ready()
+        node.start_coild(*FLAGS, "--cooling=1h")
         assert gone.cools_down
         assert slow.cools_down, "though its sandbox is there still"
         assert refused(node).code == TRY_AGAIN_LATER

@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +14,8 @@ from integration.patience import wait_until
 _ETH_P_ALL = 3
 _FRAME = 14
 _TYPES = {0x0800: 4, 0x86DD: 6}
-UDP, TCP, IPIP, IPV6 = 17, 6, 4, 41
+UDP, TCP, IPIP, IPV6, ICMPV6 = 17, 6, 4, 41, 58
+_ND_TTL = 255  # RFC 4861: neighbour discovery has never been forwarded
 _SNAPSHOT = 256
 _BUFFER = 64 << 20
 
@@ -56,8 +57,10 @@ class Capture:
         self._socket.close()
 
     def packets(self) -> list[Packet]:
-        """Those up to now; what was sent a moment ago may still be missing."""
-        return list(self._packets)
+        """Those up to now; what was sent a moment ago may still be missing. What the ends of a tunnel say among
+        themselves, such as router solicitations of a new one, is left out.
+        """
+        return [packet for packet in list(self._packets) if not (packet.inner and is_of_the_link(packet.inner))]
 
     def wait_for(self, wanted: Callable[[Packet], bool], *, what: str) -> Packet:
         """The first such packet. Raises AssertionError when none comes."""
@@ -78,6 +81,12 @@ class Capture:
                 return  # the namespace has gone, and its link
             if (packet := parse_frame(frame)) is not None:
                 self._packets.append(packet)
+
+
+def is_of_the_link(packet: Packet) -> bool:
+    """Whether no router would have forwarded it; see `integration.packet_capture`."""
+    source = ip_address(packet.source)
+    return (packet.protocol, packet.ttl) == (ICMPV6, _ND_TTL) or source.is_link_local or source.is_unspecified
 
 
 def parse_frame(frame: bytes) -> Packet | None:
