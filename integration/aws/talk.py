@@ -1,7 +1,12 @@
-"""Single questions between hosts, over UDP: nothing is repeated, so a lost packet is silence; and TCP."""
+"""Single questions between hosts, over UDP, and TCP.
+
+A question is asked again after a second, as resolvers do it: a busy machine may lose one, such as while neighbor
+discovery takes too long. Silence is shorter than that, so it is asked for once.
+"""
 
 import socket
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
@@ -12,6 +17,9 @@ PATIENCE: Final = 60.0
 SILENCE: Final = 0.4
 """Seconds of silence after which nothing comes any more: an answer takes milliseconds."""
 
+AGAIN: Final = 1.0
+"""Seconds to the next question."""
+
 Address = IPv4Address | IPv6Address | str
 
 
@@ -20,17 +28,27 @@ def ask(client: Host, server: Host, address: Address, *, source: Address = "", p
     address = str(address)
     with ExitStack() as stack:
         asking, answering = (stack.enter_context(each.socket(socket.SOCK_DGRAM, address)) for each in (client, server))
-        for end in (asking, answering):
-            end.settimeout(patience)
+        asking.settimeout(patience)
         answering.bind((address, 0))
         if source:
             asking.bind((str(source), 0))
-        asking.sendto(b"question", answering.getsockname())
-        heard, peer = answering.recvfrom(64)
-        assert heard == b"question"
+        peer = _hear(asking, answering, patience)
         answering.sendto(b"answer", peer)
         assert asking.recv(64) == b"answer"
         return str(peer[0])
+
+
+def _hear(asking: socket.socket, answering: socket.socket, patience: float) -> tuple[str, int]:
+    """Ask until the question is heard, and return where it came from. Raises TimeoutError."""
+    ends = time.monotonic() + patience
+    while (left := ends - time.monotonic()) > 0:
+        asking.sendto(b"question", answering.getsockname())
+        answering.settimeout(min(left, AGAIN))
+        with suppress(TimeoutError):
+            heard, peer = answering.recvfrom(64)
+            assert heard == b"question"
+            return str(peer[0]), int(peer[1])
+    raise TimeoutError(f"no question was heard within {patience} s")
 
 
 def is_silent(client: Host, server: Host, address: Address, *, source: Address = "") -> bool:
