@@ -60,7 +60,9 @@ def test_the_known_names_are_variables() -> None:
 
 
 def test_what_many_manifests_set_has_no_effect() -> None:
-    settings = parse(*ENI, WARM_PREFIX_TARGET="1", MAX_ENI="0", WARM_IP_TARGET="", ENABLE_IPv4="true")
+    settings = parse(
+        *ENI, WARM_PREFIX_TARGET="1", MAX_ENI="0", WARM_IP_TARGET="", MINIMUM_IP_TARGET="0", ENABLE_IPv4="true"
+    )
     assert read_eni_settings(settings).targets == WarmTargets(interfaces=1)
 
 

@@ -5,6 +5,9 @@ WARM_PREFIX_TARGET and MAX_ENI. `wanted_addresses` turns them into one number, `
 Whoever carries out each decision and asks again comes to an end, and then nothing is decided until pods come or go:
 what is given back was not wanted, and what is fetched is.
 
+The targets are for what is ready before pods come. For a pod that waits there is to be an address whatever they are, up
+to what EC2 and MAX_ENI allow: no combination of targets keeps a node from growing.
+
 Addresses that are cooling down are neither free nor to be given back; for as long as they are, others take their place.
 
 All of it counts addresses of one IP version, IPv4: a /80 of IPv6 is enough for any node, and nothing is decided of it.
@@ -58,7 +61,7 @@ class NodeLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """`waiting` pods have no address yet. `range_size` is 16 where prefixes are to be had, otherwise 1."""
+    """`waiting` pods need an address and have none. `range_size` is 16 where prefixes are to be had, otherwise 1."""
 
     waiting: int
     range_size: int = 1
@@ -117,7 +120,9 @@ def max_addresses(limits: NodeLimits, *, range_size: int) -> int:
 
 
 def wanted_addresses(uses: Collection[InterfaceUse], targets: WarmTargets, limits: NodeLimits, demand: Demand) -> int:
-    """How many addresses are to be there, those that cool down not counted; never more than the node may run pods."""
+    """How many addresses are to be there, those that cool down not counted: at least one for each pod that has or needs
+    one, and beyond that no more than the node may run pods.
+    """
     needed = sum(use.held for use in uses) + demand.waiting
     if targets.ips is not None or targets.minimum is not None:
         wanted = max(needed + (targets.ips or 0), targets.minimum or 0)

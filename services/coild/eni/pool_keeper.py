@@ -200,6 +200,7 @@ class PoolKeeper:
             gathered if gathered is not None and gathered > 0 else None,
             self._next_doubtful_link(),
             _at_least(GATHER_SECONDS, self.store.cooldown_left),
+            self.store.demand_left,
             *(until - now for until in self._learnt_ends() if until > now),
         )
         return min((due for due in dues if due is not None), default=None)
@@ -251,7 +252,7 @@ class PoolKeeper:
         return ADDRESSES_OF_PREFIX if self.settings.prefixes else 1
 
     def _demand(self, range_size: int | None = None) -> Demand:
-        return Demand(waiting=self.store.waiting(self.settings.version), range_size=range_size or self._range_size)
+        return Demand(waiting=self.store.demand(self.settings.version), range_size=range_size or self._range_size)
 
     def _uses(self) -> list[InterfaceUse]:
         """Those that can be counted upon."""
@@ -279,7 +280,7 @@ class PoolKeeper:
 
     def _gathering(self, now: float) -> bool:
         """Whether addresses are missing that nobody waits for, and have not been for long."""
-        if self.store.waiting(self.settings.version) or not any(use.up and use.free for use in self._uses()):
+        if self.store.demand(self.settings.version) or not any(use.up and use.free for use in self._uses()):
             return False
         return self._missing_since is not None and now < self._missing_since + GATHER_SECONDS
 

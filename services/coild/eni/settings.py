@@ -40,7 +40,8 @@ def read_eni_settings(settings: Settings) -> EniSettings:
         targets=WarmTargets(
             interfaces=settings.warm_eni_target,
             ips=settings.warm_ip_target,
-            minimum=settings.minimum_ip_target,
+            # At least none is what any node has: not a target that others have to give way to.
+            minimum=settings.minimum_ip_target or None,
             # Set in many clusters that have no prefixes; amazon-vpc-cni-k8s does not heed it there either.
             prefixes=settings.warm_prefix_target if prefixes else None,
             max_interfaces=settings.max_eni or None,

@@ -25,7 +25,7 @@ from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress, IPNetwork
 from coild.eni.journal import EniJournal
 from coild.model.address_source import NONE_ENDED, Ended
-from coild.model.attachment import AddressUnavailableError, PodName
+from coild.model.attachment import UNNAMED, AddressUnavailableError, PodName
 
 SHORTEST_PAUSE = 0.01
 """Seconds: the rounding of clocks must not wake a pod before an address has cooled down, again and again."""
@@ -33,6 +33,12 @@ SHORTEST_PAUSE = 0.01
 _RANDOM = SystemRandom()
 
 NOT_KNOWN = "the node's interfaces are not known yet"
+
+RETRY_SECONDS = 60.0
+"""For which a pod whose ADD has ended without an address still counts as one that needs it: the kubelet tries again
+after ten to fifteen seconds (its pod workers' `backOffPeriod`), and EC2 may take longer than one ADD waits. Otherwise
+what was fetched for the pod could be given back between two of its attempts, again and again.
+"""
 
 
 class WaitOutcome(StrEnum):
@@ -93,6 +99,8 @@ class EniStore:
         self._observe_wait = observe_wait
         self._ledger = EniLedger(cooldown=cooldown)
         self._waiters: dict[_Waiter, None] = {}
+        self._unserved: dict[PodName, float] = {}
+        """Until when pods are expected again whose last ADD has ended without an address."""
         self._known = False
         self._inherited: set[IPNetwork] = set()
         self._resumed = False
@@ -157,6 +165,22 @@ class EniStore:
         """How many pods wait for an address of that IP version."""
         return len(self._waiters) if version == self.version else 0
 
+    def demand(self, version: int) -> int:
+        """How many pods need an address of that IP version: those that wait, and those whose ADD has ended without one
+        and is about to be repeated.
+        """
+        if version != self.version:
+            return 0
+        self._forget_unserved()
+        waiting = {waiter.pod for waiter in self._waiters}
+        return len(self._waiters) + len(self._unserved.keys() - waiting)
+
+    @property
+    def demand_left(self) -> float | None:
+        """In how many seconds the next pod is not expected any more; None if none is."""
+        self._forget_unserved()
+        return min((until - self._clock() for until in self._unserved.values()), default=None)
+
     def pods(self) -> dict[IPAddress, InterfaceId]:
         """The addresses that are out, and the interface of each; the last one that is known for what was lost."""
         return {allocation.address: allocation.interface for allocation in self._ledger.allocations()}
@@ -203,6 +227,7 @@ class EniStore:
         finally:
             if waiter in self._waiters:
                 del self._waiters[waiter]
+                self._expect(pod)
                 self.changed.set()
             self._observe_wait(loop.time() - begun, outcome)
 
@@ -314,9 +339,21 @@ class EniStore:
             return known
         allocation = self._ledger.acquire(key, version=self.version, now=self._clock())
         if allocation is not None:
+            self._unserved.pop(pod, None)
             self.journal.gave(allocation, pod)
             self.changed.set()
         return allocation
+
+    def _expect(self, pod: PodName) -> None:
+        """The pod's ADD is about to be repeated. One without a name could not be recognized then."""
+        self._forget_unserved()
+        if pod != UNNAMED:
+            self._unserved[pod] = self._clock() + RETRY_SECONDS
+
+    def _forget_unserved(self) -> None:
+        now = self._clock()
+        for pod in [pod for pod, until in self._unserved.items() if until <= now]:
+            del self._unserved[pod]
 
     def _serve(self) -> None:
         """Give to those who wait what is free, in their order."""

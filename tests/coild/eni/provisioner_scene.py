@@ -141,8 +141,10 @@ class Scene:
 
     # --- pods
 
-    async def add(self, name: str, *, within: float = 60.0) -> str:
-        return await self.node.add(name, within=within, pod=PodName("apps", name, f"uid-of-{name}"))
+    async def add(self, name: str, *, within: float = 60.0, pod: str = "") -> str:
+        """The address of the sandbox of that name, which is the only one of its `pod` unless that is named."""
+        pod = pod or name
+        return await self.node.add(name, within=within, pod=PodName("apps", pod, f"uid-of-{pod}"))
 
     async def add_many(self, names: Sequence[str], *, within: float = 120.0) -> list[str]:
         """All at once; raises the first error after all have ended."""

@@ -7,8 +7,8 @@ import pytest
 
 from coil.eni.interface import InterfaceId
 from coil.eni.ledger import InUseError
-from coild.eni.store import NOT_KNOWN, WaitOutcome
-from coild.model.attachment import AddressUnavailableError
+from coild.eni.store import NOT_KNOWN, RETRY_SECONDS, WaitOutcome
+from coild.model.attachment import UNNAMED, AddressUnavailableError, PodName
 from tests.coil.eni.vpc import COOLDOWN
 from tests.coild.eni.node import Node, one
 from tests.coild.scene import key
@@ -129,6 +129,33 @@ async def test_a_pod_that_gets_none_is_told_why(node: Node) -> None:
     node.store.shortage = None
     with pytest.raises(AddressUnavailableError, match="EC2 has given no more yet"):
         await node.add("c1", within=3)
+
+
+async def test_a_pod_whose_add_has_ended_is_demand_until_it_is_served_or_does_not_come_again(node: Node) -> None:
+    for container in ("c1", "c2"):  # two attempts of one pod
+        with pytest.raises(AddressUnavailableError):
+            await node.add(container, within=1)
+    assert (node.store.waiting(4), node.store.demand(4), node.store.demand(6)) == (0, 1, 0)
+    assert node.store.demand_left == pytest.approx(RETRY_SECONDS)
+    adding = asyncio.create_task(node.add("c3", within=10))
+    await pass_turns()
+    assert (node.store.waiting(4), node.store.demand(4)) == (1, 1)
+    node.see(one("10.0.0.10/32"))
+    assert await adding
+    assert (node.store.demand(4), node.store.demand_left) == (0, None)
+
+    with pytest.raises(AddressUnavailableError):
+        await node.add("c4", pod=PodName("apps", "other", "uid-of-other"))
+    await asyncio.sleep(RETRY_SECONDS - 1)
+    assert node.store.demand(4) == 1
+    await asyncio.sleep(1)
+    assert (node.store.demand(4), node.store.demand_left) == (0, None)
+
+
+async def test_an_attempt_without_a_pods_name_is_not_expected_again(node: Node) -> None:
+    with pytest.raises(AddressUnavailableError):
+        await node.add("c1", pod=UNNAMED)
+    assert node.store.demand(4) == 0
 
 
 async def test_the_obstacle_is_the_shortage_while_nothing_is_free(node: Node) -> None:
