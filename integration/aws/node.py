@@ -29,6 +29,10 @@ from integration.service import Service
 
 CLUSTER: Final = "test"
 NAMESPACE: Final = "default"
+_FETCH: Final = (
+    *("curl", "--silent", "--noproxy", "*"),
+    *("--retry-connrefused", "--retry", "5", "--retry-delay", "1"),
+)
 _MANY: Final = 30
 
 
@@ -148,8 +152,8 @@ class EniNode(PodHost):
         self._plane.kubectl("patch", "node", self.name, "--subresource=status", "--type=merge", f"--patch={patch}")
 
     def page(self) -> dict[str, Any]:
-        """What coild says of the node at its inspection address."""
-        text = self.kernel.run("curl", "--silent", "--noproxy", "*", "http://127.0.0.1:6666/ip-manager")
+        """What coild says of the node at its inspection address, which it begins to serve a moment after it is ready."""
+        text = self.kernel.run(*_FETCH, "http://127.0.0.1:6666/ip-manager")
         document: dict[str, Any] = json.loads(text)
         return document
 
