@@ -152,7 +152,7 @@ class EniNode(PodHost):
         self._plane.kubectl("patch", "node", self.name, "--subresource=status", "--type=merge", f"--patch={patch}")
 
     def page(self) -> dict[str, Any]:
-        """What coild says of the node at its inspection address, which it begins to serve a moment after it is ready."""
+        """What coild says of the node at its inspection address, which is there a moment after coild is ready."""
         text = self.kernel.run(*_FETCH, "http://127.0.0.1:6666/ip-manager")
         document: dict[str, Any] = json.loads(text)
         return document
