@@ -45,6 +45,7 @@ PACKAGES = {
     "ipset": "what to compare the EIP gateway's tables with",
     "conntrack": "kube-proxy",
     "bird2": "the routing daemon on each node",
+    "systemd": "systemd-networkd, which nodes in AWS have beside coild",
     "busybox-static": "the image of the pods",
     "containernetworking-plugins": "the CNI plugins to compare with",
     "curl": "what an administrator looks into a node with",

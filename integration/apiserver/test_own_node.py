@@ -4,7 +4,7 @@ The role covers all Nodes. The API server takes the node of a token from the pod
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,13 @@ import pytest
 from coil.crd.builtin import NODES
 from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError
-from coild.eni.node_object import CONDITION, plan_condition
+from coild.eni.node_condition import (
+    ADDRESSES_AVAILABLE,
+    TRAFFIC_DIVERTED,
+    describe_addresses,
+    describe_diversions,
+    plan_conditions,
+)
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import apply, apply_eni_access, apply_own_node_policy, remove_own_node_policy
@@ -27,7 +33,7 @@ HERE, THERE = "own-node-here", "own-node-there"
 OLDEST: Final = Version(1, 30)
 """The first that has the policy's API, and tells the node of a token."""
 OTHERS = "coild may change the status of its own Node only"
-MORE = "coild may change only the condition CoilAddressesAvailable of its Node"
+MORE = f"coild may change only the conditions {ADDRESSES_AVAILABLE} and {TRAFFIC_DIVERTED} of its Node"
 FOREIGN: Final = {"type": "Ready", "status": "True", "reason": "Fine", "message": ""}
 Patch = list[dict[str, Any]]
 
@@ -60,9 +66,10 @@ class Guarded:
     def conditions(self, node: str) -> dict[str, str]:
         return {each["type"]: each["status"] for each in self._conditions(node)}
 
-    def condition_patch(self, node: str, obstacle: str | None) -> Patch:
+    def condition_patch(self, node: str, obstacle: str | None, diversions: Sequence[str] = ()) -> Patch:
         """As coild makes it."""
-        return plan_condition(self._conditions(node), obstacle, now=datetime.now(UTC))
+        wanted = describe_addresses(obstacle), describe_diversions(diversions)
+        return plan_conditions(self._conditions(node), wanted, now=datetime.now(UTC))
 
     def _conditions(self, node: str) -> list[Mapping[str, Any]]:
         found: list[Mapping[str, Any]] = self.plane.read(f"/api/v1/nodes/{node}")["status"].get("conditions", [])
@@ -119,11 +126,13 @@ def pod_document(node: str) -> dict[str, Any]:
     }
 
 
-def test_its_own_node_has_the_condition_that_coild_says(guarded: Guarded) -> None:
+def test_its_own_node_has_the_conditions_that_coild_says(guarded: Guarded) -> None:
     own = guarded.token_of(HERE)
-    for obstacle, status in (("no address is free", "False"), (None, "True")):
-        guarded.patch(HERE, guarded.condition_patch(HERE, obstacle), kubeconfig=own)
-        assert guarded.conditions(HERE) == {"Ready": "True", CONDITION: status}
+    for obstacle, available in (("no address is free", "False"), (None, "True")):
+        for diversions, diverted in ((["a rule of others"], "True"), ([], "False")):
+            guarded.patch(HERE, guarded.condition_patch(HERE, obstacle, diversions), kubeconfig=own)
+            told = {ADDRESSES_AVAILABLE: available, TRAFFIC_DIVERTED: diverted}
+            assert guarded.conditions(HERE) == {"Ready": "True", **told}
 
 
 def test_the_node_of_another_coild_is_not_its_own(guarded: Guarded) -> None:

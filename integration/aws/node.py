@@ -151,6 +151,11 @@ class EniNode(PodHost):
         patch = json.dumps({"status": status})
         self._plane.kubectl("patch", "node", self.name, "--subresource=status", "--type=merge", f"--patch={patch}")
 
+    def conditions(self) -> dict[str, dict[str, Any]]:
+        """Of its Node object, by type."""
+        status = self._plane.read(f"/api/v1/nodes/{self.name}")["status"]
+        return {each["type"]: each for each in status.get("conditions", [])}
+
     def page(self) -> dict[str, Any]:
         """What coild says of the node at its inspection address, which is there a moment after coild is ready."""
         text = self.kernel.run(*_FETCH, "http://127.0.0.1:6666/ip-manager")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from coild.eni.node_object import AVAILABLE, CONDITION, SHORTAGE
+from coild.eni.node_condition import ADDRESSES_AVAILABLE, AVAILABLE, SHORTAGE
 from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError
 from integration.aws.ec2_state import read_state
 from integration.aws.node import EniNode, EniPod
@@ -52,14 +52,12 @@ class Notice:
 
 def hear(world: EniWorld, node: EniNode) -> Notice:
     """At this moment."""
-    conditions = world.plane.read(f"/api/v1/nodes/{node.name}")["status"].get("conditions", [])
     status: CniError | None = None
     try:
         node.runtime.status()
     except CniError as error:
         status = error
-    found = {each["type"]: each for each in conditions}
-    return Notice(found.get(CONDITION, {}), node.unready(), status)
+    return Notice(node.conditions().get(ADDRESSES_AVAILABLE, {}), node.unready(), status)
 
 
 def wait_bad(world: EniWorld, node: EniNode) -> Notice:

@@ -8,7 +8,8 @@ its other CIDRs and outside, and the instance's metadata service.
 import asyncio
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from random import Random
@@ -19,6 +20,7 @@ from coil.eni.node_plan import AttachedInterface, NodeState
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import IPAddress
 from coil.kernel.link import MacAddress
+from coil.netlink.eni_link import NodeSync
 from coil.netlink.host import HostNetwork
 from coil.netlink.node_watch import Listener
 from coil.podnet.host_link import PodAlias
@@ -29,7 +31,7 @@ from coild.eni.wiring import EniWiring
 from coild.model.attachment import Attachment, PodName
 from coild.pods.veth import VethWiring
 from integration.netns.eip_world import nft
-from integration.netns.netns import Netns
+from integration.netns.netns import Netns, create_netns, delete_netns
 from tests.coild.scene import LOG
 
 MTU = 1400
@@ -126,16 +128,37 @@ def _guard(device: int) -> str:
 
 
 class HearingKernel(NodeKernel):
-    """Tells when it hears of changes."""
+    """Tells when it hears of changes, and what each comparison has changed."""
 
     def __init__(self, netns: Netns) -> None:
         super().__init__(netns=netns.path)
         self.hears = asyncio.Event()
+        self.changes: list[tuple[str, ...]] = []
+        """Of each comparison, in words."""
+        self._comparing = asyncio.Lock()
 
     async def watch(self, listener: Listener) -> bool:
         hears_pods = await super().watch(listener)
         self.hears.set()
         return hears_pods
+
+    async def sync(
+        self,
+        interfaces: Collection[AttachedInterface],
+        pods: Collection[tuple[IPAddress, InterfaceId]] | None,
+        *,
+        pod_table: int,
+        mtu: int | None,
+    ) -> NodeSync:
+        async with self._comparing:
+            result = await super().sync(interfaces, pods, pod_table=pod_table, mtu=mtu)
+            self.changes.append(result.changes)
+        return result
+
+    async def between_comparisons(self, change: Callable[[], object]) -> None:
+        """Do it while none is under way: it blocks the event loop, so none begins."""
+        async with self._comparing:
+            change()
 
 
 @dataclass
@@ -192,6 +215,41 @@ class EniNode:
     def spoofed(self) -> int:
         """Packets that had a source which their interface does not have."""
         return counted(self.vpc, "vpc", "spoofed")
+
+
+@asynccontextmanager
+async def bare_node() -> AsyncIterator[EniNode]:
+    """The node as it starts, with all three links, and nothing done yet; the namespaces of three pods wait."""
+    vpc, host, *pods = made = create_netns(5)
+    async with AsyncExitStack() as stack:
+        stack.callback(delete_netns, made)
+        make_world(vpc, host)
+        network = await stack.enter_async_context(HostNetwork(host.path))
+        kernel = await stack.enter_async_context(HearingKernel(host))
+        yield EniNode(vpc, host, kernel, network, pods)
+
+
+@asynccontextmanager
+async def watched_node(node: EniNode, pods: Sequence[IPv4Address]) -> AsyncIterator[dict[IPv4Address, Netns]]:
+    """The network made for that node, with pods that have these addresses, and kept so until the end. Nothing may have
+    been sent by an interface that does not have its source.
+    """
+    await node.wiring.prepare()
+    await node.node.apply(STATE)
+    await node.node.adopt({})
+    made = dict(zip(pods, node.pods, strict=True))
+    for address, netns in made.items():
+        await node.attach(netns, address)
+    tasks = [asyncio.create_task(node.node.run()), asyncio.create_task(node.wiring.follow(node.restore))]
+    await node.kernel.hears.wait()
+    try:
+        yield made
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
+    assert node.spoofed() == 0
 
 
 def counted(netns: Netns, table: str, counter: str) -> int:

@@ -7,7 +7,6 @@ The oracle are `ip -j`, `nft -j`, and a router that drops what an interface may 
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address
@@ -20,7 +19,6 @@ from coil.eni.interface import InterfaceId
 from coil.eni.node_plan import NodeState
 from coil.kernel.nft_table import PortChoice
 from coil.netlink.error import NetlinkError, PodCheckError
-from coil.netlink.host import HostNetwork
 from coild.eni.node_network import REAPPLY_SECONDS
 from integration.netns.eip_world import nft
 from integration.netns.eni_world import (
@@ -38,12 +36,13 @@ from integration.netns.eni_world import (
     HearingKernel,
     attach_link,
     attached,
+    bare_node,
     counted,
     interface_of,
     listed,
-    make_world,
+    watched_node,
 )
-from integration.netns.netns import Netns, create_netns, delete_netns, exchange
+from integration.netns.netns import Netns, exchange
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.kernel
@@ -87,35 +86,16 @@ class World:
 
 @pytest.fixture
 async def bare() -> AsyncIterator[EniNode]:
-    """The node as it starts, with all three links, and nothing done yet; the namespaces of three pods wait."""
-    vpc, host, *pods = made = create_netns(5)
-    async with AsyncExitStack() as stack:
-        stack.callback(delete_netns, made)
-        make_world(vpc, host)
-        network = await stack.enter_async_context(HostNetwork(host.path))
-        kernel = await stack.enter_async_context(HearingKernel(host))
-        yield EniNode(vpc, host, kernel, network, pods)
+    """The node as it starts."""
+    async with bare_node() as node:
+        yield node
 
 
 @pytest.fixture
 async def world(bare: EniNode) -> AsyncIterator[World]:
     """With a pod on each interface, and watched."""
-    await bare.wiring.prepare()
-    await bare.node.apply(STATE)
-    await bare.node.adopt({})
-    pods = dict(zip((POD_0, POD_1, POD_2), bare.pods, strict=True))
-    for address, netns in pods.items():
-        await bare.attach(netns, address)
-    tasks = [asyncio.create_task(bare.node.run()), asyncio.create_task(bare.wiring.follow(bare.restore))]
-    await bare.kernel.hears.wait()
-    try:
+    async with watched_node(bare, (POD_0, POD_1, POD_2)) as pods:
         yield World(bare, pods)
-    finally:
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
-    assert bare.spoofed() == 0
 
 
 def rules(netns: Netns) -> list[tuple[int, str, str, str]]:

@@ -1,6 +1,7 @@
 """docs/aws.md: its policies against the calls of the programs, its settings against coild's, and its tests exist."""
 
 import re
+from configparser import ConfigParser
 
 import pytest
 
@@ -8,7 +9,7 @@ from coil.aws import ec2
 from coil.eni.orphan import UNATTACHED
 from coil.eni.surplus import SURPLUS_SECONDS
 from coil.eni.tag import CLUSTER_TAG, SUBNET_TAG, SUBNET_VALUE
-from integration.docs.page import ROOT, read_pages
+from integration.docs.page import DOCS, ROOT, read_pages
 from tests.docs.aws_policy import REQUEST_TAG, RESOURCE_TAG, Statement, allowed, read_policies
 from tests.docs.program_help import own_help
 from tests.docs.test_command import SCHEMA
@@ -73,6 +74,31 @@ def test_the_sweep_of_a_removed_cluster_finds_what_the_leader_would() -> None:
     [line] = [line for line in lines if line.startswith("aws ec2 describe-network-interfaces")]
     filters = dict(re.findall(r"Name=(\S+),Values=(\S+)", line))
     assert filters == {f"tag:{CLUSTER_TAG}": "blue", "status": UNATTACHED}
+
+
+FILES = DOCS / "node-network" / "etc"
+
+
+def test_the_files_for_nodes_are_those_of_the_table() -> None:
+    named = set(re.findall(r"\]\(node-network/etc/([^)]+)\)", PAGE.prose))
+    assert named == {str(path.relative_to(FILES)) for path in FILES.rglob("*") if path.is_file()}
+
+
+def test_the_files_are_about_the_same_links() -> None:
+    """What NetworkManager leaves alone is what systemd-networkd does; the page says where the reader's link goes."""
+    networkd = read_file("systemd/network/05-coil.network")["Match"]
+    manager = read_file("NetworkManager/conf.d/90-coil.conf")["device-coil"]
+    drivers = [f"driver:{driver}" for driver in networkd["Driver"].split()]
+    primary = networkd["Name"].removeprefix("!")
+    assert manager["match-device"].split(";") == [*drivers, f"except:interface-name:{primary}"]
+    assert f"`{primary}`" in PAGE.prose
+
+
+def read_file(name: str) -> ConfigParser:
+    parser = ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # as systemd reads names
+    parser.read_string((FILES / name).read_text())
+    return parser
 
 
 def complaints() -> list[tuple[str, list[str]]]:

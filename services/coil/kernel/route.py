@@ -17,6 +17,9 @@ DEFAULT_NETWORKS: dict[Family, IPNetwork] = {
     Family.IPV6: IPv6Network("::/0"),
 }
 
+IP6_DEFAULT_METRIC = 1024
+"""IP6_RT_PRIO_USER of linux/ipv6_route.h: what the kernel stores for a route that was given no metric."""
+
 
 class RouteTable(IntEnum):
     """The tables that every namespace has; any other number up to 2^32 − 1 may be used as well."""
@@ -91,6 +94,11 @@ class Route:
     @property
     def family(self) -> Family:
         return Family.of(self.destination)
+
+    @property
+    def effective_metric(self) -> int:
+        """What the kernel compares: of routes to one destination, the one with the lowest counts."""
+        return self.metric or (IP6_DEFAULT_METRIC if self.family is Family.IPV6 else 0)
 
     @property
     def key(self) -> "RouteKey":

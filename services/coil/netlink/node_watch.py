@@ -27,7 +27,7 @@ from coil.netlink.address import RTM_DELADDR, RTM_NEWADDR, parse_address_place
 from coil.netlink.link import RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK, parse_link
 from coil.netlink.neighbour import RTM_DELNEIGH, parse_deleted_neighbour
 from coil.netlink.route import RTM_DELROUTE, RTM_NEWROUTE, parse_route_place
-from coil.netlink.rule import RTM_DELRULE, RTM_NEWRULE, parse_rule
+from coil.netlink.rule import RTM_DELRULE, RTM_NEWRULE, parse_foreign_rule, parse_rule
 from coil.netlink.wire import parse_attributes, parse_s32, split_messages
 
 _SOL_NETLINK: Final = 270
@@ -92,6 +92,11 @@ class RuleEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherRuleEvent:
+    """Of a rule that no `Rule` can be: it has come or gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class RouteEvent:
     """Of any table but the local one. Not `gone`: it has come, perhaps in the place of another."""
 
@@ -122,7 +127,9 @@ class EventsLost:
     """Any of the others may have been."""
 
 
-NodeEvent: TypeAlias = LinkEvent | AddressEvent | RuleEvent | RouteEvent | NeighbourEvent | PathFilterEvent | EventsLost
+NodeEvent: TypeAlias = (
+    LinkEvent | AddressEvent | RuleEvent | OtherRuleEvent | RouteEvent | NeighbourEvent | PathFilterEvent | EventsLost
+)
 Listener: TypeAlias = Callable[[NodeEvent], None]
 """Called in the event loop; must be quick, and must not raise."""
 
@@ -205,9 +212,12 @@ def parse_event(kind: int, body: bytes, namespace: int | None) -> NodeEvent | No
     return _parse_path_filter(body) if kind == RTM_NEWNETCONF else _parse_rule(kind, body)
 
 
-def _parse_rule(kind: int, body: bytes) -> RuleEvent | None:
-    rule = parse_rule(body) if kind in (RTM_NEWRULE, RTM_DELRULE) else None
-    return None if rule is None else RuleEvent(rule, gone=kind == RTM_DELRULE)
+def _parse_rule(kind: int, body: bytes) -> RuleEvent | OtherRuleEvent | None:
+    if kind not in (RTM_NEWRULE, RTM_DELRULE):
+        return None
+    if (rule := parse_rule(body)) is not None:
+        return RuleEvent(rule, gone=kind == RTM_DELRULE)
+    return OtherRuleEvent() if parse_foreign_rule(body) is not None else None
 
 
 def _parse_path_filter(body: bytes) -> PathFilterEvent | None:

@@ -17,7 +17,16 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from coil.egress.gateway import Uplink
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import Link, LinkName
-from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteChanges, RouteScope, RouteTable, RouteType, diff_routes
+from coil.kernel.route import (
+    DEFAULT_NETWORKS,
+    IP6_DEFAULT_METRIC,
+    Route,
+    RouteChanges,
+    RouteScope,
+    RouteTable,
+    RouteType,
+    diff_routes,
+)
 from coil.netlink.address import dump_addresses, parse_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
@@ -46,9 +55,6 @@ _RTA_OIF = 4
 _RTA_GATEWAY = 5
 _RTA_PRIORITY = 6
 _RTA_TABLE = 15
-
-IP6_DEFAULT_METRIC = 1024
-"""IP6_RT_PRIO_USER of linux/ipv6_route.h: what the kernel stores for a route that was given no metric."""
 
 
 def new_route(route: Route, index: int) -> Request:
@@ -79,7 +85,7 @@ def _route_body(route: Route, index: int, *, scope: int, type_: int) -> bytes:
         body += attribute(_RTA_GATEWAY, route.gateway.packed)
     if index:
         body += attribute_u32(_RTA_OIF, index)
-    metric = route.metric or (IP6_DEFAULT_METRIC if route.family is Family.IPV6 else 0)
+    metric = route.effective_metric
     return body + attribute_u32(_RTA_PRIORITY, metric) if metric else body
 
 

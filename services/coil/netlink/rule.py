@@ -2,6 +2,7 @@
 read and brought in line.
 
     read_rules(connection)
+    read_foreign_rules(connection)               all there are, as far as they are understood
     sync_rules(wanted, claim=, connection=)      for rules with selectors
     ensure_rules(rules, connection)              for those that are for every packet
 
@@ -15,6 +16,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from coil.kernel.family import Family, IPNetwork
+from coil.kernel.foreign_rule import ForeignRule, RuleAction
 from coil.kernel.link import LinkName
 from coil.kernel.mark import (
     GATE_PRIORITY,
@@ -37,6 +39,7 @@ from coil.netlink.wire import (
     attribute_u8,
     attribute_u32,
     parse_attributes,
+    parse_s32,
     parse_text,
     parse_u8,
     parse_u32,
@@ -80,6 +83,11 @@ _UNDERSTOOD = frozenset(
     }
 )
 _NO_SUPPRESSION = b"\xff\xff\xff\xff"
+_FRA_OIFNAME = 17
+_FRA_L3MDEV = 19
+_FRA_UID_RANGE = 20
+_LOCAL = frozenset({_FRA_OIFNAME, _FRA_L3MDEV})
+"""What packets that are only forwarded, by a link that belongs to no VRF, do not fit."""
 
 
 def new_rule(rule: Rule) -> Request:
@@ -185,6 +193,43 @@ def parse_rule(body: bytes) -> Rule | None:
         mask=WHOLE_MARK if mask is None else mask,
         goto=goto,
     )
+
+
+def parse_foreign_rule(body: bytes) -> ForeignRule | None:
+    """Read an RTM_NEWRULE message of whatever rule; None for those of multicast routing, and for unknown actions."""
+    family, dst_length, src_length, tos, table, action, flags = _RULE.unpack_from(body)
+    attributes = parse_attributes(body, _RULE.size)
+    if family not in tuple(Family) or action not in tuple(RuleAction):
+        return None
+    suppressed = attributes.get(_FRA_SUPPRESS_PREFIXLEN, _NO_SUPPRESSION)
+    iif = attributes.get(_FRA_IIFNAME)
+    return ForeignRule(
+        family=Family(family),
+        priority=parse_u32(attributes[_FRA_PRIORITY]) if _FRA_PRIORITY in attributes else 0,
+        action=RuleAction(action),
+        protocol=parse_u8(attributes[_FRA_PROTOCOL]) if _FRA_PROTOCOL in attributes else 0,
+        table=parse_u32(attributes[_FRA_TABLE]) if _FRA_TABLE in attributes else table,
+        goto=parse_u32(attributes[_FRA_GOTO]) if _FRA_GOTO in attributes else 0,
+        source=_network(attributes[_FRA_SRC], src_length) if src_length else None,
+        destination=_network(attributes[_FRA_DST], dst_length) if dst_length else None,
+        iif=LinkName(parse_text(iif)) if iif is not None else None,
+        mark=parse_u32(attributes[_FRA_FWMARK]) if _FRA_FWMARK in attributes else None,
+        inverted=bool(flags & _FIB_RULE_INVERT),
+        local=bool(attributes.keys() & _LOCAL) or not _is_for_root(attributes.get(_FRA_UID_RANGE)),
+        narrowed=bool(tos or attributes.keys() - _UNDERSTOOD - _LOCAL - {_FRA_UID_RANGE}),
+        suppressed=parse_s32(suppressed),
+    )
+
+
+def _is_for_root(uids: bytes | None) -> bool:
+    """Packets that are only forwarded count as root's (ip_route_input_slow in net/ipv4/route.c)."""
+    return uids is None or parse_u32(uids[:4]) == 0
+
+
+def read_foreign_rules(connection: Connection) -> list[ForeignRule]:
+    """The rules of both families, whoever made them."""
+    rules = (parse_foreign_rule(body) for family in Family for body in connection.dump(dump_rules(family)))
+    return [rule for rule in rules if rule is not None]
 
 
 def _network(packed: bytes, length: int) -> IPNetwork:

@@ -33,6 +33,7 @@ from coil.reconcile.backoff import Backoff
 from coil.reconcile.event_recorder import Recorder
 from coild.eni.departure import NodeDeparture
 from coild.eni.journal import Checkpoint, EniJournal
+from coild.eni.node_condition import NodeCondition, describe_addresses, describe_diversions
 from coild.eni.node_kernel import NodeKernel
 from coild.eni.node_network import EniKernel, NodeNetwork
 from coild.eni.node_object import NodeObject
@@ -118,7 +119,13 @@ class EniIpam:
             log=log,
         )
         self._node_object = NodeObject(
-            deps.client, self.store, node=settings.node_name, clock=clock, random=rng.random, log=log
+            deps.client,
+            self.store,
+            self._conditions,
+            node=settings.node_name,
+            clock=clock,
+            random=rng.random,
+            log=log,
         )
 
     async def start(self, *, timeout: float) -> None:
@@ -135,6 +142,11 @@ class EniIpam:
             "pod-network": self.wiring.follow(restore),
             "node-object": self._node_object.run(),
         }
+
+    def _conditions(self) -> tuple[NodeCondition, ...]:
+        diversions = self.network.diversions
+        found = (describe_diversions(diversions),) if diversions is not None else ()
+        return (describe_addresses(self.store.obstacle), *found)
 
     @property
     def obstacle(self) -> str | None:

@@ -5,7 +5,7 @@ were asked for; so a rule that is added while everything is compared is compared
 """
 
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -15,12 +15,13 @@ from coil.eni.interface import InterfaceId
 from coil.eni.nat_plan import TABLE
 from coil.eni.node_plan import AttachedInterface
 from coil.kernel.family import IPAddress
-from coil.kernel.link import LinkName
+from coil.kernel.link import Link, LinkName
 from coil.kernel.nft_element import Elements
 from coil.kernel.nft_table import NftTable, TableFamily
 from coil.kernel.rule import Rule
 from coil.netlink.connection import Connection
 from coil.netlink.eni_link import NodeSync, add_source_rule, delete_source_rule, has_source_rule, sync_node
+from coil.netlink.eni_routing import read_diversions
 from coil.netlink.eni_sysctl import accepts_advertised_routes, keep_advertised_default_route
 from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
 from coil.netlink.namespace import Namespace
@@ -90,6 +91,17 @@ class NodeKernel:
         def job() -> NodeSync:
             with Connection() as connection:
                 return sync_node(interfaces, pods, pod_table=pod_table, mtu=mtu, connection=connection)
+
+        return await self._worker.run(job)
+
+    async def find_diversions(
+        self, interfaces: Collection[AttachedInterface], links: Mapping[InterfaceId, Link]
+    ) -> tuple[str, ...]:
+        """See `coild.eni.diversion_watch.RoutingReader`."""
+
+        def job() -> tuple[str, ...]:
+            with Connection() as connection:
+                return read_diversions(interfaces, links, connection)
 
         return await self._worker.run(job)
 

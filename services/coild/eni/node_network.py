@@ -57,6 +57,7 @@ from coil.netlink.node_watch import (
 from coil.nft.netfilter import NftError
 from coil.podnet.plan import LINK_LOCAL
 from coil.reconcile.backoff import Backoff
+from coild.eni.diversion_watch import DiversionWatch, Interfaces, RoutingReader
 
 REAPPLY_SECONDS: Final = 60.0
 """Between two comparisons at most: of what no event tells, such as most sysctls."""
@@ -73,7 +74,7 @@ _GATEWAYS: Final = frozenset(address.ip for address in (LINK_LOCAL.ipv4, LINK_LO
 """Of which pods have a neighbour (`coild.settings.refuse_contradictions`)."""
 
 
-class EniKernel(Protocol):
+class EniKernel(RoutingReader, Protocol):
     """The kernel; `coild.eni.node_kernel.NodeKernel`. Calls but for `sync_table` take turns in the order in which they
     were made, raise NetlinkError, and may take effect after a cancellation.
     """
@@ -157,6 +158,7 @@ class NodeNetwork:
         self._shared_rules = frozenset(rule.lookup for rule in plan_node((), {}, (), pod_table=pod_table).rules)
         self._disturbed = asyncio.Event()
         self._lost_neighbours: set[int] = set()
+        self._diversions = DiversionWatch(kernel, self._find_interfaces, log=log)
         self.links_changed = asyncio.Event()
         """An interface's link has appeared, gone, or come up or down, or `own_addresses` have changed, since this was
         cleared.
@@ -186,7 +188,16 @@ class NodeNetwork:
             self._disturbed.set()
             raise
         self._told = self._able()
+        self._diversions.look_soon()
         return self._told
+
+    @property
+    def diversions(self) -> tuple[str, ...] | None:
+        """What routing of others catches what pods send, a sentence for each; None before the first look."""
+        return self._diversions.found
+
+    def _find_interfaces(self) -> Interfaces | None:
+        return (self._state.interfaces, self._links) if self._state is not None else None
 
     def _able(self) -> frozenset[InterfaceId]:
         return frozenset(interface for interface, link in self._links.items() if _can_send(link))
@@ -301,6 +312,7 @@ class NodeNetwork:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._note_table_changes())
             tasks.create_task(self._note_setting_changes())
+            tasks.create_task(self._diversions.run())
             tasks.create_task(self._mend_for_ever())
 
     async def _note_table_changes(self) -> None:
@@ -391,6 +403,7 @@ class NodeNetwork:
 
     def note(self, event: NodeEvent) -> None:
         """Something has happened; if it concerns what is wanted, it is looked at."""
+        self._diversions.note(event)
         match event:
             case EventsLost():
                 # A link that is not what it was is found by that look.

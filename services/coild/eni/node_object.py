@@ -1,7 +1,7 @@
-"""This node's object at the API server: how many pods the node may run, and whether they would get addresses.
+"""This node's object at the API server: how many pods the node may run, and what coild says of the node.
 
     Node ─► status.allocatable.pods ─► EniStore.pods_limit
-    EniStore.obstacle ─► the condition CoilAddressesAvailable of the Node
+    what coild knows ─► coild.eni.node_condition ─► conditions of the Node
 
 Nothing waits for either: without the API server a node gives addresses as before. The kubelet leaves conditions alone
 that are not its own.
@@ -20,26 +20,26 @@ from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.event_recorder import EventSubject
+from coild.eni.node_condition import NodeCondition, plan_conditions
 from coild.eni.store import EniStore
 
-CONDITION: Final = "CoilAddressesAvailable"
-AVAILABLE: Final = "AddressesAvailable"
-SHORTAGE: Final = "NoAddresses"
 LOOK_SECONDS: Final = 5.0
-"""Between two looks at the store: a shortage that is shorter need not be known to the cluster."""
+"""Between two looks at what is so: a shortage that is shorter need not be known to the cluster."""
 READ_SECONDS: Final = 600.0
-"""Between two reads of the object: its limit hardly ever changes, and seldom does anybody remove the condition."""
-LONGEST_MESSAGE: Final = 1024
+"""Between two reads of the object: its limit hardly ever changes, and seldom does anybody remove a condition."""
 BACKOFF: Final = Backoff(base=1.0, cap=60.0)
 
 
 class NodeObject:
-    """One per process; `run` is its task. `clock` never jumps, `wall` is the time of day."""
+    """One per process; `run` is its task. `conditions` are what is so now, at most one of each type, and may grow.
+    `clock` never jumps, `wall` is the time of day.
+    """
 
     def __init__(
         self,
         client: ApiClient,
         store: EniStore,
+        conditions: Callable[[], tuple[NodeCondition, ...]],
         *,
         node: NodeName,
         clock: Callable[[], float],
@@ -49,13 +49,14 @@ class NodeObject:
     ) -> None:
         self._client = client
         self._store = store
+        self._conditions = conditions
         self._node = node
         self._clock = clock
         self._random = random
         self._log = log
         self._wall = wall
-        self._told: tuple[str | None] | None = None
-        """The obstacle of which the condition tells; None: not known what it tells."""
+        self._told: tuple[NodeCondition, ...] | None = None
+        """What the object has said last; None: not known."""
         self._read_at = float("-inf")
 
     async def run(self) -> None:
@@ -73,17 +74,17 @@ class NodeObject:
             await asyncio.sleep(max(LOOK_SECONDS, pause))
 
     async def sync(self) -> None:
-        """Have the store know the limit, and the object the obstacle. Raises ApiError."""
-        obstacle = self._store.obstacle
-        if self._told == (obstacle,) and self._clock() < self._read_at:
+        """Have the store know the limit, and the object the conditions. Raises ApiError."""
+        wanted = self._conditions()
+        if self._told == wanted and self._clock() < self._read_at:
             return
         document = await self._client.get_document(NODES, self._node)
         status: Mapping[str, Any] = document.get("status") or {}
         self._learn_limit(status)
-        patch = plan_condition(status.get("conditions") or (), obstacle, now=self._wall())
+        patch = plan_conditions(status.get("conditions") or (), wanted, now=self._wall())
         if patch:
             await self._client.patch(NODES, self._node, patch, subresource="status")
-        self._told = (obstacle,)
+        self._told = wanted
         # A part is left to chance, or all nodes that were started together would come back in one instant.
         self._read_at = self._clock() + READ_SECONDS * (0.9 + 0.2 * self._random())
 
@@ -100,38 +101,3 @@ def node_subject(node: NodeName) -> EventSubject:
     are.
     """
     return EventSubject(NODES.api_version, NODES.kind, node, uid=node)
-
-
-def plan_condition(
-    conditions: list[Mapping[str, Any]] | tuple[()], obstacle: str | None, *, now: datetime
-) -> list[dict[str, Any]]:
-    """The JSON patch of `nodes/status` that has the condition tell of the obstacle; none if it does. Pure.
-
-    Whoever has changed the list of conditions meanwhile lets the patch fail.
-    """
-    index, known = next(
-        ((index, each) for index, each in enumerate(conditions) if each.get("type") == CONDITION), (None, None)
-    )
-    status = "True" if obstacle is None else "False"
-    message = "pods can get addresses" if obstacle is None else obstacle[:LONGEST_MESSAGE]
-    moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    same = known is not None and known.get("status") == status
-    if same and known is not None and known.get("message") == message:
-        return []
-    condition = {
-        "type": CONDITION,
-        "status": status,
-        "reason": AVAILABLE if obstacle is None else SHORTAGE,
-        "message": message,
-        "lastHeartbeatTime": moment,
-        "lastTransitionTime": known.get("lastTransitionTime", moment) if same and known is not None else moment,
-    }
-    if index is not None:
-        path = f"/status/conditions/{index}"
-        return [
-            {"op": "test", "path": f"{path}/type", "value": CONDITION},
-            {"op": "replace", "path": path, "value": condition},
-        ]
-    if conditions:
-        return [{"op": "add", "path": "/status/conditions/-", "value": condition}]
-    return [{"op": "add", "path": "/status/conditions", "value": [condition]}]

@@ -25,6 +25,7 @@ from coil.netlink.node_watch import (
     NeighbourEvent,
     NodeEvent,
     NodeWatch,
+    OtherRuleEvent,
     PathFilterEvent,
     RouteEvent,
     RuleEvent,
@@ -45,6 +46,12 @@ ROUTE = Route(
 )
 NEIGHBOUR = Neighbour(LinkName("eth0"), ip_address("169.254.1.1"), MacAddress("02:00:00:00:00:01"))
 PERMANENT, FAILED = 0x80, 0x20  # linux/neighbour.h
+FIB_RULE_INVERT = 2  # linux/fib_rules.h
+
+
+def replace_flags(rule: bytes, flags: int) -> bytes:
+    """The last field of struct fib_rule_hdr."""
+    return rule[:8] + struct.pack("=I", flags) + rule[12:]
 
 
 def neighbour(state: int, *, family: int = 2) -> bytes:
@@ -66,6 +73,8 @@ def test_events_of_the_node(gone: bool) -> None:
         wanted = RouteEvent(route.table, 30, route.destination, gone)
         assert parse_event(24 + gone, new_route(route, 7).body, None) == wanted
     assert parse_event(32 + gone, new_rule(RULE).body, None) == RuleEvent(RULE, gone)
+    inverted = replace_flags(new_rule(RULE).body, FIB_RULE_INVERT)
+    assert parse_event(32 + gone, inverted, None) == OtherRuleEvent()
 
 
 def test_the_reverse_path_filter() -> None:

@@ -1,7 +1,7 @@
 """The kernel in memory, as far as the node's network for interfaces asks it. An `EniKernel`."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from errno import ENOBUFS
 
 from coil.eni.interface import InterfaceId
@@ -31,6 +31,9 @@ class MemoryEniKernel:
         """Calls that fail."""
         self.deaf: set[LinkName] = set()
         """Links on which it does not listen to routers."""
+        self.diversions: tuple[str, ...] = ()
+        self.looks: list[tuple[InterfaceId, ...]] = []
+        """Each for diversions, with the interfaces that had links."""
         self.listener: Listener | None = None
         self.hears_pods = True
         self._table_changed = asyncio.Event()
@@ -64,6 +67,14 @@ class MemoryEniKernel:
         changes = tuple(sorted(map(str, wanted ^ self.rules)))
         self.rules = wanted
         return NodeSync(links=dict(self.links), changes=changes, addresses=frozenset(self.addresses))
+
+    async def find_diversions(
+        self, interfaces: Collection[AttachedInterface], links: Mapping[InterfaceId, Link]
+    ) -> tuple[str, ...]:
+        self.looks.append(tuple(sorted(each.interface.id for each in interfaces if each.interface.id in links)))
+        if "diversions" in self.refuse:
+            raise KernelError(doing="look", errno=ENOBUFS)
+        return self.diversions
 
     async def add_rule(self, rule: Rule) -> None:
         self._call("add")

@@ -23,6 +23,7 @@ from coil.netlink.node_watch import (
     LinkEvent,
     NeighbourEvent,
     NodeEvent,
+    OtherRuleEvent,
     PathFilterEvent,
     RouteEvent,
     RuleEvent,
@@ -323,6 +324,7 @@ async def test_it_is_compared_periodically(kernel: MemoryEniKernel, kept: NodeNe
 ENI = link(1)
 ANSWER = Rule(family=Family.IPV4, priority=1025, table=10_001, protocol=30, mark=0x41, mask=0x7F)
 _OTHERS: list[NodeEvent] = [
+    OtherRuleEvent(),
     RuleEvent(Rule(family=Family.IPV4, priority=1100, table=200, protocol=30), gone=True),
     RuleEvent(Rule(family=Family.IPV4, priority=512, table=POD_TABLE, protocol=4), gone=True),
     RuleEvent(rule_of(GONE), gone=True),
@@ -411,6 +413,24 @@ async def test_what_is_ours_is_looked_at(kernel: MemoryEniKernel, kept: NodeNetw
 async def test_links_that_come_and_go_are_told(kept: NodeNetwork, event: NodeEvent, told: bool) -> None:
     kept.note(event)
     assert kept.links_changed.is_set() is told
+
+
+async def test_what_catches_pods_packets_is_looked_for_with_the_links_of_now(
+    kernel: MemoryEniKernel, kept: NodeNetwork
+) -> None:
+    def told() -> tuple[str, ...] | None:
+        return kept.diversions
+
+    await asyncio.sleep(5)
+    assert told() == ()
+    assert set(kernel.looks) == {(FIRST, SECOND, THIRD)}
+    del kernel.links[THIRD]
+    kernel.diversions = ("a rule of others catches",)
+    kept.note(OtherRuleEvent())
+    await kept.apply(STATE)
+    await asyncio.sleep(5)
+    assert told() == ("a rule of others catches",)
+    assert kernel.looks[-1] == (FIRST, SECOND)
 
 
 async def test_a_link_that_appears_is_told(kernel: MemoryEniKernel, network: NodeNetwork) -> None:

@@ -11,7 +11,15 @@ import pytest
 from coil.crd.builtin import NODES
 from coil.crd.names import NodeName
 from coil.kube.errors import InvalidError, UnavailableError
-from coild.eni.node_object import CONDITION, LOOK_SECONDS, READ_SECONDS, NodeObject, plan_condition
+from coild.eni.node_condition import (
+    ADDRESSES_AVAILABLE,
+    TRAFFIC_DIVERTED,
+    NodeCondition,
+    describe_addresses,
+    describe_diversions,
+    plan_conditions,
+)
+from coild.eni.node_object import LOOK_SECONDS, READ_SECONDS, NodeObject
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coild.eni.node import LOG, Node, loop_time, one
 from tests.coild.virtual_loop import pass_turns
@@ -34,17 +42,23 @@ class Cluster:
             },
         )
         self.away = False
+        self.diversions: tuple[str, ...] | None = None
         self.client = MemoryClient(self.api, self._gate)
         self.node = Node(None)
         self.object = NodeObject(
             self.client,
             self.node.store,
+            self.wanted,
             node=NAME,
             clock=loop_time,
             random=lambda: 0.5,
             log=LOG,
             wall=lambda: NOON,
         )
+
+    def wanted(self) -> tuple[NodeCondition, ...]:
+        found = (describe_diversions(self.diversions),) if self.diversions is not None else ()
+        return (describe_addresses(self.node.store.obstacle), *found)
 
     async def _gate(self, call: Call, moment: Moment) -> None:
         if self.away:
@@ -84,20 +98,20 @@ async def test_a_limit_that_is_none_is_not_learnt(cluster: Cluster) -> None:
     cluster.api.put(NODES, {"metadata": {"name": NAME}, "status": {"allocatable": {"pods": "1k"}}})
     await cluster.object.sync()
     assert cluster.node.store.pods_limit is None
-    assert cluster.conditions[CONDITION]["status"] == "False", "which is the only one now"
+    assert cluster.conditions[ADDRESSES_AVAILABLE]["status"] == "False", "which is the only one now"
 
 
 async def test_the_condition_follows_the_store(running: Cluster) -> None:
     await pass_turns()
-    assert running.conditions[CONDITION]["status"] == "False"
+    assert running.conditions[ADDRESSES_AVAILABLE]["status"] == "False"
     assert running.conditions["Ready"] == READY
     running.node.see(one("10.0.0.10/32"))
     await asyncio.sleep(2 * LOOK_SECONDS)
-    assert running.conditions[CONDITION]["status"] == "True"
+    assert running.conditions[ADDRESSES_AVAILABLE]["status"] == "True"
     running.node.see(one())
     running.node.store.shortage = "subnet-1 has no free address"
     await asyncio.sleep(2 * LOOK_SECONDS)
-    told = running.conditions[CONDITION]
+    told = running.conditions[ADDRESSES_AVAILABLE]
     assert (told["status"], told["reason"], told["message"]) == (
         "False",
         "NoAddresses",
@@ -120,7 +134,7 @@ async def test_a_condition_that_somebody_removed_comes_back(running: Cluster) ->
     await asyncio.sleep(LOOK_SECONDS)
     running.api.put(NODES, {"metadata": {"name": NAME}, "status": {"conditions": [READY]}})
     await asyncio.sleep(2 * READ_SECONDS)
-    assert running.conditions[CONDITION]["status"] == "True"
+    assert running.conditions[ADDRESSES_AVAILABLE]["status"] == "True"
 
 
 async def test_an_api_server_that_is_away_is_tried_again_and_harms_nothing(running: Cluster) -> None:
@@ -135,25 +149,64 @@ async def test_an_api_server_that_is_away_is_tried_again_and_harms_nothing(runni
     assert await running.node.add("c1") == "10.0.0.10"
     running.away = False
     await asyncio.sleep(120)
-    assert (running.conditions[CONDITION]["status"], running.node.store.shortage) == ("False", "no address")
+    assert (running.conditions[ADDRESSES_AVAILABLE]["status"], running.node.store.shortage) == ("False", "no address")
+
+
+async def test_a_condition_that_is_known_later_comes_beside_the_first(running: Cluster) -> None:
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    assert TRAFFIC_DIVERTED not in running.conditions
+    for diversions, status, reason in (
+        ((), "False", "NoForeignRouting"),
+        (("rule 100 catches",), "True", "ForeignRouting"),
+    ):
+        running.diversions = diversions
+        await asyncio.sleep(2 * LOOK_SECONDS)
+        told = running.conditions[TRAFFIC_DIVERTED]
+        assert (told["status"], told["reason"]) == (status, reason)
+    assert running.conditions[TRAFFIC_DIVERTED]["message"] == "rule 100 catches"
+    assert running.conditions["Ready"] == READY
 
 
 def test_the_time_of_the_transition_stays_while_the_status_does() -> None:
-    [add] = plan_condition((), "no address", now=NOON)
+    [add] = plan_conditions((), [describe_addresses("no address")], now=NOON)
     [told] = add["value"]
     assert told["lastTransitionTime"] == "2030-01-01T12:00:00Z"
     later = datetime(2030, 1, 1, 13, tzinfo=UTC)
-    _, changed = plan_condition([READY, told], "no interface", now=later)
+    _, changed = plan_conditions([READY, told], [describe_addresses("no interface")], now=later)
     assert changed["path"] == "/status/conditions/1"
     assert changed["value"]["lastTransitionTime"] == told["lastTransitionTime"]
     assert changed["value"]["message"] == "no interface"
-    _, solved = plan_condition([told], None, now=later)
+    _, solved = plan_conditions([told], [describe_addresses(None)], now=later)
     assert solved["value"]["lastTransitionTime"] == "2030-01-01T13:00:00Z"
-    assert plan_condition([solved["value"]], None, now=NOON) == []
+    assert plan_conditions([solved["value"]], [describe_addresses(None)], now=NOON) == []
+
+
+async def test_of_several_conditions_those_that_differ_are_written(cluster: Cluster) -> None:
+    """In one patch, wherever they are in the list."""
+    for obstacle, diversions in (("no address", ()), ("no address", ("a", "b")), (None, ("a", "b")), (None, ())):
+        wanted = [describe_diversions(diversions), describe_addresses(obstacle)]
+        patch = plan_conditions(list(cluster.conditions.values()), wanted, now=NOON)
+        assert len(patch) == 2, "two conditions, or a check and a condition"
+        await cluster.client.patch(NODES, NAME, patch, subresource="status")
+        told = {each: cluster.conditions[each]["status"] for each in ("Ready", ADDRESSES_AVAILABLE, TRAFFIC_DIVERTED)}
+        available, diverted = str(obstacle is None), str(bool(diversions))
+        assert told == {"Ready": "True", ADDRESSES_AVAILABLE: available, TRAFFIC_DIVERTED: diverted}
+        assert plan_conditions(list(cluster.conditions.values()), wanted, now=NOON) == []
+
+
+def test_diversions_that_do_not_fit_are_counted() -> None:
+    many = [f"rule {number} catches what pods of eth1 send" for number in range(100, 200)]
+    message = describe_diversions(many).message
+    assert len(message) <= 1024
+    shown = message.split("; ")
+    assert shown[:-1] == many[: len(shown) - 1]
+    assert shown[-1] == f"and {len(many) - len(shown) + 1} more"
+    assert describe_diversions(many[:2]).message == "; ".join(many[:2])
+    assert len(describe_diversions(["x" * 2000, "y"]).message) == 1024
 
 
 async def test_a_list_that_changed_meanwhile_lets_the_patch_fail(cluster: Cluster) -> None:
-    [add] = plan_condition((), None, now=NOON)
-    patch = plan_condition([READY, add["value"][0]], "no address", now=NOON)
+    [add] = plan_conditions((), [describe_addresses(None)], now=NOON)
+    patch = plan_conditions([READY, add["value"][0]], [describe_addresses("no address")], now=NOON)
     with pytest.raises(InvalidError):
         await cluster.client.patch(NODES, NAME, patch, subresource="status")
