@@ -1,5 +1,6 @@
 """What people and other programs do in EC2 beside Coil: networks, routes, groups, and interfaces of Coil's, too."""
 
+from collections.abc import Mapping
 from ipaddress import IPv6Network
 from typing import Any
 
@@ -134,6 +135,24 @@ def attach(
             _assign(eni, address)
         backend.attach_network_interface(eni.id, instance, device)
         return str(eni.id)
+
+
+def create(ec2: StrictEc2, subnet: str, *, addresses: int = 0, tags: Mapping[str, str] | None = None) -> str:
+    """The id of a new interface that is attached to nothing, with so many secondary addresses."""
+    with ec2.change() as backend:
+        network = backend.get_subnet(subnet)
+        group = next(each.id for each in backend.groups[network.vpc_id].values() if each.is_default)
+        eni = backend.create_network_interface(network, None, None, group_ids=[group], tags=dict(tags or {}))
+        for address in ec2.free_addresses(network)[:addresses]:
+            _assign(eni, address)
+        return str(eni.id)
+
+
+def fill(ec2: StrictEc2, subnet: str, *, leave: int) -> None:
+    """Have an interface that is attached to nothing take the addresses of the subnet, but for so many."""
+    with ec2.still() as backend:
+        free = len(ec2.free_addresses(backend.get_subnet(subnet)))
+    create(ec2, subnet, addresses=free - leave - 1)
 
 
 def attach_for_efa(ec2: StrictEc2, instance: str, subnet: str, *, card: int, device: int) -> str:

@@ -39,6 +39,7 @@ from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from tests.coil.aws.faults import Call, Faults
 
 REGION = "eu-central-1"
+ZONE = f"{REGION}a"
 ACCOUNT = "123456789012"
 PREFIX_SIZE = 16
 _RESERVED_AT_START, _RESERVED_AT_END = 4, 1
@@ -102,10 +103,12 @@ class StrictEc2:
         vpc: str = self._vpcs[cidr]
         return vpc
 
-    def subnet(self, cidr: str, *, vpc: str = "", ipv6: str = "", tags: dict[str, str] | None = None) -> str:
+    def subnet(
+        self, cidr: str, *, vpc: str = "", ipv6: str = "", tags: dict[str, str] | None = None, zone: str = ZONE
+    ) -> str:
         """The id of a new subnet, by default of the VPC 10.1.0.0/16; `ipv6` is a /64."""
         made = self._backend.create_subnet(
-            vpc or self.vpc(), cidr, ipv6 or None, availability_zone=f"{REGION}a", tags={"subnet": tags or {}}
+            vpc or self.vpc(), cidr, ipv6 or None, availability_zone=zone, tags={"subnet": tags or {}}
         )
         made.add_tags(tags or {})
         return str(made.id)
@@ -156,6 +159,10 @@ class StrictEc2:
         """moto's backend, to be read while nothing changes."""
         with self.lock:
             yield self._backend
+
+    def free_addresses(self, subnet: Any) -> list[str]:
+        """Of a subnet of moto's, those that nobody has. With the lock held."""
+        return [str(address) for address in self._free(subnet)]
 
     # --- strictness
 
@@ -391,6 +398,11 @@ class StrictEc2:
         if eni.instance is not None:
             raise EC2ClientError("InvalidNetworkInterface.InUse", f"Interface: [{eni.id}] in use.")
         here = [each for each in instance.nics.values() if each.network_card == 0]
+        if any(each.availability_zone != eni.availability_zone for each in here):
+            raise EC2ClientError(
+                "InvalidParameterCombination",
+                "You may not attach a network interface to an instance if they are not in the same availability zone",
+            )
         if device in {each.device_index for each in here}:
             raise EC2ClientError(
                 "InvalidParameterValue", f"Instance '{instance.id}' already has an interface attached at device index"

@@ -50,7 +50,8 @@ MOST_PAGES = 500
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceRecord:
     """An interface as EC2 has it. `device_number` and `attachment` are None while it is not attached, `primary` if it
-    has no IPv4 address: for EFA only, or in a subnet of IPv6 only. Device numbers are of one `network_card`.
+    has no IPv4 address: for EFA only, or in a subnet of IPv6 only. Device numbers are of one `network_card`. `zone` is
+    the availability zone of its subnet; empty where it was not told.
     """
 
     id: InterfaceId
@@ -61,6 +62,7 @@ class InterfaceRecord:
     ranges: frozenset[IPNetwork]
     groups: tuple[str, ...]
     tags: Mapping[str, str]
+    zone: str = ""
     instance: InstanceId | None = None
     device_number: int | None = None
     network_card: int = 0
@@ -493,6 +495,7 @@ def _interface(document: Mapping[str, Any]) -> InterfaceRecord:
         ranges=frozenset(ranges),
         groups=tuple(group["GroupId"] for group in document.get("Groups", ())),
         tags=_tags(document.get("TagSet", ())),
+        zone=document.get("AvailabilityZone", ""),
         instance=InstanceId(attachment["InstanceId"]) if attachment.get("InstanceId") else None,
         device_number=attachment.get("DeviceIndex"),
         network_card=attachment.get("NetworkCardIndex") or 0,

@@ -68,18 +68,26 @@ _KINDS: Final[dict[str, type[Ec2Error]]] = {
         ("PrivateIpAddressLimitExceeded", "AttachmentLimitExceeded", "NetworkInterfaceLimitExceeded"), LimitError
     ),
     **dict.fromkeys(
-        ("InvalidNetworkInterfaceID.NotFound", "InvalidNetworkInterfaceId.NotFound", "InvalidAttachmentID.NotFound"),
+        (
+            *("InvalidNetworkInterfaceID.NotFound", "InvalidNetworkInterfaceId.NotFound"),
+            *("InvalidAttachmentID.NotFound", "InvalidSubnetID.NotFound"),
+        ),
         GoneError,
     ),
     **dict.fromkeys(("InvalidParameterValue.InUse", "InvalidNetworkInterface.InUse"), InUseError),
 }
 
+_FULL_BY_MESSAGE: Final = "aren't sufficient free Ipv4 addresses or prefixes"
+"""What CreateNetworkInterface says of a full subnet at times, with the code InvalidParameterValue
+(https://github.com/aws/amazon-vpc-cni-k8s/issues/3105)."""
 _CIPHER: Final = "Encoded authorization failure message:"
 
 
 def error_of(call: str, code: str, message: str, *, status: int = 400) -> Ec2Error:
     """The error of that code; one that nobody acts upon is a plain Ec2Error."""
     kind = _KINDS.get(code, UnavailableError if status >= 500 else ThrottledError if status == 429 else Ec2Error)
+    if _FULL_BY_MESSAGE in message:
+        kind = SubnetFullError
     said, _, _ = message.partition(_CIPHER)
     said = said.rstrip()
     return kind(call, code, said if len(said) <= LONGEST_MESSAGE else f"{said[:LONGEST_MESSAGE]}…")

@@ -47,18 +47,19 @@ class SubnetChoice:
     random: Callable[[], float]
     primary: SubnetOffer | None = None
     others: tuple[SubnetOffer, ...] = ()
-    networks: dict[SubnetId, IPv4Network] = field(default_factory=dict)
-    """The CIDR of each subnet that was heard of; it never changes."""
     _rests: dict[tuple[SubnetId, int], _Rest] = field(default_factory=dict)
     """By subnet and size of a range."""
 
     def learn(self, primary: SubnetOffer, others: Collection[SubnetOffer]) -> None:
         """What EC2 says of them now."""
         self.primary = primary
-        self.networks |= {each.id: each.ipv4 for each in (primary, *others)}
         self.others = tuple(
             sorted((each for each in others if each.id != primary.id), key=lambda each: (-each.free, each.id))
         )
+
+    def forget(self, subnet: SubnetId) -> None:
+        """It is not there any more. The primary one stays: no subnet goes while an interface is in it."""
+        self.others = tuple(each for each in self.others if each.id != subnet)
 
     def most(self, subnet: SubnetId, *, range_size: int, now: float) -> int | None:
         """How many ranges of that size the subnet may be asked for in one call; None for any number."""

@@ -54,7 +54,7 @@ class _Spare:
     tried: bool = False
     """It was to be attached, and will be, or is."""
     unfit: bool = False
-    """EC2 does not attach it."""
+    """EC2 does not attach it, or would not."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +63,8 @@ class InterfaceLifecycle:
 
     ec2: Ec2
     instance: InstanceId
+    zone: str
+    """The instance's. No interface in another one can be attached to it."""
     inventory: Inventory
     journal: EniJournal
     clock: Callable[[], float]
@@ -136,7 +138,7 @@ class InterfaceLifecycle:
         described = await self.ec2.find_interfaces(self.inventory.tags, status=AVAILABLE)
         found = [each for each in described if each.id not in self._deleted and is_managed(each.tags)]
         recent = {key: spare for key, spare in self._spares.items() if spare.since > oldest}
-        self._spares = {each.id: recent.pop(each.id, _Spare(each, now, now)) for each in found} | recent
+        self._spares = {each.id: recent.pop(each.id, self._spare(each)) for each in found} | recent
         own = self.inventory.own()
         # By one description they are attached, by another one they are not: one of the two is past.
         both = [each for record in own if (each := self._spares.pop(record.id, None)) is not None]
@@ -175,8 +177,7 @@ class InterfaceLifecycle:
                 self.note_unsure()
             self.journal.note_creation(None)
             raise
-        now = self.clock()
-        self._spares[record.id] = _Spare(record, now, now)
+        self._spares[record.id] = self._spare(record)
         self.log.info("interface created", interface=record.id, subnet=record.subnet, ranges=len(record.ranges))
         return record
 
@@ -199,8 +200,7 @@ class InterfaceLifecycle:
         except (ThrottledError, LimitError):
             raise
         except Ec2Error:
-            # In another zone, for one: an administrator may have changed the tags of any interface. Where the role does
-            # not allow it, nothing is left over either.
+            # Whatever EC2 has against it, and where the role does not allow it, nothing is left over.
             if (spare := self._spares.get(record.id)) is not None:
                 spare.unfit = True
             raise
@@ -250,6 +250,11 @@ class InterfaceLifecycle:
         self.log.info("interface deleted", interface=record.id)
 
     # --- inside
+
+    def _spare(self, record: InterfaceRecord) -> _Spare:
+        """One that is attached to nothing. An administrator may have given any interface the tags that it has."""
+        now = self.clock()
+        return _Spare(record, now, now, unfit=record.zone not in ("", self.zone))
 
     def _tags_now(self) -> Mapping[str, str]:
         return {**self.inventory.tags, CREATED_TAG: render_created(self.wall())}

@@ -10,14 +10,12 @@ left. Nothing is fetched, or given back, while nobody knows what came of the las
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Network
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.aws.ec2 import Ec2, InstanceLimits, InterfaceRecord, SubnetRecord
+from coil.aws.ec2 import Ec2, InstanceLimits, InterfaceRecord
 from coil.aws.error import (
-    Ec2Error,
     GoneError,
     InUseError,
     LimitError,
@@ -25,11 +23,9 @@ from coil.aws.error import (
     SubnetFullError,
     UnavailableError,
 )
-from coil.eni.interface import InterfaceId, SubnetId
+from coil.eni.interface import InterfaceId
 from coil.eni.ledger import InterfaceUse
-from coil.eni.subnet_choice import SubnetChoice, SubnetOffer
 from coil.eni.surplus import SurplusWindow
-from coil.eni.tag import SUBNET_TAG, SUBNET_VALUE
 from coil.eni.warm_pool import (
     ADDRESSES_OF_PREFIX,
     AssignRanges,
@@ -50,7 +46,6 @@ from coild.eni.call_rests import (
     CREATE,
     DELETE,
     DESCRIBE,
-    FIND_SUBNETS,
     MODIFY,
     CallRests,
 )
@@ -59,6 +54,7 @@ from coild.eni.giving_back import GivingBack
 from coild.eni.interface_lifecycle import InterfaceLifecycle
 from coild.eni.inventory import Inventory
 from coild.eni.lost_answers import LostAnswers
+from coild.eni.node_subnets import NodeSubnets
 from coild.eni.settings import EniSettings
 from coild.eni.store import EniStore
 
@@ -68,8 +64,6 @@ LINK_SECONDS: Final = 60.0
 """After which an interface whose link has not come up is not counted upon."""
 LEARNT_SECONDS: Final = 600.0
 """For which a limit that EC2 has shown stands, against what it tells of the instance's type."""
-SUBNET_SECONDS: Final = 120.0
-"""Between two looks for other subnets."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,7 +75,7 @@ class PoolKeeper:
     settings: EniSettings
     inventory: Inventory
     lifecycle: InterfaceLifecycle
-    subnets: SubnetChoice
+    subnets: NodeSubnets
     rests: CallRests
     checkpoint: Callable[[], None]
     departure: Departure
@@ -91,9 +85,6 @@ class PoolKeeper:
     """What EC2 allows the instance's type; None until it has told."""
     pods: int | None = None
     """How many pods the Node may run, as an earlier process knew it."""
-    zone: str = ""
-    vpc: str = ""
-    """Where other subnets are looked for."""
     _lost: LostAnswers = field(init=False)
     _giving_back: GivingBack = field(init=False)
     _surplus: SurplusWindow = field(init=False)
@@ -101,7 +92,6 @@ class PoolKeeper:
     _full: dict[InterfaceId, float] = field(default_factory=dict)
     """Until when EC2 is believed that an interface can have no more addresses."""
     _interface_limit: tuple[int, float] | None = None
-    _subnets_due: float = float("-inf")
 
     def __post_init__(self) -> None:
         self._surplus = SurplusWindow(self.settings.unneeded)
@@ -133,7 +123,7 @@ class PoolKeeper:
         if surplus < 0 and self._gathering(now):
             return await self._regroup()
         if surplus < 0 and not self._lost.adding:
-            await self._ensure_subnets(now)
+            await self.subnets.search(range_size=self._range_size)
             if (found := self._decide_fetch()) is not None and await self._fetch(*found):
                 return True
         return (
@@ -142,12 +132,6 @@ class PoolKeeper:
             or await self._drop_spare(wanted=surplus < 0)
             or (surplus > 0 and not self._lost.taking and await self._give_back(now))
         )
-
-    async def ensure_network(self, subnet: SubnetId) -> IPv4Network:
-        """The CIDR of the subnet, without which the kernel's tables for an interface in it cannot be made."""
-        if subnet not in self.subnets.networks:
-            self.subnets.networks[subnet] = (await self.ec2.subnet(subnet)).ipv4
-        return self.subnets.networks[subnet]
 
     def settle(self, *, asked: float) -> None:
         """EC2 has described the interfaces, asked at that time: what it still has may be given again."""
@@ -183,7 +167,7 @@ class PoolKeeper:
         if not self.rests.quiet_left and self._decide_fetch() is not None:
             return None
         silence = self.rests.reason if self.rests.quiet_left else None
-        return silence or self.subnets.shortage(now=self.clock()) or self.rests.reason or self._exhausted()
+        return silence or self.subnets.shortage or self.rests.reason or self._exhausted()
 
     @property
     def next_due(self) -> float | None:
@@ -194,7 +178,7 @@ class PoolKeeper:
             self.rests.next_end,
             self.lifecycle.next_ready,
             self.lifecycle.search_left,
-            self.subnets.next_change(now=now),
+            self.subnets.next_change,
             self._surplus.next_lasting(now=now),
             self._giving_back.next_due,
             gathered if gathered is not None and gathered > 0 else None,
@@ -308,9 +292,9 @@ class PoolKeeper:
             if self.rests.rests(ASSIGN)
             or each.id in self._lost.taking | self.inventory.doubted_interfaces
             or self._full.get(each.id, now) > now
-            or self.subnets.most(each.subnet, range_size=range_size, now=now) == 0
+            or self.subnets.most(each.subnet, range_size=range_size) == 0
         }
-        offered = not self.rests.rests(CREATE) and self.subnets.choose(range_size=range_size, now=now) is not None
+        offered = not self.rests.rests(CREATE) and self.subnets.choose(range_size=range_size) is not None
         creatable = offered or self.lifecycle.attachable() is not None
         return Obstacles(
             full=frozenset(full), no_creation=self.rests.rests(ATTACH) or self.lifecycle.attaching or not creatable
@@ -320,10 +304,11 @@ class PoolKeeper:
         limits = self.node_limits
         interfaces = min(limits.interfaces, self.settings.targets.max_interfaces or limits.interfaces)
         others = self._taken_by_others
+        dry = f"; {self.subnets.dry}" if self.subnets.dry else ""
         foreign = f", {others} of them attached by others or not to be managed" if others else ""
         return (
             f"all addresses are taken: the instance may have {limits.interfaces} interfaces{foreign}, "
-            f"{interfaces} are allowed for pods, with {limits.slots - 1} addresses or prefixes each"
+            f"{interfaces} are allowed for pods, with {limits.slots - 1} addresses or prefixes each{dry}"
         )
 
     # --- addresses that are missing
@@ -339,13 +324,13 @@ class PoolKeeper:
     async def _assign(self, interface: InterfaceId, count: int, range_size: int) -> bool:
         if (record := self.inventory.find(interface)) is None:
             return False  # gone, and the store has not been told yet: nothing is to be done about it at once
-        most = self.subnets.most(record.subnet, range_size=range_size, now=self.clock())
+        most = self.subnets.most(record.subnet, range_size=range_size)
         count = count if most is None else min(count, most)
         assign = self.ec2.assign_prefixes if range_size > 1 else self.ec2.assign_addresses
         try:
             new = await assign(interface, count)
         except SubnetFullError as error:
-            await self._note_refusal(record.subnet, error, range_size=range_size, asked=count)
+            await self.subnets.note_refusal(record.subnet, error, range_size=range_size, asked=count)
             return True
         except LimitError:
             self._full[interface] = self.clock() + LEARNT_SECONDS
@@ -366,7 +351,7 @@ class PoolKeeper:
         spare = self.lifecycle.attachable() or await self._create_spare(count, range_size)
         if spare is None:
             return
-        await self.ensure_network(spare.subnet)
+        await self.subnets.ensure_network(spare.subnet)
         try:
             await self.lifecycle.attach(spare)
         except LimitError:
@@ -380,14 +365,13 @@ class PoolKeeper:
         self.rests.succeeded(ATTACH)
 
     async def _create_spare(self, count: int, range_size: int) -> InterfaceRecord | None:
-        now = self.clock()
-        if (offer := self.subnets.choose(range_size=range_size, now=now)) is None:
+        if (offer := self.subnets.choose(range_size=range_size)) is None:
             return None
-        most = self.subnets.most(offer.id, range_size=range_size, now=now)
+        most = self.subnets.most(offer.id, range_size=range_size)
         if most is not None and range_size == 1:
             most -= 1  # the interface's own address is one, too
         if most is not None and most <= 0:
-            self.subnets.refused(offer.id, range_size=range_size, asked=1, free=0, now=now)
+            self.subnets.note_too_small(offer.id, range_size=range_size)
             return None
         count = count if most is None else min(count, most)
         counts = {"prefixes": count} if range_size > 1 else {"addresses": count}
@@ -398,32 +382,13 @@ class PoolKeeper:
             record = await self.lifecycle.create(offer.id, self._groups(), **counts)
         except SubnetFullError as error:
             asked = count + 1 if range_size == 1 else count
-            await self._note_refusal(subnet, error, range_size=range_size, asked=asked)
+            await self.subnets.note_refusal(subnet, error, range_size=range_size, asked=asked)
+            return None
+        except GoneError as error:
+            self.subnets.note_gone(subnet, error)
             return None
         self.rests.succeeded(CREATE)
         return record
-
-    async def _note_refusal(self, subnet: SubnetId, error: SubnetFullError, *, range_size: int, asked: int) -> None:
-        free = 0
-        if asked > 1:
-            try:
-                free = (await self.ec2.subnet(subnet)).free
-            except Ec2Error as unknown:
-                self.log.debug("subnet not described", subnet=subnet, error=str(unknown))
-        self.subnets.refused(subnet, range_size=range_size, asked=asked, free=free, now=self.clock())
-        self.log.warning("the subnet has not enough", subnet=subnet, asked=asked, free=free, error=str(error))
-
-    async def _ensure_subnets(self, now: float) -> None:
-        """Know the other subnets if the primary one has nothing."""
-        primary = self.subnets.primary
-        if primary is None or now < self._subnets_due or self.rests.rests(FIND_SUBNETS):
-            return
-        if self.subnets.most(primary.id, range_size=self._range_size, now=now) != 0:
-            return
-        found = await self.ec2.find_subnets(self.vpc, self.zone, {SUBNET_TAG: SUBNET_VALUE})
-        self.rests.succeeded(FIND_SUBNETS)
-        self._subnets_due = now + SUBNET_SECONDS
-        self.subnets.learn(primary, [offer_of(each) for each in found])
 
     # --- what nobody waits for
 
@@ -509,11 +474,6 @@ class PoolKeeper:
         self.inventory.assigned(primary.id, [prefix], now=self.clock())
         self.log.info("prefix assigned", interface=primary.id, prefix=str(prefix))
         return True
-
-
-def offer_of(record: SubnetRecord) -> SubnetOffer:
-    """As the choice of subnets knows it."""
-    return SubnetOffer(id=record.id, ipv4=record.ipv4, free=record.free)
 
 
 def _at_least(least: float, seconds: float | None) -> float | None:

@@ -18,7 +18,7 @@ Invariants:
   asked for the same again only when that description cannot be of before the call (`coild.eni.lost_answers`).
 * What the node has changed stands against descriptions of before, and what one of them lacks is not given, but gone
   only when a second one lacks it, too (`coild.eni.inventory`).
-* What EC2 has refused is not asked for again before a rest (`coild.eni.call_rests`, `coil.eni.subnet_choice`).
+* What EC2 has refused is not asked for again before a rest (`coild.eni.call_rests`, `coild.eni.node_subnets`).
 * Which instance this is, the metadata service says. The journal does only if the link of its primary interface is here:
   a disk, or an image of it, may have come from another instance, and that one's interfaces are in use.
 * EC2 describes the interfaces when `coild.eni.describe_schedule` says so, and not for each question.
@@ -41,7 +41,6 @@ from coil.aws.metadata import InstanceIdentity, InstanceMetadata, MetadataError,
 from coil.crd.names import NodeName
 from coil.eni.interface import InterfaceId, NetworkInterface
 from coil.eni.node_plan import AttachedInterface, NodeState
-from coil.eni.subnet_choice import SubnetChoice, SubnetOffer
 from coil.eni.tag import CLUSTER_TAG, INSTANCE_TAG
 from coil.eni.warm_pool import NodeLimits
 from coil.kernel.family import IPAddress, IPNetwork
@@ -59,6 +58,7 @@ from coild.eni.inventory import Inventory
 from coild.eni.journal import Checkpoint
 from coild.eni.lost_addresses import LostAddresses
 from coild.eni.node_object import node_subject
+from coild.eni.node_subnets import NodeSubnets
 from coild.eni.pool_keeper import PoolKeeper
 from coild.eni.settings import EniSettings
 from coild.eni.store import EniStore
@@ -334,15 +334,12 @@ class Provisioner:
             raise UnavailableError(DESCRIBE, "NoPrimaryInterface", f"EC2 describes the instance without it: {mac}")
         if not self._vpc.vpc:
             self._vpc.vpc = (await self._ec2.subnet(primary.subnet)).vpc
-        keeper.vpc = self._vpc.vpc
         if self._translates:
             await self._vpc.ensure()
-        network = await keeper.ensure_network(primary.subnet)
-        if keeper.subnets.primary is None:
-            keeper.subnets.learn(SubnetOffer(id=primary.subnet, ipv4=network, free=0), ())
+        await keeper.subnets.use_primary(primary.subnet, self._vpc.vpc)
         for each in here:
             if keeper.inventory.is_own(each):
-                await keeper.ensure_network(each.subnet)
+                await keeper.subnets.ensure_network(each.subnet)
         keeper.inventory.describe(records, asked=asked)
         keeper.settle(asked=asked)
         self._rests.succeeded(DESCRIBE)
@@ -425,6 +422,7 @@ class Provisioner:
         lifecycle = InterfaceLifecycle(
             ec2=self._ec2,
             instance=identity.instance_id,
+            zone=identity.zone,
             inventory=inventory,
             journal=journal,
             clock=self._clock,
@@ -438,8 +436,14 @@ class Provisioner:
             settings=self._settings,
             inventory=inventory,
             lifecycle=lifecycle,
-            subnets=SubnetChoice(self._random.random),
-            zone=identity.zone,
+            subnets=NodeSubnets(
+                ec2=self._ec2,
+                zone=identity.zone,
+                rests=self._rests,
+                clock=self._clock,
+                random=self._random.random,
+                log=self._log,
+            ),
             rests=self._rests,
             checkpoint=self._note_checkpoint,
             departure=self._departure,
@@ -560,7 +564,7 @@ class Provisioner:
             written = self._wall().timestamp() - (self._clock() - inventory.written)
         checkpoint = take_checkpoint(
             node.identity,
-            vpc=node.keeper.vpc,
+            vpc=node.keeper.subnets.vpc,
             inside=self._vpc.cidrs,
             limits=NodeLimits(interfaces=limits.interfaces, slots=limits.addresses, pods=node.keeper.node_limits.pods),
             interfaces=self._known(),

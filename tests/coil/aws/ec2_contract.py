@@ -27,6 +27,7 @@ from tests.coil.aws.faults import Faults
 
 TYPE = "m5.large"
 """Three interfaces with ten addresses each (EC2 User Guide, "Maximum IP addresses per network interface")."""
+OTHER_ZONE = "eu-central-1b"
 TAGS = {"cluster.coil/name": "test", "node.coil/name": "node-1"}
 
 
@@ -38,7 +39,9 @@ class Account(Protocol):
 
     def vpc(self, cidr: str = "10.1.0.0/16") -> str: ...
 
-    def subnet(self, cidr: str, *, vpc: str = "", ipv6: str = "", tags: dict[str, str] | None = None) -> str: ...
+    def subnet(
+        self, cidr: str, *, vpc: str = "", ipv6: str = "", tags: dict[str, str] | None = None, zone: str = ...
+    ) -> str: ...
 
     def security_group(self, name: str, *, vpc: str = "") -> str: ...
 
@@ -170,6 +173,9 @@ class Ec2Contract:
         found = await client.find_subnets(account.vpc(), plain.zone, tags)
         assert {each.id for each in found} == tagged
         assert {str(each.ipv4): each.free for each in found} == {"10.1.1.0/24": 251, "10.1.2.0/28": 11}
+        elsewhere = account.subnet("10.1.3.0/24", tags=tags, zone=OTHER_ZONE)
+        assert {each.id for each in await client.find_subnets(account.vpc(), plain.zone, tags)} == tagged
+        assert {each.id for each in await client.find_subnets(account.vpc(), OTHER_ZONE, tags)} == {elsewhere}
         assert await client.find_subnets(account.vpc(), "another zone", tags) == []
 
     async def test_security_groups_are_replaced(self, account: Account, client: Ec2) -> None:
@@ -267,6 +273,15 @@ class Ec2Contract:
         with pytest.raises(Ec2Error, match="InvalidParameterValue"):
             await client.attach_interface(other.id, InstanceId(instance), device=1)
 
+    async def test_an_interface_of_another_zone_is_not_attached(self, account: Account, client: Ec2) -> None:
+        here, elsewhere = account.subnet("10.1.0.0/24"), account.subnet("10.1.1.0/24", zone=OTHER_ZONE)
+        instance = account.launch(TYPE, here)
+        with pytest.raises(Ec2Error, match="InvalidParameterCombination"):
+            await attach(client, elsewhere, instance, device=1)
+        [left] = await client.find_interfaces(TAGS)
+        assert (left.zone, left.instance) == (OTHER_ZONE, None)
+        assert (await primary(client, instance)).zone == (await client.subnet(SubnetId(here))).zone
+
     async def test_an_interface_with_more_addresses_than_the_type_allows_is_not_attached(
         self, account: Account, client: Ec2
     ) -> None:
@@ -306,6 +321,8 @@ class Ec2Contract:
             await client.assign_addresses(nobody, 1)
         with pytest.raises(GoneError):
             await client.detach_interface(AttachmentId("eni-attach-0123456789abcdef0"))
+        with pytest.raises(GoneError):
+            await client.create_interface(request("subnet-0123456789abcdef0"))
         assert await client.interfaces_of(InstanceId("i-0123456789abcdef0")) == []
 
     async def test_throttling_and_an_answer_that_is_lost(self, account: Account, client: Ec2) -> None:

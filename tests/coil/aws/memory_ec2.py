@@ -117,12 +117,14 @@ class MemoryEc2:
         for instance in self._instances:
             self._notify(instance)
 
-    def subnet(self, cidr: str, *, vpc: str = "", ipv6: str = "", tags: Mapping[str, str] | None = None) -> str:
+    def subnet(
+        self, cidr: str, *, vpc: str = "", ipv6: str = "", tags: Mapping[str, str] | None = None, zone: str = ZONE
+    ) -> str:
         """The id of a new subnet, by default of the VPC 10.1.0.0/16; `ipv6` is a /64."""
         made = MemorySubnet(
             id=SubnetId(f"subnet-{next(self._numbers):017x}"),
             vpc=vpc or self.vpc(),
-            zone=ZONE,
+            zone=zone,
             ipv4=IPv4Network(cidr),
             ipv6=IPv6Network(ipv6) if ipv6 else None,
             tags=dict(tags or {}),
@@ -293,6 +295,12 @@ class MemoryEc2:
             raise error_of(action, "InvalidInstanceID.NotFound", f"The instance ID '{instance}' does not exist")
         if found.instance is not None:
             raise error_of(action, "InvalidNetworkInterface.InUse", f"Interface: [{found.id}] in use.")
+        if holder.primary is None or found.subnet.zone != holder.primary.subnet.zone:
+            raise error_of(
+                action,
+                "InvalidParameterCombination",
+                "You may not attach a network interface to an instance if they are not in the same availability zone",
+            )
         if device in holder.devices:
             raise error_of(action, "InvalidParameterValue", f"Instance '{instance}' already has device {device}")
         if len(holder.devices) >= holder.limits.interfaces:

@@ -52,6 +52,7 @@ class MemoryInterface:
             ranges=frozenset(self.ranges),
             groups=self.groups,
             tags=dict(self.tags),
+            zone=self.subnet.zone,
             instance=self.instance,
             device_number=self.device_number,
             attachment=self.attachment,

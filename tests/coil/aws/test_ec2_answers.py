@@ -9,7 +9,7 @@ from botocore.parsers import ResponseParserError
 
 from coil.aws.call_budget import CallBudget, Rate
 from coil.aws.ec2 import MOST_PAGES, BotocoreEc2, InstanceId, InstanceLimits, InterfaceRequest, LazyClient
-from coil.aws.error import LONGEST_MESSAGE, DeniedError, ThrottledError, UnavailableError, error_of
+from coil.aws.error import LONGEST_MESSAGE, DeniedError, SubnetFullError, ThrottledError, UnavailableError, error_of
 from coil.eni.interface import InterfaceId, SubnetId
 
 INTERFACE = InterfaceId("eni-1")
@@ -132,6 +132,13 @@ def test_what_is_told_of_a_refusal_is_short() -> None:
     assert isinstance(denied, DeniedError)
     assert str(denied) == "AssignPrivateIpAddresses: UnauthorizedOperation: You are not authorized."
     assert len(str(error_of("X", "Y", 4000 * "z"))) < LONGEST_MESSAGE + 20
+
+
+def test_a_full_subnet_has_a_second_word_that_says_nothing() -> None:
+    said = "There aren't sufficient free Ipv4 addresses or prefixes"
+    assert isinstance(error_of("CreateNetworkInterface", "InvalidParameterValue", said), SubnetFullError)
+    other = error_of("CreateNetworkInterface", "InvalidParameterValue", "Invalid id")
+    assert not isinstance(other, SubnetFullError)
 
 
 @pytest.mark.parametrize(

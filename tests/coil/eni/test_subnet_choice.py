@@ -75,3 +75,12 @@ def test_where_no_address_is_there_is_no_prefix() -> None:
     made = choice()
     made.refused(PRIMARY, range_size=1, asked=1, free=0, now=0.0)
     assert made.most(PRIMARY, range_size=16, now=0.0) == 0
+
+
+def test_what_is_gone_is_forgotten_but_for_the_primary_one() -> None:
+    made = choice()
+    made.forget(THIRD)
+    made.forget(PRIMARY)
+    assert chosen(made, 0.0) == PRIMARY
+    made.refused(PRIMARY, range_size=1, asked=1, free=0, now=0.0)
+    assert chosen(made, 0.0) == SECOND

@@ -11,6 +11,7 @@ import pytest
 
 from coil.aws.ec2 import InstanceId, InterfaceRecord, InterfaceRequest
 from coil.eni.interface import SubnetId
+from coil.eni.subnet_choice import FULL_SECONDS
 from coil.eni.surplus import SURPLUS_SECONDS
 from coil.eni.tag import CLUSTER_TAG, CREATED_TAG, INSTANCE_TAG, NO_MANAGE_TAG, SUBNET_TAG, SUBNET_VALUE
 from coil.eni.warm_pool import WarmTargets
@@ -30,6 +31,16 @@ def journal(tmp_path: Path) -> Path:
 
 def warm(targets: WarmTargets, **more: object) -> EniSettings:
     return replace(EniSettings(cluster=CLUSTER, targets=targets), **more)  # type: ignore[arg-type]
+
+
+async def fill(scene: Scene, *, leave: int) -> None:
+    """Have somebody else's interfaces take the addresses of the node's subnet, but for so many."""
+    subnet = SubnetId(scene.subnet)
+    while (more := (await scene.admin.subnet(subnet)).free - leave) > 0:
+        request = InterfaceRequest(
+            subnet=subnet, groups=(), token="", description="", tags=ANOTHERS, addresses=min(more, 40) - 1
+        )
+        await scene.admin.create_interface(request)
 
 
 class TestPool:
@@ -275,6 +286,102 @@ class TestSubnets:
         addresses = await scene.add_many([f"pod-{number}" for number in range(18)])
         assert any(address.startswith("10.1.2.") for address in addresses)
         assert {each.subnet for each in scene.records()} == {scene.subnet, tagged}
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_a_half_filled_interface_in_a_dry_subnet_keeps_no_interface_from_being_made_elsewhere(
+        self, journal: Path
+    ) -> None:
+        """The dry subnet is asked once in a while, and the others at once."""
+        scene = Scene(journal, cidr="10.1.0.0/28", settings=warm(WarmTargets(ips=2)))
+        tagged = scene.ec2.subnet("10.1.2.0/24", tags={SUBNET_TAG: SUBNET_VALUE})
+        await fill(scene, leave=4)
+        await scene.boot()
+        addresses = await scene.add_many([f"pod-{number}" for number in range(10)], within=10.0)
+        assert sum(address.startswith("10.1.2.") for address in addresses) == 6
+        primary, second = scene.records()
+        assert (len(primary.ranges), second.subnet) == (4, tagged)
+        for number in range(10):  # more is wanted again, and again
+            scene.delete(f"pod-{number}")
+            await scene.rest((FULL_SECONDS - 20.0) / 10)
+            await scene.add(f"pod-{number + 10}", within=10.0)
+        refused = [call.error for call in scene.ec2.calls if call.error]
+        assert refused == ["InsufficientFreeAddressesInSubnet"] * 2, (
+            "asked for all of it, and for what it had left then"
+        )
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_subnets_of_other_zones_and_vpcs_are_not_tried(self, journal: Path) -> None:
+        scene = Scene(journal, cidr="10.1.0.0/28")
+        tags = {SUBNET_TAG: SUBNET_VALUE}
+        scene.ec2.subnet("10.1.4.0/22", tags=tags, zone="eu-central-1b")
+        scene.ec2.subnet("10.2.0.0/22", tags=tags, vpc=scene.ec2.vpc("10.2.0.0/16"))
+        await fill(scene, leave=0)
+        await scene.boot()
+        hint = f"and no other subnet in eu-central-1a of .* has the tag {SUBNET_TAG}=1"
+        with pytest.raises(AddressUnavailableError, match=f"no free address in {scene.subnet} .*{hint}"):
+            await scene.add("a", within=10.0)
+        assert (scene.count(), scene.calls()["CreateNetworkInterface"]) == (1, 0), "the primary one's was asked, once"
+        tagged = scene.ec2.subnet("10.1.2.0/28", tags=tags)
+        await scene.add("a", within=300.0)
+        assert scene.records()[1].subnet == tagged
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_a_subnet_that_is_gone_is_left_out_and_the_next_one_is_used(self, journal: Path) -> None:
+        scene = Scene(journal, cidr="10.1.0.0/28")
+        tags = {SUBNET_TAG: SUBNET_VALUE}
+        scene.ec2.subnet("10.1.4.0/22", tags=tags)
+        smaller = scene.ec2.subnet("10.1.2.0/24", tags=tags)
+        await fill(scene, leave=0)
+        scene.ec2.faults.refusals["CreateNetworkInterface"] = [
+            "InsufficientFreeAddressesInSubnet",
+            "InvalidSubnetID.NotFound",
+        ]
+        await scene.boot()
+        await scene.add("a", within=5.0)
+        assert scene.records()[1].subnet == smaller
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_where_the_node_may_have_no_more_interfaces_it_says_which_subnet_is_dry(self, journal: Path) -> None:
+        scene = Scene(journal, cidr="10.1.0.0/28", settings=warm(WarmTargets(ips=2, max_interfaces=1)))
+        scene.ec2.subnet("10.1.2.0/24", tags={SUBNET_TAG: SUBNET_VALUE})
+        await fill(scene, leave=3)
+        await scene.boot()
+        await scene.add_many(["a", "b", "c"])
+        with pytest.raises(
+            AddressUnavailableError, match=f"1 are allowed for pods, .*; no free address in {scene.subnet}"
+        ):
+            await scene.add("d", within=5.0)
+        await scene.kill()
+
+    async def test_an_interface_in_another_zone_is_not_attached_and_goes(self, journal: Path) -> None:
+        """An administrator has given it the tags of this node."""
+        scene = Scene(journal, settings=warm(WarmTargets(ips=12)))
+        elsewhere = scene.ec2.subnet("10.1.4.0/24", zone="eu-central-1b")
+        request = InterfaceRequest(
+            subnet=SubnetId(elsewhere), groups=(), token="", description="", tags=scene.own_tags(), addresses=2
+        )
+        made = await scene.admin.create_interface(request)
+        await scene.boot()
+        await scene.rest(60.0)
+        calls = [(call.action, call.error) for call in scene.ec2.calls if call.action == "AttachNetworkInterface"]
+        assert calls == [("AttachNetworkInterface", "")]
+        assert made.id not in {each.id for each in scene.ec2.records()}
+        assert len(scene.records()) == 2
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_what_could_not_be_attached_is_deleted_and_another_one_is_made(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(ips=0)))
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(9)])
+        scene.ec2.faults.refusals["AttachNetworkInterface"] = ["InvalidParameterCombination"]
+        await scene.add("pod-9", within=30.0)
+        calls = scene.calls()
+        assert (calls["CreateNetworkInterface"], calls["DeleteNetworkInterface"]) == (2, 1)
         scene.check_settled()
         await scene.kill()
 
