@@ -1,6 +1,11 @@
 """The `/metrics` page of a program in this network namespace."""
 
-from http.client import HTTPConnection
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from integration.patience import wait_until
 
 
 def fetch_metrics(address: str) -> str:
@@ -11,3 +16,28 @@ def fetch_metrics(address: str) -> str:
         return connection.getresponse().read().decode()
     finally:
         connection.close()
+
+
+def fetch_here(port: int) -> str:
+    """The metrics of a program on localhost; empty when nobody answers."""
+    try:
+        return fetch_metrics(f"127.0.0.1:{port}")
+    except (OSError, HTTPException):
+        return ""
+
+
+def await_followed(fetch: Callable[[], str], wanted: set[str]) -> None:
+    """Return when each of these has been listed and has been watched, by the names in the program's metrics."""
+
+    def are_followed() -> bool:
+        found: dict[str, set[str]] = {"informer_lists": set(), "informer_watches": set()}
+        for family in text_string_to_metric_families(fetch()):
+            if family.name in found:
+                found[family.name] |= {
+                    sample.labels["resource"]
+                    for sample in family.samples
+                    if sample.name.endswith("_total") and sample.value
+                }
+        return all(names >= wanted for names in found.values())
+
+    wait_until(are_followed, what=f"{', '.join(sorted(wanted))} are listed and watched")

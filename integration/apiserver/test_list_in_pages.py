@@ -4,14 +4,12 @@ Elsewhere nobody notices that a program may not list: it does so only after a st
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.client import HTTPException
 from ipaddress import IPv4Address
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from integration.apiserver.bare_node import BareNode
 from integration.cluster.address import free_port
@@ -27,8 +25,7 @@ from integration.deployment import (
     egress_controller_command,
     ipam_controller_command,
 )
-from integration.metrics_page import fetch_metrics
-from integration.patience import wait_until
+from integration.metrics_page import await_followed, fetch_here
 
 pytestmark = pytest.mark.apiserver
 
@@ -66,31 +63,6 @@ def running(process: Process) -> Iterator[None]:
         yield
     finally:
         process.stop(timeout=STOP_TIMEOUT)
-
-
-def fetch_here(port: int) -> str:
-    """The metrics of a program beside the control plane; empty when nobody answers."""
-    try:
-        return fetch_metrics(f"{LOCALHOST}:{port}")
-    except (OSError, HTTPException):
-        return ""
-
-
-def await_followed(fetch: Callable[[], str], wanted: set[str]) -> None:
-    """Return when each of these has been listed and has been watched, by the names in the program's metrics."""
-
-    def are_followed() -> bool:
-        found: dict[str, set[str]] = {"informer_lists": set(), "informer_watches": set()}
-        for family in text_string_to_metric_families(fetch()):
-            if family.name in found:
-                found[family.name] |= {
-                    sample.labels["resource"]
-                    for sample in family.samples
-                    if sample.name.endswith("_total") and sample.value
-                }
-        return all(names >= wanted for names in found.values())
-
-    wait_until(are_followed, what=f"{', '.join(sorted(wanted))} are listed and watched")
 
 
 def test_coild(node: BareNode) -> None:
