@@ -95,28 +95,28 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     return False
 
 
-def with_finalizer(finalizers: Sequence[str]) -> list[str]:
+def with_finalizer(finalizers: Sequence[str], finalizer: str = FINALIZER) -> list[str]:
     """`finalizers` and Coil's, which stays where it is."""
-    return [*finalizers] if FINALIZER in finalizers else [*finalizers, FINALIZER]
+    return [*finalizers] if finalizer in finalizers else [*finalizers, finalizer]
 
 
-def without_finalizer(finalizers: Sequence[str]) -> list[str]:
+def without_finalizer(finalizers: Sequence[str], finalizer: str = FINALIZER) -> list[str]:
     """`finalizers` but Coil's."""
-    return [other for other in finalizers if other != FINALIZER]
+    return [other for other in finalizers if other != finalizer]
 
 
-def plan_add_finalizer(metadata: ObjectMeta) -> dict[str, Any] | None:
+def plan_add_finalizer(metadata: ObjectMeta, finalizer: str = FINALIZER) -> dict[str, Any] | None:
     """The merge patch that adds the finalizer; None when it is there. Conflicts when the object has changed."""
-    if FINALIZER in metadata.finalizers:
+    if finalizer in metadata.finalizers:
         return None
-    return _plan(metadata, with_finalizer(metadata.finalizers))
+    return _plan(metadata, with_finalizer(metadata.finalizers, finalizer))
 
 
-def plan_remove_finalizer(metadata: ObjectMeta) -> dict[str, Any] | None:
+def plan_remove_finalizer(metadata: ObjectMeta, finalizer: str = FINALIZER) -> dict[str, Any] | None:
     """The merge patch that removes it; None when it is not there. Conflicts when the object has changed."""
-    if FINALIZER not in metadata.finalizers:
+    if finalizer not in metadata.finalizers:
         return None
-    return _plan(metadata, without_finalizer(metadata.finalizers))
+    return _plan(metadata, without_finalizer(metadata.finalizers, finalizer))
 
 
 def _plan(metadata: ObjectMeta, finalizers: list[str]) -> dict[str, Any]:

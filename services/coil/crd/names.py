@@ -16,6 +16,8 @@ GROUP = "coil.cybozu.com"
 VERSION = "v2"
 
 FINALIZER = "coil.cybozu.com"
+NEUTRON_FINALIZER = "coil.cybozu.com/neutron"
+"""Of namespaces. The API server takes only qualified names for its own kinds."""
 
 LABEL_POOL = "coil.cybozu.com/pool"
 LABEL_NODE = "coil.cybozu.com/node"
