@@ -13,7 +13,7 @@ demo:
 	@.venv/bin/python -m integration.demo
 
 test:
-	@$(PYTHON) integration/bootstrap.py
+	@$(PYTHON) integration/bootstrap.py test
 	@.venv/bin/python -m integration.verdict
 
 test-all:

@@ -32,6 +32,7 @@ PARTS = {
     "kernel": ["integration/netns", "integration/plugin"],
     "image": ["integration/image"],
     "aws": ["integration/aws"],
+    "neutron": ["integration/neutron"],
 }
 """Of the session `integration`, with their folders; what takes long comes first."""
 ALL_PARTS = ["integration/soak", *(folder for folders in PARTS.values() for folder in folders)]
@@ -122,7 +123,7 @@ def unit(session: nox.Session) -> None:
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """The five parts that follow, in one run."""
+    """The six parts that follow, in one run."""
     run_side_by_side(session, *PARTS)
 
 
@@ -148,6 +149,12 @@ def image(session: nox.Session) -> None:
 def aws(session: nox.Session) -> None:
     """EC2's API, strict, and the client of it."""
     run_side_by_side(session, "aws")
+
+
+@nox.session
+def neutron(session: nox.Session) -> None:
+    """Neutron itself on this machine, and coil-raven between it and a real API server; needs root."""
+    run_side_by_side(session, "neutron")
 
 
 @nox.session

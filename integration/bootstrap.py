@@ -1,7 +1,7 @@
 """Set-up for `make demo` and `make test` on bare Debian 12 or 13: packages, virtual environment, the Kubernetes build.
 
-With the argument `test-all` also what `make test-all` needs beyond them: Kubernetes' own tests and the images of their
-pods.
+With the argument `test` also what `make test` needs beyond the demo: OpenStack's Neutron. With `test-all` also what
+`make test-all` needs beyond that: Kubernetes' own tests and the images of their pods.
 
 Runs before any dependency is there, so it uses the standard library alone. Every step is skipped
 when its result is already there, and leaves nothing half-made when it fails: the virtual environment gets its stamp
@@ -90,6 +90,8 @@ def main() -> int:
         fetch_helm()
         build_kubernetes()
         prepare_kernel()
+        if sys.argv[1:]:
+            fetch_openstack()
         if sys.argv[1:] == ["test-all"]:
             prepare_conformance()
     except RequirementError as error:
@@ -218,6 +220,11 @@ def build_kubernetes() -> None:
     if subprocess.run(build, stdin=subprocess.DEVNULL, cwd=ROOT, timeout=3600, check=False).returncode == NO_MODULES:
         install_packages(FALLBACK_PACKAGES)
     step(build, "Kubernetes could not be built")
+
+
+def fetch_openstack() -> None:
+    """Neutron, in a virtual environment of its own in the cache: once."""
+    step([str(VENV / "bin" / "python"), "-m", "integration.neutron.environment"], "Neutron could not be fetched")
 
 
 def prepare_conformance() -> None:

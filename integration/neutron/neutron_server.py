@@ -1,0 +1,171 @@
+"""A Neutron that runs for a test: the real API server on sqlite, empty at first.
+
+    with NeutronServer.start(folder, hosts=["node-a"]) as neutron:
+        client = OpenStackClient(neutron.connect)
+        …
+        neutron.set_status(port, "ACTIVE")
+
+`neutron.snapshot()` counts what it holds, to be compared before and after. There are no agents: a port of one of
+`hosts` is bound, and becomes ACTIVE when Neutron is told so.
+"""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any, Final
+
+import openstack
+from openstack.connection import Connection
+
+from integration.cluster.address import free_port
+from integration.cluster.process import Process
+from integration.neutron.environment import find_environment
+from integration.service import START_TIMEOUT
+
+SERVER: Final = Path(__file__).parent / "server"
+KINDS: Final = ("networks", "subnets", "routers", "ports", "security-groups", "floatingips")
+LOCALHOST: Final = IPv4Address("127.0.0.1")
+_SECONDS: Final = 30.0
+
+_CONFIGURATION: Final = """\
+[DEFAULT]
+core_plugin = ml2
+service_plugins = router,tag,flavors
+auth_strategy = noauth
+transport_url = fake://
+api_paste_config = {paste}
+state_path = {state}
+rpc_workers = 0
+rpc_state_report_workers = 0
+dhcp_agent_notification = false
+notify_nova_on_port_status_changes = false
+notify_nova_on_port_data_changes = false
+global_physnet_mtu = {mtu}
+
+[database]
+connection = sqlite:///{state}/neutron.sqlite
+
+[oslo_concurrency]
+lock_path = {state}/lock
+
+[ml2]
+type_drivers = vxlan,flat
+tenant_network_types = vxlan
+mechanism_drivers = plugged
+extension_drivers = port_security
+
+[ml2_type_vxlan]
+vni_ranges = 1:10000
+
+[ml2_type_flat]
+flat_networks = *
+
+[plugged]
+hosts = {hosts}
+
+[placement]
+# There is none. With this the segments plugin finds that out at once, in place of asking for credentials.
+auth_type = none
+
+[quotas]
+{quotas}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NeutronServer:
+    """Make one with `start`. Its `endpoint` is the Networking API's."""
+
+    process: Process
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @classmethod
+    @contextmanager
+    def start(
+        cls, folder: Path, *, hosts: Sequence[str] = (), mtu: int = 1500, quotas: dict[str, int] | None = None
+    ) -> Iterator["NeutronServer"]:
+        """Serving. Ends with the context. `mtu` is that of the network below the VXLANs; no `quotas` are no limits."""
+        interpreter = find_environment()
+        limits = {**{f"quota_{kind}": -1 for kind in _QUOTAS}, **(quotas or {})}
+        configuration = folder / "neutron.conf"
+        configuration.write_text(
+            _CONFIGURATION.format(
+                paste=interpreter.parent.parent / "etc" / "neutron" / "api-paste.ini",
+                state=folder,
+                mtu=mtu,
+                hosts=",".join(hosts),
+                quotas="\n".join(f"{name} = {value}" for name, value in limits.items()),
+            )
+        )
+        port = free_port(LOCALHOST, 9696)
+        process = Process(
+            "neutron-api",
+            [str(interpreter), str(SERVER / "neutron_api.py"), str(configuration), str(port)],
+            cluster=f"neutron-{secrets.token_hex(4)}",
+            log=folder / "neutron.log",
+            env={"PYTHONPATH": str(SERVER), "HOME": str(folder)},
+            cwd=folder,
+        )
+        try:
+            server = cls(process, port)
+            process.wait_ready(server._answers, timeout=START_TIMEOUT)
+            yield server
+        finally:
+            process.stop()
+
+    def connect(self) -> Connection:
+        """A connection without authentication."""
+        return openstack.connect(
+            load_yaml_config=False,
+            load_envvars=False,
+            auth_type="none",
+            network_endpoint_override=self.endpoint,
+            api_timeout=_SECONDS,
+        )
+
+    def set_status(self, port: str, status: str) -> None:
+        """Tell Neutron what an agent would: ACTIVE, the port's interface is plugged in; DOWN, it is not."""
+        assert self._ask("POST", f"/test/ports/{port}/{status}") == 204
+
+    def snapshot(self) -> dict[str, int]:
+        """How many of each kind there are."""
+        with self.connect() as connection:
+            return {kind: len(_listed(connection, kind)) for kind in KINDS}
+
+    def revisions(self, kind: str) -> dict[str, tuple[str, int]]:
+        """Name and number of revision of each object of a kind, by ID: a write of whatever kind raises the number."""
+        with self.connect() as connection:
+            found = _listed(connection, kind)
+        return {each["id"]: (each["name"], each["revision_number"]) for each in found}
+
+    def _answers(self) -> bool:
+        try:
+            return self._ask("GET", "/v2.0/extensions") == 200
+        except OSError:
+            return False
+
+    def _ask(self, method: str, path: str) -> int:
+        """The status of the answer."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
+        try:
+            connection.request(method, path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+
+_QUOTAS: Final = ("network", "subnet", "port", "router", "floatingip", "security_group", "security_group_rule")
+
+
+def _listed(connection: Connection, kind: str) -> list[Any]:
+    answer = connection.network.get(f"/{kind}")
+    answer.raise_for_status()
+    return list(answer.json()[kind.replace("-", "_")])
