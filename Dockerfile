@@ -59,16 +59,18 @@ RUN set -eu; umask 022; \
     ldconfig -r /image; rm -rf var/cache
 
 # The packages that pyproject.toml names, at the versions of constraints.txt, and the tool that builds our own. Of the
-# services of AWS the two that are asked: addresses come from EC2, and STS may be who gives a pod its credentials.
+# services of AWS the two that are asked: addresses come from EC2, and STS may be who gives a pod its credentials. The
+# OpenStack library brings its own tests, which stay outside.
 COPY constraints.txt pyproject.toml /source/
 RUN set -eu; umask 022; cd /source; \
     packages=/image/usr/local/lib/$PYTHON/dist-packages; \
     $PYTHON -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-      print(*project["dependencies"], *project["optional-dependencies"]["aws"], sep="\n")' \
+      print(*project["dependencies"], *project["optional-dependencies"]["aws"], \
+            *project["optional-dependencies"]["openstack"], sep="\n")' \
       > requirements.txt; \
     $PYTHON -m pip install -q -c constraints.txt --target /tools hatchling; \
     $PYTHON -m pip install -q -c constraints.txt --no-compile --target "$packages" -r requirements.txt; \
-    rm -rf "$packages/bin"; \
+    rm -rf "$packages/bin" "$packages/openstack/tests"; \
     find "$packages/botocore/data" -mindepth 1 -maxdepth 1 -type d ! -name ec2 ! -name sts -exec rm -r '{}' +; \
     # Bytecode that is taken as it is: the root may be read-only, and times of files mean nothing in an image.
     $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/$PYTHON "$packages"

@@ -13,6 +13,7 @@ import coil_egress_agent.eip.settings
 import coil_egress_controller.settings
 import coil_ipam_controller.settings
 import coil_migrator.settings
+import coil_raven.settings
 import coild.settings
 from coil.runtime.flag import parse_settings
 from integration.cluster.control_plane import find_kubectl
@@ -24,12 +25,15 @@ OURS: Final[Mapping[str, type[Any]]] = {
     "coil-egress-controller": coil_egress_controller.settings.Settings,
     "coil-egress-agent": coil_egress_agent.egress.settings.Settings,
     "coil-egress-agent-node": coil_egress_agent.eip.settings.Settings,
+    "coil-raven": coil_raven.settings.Settings,
     "coil-migrator dump": coil_migrator.settings.DumpSettings,
     "coil-migrator replace": coil_migrator.settings.ReplaceSettings,
 }
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _LISTED = re.compile(r"^ +(?:(-\w), )?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 _GROUPS: Final = {"kubectl": {"auth", "create", "rollout"}, "helm": set[str]()}
+_DEEPER: Final = {("create", "secret")}
+"""Groups of a group."""
 _VALUED: Final = {"-n", "-o", "--namespace"}
 
 
@@ -57,7 +61,7 @@ def subcommand(words: Sequence[str]) -> tuple[str, ...]:
             skip = not skip and word in _VALUED
             continue
         verbs.append(word)
-        if verbs[0] not in _GROUPS[program] or len(verbs) == 2:
+        if verbs[0] not in _GROUPS[program] or len(verbs) == (3 if tuple(verbs[:2]) in _DEEPER else 2):
             break
     return (program, *verbs)
 

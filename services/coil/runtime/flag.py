@@ -40,6 +40,7 @@ class Group(StrEnum):
     API_SERVER = "API server"
     POOLS = "Address pools and blocks"
     AWS = "Network interfaces in AWS"
+    NEUTRON = "Ports in OpenStack Neutron"
     PODS = "Pods"
     ROUTES = "Routes"
     EGRESS = "Egress NAT"

@@ -1,0 +1,163 @@
+"""coil-raven: gives namespaces networks in OpenStack's Neutron, and pods ports on them.
+
+Run by `python -m coil_raven`, any number of replicas. Wires the parts together and nothing else: every replica follows
+its caches; the leader makes what they say in Neutron, and tells the nodes by annotations.
+"""
+
+import asyncio
+import os
+import random
+import sys
+from functools import partial
+
+from coil.crd.builtin import NAMESPACES, NODES, PODS
+from coil.kube.api_client import ApiClient
+from coil.kube.client import KubeClient
+from coil.kube.errors import ApiError
+from coil.manager.election import Election
+from coil.manager.manager import Manager
+from coil.manager.term import Term
+from coil.neutron.identity import ClusterId, cluster_id
+from coil.neutron.resource import ProjectId, RouterId
+from coil.openstack.call_metrics import CallMetrics
+from coil.openstack.client import OpenStackClient, connect
+from coil.openstack.error import OpenStackError
+from coil.openstack.neutron import Neutron, NeutronApi
+from coil.reconcile.backoff import Backoff
+from coil.runtime.flag import parse_settings
+from coil.runtime.process import Process, run
+from coil_raven.caches import NAMESPACE_INDEXERS, POD_INDEXERS
+from coil_raven.cluster_router import ClusterRouter
+from coil_raven.namespace_network import NamespaceNetworks
+from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
+from coil_raven.pod_ports import PodPorts
+from coil_raven.pod_reconciler import PodReconciler
+from coil_raven.settings import Settings
+from coil_raven.start_checks import StartError, Surroundings, check_start
+
+NAME = "coil-raven"
+START_BACKOFF = Backoff(base=0.5, cap=30.0)
+
+
+class Raven:
+    """The process; `exit_code` is that of a finding which ended its start, None if there was none."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.exit_code: int | None = None
+
+    async def assemble(self, process: Process) -> None:
+        """Start everything; returns once the caches are synced and this replica contends for the lease."""
+        settings = self._settings
+        kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
+        calls = CallMetrics()
+        for collector in calls.collectors():
+            process.registry.register(collector)
+        openstack_client = process.stack.enter_context(
+            OpenStackClient(
+                partial(connect, settings.clouds_file, settings.cloud, app_name=NAME),
+                metrics=calls,
+                concurrency=settings.concurrency,
+            )
+        )
+        neutron = NeutronApi(openstack_client)
+        cluster = await self._identify(process, kube)
+        surroundings = await self._check(process, neutron, cluster)
+        manager = Manager(process)
+        recorder = manager.event_recorder(kube)
+        namespaces = manager.cache(kube.collection(NAMESPACES), indexers=NAMESPACE_INDEXERS)
+        pods = manager.cache(kube.collection(PODS), indexers=POD_INDEXERS)
+        nodes = manager.cache(kube.collection(NODES))
+        project = ProjectId(settings.project)
+
+        def setup(term: Term) -> None:
+            networks = Networks()
+            router = ClusterRouter(
+                neutron,
+                cluster=cluster,
+                given=None if surroundings.router is None else RouterId(surroundings.router.id),
+                public=surroundings.public,
+                project=project,
+                log=process.log,
+            )
+            maker = NamespaceNetworks(
+                neutron,
+                cluster=cluster,
+                router=router,
+                supernets=settings.supernets,
+                isolated=settings.isolate_namespaces,
+                log=process.log,
+            )
+            NamespaceReconciler(
+                client=kube,
+                namespaces=namespaces,
+                pods=pods,
+                maker=maker,
+                networks=networks,
+                project=project,
+                resync=settings.gc_interval,
+                recorder=recorder,
+                log=process.log,
+            ).setup(term)
+            PodReconciler(
+                client=kube,
+                pods=pods,
+                ports=PodPorts(neutron, cluster=cluster, log=process.log),
+                networks=networks,
+                nodes=nodes,
+                port_type=settings.port_type,
+                workers=settings.concurrency,
+                resync=settings.gc_interval,
+                recorder=recorder,
+                log=process.log,
+            ).setup(term)
+
+        manager.each_term(setup)
+        await manager.start(Election(process, settings, client=kube, metrics=manager.metrics))
+
+    async def _identify(self, process: Process, kube: ApiClient) -> ClusterId:
+        """The cluster's name in Neutron; waits for the API server if the UID of kube-system is needed for it."""
+        if self._settings.cluster_name:
+            return ClusterId(self._settings.cluster_name)
+        attempt = 0
+        while True:
+            try:
+                return cluster_id((await kube.get(NAMESPACES, "kube-system")).metadata.uid)
+            except ApiError as error:
+                process.log.warning("waiting for the namespace kube-system", error=str(error))
+            await asyncio.sleep(START_BACKOFF.delay(attempt, random.random))
+            attempt += 1
+
+    async def _check(self, process: Process, neutron: Neutron, cluster: ClusterId) -> Surroundings:
+        """What is in OpenStack; waits while it does not answer. Raises StartError."""
+        settings = self._settings
+        attempt = 0
+        while True:
+            try:
+                return await check_start(
+                    neutron,
+                    cluster=cluster,
+                    public_network=settings.public_network,
+                    router=settings.router,
+                    supernets=settings.supernets,
+                )
+            except StartError as error:
+                self.exit_code = int(error.finding)
+                raise
+            except OpenStackError as error:
+                process.log.warning("waiting for OpenStack", error=str(error))
+            await asyncio.sleep(START_BACKOFF.delay(attempt, random.random))
+            attempt += 1
+
+
+def main() -> int:
+    settings = parse_settings(
+        Settings,
+        sys.argv[1:],
+        os.environ,
+        program=NAME,
+        about="Gives namespaces networks in OpenStack's Neutron, and pods ports on them.",
+    )
+    raven = Raven(settings)
+    code = run(raven.assemble, name=NAME, settings=settings)
+    return code if raven.exit_code is None else raven.exit_code

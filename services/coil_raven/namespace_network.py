@@ -1,0 +1,310 @@
+"""What a namespace has in Neutron, and how it comes to be: a network, a subnet of each family with an interface of the
+router, and a security group.
+
+Everything is found by its identity before it is created, so a process that died in the middle, or lost an answer, goes
+on where it was. What is created must be found again: an account that cannot see what it makes would make more of it
+until its quota ends (`InvisibleError`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+from typing import Any, Final, TypeVar
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.kernel.family import IPNetwork
+from coil.neutron.identity import ClusterId, Identity, Kind, cluster_tag, describe, parse_identity
+from coil.neutron.resource import (
+    OWNER_ROUTER_INTERFACES,
+    Network,
+    ProjectId,
+    Resource,
+    SecurityGroup,
+    SecurityGroupId,
+    SecurityGroupRule,
+    Subnet,
+    SubnetId,
+)
+from coil.neutron.supernet import Supernet
+from coil.openstack.error import InUseError, InvalidError, OpenStackError
+from coil.openstack.neutron import Neutron, own
+from coil_raven.cluster_router import ClusterRouter
+
+R = TypeVar("R", bound=Resource)
+
+SUBNET_KINDS: Final = {4: Kind.SUBNET_IPV4, 6: Kind.SUBNET_IPV6}
+POD_OWNER: Final = "compute:kuryr"
+"""The device_owner of pods' ports, the same as in kuryr-kubernetes."""
+LOOK_AGAIN: Final = (1.0, 4.0)
+"""Seconds before each further look for what was just created: a replica of Neutron's database may lag."""
+
+
+class InvisibleError(Exception):
+    """What was just created cannot be found: nothing more may be created."""
+
+
+class ForeignPortError(Exception):
+    """Somebody else's port is on the network, which can therefore not be deleted; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceNetwork:
+    """As it is in Neutron, whole. `uid` is the namespace's."""
+
+    namespace: str
+    uid: str
+    project: ProjectId
+    network: Network
+    subnets: tuple[Subnet, ...]
+    group: SecurityGroupId
+
+
+def group_rules(group: SecurityGroupId, versions: Collection[int], *, isolated: bool) -> tuple[SecurityGroupRule, ...]:
+    """What the pods of a namespace may receive and send: everything, or from each other only if they are isolated."""
+    source = group if isolated else None
+    rules: list[SecurityGroupRule] = []
+    for version in sorted(versions):
+        ethertype = f"IPv{version}"
+        rules.append(SecurityGroupRule(direction="egress", ethertype=ethertype))
+        rules.append(SecurityGroupRule(direction="ingress", ethertype=ethertype, remote_group_id=source))
+    return tuple(rules)
+
+
+class NamespaceNetworks:
+    """Makes and deletes them. One for each term; `router` connects them.
+
+    Calls for different namespaces may be under way at the same time, but not for the same.
+    """
+
+    def __init__(
+        self,
+        neutron: Neutron,
+        *,
+        cluster: ClusterId,
+        router: ClusterRouter,
+        supernets: Sequence[Supernet],
+        isolated: bool,
+        log: FilteringBoundLogger,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._neutron = neutron
+        self._cluster = cluster
+        self._router = router
+        self._supernets = tuple(supernets)
+        self._isolated = isolated
+        self._log = log
+        self._sleep = sleep
+        self._chosen: dict[tuple[str, int], IPv4Network | IPv6Network] = {}
+        self._blind: InvisibleError | None = None
+
+    async def ensure(self, namespace: str, uid: str, project: ProjectId) -> NamespaceNetwork:
+        """Have it, whole. Idempotent.
+
+        Raises OpenStackError, SupernetExhaustedError or InvisibleError; what was made until then is found next time.
+        """
+        description = describe("Namespace", "", namespace)
+        name = self._name(Kind.NETWORK, uid)
+        network = await self._have(
+            name,
+            "networks",
+            lambda: self._neutron.networks(name=name),
+            lambda: self._neutron.create_network(name=name, description=description, project=project),
+            self._neutron.delete_network,
+        )
+        group = await self._ensure_group(uid, description, project)
+        subnets = [
+            await self._ensure_subnet(supernet, uid, description, project, network) for supernet in self._supernets
+        ]
+        return NamespaceNetwork(
+            namespace=namespace, uid=uid, project=project, network=network, subnets=tuple(subnets), group=group.id
+        )
+
+    async def uids(self) -> frozenset[str]:
+        """The UIDs of the namespaces that have something. Raises OpenStackError."""
+        found: list[Resource] = [*await self._neutron.networks(), *await self._neutron.security_groups()]
+        identities = (parse_identity(resource.name) for resource in found)
+        return frozenset(
+            identity.uid
+            for identity in identities
+            if identity is not None
+            and identity.cluster == self._cluster
+            and identity.kind in (Kind.NETWORK, Kind.SECURITY_GROUP)
+        )
+
+    async def remove(self, uid: str) -> None:
+        """Delete what the namespace with that UID has, ports of its pods included. Idempotent.
+
+        Raises OpenStackError, or ForeignPortError: then all is gone but the network with that port, and its subnets.
+        """
+        foreign: ForeignPortError | None = None
+        name = self._name(Kind.NETWORK, uid)
+        for network in own(await self._neutron.networks(name=name), name):
+            try:
+                await self._remove_network(network)
+            except ForeignPortError as error:
+                foreign = error
+        name = self._name(Kind.SECURITY_GROUP, uid)
+        for group in own(await self._neutron.security_groups(name=name), name):
+            try:
+                await self._neutron.delete_security_group(group.id)
+            except InUseError:
+                # By the foreign port, which was given the group by whoever made it.
+                if foreign is None:
+                    raise
+        for version in SUBNET_KINDS:
+            self._chosen.pop((uid, version), None)
+        if foreign is not None:
+            raise foreign
+
+    async def _remove_network(self, network: Network) -> None:
+        foreign: list[str] = []
+        subnets = await self._neutron.subnets(network=network.id)
+        for port in await self._neutron.ports(network=network.id):
+            if port.device_owner == POD_OWNER and self._is_own(port.name):
+                await self._neutron.delete_port(port.id)
+            elif port.device_owner not in OWNER_ROUTER_INTERFACES:
+                foreign.append(
+                    f"{port.id} ({port.name or 'without a name'}, {port.device_owner or 'without an owner'})"
+                )
+        if foreign:
+            raise ForeignPortError(
+                f"the network {network.id} has ports that are not Coil's: {', '.join(sorted(foreign))}"
+            )
+        for subnet in subnets:
+            await self._neutron.remove_router_interface(await self._router.get(), subnet.id)
+            await self._neutron.delete_subnet(subnet.id)
+        await self._neutron.delete_network(network.id)
+
+    async def _ensure_group(self, uid: str, description: str, project: ProjectId) -> SecurityGroup:
+        name = self._name(Kind.SECURITY_GROUP, uid)
+        group = await self._have(
+            name,
+            "security-groups",
+            lambda: self._neutron.security_groups(name=name),
+            lambda: self._neutron.create_security_group(name=name, description=description, project=project),
+            self._neutron.delete_security_group,
+        )
+        versions = {supernet.network.version for supernet in self._supernets}
+        wanted = {rule.allows(): rule for rule in group_rules(group.id, versions, isolated=self._isolated)}
+        found = {rule.allows(): rule for rule in group.security_group_rules}
+        missing = [wanted[key] for key in wanted if key not in found]
+        await self._neutron.create_security_group_rules(group.id, missing, project=project)
+        for key, rule in found.items():
+            if key not in wanted:
+                await self._neutron.delete_security_group_rule(rule.id)
+        return group
+
+    async def _ensure_subnet(
+        self, supernet: Supernet, uid: str, description: str, project: ProjectId, network: Network
+    ) -> Subnet:
+        version = supernet.network.version
+        name = self._name(SUBNET_KINDS[version], uid)
+
+        async def create() -> Subnet:
+            cidr = await self._choose(supernet, uid)
+            return await self._neutron.create_subnet(
+                name=name,
+                description=description,
+                project=project,
+                network=network.id,
+                cidr=cidr,
+                gateway=cidr[1],
+            )
+
+        try:
+            subnet = await self._have(
+                name,
+                "subnets",
+                lambda: self._neutron.subnets(network=network.id, name=name),
+                create,
+                self._neutron.delete_subnet,
+            )
+            self._chosen[uid, version] = subnet.network
+            await self._connect(subnet)
+        except OpenStackError:
+            self._chosen.pop((uid, version), None)
+            raise
+        return subnet
+
+    async def _connect(self, subnet: Subnet) -> None:
+        """Give the router an interface on the subnet, unless it has one.
+
+        If the router refuses, as another of its subnets has the same addresses by now, the subnet is deleted: nothing
+        has been on it. The next try chooses others.
+        """
+        if subnet.id in await self._connected():
+            return
+        try:
+            await self._neutron.add_router_interface(await self._router.get(), subnet.id)
+        except InvalidError as error:
+            self._log.warning("subnet deleted, as the router refuses it", cidr=subnet.cidr, error=str(error))
+            await self._neutron.delete_subnet(subnet.id)
+            raise
+
+    async def _connected(self) -> frozenset[SubnetId]:
+        """The subnets that the router has interfaces on."""
+        ports = await self._neutron.ports(device_id=await self._router.get())
+        return frozenset(fixed.subnet_id for port in ports for fixed in port.fixed_ips)
+
+    async def _choose(self, supernet: Supernet, uid: str) -> IPv4Network | IPv6Network:
+        """A part of the supernet that nothing has, neither in Neutron nor by a choice that is not in Neutron yet.
+
+        From here to the note of the choice nothing else runs, so two namespaces never choose the same.
+        """
+        connected = await self._connected()
+        # An account with more rights sees other projects' subnets, too, which may have the same addresses.
+        taken: list[IPNetwork] = [
+            subnet.network
+            for subnet in await self._neutron.subnets()
+            if subnet.id in connected or self._is_own(subnet.name)
+        ]
+        chosen = supernet.choose([*taken, *self._chosen.values()])
+        self._chosen[uid, supernet.network.version] = chosen
+        return chosen
+
+    async def _have(
+        self,
+        name: str,
+        collection: str,
+        find: Callable[[], Awaitable[Iterable[R]]],
+        create: Callable[[], Awaitable[R]],
+        discard: Callable[[Any], Awaitable[None]],
+    ) -> R:
+        """The one object of that name: found, or else created, tagged and found again."""
+        found: list[R] = own(await find(), name)
+        if not found:
+            if self._blind is not None:
+                raise self._blind
+            await create()
+            found = own(await find(), name)
+            for pause in LOOK_AGAIN:
+                if not found:
+                    await self._sleep(pause)
+                    found = own(await find(), name)
+        if not found:
+            self._blind = InvisibleError(
+                f"{name} was created among the {collection}, and this account does not see it there; nothing more is "
+                "created until coil-raven is started again"
+            )
+            raise self._blind
+        only = await self._only(found, discard)
+        if (tag := cluster_tag(self._cluster)) not in only.tags:
+            await self._neutron.set_tag(collection, only.id, tag)
+        return only
+
+    async def _only(self, found: list[R], discard: Callable[[Any], Awaitable[None]]) -> R:
+        """One of several that have the same identity: those that a lost answer has doubled are deleted."""
+        first, *others = sorted(found, key=lambda resource: resource.id)
+        for other in others:
+            self._log.warning("doubled object deleted", name=other.name, id=other.id)
+            await discard(other.id)
+        return first
+
+    def _is_own(self, name: str) -> bool:
+        identity = parse_identity(name)
+        return identity is not None and identity.cluster == self._cluster
+
+    def _name(self, kind: Kind, uid: str) -> str:
+        return Identity(self._cluster, kind, uid).name

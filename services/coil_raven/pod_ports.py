@@ -1,0 +1,157 @@
+"""The ports of pods in Neutron: one for each pod, found again by the pod's UID.
+
+A term begins with a list of them, so that a port which exists is adopted without a call for each pod. From then on what
+is known is what the calls answered, and what `refresh` has found. A creation whose answer was lost is looked for by its
+name before it is repeated.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from structlog.typing import FilteringBoundLogger
+
+from coil.neutron.identity import ClusterId, Identity, Kind, describe, parse_identity
+from coil.neutron.resource import Port
+from coil.openstack.error import NotFoundError, OpenStackError, UnavailableError
+from coil.openstack.neutron import Neutron, PortRequest, own
+from coil_raven.namespace_network import POD_OWNER, NamespaceNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOnNode:
+    """A pod that is to have a port. `host` is its node, as Neutron's agents name it."""
+
+    namespace: str
+    name: str
+    uid: str
+    host: str
+
+
+class PodPorts:
+    """Of one term. Calls for different pods may be under way at the same time, but not for the same."""
+
+    def __init__(self, neutron: Neutron, *, cluster: ClusterId, log: FilteringBoundLogger) -> None:
+        self._neutron = neutron
+        self._cluster = cluster
+        self._log = log
+        self._known: dict[str, Port] = {}
+        self._uncertain: set[str] = set()
+        self._loaded = False
+        self._loading = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Find out which there are, once. Raises OpenStackError; then it is found out at the next call."""
+        if self._loaded:
+            return
+        async with self._loading:
+            if not self._loaded:
+                await self._refresh()
+
+    async def refresh(self) -> frozenset[str]:
+        """Find out which there are; the UIDs of pods whose ports somebody has deleted since. Raises OpenStackError.
+
+        What other calls have done while Neutron answered stands against the answer.
+        """
+        async with self._loading:
+            return await self._refresh()
+
+    async def _refresh(self) -> frozenset[str]:
+        before = dict(self._known)
+        listed: dict[str, list[Port]] = {}
+        for port in await self._neutron.ports(device_owner=POD_OWNER):
+            if (uid := self._uid(port)) is not None:
+                listed.setdefault(uid, []).append(port)
+        gone = frozenset(uid for uid, port in before.items() if uid not in listed and self._known.get(uid) is port)
+        for uid in gone:
+            del self._known[uid]
+        doubled: list[Port] = []
+        for uid, ports in listed.items():
+            if uid in before and uid not in self._known:
+                continue  # deleted in the meantime
+            known = self._known.get(uid)
+            if known is None or all(port.id != known.id for port in ports):
+                known = self._known[uid] = min(ports, key=lambda port: port.id)
+            doubled.extend(port for port in ports if port.id != known.id)
+        self._loaded = True
+        for port in doubled:
+            self._log.warning("doubled port deleted", port=port.id, name=port.name)
+            await self._neutron.delete_port(port.id)
+        return gone
+
+    def uids(self) -> frozenset[str]:
+        """The UIDs of the pods that have ports, or may have."""
+        return frozenset(self._known) | self._uncertain
+
+    async def ensure(self, pod: PodOnNode, network: NamespaceNetwork) -> Port:
+        """The pod's port, on its namespace's network; created unless there is one. Raises OpenStackError.
+
+        One that could not be bound, or is bound on another host than the pod's, is bound again.
+        """
+        await self.load()
+        name = self._name(pod.uid)
+        known = self._known.get(pod.uid)
+        if known is None and pod.uid in self._uncertain:
+            found: list[Port] = own(await self._neutron.ports(name=name), name)
+            if found:
+                known = self._keep(pod.uid, min(found, key=lambda port: port.id))
+        if known is not None:
+            if not _is_elsewhere(known, pod.host):
+                return known
+            try:
+                return self._keep(pod.uid, await self._neutron.bind_port(known.id, pod.host))
+            except NotFoundError:
+                self._known.pop(pod.uid, None)
+        self._uncertain.add(pod.uid)
+        try:
+            port = await self._neutron.create_port(
+                PortRequest(
+                    name=name,
+                    description=describe("Pod", pod.namespace, pod.name),
+                    project=network.project,
+                    network=network.network.id,
+                    device_id=pod.uid,
+                    device_owner=POD_OWNER,
+                    host=pod.host,
+                    groups=frozenset({network.group}),
+                    subnets=tuple(subnet.id for subnet in network.subnets),
+                )
+            )
+        except UnavailableError:
+            # It may exist. A cancellation, too, leaves the UID among the uncertain ones.
+            raise
+        except OpenStackError:
+            self._uncertain.discard(pod.uid)
+            raise
+        return self._keep(pod.uid, port)
+
+    async def remove(self, uid: str) -> None:
+        """Delete the pod's port; without one there is no call. Idempotent. Raises OpenStackError."""
+        await self.load()
+        ports: Iterable[Port] = () if (known := self._known.get(uid)) is None else (known,)
+        if uid in self._uncertain:
+            name = self._name(uid)
+            ports = own(await self._neutron.ports(name=name), name)
+        for port in ports:
+            await self._neutron.delete_port(port.id)
+        self._known.pop(uid, None)
+        self._uncertain.discard(uid)
+
+    def _keep(self, uid: str, port: Port) -> Port:
+        self._known[uid] = port
+        self._uncertain.discard(uid)
+        return port
+
+    def _uid(self, port: Port) -> str | None:
+        identity = parse_identity(port.name)
+        if identity is None or identity.cluster != self._cluster or identity.kind is not Kind.PORT:
+            return None
+        return identity.uid
+
+    def _name(self, uid: str) -> str:
+        return Identity(self._cluster, Kind.PORT, uid).name
+
+
+def _is_elsewhere(port: Port, host: str) -> bool:
+    """Whether the port is not bound where it has to be. An account that may not see hosts is shown none."""
+    return port.binding_failed or (bool(port.host_id) and port.host_id != host)

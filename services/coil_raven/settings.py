@@ -1,0 +1,128 @@
+"""What an administrator may set."""
+
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final
+
+from coil.kernel.family import Family
+from coil.manager.election import ElectionSettings
+from coil.neutron.handoff import parse_binding_type
+from coil.neutron.identity import cluster_id
+from coil.neutron.supernet import Supernet
+from coil.runtime.flag import (
+    Endpoint,
+    Group,
+    flag,
+    kind,
+    parse_boolean,
+    parse_integer,
+    parse_optional_path,
+    parse_optional_text,
+    parse_period,
+)
+from coil.runtime.settings import ApiSettings, FrameSettings, health_flag, metrics_flag
+
+NAMESPACE_LENGTHS: Final = {Family.IPV4: 16, Family.IPV6: 64}
+"""Prefix lengths of what a namespace gets: a /16 as the proposal has it, and what IPv6 subnets have (RFC 4291)."""
+
+
+@kind("CIDR")
+def parse_supernets(text: str) -> tuple[Supernet, ...]:
+    """At most one of each family, each with the prefix length of its parts: `10.0.0.0/8/16,fd00:1::/48/64`.
+
+    Without a length: 16 for IPv4, 64 for IPv6.
+    """
+    supernets: list[Supernet] = []
+    for entry in text.split(","):
+        address, _, rest = entry.strip().partition("/")
+        length, _, part = rest.partition("/")
+        network = ip_network(f"{address}/{length}" if length else address)
+        family = Family.of(network)
+        supernets.append(Supernet(network, int(part) if part else NAMESPACE_LENGTHS[family]))
+    if len({supernet.network.version for supernet in supernets}) != len(supernets):
+        raise ValueError("at most one supernet of each family")
+    return tuple(supernets)
+
+
+@kind("NAME")
+def parse_cluster_name(text: str) -> str:
+    """Up to 12 lowercase letters, digits and hyphens; "" has the cluster identified by the UID of kube-system."""
+    return cluster_id("", text) if text else ""
+
+
+@kind("NAME")
+def parse_port_type(text: str) -> str:
+    """The name of what plugs in ports: lowercase letters, digits and hyphens."""
+    return parse_binding_type(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(ElectionSettings, ApiSettings, FrameSettings):
+    """coil-raven's settings; times are in seconds."""
+
+    metrics_addr: Endpoint = metrics_flag(":9394")
+    health_addr: Endpoint = health_flag(":9395")
+    cluster_name: str = flag(
+        "",
+        parse=parse_cluster_name,
+        env="CLUSTER_NAME",
+        group=Group.NEUTRON,
+        help="the cluster in the names of its objects in Neutron; derived from the UID of kube-system if not given",
+    )
+    supernets: tuple[Supernet, ...] = flag(
+        "10.0.0.0/8",
+        parse=parse_supernets,
+        group=Group.NEUTRON,
+        help="what each namespace gets a part of, with the part's prefix length after another slash (10.0.0.0/8/16); "
+        "several by commas, one for each IP family",
+    )
+    router: str = flag(
+        "",
+        parse=parse_optional_text,
+        group=Group.NEUTRON,
+        help="name of the router that connects the namespaces; one is created if not given",
+    )
+    public_network: str = flag(
+        "",
+        parse=parse_optional_text,
+        group=Group.NEUTRON,
+        help="name of the external network that the created router has its gateway on; without a gateway if not given",
+    )
+    project: str = flag(
+        "",
+        parse=parse_optional_text,
+        group=Group.NEUTRON,
+        help="ID of the project of namespaces without the annotation kuryr.org/project; the account's if not given",
+    )
+    port_type: str = flag(
+        "bridge",
+        parse=parse_port_type,
+        group=Group.NEUTRON,
+        help="what a node is to plug in ports with",
+    )
+    isolate_namespaces: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.NEUTRON,
+        help="have the security groups admit the pods of the same namespace only",
+    )
+    concurrency: int = flag(
+        "8", parse=parse_integer(1, 64), group=Group.NEUTRON, help="calls to OpenStack that are under way at a time"
+    )
+    gc_interval: float = flag(
+        "10m",
+        parse=parse_period,
+        group=Group.NEUTRON,
+        help="how often ports and networks without a pod or namespace are looked for",
+    )
+    clouds_file: Path | None = flag(
+        "",
+        parse=parse_optional_path,
+        env="OS_CLIENT_CONFIG_FILE",
+        group=Group.NEUTRON,
+        help="clouds.yaml with the credentials; the variables OS_* if not given",
+    )
+    cloud: str = flag(
+        "", parse=parse_optional_text, env="OS_CLOUD", group=Group.NEUTRON, help="which cloud of clouds.yaml"
+    )
