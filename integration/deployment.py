@@ -122,7 +122,8 @@ def apply_kinds(plane: ControlPlane, chart: Path = CHART) -> None:
 
 def access_documents() -> list[Document]:
     """Accounts and roles of all programs: the chart without workloads, which are processes of the tests here."""
-    return [document for document in render({"eip": {"enabled": True}}) if document["kind"] in ACCESS_KINDS]
+    everything = {"eip": {"enabled": True}, "raven": {"enabled": True}}
+    return [document for document in render(everything) if document["kind"] in ACCESS_KINDS]
 
 
 def webhook_documents(of: str = IPAM_CONTROLLER) -> list[Document]:

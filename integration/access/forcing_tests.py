@@ -25,6 +25,8 @@ _EIP_ADMISSION = f"{_API}/test_eip_admission.py"
 _GATEWAY_NODE = f"{_API}/test_gateway_node.py"
 _IPAM = f"{_API}/test_ipam_controller.py"
 _AWS_NODES = "integration/aws_nodes"
+_RAVEN = "integration/neutron/test_raven.py"
+_RAVEN_LISTS = "integration/neutron/test_list_in_pages.py::test_coil_raven"
 
 _MISSING_EGRESS = f"{_EGRESS_CLIENT}::test_a_pod_whose_egress_is_missing_or_invalid_waits_until_it_is_mended"
 _PATCHED_EVENT = f"{_API}/test_event_recorder.py::test_an_event_that_is_repeated_is_patched"
@@ -39,6 +41,7 @@ _POLICY = f"{_GATEWAY_NODE}::test_a_policys_address_and_pods_are_written_down"
 _REVOKED = f"{_GATEWAY_NODE}::test_the_lease_of_a_silent_node_is_revoked"
 _BLOCK = f"{_IPAM}::test_a_request_gets_a_block"
 _COLLECTED = f"{_IPAM}::test_what_a_deleted_node_leaves_is_collected"
+_PORTS = f"{_RAVEN}::test_pods_get_ports_on_their_namespaces_networks_and_all_of_it_goes"
 _PLANNED_MOVE = "integration/eip/test_change.py::test_a_planned_move_has_one_holder_at_a_time"
 _EIP_LEASES = "coil-eip-leases"
 
@@ -225,6 +228,29 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             f"get, update leases.{COORDINATION}": f"{_IPAM}::test_a_standby_is_ready_and_takes_over",
             "create, get secrets": _HOOKS_OF_IPAM,
             "update secrets": f"{_ADMISSION}::test_a_spoilt_secret_is_mended",
+        },
+    ),
+    _keys(
+        "coil-raven",
+        "ClusterRole coil-raven",
+        {
+            "get, patch namespaces": _PORTS,
+            "list, watch namespaces": _RAVEN_LISTS,
+            "patch pods": _PORTS,
+            "list, watch pods": _RAVEN_LISTS,
+            "list, watch nodes": _RAVEN_LISTS,
+            "create events": f"{_RAVEN}::test_a_port_that_no_agent_binds_is_told_and_bound_when_the_node_has_its_name",
+            "patch events": f"{_PATCHED_EVENT}[coil-raven]",
+        },
+    ),
+    _keys(
+        "coil-raven",
+        f"Role coil-raven in {NAMESPACE}",
+        {
+            f"create leases.{COORDINATION}": _PORTS,
+            f"get, update leases.{COORDINATION}": (
+                f"{_RAVEN}::test_one_that_is_killed_goes_on_and_one_that_is_restarted_writes_nothing"
+            ),
         },
     ),
     _keys(

@@ -34,7 +34,7 @@ INSTANCES = "aws_nodes"
 @pytest.fixture(scope="module")
 def rights() -> list[Right]:
     """What the chart grants with everything that it can install, which is not all together."""
-    pools = render({"eip": {"enabled": True}, "routeSync": {"enabled": True}})
+    pools = render({name: {"enabled": True} for name in ("eip", "routeSync", "raven")})
     return list(dict.fromkeys([*chart_rights(pools), *chart_rights(render(None, "aws-eni"))]))
 
 

@@ -24,7 +24,7 @@ MESSAGE = "an Event of a test"
 WAIT_SECONDS = 60.0
 
 
-@pytest.mark.parametrize("account", ["coild", "coil-ipam-controller", "coil-egress-controller"])
+@pytest.mark.parametrize("account", ["coild", "coil-ipam-controller", "coil-egress-controller", "coil-raven"])
 async def test_an_event_that_is_repeated_is_patched(plane: ControlPlane, admin: KubeClient, account: str) -> None:
     # Of a cluster kind: its Events are in the namespace default, the only one in which each of these may write.
     subject = EventSubject("coil.cybozu.com/v2", "AddressPool", f"pool-{secrets.token_hex(3)}")

@@ -32,11 +32,12 @@ from integration.service import Service
 pytestmark = pytest.mark.apiserver
 
 ELSEWHERE = (
-    *("coil-egress-agent", "coil-egress-agent-node", "coil-egress-controller"),
+    *("coil-egress-agent", "coil-egress-agent-node", "coil-egress-controller", "coil-raven"),
     *("coil-ipam-controller with network interfaces", "coild with network interfaces"),
 )
 """Sections that other tests hold to what is exported: `test_egress_agent`, `integration/eip/test_metric.py`,
-`tests/coil_ipam_controller/eni/test_metric.py` and `tests/coild/eni/test_metric.py`.
+`tests/coil_ipam_controller/eni/test_metric.py`, `tests/coild/eni/test_metric.py` and
+`integration/neutron/test_metric.py`.
 """
 
 

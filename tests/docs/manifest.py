@@ -31,9 +31,11 @@ _METADATA: Final = {"name", "namespace", "labels", "annotations"}
 _TOP: Final = {
     "Namespace": {"apiVersion", "kind", "metadata"},
     "Deployment": {"apiVersion", "kind", "metadata", "spec"},
+    "ClusterRole": {"apiVersion", "kind", "metadata", "rules"},
 }
-_VERSIONS: Final = {"Namespace": "v1", "Deployment": "apps/v1"}
+_VERSIONS: Final = {"Namespace": "v1", "Deployment": "apps/v1", "ClusterRole": "rbac.authorization.k8s.io/v1"}
 _TYPES: Final = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int}
+_RULE: Final = {"apiGroups", "resources", "resourceNames", "verbs"}
 _DEPLOYMENT: Final = {"replicas", "selector", "template", "strategy"}
 
 
@@ -78,6 +80,8 @@ def _foreign(document: Document) -> Iterator[str]:
         yield f"{document.get('apiVersion')} {kind} is not known to these tests"
         return
     yield from (f"{name} is not known" for name in set(document) - _TOP[kind])
+    if kind == "ClusterRole":
+        yield from (f"rules.{name} is not known" for rule in document["rules"] for name in set(rule) - _RULE)
     if kind == "Deployment":
         spec = document["spec"]
         yield from (f"spec.{name} is not known" for name in set(spec) - _DEPLOYMENT)

@@ -18,10 +18,10 @@ PAGES = read_pages()
 NAMES = [page.name for page in PAGES]
 ADMIN = {
     *("README.md", "aws.md", "egress-nat.md", "eip-gateway.md", "install.md", "metrics.md", "pools.md", "routing.md"),
-    *("troubleshooting.md", "upgrade.md"),
+    *("neutron.md", "troubleshooting.md", "upgrade.md"),
 }
 SAYING_BLOCKS = [block for page in PAGES for block in page.blocks if block.language == SAYINGS]
-KUBERNETES = {"FailedCreatePodSandBox", "NODE", "PHASE", "FILL", "NAMESPACE", "NAME"}
+KUBERNETES = {"FailedCreatePodSandBox", "NODE", "PHASE", "FILL", "NAMESPACE", "NAME", "UID"}
 """Words of others, and headings of columns."""
 INTERFACES = {"egress.eip", "egress.vxlan"}
 """Which look like values."""

@@ -21,7 +21,10 @@ def profile() -> list[Right]:
 
 @pytest.fixture(scope="module")
 def rights(profile: list[Right]) -> list[Right]:
-    return [*chart_rights(render({"eip": {"enabled": True}, "routeSync": {"enabled": True}})), *profile]
+    return [
+        *chart_rights(render({name: {"enabled": True} for name in ("eip", "routeSync", "raven")})),
+        *profile,
+    ]
 
 
 def test_each_right_has_a_test_or_a_reason_and_nothing_else_has(rights: list[Right]) -> None:

@@ -7,6 +7,7 @@ from coil.runtime.flag import parse_settings
 from coil_egress_agent.eip.settings import Settings as AgentSettings
 from coil_egress_controller.settings import Settings as EgressSettings
 from coil_ipam_controller.settings import Settings as IpamSettings
+from coil_raven.settings import Settings as RavenSettings
 from coild.settings import Settings as CoildSettings
 from integration.helm.chart import Document
 
@@ -19,6 +20,7 @@ METRICS: Final = {
 EVERYTHING: Final[dict[str, object]] = {
     "eip": {"enabled": True, "clusterCIDR": ["10.96.0.0/12", "fd00:96::/112"], "forwardShim": True},
     "routeSync": {"enabled": True},
+    "raven": {"enabled": True},
     "metrics": METRICS,
 }
 ON_POD_NETWORK: Final[dict[str, object]] = {
@@ -33,6 +35,7 @@ SETTINGS: Final[dict[str, type[Any]]] = {
     "coil-ipam-controller": IpamSettings,
     "coil-egress-controller": EgressSettings,
     "coil-egress-agent-node": AgentSettings,
+    "coil-raven": RavenSettings,
     "coild": CoildSettings,
 }
 ENVIRONMENT: Final = {"COIL_NODE_NAME": "node-1", "COIL_POD_NAMESPACE": "kube-system", "COIL_POD_NAME": "controller-1"}

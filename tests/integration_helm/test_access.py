@@ -35,7 +35,7 @@ def test_no_role_has_a_wildcard() -> None:
 def test_accounts_are_in_the_namespace_of_the_release_and_bound_there() -> None:
     documents = render(EVERYTHING, namespace="coil-system")
     accounts = names(documents, "ServiceAccount")
-    assert accounts == {"coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-node"}
+    assert accounts == {"coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-node", "coil-raven"}
     for document in documents:
         if document["kind"] == "ServiceAccount":
             assert document["metadata"]["namespace"] == "coil-system"
@@ -118,7 +118,13 @@ def test_every_program_is_monitored() -> None:
             and service["spec"]["selector"].items() <= each["spec"]["template"]["metadata"]["labels"].items()
         )
         found.add(workload["metadata"]["name"])
-    assert found == {"coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-agent-node"}
+    assert found == {
+        "coild",
+        "coil-ipam-controller",
+        "coil-egress-controller",
+        "coil-egress-agent-node",
+        "coil-raven",
+    }
     assert pick(documents, "ServiceMonitor", "coil")["metadata"]["labels"]["release"] == "prometheus"
 
 

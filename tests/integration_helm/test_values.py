@@ -89,6 +89,10 @@ def test_a_profile_runs_these_programs(profile: str, programs: set[str]) -> None
         ({"aws": {"securityGroups": ["default"]}}, "/aws/securityGroups/0"),
         ({"aws": {"region": "somewhere"}}, "/aws/region"),
         ({"cni": {"after": [{"type": "coil"}]}}, "coil itself is put between them"),
+        ({"raven": {"supernets": []}}, "/raven/supernets"),
+        ({"raven": {"supernets": ["ten"]}}, "/raven/supernets/0"),
+        ({"raven": {"clusterName": "a-name-of-13-c"}}, "/raven/clusterName"),
+        ({"raven": {"cloudsSecret": ""}}, "/raven/cloudsSecret"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "serviceMonitor.enabled needs metrics.enabled"),
         (
             {"ipam": {"enabled": False}, "cni": {"before": [{"type": "ptp"}]}, "routeSync": {"enabled": True}},

@@ -195,3 +195,8 @@ annotations:
   cert-manager.io/inject-ca-from: {{ .root.Release.Namespace }}/{{ .name }}
 {{- end }}
 {{- end }}
+
+{{/* Whether coil-raven runs. Former charts do not have the value (--reuse-values). */}}
+{{- define "coil.withRaven" -}}
+{{- if (.Values.raven | default dict).enabled }}true{{ end }}
+{{- end }}

@@ -1,0 +1,41 @@
+"""A Neutron for each module, and an API server that modules borrow."""
+
+from collections.abc import AsyncIterator, Generator, Iterator
+
+import pytest
+
+from coil.kube.client import KubeClient
+from integration.apiserver.plane_pool import PlanePool
+from integration.cluster.control_plane import ControlPlane
+from integration.neutron.raven_world import RavenWorld
+
+
+@pytest.fixture(scope="session")
+def planes() -> Iterator[PlanePool]:
+    with PlanePool() as planes:
+        yield planes
+
+
+@pytest.fixture(scope="module")
+def plane(planes: PlanePool) -> Iterator[ControlPlane]:
+    """Nothing of other modules is in it."""
+    with planes.lend() as plane:
+        yield plane
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane) -> AsyncIterator[KubeClient]:
+    """The administrator's client of `plane`."""
+    async with KubeClient.connect(plane.admin_kubeconfig) as client:
+        yield client
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows what coil-raven and Neutron have logged."""
+    report = yield
+    world = getattr(item, "funcargs", {}).get("world")
+    if report.failed and isinstance(world, RavenWorld):
+        for process in (world.raven.process, world.neutron.process):
+            report.sections.append((f"the end of the log of {process.name}", process.tail()))
+    return report

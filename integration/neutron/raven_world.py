@@ -1,0 +1,170 @@
+"""coil-raven as a process under its own service account, between a real API server and a real Neutron."""
+
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from coil.crd.builtin import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS
+from coil.crd.names import NEUTRON_FINALIZER
+from coil.kube.client import KubeClient
+from coil.neutron.handoff import ANNOTATION_PORT, Handoff, parse_handoff
+from integration.apiserver.ipam_world import until
+from integration.apiserver.refusal_log import missing_rights
+from integration.cluster.address import free_port
+from integration.cluster.control_plane import ControlPlane
+from integration.deployment import ACCESS_KINDS, apply, ready_probe
+from integration.helm.chart import Document, render
+from integration.neutron.neutron_server import NeutronServer
+from integration.patience import wait_until
+from integration.service import Service
+
+ACCOUNT: Final = "coil-raven"
+LOCALHOST: Final = IPv4Address("127.0.0.1")
+FLAGS: Final = ("--lease-duration=5s", "--gc-interval=2s")
+CLOUD: Final = "stage"
+SUPERNETS: Final = "10.0.0.0/8,fd00:1::/48"
+FAMILIES: Final = 2
+
+
+def raven_documents() -> list[Document]:
+    """Its account, roles and admission policies, as the chart has them."""
+    kinds = (*ACCESS_KINDS, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    documents = render({"raven": {"enabled": True}})
+    return [each for each in documents if each["kind"] in kinds and each["metadata"]["name"].startswith(ACCOUNT)]
+
+
+def clouds_file(folder: Path, neutron: NeutronServer) -> Path:
+    """clouds.yaml for a Neutron without authentication."""
+    path = folder / "clouds.yaml"
+    cloud = {"auth_type": "none", "network_endpoint_override": neutron.endpoint}
+    path.write_text(yaml.safe_dump({"clouds": {CLOUD: cloud}}))
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class RavenWorld:
+    """`client` is the administrator's, `metrics` coil-raven's port for them. Make one with `start`."""
+
+    plane: ControlPlane
+    client: KubeClient
+    neutron: NeutronServer
+    raven: Service
+    prefix: str
+    metrics: int
+
+    @classmethod
+    @contextmanager
+    def start(
+        cls, plane: ControlPlane, client: KubeClient, neutron: NeutronServer, folder: Path, *flags: str
+    ) -> Iterator["RavenWorld"]:
+        """With coil-raven ready. It ends with the context; what it has made in Neutron stays."""
+        apply(plane, *raven_documents())
+        metrics = free_port(LOCALHOST, 9394)
+        health = free_port(LOCALHOST, metrics + 1)
+        command = raven_command(plane, clouds_file(folder, neutron), ports=(metrics, health), flags=flags)
+        prefix = f"raven-{secrets.token_hex(3)}"
+        raven = Service(lambda: plane.workspace.spawn(prefix, command), ready=ready_probe(health))
+        world = cls(plane, client, neutron, raven, prefix, metrics)
+        try:
+            raven.wait_ready()
+            yield world
+        finally:
+            raven.process.stop(timeout=60.0)
+        refused = missing_rights(raven.process.log)
+        assert refused == [], "the role is too narrow"
+
+    async def add_namespace(self, name: str) -> str:
+        """Returns its full name. It has the account `default`, which no controller makes here."""
+        full = f"{self.prefix}-{name}"
+        await self.client.create(NAMESPACES, {"metadata": {"name": full}})
+        await self.client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace=full)
+        return full
+
+    async def add_pod(self, namespace: str, name: str, *, node: str, annotations: dict[str, str] | None = None) -> None:
+        """An object without a kubelet, on that node."""
+        body: dict[str, Any] = {
+            "metadata": {"name": name, "annotations": annotations or {}},
+            "spec": {
+                "nodeName": node,
+                "automountServiceAccountToken": False,
+                "containers": [{"name": "main", "image": "none"}],
+            },
+        }
+        await self.client.create(PODS, body, namespace=namespace)
+
+    async def delete_pod(self, namespace: str, name: str) -> None:
+        """At once, as there is no kubelet to wait for."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0"
+        status, _ = self.plane.request("DELETE", path)
+        assert status == 200
+
+    async def handoff(self, namespace: str, name: str) -> Handoff | None:
+        """What the pod's node is told."""
+        pod = await self.client.get(PODS, name, namespace=namespace)
+        text = pod.metadata.annotations.get(ANNOTATION_PORT)
+        return None if text is None else parse_handoff(text, pod_uid=pod.metadata.uid)
+
+    async def wait_for_handoffs(self, pods: Sequence[tuple[str, str]]) -> None:
+        """Return when the node of each pod has been told of its port. `pods` are namespaces and names."""
+        for namespace, name in pods:
+            await until(partial(self._is_handed_off, namespace, name), what=f"the port of {namespace}/{name}")
+
+    async def is_told(self, namespace: str, reason: str) -> bool:
+        """Whether there is an Event with that reason."""
+        return any(event.reason == reason for event in await self.client.list(EVENTS, namespace=namespace))
+
+    async def wait_for_networks(self) -> None:
+        """Return when every namespace has its network, whole: the router has an interface on each of its subnets."""
+        namespaces = len(await self.client.list(NAMESPACES))
+        wait_until(
+            lambda: (held := self.neutron.snapshot())["subnets"] == held["ports"] == FAMILIES * namespaces,
+            what=f"the networks of {namespaces} namespaces",
+        )
+
+    async def is_released(self, namespace: str) -> bool:
+        """Whether its Namespace does not wait for its network any more."""
+        found = await self.client.get(NAMESPACES, namespace)
+        return NEUTRON_FINALIZER not in found.metadata.finalizers
+
+    async def _is_handed_off(self, namespace: str, name: str) -> bool:
+        return await self.handoff(namespace, name) is not None
+
+    def wait_idle(self) -> None:
+        """Return when it leads and every namespace has a network, and it has looked for ports without a pod since."""
+        looks = self._looks()
+        wait_until(lambda: self._looks() > looks + 1, what="coil-raven has looked at everything")
+
+    def _looks(self) -> int:
+        entries = self.raven.process.entries()
+        return sum(entry["event"] == "resync" and entry.get("controller") == "pod" for entry in entries)
+
+    def wait_for(self, snapshot: dict[str, int], *, what: str) -> None:
+        """Return when Neutron has as many of each kind as that."""
+        wait_until(lambda: self.neutron.snapshot() == snapshot, what=what)
+
+
+def raven_command(plane: ControlPlane, clouds: Path, *, ports: tuple[int, int], flags: Sequence[str] = ()) -> list[str]:
+    """How coil-raven is started, as its service account; may be used again after its death.
+
+    `ports` are those of its metrics and of its health.
+    """
+    metrics, health = ports
+    return [
+        *(sys.executable, "-m", "coil_raven"),
+        f"--kubeconfig={plane.kubeconfig_for(ACCOUNT)}",
+        f"--metrics-addr=127.0.0.1:{metrics}",
+        f"--health-addr=127.0.0.1:{health}",
+        f"--clouds-file={clouds}",
+        f"--cloud={CLOUD}",
+        f"--supernets={SUPERNETS}",
+        *FLAGS,
+        *flags,
+    ]

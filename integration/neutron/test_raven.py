@@ -1,0 +1,175 @@
+"""coil-raven between a real API server and a real Neutron, under its own service account."""
+
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from coil.crd.builtin import NAMESPACES, NODES, PODS
+from coil.kube.client import KubeClient
+from coil.kube.errors import ForbiddenError, InvalidError
+from coil.neutron.handoff import ANNOTATION_HOST, ANNOTATION_PORT, ANNOTATION_PROJECT
+from coil.neutron.identity import Identity, Kind, parse_identity
+from coil.openstack.client import OpenStackClient
+from coil.openstack.neutron import NeutronApi
+from integration.apiserver.ipam_world import until
+from integration.apiserver.tenant import Tenant
+from integration.cluster.control_plane import ControlPlane
+from integration.neutron.neutron_server import NeutronServer
+from integration.neutron.raven_world import RavenWorld
+from integration.patience import wait_until
+
+pytestmark = [pytest.mark.neutron, pytest.mark.apiserver]
+
+HOSTS = ("node-a", "node-b")
+
+
+@pytest.fixture(scope="module")
+def neutron(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NeutronServer]:
+    with NeutronServer.start(tmp_path_factory.mktemp("neutron"), hosts=HOSTS) as server:
+        yield server
+
+
+@pytest.fixture
+async def world(
+    plane: ControlPlane, admin: KubeClient, neutron: NeutronServer, tmp_path: Path
+) -> AsyncIterator[RavenWorld]:
+    with RavenWorld.start(plane, admin, neutron, tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def api(neutron: NeutronServer) -> Iterator[NeutronApi]:
+    with OpenStackClient(neutron.connect) as client:
+        yield NeutronApi(client)
+
+
+async def test_pods_get_ports_on_their_namespaces_networks_and_all_of_it_goes(
+    world: RavenWorld, neutron: NeutronServer, api: NeutronApi
+) -> None:
+    await world.wait_for_networks()
+    before = neutron.snapshot()
+    blue, green = await world.add_namespace("blue"), await world.add_namespace("green")
+    pods = [(namespace, f"web-{number}") for namespace in (blue, green) for number in range(4)]
+    for number, (namespace, name) in enumerate(pods):
+        await world.add_pod(namespace, name, node=HOSTS[number % 2])
+    await world.wait_for_handoffs(pods)
+
+    networks = set()
+    for number, (namespace, name) in enumerate(pods):
+        handoff = await world.handoff(namespace, name)
+        assert handoff is not None
+        port = await api.port(handoff.port)
+        pod = await world.client.get(PODS, name, namespace=namespace)
+        uid = (await world.client.get(NAMESPACES, namespace)).metadata.uid
+        identity = parse_identity(port.name)
+        assert identity is not None
+        assert identity == Identity(identity.cluster, Kind.PORT, pod.metadata.uid)
+        assert port.mac_address == handoff.mac
+        assert (port.host_id, port.device_id) == (HOSTS[number % 2], pod.metadata.uid)
+        assert [str(address.interface.ip) for address in handoff.addresses] == [ip.ip_address for ip in port.fixed_ips]
+        assert [address.interface.network.prefixlen for address in handoff.addresses] == [16, 64]
+        assert handoff.addresses[0].interface.ip in ip_network("10.0.0.0/8")
+        assert handoff.addresses[0].gateway == handoff.addresses[0].interface.network[1]
+        network = await api.network(handoff.network)
+        assert (network.name, network.mtu, network.segmentation_id) == (
+            Identity(identity.cluster, Kind.NETWORK, uid).name,
+            handoff.mtu,
+            handoff.segmentation,
+        )
+        networks.add((namespace, network.id))
+    assert len(networks) == 2
+
+    for namespace, name in pods:
+        await world.delete_pod(namespace, name)
+    for namespace in (blue, green):
+        await world.client.delete(NAMESPACES, namespace)
+    world.wait_for(before, what="nothing is left in Neutron")
+    for namespace in (blue, green):
+        # Nobody empties it here: there is no namespace controller.
+        await until(partial(world.is_released, namespace), what="the finalizer is removed")
+
+
+async def test_one_that_is_killed_goes_on_and_one_that_is_restarted_writes_nothing(
+    world: RavenWorld, neutron: NeutronServer
+) -> None:
+    namespace = await world.add_namespace("crash")
+    pods = [(namespace, f"web-{number}") for number in range(12)]
+    for number, (_, name) in enumerate(pods):
+        await world.add_pod(namespace, name, node=HOSTS[0])
+        if number % 4 == 3:
+            world.raven.crash()
+    world.raven.wait_ready()
+    await world.wait_for_handoffs(pods)
+    ports = neutron.revisions("ports")
+    own = [each for each in ports.values() if each[0].startswith("coil:") and ":port:" in each[0]]
+    assert len(own) == len({name for name, _ in own}) == 12
+
+    world.wait_idle()
+    before = {kind: neutron.revisions(kind) for kind in ("networks", "subnets", "ports", "security-groups", "routers")}
+    world.raven.crash()
+    world.raven.wait_ready()
+    world.wait_idle()
+    assert {kind: neutron.revisions(kind) for kind in before} == before
+
+
+async def test_what_was_deleted_while_it_was_away_is_deleted(world: RavenWorld, neutron: NeutronServer) -> None:
+    namespace = await world.add_namespace("away")
+    await world.add_pod(namespace, "gone", node=HOSTS[0])
+    await world.wait_for_handoffs([(namespace, "gone")])
+    handoff = await world.handoff(namespace, "gone")
+    assert handoff is not None
+    world.raven.kill()
+    await world.delete_pod(namespace, "gone")
+    world.raven.start()
+    world.raven.wait_ready()
+    wait_until(lambda: handoff.port not in neutron.revisions("ports"), what="the port of a pod that is gone is deleted")
+
+
+async def test_a_port_that_no_agent_binds_is_told_and_bound_when_the_node_has_its_name(
+    world: RavenWorld, api: NeutronApi
+) -> None:
+    namespace = await world.add_namespace("lost")
+    node = f"{namespace}.example.com"
+    await world.client.create(NODES, {"metadata": {"name": node}})
+    await world.add_pod(namespace, "web", node=node)
+    await until(partial(world.is_told, namespace, "PortNotBound"), what="the Event")
+    assert await world.handoff(namespace, "web") is None
+    await world.client.patch(NODES, node, {"metadata": {"annotations": {ANNOTATION_HOST: HOSTS[0]}}})
+    await world.wait_for_handoffs([(namespace, "web")])
+    handoff = await world.handoff(namespace, "web")
+    assert handoff is not None
+    assert (await api.port(handoff.port)).host_id == HOSTS[0]
+
+
+async def test_tenants_name_neither_ports_nor_projects(world: RavenWorld) -> None:
+    """The chart's policies, on a real API server. The administrator is not coil-raven either."""
+    namespace = await world.add_namespace("tenant")
+    await world.add_pod(namespace, "web", node=HOSTS[0])
+    await world.wait_for_handoffs([(namespace, "web")])
+    stolen = (await world.client.get(PODS, "web", namespace=namespace)).metadata.annotations[ANNOTATION_PORT]
+
+    patch = {"metadata": {"annotations": {ANNOTATION_PORT: stolen.replace("10.", "11.", 1)}}}
+    with pytest.raises((ForbiddenError, InvalidError), match="coil-raven's"):
+        await world.client.patch(PODS, "web", patch, namespace=namespace)
+    with pytest.raises((ForbiddenError, InvalidError), match="coil-raven's"):
+        await world.client.patch(
+            PODS, "web", {"metadata": {"annotations": {ANNOTATION_PORT: None}}}, namespace=namespace
+        )
+    with pytest.raises((ForbiddenError, InvalidError), match="coil-raven's"):
+        await world.add_pod(namespace, "thief", node=HOSTS[0], annotations={ANNOTATION_PORT: stolen})
+    await world.client.patch(PODS, "web", {"metadata": {"annotations": {"other": "fine"}}}, namespace=namespace)
+
+    # Whoever may do everything in the namespace may still not choose the project.
+    tenant = Tenant(world.plane, namespace, "cluster-admin")
+    path = f"/api/v1/namespaces/{namespace}"
+    wait_until(lambda: tenant.request("GET", path)[0] == 200, what="the tenant's role")
+    _, document = tenant.request("GET", path)
+    document["metadata"]["labels"]["other"] = "fine"
+    status, document = tenant.request("PUT", path, document)
+    assert status == 200, document
+    document["metadata"].setdefault("annotations", {})[ANNOTATION_PROJECT] = "somebodys"
+    status, answer = tenant.request("PUT", path, document)
+    assert (status, "openstackprojects" in answer["message"]) == (403, True), answer
