@@ -98,7 +98,7 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
     _keys(
         "coild",
         "ClusterRole coild-node-condition",
-        {"patch nodes/status": f"{_API}/test_own_node.py::test_its_own_node_has_the_condition_that_coild_says"},
+        {"patch nodes/status": f"{_API}/test_own_node.py::test_its_own_node_has_the_conditions_that_coild_says"},
     ),
     _keys(
         "coil-egress-node",
