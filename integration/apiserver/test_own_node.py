@@ -17,9 +17,11 @@ from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError
 from coild.eni.node_condition import (
     ADDRESSES_AVAILABLE,
+    POD_LIMIT_TOO_HIGH,
     TRAFFIC_DIVERTED,
     describe_addresses,
     describe_diversions,
+    describe_pod_limit,
     plan_conditions,
 )
 from integration.cluster.command_line import Version
@@ -33,7 +35,8 @@ HERE, THERE = "own-node-here", "own-node-there"
 OLDEST: Final = Version(1, 30)
 """The first that has the policy's API, and tells the node of a token."""
 OTHERS = "coild may change the status of its own Node only"
-MORE = f"coild may change only the conditions {ADDRESSES_AVAILABLE} and {TRAFFIC_DIVERTED} of its Node"
+CONDITIONS = f"{ADDRESSES_AVAILABLE}, {POD_LIMIT_TOO_HIGH} and {TRAFFIC_DIVERTED}"
+MORE = f"coild may change only the conditions {CONDITIONS} of its Node"
 FOREIGN: Final = {"type": "Ready", "status": "True", "reason": "Fine", "message": ""}
 Patch = list[dict[str, Any]]
 
@@ -68,7 +71,8 @@ class Guarded:
 
     def condition_patch(self, node: str, obstacle: str | None, diversions: Sequence[str] = ()) -> Patch:
         """As coild makes it."""
-        wanted = describe_addresses(obstacle), describe_diversions(diversions)
+        limit = describe_pod_limit(pods_limit=110, ip_max=18 if diversions else 110)
+        wanted = describe_addresses(obstacle), limit, describe_diversions(diversions)
         return plan_conditions(self._conditions(node), wanted, now=datetime.now(UTC))
 
     def _conditions(self, node: str) -> list[Mapping[str, Any]]:
@@ -131,7 +135,7 @@ def test_its_own_node_has_the_conditions_that_coild_says(guarded: Guarded) -> No
     for obstacle, available in (("no address is free", "False"), (None, "True")):
         for diversions, diverted in ((["a rule of others"], "True"), ([], "False")):
             guarded.patch(HERE, guarded.condition_patch(HERE, obstacle, diversions), kubeconfig=own)
-            told = {ADDRESSES_AVAILABLE: available, TRAFFIC_DIVERTED: diverted}
+            told = {ADDRESSES_AVAILABLE: available, POD_LIMIT_TOO_HIGH: diverted, TRAFFIC_DIVERTED: diverted}
             assert guarded.conditions(HERE) == {"Ready": "True", **told}
 
 

@@ -13,6 +13,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from coil.kernel.family import IPAddress
 from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError, Runtime, addresses_of
 from integration.apiserver.sandbox import PodName, Sandbox
@@ -33,6 +35,7 @@ _FETCH: Final = (
     *("curl", "--silent", "--noproxy", "*"),
     *("--retry-connrefused", "--retry", "5", "--retry-delay", "1"),
 )
+_METRICS_PORT: Final = 9384
 _MANY: Final = 30
 
 
@@ -155,6 +158,19 @@ class EniNode(PodHost):
         """Of its Node object, by type."""
         status = self._plane.read(f"/api/v1/nodes/{self.name}")["status"]
         return {each["type"]: each for each in status.get("conditions", [])}
+
+    def metrics(self) -> dict[str, int]:
+        """What coild counts of the node's interfaces, by name, without what it counts by label."""
+        families = text_string_to_metric_families(self.fetch(_METRICS_PORT, "/metrics"))
+        samples = [sample for family in families for sample in family.samples]
+        own = [each for each in samples if each.name.startswith("coil_node_eni_") and not each.labels]
+        return {each.name: int(each.value) for each in own}
+
+    def events(self, reason: str) -> list[dict[str, Any]]:
+        """Of its Node object, with that reason."""
+        found = self._plane.read("/api/v1/namespaces/default/events")["items"]
+        mine = [each for each in found if each["involvedObject"]["kind"] == "Node"]
+        return [each for each in mine if (each["involvedObject"]["name"], each["reason"]) == (self.name, reason)]
 
     def page(self) -> dict[str, Any]:
         """What coild says of the node at its inspection address, which is there a moment after coild is ready."""

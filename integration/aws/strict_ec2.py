@@ -413,6 +413,8 @@ class StrictEc2:
                 "AttachmentLimitExceeded",
                 f"Interface count {len(here) + 1} exceeds the limit for {instance.instance_type}",
             )
+        if eni.ipv4_prefixes:
+            _check_prefixes(instance)
         if len(eni.private_ip_addresses) + len(eni.ipv4_prefixes) > info["Ipv4AddressesPerInterface"]:
             raise EC2ClientError("PrivateIpAddressLimitExceeded", f"interface: {eni.id}")
         eni.delete_on_termination = False
@@ -448,6 +450,8 @@ class StrictEc2:
         prefixes = int(response._get_param("Ipv4PrefixCount") or 0)
         if bool(count) == bool(prefixes):
             raise EC2ClientError("InvalidParameterCombination", "Addresses or prefixes, one of the two.")
+        if prefixes and eni.instance is not None:
+            _check_prefixes(eni.instance)
         self._check_room(eni, count + prefixes)
         answer: dict[str, Any] = {"NetworkInterfaceId": eni.id}
         if count:
@@ -509,6 +513,11 @@ def _copy_of(eni: Any) -> Any:
     for name in ("private_ip_addresses", "ipv4_prefixes", "ipv6_prefixes", "ipv6_addresses", "_group_set"):
         setattr(made, name, list(getattr(eni, name)))
     return made
+
+
+def _check_prefixes(instance: Any) -> None:
+    if INSTANCE_TYPES[instance.instance_type].get("Hypervisor") == "xen":
+        raise EC2ClientError("UnsupportedOperation", f"Instances of this type have no prefixes: {instance.id}")
 
 
 def _limit_of_first_card(info: Any) -> int:

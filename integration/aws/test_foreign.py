@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from coil.eni.tag import NO_MANAGE_TAG
 from integration.aws import administrator
@@ -17,7 +16,6 @@ from integration.patience import wait_until
 pytestmark = pytest.mark.apiserver
 
 INTERFACES: Final = 3
-METRICS_PORT: Final = 9384
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +100,4 @@ def test_interfaces_for_efa_take_no_place_and_break_nothing(world: EniWorld) -> 
 
 def ip_max(node: EniNode) -> int:
     """By the node's metrics; 0 while EC2 has not told."""
-    families = text_string_to_metric_families(node.fetch(METRICS_PORT, "/metrics"))
-    values = [sample.value for each in families for sample in each.samples if sample.name == "coil_node_eni_ip_max"]
-    return int(sum(values))
+    return node.metrics().get("coil_node_eni_ip_max", 0)

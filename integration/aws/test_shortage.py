@@ -158,8 +158,8 @@ def test_a_role_that_may_not_tag_creates_nothing_and_the_node_has_one_event(worl
     try:
         with node.running_coild(*FLAGS, "--acquire-timeout=1s"):
             pods = [node.add_pod() for _ in range(PODS_OF_INTERFACE)]
-            wait_until(lambda: denials(world, node), what="the Node's Event")
-            [event] = denials(world, node)
+            wait_until(lambda: denials(node), what="the Node's Event")
+            [event] = denials(node)
             assert event["type"] == "Warning"
             assert "ec2:CreateNetworkInterface together with ec2:CreateTags" in event["message"]
             with pytest.raises(CniError, match="ec2:CreateTags") as refused:
@@ -175,13 +175,11 @@ def test_a_role_that_may_not_tag_creates_nothing_and_the_node_has_one_event(worl
             made = pods[-1].interface
             assert made.id not in before
             wait_until(lambda: pods[-1].interface.goes_with_instance, what="it goes with its instance")
-            assert len(denials(world, node)) == 1
+            assert len(denials(node)) == 1
     finally:
         world.ec2.faults.denied = set()
 
 
-def denials(world: EniWorld, node: EniNode) -> list[dict[str, Any]]:
+def denials(node: EniNode) -> list[dict[str, Any]]:
     """The Events of the Node about calls that EC2 denies."""
-    found = world.plane.read("/api/v1/namespaces/default/events")["items"]
-    mine = [each for each in found if each["involvedObject"]["kind"] == "Node"]
-    return [each for each in mine if (each["involvedObject"]["name"], each["reason"]) == (node.name, "Ec2CallDenied")]
+    return node.events("Ec2CallDenied")

@@ -100,10 +100,13 @@ class SubnetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceLimits:
-    """What EC2 allows an instance's type: interfaces of its first network card, and IPv4 addresses of each."""
+    """What EC2 allows an instance's type: interfaces of its first network card, and IPv4 addresses of each; and whether
+    `prefixes` can take their place.
+    """
 
     interfaces: int
     addresses: int
+    prefixes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +360,7 @@ class BotocoreEc2:
     async def instance_limits(self, instance_type: str) -> InstanceLimits:
         """See `Ec2`."""
         answer = await self._call("DescribeInstanceTypes", InstanceTypes=[instance_type])
-        return _parse("DescribeInstanceTypes", lambda: _limits(_only(answer["InstanceTypes"])["NetworkInfo"]))
+        return _parse("DescribeInstanceTypes", lambda: _limits(_only(answer["InstanceTypes"])))
 
     async def _find_interfaces(self, filters: list[dict[str, Any]]) -> list[InterfaceRecord]:
         return await self._pages("DescribeNetworkInterfaces", "NetworkInterfaces", _interface, filters)
@@ -471,10 +474,15 @@ def _cidrs(vpc: Mapping[str, Any]) -> list[IPNetwork]:
     return [*sorted(ipv4), *sorted(ipv6)]
 
 
-def _limits(network: Mapping[str, Any]) -> InstanceLimits:
+def _limits(described: Mapping[str, Any]) -> InstanceLimits:
+    network = described["NetworkInfo"]
     first = next((card for card in network.get("NetworkCards", ()) if card["NetworkCardIndex"] == 0), network)
     return InstanceLimits(
-        interfaces=int(first["MaximumNetworkInterfaces"]), addresses=int(network["Ipv4AddressesPerInterface"])
+        interfaces=int(first["MaximumNetworkInterfaces"]),
+        addresses=int(network["Ipv4AddressesPerInterface"]),
+        # For types built on the Nitro System (EC2 User Guide, "Prefix delegation for Amazon EC2 network interfaces"),
+        # bare metal ones among them, which have no hypervisor. All others have Xen.
+        prefixes=described.get("Hypervisor") != "xen",
     )
 
 

@@ -53,6 +53,8 @@ class NodeLimits:
     slots: int
     """IPv4 addresses of an interface, its primary one included."""
     pods: int
+    prefixes: bool = True
+    """Whether the type can have prefixes in their place."""
 
     def less(self, interfaces: int) -> "NodeLimits":
         """What is left beside so many interfaces that do not count."""

@@ -33,7 +33,7 @@ from coil.reconcile.backoff import Backoff
 from coil.reconcile.event_recorder import Recorder
 from coild.eni.departure import NodeDeparture
 from coild.eni.journal import Checkpoint, EniJournal
-from coild.eni.node_condition import NodeCondition, describe_addresses, describe_diversions
+from coild.eni.node_condition import NodeCondition, describe_addresses, describe_diversions, describe_pod_limit
 from coild.eni.node_kernel import NodeKernel
 from coild.eni.node_network import EniKernel, NodeNetwork
 from coild.eni.node_object import NodeObject
@@ -144,9 +144,13 @@ class EniIpam:
         }
 
     def _conditions(self) -> tuple[NodeCondition, ...]:
-        diversions = self.network.diversions
-        found = (describe_diversions(diversions),) if diversions is not None else ()
-        return (describe_addresses(self.store.obstacle), *found)
+        """Those that are known yet."""
+        found = [describe_addresses(self.store.obstacle)]
+        if (diversions := self.network.diversions) is not None:
+            found.append(describe_diversions(diversions))
+        if self.store.pods_limit is not None and self.store.ip_max is not None:
+            found.append(describe_pod_limit(pods_limit=self.store.pods_limit, ip_max=self.store.ip_max))
+        return tuple(found)
 
     @property
     def obstacle(self) -> str | None:

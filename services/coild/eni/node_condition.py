@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from coil.eni.pod_limit import explain_excess
+
 ADDRESSES_AVAILABLE: Final = "CoilAddressesAvailable"
 """Whether a new pod would get an address."""
 TRAFFIC_DIVERTED: Final = "CoilPodTrafficDiverted"
 """Whether routing of others catches what pods send (`coil.eni.diversion`)."""
+POD_LIMIT_TOO_HIGH: Final = "CoilPodLimitTooHigh"
+"""Whether the Node allows more pods than can have addresses (`coil.eni.pod_limit`)."""
 AVAILABLE: Final = "AddressesAvailable"
 SHORTAGE: Final = "NoAddresses"
 FOREIGN_ROUTING: Final = "ForeignRouting"
 NO_FOREIGN_ROUTING: Final = "NoForeignRouting"
+BEYOND_ADDRESSES: Final = "PodLimitExceedsAddresses"
+WITHIN_ADDRESSES: Final = "PodLimitWithinAddresses"
 LONGEST_MESSAGE: Final = 1024
 
 
@@ -46,6 +52,17 @@ def describe_diversions(diversions: Sequence[str]) -> NodeCondition:
         status=bool(diversions),
         reason=FOREIGN_ROUTING if diversions else NO_FOREIGN_ROUTING,
         message=_fit(diversions) if diversions else "no rule or route of others catches what pods send",
+    )
+
+
+def describe_pod_limit(*, pods_limit: int, ip_max: int) -> NodeCondition:
+    """Of the pods that the Node allows, and the addresses that they can have at most."""
+    excess = explain_excess(pods_limit=pods_limit, ip_max=ip_max)
+    return NodeCondition(
+        type=POD_LIMIT_TOO_HIGH,
+        status=excess is not None,
+        reason=WITHIN_ADDRESSES if excess is None else BEYOND_ADDRESSES,
+        message=excess or f"the Node allows {pods_limit} pods, and {ip_max} can have an address",
     )
 
 

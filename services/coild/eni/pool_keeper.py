@@ -3,18 +3,18 @@
 What comes first: an interface that would outlive the instance, then addresses that are missing, then what makes
 nobody wait (security groups, interfaces that nobody wants, addresses that are too many).
 
-Prefixes are asked for where they are configured, and single addresses in their place where no subnet has a whole prefix
-left. Nothing is fetched, or given back, while nobody knows what came of the last call of that kind
-(`coild.eni.lost_answers`); `coild.eni.giving_back` has the way back.
+Prefixes are asked for where they are configured and the instance can have them (`coild.eni.capacity`), and single
+addresses in their place where no subnet has a whole prefix left. Nothing is fetched, or given back, while nobody knows
+what came of the last call of that kind (`coild.eni.lost_answers`); `coild.eni.giving_back` has the way back.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.aws.ec2 import Ec2, InstanceLimits, InterfaceRecord
+from coil.aws.ec2 import Ec2, InterfaceRecord
 from coil.aws.error import (
     GoneError,
     InUseError,
@@ -24,18 +24,15 @@ from coil.aws.error import (
     UnavailableError,
 )
 from coil.eni.interface import InterfaceId
-from coil.eni.ledger import InterfaceUse
 from coil.eni.surplus import SurplusWindow
 from coil.eni.warm_pool import (
     ADDRESSES_OF_PREFIX,
     AssignRanges,
     CreateInterface,
     Demand,
-    NodeLimits,
     Obstacles,
     Step,
     decide,
-    max_addresses,
     surplus_addresses,
 )
 from coil.kernel.family import IPNetwork
@@ -49,6 +46,7 @@ from coild.eni.call_rests import (
     MODIFY,
     CallRests,
 )
+from coild.eni.capacity import LEARNT_SECONDS, NodeCapacity
 from coild.eni.departure import Departure
 from coild.eni.giving_back import GivingBack
 from coild.eni.interface_lifecycle import InterfaceLifecycle
@@ -60,10 +58,6 @@ from coild.eni.store import EniStore
 
 GATHER_SECONDS: Final = 2.0
 """For which addresses that nobody waits for may be missing, so that one call fetches what many pods have taken."""
-LINK_SECONDS: Final = 60.0
-"""After which an interface whose link has not come up is not counted upon."""
-LEARNT_SECONDS: Final = 600.0
-"""For which a limit that EC2 has shown stands, against what it tells of the instance's type."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +67,7 @@ class PoolKeeper:
     ec2: Ec2
     store: EniStore
     settings: EniSettings
+    capacity: NodeCapacity
     inventory: Inventory
     lifecycle: InterfaceLifecycle
     subnets: NodeSubnets
@@ -81,17 +76,12 @@ class PoolKeeper:
     departure: Departure
     clock: Callable[[], float]
     log: FilteringBoundLogger
-    limits: InstanceLimits | None = None
-    """What EC2 allows the instance's type; None until it has told."""
-    pods: int | None = None
-    """How many pods the Node may run, as an earlier process knew it."""
     _lost: LostAnswers = field(init=False)
     _giving_back: GivingBack = field(init=False)
     _surplus: SurplusWindow = field(init=False)
     _missing_since: float | None = None
     _full: dict[InterfaceId, float] = field(default_factory=dict)
     """Until when EC2 is believed that an interface can have no more addresses."""
-    _interface_limit: tuple[int, float] | None = None
 
     def __post_init__(self) -> None:
         self._surplus = SurplusWindow(self.settings.unneeded)
@@ -117,13 +107,13 @@ class PoolKeeper:
             return True
         if self.settings.version == 6:
             return await self._step_ipv6()
-        if self.limits is None:
+        if self.capacity.limits is None:
             return False
         surplus = self._note_surplus(now)
         if surplus < 0 and self._gathering(now):
             return await self._regroup()
         if surplus < 0 and not self._lost.adding:
-            await self.subnets.search(range_size=self._range_size)
+            await self.subnets.search(range_size=self.capacity.range_size)
             if (found := self._decide_fetch()) is not None and await self._fetch(*found):
                 return True
         return (
@@ -158,16 +148,17 @@ class PoolKeeper:
         """Why the addresses that are missing do not come; None if none is missing, or they are on their way."""
         if self.settings.version == 6:
             return (self._lost.reason or self.rests.reason) if self._lacks_ipv6() else None
-        if self.limits is None:
+        if self.capacity.limits is None:
             return self.rests.reason or "EC2 has not told yet what it allows the instance's type"
-        if surplus_addresses(self._uses(), self.settings.targets, self._room(), self._demand()) >= 0:
+        if surplus_addresses(self.capacity.uses(), self.capacity.targets, self.capacity.room, self._demand()) >= 0:
             return None
         if self._lost.adding:
             return self._lost.reason
         if not self.rests.quiet_left and self._decide_fetch() is not None:
             return None
         silence = self.rests.reason if self.rests.quiet_left else None
-        return silence or self.subnets.shortage or self.rests.reason or self._exhausted()
+        exhausted = "; ".join(filter(None, (self.capacity.exhausted, self.subnets.dry)))
+        return silence or self.subnets.shortage or self.rests.reason or exhausted
 
     @property
     def next_due(self) -> float | None:
@@ -182,79 +173,23 @@ class PoolKeeper:
             self._surplus.next_lasting(now=now),
             self._giving_back.next_due,
             gathered if gathered is not None and gathered > 0 else None,
-            self._next_doubtful_link(),
+            self.capacity.next_doubtful_link,
+            self.capacity.refusal_left,
             _at_least(GATHER_SECONDS, self.store.cooldown_left),
             self.store.demand_left,
-            *(until - now for until in self._learnt_ends() if until > now),
+            *(until - now for until in self._full.values() if until > now),
         )
         return min((due for due in dues if due is not None), default=None)
 
-    def _learnt_ends(self) -> Iterator[float]:
-        """Until when limits stand that EC2 has shown."""
-        yield from self._full.values()
-        if self._interface_limit is not None:
-            yield self._interface_limit[1]
-
-    def _next_doubtful_link(self) -> float | None:
-        """In how many seconds the next interface without a link is not to be counted upon any more."""
-        ages = (self.inventory.age(use.interface.id, now=self.clock()) for use in self.store.uses() if not use.up)
-        return min((LINK_SECONDS - age for age in ages if age <= LINK_SECONDS), default=None)
-
-    @property
-    def most_addresses(self) -> int | None:
-        """The most that pods of the node can have, beside what others have attached; None until EC2 has told."""
-        if self.limits is None or self.settings.version == 6:
-            return None
-        room = self.node_limits.less(self._taken_by_others)
-        most = self.settings.targets.max_interfaces
-        if most is not None:
-            room = replace(room, interfaces=min(room.interfaces, most))
-        return max_addresses(room, range_size=self._range_size)
-
-    @property
-    def _taken_by_others(self) -> int:
-        """How many places of interfaces are not Coil's to use."""
-        return self.inventory.foreign + len(self.inventory.own()) - len(self.inventory.managed())
-
-    @property
-    def node_limits(self) -> NodeLimits:
-        """As far as they are known."""
-        limits = self.limits or InstanceLimits(interfaces=1, addresses=1)
-        interfaces = limits.interfaces
-        if self._interface_limit is not None and self._interface_limit[1] > self.clock():
-            interfaces = min(interfaces, self._interface_limit[0])
-        bare = NodeLimits(interfaces=interfaces, slots=limits.addresses, pods=0)
-        most = max_addresses(bare, range_size=self._range_size)
-        return NodeLimits(
-            interfaces=interfaces, slots=limits.addresses, pods=self.store.pods_limit or self.pods or most
-        )
-
     # --- what to do
 
-    @property
-    def _range_size(self) -> int:
-        return ADDRESSES_OF_PREFIX if self.settings.prefixes else 1
-
     def _demand(self, range_size: int | None = None) -> Demand:
-        return Demand(waiting=self.store.demand(self.settings.version), range_size=range_size or self._range_size)
-
-    def _uses(self) -> list[InterfaceUse]:
-        """Those that can be counted upon."""
-        return [use for use in self.store.uses() if self._counts(use)]
-
-    def _counts(self, use: InterfaceUse) -> bool:
-        return use.interface.managed and not self._stalled(use)
-
-    def _stalled(self, use: InterfaceUse) -> bool:
-        return not use.up and self.inventory.age(use.interface.id, now=self.clock()) > LINK_SECONDS
-
-    def _room(self) -> NodeLimits:
-        """The limits, without the places that are taken by what cannot be counted upon."""
-        uses = self.store.uses()
-        return self.node_limits.less(self.inventory.foreign + len(uses) - sum(map(self._counts, uses)))
+        return Demand(
+            waiting=self.store.demand(self.settings.version), range_size=range_size or self.capacity.range_size
+        )
 
     def _note_surplus(self, now: float) -> int:
-        surplus = surplus_addresses(self._uses(), self.settings.targets, self._room(), self._demand())
+        surplus = surplus_addresses(self.capacity.uses(), self.capacity.targets, self.capacity.room, self._demand())
         self._surplus.note(surplus, now=now)
         if surplus >= 0:
             self._missing_since = None
@@ -264,17 +199,17 @@ class PoolKeeper:
 
     def _gathering(self, now: float) -> bool:
         """Whether addresses are missing that nobody waits for, and have not been for long."""
-        if self.store.demand(self.settings.version) or not any(use.up and use.free for use in self._uses()):
+        if self.store.demand(self.settings.version) or not any(use.up and use.free for use in self.capacity.uses()):
             return False
         return self._missing_since is not None and now < self._missing_since + GATHER_SECONDS
 
     def _decide_fetch(self) -> tuple[Step, int] | None:
         """The step, and the size of its ranges."""
-        for range_size in (ADDRESSES_OF_PREFIX, 1) if self.settings.prefixes else (1,):
+        for range_size in (ADDRESSES_OF_PREFIX, 1) if self.capacity.prefixes else (1,):
             step = decide(
-                self._uses(),
-                self.settings.targets,
-                self._room(),
+                self.capacity.uses(),
+                self.capacity.targets,
+                self.capacity.room,
                 self._demand(range_size),
                 give_back=0,
                 obstacles=self._obstacles(range_size),
@@ -298,17 +233,6 @@ class PoolKeeper:
         creatable = offered or self.lifecycle.attachable() is not None
         return Obstacles(
             full=frozenset(full), no_creation=self.rests.rests(ATTACH) or self.lifecycle.attaching or not creatable
-        )
-
-    def _exhausted(self) -> str:
-        limits = self.node_limits
-        interfaces = min(limits.interfaces, self.settings.targets.max_interfaces or limits.interfaces)
-        others = self._taken_by_others
-        dry = f"; {self.subnets.dry}" if self.subnets.dry else ""
-        foreign = f", {others} of them attached by others or not to be managed" if others else ""
-        return (
-            f"all addresses are taken: the instance may have {limits.interfaces} interfaces{foreign}, "
-            f"{interfaces} are allowed for pods, with {limits.slots - 1} addresses or prefixes each{dry}"
         )
 
     # --- addresses that are missing
@@ -355,7 +279,7 @@ class PoolKeeper:
         try:
             await self.lifecycle.attach(spare)
         except LimitError:
-            self._interface_limit = (self.inventory.attached_count, self.clock() + LEARNT_SECONDS)
+            self.capacity.note_refusal()
             raise
         except (UnavailableError, InUseError) as error:
             # In use: by an attachment of ours, of which the answer was lost.
@@ -442,9 +366,9 @@ class PoolKeeper:
 
     async def _give_back(self, now: float) -> bool:
         step = decide(
-            self._uses(),
-            self.settings.targets,
-            self._room(),
+            self.capacity.uses(),
+            self.capacity.targets,
+            self.capacity.room,
             self._demand(),
             give_back=self._surplus.lasting(now=now),
         )

@@ -42,13 +42,13 @@ from coil.crd.names import NodeName
 from coil.eni.interface import InterfaceId, NetworkInterface
 from coil.eni.node_plan import AttachedInterface, NodeState
 from coil.eni.tag import CLUSTER_TAG, INSTANCE_TAG
-from coil.eni.warm_pool import NodeLimits
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coil.reconcile.event_recorder import Recorder
 from coild.eni.call_rests import DENIED_BACKOFF, DESCRIBE, LIMITS, CallRests, rights_of
+from coild.eni.capacity import NodeCapacity
 from coild.eni.departure import Departure
 from coild.eni.describe_schedule import DescribeSchedule
 from coild.eni.first_picture import guess_interfaces
@@ -59,6 +59,7 @@ from coild.eni.journal import Checkpoint
 from coild.eni.lost_addresses import LostAddresses
 from coild.eni.node_object import node_subject
 from coild.eni.node_subnets import NodeSubnets
+from coild.eni.pod_limit_watch import PodLimitWatch
 from coild.eni.pool_keeper import PoolKeeper
 from coild.eni.settings import EniSettings
 from coild.eni.store import EniStore
@@ -162,6 +163,7 @@ class Provisioner:
         self._rests = CallRests(clock=clock, random=random.random, log=log)
         self._vpc = self._make_vpc_watch()
         self._lost = LostAddresses(store=store, recorder=recorder, log=log)
+        self._pod_limit = PodLimitWatch(store=store, recorder=recorder, subject=self._subject, log=log)
         self._node: _Node | None = None
         self._source = PictureSource.NONE
         self._tentative: tuple[AttachedInterface, ...] = ()
@@ -224,7 +226,7 @@ class Provisioner:
             own=len(self._known()),
             foreign=node.inventory.foreign if node is not None else 0,
             described=self._schedule.described,
-            addresses_most=node.keeper.most_addresses if node is not None else None,
+            addresses_most=node.keeper.capacity.most_addresses if node is not None else None,
             shortage=self._store.shortage,
         )
 
@@ -306,9 +308,15 @@ class Provisioner:
 
     async def _ensure_limits(self, node: _Node) -> None:
         """Know what EC2 allows the instance's type."""
-        if node.keeper.limits is None and not self._rests.rests(LIMITS):
-            node.keeper.limits = await self._ec2.instance_limits(node.identity.instance_type)
+        capacity = node.keeper.capacity
+        if capacity.limits is None and not self._rests.rests(LIMITS):
+            capacity.limits = await self._ec2.instance_limits(node.identity.instance_type)
             self._rests.succeeded(LIMITS)
+            if self._settings.prefixes and not capacity.prefixes:
+                self._log.warning(
+                    "instances of this type have no prefixes, so pods get single addresses",
+                    instance_type=node.identity.instance_type,
+                )
             self._note_checkpoint()
 
     async def _redescribe(self, node: _Node) -> None:
@@ -372,7 +380,8 @@ class Provisioner:
         return max(0.01, min((due for due in dues if due is not None), default=self._settings.resync))
 
     def _tell(self) -> None:
-        self._store.ip_max = self._node.keeper.most_addresses if self._node is not None else None
+        self._store.ip_max = self._node.keeper.capacity.most_addresses if self._node is not None else None
+        self._pod_limit.look()
         if self._source is PictureSource.EC2 and self._node is not None:
             self._store.shortage = self._node.keeper.shortage
         else:
@@ -430,10 +439,12 @@ class Provisioner:
             random=self._random,
             log=self._log,
         )
+        capacity = NodeCapacity(settings=self._settings, inventory=inventory, store=self._store, clock=self._clock)
         keeper = PoolKeeper(
             ec2=self._ec2,
             store=self._store,
             settings=self._settings,
+            capacity=capacity,
             inventory=inventory,
             lifecycle=lifecycle,
             subnets=NodeSubnets(
@@ -451,7 +462,7 @@ class Provisioner:
             log=self._log,
         )
         if (checkpoint := checkpoint_of(journal, identity)) is not None:
-            keeper.pods = checkpoint.limits.pods
+            capacity.pods = checkpoint.limits.pods
             keeper.subnets.networks |= {each.interface.subnet: each.subnet for each in checkpoint.interfaces}
             self._vpc.resume(checkpoint.inside)
             self._vpc.vpc = checkpoint.vpc
@@ -464,7 +475,9 @@ class Provisioner:
                     lifecycle.note_unsure()
                 else:
                     lifecycle.note_sure()
-                keeper.limits = InstanceLimits(interfaces=limits.interfaces, addresses=limits.slots)
+                capacity.limits = InstanceLimits(
+                    interfaces=limits.interfaces, addresses=limits.slots, prefixes=limits.prefixes
+                )
         return _Node(identity, keeper)
 
     def _guess(self, found: Collection[MetadataInterface] | None) -> None:
@@ -556,9 +569,9 @@ class Provisioner:
 
     def _note_checkpoint(self) -> None:
         node = self._node
-        if self._source is not PictureSource.EC2 or node is None or node.keeper.limits is None:
+        if self._source is not PictureSource.EC2 or node is None or node.keeper.capacity.limits is None:
             return
-        limits, inventory = node.keeper.limits, node.inventory
+        inventory = node.inventory
         written = None
         if inventory.written is not None:
             written = self._wall().timestamp() - (self._clock() - inventory.written)
@@ -566,7 +579,7 @@ class Provisioner:
             node.identity,
             vpc=node.keeper.subnets.vpc,
             inside=self._vpc.cidrs,
-            limits=NodeLimits(interfaces=limits.interfaces, slots=limits.addresses, pods=node.keeper.node_limits.pods),
+            limits=node.keeper.capacity.told,
             interfaces=self._known(),
             left_out=node.keeper.withdrawn | inventory.unproven,
             spares=node.keeper.may_have_spares,

@@ -71,6 +71,8 @@ class EniCollector(Collector):
         families["available"].add_metric([], store.obstacle is None)
         if store.ip_max is not None:
             families["ip_max"].add_metric([], store.ip_max)
+        if store.pods_limit is not None:
+            families["pods_limit"].add_metric([], store.pods_limit)
         if (checkpoint := store.journal.checkpoint) is not None:
             families["max"].add_metric([], checkpoint.limits.interfaces)
         return iter(families.values())
@@ -93,6 +95,10 @@ def _families() -> dict[str, GaugeMetricFamily]:
         "ip_max": GaugeMetricFamily(
             "coil_node_eni_ip_max",
             "Addresses for pods that the node can have, beside what others have attached.",
+        ),
+        "pods_limit": GaugeMetricFamily(
+            "coil_node_eni_allocatable_pods",
+            "Pods that the Node allows (status.allocatable.pods).",
         ),
         "waiting": GaugeMetricFamily("coil_node_eni_waiting_pods", "Pods that wait for an address."),
         "lost": GaugeMetricFamily(

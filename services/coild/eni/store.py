@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 from coil.eni.interface import InterfaceId, NetworkInterface
 from coil.eni.ledger import Allocation, EniLedger, InterfaceUse
+from coil.eni.pod_limit import explain_excess
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import IPAddress, IPNetwork
 from coild.eni.journal import EniJournal
@@ -306,6 +307,13 @@ class EniStore:
         return {address: until - now for address, until in self._ledger.cooldowns(now=now).items()}
 
     @property
+    def excess(self) -> str | None:
+        """By how much the Node allows more pods than can have addresses; None if it does not, or if that is not known
+        yet.
+        """
+        return explain_excess(pods_limit=self.pods_limit, ip_max=self.ip_max)
+
+    @property
     def obstacle(self) -> str | None:
         """Why a pod that came now would get no address; None if it would, or would soon as far as is known."""
         if not self._known:
@@ -377,4 +385,7 @@ class EniStore:
         uses = self.uses()
         held, cooling = sum(use.held for use in uses), sum(use.cooling for use in uses)
         counts = f"interfaces: {len(uses)}, addresses held: {held}, cooling down: {cooling}, free: 0"
-        return f"no address within {waited:.0f} s ({counts}): {self.shortage or 'EC2 has given no more yet'}"
+        reason = self.shortage or "EC2 has given no more yet"
+        if self.excess is not None and self.ip_max is not None and held + cooling >= self.ip_max:
+            reason = f"{reason}; {self.excess}"
+        return f"no address within {waited:.0f} s ({counts}): {reason}"

@@ -27,6 +27,7 @@ from tests.coil.aws.faults import Faults
 
 TYPE = "m5.large"
 """Three interfaces with ten addresses each (EC2 User Guide, "Maximum IP addresses per network interface")."""
+XEN = "t2.small"
 OTHER_ZONE = "eu-central-1b"
 TAGS = {"cluster.coil/name": "test", "node.coil/name": "node-1"}
 
@@ -290,6 +291,19 @@ class Ec2Contract:
         big = await client.create_interface(request(subnet, addresses=10))
         with pytest.raises(LimitError, match="PrivateIpAddressLimitExceeded"):
             await client.attach_interface(big.id, InstanceId(instance), device=1)
+
+    async def test_a_type_with_the_hypervisor_xen_has_no_prefixes(self, account: Account, client: Ec2) -> None:
+        """EC2 documents no code for this: whoever asks is to know the type."""
+        assert (await client.instance_limits(TYPE)).prefixes
+        assert not (await client.instance_limits(XEN)).prefixes
+        subnet = account.subnet("10.1.0.0/24")
+        instance = account.launch(XEN, subnet)
+        own = await primary(client, instance)
+        with pytest.raises(Ec2Error, match="UnsupportedOperation"):
+            await client.assign_prefixes(own.id, 1)
+        with pytest.raises(Ec2Error, match="UnsupportedOperation"):
+            await attach(client, subnet, instance, device=1, prefixes=1)
+        assert len(await client.assign_addresses(own.id, 1)) == 1
 
     async def test_what_is_in_use_stays(self, account: Account, client: Ec2) -> None:
         subnet = account.subnet("10.1.0.0/24")

@@ -41,6 +41,7 @@ UNATTACHED_ADDRESSES = 50
 """Of an interface that no instance has; AWS's own limit is about there."""
 INSTANCE_TYPES = {
     "t3.nano": InstanceLimits(interfaces=2, addresses=2),
+    "t2.small": InstanceLimits(interfaces=3, addresses=4, prefixes=False),
     "m5.large": InstanceLimits(interfaces=3, addresses=10),
     "m5.xlarge": InstanceLimits(interfaces=4, addresses=15),
     "m5.4xlarge": InstanceLimits(interfaces=8, addresses=30),
@@ -305,6 +306,8 @@ class MemoryEc2:
             raise error_of(action, "InvalidParameterValue", f"Instance '{instance}' already has device {device}")
         if len(holder.devices) >= holder.limits.interfaces:
             raise error_of(action, "AttachmentLimitExceeded", f"Interface count exceeds the limit for {instance}")
+        if not holder.limits.prefixes and any(each.prefixlen < each.max_prefixlen for each in found.ranges):
+            raise error_of(action, "UnsupportedOperation", f"Instances of this type have no prefixes: {found.id}")
         if found.slots_used > holder.limits.addresses:
             raise error_of(action, "PrivateIpAddressLimitExceeded", f"interface: {found.id}")
         return self._attach_to(holder, found, device)
@@ -351,6 +354,8 @@ class MemoryEc2:
             raise error_of(
                 action, "PrivateIpAddressLimitExceeded", f"Number of private addresses exceeds limit: {found.id}"
             )
+        if prefixes and limits is not None and not limits.prefixes:
+            raise error_of(action, "UnsupportedOperation", f"Instances of this type have no prefixes: {found.id}")
         if addresses:
             new = set(map(ip_network, self._pick(action, found.subnet, addresses)))
         else:

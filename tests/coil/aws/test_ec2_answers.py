@@ -148,6 +148,16 @@ def test_every_word_for_too_many_calls_is_known(code: str, status: int) -> None:
     assert isinstance(error_of("DescribeVpcs", code, "", status=status), ThrottledError)
 
 
+@pytest.mark.parametrize(
+    ("described", "prefixes"),
+    [({"Hypervisor": "nitro"}, True), ({"Hypervisor": "xen"}, False), ({"BareMetal": True}, True)],
+)
+async def test_the_hypervisor_decides_on_prefixes(described: dict[str, Any], prefixes: bool) -> None:
+    network = {"MaximumNetworkInterfaces": 3, "Ipv4AddressesPerInterface": 10}
+    async with answering({"InstanceTypes": [{"NetworkInfo": network, **described}]}) as (ec2, _):
+        assert await ec2.instance_limits("any") == InstanceLimits(interfaces=3, addresses=10, prefixes=prefixes)
+
+
 async def test_the_limit_of_interfaces_is_that_of_the_first_network_card() -> None:
     cards = [{"NetworkCardIndex": index, "MaximumNetworkInterfaces": 15 - index} for index in range(4)]
     network = {"MaximumNetworkInterfaces": 60, "Ipv4AddressesPerInterface": 50, "NetworkCards": cards}

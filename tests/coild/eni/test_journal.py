@@ -192,7 +192,7 @@ CHECKPOINT = Checkpoint(
     region="eu-central-1",
     zone="eu-central-1a",
     vpc="vpc-1",
-    limits=NodeLimits(interfaces=3, slots=10, pods=29),
+    limits=NodeLimits(interfaces=3, slots=10, pods=29, prefixes=False),
     inside=(IPv4Network("10.0.0.0/16"), IPv4Network("10.1.0.0/16")),
     interfaces=(
         AttachedInterface(

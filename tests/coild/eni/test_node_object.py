@@ -13,10 +13,12 @@ from coil.crd.names import NodeName
 from coil.kube.errors import InvalidError, UnavailableError
 from coild.eni.node_condition import (
     ADDRESSES_AVAILABLE,
+    POD_LIMIT_TOO_HIGH,
     TRAFFIC_DIVERTED,
     NodeCondition,
     describe_addresses,
     describe_diversions,
+    describe_pod_limit,
     plan_conditions,
 )
 from coild.eni.node_object import LOOK_SECONDS, READ_SECONDS, NodeObject
@@ -192,6 +194,14 @@ async def test_of_several_conditions_those_that_differ_are_written(cluster: Clus
         available, diverted = str(obstacle is None), str(bool(diversions))
         assert told == {"Ready": "True", ADDRESSES_AVAILABLE: available, TRAFFIC_DIVERTED: diverted}
         assert plan_conditions(list(cluster.conditions.values()), wanted, now=NOON) == []
+
+
+def test_the_limit_of_pods_and_the_addresses_are_in_the_condition() -> None:
+    beyond, within = describe_pod_limit(pods_limit=110, ip_max=18), describe_pod_limit(pods_limit=18, ip_max=18)
+    assert (beyond.type, beyond.status, beyond.reason) == (POD_LIMIT_TOO_HIGH, True, "PodLimitExceedsAddresses")
+    assert beyond.message.startswith("the Node allows 110 pods, but at most 18 can have an address")
+    assert (within.type, within.status, within.reason) == (POD_LIMIT_TOO_HIGH, False, "PodLimitWithinAddresses")
+    assert within.message == "the Node allows 18 pods, and 18 can have an address"
 
 
 def test_diversions_that_do_not_fit_are_counted() -> None:

@@ -411,6 +411,47 @@ class TestSubnets:
         await scene.kill()
 
 
+class TestCapacity:
+    async def test_a_type_without_prefixes_has_single_addresses_instead(self, journal: Path) -> None:
+        scene = Scene(journal, settings=warm(WarmTargets(prefixes=1), prefixes=True), instance_type="t2.small")
+        await scene.boot()
+        await scene.add_many([f"pod-{number}" for number in range(2)])
+        await scene.rest(30.0)
+        assert scene.provisioner.status.addresses_most == 9
+        assert (scene.addresses, scene.free) == (6, 4), "WARM_ENI_TARGET counts, as WARM_PREFIX_TARGET cannot"
+        assert [call for call in scene.ec2.calls if call.error] == []
+        # The next process knows it from the journal.
+        await scene.boot()
+        await scene.rest(5.0)
+        assert scene.calls()["DescribeInstanceTypes"] == 1
+        await scene.add_many([f"pod-{number}" for number in range(2, 9)])
+        assert [call for call in scene.ec2.calls if call.error] == []
+        scene.check_settled()
+        await scene.kill()
+
+    async def test_who_allows_more_pods_than_can_have_addresses_is_told_both_numbers(self, journal: Path) -> None:
+        scene = Scene(journal, instance_type="t3.nano", settings=warm(WarmTargets(ips=0)))
+        scene.node.store.pods_limit = 110
+        await scene.boot()
+        await scene.rest(5.0)
+        told = "the Node allows 110 pods, but at most 2 can have an address: lower the kubelet's maxPods"
+        assert [(subject.kind, *said) for subject, *said in scene.recorder.told] == [
+            ("Node", "PodLimitExceedsAddresses", told)
+        ]
+        await scene.add_many(["a", "b"])
+        with pytest.raises(AddressUnavailableError, match=rf"all addresses are taken.*; {told}"):
+            await scene.add("c", within=5.0)
+        await scene.rest(600.0)
+        assert len(scene.recorder.told) == 1, "once, and not again and again"
+        scene.node.store.pods_limit = 2
+        scene.node.store.changed.set()
+        with pytest.raises(AddressUnavailableError) as refused:
+            await scene.add("c", within=5.0)
+        assert "maxPods" not in str(refused.value)
+        assert scene.node.store.excess is None
+        await scene.kill()
+
+
 class TestOthers:
     async def foreign(self, scene: Scene, *, device: int) -> str:
         request = InterfaceRequest(

@@ -68,10 +68,12 @@ async def test_a_scrape_has_the_counts_of_now(node: Node) -> None:
     assert [value("addresses", state=state) for state in ("allocated", "cooling", "free", "withheld")] == [2, 1, 0, 17]
     assert (value("total_ip_addresses"), value("assigned_ip_addresses"), value("allocated")) == (20, 2, 2)
     assert (value("max"), value("ip_max")) == (None, None), "EC2 has not told yet"
+    assert value("allocatable_pods") is None, "nor has the Node"
     assert (value("available"), value("waiting_pods"), value("lost_addresses")) == (1, 0, 0)
     node.store.journal.note_checkpoint(CHECKPOINT)
-    node.store.shortage, node.store.ip_max = "none left", 18
+    node.store.shortage, node.store.ip_max, node.store.pods_limit = "none left", 18, 110
     assert (value("max"), value("ip_max"), value("available")) == (3, 18, 0)
+    assert value("allocatable_pods") == 110
     node.see(one())
     assert value("lost_addresses") == 2
     waits.waited(0.2, WaitOutcome.SERVED)

@@ -131,6 +131,21 @@ async def test_a_pod_that_gets_none_is_told_why(node: Node) -> None:
         await node.add("c1", within=3)
 
 
+async def test_more_pods_than_addresses_are_spoken_of_where_all_are_out(node: Node) -> None:
+    node.see(one("10.0.0.10/32"))
+    node.store.pods_limit, node.store.ip_max = 110, 2
+    assert await node.add("c1")
+    with pytest.raises(AddressUnavailableError) as refused:
+        await node.add("c2")
+    assert "110" not in str(refused.value), "one more can be had"
+    node.store.ip_max = 1
+    with pytest.raises(AddressUnavailableError, match=r"the Node allows 110 pods, but at most 1 can have an address"):
+        await node.add("c2")
+    node.delete("c1")
+    with pytest.raises(AddressUnavailableError, match=r"cooling down: 1, .*110 pods"):
+        await node.add("c2")
+
+
 async def test_a_pod_whose_add_has_ended_is_demand_until_it_is_served_or_does_not_come_again(node: Node) -> None:
     for container in ("c1", "c2"):  # two attempts of one pod
         with pytest.raises(AddressUnavailableError):
