@@ -1,8 +1,8 @@
 """Keeps the node's interfaces as `coil.eni.warm_pool` wants them. EC2 is the truth.
 
-    EC2 ─► Inventory ─► NodeNetwork.apply ─► EniStore.update ─► pods get addresses
-     ▲                                            │ changed
-     └──── one call at a time ◄── PoolKeeper ◄────┘
+    EC2 ─► Inventory ─► NodePicture ─► EniStore.update ─► pods get addresses
+     ▲                                     │ changed
+     └─ one call at a time ◄─ PoolKeeper ◄─┘
 
 Three tasks share one picture: `_keep_pool` asks EC2, `_follow_links` brings the picture to the kernel and to the store
 whenever a link comes or goes, `_watch_metadata` notices what others have changed, and the VPC's CIDRs.
@@ -27,11 +27,10 @@ Invariants:
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -39,10 +38,8 @@ from coil.aws.ec2 import Ec2, InstanceLimits
 from coil.aws.error import DeniedError, Ec2Error, ThrottledError, UnavailableError
 from coil.aws.metadata import InstanceIdentity, InstanceMetadata, MetadataError, MetadataInterface
 from coil.crd.names import NodeName
-from coil.eni.interface import InterfaceId, NetworkInterface
-from coil.eni.node_plan import AttachedInterface, NodeState
+from coil.eni.interface import InterfaceId
 from coil.eni.tag import CLUSTER_TAG, INSTANCE_TAG
-from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.link import MacAddress
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
@@ -58,6 +55,7 @@ from coild.eni.inventory import Inventory
 from coild.eni.journal import Checkpoint
 from coild.eni.lost_addresses import LostAddresses
 from coild.eni.node_object import node_subject
+from coild.eni.node_picture import InterfaceNetwork, NodePicture, PictureSource
 from coild.eni.node_subnets import NodeSubnets
 from coild.eni.pod_limit_watch import PodLimitWatch
 from coild.eni.pool_keeper import PoolKeeper
@@ -74,35 +72,6 @@ CALM_SECONDS: Final = 0.1
 """After a change while no pod waits: pods come and go in crowds, and a look after each one would delay the next."""
 IDENTITY_SECONDS: Final = 5.0
 """After the metadata service has not said which instance this is."""
-
-
-class InterfaceNetwork(Protocol):
-    """The node's network, as far as interfaces go; `coild.eni.node_network` is one."""
-
-    links_changed: asyncio.Event
-    """Set when a link has appeared, gone, or come up or down, or when `own_addresses` have changed; cleared by who acts
-    upon it.
-    """
-
-    @property
-    def own_addresses(self) -> frozenset[IPAddress]:
-        """Addresses of the interfaces' ranges that the node itself has, on whichever of its links; as of the last look,
-        `apply`'s among them.
-        """
-        ...
-
-    async def apply(self, state: NodeState) -> frozenset[InterfaceId]:
-        """Bring the kernel there; returns the interfaces whose links are up. Raises NetlinkError or NftError."""
-        ...
-
-
-class PictureSource(StrEnum):
-    """Who has described the node's interfaces."""
-
-    NONE = "none"
-    CHECKPOINT = "checkpoint"
-    METADATA = "metadata"
-    EC2 = "ec2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,22 +131,20 @@ class Provisioner:
         self._wall = wall
         self._rests = CallRests(clock=clock, random=random.random, log=log)
         self._vpc = self._make_vpc_watch()
-        self._lost = LostAddresses(store=store, recorder=recorder, log=log)
         self._pod_limit = PodLimitWatch(store=store, recorder=recorder, subject=self._subject, log=log)
         self._node: _Node | None = None
-        self._source = PictureSource.NONE
-        self._tentative: tuple[AttachedInterface, ...] = ()
-        """What counts until EC2 has answered."""
-        self._applied: dict[InterfaceId, NetworkInterface] = {}
-        self._failing = False
-        """The kernel has not taken the last picture."""
-        self._up: frozenset[InterfaceId] = frozenset()
-        self._publishing = asyncio.Lock()
+        self._picture = NodePicture(
+            store=store,
+            network=network,
+            settings=settings,
+            vpc=self._vpc,
+            lost=LostAddresses(store=store, recorder=recorder, log=log),
+            checkpoint=self._note_checkpoint,
+            log=log,
+        )
         self._republish = asyncio.Event()
         self._mistrusted = False
         """The journal's instance has not been recognized; said once."""
-        self._final = False
-        """A picture of EC2's is in the store."""
         self._schedule = DescribeSchedule(resync=settings.resync, clock=clock, random=random.random)
 
     async def start(self, *, timeout: float) -> None:
@@ -186,13 +153,13 @@ class Provisioner:
         found: list[MetadataInterface] | None = None
         with suppress(TimeoutError, MetadataError):
             async with asyncio.timeout(timeout / 2):
-                self._node = self._identify(await self._metadata.identity())
+                self._be(self._identify(await self._metadata.identity()))
                 found = await self._vpc.ask_metadata()
                 self._schedule.note_metadata(answers=found is not None)
         if self._node is None and checkpoint is not None:
             await self._recognize(checkpoint)
         self._guess(found)
-        await self._publish()
+        await self._picture.publish()
         if self._node is None or any(use.up and use.free for use in self._store.uses()):
             return  # nobody can do anything about it, or no pod needs EC2
         try:
@@ -208,7 +175,7 @@ class Provisioner:
                 self._failed(answer)
             elif answer is not None:
                 raise answer
-        await self._publish()
+        await self._picture.publish()
 
     async def run(self) -> None:
         """Until cancelled. What is under way at EC2 then is found by the next process."""
@@ -222,8 +189,8 @@ class Provisioner:
         """As of now."""
         node = self._node
         return ProvisionerStatus(
-            source=self._source,
-            own=len(self._known()),
+            source=self._picture.source,
+            own=len(self._picture.known()),
             foreign=node.inventory.foreign if node is not None else 0,
             described=self._schedule.described,
             addresses_most=node.keeper.capacity.most_addresses if node is not None else None,
@@ -247,10 +214,10 @@ class Provisioner:
     async def _follow_links(self) -> None:
         links = self._network.links_changed
         while True:
-            await _first(links, self._republish, timeout=APPLY_SECONDS if self._failing else None)
+            await _first(links, self._republish, timeout=APPLY_SECONDS if self._picture.failing else None)
             links.clear()
             self._republish.clear()
-            await self._publish()
+            await self._picture.publish()
 
     async def _watch_metadata(self) -> None:
         while True:
@@ -259,7 +226,7 @@ class Provisioner:
             found = await self._vpc.look()
             if self._schedule.note_metadata(answers=found is not None):
                 self._store.changed.set()
-            if self._source is not PictureSource.EC2:
+            if not self._picture.described:
                 self._guess(found)
                 self._republish.set()
             elif found is not None:
@@ -276,11 +243,12 @@ class Provisioner:
             return quiet
         acted = False
         try:
-            if self._node is None:
-                self._node = self._identify(await self._metadata.identity())
+            if (node := self._node) is None:
+                node = self._identify(await self._metadata.identity())
+                self._be(node)
                 self._guess(await self._vpc.ask_metadata())
-                await self._publish()
-            acted = await self._act(self._node)
+                await self._picture.publish()
+            acted = await self._act(node)
         except MetadataError as error:
             self._log.info("the instance is not known yet", error=str(error))
             self._store.shortage = f"which instance this is, the metadata service does not say: {error}"
@@ -303,7 +271,7 @@ class Provisioner:
         await self._ensure_limits(node)
         acted = await keeper.step()
         if acted:
-            await self._publish()
+            await self._picture.publish()
         return acted
 
     async def _ensure_limits(self, node: _Node) -> None:
@@ -329,7 +297,7 @@ class Provisioner:
                 raise
             self._log.debug("description put off", error=str(error), seconds=seconds)
         else:
-            await self._publish()
+            await self._picture.publish()
 
     async def _describe(self, node: _Node) -> None:
         keeper = node.keeper
@@ -342,7 +310,7 @@ class Provisioner:
             raise UnavailableError(DESCRIBE, "NoPrimaryInterface", f"EC2 describes the instance without it: {mac}")
         if not self._vpc.vpc:
             self._vpc.vpc = (await self._ec2.subnet(primary.subnet)).vpc
-        if self._translates:
+        if self._picture.translates:
             await self._vpc.ensure()
         await keeper.subnets.use_primary(primary.subnet, self._vpc.vpc)
         for each in here:
@@ -351,7 +319,7 @@ class Provisioner:
         keeper.inventory.describe(records, asked=asked)
         keeper.settle(asked=asked)
         self._rests.succeeded(DESCRIBE)
-        self._source = PictureSource.EC2
+        self._picture.source = PictureSource.EC2
         again = keeper.next_look(asked=asked)
         self._schedule.succeeded(asked, again=None if again is None else again - asked)
 
@@ -382,7 +350,7 @@ class Provisioner:
     def _tell(self) -> None:
         self._store.ip_max = self._node.keeper.capacity.most_addresses if self._node is not None else None
         self._pod_limit.look()
-        if self._source is PictureSource.EC2 and self._node is not None:
+        if self._picture.described and self._node is not None:
             self._store.shortage = self._node.keeper.shortage
         else:
             self._store.shortage = self._rests.reason or "EC2 has not described the node's interfaces yet"
@@ -404,16 +372,20 @@ class Provisioner:
         node = self._identify(identity_of(checkpoint))
         here: frozenset[InterfaceId] = frozenset()
         with suppress(NetlinkError, NftError):
-            here = await self._network.apply(self._state(checkpoint.interfaces))
+            here = await self._network.apply(self._picture.state(checkpoint.interfaces))
         if any(each.is_primary and each.interface.id in here for each in checkpoint.interfaces):
-            self._node = node
+            self._be(node)
             self._guess(None)
             self._republish.set()
         else:
             if not self._mistrusted:
                 self._log.warning("the journal may be another instance's", instance=checkpoint.instance)
             self._mistrusted = True
-            self._vpc = self._make_vpc_watch()
+            self._vpc = self._picture.vpc = self._make_vpc_watch()
+
+    def _be(self, node: _Node) -> None:
+        """This is it."""
+        self._node, self._picture.keeper = node, node.keeper
 
     def _identify(self, identity: InstanceIdentity) -> _Node:
         journal = self._store.journal
@@ -485,12 +457,12 @@ class Provisioner:
         node = self._node
         checkpoint = checkpoint_of(self._store.journal, node.identity) if node is not None else None
         primary = node.identity.mac if node is not None else MacAddress("")
-        self._tentative = guess_interfaces(found, checkpoint, primary=primary, version=self._settings.version)
+        self._picture.tentative = guess_interfaces(found, checkpoint, primary=primary, version=self._settings.version)
         if node is not None:
             told = {each.subnet: each.subnet_ipv4 for each in found or ()}
             node.keeper.subnets.networks |= {subnet: cidr for subnet, cidr in told.items() if cidr is not None}
-        silent = PictureSource.CHECKPOINT if self._tentative else PictureSource.NONE
-        self._source = PictureSource.METADATA if found is not None else silent
+        silent = PictureSource.CHECKPOINT if self._picture.tentative else PictureSource.NONE
+        self._picture.source = PictureSource.METADATA if found is not None else silent
 
     def _heed(self, found: list[MetadataInterface]) -> None:
         """Have EC2 asked if the metadata service tells what EC2 never did."""
@@ -500,76 +472,9 @@ class Provisioner:
         if self._schedule.heed(found, known=known):
             self._store.changed.set()
 
-    # --- the picture
-
-    def _known(self) -> tuple[AttachedInterface, ...]:
-        if self._source is not PictureSource.EC2 or self._node is None:
-            return self._tentative
-        networks = self._node.keeper.subnets.networks
-        return tuple(
-            AttachedInterface(interface=each, subnet=networks[each.subnet])
-            for each in self._node.inventory.interfaces()
-        )
-
-    async def _publish(self) -> None:
-        """Bring the picture to the kernel, and then to the store: what the kernel is not ready for is not given."""
-        async with self._publishing:
-            known = self._known()
-            if not known or (self._translates and not self._vpc.cidrs):
-                return
-            interfaces = {each.interface.id: each.interface for each in known}
-            try:
-                self._up = await self._network.apply(self._state(known))
-            except (NetlinkError, NftError) as error:
-                self._log.warning("interfaces not set up in the kernel", error=str(error))
-                self._failing = True
-                # What is gone is gone; what is new has to wait.
-                interfaces = {
-                    key: replace(each, ranges=each.ranges & self._applied[key].ranges)
-                    for key, each in interfaces.items()
-                    if key in self._applied
-                }
-                if not interfaces:
-                    return
-            else:
-                self._failing = False
-            self._applied = interfaces
-            final = self._source is PictureSource.EC2
-            lost = self._store.update(
-                interfaces.values(),
-                up=self._up,
-                doubted=self._doubted(),
-                configured=self._network.own_addresses,
-                inherited=not self._final,
-            )
-            self._final |= final
-            self._lost.found(lost, final=final)
-            self._note_checkpoint()
-
-    def _doubted(self) -> frozenset[IPNetwork]:
-        """Of what only the journal and the metadata service know, nothing is: they agree upon it."""
-        if self._source is not PictureSource.EC2 or self._node is None:
-            return frozenset()
-        return self._node.inventory.doubted
-
-    @property
-    def _translates(self) -> bool:
-        """Whether connections to the outside are translated: then the CIDRs must be known before a pod may send."""
-        return self._settings.version == 4 and not self._settings.external_snat
-
-    def _state(self, known: tuple[AttachedInterface, ...]) -> NodeState:
-        return NodeState(
-            interfaces=known,
-            inside=self._vpc.cidrs | frozenset(self._settings.excluded),
-            external_snat=self._settings.external_snat,
-            snat_ports=self._settings.snat_ports,
-            metadata_access=self._settings.metadata_access,
-            complete=self._source is PictureSource.EC2,
-        )
-
     def _note_checkpoint(self) -> None:
         node = self._node
-        if self._source is not PictureSource.EC2 or node is None or node.keeper.capacity.limits is None:
+        if not self._picture.described or node is None or node.keeper.capacity.limits is None:
             return
         inventory = node.inventory
         written = None
@@ -580,7 +485,7 @@ class Provisioner:
             vpc=node.keeper.subnets.vpc,
             inside=self._vpc.cidrs,
             limits=node.keeper.capacity.told,
-            interfaces=self._known(),
+            interfaces=self._picture.known(),
             left_out=node.keeper.withdrawn | inventory.unproven,
             spares=node.keeper.may_have_spares,
             written=written,
