@@ -25,7 +25,7 @@ _STATE: Final = ("", "leases", "links", "lldp")
 """Folders below /run/systemd/netif. systemd makes them for the service, for its own user."""
 _WRITABLE: Final = 0o1777
 _SECONDS: Final = 60.0
-_REMOVAL: Final = "Removing foreign routing policy rule"
+_REMOVALS: Final = ("Removing foreign routing policy rule", "Removing foreign route")
 
 
 class Networkd:
@@ -59,8 +59,8 @@ class Networkd:
 
     @property
     def removals(self) -> int:
-        """How many rules of others it has deleted."""
-        return sum(_REMOVAL in line for line in complete_lines(self._process.log))
+        """How many rules and routes of others it has deleted."""
+        return sum(any(words in line for words in _REMOVALS) for line in complete_lines(self._process.log))
 
     def _has_said(self, *words: str) -> bool:
         return any(all(word in line for word in words) for line in complete_lines(self._process.log))

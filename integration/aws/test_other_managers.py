@@ -28,9 +28,18 @@ FILES: Final = DOCS / "node-network" / "etc"
 NETWORK: Final = "systemd/network/05-coil.network"
 OTHERS: Final = {
     # As the image of a distribution has it for all interfaces; the address is in the place of a DHCP server's.
-    "network/80-ec2.network": "[Match]\nName=eth1 eth2\n[Network]\nLinkLocalAddressing=no\nAddress=192.0.2.9/24\n"
+    "network/80-ec2.network": """
+[Match]
+Name=eth1 eth2 other
+[Network]
+ConfigureWithoutCarrier=yes
+LinkLocalAddressing=no
+Address=192.0.2.9/24
+"""
 }
 ADDRESS: Final = "192.0.2.9"
+OTHER: Final = "other"
+"""A link that is not of an interface."""
 PRIMARY: Final = "eth0"
 RULE_OF_ADDRESS: Final = 1536
 INTERNET: Final = str(OUTSIDE[INTERNET_LINK])
@@ -101,6 +110,11 @@ def test_with_the_files_networkd_leaves_rules_and_links_alone(world: EniWorld, n
         pods = node.pods_on(0, 1, 2)
         for link in ("eth1", "eth2"):
             networkd.wait_link(link, "unmanaged")
+        before = rules(node), node.kernel.routes("10001")
+        node.kernel.run("ip", "link", "add", OTHER, "type", "bridge")
+        networkd.wait_link(OTHER, "configured")
+        assert ADDRESS in addresses(node, OTHER)
+        assert (rules(node), node.kernel.routes("10001")) == before
         check_traffic(world, *pods[:3])
         assert networkd.removals == 0
         assert ADDRESS not in addresses(node, "eth1", "eth2")
@@ -156,11 +170,13 @@ def test_with_the_files_the_units_of_ec2_net_utils_are_skipped(unit: str, tmp_pa
     assert verify(unit, tmp_path) == ""
 
 
-def test_the_file_for_nm_cloud_setup_is_read_and_comes_after_the_images(tmp_path: Path) -> None:
-    """Of two settings of a variable, systemd takes the last."""
+def test_the_file_for_nm_cloud_setup_comes_after_the_images_and_is_read(tmp_path: Path) -> None:
+    """Of two settings of a variable, systemd takes that of the file whose name comes last."""
     unit = "nm-cloud-setup.service"
+    [path] = (FILES / "systemd" / "system" / f"{unit}.d").iterdir()
+    assert path.name > "10-rh-enable-for-ec2.conf"
+    assert "Environment=NM_CLOUD_SETUP_EC2=no" in dropin(unit).splitlines()
     assert verify(unit, tmp_path) == ""
-    assert sorted(["90-coil.conf", "10-rh-enable-for-ec2.conf"])[-1] == "90-coil.conf"
 
 
 def dropin(unit: str) -> str:
