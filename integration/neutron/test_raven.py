@@ -1,6 +1,7 @@
 """coil-raven between a real API server and a real Neutron, under its own service account."""
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
@@ -142,6 +143,22 @@ async def test_a_port_that_no_agent_binds_is_told_and_bound_when_the_node_has_it
     handoff = await world.handoff(namespace, "web")
     assert handoff is not None
     assert (await api.port(handoff.port)).host_id == HOSTS[0]
+
+
+async def test_a_node_is_told_when_the_port_is_active(world: RavenWorld, neutron: NeutronServer) -> None:
+    namespace = await world.add_namespace("active")
+    await world.add_pod(namespace, "web", node=HOSTS[0])
+    await world.wait_for_handoffs([(namespace, "web")])
+    before = await world.handoff(namespace, "web")
+    assert before is not None
+    assert not before.active
+    neutron.set_status(before.port, "ACTIVE")
+
+    async def is_active() -> bool:
+        handoff = await world.handoff(namespace, "web")
+        return handoff == replace(before, active=True)
+
+    await until(is_active, what="the node is told that the port is plugged in")
 
 
 async def test_tenants_name_neither_ports_nor_projects(world: RavenWorld) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import os
 import random
 import sys
+import time
 from functools import partial
 
 from coil.crd.builtin import NAMESPACES, NODES, PODS
@@ -32,6 +33,7 @@ from coil_raven.namespace_network import NamespaceNetworks
 from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
 from coil_raven.pod_ports import PodPorts
 from coil_raven.pod_reconciler import PodReconciler
+from coil_raven.port_status import PortStatus
 from coil_raven.settings import Settings
 from coil_raven.start_checks import StartError, Surroundings, check_start
 
@@ -99,10 +101,12 @@ class Raven:
                 recorder=recorder,
                 log=process.log,
             ).setup(term)
+            ports = PodPorts(neutron, cluster=cluster, log=process.log)
             PodReconciler(
                 client=kube,
                 pods=pods,
-                ports=PodPorts(neutron, cluster=cluster, log=process.log),
+                ports=ports,
+                statuses=PortStatus(ports, clock=time.monotonic, random=random.random, log=process.log),
                 networks=networks,
                 nodes=nodes,
                 port_type=settings.port_type,

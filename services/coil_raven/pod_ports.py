@@ -6,7 +6,7 @@ name before it is repeated.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger
@@ -49,9 +49,9 @@ class PodPorts:
                 await self._refresh()
 
     async def refresh(self) -> frozenset[str]:
-        """Find out which there are; the UIDs of pods whose ports somebody has deleted since. Raises OpenStackError.
+        """Find out which there are; the UIDs of pods whose ports were deleted or are in another state since.
 
-        What other calls have done while Neutron answered stands against the answer.
+        Raises OpenStackError. What other calls have done while Neutron answered stands against the answer.
         """
         async with self._loading:
             return await self._refresh()
@@ -62,8 +62,8 @@ class PodPorts:
         for port in await self._neutron.ports(device_owner=POD_OWNER):
             if (uid := self._uid(port)) is not None:
                 listed.setdefault(uid, []).append(port)
-        gone = frozenset(uid for uid, port in before.items() if uid not in listed and self._known.get(uid) is port)
-        for uid in gone:
+        changed = {uid for uid, port in before.items() if uid not in listed and self._known.get(uid) is port}
+        for uid in changed:
             del self._known[uid]
         doubled: list[Port] = []
         for uid, ports in listed.items():
@@ -72,12 +72,28 @@ class PodPorts:
             known = self._known.get(uid)
             if known is None or all(port.id != known.id for port in ports):
                 known = self._known[uid] = min(ports, key=lambda port: port.id)
-            doubled.extend(port for port in ports if port.id != known.id)
+            for port in ports:
+                if port.id != known.id:
+                    doubled.append(port)
+                elif known is before.get(uid) and port != known:
+                    self._known[uid] = port
+                    changed.add(uid)
         self._loaded = True
         for port in doubled:
             self._log.warning("doubled port deleted", port=port.id, name=port.name)
             await self._neutron.delete_port(port.id)
-        return gone
+        return frozenset(changed)
+
+    async def look(self, uids: Collection[str]) -> frozenset[str]:
+        """Ask for the ports of these pods; the UIDs of those that are in another state now. Raises OpenStackError."""
+        before = {known.id: (uid, known) for uid in uids if (known := self._known.get(uid)) is not None}
+        changed = set()
+        for port in await self._neutron.ports(ids=list(before)) if before else ():
+            uid, known = before[port.id]
+            if port != known and self._known.get(uid) is known:
+                self._known[uid] = port
+                changed.add(uid)
+        return frozenset(changed)
 
     def uids(self) -> frozenset[str]:
         """The UIDs of the pods that have ports, or may have."""

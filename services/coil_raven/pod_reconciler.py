@@ -4,7 +4,8 @@ A port is made once the pod has a node, on the network of its namespace. A pod i
 one that has finished, or is no more, gives its port back. No finalizer holds a pod: a term begins with a look at all
 ports, and that look is repeated, so nothing is left of what was deleted while coil-raven was down.
 
-A node is told of a port once it is bound. One that no agent binds leads to an Event, and is tried again.
+A node is told of a port once it is bound, and again when Neutron knows that it is plugged in. One that no agent binds
+leads to an Event, and is tried again.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -45,6 +46,7 @@ from coil_raven.caches import BY_NAMESPACE, BY_NODE, BY_UID, wants_port
 from coil_raven.namespace_network import NamespaceNetwork
 from coil_raven.namespace_reconciler import Networks
 from coil_raven.pod_ports import PodOnNode, PodPorts
+from coil_raven.port_status import PortStatus
 
 SLOW_RETRY = 30.0
 """Seconds to the next try where only people can change something."""
@@ -72,6 +74,7 @@ def handoff_of(pod_uid: str, port: Port, network: NamespaceNetwork, *, port_type
         mtu=network.network.mtu,
         segmentation=network.network.segmentation_id,
         nameservers=tuple(map(ip_address, nameservers)),
+        active=port.active,
     )
 
 
@@ -85,6 +88,7 @@ class PodReconciler:
     client: ApiClient
     pods: Cache[Pod]
     ports: PodPorts
+    statuses: PortStatus
     networks: Networks
     nodes: Cache[Node]
     port_type: str
@@ -98,12 +102,15 @@ class PodReconciler:
         controller.watch(self.pods, _changed)
         controller.watch(self.nodes, self._pods_on)
         controller.watch_channel(self.networks.ready, self._pods_of)
+        controller.watch_channel(self.statuses.changed, lambda uid: (uid,))
+        term.add_runnable("port-status", self.statuses.run)
         controller.resync(self.discrepancies, every=self.resync, at_start=True)
 
     async def reconcile(self, uid: str) -> Result:
         """Bring the port of the pod with that UID in line with it."""
         pod = next(iter(self.pods.by_index(BY_UID, uid)), None)
         if pod is None or not wants_port(pod):
+            self.statuses.forget(uid)
             await self.ports.remove(uid)
             return DONE
         network = self.networks.present.get(pod.metadata.namespace)
@@ -132,6 +139,8 @@ class PodReconciler:
             )
             return RequeueAfter(SLOW_RETRY)
         await self._annotate(pod, port, network)
+        if not port.active:
+            self.statuses.follow(uid)
         return DONE
 
     async def _annotate(self, pod: Pod, port: Port, network: NamespaceNetwork) -> None:
@@ -154,7 +163,7 @@ class PodReconciler:
             self.log.debug("pod was not annotated", pod=pod.metadata.name, error=str(error))
 
     async def discrepancies(self) -> AsyncIterator[str]:
-        """UIDs that have a port and no pod, or whose port somebody has deleted.
+        """UIDs that have a port and no pod, or whose port was deleted or is in another state.
 
         The cache may lag behind a former leader's, so the API server has the last word.
         """

@@ -1,5 +1,6 @@
 """A life of coil-raven's leader between an API server and a Neutron in memory."""
 
+import asyncio
 from collections.abc import Sequence
 from ipaddress import ip_network
 from typing import Any
@@ -19,6 +20,7 @@ from coil_raven.namespace_network import NamespaceNetworks
 from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
 from coil_raven.pod_ports import PodPorts
 from coil_raven.pod_reconciler import PodReconciler
+from coil_raven.port_status import PortStatus
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
 from tests.coil.reconcile.memory_cache import MemoryCache
@@ -50,6 +52,9 @@ class Life:
         self.nodes = MemoryCache(client.api, NODES)
         self.networks = Networks()
         self.ports = PodPorts(neutron, cluster=CLUSTER, log=log)
+        self.statuses = PortStatus(
+            self.ports, clock=lambda: asyncio.get_running_loop().time(), random=lambda: 0.0, log=log
+        )
         router = ClusterRouter(neutron, cluster=CLUSTER, given=None, public=None, project=PROJECT, log=log)
         self.maker = NamespaceNetworks(
             neutron,
@@ -76,6 +81,7 @@ class Life:
             client=client,
             pods=self.pods,
             ports=self.ports,
+            statuses=self.statuses,
             networks=self.networks,
             nodes=self.nodes,
             port_type="bridge",

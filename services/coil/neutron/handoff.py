@@ -53,7 +53,8 @@ class PortAddress:
 class Handoff:
     """A pod's port. `type` names the program that plugs it in: never a path, as `parse_binding_type` has seen it.
 
-    `segmentation` is the VXLAN network identifier where the network has one. `mtu` is the network's, in bytes.
+    `segmentation` is the VXLAN network identifier where the network has one. `mtu` is the network's, in bytes. `active`
+    is whether Neutron knew, when this was written, that the port is plugged in.
     """
 
     port: PortId
@@ -66,6 +67,7 @@ class Handoff:
     mtu: int
     segmentation: int | None = None
     nameservers: tuple[IPAddress, ...] = ()
+    active: bool = False
 
 
 class _Address(msgspec.Struct, omit_defaults=True):
@@ -87,6 +89,7 @@ class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     mtu: int
     segmentation: int | None = None
     nameservers: list[str] = []
+    active: bool = False
 
 
 class _Versioned(msgspec.Struct):
@@ -120,6 +123,7 @@ def render_handoff(handoff: Handoff) -> str:
         mtu=handoff.mtu,
         segmentation=handoff.segmentation,
         nameservers=[str(address) for address in handoff.nameservers],
+        active=handoff.active,
     )
     return msgspec.json.encode(document).decode()
 
@@ -164,6 +168,7 @@ def _handoff(document: _Document) -> Handoff:
         mtu=_mtu(document.mtu),
         segmentation=_segmentation(document.segmentation),
         nameservers=tuple(ip_address(text) for text in document.nameservers),
+        active=document.active,
     )
 
 

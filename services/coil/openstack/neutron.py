@@ -4,7 +4,7 @@
 object's identity in its name (`coil.neutron.identity`), so that after a lost answer the caller finds what it made.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Protocol, TypeVar
@@ -126,7 +126,9 @@ class Neutron(Protocol):
         name: str = "",
         device_id: str = "",
         device_owner: str = "",
-    ) -> list[Port]: ...
+        ids: Sequence[PortId] = (),
+    ) -> list[Port]:
+        """`ids` are those that it may be; any if there are none."""
 
     async def port(self, port: PortId) -> Port:
         """Raises NotFoundError, too."""
@@ -274,10 +276,11 @@ class NeutronApi:
         name: str = "",
         device_id: str = "",
         device_owner: str = "",
+        ids: Sequence[PortId] = (),
     ) -> list[Port]:
         """See `Neutron`."""
         query = _query(network_id=network, name=name, device_id=device_id, device_owner=device_owner)
-        return await self._list("ports", Port, query)
+        return await self._list("ports", Port, {**query, "id": list(ids)} if ids else query)
 
     async def port(self, port: PortId) -> Port:
         """See `Neutron`."""

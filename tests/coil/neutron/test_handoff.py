@@ -37,6 +37,7 @@ HANDOFF = Handoff(
     [
         HANDOFF,
         replace(HANDOFF, segmentation=None, nameservers=()),
+        replace(HANDOFF, active=True),
         replace(HANDOFF, addresses=(PortAddress(ip_interface("fd00:8::44/64")),), project=ProjectId("")),
     ],
 )
@@ -51,7 +52,7 @@ def changed(**changes: Any) -> str:
 
 
 def test_what_a_later_version_adds_is_skipped() -> None:
-    assert parse_handoff(changed(active=True, extra={"a": [1]}), pod_uid=UID) == HANDOFF
+    assert parse_handoff(changed(later=True, extra={"a": [1]}), pod_uid=UID) == HANDOFF
 
 
 def test_another_pods_port_is_refused() -> None:

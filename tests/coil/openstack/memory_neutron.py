@@ -5,7 +5,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -92,6 +92,10 @@ class MemoryNeutron:
     def put(self, kind: str, resource: R) -> R:
         """Something that somebody else has made."""
         return self._store(kind, resource)
+
+    def set_status(self, port: PortId, status: str) -> None:
+        """What an agent tells Neutron: ACTIVE, the port's interface is plugged in; DOWN, it is not."""
+        self._store("ports", msgspec.structs.replace(self._find("ports", port), status=status))
 
     async def extensions(self) -> frozenset[str]:
         """See `Neutron`."""
@@ -271,7 +275,13 @@ class MemoryNeutron:
         await self._call("remove router interface", remove)
 
     async def ports(
-        self, *, network: NetworkId | None = None, name: str = "", device_id: str = "", device_owner: str = ""
+        self,
+        *,
+        network: NetworkId | None = None,
+        name: str = "",
+        device_id: str = "",
+        device_owner: str = "",
+        ids: Sequence[PortId] = (),
     ) -> list[Port]:
         """See `Neutron`."""
         return await self._list(
@@ -281,6 +291,7 @@ class MemoryNeutron:
                 and (not name or port.name == name)
                 and (not device_id or port.device_id == device_id)
                 and (not device_owner or port.device_owner == device_owner)
+                and (not ids or port.id in ids)
             ),
         )
 

@@ -107,6 +107,7 @@ class NeutronContract:
     ) -> None:
         ports = [await neutron.create_port(request(network, group, f"{name}-{number}")) for number in range(13)]
         assert len({fixed.ip_address for port in ports for fixed in port.fixed_ips}) == 13
+        assert {each.id for each in await neutron.ports(ids=[ports[0].id, ports[5].id])} == {ports[0].id, ports[5].id}
         with pytest.raises(ExhaustedError):
             await neutron.create_port(request(network, group, f"{name}-more"))
 
