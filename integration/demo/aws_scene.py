@@ -4,9 +4,12 @@ Every claim is checked against what others say: EC2, the sockets of those who ar
 VPC's router. The first that does not hold raises DemoError, or AssertionError where something was waited for in vain.
 """
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address
 from itertools import permutations
 
@@ -19,7 +22,10 @@ from integration.aws.world import PODS_OF_INTERFACE, EniWorld
 from integration.demo.address_record import AddressRecord, find_contradictions, read_page
 from integration.demo.appearance import Appearance, find_mistakes
 from integration.demo.call_count import changes, count_rows, find_excess
+from integration.demo.captured_packet import CapturedPacket, find_wrong_ways
+from integration.demo.interface_picture import LEGEND, PicturedInterface, render_picture
 from integration.demo.narration import DemoError, print_table, step
+from integration.egress.capture import UDP, Capture, Packet
 from integration.patience import wait_until
 
 PODS = PODS_OF_INTERFACE + 1
@@ -28,6 +34,7 @@ INTERFACES = 3
 """Which a node has when that many pods run: two that serve pods, and one whose addresses are warm."""
 COOLING = "10m"
 """Longer than the part takes."""
+PRIMARY_LINK = "eth0"
 _OUTSIDE = OUTSIDE[INTERNET]
 
 
@@ -57,13 +64,12 @@ def show(world: EniWorld) -> None:
         "coild starts on both instances, and has EC2 assign addresses to the interfaces that they were launched with",
         lambda: start(world),
     )
-    print_interfaces(world, [])
+    print_pictures(world, [])
     pods = step(
         f"{PODS} pods on each, one more than an interface has addresses for: coild attaches further interfaces",
         lambda: add_pods(world),
     )
-    print_interfaces(world, pods)
-    print_pods(pods)
+    print_pictures(world, pods)
     step(
         "addresses: no duplicates, each on an interface of the pod's node in EC2, on as few interfaces as possible",
         lambda: check_addresses(pods),
@@ -78,6 +84,7 @@ def show(world: EniWorld) -> None:
         lambda: check_inside(world, pods),
     )
     show_trips(world, pods)
+    show_capture(world, pods)
     show_calls(world, pods)
     more = step(
         "one more pod on each: its address was there already, nothing is changed in EC2",
@@ -119,33 +126,20 @@ def add_pods(world: EniWorld) -> list[EniPod]:
     return pods
 
 
-def print_interfaces(world: EniWorld, pods: Sequence[EniPod]) -> None:
-    """As EC2 has them."""
-    served = [pod.interface.id for pod in pods]
-    print()
-    print_table(
-        ("NODE", "INTERFACE", "LINK", "ITS OWN ADDRESS", "ADDRESSES FOR PODS", "PODS"),
-        [
-            (
-                node.name,
-                each.id,
-                f"eth{each.device}",
-                str(each.addresses[0]),
-                " ".join(map(str, each.addresses[1:])),
-                str(served.count(each.id)),
+def print_pictures(world: EniWorld, pods: Sequence[EniPod]) -> None:
+    """The nodes' interfaces as EC2 has them, and whose each address is."""
+    names = {str(pod.address): pod.sandbox.pod.name for pod in pods}
+    for node in world.nodes:
+        pictured = [
+            PicturedInterface(
+                link=f"eth{each.device}",
+                own=str(each.addresses[0]),
+                pods={str(address): names.get(str(address), "") for address in each.addresses[1:]},
             )
-            for node in world.nodes
             for each in node.instance.interfaces
-        ],
-    )
-
-
-def print_pods(pods: Sequence[EniPod]) -> None:
-    """Which interface each address is of."""
-    print_table(
-        ("POD", "NODE", "ADDRESS", "OF INTERFACE", "LINK"),
-        [(pod.sandbox.pod.name, pod.node.name, str(pod.address), pod.interface.id, pod.link) for pod in pods],
-    )
+        ]
+        print("", textwrap.indent(render_picture(node.name, pictured), "    "), sep="\n")
+    print("", textwrap.indent(LEGEND, "    "), "", sep="\n", flush=True)
 
 
 def check_addresses(pods: Sequence[EniPod]) -> None:
@@ -239,11 +233,67 @@ def make_trips(world: EniWorld, pod: EniPod) -> Iterator[Trip]:
     primary = pod.node.instance.primary
     for host, server, address, source, link in (
         ("in the VPC", world.endpoint.host, world.endpoint.primary, pod.address, pod.link),
-        ("on the internet", world.vpc.internet, _OUTSIDE, primary, "eth0"),
+        ("on the internet", world.vpc.internet, _OUTSIDE, primary, PRIMARY_LINK),
     ):
         appearance = look(pod, server, address, expected=source)
         links = links_of(world, pod.node, source=appearance.seen, destination=address)
         yield Trip(appearance, f"{address} {host}", links, link)
+
+
+def show_capture(world: EniWorld, pods: Sequence[EniPod]) -> None:
+    """What of a pod's questions is on the links of its node. Raises DemoError if a packet is where it should not be."""
+    pod = next(pod for pod in pods if pod.link != PRIMARY_LINK)
+    captured, expected = step(
+        f"a capture on the links of {pod.node.name} while {pod.sandbox.pod.name}, whose address is of {pod.link}, asks "
+        "both",
+        lambda: capture_questions(world, pod),
+    )
+    print()
+    print_table(("LINK", "FROM", "TO", "WHAT IT IS"), [each.row for each in captured])
+    if wrong := find_wrong_ways(captured, expected):
+        raise DemoError("\n".join(wrong))
+
+
+def capture_questions(world: EniWorld, pod: EniPod) -> tuple[list[CapturedPacket], list[CapturedPacket]]:
+    """All packets between the pod and each of two hosts on the links of its node, and those that there should be."""
+    own, inside, primary = map(str, (pod.address, world.endpoint.primary, pod.node.instance.primary))
+    names = {inside: "in the VPC", str(_OUTSIDE): "on the internet"}
+    expected = [
+        CapturedPacket(link=link, source=source, destination=destination, about="")
+        for link, source, host in ((pod.link, own, inside), (PRIMARY_LINK, primary, str(_OUTSIDE)))
+        for source, destination in ((source, host), (host, source))
+    ]
+    with ExitStack() as stack:
+        links = [f"eth{each.device}" for each in pod.node.instance.interfaces]
+        captures = {link: stack.enter_context(Capture(pod.node.namespaces.net, link)) for link in links}
+        look(pod, world.endpoint.host, inside)
+        look(pod, world.vpc.internet, _OUTSIDE, expected=primary)
+        for each in expected:
+            captures[each.link].wait_for(partial(is_from_to, each.source, each.destination), what=each.way)
+        found = [
+            (link, packet)
+            for link, capture in captures.items()
+            for packet in capture.packets()
+            if packet.protocol == UDP and {packet.source, packet.destination} & {*names}
+        ]
+    return [describe(link, packet, names) for link, packet in found], expected
+
+
+def is_from_to(source: str, destination: str, packet: Packet) -> bool:
+    return (packet.source, packet.destination) == (source, destination)
+
+
+def describe(link: str, packet: Packet, names: Mapping[str, str]) -> CapturedPacket:
+    """`names` are the hosts that are asked, by address."""
+    what = f"the question to the host {names[packet.destination]}" if packet.destination in names else "the answer"
+    return CapturedPacket(
+        link=link,
+        source=packet.source,
+        destination=packet.destination,
+        about=what,
+        source_port=packet.source_port,
+        port=packet.port,
+    )
 
 
 def links_of(world: EniWorld, node: EniNode, *, source: str, destination: IPv4Address) -> tuple[str, ...]:
