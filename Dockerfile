@@ -59,8 +59,8 @@ RUN set -eu; umask 022; \
     ldconfig -r /image; rm -rf var/cache
 
 # The packages that pyproject.toml names, at the versions of constraints.txt, and the tool that builds our own. Of the
-# services of AWS the two that are asked: addresses come from EC2, and STS may be who gives a pod its credentials. The
-# OpenStack library brings its own tests, which stay outside.
+# services of AWS the two that are asked, in their latest version: addresses come from EC2, and STS may be who gives a pod
+# its credentials. What OpenStack's libraries bring for their own tests and builds stays outside, such as setuptools.
 COPY constraints.txt pyproject.toml /source/
 RUN set -eu; umask 022; cd /source; \
     packages=/image/usr/local/lib/$PYTHON/dist-packages; \
@@ -70,8 +70,10 @@ RUN set -eu; umask 022; cd /source; \
       > requirements.txt; \
     $PYTHON -m pip install -q -c constraints.txt --target /tools hatchling; \
     $PYTHON -m pip install -q -c constraints.txt --no-compile --target "$packages" -r requirements.txt; \
-    rm -rf "$packages/bin" "$packages/openstack/tests"; \
+    rm -rf "$packages/bin" "$packages"/setuptools* "$packages"/_distutils_hack "$packages"/distutils-precedence.pth; \
+    for library in keystoneauth1 openstack pbr stevedore; do rm -r "$packages/$library/tests"; done; \
     find "$packages/botocore/data" -mindepth 1 -maxdepth 1 -type d ! -name ec2 ! -name sts -exec rm -r '{}' +; \
+    find "$packages/botocore/data/ec2" -mindepth 1 -maxdepth 1 | sort | head -n -1 | xargs rm -r; \
     # Bytecode that is taken as it is: the root may be read-only, and times of files mean nothing in an image.
     $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/$PYTHON "$packages"
 
