@@ -121,6 +121,7 @@ def test_with_the_files_networkd_leaves_rules_and_links_alone(world: EniWorld, n
     assert world.spoofed() == []
 
 
+@pytest.mark.slow
 def test_the_node_names_what_catches_its_pods_packets(world: EniWorld, node: EniNode) -> None:
     """A second default route, as a DHCP client makes it for a new interface, and a rule for a pod's address."""
 

@@ -1,12 +1,16 @@
 """A Neutron for each module, and an API server that modules borrow."""
 
 from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from coil.kube.client import KubeClient
+from coil.openstack.client import OpenStackClient
+from coil.openstack.neutron import NeutronApi
 from integration.apiserver.plane_pool import PlanePool
 from integration.cluster.control_plane import ControlPlane
+from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.raven_world import RavenWorld
 
 
@@ -28,6 +32,22 @@ async def admin(plane: ControlPlane) -> AsyncIterator[KubeClient]:
     """The administrator's client of `plane`."""
     async with KubeClient.connect(plane.admin_kubeconfig) as client:
         yield client
+
+
+@pytest.fixture
+async def world(
+    plane: ControlPlane, admin: KubeClient, neutron: NeutronServer, tmp_path: Path
+) -> AsyncIterator[RavenWorld]:
+    """coil-raven between `plane` and the module's `neutron`."""
+    with RavenWorld.start(plane, admin, neutron, tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def api(neutron: NeutronServer) -> Iterator[NeutronApi]:
+    """A client of the module's `neutron`."""
+    with OpenStackClient(neutron.connect) as client:
+        yield NeutronApi(client)
 
 
 @pytest.hookimpl(wrapper=True)

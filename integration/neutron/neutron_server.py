@@ -45,6 +45,7 @@ dhcp_agent_notification = false
 notify_nova_on_port_status_changes = false
 notify_nova_on_port_data_changes = false
 global_physnet_mtu = {mtu}
+pagination_max_limit = {page}
 
 [database]
 connection = sqlite:///{state}/neutron.sqlite
@@ -90,9 +91,19 @@ class NeutronServer:
     @classmethod
     @contextmanager
     def start(
-        cls, folder: Path, *, hosts: Sequence[str] = (), mtu: int = 1500, quotas: dict[str, int] | None = None
+        cls,
+        folder: Path,
+        *,
+        hosts: Sequence[str] = (),
+        mtu: int = 1500,
+        quotas: dict[str, int] | None = None,
+        page: int = -1,
     ) -> Iterator["NeutronServer"]:
-        """Serving. Ends with the context. `mtu` is that of the network below the VXLANs; no `quotas` are no limits."""
+        """Serving. Ends with the context.
+
+        `mtu` is that of the network below the VXLANs; no `quotas` are no limits. `page` is how many objects an answer
+        has at most; -1 is any number.
+        """
         interpreter = find_environment()
         limits = {**{f"quota_{kind}": -1 for kind in _QUOTAS}, **(quotas or {})}
         configuration = folder / "neutron.conf"
@@ -101,6 +112,7 @@ class NeutronServer:
                 paste=interpreter.parent.parent / "etc" / "neutron" / "api-paste.ini",
                 state=folder,
                 mtu=mtu,
+                page=page,
                 hosts=",".join(hosts),
                 quotas="\n".join(f"{name} = {value}" for name, value in limits.items()),
             )

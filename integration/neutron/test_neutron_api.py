@@ -16,10 +16,14 @@ from tests.coil.openstack.neutron_contract import HOST, PROJECT, NeutronContract
 
 pytestmark = pytest.mark.neutron
 
+PAGE = 3
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NeutronServer]:
-    with NeutronServer.start(tmp_path_factory.mktemp("neutron"), hosts=[HOST], quotas={"quota_router": 2}) as server:
+    with NeutronServer.start(
+        tmp_path_factory.mktemp("neutron"), hosts=[HOST], quotas={"quota_router": 2}, page=PAGE
+    ) as server:
         yield server
 
 
@@ -44,6 +48,13 @@ async def test_a_quota_is_told_apart(neutron: Neutron) -> None:
         await create(2)
     for router in routers:
         await neutron.delete_router(router.id)
+
+
+async def test_lists_are_whole_though_the_server_has_short_pages(neutron: Neutron) -> None:
+    names = [f"page-{number}" for number in range(2 * PAGE + 1)]
+    for name in names:
+        await neutron.create_network(name=name, description="", project=PROJECT)
+    assert {network.name for network in await neutron.networks()} >= set(names)
 
 
 async def test_a_port_is_active_once_it_is_plugged_in(server: NeutronServer, neutron: Neutron) -> None:

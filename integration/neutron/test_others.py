@@ -1,20 +1,16 @@
 """What others do in Neutron, beside coil-raven and to what it has made; and the longest names."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from coil.crd.builtin import EVENTS, NAMESPACES, PODS
-from coil.kube.client import KubeClient
 from coil.neutron.identity import ClusterId, Identity, Kind, parse_identity
 from coil.neutron.resource import OWNER_ROUTER_INTERFACES, PortId, ProjectId
-from coil.openstack.client import OpenStackClient
 from coil.openstack.neutron import NeutronApi, PortRequest
 from coil_raven.namespace_network import POD_OWNER
 from integration.apiserver.ipam_world import until
-from integration.cluster.control_plane import ControlPlane
 from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.raven_world import RavenWorld
 
@@ -27,20 +23,6 @@ HOST = "node-a"
 def neutron(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NeutronServer]:
     with NeutronServer.start(tmp_path_factory.mktemp("neutron"), hosts=[HOST]) as server:
         yield server
-
-
-@pytest.fixture
-async def world(
-    plane: ControlPlane, admin: KubeClient, neutron: NeutronServer, tmp_path: Path
-) -> AsyncIterator[RavenWorld]:
-    with RavenWorld.start(plane, admin, neutron, tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-def api(neutron: NeutronServer) -> Iterator[NeutronApi]:
-    with OpenStackClient(neutron.connect) as client:
-        yield NeutronApi(client)
 
 
 async def ready_pod(world: RavenWorld, api: NeutronApi, namespace: str, name: str) -> PortId:
@@ -67,6 +49,7 @@ async def copy_of(api: NeutronApi, port_id: PortId, *, name: str = "", owner: st
     return (await api.create_port(request)).id
 
 
+@pytest.mark.slow
 async def test_a_foreign_port_keeps_its_network_and_another_clusters_objects_stay(
     world: RavenWorld, api: NeutronApi
 ) -> None:

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.neutron, pytest.mark.apiserver]
 HOST = "node-a"
 
 
+@pytest.mark.slow
 async def test_a_quota_is_told_and_a_port_comes_when_there_is_room(
     plane: ControlPlane, admin: KubeClient, tmp_path: Path
 ) -> None:

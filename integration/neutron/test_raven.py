@@ -1,23 +1,19 @@
 """coil-raven between a real API server and a real Neutron, under its own service account."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
-from pathlib import Path
 
 import pytest
 
 from coil.crd.builtin import NAMESPACES, NODES, PODS
-from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError, InvalidError
 from coil.neutron.handoff import ANNOTATION_HOST, ANNOTATION_PORT, ANNOTATION_PROJECT
 from coil.neutron.identity import Identity, Kind, parse_identity
-from coil.openstack.client import OpenStackClient
 from coil.openstack.neutron import NeutronApi
 from integration.apiserver.ipam_world import until
 from integration.apiserver.tenant import Tenant
-from integration.cluster.control_plane import ControlPlane
 from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.raven_world import RavenWorld
 from integration.patience import wait_until
@@ -31,20 +27,6 @@ HOSTS = ("node-a", "node-b")
 def neutron(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NeutronServer]:
     with NeutronServer.start(tmp_path_factory.mktemp("neutron"), hosts=HOSTS) as server:
         yield server
-
-
-@pytest.fixture
-async def world(
-    plane: ControlPlane, admin: KubeClient, neutron: NeutronServer, tmp_path: Path
-) -> AsyncIterator[RavenWorld]:
-    with RavenWorld.start(plane, admin, neutron, tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-def api(neutron: NeutronServer) -> Iterator[NeutronApi]:
-    with OpenStackClient(neutron.connect) as client:
-        yield NeutronApi(client)
 
 
 async def test_pods_get_ports_on_their_namespaces_networks_and_all_of_it_goes(

@@ -218,7 +218,9 @@ async def list_all(
 ) -> list[Any]:
     """Every page of a list, whose entries are below `key`. Raises OpenStackError; UnavailableError for one without end.
 
-    Pages follow each other by the last entry's ID (API guide, "Pagination").
+    Pages follow each other by the last entry's ID. A service may be configured to have shorter pages than were asked
+    for; it says by a link that there is another one (Networking API v2.0, "Pagination"). What was taken for the whole
+    list would make the rest of it look deleted.
     """
     found: list[Any] = []
     marker: dict[str, Any] = {}
@@ -228,10 +230,14 @@ async def list_all(
         if not isinstance(page, list):
             raise UnavailableError(call, "unreadable", f"its answer has no {key}")
         found.extend(page)
-        if len(page) < PAGE_SIZE:
+        if not page or (len(page) < PAGE_SIZE and not _has_next(answer.get(f"{key}_links"))):
             return found
         marker = {"marker": page[-1]["id"]}
     raise UnavailableError(call, "endless", f"its list has more than {MOST_PAGES} pages")
+
+
+def _has_next(links: Any) -> bool:
+    return isinstance(links, list) and any(isinstance(link, dict) and link.get("rel") == "next" for link in links)
 
 
 async def delete(client: OpenStack, service: Service, call: str, path: str) -> None:

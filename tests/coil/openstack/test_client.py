@@ -245,6 +245,16 @@ async def test_pages_follow_each_other(
         await list_all(client, Service.NETWORK, "list ports", "/ports", "ports")
 
 
+async def test_pages_may_be_shorter_than_was_asked_for(service: Scripted, client: OpenStackClient) -> None:
+    links = {"ports_links": [{"rel": "next", "href": "…"}]}
+    service.says({"ports": [{"id": "a"}], **links}, {"ports": [{"id": "b"}], **links}, {"ports": [{"id": "c"}]})
+    found = await list_all(client, Service.NETWORK, "list ports", "/ports", "ports")
+    assert [each["id"] for each in found] == ["a", "b", "c"]
+    back = {"ports_links": [{"rel": "previous", "href": "…"}]}
+    service.says({"ports": [{"id": "a"}], **back}, {"ports": [{"id": "b"}]})
+    assert await list_all(client, Service.NETWORK, "list ports", "/ports", "ports") == [{"id": "a"}]
+
+
 async def test_only_the_services_own_404_says_that_something_is_gone(
     service: Scripted, client: OpenStackClient
 ) -> None:
