@@ -75,17 +75,47 @@ class Pod(Struct, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
 
+class ServicePort(Struct, frozen=True, kw_only=True):
+    """`name` may be "" where a Service has one port only. `target_port` is resolved in its EndpointSlices."""
+
+    port: int
+    name: str = ""
+    protocol: str = "TCP"
+
+
 class ServiceSpec(Struct, frozen=True, kw_only=True):
     """One address per family, the preferred one first; "None" for a headless Service."""
 
     # The API writes "clusterIP"; the struct's camel case would ask for "clusterIp".
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
     cluster_ips: tuple[str, ...] = msgspec.field(name="clusterIPs", default=())
+    type: str = "ClusterIP"
+    ports: tuple[ServicePort, ...] = ()
+    session_affinity: str = "None"
+    external_traffic_policy: str = ""
+    internal_traffic_policy: str = ""
+    external_ips: tuple[str, ...] = msgspec.field(name="externalIPs", default=())
+    load_balancer_ip: str = msgspec.field(name="loadBalancerIP", default="")
+    load_balancer_class: str = ""
+    load_balancer_source_ranges: tuple[str, ...] = ()
+
+
+class LoadBalancerIngress(Struct, frozen=True, kw_only=True):
+    ip: str = ""
+
+
+class LoadBalancerStatus(Struct, frozen=True, kw_only=True):
+    ingress: tuple[LoadBalancerIngress, ...] = ()
+
+
+class ServiceStatus(Struct, frozen=True, kw_only=True):
+    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
 
 
 class Service(Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: ServiceSpec = ServiceSpec()
+    status: ServiceStatus = ServiceStatus()
 
 
 class DeploymentStatus(Struct, frozen=True, kw_only=True):

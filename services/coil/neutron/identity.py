@@ -42,6 +42,12 @@ class Kind(StrEnum):
     ROUTER = "rtr"
     SECURITY_GROUP = "sg"
     PORT = "port"
+    VIP_NETWORK = "vip"
+    VIP_SUBNET_IPV4 = "vip4"
+    VIP_SUBNET_IPV6 = "vip6"
+    LOAD_BALANCER_IPV4 = "lb4"
+    LOAD_BALANCER_IPV6 = "lb6"
+    FLOATING_IP = "fip"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ SubnetId = NewType("SubnetId", str)
 RouterId = NewType("RouterId", str)
 PortId = NewType("PortId", str)
 SecurityGroupId = NewType("SecurityGroupId", str)
+FloatingIpId = NewType("FloatingIpId", str)
 ProjectId = NewType("ProjectId", str)
 
 OWNER_ROUTER_INTERFACES: Final = frozenset(
@@ -46,6 +47,13 @@ class Network(Resource, frozen=True, kw_only=True):
     segmentation_id: int | None = msgspec.field(name="provider:segmentation_id", default=None)
 
 
+class AllocationPool(msgspec.Struct, frozen=True):
+    """Neutron takes addresses from `start` to `end`, both of them included."""
+
+    start: str
+    end: str
+
+
 class Subnet(Resource, frozen=True, kw_only=True):
     id: SubnetId
     network_id: NetworkId
@@ -53,6 +61,7 @@ class Subnet(Resource, frozen=True, kw_only=True):
     ip_version: int
     gateway_ip: str | None = None
     dns_nameservers: tuple[str, ...] = ()
+    allocation_pools: tuple[AllocationPool, ...] = ()
 
     @property
     def network(self) -> IPv4Network | IPv6Network:
@@ -134,3 +143,12 @@ class SecurityGroupRule(msgspec.Struct, frozen=True, kw_only=True):
 class SecurityGroup(Resource, frozen=True, kw_only=True):
     id: SecurityGroupId
     security_group_rules: tuple[SecurityGroupRule, ...] = ()
+
+
+class FloatingIp(Resource, frozen=True, kw_only=True):
+    """`port_id` is None while it is bound to nothing."""
+
+    id: FloatingIpId
+    floating_ip_address: str
+    floating_network_id: NetworkId
+    port_id: PortId | None = None

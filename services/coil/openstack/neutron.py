@@ -13,6 +13,8 @@ import msgspec
 
 from coil.kernel.family import IPAddress
 from coil.neutron.resource import (
+    FloatingIp,
+    FloatingIpId,
     Network,
     NetworkId,
     Port,
@@ -28,7 +30,8 @@ from coil.neutron.resource import (
     SubnetId,
 )
 from coil.openstack.client import OpenStack, Service, delete, list_all
-from coil.openstack.error import ExistsError, InvalidError, NotFoundError, UnavailableError
+from coil.openstack.decode import convert, entry_of, without_empty
+from coil.openstack.error import ExistsError, InvalidError, NotFoundError
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -98,8 +101,12 @@ class Neutron(Protocol):
         network: NetworkId,
         cidr: IPv4Network | IPv6Network,
         gateway: IPAddress | None,
+        pool: tuple[IPAddress, IPAddress] | None = None,
     ) -> Subnet:
-        """Without DHCP: pods have their addresses from their hand-off."""
+        """Without DHCP: pods have their addresses from their hand-off.
+
+        `pool` is the first and the last address that Neutron may give; None: all but the gateway.
+        """
 
     async def delete_subnet(self, subnet: SubnetId) -> None: ...
 
@@ -154,6 +161,18 @@ class Neutron(Protocol):
 
     async def delete_security_group_rule(self, rule: str) -> None: ...
 
+    async def floating_ips(self, *, port: PortId | None = None, address: str = "") -> list[FloatingIp]: ...
+
+    async def create_floating_ip(
+        self, *, description: str, project: ProjectId, external: NetworkId, port: PortId
+    ) -> FloatingIp:
+        """Of that external network, bound to the port. ExhaustedError, or QuotaError, if none is left."""
+
+    async def bind_floating_ip(self, floating_ip: FloatingIpId, port: PortId | None) -> FloatingIp:
+        """Bind it to the port, or to none. Idempotent."""
+
+    async def delete_floating_ip(self, floating_ip: FloatingIpId) -> None: ...
+
     async def set_tag(self, collection: str, object_id: str, tag: str) -> None:
         """Add the tag; `collection` is the plural in the API's paths, such as "networks". Idempotent."""
 
@@ -167,11 +186,11 @@ class NeutronApi:
     async def extensions(self) -> frozenset[str]:
         """See `Neutron`."""
         answer = await self._call("list extensions", "GET", "/extensions")
-        return frozenset(entry["alias"] for entry in _member(answer, "extensions", "list extensions"))
+        return frozenset(entry["alias"] for entry in entry_of(answer, "extensions", "list extensions"))
 
     async def networks(self, *, name: str = "", external: bool | None = None) -> list[Network]:
         """See `Neutron`."""
-        query: dict[str, Any] = _query(name=name)
+        query: dict[str, Any] = without_empty(name=name)
         if external is not None:
             query["router:external"] = external
         return await self._list("networks", Network, query)
@@ -182,7 +201,7 @@ class NeutronApi:
 
     async def create_network(self, *, name: str, description: str, project: ProjectId) -> Network:
         """See `Neutron`."""
-        body = {"name": name, "description": description, "admin_state_up": True, **_query(project_id=project)}
+        body = {"name": name, "description": description, "admin_state_up": True, **without_empty(project_id=project)}
         return await self._create("network", Network, body)
 
     async def delete_network(self, network: NetworkId) -> None:
@@ -191,7 +210,7 @@ class NeutronApi:
 
     async def subnets(self, *, network: NetworkId | None = None, name: str = "") -> list[Subnet]:
         """See `Neutron`."""
-        return await self._list("subnets", Subnet, _query(network_id=network, name=name))
+        return await self._list("subnets", Subnet, without_empty(network_id=network, name=name))
 
     async def create_subnet(
         self,
@@ -202,6 +221,7 @@ class NeutronApi:
         network: NetworkId,
         cidr: IPv4Network | IPv6Network,
         gateway: IPAddress | None,
+        pool: tuple[IPAddress, IPAddress] | None = None,
     ) -> Subnet:
         """See `Neutron`."""
         body: dict[str, Any] = {
@@ -212,8 +232,10 @@ class NeutronApi:
             "cidr": str(cidr),
             "gateway_ip": None if gateway is None else str(gateway),
             "enable_dhcp": False,
-            **_query(project_id=project),
+            **without_empty(project_id=project),
         }
+        if pool is not None:
+            body["allocation_pools"] = [{"start": str(pool[0]), "end": str(pool[1])}]
         return await self._create("subnet", Subnet, body)
 
     async def delete_subnet(self, subnet: SubnetId) -> None:
@@ -222,7 +244,7 @@ class NeutronApi:
 
     async def routers(self, *, name: str = "") -> list[Router]:
         """See `Neutron`."""
-        return await self._list("routers", Router, _query(name=name))
+        return await self._list("routers", Router, without_empty(name=name))
 
     async def create_router(
         self, *, name: str, description: str, project: ProjectId, external: NetworkId | None
@@ -231,7 +253,7 @@ class NeutronApi:
         body: dict[str, Any] = {"name": name, "description": description, "admin_state_up": True}
         if external is not None:
             body["external_gateway_info"] = {"network_id": external}
-        return await self._create("router", Router, {**body, **_query(project_id=project)})
+        return await self._create("router", Router, {**body, **without_empty(project_id=project)})
 
     async def delete_router(self, router: RouterId) -> None:
         """See `Neutron`."""
@@ -279,7 +301,7 @@ class NeutronApi:
         ids: Sequence[PortId] = (),
     ) -> list[Port]:
         """See `Neutron`."""
-        query = _query(network_id=network, name=name, device_id=device_id, device_owner=device_owner)
+        query = without_empty(network_id=network, name=name, device_id=device_id, device_owner=device_owner)
         return await self._list("ports", Port, {**query, "id": list(ids)} if ids else query)
 
     async def port(self, port: PortId) -> Port:
@@ -295,7 +317,7 @@ class NeutronApi:
         # ML2 binds a port anew with any update, if it is not bound, and never else (`Ml2Plugin._should_bind_port`).
         call = "bind port"
         answer = await self._call(call, "PUT", f"/ports/{port}", body={"port": {"binding:host_id": host}})
-        return _convert(call, _member(answer, "port", call), Port)
+        return convert(call, entry_of(answer, "port", call), Port)
 
     async def delete_port(self, port: PortId) -> None:
         """See `Neutron`."""
@@ -303,11 +325,11 @@ class NeutronApi:
 
     async def security_groups(self, *, name: str = "") -> list[SecurityGroup]:
         """See `Neutron`."""
-        return await self._list("security_groups", SecurityGroup, _query(name=name), path="/security-groups")
+        return await self._list("security_groups", SecurityGroup, without_empty(name=name), path="/security-groups")
 
     async def create_security_group(self, *, name: str, description: str, project: ProjectId) -> SecurityGroup:
         """See `Neutron`."""
-        body = {"name": name, "description": description, **_query(project_id=project)}
+        body = {"name": name, "description": description, **without_empty(project_id=project)}
         return await self._create("security_group", SecurityGroup, body, path="/security-groups")
 
     async def delete_security_group(self, group: SecurityGroupId) -> None:
@@ -326,7 +348,11 @@ class NeutronApi:
                     "POST",
                     "/security-group-rules",
                     body={
-                        "security_group_rule": {"security_group_id": group, **_rule(rule), **_query(project_id=project)}
+                        "security_group_rule": {
+                            "security_group_id": group,
+                            **_rule(rule),
+                            **without_empty(project_id=project),
+                        }
                     },
                 )
             except ExistsError:
@@ -336,6 +362,32 @@ class NeutronApi:
         """See `Neutron`."""
         await delete(self._client, Service.NETWORK, "delete security_group_rule", f"/security-group-rules/{rule}")
 
+    async def floating_ips(self, *, port: PortId | None = None, address: str = "") -> list[FloatingIp]:
+        """See `Neutron`."""
+        return await self._list("floatingips", FloatingIp, without_empty(port_id=port, floating_ip_address=address))
+
+    async def create_floating_ip(
+        self, *, description: str, project: ProjectId, external: NetworkId, port: PortId
+    ) -> FloatingIp:
+        """See `Neutron`."""
+        body = {
+            "description": description,
+            "floating_network_id": external,
+            "port_id": port,
+            **without_empty(project_id=project),
+        }
+        return await self._create("floatingip", FloatingIp, body)
+
+    async def bind_floating_ip(self, floating_ip: FloatingIpId, port: PortId | None) -> FloatingIp:
+        """See `Neutron`."""
+        call = "update floatingip"
+        answer = await self._call(call, "PUT", f"/floatingips/{floating_ip}", body={"floatingip": {"port_id": port}})
+        return convert(call, entry_of(answer, "floatingip", call), FloatingIp)
+
+    async def delete_floating_ip(self, floating_ip: FloatingIpId) -> None:
+        """See `Neutron`."""
+        await self._delete("floatingip", floating_ip)
+
     async def set_tag(self, collection: str, object_id: str, tag: str) -> None:
         """See `Neutron`."""
         await self._call("set tag", "PUT", f"/{collection}/{object_id}/tags/{tag}")
@@ -343,17 +395,17 @@ class NeutronApi:
     async def _list(self, key: str, kind: type[R], query: Mapping[str, Any], *, path: str = "") -> list[R]:
         call = f"list {key}"
         entries = await list_all(self._client, Service.NETWORK, call, path or f"/{key}", key, query)
-        return [_convert(call, entry, kind) for entry in entries]
+        return [convert(call, entry, kind) for entry in entries]
 
     async def _get(self, key: str, kind: type[R], object_id: str) -> R:
         call = f"get {key}"
         answer = await self._call(call, "GET", f"/{key}s/{object_id}")
-        return _convert(call, _member(answer, key, call), kind)
+        return convert(call, entry_of(answer, key, call), kind)
 
     async def _create(self, key: str, kind: type[R], body: Mapping[str, Any], *, path: str = "") -> R:
         call = f"create {key}"
         answer = await self._call(call, "POST", path or f"/{key}s", body={key: body})
-        return _convert(call, _member(answer, key, call), kind)
+        return convert(call, entry_of(answer, key, call), kind)
 
     async def _delete(self, key: str, object_id: str) -> None:
         await delete(self._client, Service.NETWORK, f"delete {key}", f"/{key}s/{object_id}")
@@ -367,23 +419,6 @@ class NeutronApi:
 def own(found: Iterable[Resource], name: str) -> list[Any]:
     """Those that have exactly this name: the filter is the server's, and some databases compare without case."""
     return [resource for resource in found if resource.name == name]
-
-
-def _query(**values: str | None) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value}
-
-
-def _member(answer: Any, key: str, call: str) -> Any:
-    if not isinstance(answer, dict) or key not in answer:
-        raise UnavailableError(call, "unreadable", f"its answer has no {key}")
-    return answer[key]
-
-
-def _convert(call: str, entry: Any, kind: type[R]) -> R:
-    try:
-        return msgspec.convert(entry, kind)
-    except msgspec.ValidationError as error:
-        raise UnavailableError(call, "unreadable", f"its answer cannot be read: {error}") from None
 
 
 def _rule(rule: SecurityGroupRule) -> dict[str, Any]:

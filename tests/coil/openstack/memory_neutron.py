@@ -3,21 +3,20 @@
 `faults` has calls refused, or carried out without an answer. `calls` is what was asked, in order.
 """
 
-import asyncio
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from itertools import count
 from typing import Any, TypeVar
 
 import msgspec
 
 from coil.kernel.family import IPAddress
 from coil.neutron.resource import (
+    AllocationPool,
     ExternalGateway,
     FixedIp,
+    FloatingIp,
+    FloatingIpId,
     Network,
     NetworkId,
     Port,
@@ -37,53 +36,35 @@ from coil.openstack.error import (
     InUseError,
     InvalidError,
     NotFoundError,
-    OpenStackError,
     QuotaError,
-    UnavailableError,
 )
 from coil.openstack.neutron import PortRequest
+from tests.coil.openstack.memory_service import MemoryService, uuid
 
 R = TypeVar("R", bound=Resource)
-Answer = TypeVar("Answer")
 
 ROUTER_INTERFACE = "network:router_interface"
 
 
-@dataclass(slots=True)
-class Faults:
-    """What goes wrong with the next calls, by their names: "create port"."""
-
-    refusals: dict[str, list[OpenStackError]] = field(default_factory=dict)
-    """Errors in place of the next calls of that name; nothing is done."""
-    lost_answers: Counter[str] = field(default_factory=Counter)
-    """How many of the next calls of that name take place and are answered with UnavailableError."""
-
-
-class MemoryNeutron:
+class MemoryNeutron(MemoryService):
     """Implements `Neutron`. `quotas` limit how many of a kind there may be, by its plural: "ports".
 
     `hosts` are those whose ports are bound; None binds on all. Lists do not show the kinds whose plurals are `hidden`.
     """
 
     def __init__(self, *, quotas: Mapping[str, int] | None = None, hosts: Collection[str] | None = None) -> None:
-        self.faults = Faults()
-        self.calls: list[str] = []
+        super().__init__()
         self.quotas = dict(quotas or {})
         self.hosts = hosts
         self.hidden: set[str] = set()
         self.mtu = 1450
         self._objects: dict[str, dict[str, Any]] = {
-            kind: {} for kind in ("networks", "subnets", "routers", "ports", "security-groups")
+            kind: {} for kind in ("networks", "subnets", "routers", "ports", "security-groups", "floatingips")
         }
-        self._numbers = count(1)
 
     def snapshot(self) -> dict[str, int]:
         """How many of each kind there are."""
         return {kind: len(objects) for kind, objects in self._objects.items()}
-
-    def writes(self) -> list[str]:
-        """The calls that were to change something."""
-        return [call for call in self.calls if not call.startswith(("list ", "get "))]
 
     def add_external(self, name: str) -> Network:
         """An external network, as an administrator makes it."""
@@ -120,7 +101,7 @@ class MemoryNeutron:
             self._within_quota("networks")
             number = next(self._numbers)
             network = Network(
-                id=NetworkId(_uuid(number)),
+                id=NetworkId(uuid(number)),
                 name=name,
                 description=description,
                 project_id=project,
@@ -159,6 +140,7 @@ class MemoryNeutron:
         network: NetworkId,
         cidr: IPv4Network | IPv6Network,
         gateway: IPAddress | None,
+        pool: tuple[IPAddress, IPAddress] | None = None,
     ) -> Subnet:
         """See `Neutron`."""
 
@@ -181,6 +163,7 @@ class MemoryNeutron:
                 cidr=str(cidr),
                 ip_version=cidr.version,
                 gateway_ip=None if gateway is None else str(gateway),
+                allocation_pools=() if pool is None else (AllocationPool(str(pool[0]), str(pool[1])),),
             )
             return self._store("subnets", subnet)
 
@@ -365,6 +348,53 @@ class MemoryNeutron:
 
         await self._call("delete security_group_rule", delete)
 
+    async def floating_ips(self, *, port: PortId | None = None, address: str = "") -> list[FloatingIp]:
+        """See `Neutron`."""
+        return await self._list(
+            "floatingips",
+            lambda each: port in (None, each.port_id) and address in ("", each.floating_ip_address),
+        )
+
+    async def create_floating_ip(
+        self, *, description: str, project: ProjectId, external: NetworkId, port: PortId
+    ) -> FloatingIp:
+        """See `Neutron`. All are of 192.0.2.0/24."""
+
+        def create() -> FloatingIp:
+            self._within_quota("floatingips")
+            taken = {each.floating_ip_address for each in self._objects["floatingips"].values()}
+            free = next((str(each) for each in ip_network("192.0.2.0/24").hosts() if str(each) not in taken), "")
+            if not free:
+                raise ExhaustedError("create floatingip", "IpAddressGenerationFailure", "no more addresses")
+            floating_ip = FloatingIp(
+                id=FloatingIpId(self._id()),
+                description=description,
+                project_id=project,
+                floating_ip_address=free,
+                floating_network_id=external,
+                port_id=port,
+            )
+            return self._store("floatingips", floating_ip)
+
+        return await self._call("create floatingip", create)
+
+    async def bind_floating_ip(self, floating_ip: FloatingIpId, port: PortId | None) -> FloatingIp:
+        """See `Neutron`."""
+
+        def bind() -> FloatingIp:
+            found: FloatingIp = self._find("floatingips", floating_ip)
+            return self._store("floatingips", msgspec.structs.replace(found, port_id=port))
+
+        return await self._call("update floatingip", bind)
+
+    async def delete_floating_ip(self, floating_ip: FloatingIpId) -> None:
+        """See `Neutron`."""
+
+        def delete() -> None:
+            self._objects["floatingips"].pop(floating_ip, None)
+
+        await self._call("delete floatingip", delete)
+
     async def set_tag(self, collection: str, object_id: str, tag: str) -> None:
         """See `Neutron`."""
 
@@ -424,7 +454,7 @@ class MemoryNeutron:
     ) -> Port:
         number = next(self._numbers)
         port = Port(
-            id=PortId(_uuid(number)),
+            id=PortId(uuid(number)),
             name=name,
             description=description,
             project_id=project,
@@ -458,21 +488,3 @@ class MemoryNeutron:
     def _store(self, kind: str, resource: R) -> R:
         self._objects[kind][resource.id] = resource
         return resource
-
-    async def _call(self, call: str, work: Callable[[], Answer]) -> Answer:
-        self.calls.append(call)
-        await asyncio.sleep(0)
-        if refusals := self.faults.refusals.get(call):
-            raise refusals.pop(0)
-        answer = work()
-        if self.faults.lost_answers[call] > 0:
-            self.faults.lost_answers[call] -= 1
-            raise UnavailableError(call, "504", "the answer was lost")
-        return answer
-
-    def _id(self) -> str:
-        return _uuid(next(self._numbers))
-
-
-def _uuid(number: int) -> str:
-    return f"00000000-0000-4000-8000-{number:012x}"
