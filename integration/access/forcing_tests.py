@@ -26,6 +26,7 @@ _GATEWAY_NODE = f"{_API}/test_gateway_node.py"
 _IPAM = f"{_API}/test_ipam_controller.py"
 _AWS_NODES = "integration/aws_nodes"
 _RAVEN = "integration/neutron/test_raven.py"
+_LOAD_BALANCERS = "integration/neutron/test_services.py::test_a_service_from_its_beginning_to_its_end"
 _RAVEN_LISTS = "integration/neutron/test_list_in_pages.py::test_coil_raven"
 
 _MISSING_EGRESS = f"{_EGRESS_CLIENT}::test_a_pod_whose_egress_is_missing_or_invalid_waits_until_it_is_mended"
@@ -239,6 +240,10 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "patch pods": _PORTS,
             "list, watch pods": _RAVEN_LISTS,
             "list, watch nodes": _RAVEN_LISTS,
+            "list, watch services": _RAVEN_LISTS,
+            "list, watch endpointslices.discovery.k8s.io": _RAVEN_LISTS,
+            "patch services": f"{_LOAD_BALANCERS}[amphora]",
+            "patch services/status": f"{_LOAD_BALANCERS}[amphora]",
             "create events": f"{_RAVEN}::test_a_port_that_no_agent_binds_is_told_and_bound_when_the_node_has_its_name",
             "patch events": f"{_PATCHED_EVENT}[coil-raven]",
         },

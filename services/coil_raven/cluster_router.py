@@ -5,7 +5,7 @@ import asyncio
 from structlog.typing import FilteringBoundLogger
 
 from coil.neutron.identity import ClusterId, Identity, Kind, cluster_tag
-from coil.neutron.resource import NetworkId, ProjectId, Router, RouterId
+from coil.neutron.resource import NetworkId, ProjectId, Router, RouterId, Subnet, SubnetId
 from coil.openstack.neutron import Neutron, own
 
 _ONLY = "cluster"
@@ -42,6 +42,16 @@ class ClusterRouter:
             if self._id is None:
                 self._id = await self._ensure()
             return self._id
+
+    async def connect(self, subnet: Subnet) -> None:
+        """Have an interface on the subnet. Idempotent. Raises OpenStackError."""
+        if subnet.id not in await self.connected():
+            await self._neutron.add_router_interface(await self.get(), subnet.id)
+
+    async def connected(self) -> frozenset[SubnetId]:
+        """The subnets that it has interfaces on. Raises OpenStackError."""
+        ports = await self._neutron.ports(device_id=await self.get())
+        return frozenset(fixed.subnet_id for port in ports for fixed in port.fixed_ips)
 
     async def _ensure(self) -> RouterId:
         name = Identity(self._cluster, Kind.ROUTER, _ONLY).name

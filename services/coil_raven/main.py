@@ -24,18 +24,21 @@ from coil.openstack.call_metrics import CallMetrics
 from coil.openstack.client import OpenStackClient, connect
 from coil.openstack.error import OpenStackError
 from coil.openstack.neutron import Neutron, NeutronApi
+from coil.openstack.octavia import Octavia, OctaviaApi
 from coil.reconcile.backoff import Backoff
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_raven.caches import NAMESPACE_INDEXERS, POD_INDEXERS
 from coil_raven.cluster_router import ClusterRouter
+from coil_raven.load_balancing import Cloud, LoadBalancing
 from coil_raven.namespace_network import NamespaceNetworks
 from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
+from coil_raven.owned import OwnedObjects
 from coil_raven.pod_ports import PodPorts
 from coil_raven.pod_reconciler import PodReconciler
 from coil_raven.port_status import PortStatus
 from coil_raven.settings import Settings
-from coil_raven.start_checks import StartError, Surroundings, check_start
+from coil_raven.start_checks import StartError, Surroundings, check_services, check_start
 
 NAME = "coil-raven"
 START_BACKOFF = Backoff(base=0.5, cap=30.0)
@@ -62,14 +65,26 @@ class Raven:
                 concurrency=settings.concurrency,
             )
         )
-        neutron = NeutronApi(openstack_client)
+        neutron, octavia = NeutronApi(openstack_client), OctaviaApi(openstack_client)
         cluster = await self._identify(process, kube)
-        surroundings = await self._check(process, neutron, cluster)
+        surroundings = await self._check(process, neutron, octavia, cluster)
         manager = Manager(process)
         recorder = manager.event_recorder(kube)
         namespaces = manager.cache(kube.collection(NAMESPACES), indexers=NAMESPACE_INDEXERS)
         pods = manager.cache(kube.collection(PODS), indexers=POD_INDEXERS)
         nodes = manager.cache(kube.collection(NODES))
+        load_balancing = (
+            LoadBalancing.open(
+                manager,
+                Cloud(neutron=neutron, octavia=octavia, cluster=cluster, public=surroundings.public),
+                settings=settings,
+                client=kube,
+                recorder=recorder,
+                log=process.log,
+            )
+            if settings.service_cidrs
+            else None
+        )
         project = ProjectId(settings.project)
 
         def setup(term: Term) -> None:
@@ -82,12 +97,14 @@ class Raven:
                 project=project,
                 log=process.log,
             )
+            owned = OwnedObjects(neutron, cluster=cluster, log=process.log)
             maker = NamespaceNetworks(
                 neutron,
                 cluster=cluster,
                 router=router,
                 supernets=settings.supernets,
                 isolated=settings.isolate_namespaces,
+                owned=owned,
                 log=process.log,
             )
             NamespaceReconciler(
@@ -115,6 +132,8 @@ class Raven:
                 recorder=recorder,
                 log=process.log,
             ).setup(term)
+            if load_balancing is not None:
+                load_balancing.setup(term, router=router, owned=owned)
 
         manager.each_term(setup)
         await manager.start(Election(process, settings, client=kube, metrics=manager.metrics))
@@ -132,19 +151,29 @@ class Raven:
             await asyncio.sleep(START_BACKOFF.delay(attempt, random.random))
             attempt += 1
 
-    async def _check(self, process: Process, neutron: Neutron, cluster: ClusterId) -> Surroundings:
+    async def _check(self, process: Process, neutron: Neutron, octavia: Octavia, cluster: ClusterId) -> Surroundings:
         """What is in OpenStack; waits while it does not answer. Raises StartError."""
         settings = self._settings
         attempt = 0
         while True:
             try:
-                return await check_start(
+                surroundings = await check_start(
                     neutron,
                     cluster=cluster,
                     public_network=settings.public_network,
                     router=settings.router,
                     supernets=settings.supernets,
                 )
+                if settings.service_cidrs:
+                    await check_services(
+                        neutron,
+                        octavia,
+                        cluster=cluster,
+                        ranges=settings.service_cidrs,
+                        provider=settings.provider,
+                        supernets=settings.supernets,
+                    )
+                return surroundings
             except StartError as error:
                 self.exit_code = int(error.finding)
                 raise

@@ -2,20 +2,18 @@
 router, and a security group.
 
 Everything is found by its identity before it is created, so a process that died in the middle, or lost an answer, goes
-on where it was. What is created must be found again: an account that cannot see what it makes would make more of it
-until its quota ends (`InvisibleError`).
+on where it was.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.kernel.family import IPNetwork
-from coil.neutron.identity import ClusterId, Identity, Kind, cluster_tag, describe, parse_identity
+from coil.neutron.identity import ClusterId, Identity, Kind, describe, parse_identity
 from coil.neutron.resource import (
     OWNER_ROUTER_INTERFACES,
     Network,
@@ -25,24 +23,16 @@ from coil.neutron.resource import (
     SecurityGroupId,
     SecurityGroupRule,
     Subnet,
-    SubnetId,
 )
 from coil.neutron.supernet import Supernet
 from coil.openstack.error import InUseError, InvalidError, OpenStackError
 from coil.openstack.neutron import Neutron, own
 from coil_raven.cluster_router import ClusterRouter
-
-R = TypeVar("R", bound=Resource)
+from coil_raven.owned import OwnedObjects
 
 SUBNET_KINDS: Final = {4: Kind.SUBNET_IPV4, 6: Kind.SUBNET_IPV6}
 POD_OWNER: Final = "compute:kuryr"
 """The device_owner of pods' ports, the same as in kuryr-kubernetes."""
-LOOK_AGAIN: Final = (1.0, 4.0)
-"""Seconds before each further look for what was just created: a replica of Neutron's database may lag."""
-
-
-class InvisibleError(Exception):
-    """What was just created cannot be found: nothing more may be created."""
 
 
 class ForeignPortError(Exception):
@@ -86,18 +76,17 @@ class NamespaceNetworks:
         router: ClusterRouter,
         supernets: Sequence[Supernet],
         isolated: bool,
+        owned: OwnedObjects,
         log: FilteringBoundLogger,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._neutron = neutron
         self._cluster = cluster
         self._router = router
         self._supernets = tuple(supernets)
         self._isolated = isolated
+        self._owned = owned
         self._log = log
-        self._sleep = sleep
         self._chosen: dict[tuple[str, int], IPv4Network | IPv6Network] = {}
-        self._blind: InvisibleError | None = None
 
     async def ensure(self, namespace: str, uid: str, project: ProjectId) -> NamespaceNetwork:
         """Have it, whole. Idempotent.
@@ -106,7 +95,7 @@ class NamespaceNetworks:
         """
         description = describe("Namespace", "", namespace)
         name = self._name(Kind.NETWORK, uid)
-        network = await self._have(
+        network = await self._owned.have(
             name,
             "networks",
             lambda: self._neutron.networks(name=name),
@@ -162,7 +151,7 @@ class NamespaceNetworks:
         foreign: list[str] = []
         subnets = await self._neutron.subnets(network=network.id)
         for port in await self._neutron.ports(network=network.id):
-            if port.device_owner == POD_OWNER and self._is_own(port.name):
+            if port.device_owner == POD_OWNER and self._owned.is_own(port.name):
                 await self._neutron.delete_port(port.id)
             elif port.device_owner not in OWNER_ROUTER_INTERFACES:
                 foreign.append(
@@ -179,7 +168,7 @@ class NamespaceNetworks:
 
     async def _ensure_group(self, uid: str, description: str, project: ProjectId) -> SecurityGroup:
         name = self._name(Kind.SECURITY_GROUP, uid)
-        group = await self._have(
+        group = await self._owned.have(
             name,
             "security-groups",
             lambda: self._neutron.security_groups(name=name),
@@ -214,7 +203,7 @@ class NamespaceNetworks:
             )
 
         try:
-            subnet = await self._have(
+            subnet = await self._owned.have(
                 name,
                 "subnets",
                 lambda: self._neutron.subnets(network=network.id, name=name),
@@ -234,77 +223,28 @@ class NamespaceNetworks:
         If the router refuses, as another of its subnets has the same addresses by now, the subnet is deleted: nothing
         has been on it. The next try chooses others.
         """
-        if subnet.id in await self._connected():
-            return
         try:
-            await self._neutron.add_router_interface(await self._router.get(), subnet.id)
+            await self._router.connect(subnet)
         except InvalidError as error:
             self._log.warning("subnet deleted, as the router refuses it", cidr=subnet.cidr, error=str(error))
             await self._neutron.delete_subnet(subnet.id)
             raise
-
-    async def _connected(self) -> frozenset[SubnetId]:
-        """The subnets that the router has interfaces on."""
-        ports = await self._neutron.ports(device_id=await self._router.get())
-        return frozenset(fixed.subnet_id for port in ports for fixed in port.fixed_ips)
 
     async def _choose(self, supernet: Supernet, uid: str) -> IPv4Network | IPv6Network:
         """A part of the supernet that nothing has, neither in Neutron nor by a choice that is not in Neutron yet.
 
         From here to the note of the choice nothing else runs, so two namespaces never choose the same.
         """
-        connected = await self._connected()
+        connected = await self._router.connected()
         # An account with more rights sees other projects' subnets, too, which may have the same addresses.
         taken: list[IPNetwork] = [
             subnet.network
             for subnet in await self._neutron.subnets()
-            if subnet.id in connected or self._is_own(subnet.name)
+            if subnet.id in connected or self._owned.is_own(subnet.name)
         ]
         chosen = supernet.choose([*taken, *self._chosen.values()])
         self._chosen[uid, supernet.network.version] = chosen
         return chosen
-
-    async def _have(
-        self,
-        name: str,
-        collection: str,
-        find: Callable[[], Awaitable[Iterable[R]]],
-        create: Callable[[], Awaitable[R]],
-        discard: Callable[[Any], Awaitable[None]],
-    ) -> R:
-        """The one object of that name: found, or else created, tagged and found again."""
-        found: list[R] = own(await find(), name)
-        if not found:
-            if self._blind is not None:
-                raise self._blind
-            await create()
-            found = own(await find(), name)
-            for pause in LOOK_AGAIN:
-                if not found:
-                    await self._sleep(pause)
-                    found = own(await find(), name)
-        if not found:
-            self._blind = InvisibleError(
-                f"{name} was created among the {collection}, and this account does not see it there; nothing more is "
-                "created until coil-raven is started again"
-            )
-            raise self._blind
-        only = await self._only(found, discard)
-        if (tag := cluster_tag(self._cluster)) not in only.tags:
-            await self._neutron.set_tag(collection, only.id, tag)
-        return only
-
-    async def _only(self, found: list[R], discard: Callable[[Any], Awaitable[None]]) -> R:
-        """One of several that have the same identity: those that a lost answer has doubled are deleted."""
-        first, *others = sorted(found, key=lambda resource: resource.id)
-        for other in others:
-            self._log.warning("doubled object deleted", name=other.name, id=other.id)
-            await discard(other.id)
-        return first
-
-    def _is_own(self, name: str) -> bool:
-        identity = parse_identity(name)
-        return identity is not None and identity.cluster == self._cluster
 
     def _name(self, kind: Kind, uid: str) -> str:
         return Identity(self._cluster, kind, uid).name

@@ -9,7 +9,9 @@ from coil.kernel.family import Family
 from coil.manager.election import ElectionSettings
 from coil.neutron.handoff import parse_binding_type
 from coil.neutron.identity import cluster_id
+from coil.neutron.provider import PROVIDERS, Provider
 from coil.neutron.supernet import Supernet
+from coil.neutron.vip_range import VipRange
 from coil.runtime.flag import (
     Endpoint,
     Group,
@@ -55,6 +57,27 @@ def parse_cluster_name(text: str) -> str:
 def parse_port_type(text: str) -> str:
     """The name of what plugs in ports: lowercase letters, digits and hyphens."""
     return parse_binding_type(text)
+
+
+@kind("CIDR[=CIDR][,CIDR[=CIDR]]")
+def parse_service_cidrs(text: str) -> tuple[VipRange, ...]:
+    """At most one of each family: `10.96.0.0/12,fd00:96::/112=fd00:96::/111`. "" is none."""
+    ranges: list[VipRange] = []
+    for entry in filter(None, text.split(",")):
+        services, _, subnet = (part.strip() for part in entry.partition("="))
+        network = ip_network(services)
+        ranges.append(VipRange(network, ip_network(subnet)) if subnet else VipRange.around(network))
+    if len({each.services.version for each in ranges}) != len(ranges):
+        raise ValueError("at most one Service network of each family")
+    return tuple(ranges)
+
+
+@kind("NAME")
+def parse_provider(text: str) -> Provider:
+    """One whose abilities are known."""
+    if text not in PROVIDERS:
+        raise ValueError(f"{text!r} is not among {', '.join(sorted(PROVIDERS))}")
+    return PROVIDERS[text]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +129,25 @@ class Settings(ElectionSettings, ApiSettings, FrameSettings):
         parse=parse_boolean,
         group=Group.NEUTRON,
         help="have the security groups admit the pods of the same namespace only",
+    )
+    service_cidrs: tuple[VipRange, ...] = flag(
+        "",
+        parse=parse_service_cidrs,
+        group=Group.NEUTRON,
+        help="the cluster's Service networks, as the API server has them, by commas, one for each IP family; a subnet "
+        "around one may follow after an equals sign (10.96.0.0/12=10.96.0.0/11). Without any, no load balancers",
+    )
+    provider: Provider = flag(
+        "amphora",
+        parse=parse_provider,
+        group=Group.NEUTRON,
+        help="Octavia's provider of the load balancers: amphora or ovn",
+    )
+    load_balancer_class: str = flag(
+        "coil.cybozu.com/octavia",
+        parse=parse_optional_text,
+        group=Group.NEUTRON,
+        help="the loadBalancerClass of Services that get floating IPs; those without one do, too",
     )
     concurrency: int = flag(
         "8", parse=parse_integer(1, 64), group=Group.NEUTRON, help="calls to OpenStack that are under way at a time"

@@ -1,6 +1,7 @@
 """What is looked at in OpenStack before anything is made there, and with which exit code a finding ends the process.
 
-    3  credentials    4  extensions missing    5  public network absent    6  router absent    8  supernet overlaps
+    3  credentials    4  extensions or provider missing    5  public network absent    6  router absent
+    7  VIP subnet wrong    8  supernet overlaps
 
 Flags that cannot be read end it with code 2, as in every program of Coil. docs/neutron.md has the same table.
 
@@ -14,10 +15,14 @@ from typing import Final
 
 from coil.kernel.family import IPNetwork
 from coil.neutron.identity import ClusterId, parse_identity
+from coil.neutron.provider import Provider
 from coil.neutron.resource import NetworkId, Router
 from coil.neutron.supernet import Supernet, overlap
+from coil.neutron.vip_range import VipRange
 from coil.openstack.error import DeniedError, UnauthenticatedError
 from coil.openstack.neutron import Neutron, own
+from coil.openstack.octavia import Octavia
+from coil_raven.vip_subnets import VipSubnetError, check_subnet, vip_subnet_name
 
 REQUIRED_EXTENSIONS: Final = frozenset({"router", "security-group", "binding", "net-mtu", "standard-attr-tag"})
 
@@ -29,6 +34,7 @@ class Finding(IntEnum):
     EXTENSIONS = 4
     PUBLIC_NETWORK = 5
     ROUTER = 6
+    VIP_SUBNET = 7
     SUPERNET = 8
 
 
@@ -67,6 +73,34 @@ async def check_start(
     found = await _router(neutron, router)
     await _check_overlaps(neutron, cluster, found, supernets)
     return Surroundings(public=public, router=found)
+
+
+async def check_services(
+    neutron: Neutron,
+    octavia: Octavia,
+    *,
+    cluster: ClusterId,
+    ranges: Sequence[VipRange],
+    provider: Provider,
+    supernets: Sequence[Supernet],
+) -> None:
+    """Look at what load balancers for Services need. Raises like `check_start`."""
+    try:
+        providers = await octavia.providers()
+    except (UnauthenticatedError, DeniedError) as error:
+        raise StartError(Finding.CREDENTIALS, f"Octavia does not accept the credentials: {error}") from None
+    if provider.name not in providers:
+        known = ", ".join(sorted(providers)) or "none"
+        raise StartError(Finding.EXTENSIONS, f"Octavia lacks the provider {provider.name!r}; it has {known}")
+    if (pair := overlap([each.network for each in supernets], [each.subnet for each in ranges])) is not None:
+        raise StartError(Finding.SUPERNET, f"the supernet {pair[0]} overlaps {pair[1]}, the subnet of cluster IPs")
+    for each in ranges:
+        name = vip_subnet_name(cluster, each.services.version)
+        for subnet in own(await neutron.subnets(name=name), name):
+            try:
+                check_subnet(subnet, each.services)
+            except VipSubnetError as error:
+                raise StartError(Finding.VIP_SUBNET, str(error)) from None
 
 
 async def _public(neutron: Neutron, name: str) -> NetworkId | None:

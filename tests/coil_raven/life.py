@@ -18,6 +18,7 @@ from coil_raven.caches import NAMESPACE_INDEXERS, POD_INDEXERS
 from coil_raven.cluster_router import ClusterRouter
 from coil_raven.namespace_network import NamespaceNetworks
 from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
+from coil_raven.owned import OwnedObjects
 from coil_raven.pod_ports import PodPorts
 from coil_raven.pod_reconciler import PodReconciler
 from coil_raven.port_status import PortStatus
@@ -56,14 +57,15 @@ class Life:
             self.ports, clock=lambda: asyncio.get_running_loop().time(), random=lambda: 0.0, log=log
         )
         router = ClusterRouter(neutron, cluster=CLUSTER, given=None, public=None, project=PROJECT, log=log)
+        self.owned = OwnedObjects(neutron, cluster=CLUSTER, log=log, sleep=self._sleep)
         self.maker = NamespaceNetworks(
             neutron,
             cluster=CLUSTER,
             router=router,
             supernets=supernets,
             isolated=isolated,
+            owned=self.owned,
             log=log,
-            sleep=self._sleep,
         )
         self.pauses: list[float] = []
         self.namespace_reconciler = NamespaceReconciler(

@@ -18,13 +18,13 @@ from coil.openstack.error import (
     UnavailableError,
 )
 from coil.reconcile.controller import RequeueAfter
-from coil_raven.namespace_network import LOOK_AGAIN
 from coil_raven.namespace_reconciler import SLOW_RETRY
+from coil_raven.owned import LOOK_AGAIN
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
 from tests.coil_raven.life import CLUSTER, PROJECT, Life, add_namespace, add_pod, delete_namespace
 
-EMPTY = {"networks": 0, "subnets": 0, "routers": 1, "ports": 0, "security-groups": 0}
+EMPTY = {"networks": 0, "subnets": 0, "routers": 1, "ports": 0, "security-groups": 0, "floatingips": 0}
 """The router stays: it is the cluster's."""
 
 
@@ -184,7 +184,7 @@ async def test_what_was_created_may_be_seen_later(api: MemoryApi, neutron: Memor
         neutron.hidden.clear()
 
     neutron.hidden.add("networks")
-    life.maker._sleep = reveal
+    life.owned._sleep = reveal
     add_namespace(api, "default")
     assert await life.settle() == []
     assert neutron.snapshot()["networks"] == 1
@@ -197,7 +197,14 @@ async def test_a_lost_answer_makes_no_second_network(api: MemoryApi, neutron: Me
         neutron.faults.lost_answers[call] = 1
     for _ in range(8):
         await life.settle()
-    assert neutron.snapshot() == {"networks": 1, "subnets": 2, "routers": 1, "ports": 2, "security-groups": 1}
+    assert neutron.snapshot() == {
+        "networks": 1,
+        "subnets": 2,
+        "routers": 1,
+        "ports": 2,
+        "security-groups": 1,
+        "floatingips": 0,
+    }
     assert "default" in life.networks.present
 
 
@@ -211,7 +218,14 @@ async def test_one_that_is_killed_after_each_call_is_gone_on_with(api: MemoryApi
         life = Life(MemoryClient(api), neutron)
         if not await life.settle():
             break
-    assert neutron.snapshot() == {"networks": 1, "subnets": 2, "routers": 1, "ports": 2, "security-groups": 1}
+    assert neutron.snapshot() == {
+        "networks": 1,
+        "subnets": 2,
+        "routers": 1,
+        "ports": 2,
+        "security-groups": 1,
+        "floatingips": 0,
+    }
 
 
 async def test_another_clusters_network_is_never_touched(api: MemoryApi, neutron: MemoryNeutron, life: Life) -> None:

@@ -1,5 +1,6 @@
 """What coil-raven looks at before it makes anything, the router that it makes, and its settings."""
 
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
@@ -9,17 +10,28 @@ import structlog
 
 from coil.kernel.family import IPNetwork
 from coil.neutron.identity import Identity, Kind, cluster_tag
+from coil.neutron.provider import PROVIDERS, Provider
 from coil.neutron.resource import NetworkId, ProjectId
 from coil.neutron.supernet import Supernet
+from coil.neutron.vip_range import VipRange
 from coil.openstack.client import OpenStackClient, connect
 from coil.openstack.error import DeniedError, UnauthenticatedError, UnavailableError
 from coil.openstack.neutron import NeutronApi
 from coil.runtime.flag import parse_settings
 from coil_raven.cluster_router import ClusterRouter
 from coil_raven.main import Raven
-from coil_raven.settings import Settings, parse_supernets
-from coil_raven.start_checks import REQUIRED_EXTENSIONS, Finding, StartError, Surroundings, check_start
+from coil_raven.settings import Settings, parse_service_cidrs, parse_supernets
+from coil_raven.start_checks import (
+    REQUIRED_EXTENSIONS,
+    Finding,
+    StartError,
+    Surroundings,
+    check_services,
+    check_start,
+)
+from coil_raven.vip_subnets import vip_subnet_name
 from tests.coil.openstack.memory_neutron import MemoryNeutron
+from tests.coil.openstack.memory_octavia import MemoryOctavia
 from tests.coil_raven.life import CLUSTER, PROJECT
 
 SUPERNETS = (Supernet(ip_network("10.0.0.0/8"), 16),)
@@ -145,8 +157,60 @@ def test_supernets() -> None:
             parse_supernets(text)
 
 
+def test_service_networks_are_given_with_or_without_their_subnets() -> None:
+    assert parse_service_cidrs("") == ()
+    assert parse_service_cidrs("10.96.0.0/12, fd00:96::/112=fd00:96::/96") == (
+        VipRange(ip_network("10.96.0.0/12"), ip_network("10.96.0.0/11")),
+        VipRange(ip_network("fd00:96::/112"), ip_network("fd00:96::/96")),
+    )
+    for text in ("10.96.0.0/12=10.96.0.0/12", "10.96.0.0/12=10.0.0.0/16", "10.96.0.0/12,10.1.0.0/16", "10.96.0.1/12"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_service_cidrs(text)
+
+
+async def check_load_balancing(
+    neutron: MemoryNeutron, *, provider: Provider = PROVIDERS["amphora"], cidrs: str = "10.96.0.0/16"
+) -> None:
+    await check_services(
+        neutron,
+        MemoryOctavia(),
+        cluster=CLUSTER,
+        ranges=parse_service_cidrs(cidrs),
+        provider=provider,
+        supernets=parse_supernets("10.0.0.0/9"),
+    )
+
+
+async def test_load_balancers_need_their_provider(neutron: MemoryNeutron) -> None:
+    await check_load_balancing(neutron, cidrs="10.196.0.0/16")
+    with pytest.raises(StartError, match="lacks the provider 'other'") as raised:
+        await check_load_balancing(neutron, provider=replace(PROVIDERS["ovn"], name="other"), cidrs="10.196.0.0/16")
+    assert raised.value.finding == Finding.EXTENSIONS
+
+
+async def test_cluster_ips_are_no_addresses_of_pods(neutron: MemoryNeutron) -> None:
+    with pytest.raises(StartError, match=r"10\.0\.0\.0/9 overlaps 10\.96\.0\.0/15") as raised:
+        await check_load_balancing(neutron)
+    assert raised.value.finding == Finding.SUPERNET
+
+
+async def test_a_subnet_of_cluster_ips_that_is_too_small_is_refused(neutron: MemoryNeutron) -> None:
+    network = await neutron.create_network(name="vips", description="", project=PROJECT)
+    await neutron.create_subnet(
+        name=vip_subnet_name(CLUSTER, 4),
+        description="",
+        project=PROJECT,
+        network=network.id,
+        cidr=ip_network("10.196.0.0/20"),
+        gateway=None,
+    )
+    with pytest.raises(StartError, match="does not contain the Service network") as raised:
+        await check_load_balancing(neutron, cidrs="10.196.0.0/16")
+    assert raised.value.finding == Finding.VIP_SUBNET
+
+
 def test_flags_that_cannot_be_read_end_it_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for flags in (["--cluster-name=Blue"], ["--port-type=../sh"], ["--supernets=10.0.0.0"]):
+    for flags in (["--cluster-name=Blue"], ["--port-type=../sh"], ["--supernets=10.0.0.0"], ["--provider=f5"]):
         with pytest.raises(SystemExit) as ended:
             parse_settings(Settings, flags, {}, program="coil-raven", about="")
         assert ended.value.code == 2
@@ -158,7 +222,7 @@ async def test_a_finding_is_the_exit_code(neutron: MemoryNeutron) -> None:
     raven = Raven(settings)
     process = type("Process", (), {"log": structlog.wrap_logger(structlog.ReturnLogger(), processors=[])})()
     with pytest.raises(StartError):
-        await raven._check(process, neutron, CLUSTER)
+        await raven._check(process, neutron, MemoryOctavia(), CLUSTER)
     assert raven.exit_code == 6
 
 
