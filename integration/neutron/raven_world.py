@@ -20,9 +20,11 @@ from integration.apiserver.ipam_world import until
 from integration.apiserver.refusal_log import missing_rights
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
+from integration.cluster.family import ClusterFamilies
 from integration.deployment import ACCESS_KINDS, apply, ready_probe
 from integration.helm.chart import Document, render
 from integration.neutron.neutron_server import NeutronServer
+from integration.neutron.octavia_server import OctaviaServer
 from integration.patience import wait_until
 from integration.service import Service
 
@@ -31,20 +33,26 @@ LOCALHOST: Final = IPv4Address("127.0.0.1")
 FLAGS: Final = ("--lease-duration=5s", "--gc-interval=2s")
 CLOUD: Final = "stage"
 SUPERNETS: Final = "10.0.0.0/8,fd00:1::/48"
+SERVICES: Final = str(ClusterFamilies.IPV4_FIRST.service_ranges[0])
+"""The Service network of the control plane, as far as load balancers are made for it."""
+SERVICE_FLAGS: Final = (f"--service-cidrs={SERVICES}", "--project=5e1f5a2c0d6b4b7e8d1c2a3b4c5d6e7f")
+"""Load balancers for Services. Without authentication Octavia has to be told the project."""
 FAMILIES: Final = 2
 
 
 def raven_documents() -> list[Document]:
     """Its account, roles and admission policies, as the chart has them."""
     kinds = (*ACCESS_KINDS, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    documents = render({"raven": {"enabled": True}})
+    documents = render({"raven": {"enabled": True, "services": {"cidrs": [SERVICES]}}})
     return [each for each in documents if each["kind"] in kinds and each["metadata"]["name"].startswith(ACCOUNT)]
 
 
-def clouds_file(folder: Path, neutron: NeutronServer) -> Path:
-    """clouds.yaml for a Neutron without authentication."""
+def clouds_file(folder: Path, neutron: NeutronServer, octavia: OctaviaServer | None = None) -> Path:
+    """clouds.yaml for services without authentication."""
     path = folder / "clouds.yaml"
     cloud = {"auth_type": "none", "network_endpoint_override": neutron.endpoint}
+    if octavia is not None:
+        cloud["load_balancer_endpoint_override"] = octavia.endpoint
     path.write_text(yaml.safe_dump({"clouds": {CLOUD: cloud}}))
     return path
 
@@ -63,13 +71,19 @@ class RavenWorld:
     @classmethod
     @contextmanager
     def start(
-        cls, plane: ControlPlane, client: KubeClient, neutron: NeutronServer, folder: Path, *flags: str
+        cls,
+        plane: ControlPlane,
+        client: KubeClient,
+        neutron: NeutronServer,
+        folder: Path,
+        *flags: str,
+        octavia: OctaviaServer | None = None,
     ) -> Iterator["RavenWorld"]:
         """With coil-raven ready. It ends with the context; what it has made in Neutron stays."""
         apply(plane, *raven_documents())
         metrics = free_port(LOCALHOST, 9394)
         health = free_port(LOCALHOST, metrics + 1)
-        command = raven_command(plane, clouds_file(folder, neutron), ports=(metrics, health), flags=flags)
+        command = raven_command(plane, clouds_file(folder, neutron, octavia), ports=(metrics, health), flags=flags)
         prefix = f"raven-{secrets.token_hex(3)}"
         raven = Service(lambda: plane.workspace.spawn(prefix, command), ready=ready_probe(health))
         world = cls(plane, client, neutron, raven, prefix, metrics)

@@ -22,8 +22,9 @@ def main() -> None:
     sys.argv = ["neutron-api"]
     _create_schema(configuration)
     from neutron.wsgi import api
+    from serving import serve
 
-    _serve(with_statuses(api.application), int(port))
+    serve(with_statuses(api.application), int(port))
 
 
 def _create_schema(configuration: str) -> None:
@@ -62,23 +63,6 @@ def _set_status(port: str, status: str) -> None:
     from neutron_lib.plugins import directory
 
     directory.get_plugin().update_port_status(context.get_admin_context(), port, status)
-
-
-def _serve(application: Any, port: int) -> None:
-    from gunicorn.app.base import BaseApplication
-
-    class Server(BaseApplication):  # type: ignore[misc]
-        def load_config(self) -> None:
-            # One process with one thread: sqlite locks the whole file.
-            settings = {"bind": f"127.0.0.1:{port}", "workers": 1, "threads": 1, "timeout": 120, "keepalive": 75}
-            for name, value in {**settings, "control_socket_disable": True}.items():
-                if name in self.cfg.settings:
-                    self.cfg.set(name, value)
-
-        def load(self) -> Any:
-            return application
-
-    Server().run()
 
 
 if __name__ == "__main__":
