@@ -47,9 +47,7 @@ async def world(
     request: pytest.FixtureRequest, plane: ControlPlane, admin: KubeClient, octavia: OctaviaServer, tmp_path: Path
 ) -> AsyncIterator[RavenWorld]:
     flags = (f"--public-network={PUBLIC}", f"--provider={request.param}")
-    with RavenWorld.start(
-        plane, admin, octavia.neutron, tmp_path, *SERVICE_FLAGS, *flags, octavia=octavia
-    ) as world:
+    with RavenWorld.start(plane, admin, octavia.neutron, tmp_path, *SERVICE_FLAGS, *flags, octavia=octavia) as world:
         yield world
 
 

@@ -35,7 +35,7 @@ from coil_raven.namespace_network import NamespaceNetworks
 from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
 from coil_raven.owned import OwnedObjects
 from coil_raven.pod_ports import PodPorts
-from coil_raven.pod_reconciler import PodReconciler
+from coil_raven.pod_reconciler import PodReconciler, remedies_counter
 from coil_raven.port_status import PortStatus
 from coil_raven.settings import Settings
 from coil_raven.start_checks import StartError, Surroundings, check_services, check_start
@@ -56,7 +56,8 @@ class Raven:
         settings = self._settings
         kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
         calls = CallMetrics()
-        for collector in calls.collectors():
+        remedies = remedies_counter()
+        for collector in (*calls.collectors(), remedies):
             process.registry.register(collector)
         openstack_client = process.stack.enter_context(
             OpenStackClient(
@@ -124,6 +125,7 @@ class Raven:
                 pods=pods,
                 ports=ports,
                 statuses=PortStatus(ports, clock=time.monotonic, random=random.random, log=process.log),
+                remedies=remedies,
                 networks=networks,
                 nodes=nodes,
                 port_type=settings.port_type,

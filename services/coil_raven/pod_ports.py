@@ -141,6 +141,14 @@ class PodPorts:
             raise
         return self._keep(pod.uid, port)
 
+    async def rebind(self, pod: PodOnNode, port: Port) -> Port:
+        """Unbind the pod's port and bind it again, so that Neutron's back end plugs it in anew. Raises OpenStackError.
+
+        Interrupted in between, it stays unbound, and `ensure` binds it.
+        """
+        self._keep(pod.uid, await self._neutron.bind_port(port.id, ""))
+        return self._keep(pod.uid, await self._neutron.bind_port(port.id, pod.host))
+
     async def remove(self, uid: str) -> None:
         """Delete the pod's port; without one there is no call. Idempotent. Raises OpenStackError."""
         await self.load()
@@ -170,4 +178,4 @@ class PodPorts:
 
 def _is_elsewhere(port: Port, host: str) -> bool:
     """Whether the port is not bound where it has to be. An account that may not see hosts is shown none."""
-    return port.binding_failed or (bool(port.host_id) and port.host_id != host)
+    return port.binding_failed or port.unbound or (bool(port.host_id) and port.host_id != host)

@@ -5,13 +5,14 @@ one that has finished, or is no more, gives its port back. No finalizer holds a 
 ports, and that look is repeated, so nothing is left of what was deleted while coil-raven was down.
 
 A node is told of a port once it is bound, and again when Neutron knows that it is plugged in. One that no agent binds
-leads to an Event, and is tried again.
+leads to an Event, and is tried again. One that stays DOWN is bound anew, and then replaced, unless the pod uses it.
 """
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 
+from prometheus_client import Counter
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import PODS, Node, Pod
@@ -46,7 +47,7 @@ from coil_raven.caches import BY_NAMESPACE, BY_NODE, BY_UID, wants_port
 from coil_raven.namespace_network import NamespaceNetwork
 from coil_raven.namespace_reconciler import Networks
 from coil_raven.pod_ports import PodOnNode, PodPorts
-from coil_raven.port_status import PortStatus
+from coil_raven.port_status import PortStatus, Remedy
 
 SLOW_RETRY = 30.0
 """Seconds to the next try where only people can change something."""
@@ -82,13 +83,15 @@ def handoff_of(pod_uid: str, port: Port, network: NamespaceNetwork, *, port_type
 class PodReconciler:
     """The keys are UIDs of pods, so that a pod and the next one of its name are never mixed up.
 
-    `pods` has `POD_INDEXERS`. `resync` is how often Neutron is asked for all ports, in seconds.
+    `pods` has `POD_INDEXERS`. `remedies` has the label `remedy` (`remedies_counter`). `resync` is how often Neutron is
+    asked for all ports, in seconds.
     """
 
     client: ApiClient
     pods: Cache[Pod]
     ports: PodPorts
     statuses: PortStatus
+    remedies: Counter
     networks: Networks
     nodes: Cache[Node]
     port_type: str
@@ -138,17 +141,49 @@ class PodReconciler:
                 f"another name for the node, the node's annotation {ANNOTATION_HOST} takes it",
             )
             return RequeueAfter(SLOW_RETRY)
-        await self._annotate(pod, port, network)
-        if not port.active:
+        former = port
+        if port.active:
+            self.statuses.forget(uid)
+        else:
             self.statuses.follow(uid)
+            port = await self._remedy(pod, on_node, port, network)
+        await self._annotate(pod, port, network, replaced=port.id != former.id)
         return DONE
 
-    async def _annotate(self, pod: Pod, port: Port, network: NamespaceNetwork) -> None:
+    async def _remedy(self, pod: Pod, on_node: PodOnNode, port: Port, network: NamespaceNetwork) -> Port:
+        """The pod's port, after what is due about one that stays DOWN.
+
+        Public reports: networking agents miss an event, and every further ADD of the pod gets the same dead port.
+        """
+        uid = pod.metadata.uid
+        if self.statuses.exhausted(uid):
+            self._warn(
+                pod,
+                "PortDown",
+                f"Neutron reports its port {port.id} as DOWN, also after it was bound again: see Neutron's agent on "
+                f"the host {on_node.host!r}",
+            )
+        remedy = self.statuses.take_remedy(uid)
+        if remedy is Remedy.REPLACE and pod.status.pod_ips:
+            # Its containers have the port's address already.
+            remedy = None
+        if remedy is None:
+            return port
+        self.remedies.labels(remedy).inc()
+        self.log.warning("a port stays DOWN", port=port.id, pod=pod.metadata.name, remedy=str(remedy))
+        if remedy is Remedy.REBIND:
+            return await self.ports.rebind(on_node, port)
+        await self.ports.remove(uid)
+        return await self.ports.ensure(on_node, network)
+
+    async def _annotate(self, pod: Pod, port: Port, network: NamespaceNetwork, *, replaced: bool) -> None:
+        """Tell the pod's node. `replaced`: the former port was coil-raven's to replace, so nobody has to know."""
         text = render_handoff(handoff_of(pod.metadata.uid, port, network, port_type=self.port_type))
         noted = _noted(pod)
         if noted == text:
             return
-        if noted is not None and (former := _port_of(noted, pod.metadata.uid)) not in (None, port.id):
+        former = None if noted is None else _port_of(noted, pod.metadata.uid)
+        if not replaced and former not in (None, port.id):
             self._warn(
                 pod,
                 "PortReplaced",
@@ -219,6 +254,16 @@ def host_of(nodes: Cache[Node], node_name: str) -> str:
 
 def _host(node: Node) -> str:
     return node.metadata.annotations.get(ANNOTATION_HOST) or node.metadata.name
+
+
+def remedies_counter() -> Counter:
+    """One for each process, to be registered."""
+    counter = Counter(
+        "coil_raven_port_remedies", "What was done about ports that stayed DOWN.", ["remedy"], registry=None
+    )
+    for remedy in Remedy:
+        counter.labels(remedy)
+    return counter
 
 
 def _port_of(text: str, pod_uid: str) -> PortId | None:

@@ -2,12 +2,16 @@
 
 Neutron tells that only to those who listen on its broker, so it is asked: for many ports in one call, for each one less
 and less often, and no longer than `FOLLOW_SECONDS`. After that the regular comparison of all ports notices it.
+
+A port may stay DOWN though its interface is there, since the back end has lost the event. It is stuck after
+`STUCK_SECONDS`: then the pod's reconciler asks for a `Remedy`, and each is given once.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -19,19 +23,35 @@ from coil_raven.pod_ports import PodPorts
 
 LOOKS: Final = Backoff(base=1.0, cap=60.0)
 FOLLOW_SECONDS: Final = 600.0
+STUCK_SECONDS: Final = 75.0
+"""Longer than any ADD waits for a port, so that the remedy does not interrupt one that is about to be plugged in."""
 MOST_IN_A_CALL: Final = 50
 """Ports. Their IDs are in the request's line, of which some web servers take no more than 4 KiB."""
 
 
+class Remedy(StrEnum):
+    """What may help a port that stays DOWN, in this order."""
+
+    REBIND = "rebind"
+    """Unbind it and bind it again, which has the back end plug it in anew."""
+    REPLACE = "replace"
+    """Delete it and create another one."""
+
+
 @dataclass(slots=True)
 class _Followed:
+    """`stuck_at` is when the next of `remedies` may be due."""
+
     since: float
     due: float
+    stuck_at: float
     looks: int = 0
+    remedies: list[Remedy] = field(default_factory=lambda: list(Remedy))
 
 
 class PortStatus:
-    """Of one term. `changed` tells the UIDs of pods whose ports are in another state now. Run `run()` in one task.
+    """Of one term. `changed` tells the UIDs of pods whose ports are in another state now, or stuck. Run `run()` in one
+    task.
 
     `clock` is in monotonic seconds, `random` gives [0, 1).
     """
@@ -56,12 +76,27 @@ class PortStatus:
         """Look at the port of the pod with that UID until it is plugged in. Idempotent."""
         if uid not in self._followed:
             now = self._clock()
-            self._followed[uid] = _Followed(now, now + LOOKS.delay(0, self._random))
+            self._followed[uid] = _Followed(now, now + LOOKS.delay(0, self._random), now + STUCK_SECONDS)
             self._earlier.set()
 
     def forget(self, uid: str) -> None:
         """Look no more. Idempotent."""
         self._followed.pop(uid, None)
+
+    def take_remedy(self, uid: str) -> Remedy | None:
+        """What is to be done about the pod's port, if it is stuck. It is not given again, and has `STUCK_SECONDS` to
+        help.
+        """
+        followed = self._followed.get(uid)
+        if followed is None or not followed.remedies or self._clock() < followed.stuck_at:
+            return None
+        followed.stuck_at = self._clock() + STUCK_SECONDS
+        return followed.remedies.pop(0)
+
+    def exhausted(self, uid: str) -> bool:
+        """Whether every remedy was tried in vain."""
+        followed = self._followed.get(uid)
+        return followed is not None and not followed.remedies and self._clock() >= followed.stuck_at
 
     async def run(self) -> None:
         """Look until cancelled, by one call at a time."""
@@ -82,14 +117,13 @@ class PortStatus:
             followed = self._followed.get(uid)
             if followed is None:
                 continue  # forgotten in the meantime
-            if uid in changed or now - followed.since >= FOLLOW_SECONDS:
-                # Whoever hears of the change follows it further, if there is reason to.
+            ended = now - followed.since >= FOLLOW_SECONDS
+            if ended:
                 self.forget(uid)
-                continue
+            if uid in changed or (now >= followed.stuck_at and not ended):
+                self.changed.send(uid)
             followed.looks += 1
             followed.due = now + LOOKS.delay(followed.looks, self._random)
-        for uid in changed:
-            self.changed.send(uid)
 
     async def _wait(self) -> None:
         """Return when one is due."""

@@ -20,7 +20,7 @@ from coil_raven.namespace_network import NamespaceNetworks
 from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
 from coil_raven.owned import OwnedObjects
 from coil_raven.pod_ports import PodPorts
-from coil_raven.pod_reconciler import PodReconciler
+from coil_raven.pod_reconciler import PodReconciler, remedies_counter
 from coil_raven.port_status import PortStatus
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
@@ -84,6 +84,7 @@ class Life:
             pods=self.pods,
             ports=self.ports,
             statuses=self.statuses,
+            remedies=remedies_counter(),
             networks=self.networks,
             nodes=self.nodes,
             port_type="bridge",

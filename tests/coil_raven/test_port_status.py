@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from coil.crd.builtin import PODS
 from coil.neutron.resource import Port
 from coil.openstack.error import UnavailableError
-from coil_raven.port_status import FOLLOW_SECONDS, LOOKS, MOST_IN_A_CALL
+from coil_raven.port_status import FOLLOW_SECONDS, LOOKS, MOST_IN_A_CALL, STUCK_SECONDS
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
 from tests.coil.reconcile.virtual_time import run_virtual
@@ -140,5 +140,84 @@ def test_a_port_that_is_unplugged_is_noticed_by_the_comparison() -> None:
         assert len([found async for found in scene.life.pod_reconciler.discrepancies()]) == 1
         await scene.life.settle()
         assert not scene.is_active("web")
+
+    play(script)
+
+
+async def _pass(scene: Scene, seconds: float) -> None:
+    """Have the reconciler at work for so long, with a second's delay."""
+    for _ in range(int(seconds)):
+        await asyncio.sleep(1)
+        if scene.changed:
+            scene.changed.clear()
+            await scene.life.settle()
+
+
+def _writes(scene: Scene) -> list[str]:
+    return [call for call in scene.neutron.calls if not call.startswith("list")]
+
+
+def test_a_port_that_stays_down_is_bound_anew_and_then_replaced() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.add_pods("web")
+        before = await scene.port("web")
+        await _pass(scene, STUCK_SECONDS - 1)
+        assert _writes(scene) == []
+        await _pass(scene, LOOKS.cap)
+        assert _writes(scene) == ["bind port", "bind port"]
+        bound = await scene.port("web")
+        assert (bound.id, bound.host_id, bound.unbound) == (before.id, before.host_id, False)
+        await _pass(scene, STUCK_SECONDS + LOOKS.cap)
+        after = await scene.port("web")
+        assert after.id != before.id
+        found = handoff(scene.api, "web")
+        assert found is not None
+        assert found.port == after.id
+        # The pod has not been plugged in yet, so there is nothing that anybody has to do.
+        assert scene.life.events.told == []
+        await _pass(scene, FOLLOW_SECONDS)
+        assert (await scene.port("web")).id == after.id
+        assert {event.reason for event in scene.life.events.told} == {"PortDown"}
+
+    play(script)
+
+
+def test_binding_it_anew_helps() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.add_pods("web")
+        before = await scene.port("web")
+        await _pass(scene, STUCK_SECONDS + LOOKS.cap)
+        await scene.plug("web")
+        await _pass(scene, FOLLOW_SECONDS)
+        assert _writes(scene) == []
+        assert (await scene.port("web")).id == before.id
+        assert scene.is_active("web")
+
+    play(script)
+
+
+def test_the_port_of_a_pod_that_has_its_address_is_not_replaced() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.add_pods("web")
+        before = await scene.port("web")
+        address = before.fixed_ips[0].ip_address
+        scene.api.patch(PODS, "web", {"status": {"podIPs": [{"ip": address}]}}, namespace="default")
+        await _pass(scene, FOLLOW_SECONDS)
+        assert (await scene.port("web")).id == before.id
+        assert _writes(scene) == ["bind port", "bind port"]
+        assert {event.reason for event in scene.life.events.told} == {"PortDown"}
+
+    play(script)
+
+
+def test_one_that_was_unbound_and_left_is_bound() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.add_pods("web")
+        port = await scene.port("web")
+        await scene.neutron.bind_port(port.id, "")
+        scene.life.look()
+        assert len([found async for found in scene.life.pod_reconciler.discrepancies()]) == 1
+        await scene.life.settle()
+        assert not (await scene.port("web")).unbound
 
     play(script)

@@ -111,6 +111,11 @@ class Port(Resource, frozen=True, kw_only=True):
     def binding_failed(self) -> bool:
         return self.vif_type == "binding_failed"
 
+    @property
+    def unbound(self) -> bool:
+        """Whether it is on no host. An account that may not see hosts never knows."""
+        return self.vif_type == "unbound"
+
 
 class SecurityGroupRule(msgspec.Struct, frozen=True, kw_only=True):
     """What one rule allows: `remote_ip_prefix` or `remote_group_id` is who; with neither, it is anybody.

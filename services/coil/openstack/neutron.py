@@ -143,7 +143,10 @@ class Neutron(Protocol):
     async def create_port(self, request: PortRequest) -> Port: ...
 
     async def bind_port(self, port: PortId, host: str) -> Port:
-        """Have it bound on that host, also if that has failed before. Idempotent. Raises NotFoundError, too."""
+        """Have it bound on that host, also if that has failed before; "" unbinds it. Idempotent.
+
+        Raises NotFoundError, too.
+        """
 
     async def delete_port(self, port: PortId) -> None: ...
 

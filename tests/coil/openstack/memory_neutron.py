@@ -293,7 +293,8 @@ class MemoryNeutron(MemoryService):
             found: Port = self._find("ports", port)
             bound = found.host_id == host and not found.binding_failed
             vif_type = found.vif_type if bound else self._vif_type(host)
-            return self._store("ports", msgspec.structs.replace(found, host_id=host, vif_type=vif_type))
+            status = found.status if bound else "DOWN"
+            return self._store("ports", msgspec.structs.replace(found, host_id=host, vif_type=vif_type, status=status))
 
         return await self._call("bind port", bind)
 

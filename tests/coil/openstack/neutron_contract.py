@@ -102,6 +102,15 @@ class NeutronContract:
         with pytest.raises(NotFoundError):
             await neutron.bind_port(PortId("00000000-0000-4000-8000-ffffffffffff"), HOST)
 
+    async def test_a_port_is_unbound_and_bound_again(
+        self, neutron: Neutron, network: Network, subnet: Subnet, group: SecurityGroup, name: str
+    ) -> None:
+        port = await neutron.create_port(request(network, group, name))
+        unbound = await neutron.bind_port(port.id, "")
+        assert unbound.unbound
+        assert (unbound.host_id, unbound.active, unbound.fixed_ips) == ("", False, port.fixed_ips)
+        assert await neutron.bind_port(port.id, HOST) == port
+
     async def test_a_subnet_gives_each_port_an_address_of_its_own_while_it_has_one(
         self, neutron: Neutron, network: Network, subnet: Subnet, group: SecurityGroup, name: str
     ) -> None:
