@@ -74,6 +74,7 @@ async def test_a_foreign_port_keeps_its_network_and_another_clusters_objects_sta
     assert theirs.id in {each.id for each in await api.networks()}
 
 
+@pytest.mark.slow
 async def test_a_port_that_somebody_deletes_is_replaced_and_a_doubled_one_goes(
     world: RavenWorld, api: NeutronApi
 ) -> None:
@@ -94,6 +95,7 @@ async def test_a_port_that_somebody_deletes_is_replaced_and_a_doubled_one_goes(
     await until(is_gone, what="one port for each pod")
 
 
+@pytest.mark.slow
 async def test_long_names(world: RavenWorld, api: NeutronApi) -> None:
     namespace = await world.add_namespace("n" * (62 - len(world.prefix)))
     assert len(namespace) == 63
