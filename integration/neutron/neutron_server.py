@@ -10,7 +10,7 @@
 """
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -21,6 +21,7 @@ from typing import Any, Final
 import openstack
 from openstack.connection import Connection
 
+from coil.neutron.identity import Kind, parse_identity
 from integration.cluster.address import free_port
 from integration.cluster.process import Process
 from integration.neutron.environment import find_environment
@@ -151,6 +152,14 @@ class NeutronServer:
         """How many of each kind there are."""
         with self.connect() as connection:
             return {kind: len(_listed(connection, kind)) for kind in KINDS}
+
+    def connected_subnets(self, kinds: Collection[Kind]) -> frozenset[str]:
+        """The IDs of the subnets of these kinds, of any cluster, that have a port."""
+        with self.connect() as connection:
+            connected = {fixed["subnet_id"] for port in _listed(connection, "ports") for fixed in port["fixed_ips"]}
+            subnets = {each["id"]: parse_identity(each["name"]) for each in _listed(connection, "subnets")}
+        found = {subnet for subnet, identity in subnets.items() if identity is not None and identity.kind in kinds}
+        return frozenset(found & connected)
 
     def revisions(self, kind: str) -> dict[str, tuple[str, int]]:
         """Name and number of revision of each object of a kind, by ID: a write of whatever kind raises the number."""

@@ -16,6 +16,7 @@ from coil.crd.builtin import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS
 from coil.crd.names import NEUTRON_FINALIZER
 from coil.kube.client import KubeClient
 from coil.neutron.handoff import ANNOTATION_PORT, Handoff, parse_handoff
+from coil.neutron.identity import Kind
 from integration.apiserver.ipam_world import until
 from integration.apiserver.refusal_log import missing_rights
 from integration.cluster.address import free_port
@@ -38,6 +39,7 @@ SERVICES: Final = str(ClusterFamilies.IPV4_FIRST.service_ranges[0])
 SERVICE_FLAGS: Final = (f"--service-cidrs={SERVICES}", "--project=5e1f5a2c0d6b4b7e8d1c2a3b4c5d6e7f")
 """Load balancers for Services. Without authentication Octavia has to be told the project."""
 FAMILIES: Final = 2
+_OF_NAMESPACES: Final = frozenset({Kind.SUBNET_IPV4, Kind.SUBNET_IPV6})
 
 
 def raven_documents() -> list[Document]:
@@ -139,7 +141,7 @@ class RavenWorld:
         """Return when every namespace has its network, whole: the router has an interface on each of its subnets."""
         namespaces = len(await self.client.list(NAMESPACES))
         wait_until(
-            lambda: (held := self.neutron.snapshot())["subnets"] == held["ports"] == FAMILIES * namespaces,
+            lambda: len(self.neutron.connected_subnets(_OF_NAMESPACES)) == FAMILIES * namespaces,
             what=f"the networks of {namespaces} namespaces",
         )
 

@@ -4,6 +4,7 @@ One that a Service asks for by its address is the administrator's: it is bound, 
 Any other is made for the Service, and has its identity in its description, for a floating IP has no name.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -18,6 +19,14 @@ _SEPARATOR: Final = " "
 
 class ForeignAddressError(Exception):
     """The address that a Service asks for is not to be had; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """Who had floating IPs at one moment: the UIDs of the Services that they were made for, and ports, anybody's."""
+
+    uids: frozenset[str]
+    ports: frozenset[PortId]
 
 
 class FloatingIps:
@@ -61,10 +70,14 @@ class FloatingIps:
         others = [each for each in await self._owned(uid, bound) if each not in bound]
         await self._let_go([*bound, *others])
 
-    async def uids(self) -> frozenset[str]:
-        """The UIDs of the Services that floating IPs were made for. Raises OpenStackError."""
-        identities = map(self._identity_of, await self._neutron.floating_ips())
-        return frozenset(identity.uid for identity in identities if identity is not None)
+    async def look(self) -> Sighting:
+        """Who has one. Raises OpenStackError."""
+        found = await self._neutron.floating_ips()
+        identities = map(self._identity_of, found)
+        return Sighting(
+            uids=frozenset(identity.uid for identity in identities if identity is not None),
+            ports=frozenset(each.port_id for each in found if each.port_id is not None),
+        )
 
     async def _bind(self, service: ServiceName, port: PortId, bound: list[FloatingIp], wanted: str) -> FloatingIp:
         await self._let_go([each for each in bound if each.floating_ip_address != wanted])

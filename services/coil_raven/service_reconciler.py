@@ -29,7 +29,7 @@ from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coil_raven.balancers import LOOK, Balancers, Progress, ServiceName
-from coil_raven.floating_ips import FloatingIps, ForeignAddressError
+from coil_raven.floating_ips import FloatingIps, ForeignAddressError, Sighting
 from coil_raven.owned import InvisibleError
 from coil_raven.service_cache import BY_SERVICE, BY_UID, service_key
 from coil_raven.vip_subnets import VipSubnetError, VipSubnets
@@ -80,6 +80,7 @@ class ServiceReconciler:
     recorder: Recorder
     log: FilteringBoundLogger
     _exposed: dict[str, _Exposure] = field(default_factory=dict)
+    _seen: Sighting | None = None
 
     def setup(self, term: Term) -> None:
         controller = term.controller(
@@ -148,7 +149,7 @@ class ServiceReconciler:
         balancer = progress[4].balancer if 4 in progress else None
         port = None if balancer is None else balancer.vip_port_id
         if not plan.floating or port is None:
-            if uid in self._exposed or (service.status.load_balancer.ingress and self._ours(service)):
+            if self._may_be_exposed(uid, port):
                 await self.floating_ips.release(uid, port)
                 self._exposed.pop(uid, None)
             if self._ours(service):
@@ -167,6 +168,12 @@ class ServiceReconciler:
             known = self._exposed[uid] = _Exposure(port, plan.wanted, bound.floating_ip_address)
         await self._tell(service, known.address)
         return DONE
+
+    def _may_be_exposed(self, uid: str, port: PortId | None) -> bool:
+        """Whether there may be a floating IP. The status does not tell: the API server empties it when the type of a
+        Service changes.
+        """
+        return uid in self._exposed or self._seen is None or uid in self._seen.uids or port in self._seen.ports
 
     async def _finish(self, service: Service) -> Result:
         metadata = service.metadata
@@ -205,6 +212,7 @@ class ServiceReconciler:
         """All Services, compared with Octavia again; and the UIDs that have something in OpenStack and no Service."""
         self.balancers.look_again()
         self._exposed.clear()
+        self._seen = None
         try:
             orphans = await self._orphans()
         except (ApiError, OpenStackError) as error:
@@ -217,7 +225,8 @@ class ServiceReconciler:
 
     async def _orphans(self) -> set[str]:
         """The cache may lag behind a former leader's, so the API server is asked. Raises ApiError or OpenStackError."""
-        having = await self.balancers.uids() | await self.floating_ips.uids()
+        seen = self._seen = await self.floating_ips.look()
+        having = await self.balancers.uids() | seen.uids
         orphans = {uid for uid in having if not self.services.by_index(BY_UID, uid)}
         if not orphans:
             return orphans

@@ -112,6 +112,9 @@ def change_service(api: MemoryApi, name: str = "web", **spec: Any) -> None:
     document = api.find_document(SERVICES, name, "default")
     assert document is not None
     document["spec"].update(spec)
+    if document["spec"]["type"] != "LoadBalancer":
+        # As the API server does it.
+        document.pop("status", None)
     api.put(SERVICES, document)
 
 
