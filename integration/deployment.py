@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
+from integration.access.right import RAVEN_VALUES
 from integration.cluster.address import free_port
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
@@ -122,7 +123,7 @@ def apply_kinds(plane: ControlPlane, chart: Path = CHART) -> None:
 
 def access_documents() -> list[Document]:
     """Accounts and roles of all programs: the chart without workloads, which are processes of the tests here."""
-    everything = {"eip": {"enabled": True}, "raven": {"enabled": True}}
+    everything = {"eip": {"enabled": True}, "raven": RAVEN_VALUES}
     return [document for document in render(everything) if document["kind"] in ACCESS_KINDS]
 
 

@@ -5,7 +5,7 @@ A right is one verb on one resource, in one role. Users' roles, which the chart 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from coil.egress.router_pod import ROUTER_ACCOUNT
 from integration.cluster.audit_log import Call, role_title
@@ -15,6 +15,14 @@ RightKey: TypeAlias = tuple[str, str, str, str, str]
 """Account, role, verb, group and resource: what tells the chart's rights apart."""
 
 ROUTER_BINDING = "coil-egress"
+RAVEN_VALUES: Final[dict[str, object]] = {"enabled": True, "services": {"cidrs": ["10.96.0.0/12"]}}
+"""coil-raven with every right that it may have."""
+POOL_VALUES: Final[dict[str, object]] = {
+    "eip": {"enabled": True},
+    "routeSync": {"enabled": True},
+    "raven": RAVEN_VALUES,
+}
+"""Of the chart: everything that it can install together, with addresses from pools."""
 """Its subjects are put there by the egress-controller: the accounts of router pods, of one name in every namespace."""
 
 

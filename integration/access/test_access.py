@@ -20,7 +20,7 @@ from integration.access.comparison import (
 from integration.access.conftest import Summary
 from integration.access.exemption import PROVOKED, UNSEEN
 from integration.access.forcing_tests import FORCING_TESTS, FORCING_TESTS_ON_INSTANCES
-from integration.access.right import Right, chart_rights
+from integration.access.right import POOL_VALUES, Right, chart_rights
 from integration.cluster.audit_log import Call, load_calls
 from integration.helm.chart import render
 from integration.verdict.result import FOLDER, REPOSITORY, load_results
@@ -34,7 +34,7 @@ INSTANCES = "aws_nodes"
 @pytest.fixture(scope="module")
 def rights() -> list[Right]:
     """What the chart grants with everything that it can install, which is not all together."""
-    pools = render({name: {"enabled": True} for name in ("eip", "routeSync", "raven")})
+    pools = render(POOL_VALUES)
     return list(dict.fromkeys([*chart_rights(pools), *chart_rights(render(None, "aws-eni"))]))
 
 

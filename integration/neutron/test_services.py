@@ -25,7 +25,6 @@ from integration.neutron.raven_world import SERVICES as SERVICE_NETWORK
 pytestmark = [pytest.mark.neutron, pytest.mark.apiserver]
 
 PUBLIC = "public"
-PROVIDERS = ("amphora", pytest.param("ovn", marks=pytest.mark.slow))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def octavia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OctaviaServer]
             yield octavia
 
 
-@pytest.fixture(params=PROVIDERS)
+@pytest.fixture
 async def world(
     request: pytest.FixtureRequest, plane: ControlPlane, admin: KubeClient, octavia: OctaviaServer, tmp_path: Path
 ) -> AsyncIterator[RavenWorld]:
@@ -101,6 +100,7 @@ async def ingress(world: RavenWorld, namespace: str, name: str = "web") -> list[
     return [each.ip for each in service.status.load_balancer.ingress]
 
 
+@pytest.mark.parametrize("world", ["amphora", pytest.param("ovn", marks=pytest.mark.slow)], indirect=True)
 async def test_a_service_from_its_beginning_to_its_end(
     world: RavenWorld, octavia: OctaviaServer, client: OpenStackClient
 ) -> None:
@@ -150,6 +150,7 @@ async def test_a_service_from_its_beginning_to_its_end(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("world", ["amphora", "ovn"], indirect=True)
 async def test_one_that_is_killed_goes_on_and_one_that_is_restarted_writes_nothing(
     world: RavenWorld, octavia: OctaviaServer, client: OpenStackClient
 ) -> None:
@@ -182,6 +183,7 @@ async def test_one_that_is_killed_goes_on_and_one_that_is_restarted_writes_nothi
     assert octavia.writes() == requests
 
 
+@pytest.mark.parametrize("world", ["amphora", pytest.param("ovn", marks=pytest.mark.slow)], indirect=True)
 async def test_octavia_in_trouble(world: RavenWorld, octavia: OctaviaServer, client: OpenStackClient) -> None:
     api = OctaviaApi(client)
     namespace = await world.add_namespace("trouble")

@@ -7,7 +7,7 @@ import pytest
 
 from integration.access.exemption import UNSEEN
 from integration.access.forcing_tests import FORCING_TESTS, FORCING_TESTS_ON_INSTANCES
-from integration.access.right import Right, chart_rights
+from integration.access.right import POOL_VALUES, Right, chart_rights
 from integration.helm.chart import render
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ def profile() -> list[Right]:
 @pytest.fixture(scope="module")
 def rights(profile: list[Right]) -> list[Right]:
     return [
-        *chart_rights(render({name: {"enabled": True} for name in ("eip", "routeSync", "raven")})),
+        *chart_rights(render(POOL_VALUES)),
         *profile,
     ]
 

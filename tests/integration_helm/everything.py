@@ -9,6 +9,7 @@ from coil_egress_controller.settings import Settings as EgressSettings
 from coil_ipam_controller.settings import Settings as IpamSettings
 from coil_raven.settings import Settings as RavenSettings
 from coild.settings import Settings as CoildSettings
+from integration.access.right import RAVEN_VALUES
 from integration.helm.chart import Document
 
 METRICS: Final = {
@@ -20,7 +21,7 @@ METRICS: Final = {
 EVERYTHING: Final[dict[str, object]] = {
     "eip": {"enabled": True, "clusterCIDR": ["10.96.0.0/12", "fd00:96::/112"], "forwardShim": True},
     "routeSync": {"enabled": True},
-    "raven": {"enabled": True},
+    "raven": RAVEN_VALUES,
     "metrics": METRICS,
 }
 ON_POD_NETWORK: Final[dict[str, object]] = {
