@@ -9,7 +9,9 @@ import os
 import random
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from coil.crd.builtin import NAMESPACES, NODES, PODS
 from coil.kube.api_client import ApiClient
@@ -37,6 +39,7 @@ from coil_raven.owned import OwnedObjects
 from coil_raven.pod_ports import PodPorts
 from coil_raven.pod_reconciler import PodReconciler, remedies_counter
 from coil_raven.port_status import PortStatus
+from coil_raven.raven_conf import RavenConfError, api_server, read_raven_conf
 from coil_raven.settings import Settings
 from coil_raven.start_checks import StartError, Surroundings, check_services, check_start
 
@@ -47,21 +50,25 @@ START_BACKOFF = Backoff(base=0.5, cap=30.0)
 class Raven:
     """The process; `exit_code` is that of a finding which ended its start, None if there was none."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
         self._settings = settings
+        self._environment = environment
         self.exit_code: int | None = None
 
     async def assemble(self, process: Process) -> None:
         """Start everything; returns once the caches are synced and this replica contends for the lease."""
         settings = self._settings
-        kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
+        self._warn_of_unknown(process)
+        kube = await process.stack.enter_async_context(
+            KubeClient.connect(settings.kubeconfig, environment=self._environment)
+        )
         calls = CallMetrics()
         remedies = remedies_counter()
         for collector in (*calls.collectors(), remedies):
             process.registry.register(collector)
         openstack_client = process.stack.enter_context(
             OpenStackClient(
-                partial(connect, settings.clouds_file, settings.cloud, app_name=NAME),
+                partial(connect, settings.clouds_file, settings.cloud, app_name=NAME, fallback=self._credentials),
                 metrics=calls,
                 concurrency=settings.concurrency,
             )
@@ -140,6 +147,21 @@ class Raven:
         manager.each_term(setup)
         await manager.start(Election(process, settings, client=kube, metrics=manager.metrics))
 
+    def _warn_of_unknown(self, process: Process) -> None:
+        conf = read_raven_conf(self._settings.raven_conf)
+        if conf is not None:
+            process.log.info("read raven.conf", path=str(self._settings.raven_conf), settings=sorted(conf.settings))
+            for option in conf.unknown:
+                process.log.warning("an option of raven.conf has no meaning here", option=option)
+
+    def _credentials(self) -> Mapping[str, Any] | None:
+        """As raven.conf has them now. Raises OSError where it cannot be used."""
+        try:
+            conf = read_raven_conf(self._settings.raven_conf)
+        except RavenConfError as error:
+            raise OSError(str(error)) from None
+        return None if conf is None else conf.credentials
+
     async def _identify(self, process: Process, kube: ApiClient) -> ClusterId:
         """The cluster's name in Neutron; waits for the API server if the UID of kube-system is needed for it."""
         if self._settings.cluster_name:
@@ -185,14 +207,35 @@ class Raven:
             attempt += 1
 
 
-def main() -> int:
-    settings = parse_settings(
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Settings, Mapping[str, str]]:
+    """What command line, environment and Kuryr's raven.conf say together; and the environment to go on with.
+
+    Exits with 2, as `parse_settings` does, for what cannot be read.
+    """
+    parse = partial(
+        parse_settings,
         Settings,
-        sys.argv[1:],
-        os.environ,
+        arguments,
         program=NAME,
         about="Gives namespaces networks in OpenStack's Neutron, and pods ports on them.",
     )
-    raven = Raven(settings)
+    settings = parse(environment)
+    try:
+        conf = read_raven_conf(settings.raven_conf)
+        if conf is None:
+            return settings, environment
+        settings = parse(environment, configured=conf.settings)
+        if conf.api_root and settings.kubeconfig is None:
+            host, port = api_server(conf.api_root)
+            environment = {**environment, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
+    except RavenConfError as error:
+        sys.stderr.write(f"{NAME}: {error}\n")
+        raise SystemExit(2) from None
+    return settings, environment
+
+
+def main() -> int:
+    settings, environment = read_settings(sys.argv[1:], os.environ)
+    raven = Raven(settings, environment)
     code = run(raven.assemble, name=NAME, settings=settings)
     return code if raven.exit_code is None else raven.exit_code

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
-from coil.kernel.family import Family
+from coil.kernel.family import Family, IPNetwork
 from coil.manager.election import ElectionSettings
 from coil.neutron.handoff import parse_binding_type
 from coil.neutron.identity import cluster_id
@@ -21,30 +21,39 @@ from coil.runtime.flag import (
     parse_integer,
     parse_optional_path,
     parse_optional_text,
+    parse_path,
     parse_period,
 )
 from coil.runtime.settings import ApiSettings, FrameSettings, health_flag, metrics_flag
+from coil_raven.raven_conf import DEFAULT_PATH as RAVEN_CONF
 
 NAMESPACE_LENGTHS: Final = {Family.IPV4: 16, Family.IPV6: 64}
 """Prefix lengths of what a namespace gets: a /16 as the proposal has it, and what IPv6 subnets have (RFC 4291)."""
+_LONGEST_IPV4: Final = 28
 
 
 @kind("CIDR")
 def parse_supernets(text: str) -> tuple[Supernet, ...]:
     """At most one of each family, each with the prefix length of its parts: `10.0.0.0/8/16,fd00:1::/48/64`.
 
-    Without a length: 16 for IPv4, 64 for IPv6.
+    Without a length: 16 for IPv4, or 8 bits more than a supernet that is no larger, up to 28; 64 for IPv6.
     """
     supernets: list[Supernet] = []
     for entry in text.split(","):
         address, _, rest = entry.strip().partition("/")
         length, _, part = rest.partition("/")
         network = ip_network(f"{address}/{length}" if length else address)
-        family = Family.of(network)
-        supernets.append(Supernet(network, int(part) if part else NAMESPACE_LENGTHS[family]))
+        supernets.append(Supernet(network, int(part) if part else _namespace_length(network)))
     if len({supernet.network.version for supernet in supernets}) != len(supernets):
         raise ValueError("at most one supernet of each family")
     return tuple(supernets)
+
+
+def _namespace_length(supernet: IPNetwork) -> int:
+    length = NAMESPACE_LENGTHS[Family.of(supernet)]
+    if supernet.version == 6 or supernet.prefixlen < length:
+        return length
+    return min(supernet.prefixlen + 8, _LONGEST_IPV4)
 
 
 @kind("NAME")
@@ -110,7 +119,8 @@ class Settings(ElectionSettings, ApiSettings, FrameSettings):
         "",
         parse=parse_optional_text,
         group=Group.NEUTRON,
-        help="name of the external network that the created router has its gateway on; without a gateway if not given",
+        help="name of the external network, or the CIDR of its subnet, that the created router has its gateway on; "
+        "without a gateway if not given",
     )
     project: str = flag(
         "",
@@ -157,6 +167,12 @@ class Settings(ElectionSettings, ApiSettings, FrameSettings):
         parse=parse_period,
         group=Group.NEUTRON,
         help="how often ports and networks without a pod or namespace are looked for",
+    )
+    raven_conf: Path = flag(
+        str(RAVEN_CONF),
+        parse=parse_path,
+        group=Group.NEUTRON,
+        help="Kuryr's configuration of Raven, read if it is there; flags and environment win",
     )
     clouds_file: Path | None = flag(
         "",

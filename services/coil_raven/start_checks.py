@@ -11,6 +11,7 @@ OpenStack that does not answer is no finding: the check is repeated, and coil-ra
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from ipaddress import ip_network
 from typing import Final
 
 from coil.kernel.family import IPNetwork
@@ -104,12 +105,21 @@ async def check_services(
 
 
 async def _public(neutron: Neutron, name: str) -> NetworkId | None:
+    """The external network of that name; or, where it is a CIDR, the one that has a subnet with it, as in Kuryr."""
     if not name:
         return None
-    found = own(await neutron.networks(name=name, external=True), name)
+    try:
+        cidr = ip_network(name)
+    except ValueError:
+        found = own(await neutron.networks(name=name, external=True), name)
+        described = f"the name {name!r}"
+    else:
+        having = {subnet.network_id for subnet in await neutron.subnets() if subnet.network == cidr}
+        found = [each for each in await neutron.networks(external=True) if each.id in having]
+        described = f"a subnet {cidr}"
     if len(found) != 1:
         count = "no external network" if not found else f"{len(found)} external networks"
-        raise StartError(Finding.PUBLIC_NETWORK, f"Neutron has {count} with the name {name!r}, and it takes one")
+        raise StartError(Finding.PUBLIC_NETWORK, f"Neutron has {count} with {described}, and it takes one")
     return NetworkId(found[0].id)
 
 

@@ -152,7 +152,9 @@ def test_supernets() -> None:
         Supernet(ip_network("10.0.0.0/8"), 20),
         Supernet(ip_network("fd00:1::/48"), 64),
     )
-    for text in ("", "10.0.0.0/8,10.1.0.0/16", "10.0.0.1/8", "10.0.0.0/24", "10.0.0.0/8/x", "10.0.0.0/8/31"):
+    lengths = [parse_supernets(f"10.0.0.0/{length}")[0].length for length in (8, 15, 16, 20, 24)]
+    assert lengths == [16, 16, 24, 28, 28]
+    for text in ("", "10.0.0.0/8,10.1.0.0/16", "10.0.0.1/8", "10.0.0.0/29", "10.0.0.0/8/x", "10.0.0.0/8/31"):
         with pytest.raises(ValueError, match=r"."):
             parse_supernets(text)
 
@@ -219,7 +221,7 @@ def test_flags_that_cannot_be_read_end_it_with_code_2(capsys: pytest.CaptureFixt
 
 async def test_a_finding_is_the_exit_code(neutron: MemoryNeutron) -> None:
     settings = parse_settings(Settings, ["--router=main"], {}, program="coil-raven", about="")
-    raven = Raven(settings)
+    raven = Raven(settings, {})
     process = type("Process", (), {"log": structlog.wrap_logger(structlog.ReturnLogger(), processors=[])})()
     with pytest.raises(StartError):
         await raven._check(process, neutron, MemoryOctavia(), CLUSTER)
@@ -237,3 +239,15 @@ async def test_a_clouds_file_that_cannot_be_used_is_told(tmp_path: Path, text: s
     ):
         await check_start(NeutronApi(client), cluster=CLUSTER, public_network="", router="", supernets=SUPERNETS)
     assert raised.value.finding == Finding.CREDENTIALS
+
+
+async def test_the_public_network_may_be_named_by_its_subnet(neutron: MemoryNeutron) -> None:
+    public = neutron.add_external("public")
+    neutron.add_external("another")
+    finding, message = await found(neutron, public="172.16.0.0/16")
+    assert (finding, int(finding)) == (Finding.PUBLIC_NETWORK, 5)
+    assert "no external network with a subnet 172.16.0.0/16" in message
+    await neutron.create_subnet(
+        name="", description="", project=PROJECT, network=public.id, cidr=ip_network("172.16.0.0/16"), gateway=None
+    )
+    assert (await check(neutron, public="172.16.0.0/16")).public == public.id

@@ -4,6 +4,7 @@ Every answer is decoded into the struct of its `Resource`; the library's models 
 retried here (but a refused token, once): whoever reconciles decides when to try again.
 """
 
+import os
 import random as random_module
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -46,12 +47,14 @@ class KubeClient:
         self._random = random
 
     @classmethod
-    def connect(cls, kubeconfig: Path | None = None) -> "KubeClient":
+    def connect(cls, kubeconfig: Path | None = None, *, environment: Mapping[str, str] = os.environ) -> "KubeClient":
         """A client for the kubeconfig's current context, or for the cluster that this pod runs in.
+
+        `environment` has KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT for the latter.
 
         No file is read and no connection made before the context is entered, which may raise AccessError.
         """
-        return cls(Access.kubeconfig(kubeconfig) if kubeconfig is not None else Access.in_cluster())
+        return cls(Access.kubeconfig(kubeconfig) if kubeconfig is not None else Access.in_cluster(environ=environment))
 
     async def __aenter__(self) -> "KubeClient":
         await self._transport.__aenter__()

@@ -12,6 +12,7 @@ its Secret needs no restart.
 """
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -73,11 +74,23 @@ class OpenStack(Protocol):
         """
 
 
-def connect(clouds_file: Path | None, cloud: str, *, app_name: str) -> Connection:
+def connect(
+    clouds_file: Path | None,
+    cloud: str,
+    *,
+    app_name: str,
+    fallback: Callable[[], Mapping[str, Any] | None] = lambda: None,
+) -> Connection:
     """With the credentials as they are now: those of that cloud in clouds.yaml, or else of the variables OS_*.
 
-    Nothing is asked yet. Raises what openstacksdk raises for a configuration that it cannot use.
+    Where neither is given, those of `fallback`, as arguments of `openstack.connect`; it may raise OSError. Nothing is
+    asked yet. Raises what openstacksdk raises for a configuration that it cannot use.
     """
+    given = clouds_file is not None or cloud or any(name.startswith("OS_") for name in os.environ)
+    arguments = None if given or fallback is None else fallback()
+    if arguments is not None:
+        loader = openstack.config.OpenStackConfig(load_yaml_config=False, load_envvars=False)
+        return Connection(config=loader.get_one(api_timeout=CALL_SECONDS, **arguments), app_name=app_name)
     files = None if clouds_file is None else [str(clouds_file)]
     loader = openstack.config.OpenStackConfig(config_files=files)
     return Connection(config=loader.get_one(cloud=cloud or None, api_timeout=CALL_SECONDS), app_name=app_name)

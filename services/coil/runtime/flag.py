@@ -7,7 +7,7 @@
 
 declares `--gc-interval` with that default (underscores become dashes) and a variable that must be set. A
 default is text and goes through the same parser as a given value. The command line wins over the
-environment, the environment over the default.
+environment, the environment over a configuration file of others (`Configured`), that over the default.
 A parser returns the value or raises ValueError with a noun phrase, what it expected; the message for the
 user adds name and value. `kind` names what it reads for `--help`, which lists flags by their groups. Spelling follows
 Go's pflag: `--name=value`, `--name value`, and for booleans `--name` or `--name=false`.
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -107,12 +108,27 @@ def _field(origin: _Origin) -> Any:
     return dataclasses.field(default=origin.parse(origin.default), metadata=metadata)
 
 
-def parse_settings(
-    settings: type[T], arguments: Sequence[str], environment: Mapping[str, str], *, program: str, about: str
-) -> T:
-    """The settings that `arguments` (without the program's name) and `environment` ask for.
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A setting's text from a configuration file, and what to call its place in messages."""
 
-    As argparse does: `--help` prints and exits with 0, a mistake prints its reason and exits with 2.
+    text: str
+    origin: str
+
+
+def parse_settings(
+    settings: type[T],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    program: str,
+    about: str,
+    configured: Mapping[str, Configured] = MappingProxyType({}),
+) -> T:
+    """The settings that `arguments` (without the program's name), `environment` and `configured` ask for.
+
+    `configured` is by the names of the fields. As argparse does: `--help` prints and exits with 0, a mistake prints its
+    reason and exits with 2.
     """
     origins = dict(_origins(settings))
     parser = _parser(origins.values(), program=program, about=about)
@@ -122,6 +138,8 @@ def parse_settings(
         text, source = given.get(origin.destination), origin.spelling
         if text is None and origin.variable and origin.variable in environment:
             text, source = environment[origin.variable], origin.variable
+        if text is None and name in configured:
+            text, source = configured[name].text, configured[name].origin
         if text is None:
             if origin.default is None:
                 parser.error(f"{' or '.join(filter(None, (origin.spelling, origin.variable)))} must be set")
