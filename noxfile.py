@@ -27,12 +27,12 @@ CALLS = Path("build/access").resolve()
 RESULTS = Path("build/results").resolve()
 
 PARTS = {
+    "neutron": ["integration/neutron"],
     "eip": ["integration/eip"],
     "apiserver": ["integration/apiserver"],
     "kernel": ["integration/netns", "integration/plugin"],
     "image": ["integration/image"],
     "aws": ["integration/aws"],
-    "neutron": ["integration/neutron"],
 }
 """Of the session `integration`, with their folders; what takes long comes first."""
 ALL_PARTS = ["integration/soak", *(folder for folders in PARTS.values() for folder in folders)]

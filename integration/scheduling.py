@@ -18,8 +18,13 @@ GROUPS = {
     "a cluster without Coil": _modules("nodes", "cluster"),
     "a cluster whose programs come and go": _modules("nodes", "recovery", "release", "removal", "uninstall"),
     "a cluster for pods": ("integration/nodes/",),
+    "Neutron": ("integration/neutron/",),
 }
-"""Tests that share what is costly to start, by the beginnings of their names; the first group that fits counts."""
+"""Tests that share what is costly to start, by the beginnings of their names; the first group that fits counts.
+
+A Neutron or Octavia keeps a processor busy, where other tests wait: several at a time would make each other's calls
+time out.
+"""
 
 
 class SchedulingByGroup(LoadFileScheduling):  # type: ignore[misc]

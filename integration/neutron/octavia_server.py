@@ -23,12 +23,11 @@ from openstack.connection import Connection
 from integration.cluster.address import free_port
 from integration.cluster.process import Process
 from integration.neutron.environment import find_environment
-from integration.neutron.neutron_server import LOCALHOST, SERVER, NeutronServer
+from integration.neutron.neutron_server import ANSWER_SECONDS, LOCALHOST, SERVER, NeutronServer
 from integration.patience import wait_until
 from integration.service import START_TIMEOUT
 
 KINDS: Final = ("loadbalancers", "listeners", "pools", "healthmonitors")
-_SECONDS: Final = 30.0
 
 _CONFIGURATION: Final = """\
 [DEFAULT]
@@ -102,7 +101,7 @@ class OctaviaServer:
             auth_type="none",
             network_endpoint_override=self.neutron.endpoint,
             load_balancer_endpoint_override=self.endpoint,
-            api_timeout=_SECONDS,
+            api_timeout=ANSWER_SECONDS,
         )
 
     def order(self, order: Literal["settle", "hold", "fail"]) -> None:
@@ -123,7 +122,7 @@ class OctaviaServer:
 
     def writes(self) -> int:
         """How many calls it was asked to change something by."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
         try:
             connection.request("GET", "/test/writes")
             return int(connection.getresponse().read())
@@ -143,7 +142,7 @@ class OctaviaServer:
 
     def _ask(self, method: str, path: str) -> int:
         """The status of the answer."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
         try:
             connection.request(method, path)
             return connection.getresponse().status

@@ -31,7 +31,7 @@ from integration.service import Service
 
 ACCOUNT: Final = "coil-raven"
 LOCALHOST: Final = IPv4Address("127.0.0.1")
-FLAGS: Final = ("--lease-duration=5s", "--gc-interval=2s")
+FLAGS: Final = ("--lease-duration=5s", "--gc-interval=4s")
 CLOUD: Final = "stage"
 SUPERNETS: Final = "10.0.0.0/8,fd00:1::/48"
 SERVICES: Final = str(ClusterFamilies.IPV4_FIRST.service_ranges[0])
