@@ -1,6 +1,7 @@
 """Pods go, many at a time, and nothing of them stays: neither in the kernel nor in this process."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -137,17 +138,23 @@ async def test_500_pods_leave_no_descriptor_no_thread_and_no_message_behind(
     async def rest(network: HostNetwork) -> tuple[int, int]:
         # Deletions that were reported still have some 15 ms to go in their threads.
         await network._removal.aclose()
-        return descriptors(), unread_netlink_bytes(host)
+        return collected_descriptors(), unread_netlink_bytes(host)
 
-    idle = descriptors()
+    def collected_descriptors() -> int:
+        # What earlier tests of this process have left to the garbage collector may go at any moment.
+        gc.collect()
+        return descriptors()
+
+    idle = collected_descriptors()
     async with HostNetwork(host.path) as network:
         await cycles(network, 1)
         running = await rest(network)
         await cycles(network, 20)
-        assert await rest(network) == running
-        assert running[1] == 0
+        after = await rest(network)
+        assert after[0] <= running[0]
+        assert running[1] == after[1] == 0
         assert 0 < len(our_threads()) <= 18
-    assert descriptors() == idle
+    assert collected_descriptors() <= idle
     assert our_threads() == []
     assert host.link_names() == set()
 
