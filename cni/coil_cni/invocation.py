@@ -44,6 +44,21 @@ _OF_A_POD = ("ADD", "CHECK", "DEL")
 NAMESPACE = "K8S_POD_NAMESPACE"
 NAME = "K8S_POD_NAME"
 _POD_ARGS = (NAMESPACE, NAME, "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID")
+_PORT_ARGS = (
+    "PORT_UUID",
+    "PORT_TYPE",
+    "IPV4",
+    "GW",
+    "IPV6",
+    "GW6",
+    "MAC",
+    "NETWORK_UUID",
+    "TENANT_UUID",
+    "SEGMENTATION_ID",
+)
+"""A port in Neutron that the runtime knows: coild has the checks (`coil.neutron.port_arguments`)."""
+_IGNORE_UNKNOWN = "IgnoreUnknown"
+_KEYS = (*_POD_ARGS, *_PORT_ARGS, _IGNORE_UNKNOWN)
 _IFNAME_MAX = 15  # IFNAMSIZ without the NUL, linux/if.h
 
 _ALPHANUMERIC = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -51,7 +66,7 @@ _WORD = _ALPHANUMERIC + "_.-"
 
 
 class Invocation:
-    """A valid call. `pod_args` has the four K8S_POD_ keys, "" for one that was not given."""
+    """A valid call. `pod_args` has the four K8S_POD_ keys, "" for one that is missing, and those of a port."""
 
     __slots__ = ("command", "container_id", "ifname", "netns", "path", "pod_args")
 
@@ -124,19 +139,33 @@ def _parse_args(text: str) -> dict[str, str]:
     pod_args = dict.fromkeys(_POD_ARGS, "")
     unknown = []
     ignore_unknown = False
-    for pair in text.split(";") if text else ():
+    for pair in _split_args(text) if text else ():
         key, separator, value = pair.partition("=")
         if not separator or "=" in value:
             raise CniError(INVALID_ENVIRONMENT, "CNI_ARGS has an invalid pair", pair)
-        if key in pod_args:
+        if key in _POD_ARGS or key in _PORT_ARGS:
             pod_args[key] = value
-        elif key == "IgnoreUnknown":
+        elif key == _IGNORE_UNKNOWN:
             ignore_unknown = _parse_bool(value)
         else:
             unknown.append(key)
     if unknown and not ignore_unknown:
         raise CniError(INVALID_ENVIRONMENT, "CNI_ARGS has unknown keys", ", ".join(unknown))
     return pod_args
+
+
+def _split_args(text: str) -> list[str]:
+    """The pairs. A comma separates as a semicolon does, but only in front of a known key: values may have some, too."""
+    pairs = []
+    for part in text.split(";"):
+        first, *others = part.split(",")
+        pairs.append(first)
+        for other in others:
+            if other.partition("=")[0] in _KEYS:
+                pairs.append(other)
+            else:
+                pairs[-1] += "," + other
+    return pairs
 
 
 def _parse_bool(text: str) -> bool:

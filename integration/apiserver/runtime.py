@@ -67,9 +67,9 @@ class Runtime:
     plugin: Path
     socket: Path
 
-    def add(self, sandbox: Sandbox, *, version: str = "1.0.0") -> dict[str, Any]:
-        """ADD; returns the result. Raises CniError."""
-        return self.begin("ADD", sandbox, version=version).result()
+    def add(self, sandbox: Sandbox, *, version: str = "1.0.0", more_args: str = "") -> dict[str, Any]:
+        """ADD; returns the result. `more_args` end CNI_ARGS, separator included. Raises CniError."""
+        return self.begin("ADD", sandbox, version=version, more_args=more_args).result()
 
     def delete(self, sandbox: Sandbox, *, version: str = "1.0.0", cached: dict[str, Any] | None = None) -> None:
         """DEL; `cached` is the result of the ADD, if there was one. Raises CniError."""
@@ -91,6 +91,7 @@ class Runtime:
         version: str = "1.0.0",
         cached: dict[str, Any] | None = None,
         netns: str | None = None,
+        more_args: str = "",
     ) -> Execution:
         """Start an operation without waiting for its end; `netns` is the sandbox's unless it is given."""
         pod = sandbox.pod
@@ -106,7 +107,8 @@ class Runtime:
                     f"K8S_POD_INFRA_CONTAINER_ID={sandbox.container_id}",
                     f"K8S_POD_UID={pod.uid}",
                 )
-            ),
+            )
+            + more_args,
         }
         previous = {} if cached is None else {"prevResult": cached}
         return self._start(command, environment, version=version, **previous)

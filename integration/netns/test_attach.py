@@ -117,6 +117,7 @@ async def test_the_nodes_own_addresses_as_gateways(network: HostNetwork, host: N
     # Neighbour discovery for what the node forwards needs a link-local address there.
     assert addresses(link).keys() == {"192.0.2.7/32", "2001:db8::7/128", "fe80::1/64"}
     for assignment in plan.assignments:
+        assert assignment.gateway is not None
         assert exchange(host, pod, assignment.address) == str(assignment.gateway)
         assert exchange(pod, host, assignment.gateway) == str(assignment.address)
 

@@ -5,8 +5,8 @@ kernel's side first (rules, sysctls), then what the API server knows, then the l
 socket: no ADD meets half the state. Until then the plugin finds no socket, and the runtime tries again.
 
 Where addresses come from is decided in one phase (`choose_source`), which makes an `AddressPart`: that of address
-pools, of the node's network interfaces in AWS (`--address-source=aws-eni`), or of another plugin before this one
-(`--enable-ipam=false`).
+pools, of the node's network interfaces in AWS (`--address-source=aws-eni`), of ports in OpenStack's Neutron
+(`--address-source=neutron`), or of another plugin before this one (`--enable-ipam=false`).
 """
 
 import asyncio
@@ -29,7 +29,9 @@ from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
 from coil.crd.names import LABEL_NODE, NodeName
 from coil.kernel.family import IPAddress
 from coil.kube.client import KubeClient
+from coil.kube.collection import Freshness
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
+from coil.manager.manager import Manager
 from coil.netlink.host import HostNetwork
 from coil.page import node_document as page
 from coil.page.node_page import render_node_page
@@ -37,8 +39,7 @@ from coil.podnet.plan import LINK_LOCAL, RoutePolicy, node_addresses
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import wait_synced
 from coil.reconcile.event_recorder import EventMetrics, EventRecorder
-from coil.reconcile.informer import Informer, InformerMetrics
-from coil.reconcile.metric import ReconcileMetrics
+from coil.reconcile.informer import Informer
 from coil.runtime.flag import parse_settings
 from coil.runtime.inspection import Inspection, start_inspection
 from coil.runtime.process import Process, run
@@ -50,7 +51,7 @@ from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, s
 from coild.hostports.host_ports import HostPorts
 from coild.hostports.kernel_table import KernelTable
 from coild.model.address_source import AddressSource
-from coild.model.attachment import NoHostPorts, PodName, PodUnknownError
+from coild.model.attachment import NoHostPorts, PodName, PodUnknownError, RefusedHostPorts
 from coild.model.keyed_executor import KeyedExecutor
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
@@ -58,12 +59,16 @@ from coild.routes.sync import start_route_sync
 from coild.settings import AddressSourceName, HostAddress, Settings
 
 if TYPE_CHECKING:
+    from coil.crd.builtin import Pod
     from coil.page.eni_document import EniNodeDocument
     from coild.eni.eni_ipam import EniIpam
+    from coild.neutron.neutron_ipam import NeutronIpam
 
 START_BACKOFF = Backoff(base=0.5, cap=15.0)
 PICTURE_SECONDS = 8.0
 """For EC2 and the metadata service to describe the node's interfaces, before what the journal says has to do."""
+LIST_SECONDS = 5.0
+"""For the API server to list the node's pods, before what the journal says of their ports has to do."""
 
 
 def main() -> int:
@@ -111,8 +116,9 @@ class Start:
         self.log: FilteringBoundLogger = process.log.bind(node=settings.node_name)
         self.rng = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self.executor = KeyedExecutor(self.log)
-        self.informer_metrics = InformerMetrics(process.registry)
-        self.reconcile_metrics = ReconcileMetrics(process.registry)
+        self.manager = Manager(process)
+        self.informer_metrics = self.manager.informer_metrics
+        self.reconcile_metrics = self.manager.metrics
 
     async def connect(self) -> None:
         """The kernel and the API server, which need not answer yet; Events may be sent."""
@@ -149,9 +155,11 @@ class Start:
             self.part = Chained(self)
         elif self.settings.address_source is AddressSourceName.AWS_ENI:
             self.part = await Interfaces.open(self)
+        elif self.settings.address_source is AddressSourceName.NEUTRON:
+            self.part = await Ports.open(self)
         else:
             self.part = await Pools.open(self)
-        if self.settings.enable_ipam:
+        if self.settings.enable_ipam and self.part.reaches_pods:
             self.host_ports = await self._open_host_ports()
         source = self.part.source
         for collector in source.metrics():
@@ -159,7 +167,7 @@ class Start:
         self.pods = PodEngine(
             source=source,
             egress=self.egress.clients,
-            host_ports=self.host_ports or NoHostPorts(),
+            host_ports=self.host_ports or (NoHostPorts() if self.part.reaches_pods else RefusedHostPorts()),
             executor=self.executor,
             acquire_timeout=self.settings.acquire_timeout,
             recorder=self.recorder,
@@ -240,6 +248,8 @@ class AddressPart:
     """What a source of addresses adds to the start; here, nothing. The phases call the methods once, in this order."""
 
     source: AddressSource
+    reaches_pods = True
+    """Whether the node itself has a way to its pods, so that its ports can lead to them."""
 
     async def list_objects(self) -> None:
         """Wait for what the ledger is made of; for what egress is made of, some seconds."""
@@ -327,6 +337,57 @@ class Interfaces(AddressPart):
         from coil.page.eni_page import render_eni_page  # as above
 
         start_node_inspection(self._start, Inspection(look, render_eni_page))
+
+
+class Ports(AddressPart):
+    """Ports in OpenStack's Neutron. Make one with `open`.
+
+    STATUS never fails for want of ports: each is its pod's, and coil-raven may make the next one.
+    """
+
+    # The overlay is not the node's own network.
+    reaches_pods = False
+
+    def __init__(self, start: Start, ipam: "NeutronIpam", pods: "Informer[Pod]") -> None:
+        self._start = start
+        self._ipam = ipam
+        self._pods = pods
+        self.source = ipam.source
+
+    @classmethod
+    async def open(cls, start: Start) -> "Ports":
+        """Needs neither the API server nor Neutron."""
+        # Here, as nothing of it is for nodes with other addresses.
+        from coil.crd.builtin import PODS
+        from coild.neutron.neutron_ipam import NeutronDeps, NeutronIpam, find_mtu, open_journal
+
+        settings = start.settings
+        own = f"spec.nodeName={settings.node_name}"
+        pods = start.manager.cache(start.kube.collection(PODS, fields=own, freshness=Freshness.CACHED), optional=True)
+        deps = NeutronDeps(
+            client=start.kube,
+            pods=pods,
+            network=start.network,
+            builtin={},
+            journal=start.process.stack.enter_context(open_journal(settings, log=start.log)),
+            mtu=await find_mtu(settings, start.network),
+            random=start.rng.random,
+            log=start.log,
+        )
+        return cls(start, NeutronIpam(settings, deps), pods)
+
+    async def list_objects(self) -> None:
+        """See `AddressPart`. By the pods' annotations those are known that the journal lacks."""
+        try:
+            await self._pods.wait_synced(LIST_SECONDS)
+        except TimeoutError as error:
+            self._start.log.warning("starting with what the journal says of the pods' ports", error=str(error))
+
+    def announce(self) -> None:
+        """See `AddressPart`. From now on what is left of pods that are gone is unplugged."""
+        for name, task in self._ipam.tasks().items():
+            self._start.process.spawn(name, task)
+        self._start.process.add_readiness("bindings", lambda: self._ipam.trouble)
 
 
 class Pools(AddressPart):

@@ -39,6 +39,12 @@ _INTERFACES = parse_optional_integer(1024)
 POOL_JOURNAL: Final = Path("/run/coild.journal")
 ENI_JOURNAL: Final = Path("/var/lib/coil/eni.journal")
 """Unlike a pool's, an interface's addresses are still cooling down after a reboot."""
+NEUTRON_JOURNAL: Final = Path("/var/lib/coil/neutron.journal")
+"""What was plugged in before a reboot is still to be unplugged after it."""
+PLUGIN_SECONDS: Final = 60.0
+"""What the plugin gives an ADD (`coil_cni.plugin.TIMEOUT`)."""
+_WIRING_SECONDS: Final = 5.0
+"""Of an ADD, what is left for all but its waits."""
 
 
 class AddressSourceName(StrEnum):
@@ -46,6 +52,7 @@ class AddressSourceName(StrEnum):
 
     POOLS = "pools"
     AWS_ENI = "aws-eni"
+    NEUTRON = "neutron"
 
 
 class HostAddress(StrEnum):
@@ -74,12 +81,12 @@ _PORT_CHOICES: Final = {
 }
 
 
-@kind("pools|aws-eni")
+@kind("pools|aws-eni|neutron")
 def _parse_address_source(text: str) -> AddressSourceName:
     try:
         return AddressSourceName(text)
     except ValueError:
-        raise ValueError("pools or aws-eni") from None
+        raise ValueError("pools, aws-eni or neutron") from None
 
 
 @kind("fully-random|plain|off")
@@ -194,7 +201,8 @@ class Settings(ApiSettings, FrameSettings):
         "pools",
         parse=_parse_address_source,
         group=Group.PODS,
-        help="where the pods' addresses come from: address pools, or the node's network interfaces in AWS",
+        help="where the pods' addresses come from: address pools, the node's network interfaces in AWS, or the ports "
+        "that coil-raven makes for pods in OpenStack's Neutron",
     )
     cluster_name: str = flag(
         "",
@@ -323,6 +331,25 @@ class Settings(ApiSettings, FrameSettings):
         group=Group.AWS,
         help="the instance's metadata service; its link-local address if not given",
     )
+    neutron_binding_dir: Path = flag(
+        "/usr/libexec/kuryr",
+        parse=parse_path,
+        group=Group.NEUTRON,
+        help="folder of the executables that plug in ports, each named like the type of its ports",
+    )
+    neutron_bind_timeout: float = flag(
+        "10s",
+        parse=parse_period,
+        group=Group.NEUTRON,
+        help="how long plugging in a port, or unplugging it, may take",
+    )
+    neutron_active_timeout: float = flag(
+        "30s",
+        parse=parse_duration,
+        group=Group.NEUTRON,
+        help="how long an ADD waits, once the pod's port is plugged in, for Neutron to report it as ACTIVE; 0 for "
+        "not at all",
+    )
     addressblock_gc_interval: float = flag(
         "5m",
         parse=parse_period,
@@ -345,11 +372,14 @@ class Settings(ApiSettings, FrameSettings):
         str(POOL_JOURNAL),
         parse=parse_optional_path,
         group=Group.POOLS,
-        help="file that keeps cooldowns and owners of addresses across restarts; none if empty. With aws-eni it is to "
-        f"survive a reboot, and is {ENI_JOURNAL} by default",
+        help="file that keeps cooldowns and owners of addresses across restarts; none if empty. With aws-eni and "
+        f"neutron it is to survive a reboot, and is {ENI_JOURNAL} or {NEUTRON_JOURNAL} by default",
     )
     acquire_timeout: float = flag(
-        "10s", parse=parse_period, group=Group.POOLS, help="how long an ADD may wait for an address"
+        "10s",
+        parse=parse_period,
+        group=Group.POOLS,
+        help="how long an ADD may wait for an address; with neutron, for the annotation that names the pod's port",
     )
     clear_routes_on_shutdown: bool = flag(
         "false",
@@ -397,6 +427,11 @@ class Settings(ApiSettings, FrameSettings):
         """Where the source aws-eni keeps its journal: unless told otherwise, where it survives a reboot."""
         return ENI_JOURNAL if self.journal == POOL_JOURNAL else self.journal
 
+    @property
+    def neutron_journal(self) -> Path | None:
+        """The same for the source neutron."""
+        return NEUTRON_JOURNAL if self.journal == POOL_JOURNAL else self.journal
+
 
 def _contradictions(settings: Settings) -> Iterator[tuple[bool, str]]:
     """What cannot all be meant, each with whether it is so and a sentence."""
@@ -404,6 +439,8 @@ def _contradictions(settings: Settings) -> Iterator[tuple[bool, str]]:
         not settings.enable_ipam and not settings.enable_egress,
         "--enable-ipam=false and --enable-egress=false leave coild nothing to do",
     )
+    if settings.address_source is AddressSourceName.NEUTRON:
+        yield from _contradictions_with_neutron(settings)
     if settings.address_source is not AddressSourceName.AWS_ENI:
         return
     from coil.eni.node_plan import TABLES  # here, as nothing of it is for nodes with pools
@@ -436,3 +473,35 @@ def _contradictions(settings: Settings) -> Iterator[tuple[bool, str]]:
         ),
     ):
         yield is_wrong, f"--address-source=aws-eni: {why}"
+
+
+def _contradictions_with_neutron(settings: Settings) -> Iterator[tuple[bool, str]]:
+    waits = settings.acquire_timeout + settings.neutron_bind_timeout + settings.neutron_active_timeout
+    for is_wrong, why in (
+        (not settings.enable_ipam, "--enable-ipam=false says that another plugin gives the pods their addresses"),
+        (
+            settings.enable_egress,
+            "pods in Neutron's networks have no egress NAT yet, and what their Egresses are for would leave by the "
+            "network's router: set --enable-egress=false",
+        ),
+        (settings.route_sync, "--route-sync is for address pools: Neutron's routers route to the pods"),
+        (
+            settings.clear_routes_on_shutdown,
+            "--clear-routes-on-shutdown is for address pools: no routes are exported",
+        ),
+        (settings.warm_addresses > 0, "--warm-addresses is for address pools: a port is the pod's"),
+        (
+            settings.host_address is HostAddress.NODE_IP,
+            "--host-address=node-ip is for address pools: the gateway of the pods is that of their subnet",
+        ),
+        (
+            not settings.neutron_binding_dir.is_absolute(),
+            f"--neutron-binding-dir={settings.neutron_binding_dir} must be an absolute path",
+        ),
+        (
+            waits + _WIRING_SECONDS > PLUGIN_SECONDS,
+            f"--acquire-timeout, --neutron-bind-timeout and --neutron-active-timeout are {waits:g} s together, and an "
+            f"ADD has {PLUGIN_SECONDS:g} s: leave {_WIRING_SECONDS:g} s of these",
+        ),
+    ):
+        yield is_wrong, f"--address-source=neutron: {why}"

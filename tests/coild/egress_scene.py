@@ -35,10 +35,11 @@ from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.reconcile.store import Indexer, Store
 from coild.egress.client import EgressClients
-from coild.egress.directory import INDEXERS, SERVICE_LABELS, APIReader, EgressDirectory, NodePods
+from coild.egress.directory import INDEXERS, SERVICE_LABELS, EgressDirectory, NodePods
 from coild.egress.nat import EgressFollow, render_key
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
+from coild.model.api_reader import APIReader
 from coild.model.attachment import Attachment, PodName
 from coild.model.keyed_executor import KeyedExecutor
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment

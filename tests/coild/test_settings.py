@@ -8,9 +8,11 @@ import pytest
 from coil.eni.warm_pool import WarmTargets
 from coil.kernel.nft_table import PortChoice
 from coil.runtime.flag import parse_settings
+from coil_cni.plugin import TIMEOUT
 from coild.eni.settings import EniSettings, read_eni_settings
-from coild.settings import ENI_JOURNAL, POOL_JOURNAL, AddressSourceName, Settings
+from coild.settings import ENI_JOURNAL, NEUTRON_JOURNAL, PLUGIN_SECONDS, POOL_JOURNAL, AddressSourceName, Settings
 
+NEUTRON = ("--address-source=neutron", "--enable-egress=false")
 ENI = ("--address-source=aws-eni", "--cluster-name=one")
 
 
@@ -89,6 +91,17 @@ def test_groups_and_metadata_of_pods() -> None:
     assert settings.metadata_access
 
 
+def test_the_defaults_of_ports() -> None:
+    settings = parse(*NEUTRON)
+    assert settings.address_source is AddressSourceName.NEUTRON
+    assert settings.neutron_journal == NEUTRON_JOURNAL
+    assert settings.neutron_binding_dir == Path("/usr/libexec/kuryr")
+    assert (settings.neutron_bind_timeout, settings.neutron_active_timeout) == (10, 30)
+    assert parse(*NEUTRON, "--neutron-active-timeout=0").neutron_active_timeout == 0
+    assert parse(*NEUTRON, "--journal=/data/journal").neutron_journal == Path("/data/journal")
+    assert parse(*NEUTRON, "--journal=").neutron_journal is None
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
@@ -103,6 +116,14 @@ def test_groups_and_metadata_of_pods() -> None:
         (("--address-source=aws-eni",), "--cluster-name"),
         ((*ENI, "--enable-ipv4=true", "--enable-ipv6"), "one family"),
         ((*ENI, "--enable-ipv4=false"), "no address"),
+        ((*NEUTRON, "--enable-egress"), "no egress NAT"),
+        (("--address-source=neutron", "--enable-ipam=false"), "another plugin"),
+        ((*NEUTRON, "--route-sync"), "Neutron's routers"),
+        ((*NEUTRON, "--clear-routes-on-shutdown"), "no routes are exported"),
+        ((*NEUTRON, "--warm-addresses=3"), "a port is the pod's"),
+        ((*NEUTRON, "--host-address=node-ip"), "that of their subnet"),
+        ((*NEUTRON, "--neutron-binding-dir=bin"), "an absolute path"),
+        ((*NEUTRON, "--neutron-active-timeout=40s"), "60 s together, and an ADD has 60 s"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_sentence(
@@ -124,9 +145,14 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(
         "--exclude-snat-cidrs=fd00::/8",
         "--ec2-endpoint=ec2.example.com",
         "--enable-ipv4=maybe",
+        "--neutron-bind-timeout=0",
     ],
 )
 def test_values_that_are_none(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(flag)
     assert flag.partition("=")[2] in capsys.readouterr().err
+
+
+def test_an_add_has_as_long_as_the_plugin_gives_it() -> None:
+    assert PLUGIN_SECONDS == TIMEOUT

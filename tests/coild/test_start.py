@@ -67,9 +67,13 @@ async def test_ec2_and_what_egress_needs_are_waited_for_at_once() -> None:
         await part.list_objects()
 
 
-def test_a_node_with_pools_loads_nothing_of_aws() -> None:
+def test_a_node_with_pools_loads_nothing_of_aws_and_openstack() -> None:
     code = "import sys, coild.main; print(*sorted(sys.modules), sep='\\n')"
     modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     loaded = modules.stdout.split()
     assert "coild.addresses.pool_ipam" in loaded
-    assert [name for name in loaded if re.match(r"(aiobotocore|botocore|coil\.aws|coil\.eni|coild\.eni)\b", name)] == []
+    assert [
+        name
+        for name in loaded
+        if re.match(r"(aiobotocore|botocore|coil\.aws|coil\.eni|coild\.eni|coil\.neutron|coild\.neutron)\b", name)
+    ] == []

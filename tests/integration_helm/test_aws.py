@@ -83,7 +83,7 @@ def test_pools_know_nothing_of_it(profile: str) -> None:
     documents = render(None, profile)
     mode = profile == "aws-eni"
     coild = pick(documents, "DaemonSet", "coild")
-    assert ("state" in {volume["name"] for volume in pod_spec(coild)["volumes"]}) == mode
+    assert ("state" in {volume["name"] for volume in pod_spec(coild)["volumes"]}) == (profile in ("aws-eni", "neutron"))
     assert ("WARM_ENI_TARGET" in {entry["name"] for entry in all_containers(coild)["coild"]["env"]}) == mode
     assert ("coild-node-condition" in names(documents, "ClusterRole")) == mode
 

@@ -13,6 +13,8 @@ from tests.integration_helm.everything import CLEANUP, EVERYTHING, ON_POD_NETWOR
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 ENI = {"addressSource": "aws-eni"}
 BLUE = {"clusterName": "blue"}
+NEUTRON = {"addressSource": "neutron"}
+ON, OFF = {"enabled": True}, {"enabled": False}
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
@@ -26,7 +28,7 @@ def test_helm_finds_nothing_to_say_about_a_profile(profile: str) -> None:
 
 
 def test_the_profiles_are_those_that_are_promised() -> None:
-    assert profile_names() == ["aws-eni", "dual-stack", "egress-only", "eip-gateway", "ipam-egress"]
+    assert profile_names() == ["aws-eni", "dual-stack", "egress-only", "eip-gateway", "ipam-egress", "neutron"]
 
 
 def test_the_default_is_the_profile_ipam_egress() -> None:
@@ -40,6 +42,7 @@ def test_the_default_is_the_profile_ipam_egress() -> None:
         ("dual-stack", {"coild", "coil-ipam-controller", "coil-egress-controller"}),
         ("egress-only", {"coild", "coil-egress-controller"}),
         ("aws-eni", {"coild", "coil-ipam-controller", "coil-egress-controller"}),
+        ("neutron", {"coild", "coil-ipam-controller", "coil-raven"}),
         ("eip-gateway", {"coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-agent-node"}),
     ],
 )
@@ -84,6 +87,17 @@ def test_a_profile_runs_these_programs(profile: str, programs: set[str]) -> None
         ({"ipam": ENI, "aws": BLUE, "coild": {"warmAddresses": 5}}, "set aws.targets.WARM_IP_TARGET"),
         ({"ipam": ENI, "aws": BLUE, "coild": {"hostAddress": "node-ip"}}, "gateway is link-local"),
         ({"ipam": {"addressSource": "eni"}}, "/ipam/addressSource"),
+        ({"ipam": NEUTRON}, "needs raven.enabled"),
+        ({"ipam": NEUTRON, "raven": ON}, "does not go with egress.enabled"),
+        ({"ipam": NEUTRON, "raven": ON, "egress": OFF, "coild": {"warmAddresses": 5}}, "a port of its own"),
+        ({"ipam": NEUTRON, "raven": ON, "egress": OFF, "coild": {"hostAddress": "node-ip"}}, "that of their subnet"),
+        ({"ipam": NEUTRON, "raven": ON, "egress": OFF, "routeSync": ON}, "Neutron's routers route"),
+        (
+            {"ipam": NEUTRON | OFF, "raven": ON, "egress": ON, "cni": {"before": [{"type": "ptp"}]}},
+            "another plugin gives addresses",
+        ),
+        ({"neutron": {"bindingDirectory": "bin"}}, "/neutron/bindingDirectory"),
+        ({"neutron": {"activeTimeout": 0}}, "/neutron/activeTimeout"),
         ({"aws": {"targets": {"WARM_IP_TARGET": -1}}}, "/aws/targets/WARM_IP_TARGET"),
         ({"aws": {"targets": {"WARM_IPS": 1}}}, "/aws/targets"),
         ({"aws": {"securityGroups": ["default"]}}, "/aws/securityGroups/0"),

@@ -148,6 +148,11 @@ that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O)
 {{- if and .Values.ipam.enabled (eq (.Values.ipam.addressSource | default "pools") "aws-eni") }}true{{ end }}
 {{- end }}
 
+{{/* Whether nodes plug pods into ports of Neutron's networks. Former charts have none of the values. */}}
+{{- define "coil.neutron" -}}
+{{- if and .Values.ipam.enabled (eq (.Values.ipam.addressSource | default "pools") "neutron") }}true{{ end }}
+{{- end }}
+
 {{- define "coil.accountAnnotations" -}}
 {{- with (.serviceAccount | default dict).annotations }}
 annotations:

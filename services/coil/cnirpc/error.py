@@ -20,7 +20,9 @@ from coil.cnirpc import messages
 
 
 class CniErrorCode(IntEnum):
-    """Well-known codes (CNI specification, "Error") and the two that Coil adds: UNKNOWN and INTERNAL."""
+    """Well-known codes (CNI specification, "Error"), UNKNOWN and INTERNAL as Coil has always had them, and from 100 on
+    those that the specification leaves to plugins: of pods that are ports of a network (docs/neutron.md).
+    """
 
     UNKNOWN = 0
     INCOMPATIBLE_CNI_VERSION = 1
@@ -32,6 +34,14 @@ class CniErrorCode(IntEnum):
     INVALID_NETWORK_CONFIG = 7
     TRY_AGAIN_LATER = 11
     NOT_AVAILABLE = 50
+    PORT_ANNOTATION_UNREADABLE = 101
+    PORT_GONE = 102
+    PORT_TYPE_UNKNOWN = 103
+    PORT_BIND_FAILED = 104
+    PORT_BIND_TIMED_OUT = 105
+    PORT_NOT_ACTIVE = 106
+    POD_FORBIDDEN = 107
+    PORT_IN_USE = 108
     INTERNAL = 999
 
 
@@ -64,6 +74,9 @@ _STATUS_OF_CODE = {
     CniErrorCode.UNKNOWN_CONTAINER: Status.NOT_FOUND,
     CniErrorCode.TRY_AGAIN_LATER: Status.UNAVAILABLE,
     CniErrorCode.NOT_AVAILABLE: Status.UNAVAILABLE,
+    CniErrorCode.PORT_BIND_TIMED_OUT: Status.UNAVAILABLE,
+    CniErrorCode.PORT_NOT_ACTIVE: Status.UNAVAILABLE,
+    CniErrorCode.POD_FORBIDDEN: Status.PERMISSION_DENIED,
 }
 
 

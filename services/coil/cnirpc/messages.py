@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class ErrorCode(betterproto.Enum):
-    """ErrorCode are the well-known codes of the CNI specification."""
+    """
+    ErrorCode are the well-known codes of the CNI specification. From 100 on they are a plugin's own; Coil v2 has none of
+     these, and its plugin hands them on as the numbers that they are.
+    """
 
     UNKNOWN = 0
     INCOMPATIBLE_CNI_VERSION = 1
@@ -35,6 +38,14 @@ class ErrorCode(betterproto.Enum):
     INVALID_NETWORK_CONFIG = 7
     TRY_AGAIN_LATER = 11
     NOT_AVAILABLE = 50
+    PORT_ANNOTATION_UNREADABLE = 101
+    PORT_GONE = 102
+    PORT_TYPE_UNKNOWN = 103
+    PORT_BIND_FAILED = 104
+    PORT_BIND_TIMED_OUT = 105
+    PORT_NOT_ACTIVE = 106
+    POD_FORBIDDEN = 107
+    PORT_IN_USE = 108
     INTERNAL = 999
 
 

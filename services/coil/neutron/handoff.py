@@ -158,53 +158,57 @@ def _handoff(document: _Document) -> Handoff:
     if not 1 <= len(document.ips) <= _MOST_ADDRESSES:
         raise ValueError(f"it has {len(document.ips)} addresses")
     return Handoff(
-        port=PortId(_identifier(document.port_id)),
+        port=PortId(parse_id(document.port_id)),
         pod_uid=document.pod_uid,
-        mac=_mac(document.mac),
-        addresses=tuple(_address(entry) for entry in document.ips),
-        network=NetworkId(_identifier(document.network_id)),
+        mac=parse_mac(document.mac),
+        addresses=tuple(parse_address(entry.ip, entry.gateway) for entry in document.ips),
+        network=NetworkId(parse_id(document.network_id)),
         project=ProjectId(document.project_id),
         type=parse_binding_type(document.type),
         mtu=_mtu(document.mtu),
-        segmentation=_segmentation(document.segmentation),
+        segmentation=parse_segmentation(document.segmentation),
         nameservers=tuple(ip_address(text) for text in document.nameservers),
         active=document.active,
     )
 
 
-def _identifier(text: str) -> str:
+def parse_id(text: str) -> str:
+    """The ID of one of Neutron's objects. Raises ValueError."""
     if _ID.fullmatch(text) is None:
         raise ValueError(f"{text!r} is no UUID")
     return text
 
 
-def _mac(text: str) -> MacAddress:
+def parse_mac(text: str) -> MacAddress:
+    """A port's hardware address. Raises ValueError."""
     lowered = text.lower()
     if _MAC.fullmatch(lowered) is None or int(lowered[:2], 16) & 1:
         raise ValueError(f"{text!r} is not the hardware address of one interface")
     return MacAddress(lowered)
 
 
-def _address(entry: _Address) -> PortAddress:
-    interface = ip_interface(entry.ip)
-    if "/" not in entry.ip:
-        raise ValueError(f"{entry.ip!r} has no prefix length")
-    if not entry.gateway:
+def parse_address(ip: str, gateway: str = "") -> PortAddress:
+    """An address with its prefix length, and the gateway of its subnet, "" for none. Raises ValueError."""
+    interface = ip_interface(ip)
+    if "/" not in ip:
+        raise ValueError(f"{ip!r} has no prefix length")
+    if not gateway:
         return PortAddress(interface)
-    gateway = ip_address(entry.gateway)
-    if gateway.version != interface.version or gateway not in interface.network or gateway == interface.ip:
-        raise ValueError(f"{gateway} cannot be the gateway of {interface}")
-    return PortAddress(interface, gateway)
+    router = ip_address(gateway)
+    if router.version != interface.version or router not in interface.network or router == interface.ip:
+        raise ValueError(f"{router} cannot be the gateway of {interface}")
+    return PortAddress(interface, router)
+
+
+def parse_segmentation(value: int | None) -> int | None:
+    """A VXLAN network identifier, None for none. Raises ValueError."""
+    if value is not None and not 0 < value < 1 << 24:
+        raise ValueError(f"{value} is no VXLAN network identifier")
+    return value
 
 
 def _mtu(value: int) -> int:
     # RFC 791 and RFC 8200 have every host take packets of that size at least; the kernel's own limit is 65535.
     if not 68 <= value <= 65535:
         raise ValueError(f"{value} is no MTU")
-    return value
-
-
-def _segmentation(value: int | None) -> int | None:
-    if value is not None and not 0 < value < 1 << 24:
-        raise ValueError(f"{value} is no VXLAN network identifier")
     return value

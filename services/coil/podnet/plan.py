@@ -1,8 +1,11 @@
 """Everything that one pod's network consists of.
 
-Both ends of the veth are described alike: a link, and what hangs on it. The pod end holds the pod's addresses
-as /32 and /128, the host end the gateways; each knows the other's addresses only through routes, so no two
-pods share a broadcast domain.
+Both ends of the veth are described alike: a link, and what hangs on it. There are two kinds of pods:
+
+    plan_pod       routed: the pod's end holds its addresses as /32 and /128, the host's end the gateways; each knows
+                   the other's addresses only through routes, so no two pods share a broadcast domain
+    plan_port      switched: the pod's end is a port of a network with a hardware address that is given, and the host's
+                   end holds nothing, as something else connects it to that network
 """
 
 from collections.abc import Collection, Mapping
@@ -71,20 +74,28 @@ class LinkEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One address of the pod and the gateway that its default route leads to."""
+    """One address of the pod with its prefix length, and the gateway of its network, if that has one."""
 
-    address: IPAddress
-    gateway: IPAddress
+    interface: IPInterface
+    gateway: IPAddress | None
+
+    @property
+    def address(self) -> IPAddress:
+        return self.interface.ip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlan:
-    """The veth of one pod. `assignments` has IPv4 first, one entry per family."""
+    """The veth of one pod. `assignments` has IPv4 first; a pod that is routed has one for each family.
+
+    `nameservers` are for the runtime, which writes the pod's resolv.conf; nothing of them is in the kernel.
+    """
 
     mtu: int
     pod: LinkEnd
     host: LinkEnd
     assignments: tuple[Assignment, ...]
+    nameservers: tuple[IPAddress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +137,7 @@ def plan_pod(
             raise ValueError(f"the node has no address that could be the gateway of {address}")
         if address == gateway.ip:
             raise ValueError(f"{address} is the gateway's own address")
-        if mtu < MIN_MTU[Family.of(address)]:
-            raise ValueError(f"an MTU of {mtu} is too small for {address}")
+        _refuse_small_mtu(mtu, address)
         pairs.append((address, gateway))
     if not pairs:
         raise ValueError("a pod needs at least one address")
@@ -136,8 +146,62 @@ def plan_pod(
         mtu=mtu,
         pod=_pod_end(ifname, pairs, mac=derive_mac(host_name, end="pod"), host_mac=host_mac),
         host=_host_end(host_name, pairs, mac=host_mac, alias=render_alias(alias), policy=policy),
-        assignments=tuple(Assignment(address=address, gateway=gateway.ip) for address, gateway in pairs),
+        assignments=tuple(
+            Assignment(interface=ip_interface(address), gateway=gateway.ip) for address, gateway in pairs
+        ),
     )
+
+
+def plan_port(
+    *,
+    host_name: LinkName,
+    ifname: LinkName,
+    alias: PodAlias,
+    mac: MacAddress,
+    assignments: Collection[Assignment],
+    mtu: int,
+    nameservers: Collection[IPAddress] = (),
+) -> PodPlan:
+    """Plan the veth of a pod that is a port of a network: with the port's hardware address, its addresses with the
+    prefix lengths of their subnets, and in each family a default route by the first gateway there is.
+
+    The host's end has no address, and the node takes no packet from it, so that a pod reaches the node and what is
+    behind it by its network only. Raises ValueError as `plan_pod` does.
+    """
+    if not assignments:
+        raise ValueError("a pod needs at least one address")
+    gateways: dict[Family, IPAddress] = {}
+    for assignment in assignments:
+        _refuse_small_mtu(mtu, assignment.address)
+        if assignment.gateway is not None:
+            gateways.setdefault(Family.of(assignment.gateway), assignment.gateway)
+    # A network has more routers than the subnet's: any other port can advertise itself as one.
+    settings = {"accept_ra": "0"}
+    if any(assignment.address.version == 6 for assignment in assignments):
+        settings |= _IPV6_AT_ONCE
+    pod = LinkEnd(
+        name=ifname,
+        mac=mac,
+        alias="",
+        sysctls=_ipv6_sysctls(ifname, settings),
+        addresses=tuple(Address(ifname, assignment.interface) for assignment in assignments),
+        routes=tuple(
+            Route(destination=DEFAULT_NETWORKS[family], gateway=gateway, device=ifname)
+            for family, gateway in gateways.items()
+        ),
+        neighbours=(),
+    )
+    host = LinkEnd(
+        name=host_name,
+        mac=derive_mac(host_name, end="host"),
+        alias=render_alias(alias),
+        sysctls=(*_ipv6_sysctls(host_name, {"disable_ipv6": "1"}), *_ipv4_sysctls(host_name, _IPV4_DEAF)),
+        addresses=(),
+        routes=(),
+        neighbours=(),
+    )
+    ordered = sorted(assignments, key=lambda assignment: Family.of(assignment.address))
+    return PodPlan(mtu=mtu, pod=pod, host=host, assignments=tuple(ordered), nameservers=tuple(nameservers))
 
 
 def plan_pod_routes(
@@ -164,6 +228,22 @@ def plan_forwarding(families: Collection[Family] = tuple(Family)) -> tuple[Sysct
     return forwarding_sysctls(families)
 
 
+_IPV6_AT_ONCE: Mapping[str, str] = {"disable_ipv6": "0", "accept_dad": "0"}
+"""Some container runtimes turn IPv6 off in new namespaces. The pod's addresses carry "no DAD" themselves; the second is
+for the link-local address that the kernel adds.
+"""
+
+_IPV4_DEAF: Mapping[str, str] = {"forwarding": "0", "rp_filter": "1", "arp_ignore": "8"}
+"""What comes in by the link is neither forwarded nor taken: no route leads back there, so no source is right. Nor does
+the node answer for its other links' addresses there (Documentation/networking/ip-sysctl.rst).
+"""
+
+
+def _refuse_small_mtu(mtu: int, address: IPAddress) -> None:
+    if mtu < MIN_MTU[Family.of(address)]:
+        raise ValueError(f"an MTU of {mtu} is too small for {address}")
+
+
 def _pod_end(name: LinkName, pairs: _Pairs, *, mac: MacAddress, host_mac: MacAddress) -> LinkEnd:
     routes: list[Route] = []
     for _, gateway in pairs:
@@ -174,9 +254,7 @@ def _pod_end(name: LinkName, pairs: _Pairs, *, mac: MacAddress, host_mac: MacAdd
         name=name,
         mac=mac,
         alias="",
-        # Some container runtimes turn IPv6 off in new namespaces. The pod's addresses carry "no DAD" themselves;
-        # the second is for the link-local address that the kernel adds.
-        sysctls=_ipv6_sysctls(name, {"disable_ipv6": "0", "accept_dad": "0"} if _has_ipv6(pairs) else {}),
+        sysctls=_ipv6_sysctls(name, _IPV6_AT_ONCE if _has_ipv6(pairs) else {}),
         addresses=tuple(Address(name, ip_interface(address)) for address, _ in pairs),
         routes=tuple(routes),
         neighbours=tuple(Neighbour(name, gateway.ip, host_mac) for _, gateway in pairs),
@@ -216,6 +294,10 @@ def _has_ipv6(pairs: _Pairs) -> bool:
 
 def _ipv6_sysctls(name: LinkName, settings: Mapping[str, str]) -> tuple[Sysctl, ...]:
     return tuple(Sysctl(f"net/ipv6/conf/{name}/{key}", value) for key, value in settings.items())
+
+
+def _ipv4_sysctls(name: LinkName, settings: Mapping[str, str]) -> tuple[Sysctl, ...]:
+    return tuple(Sysctl(f"net/ipv4/conf/{name}/{key}", value) for key, value in settings.items())
 
 
 def _device_route(name: LinkName, address: IPAddress, *, table: int, protocol: int) -> Route:

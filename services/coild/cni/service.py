@@ -29,8 +29,6 @@ from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import AddResponse, CniArgs, CniBase
 from coil.cnirpc.server import serve_cni
 from coil.ipam.occupancy import AttachmentKey
-from coil.kernel.family import Family
-from coil.kernel.route import DEFAULT_NETWORKS
 from coil.kube.errors import ApiError
 from coil.netlink.error import BusyError, NamespaceError, NetlinkError, PodCheckError
 from coil.nft.netfilter import NftError
@@ -62,6 +60,16 @@ from coild.model.attachment import (
     UnknownAttachmentError,
 )
 from coild.model.keyed_executor import KeyedExecutor
+from coild.model.port_error import (
+    BindError,
+    BindTimeoutError,
+    HandoffUnreadableError,
+    PodForbiddenError,
+    PortGoneError,
+    PortInUseError,
+    PortNotActiveError,
+    PortTypeUnknownError,
+)
 from coild.settings import Settings
 
 _Code = CniErrorCode
@@ -82,6 +90,14 @@ CODES: Mapping[type[Exception], tuple[CniErrorCode, str]] = {
     PodCheckError: (_Code.INTERNAL, "the pod's network is not as it was made"),
     NetlinkError: (_Code.INTERNAL, "the kernel did not take the pod's network"),
     NftError: (_Code.INTERNAL, "the kernel did not take the pod's host ports"),
+    HandoffUnreadableError: (_Code.PORT_ANNOTATION_UNREADABLE, "the pod's annotation names no port that it could have"),
+    PortGoneError: (_Code.PORT_GONE, "the pod's port is gone"),
+    PortTypeUnknownError: (_Code.PORT_TYPE_UNKNOWN, "nothing on this node plugs in ports of this type"),
+    BindError: (_Code.PORT_BIND_FAILED, "the pod's port was not plugged in"),
+    BindTimeoutError: (_Code.PORT_BIND_TIMED_OUT, "plugging in the pod's port took too long"),
+    PortNotActiveError: (_Code.PORT_NOT_ACTIVE, "the pod's port is plugged in, but not ACTIVE"),
+    PodForbiddenError: (_Code.POD_FORBIDDEN, "coild may not read the pods of its node"),
+    PortInUseError: (_Code.PORT_IN_USE, "the pod's port is another's"),
 }
 """The nearest class in an exception's ancestry counts. The text comes first in the message, and the exception's own in
 its details; without a text the exception's own is the message.
@@ -109,15 +125,18 @@ def render_result(plan: PodPlan, *, netns: str) -> bytes:
     ips: list[dict[str, Any]] = []
     routes: list[dict[str, str]] = []
     for assignment in plan.assignments:
-        address, gateway = assignment.address, str(assignment.gateway)
-        ips.append({"interface": POD_INTERFACE, "address": f"{address}/{address.max_prefixlen}", "gateway": gateway})
-        routes.append({"dst": str(DEFAULT_NETWORKS[Family.of(address)]), "gw": gateway})
+        entry: dict[str, Any] = {"interface": POD_INTERFACE, "address": str(assignment.interface)}
+        ips.append(entry if assignment.gateway is None else entry | {"gateway": str(assignment.gateway)})
+    for route in plan.pod.routes:
+        if route.gateway is not None:
+            routes.append({"dst": str(route.destination), "gw": str(route.gateway)})
     interfaces = [
         {"name": plan.pod.name, "mac": plan.pod.mac, "sandbox": netns},
         {"name": plan.host.name, "mac": plan.host.mac},
     ]
+    dns = {"nameservers": [str(address) for address in plan.nameservers]} if plan.nameservers else {}
     return msgspec.json.encode(
-        {"cniVersion": VERSION, "interfaces": interfaces, "ips": ips, "routes": routes, "dns": {}}
+        {"cniVersion": VERSION, "interfaces": interfaces, "ips": ips, "routes": routes, "dns": dns}
     )
 
 
@@ -164,6 +183,7 @@ class CniService(CniBase):
                 network=read_network(cni_args),
                 # In a chain they are the affair of whoever made the pod's interface.
                 ports=() if self._chained else read_port_mappings(cni_args),
+                arguments=cni_args.args,
             )
             plan = await self._pods.add(request)
             result = read_previous_result(cni_args) if plan is None else render_result(plan, netns=cni_args.netns)

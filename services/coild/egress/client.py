@@ -39,9 +39,10 @@ from coil.nat import NAT_ERRORS
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias
-from coild.egress.directory import EgressDirectory, NoAnswerError, NodePods, pod_uids
+from coild.egress.directory import EgressDirectory, NodePods
 from coild.egress.pod_tunnel import PodTunnels, PodTunnelSpec, VethGoneError
 from coild.egress.report import POD_UNKNOWN, Consequence, EgressReport, Occasion
+from coild.model.api_reader import NoAnswerError, pod_uids
 from coild.model.attachment import Attachment, PodName, PodUnknownError
 from coild.model.keyed_executor import KeyedExecutor
 

@@ -2,8 +2,7 @@
 
 Informers follow them. What an ADD needs and they lack is read from the API server (`APIReader`): "there is no such
 object" and "nobody knows" are different answers, as an ADD may act on the first and has to be repeated after the
-second. Few reads run at a time, and none for long: a burst of pods that no cache has must not take the event loop, or
-the API server, from those that need neither.
+second.
 
 An Egress or Service that was read counts until the informer has an event for it: an object read before its event must
 not look as if it had gone again.
@@ -18,8 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from structlog.typing import FilteringBoundLogger
-
 from coil.crd.builtin import PODS, SERVICES, Pod, Service
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME, NodeName
@@ -27,52 +24,13 @@ from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.client_pod import FINAL_PHASES, EgressRef, client_addresses
 from coil.egress.resolution import EgressView
 from coil.kernel.family import IPAddress
-from coil.kube.api_client import ApiClient
-from coil.kube.errors import ApiError, NotFoundError
+from coil.kube.errors import NotFoundError
 from coil.reconcile.cache import Cache
 from coil.reconcile.store import Indexer
+from coild.model.api_reader import APIReader, NoAnswerError, pod_uids
 from coild.model.attachment import PodName, PodUnknownError
 
 T = TypeVar("T", bound=HasMetadata)
-
-READ_SECONDS = 2.0
-"""How long an ADD waits at most for one read, its place in the queue included."""
-
-CONCURRENT_READS = 8
-"""Each may need a connection of its own, and beginning one costs the event loop some milliseconds."""
-
-
-class NoAnswerError(Exception):
-    """The API server did not say whether there is such an object, or not in time."""
-
-
-class APIReader:
-    """Reads single objects from the API server, past the caches. One per process."""
-
-    def __init__(self, client: ApiClient, log: FilteringBoundLogger) -> None:
-        self._client = client
-        self._log = log
-        self._slots = asyncio.Semaphore(CONCURRENT_READS)
-
-    async def get(self, resource: Resource[T], name: str, *, namespace: str, deadline: float) -> T:
-        """The object as it is now, by `deadline` (the event loop's clock) or within `READ_SECONDS`.
-
-        Raises NotFoundError if the API server says that there is none, NoAnswerError for anything else.
-        """
-        left = min(READ_SECONDS, deadline - asyncio.get_running_loop().time())
-        try:
-            async with asyncio.timeout(left), self._slots:
-                return await self._client.get(resource, name, namespace=namespace)
-        except NotFoundError:
-            raise
-        except (ApiError, TimeoutError, ValueError) as error:
-            reason = str(error) or "no answer in time"
-            self._log.warning(
-                "API server did not return an object", kind=resource.kind, namespace=namespace, name=name, error=reason
-            )
-            what = f"{resource.kind} {namespace}/{name}"
-            raise NoAnswerError(f"the API server did not return {what}: {reason}") from error
-
 
 SERVICE_LABELS = {LABEL_APP_NAME: APP_NAME, LABEL_APP_COMPONENT: COMPONENT_EGRESS}
 """What `coil.egress.router_pod.EGRESS_SELECTOR` selects by."""
@@ -153,23 +111,6 @@ class EgressDirectory:
 BY_ADDRESS = "address"
 BY_UID = "uid"
 """Indexes of the cache."""
-
-MIRROR_POD = "kubernetes.io/config.mirror"
-"""Annotation of a static pod's mirror, which the API server lets nobody add to a pod that exists."""
-
-STATIC_POD_UID = "kubernetes.io/config.hash"
-"""Annotation of a mirror: the UID by which kubelet and runtime know the static pod. The mirror's own is another."""
-
-
-def pod_uids(pod: Pod) -> list[str]:
-    """The UIDs by which a pod may be known: a static pod has two.
-
-    The API server lets nobody make a mirror out of a pod that exists, but a pod may be created as one.
-    """
-    annotations = pod.metadata.annotations
-    static = annotations.get(STATIC_POD_UID, "") if MIRROR_POD in annotations else ""
-    return [uid for uid in (pod.metadata.uid, static) if uid]
-
 
 INDEXERS: Mapping[str, Indexer[Pod]] = {
     BY_ADDRESS: lambda pod: map(str, client_addresses(pod)),

@@ -40,9 +40,10 @@ from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.runtime.process import Process
 from coild.egress.client import EgressClients
-from coild.egress.directory import INDEXERS, APIReader, EgressDirectory, NodePods
+from coild.egress.directory import INDEXERS, EgressDirectory, NodePods
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
+from coild.model.api_reader import APIReader
 from coild.model.attachment import Attachment, NoEgress, PodEgress
 from coild.model.keyed_executor import KeyedExecutor
 from coild.model.pod_network import PodNetwork

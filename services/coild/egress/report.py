@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from coil.crd.builtin import PODS, Pod
 from coil.egress.resolution import EgressProblem, ProblemReason
 from coil.reconcile.event_recorder import EventSubject, Recorder
-from coild.egress.directory import NoAnswerError
+from coild.model.api_reader import NoAnswerError
 from coild.model.attachment import EgressRefusedError, EgressUnresolvedError
 
 REFUSED = "EgressRefused"

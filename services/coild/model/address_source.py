@@ -4,8 +4,9 @@
                                   └─► its PodWiring   how the pod's interface comes to be
 
 One process has one source. Address pools are one (`coild.addresses.pool_source`, wired with a veth by
-`coild.pods.veth`), a node's interfaces in AWS another (`coild.eni.source`); behind another plugin, which gave the pod
-its addresses and wired it, there is `coild.addresses.chained`. The engine knows none of them: whatever tells sources
+`coild.pods.veth`), a node's interfaces in AWS another (`coild.eni.source`), ports in OpenStack's Neutron a third
+(`coild.neutron.source`); behind another plugin, which gave the pod its addresses and wired it, there is
+`coild.addresses.chained`. The engine knows none of them: whatever tells sources
 apart is said here. A new source passes the contract suite in `tests/coild/pods/source_contract.py`, and the engine
 stays as it is.
 
@@ -93,8 +94,9 @@ class AddressSource(Protocol):
     async def acquire(self, key: AttachmentKey, request: AddRequest, *, timeout: float) -> Attachment:
         """Addresses for the attachment, within `timeout` seconds, as the attachment that is to be made.
 
-        Idempotent: a known key gets what it holds. Raises AddressUnavailableError, NoSuchNamespaceError or ApiError.
-        Cancelled, it has acquired nothing.
+        Idempotent: a known key gets what it holds. Raises AddressUnavailableError, NoSuchNamespaceError or ApiError;
+        where addresses are those of ports, InvalidPodError, PodUnknownError or PortError, too. Cancelled, it has
+        acquired nothing.
         """
 
     def revoke(self, key: AttachmentKey) -> None:
@@ -134,7 +136,7 @@ class PodWiring(Protocol[P]):
 
     async def attach(self, attachment: Attachment, plan: P, netns: NetnsPath) -> Attachment:
         """Make it, all or nothing, and return the attachment as it is now: without its alias, for one, where the
-        interface turned out to have no end on this node.
+        interface turned out to have no end on this node. Where pods are plugged into ports, it raises PortErrors, too.
         """
 
     async def check(self, attachment: Attachment, plan: P, netns: NetnsPath) -> None:

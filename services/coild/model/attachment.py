@@ -12,9 +12,10 @@ What the kernel says of an attachment is the alias of a link (`coil.podnet.host_
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, Protocol
 
@@ -23,7 +24,7 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
-from coil.podnet.host_link import PodAlias
+from coil.podnet.host_link import PodAlias, calico_link_name, random_link_name
 from coil.podnet.host_port import PortMapping
 from coil.podnet.plan import PodPlan
 
@@ -51,7 +52,8 @@ class AddRequest:
 
     `key` names the container. `deadline` is when the caller stops waiting, by the event loop's clock. `network` is the
     name in the network configuration, by which a GC selects attachments. `addresses` are those in the result of the
-    plugin before, in its order; empty at the head of a chain. `ports` of the node are to lead to the pod.
+    plugin before, in its order; empty at the head of a chain. `ports` of the node are to lead to the pod. `arguments`
+    are CNI_ARGS, which a runtime may use to say more of the pod.
     """
 
     key: AttachmentKey
@@ -61,6 +63,7 @@ class AddRequest:
     deadline: float = math.inf
     network: str = ""
     ports: tuple[PortMapping, ...] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,19 @@ def alias_key(alias: PodAlias) -> AttachmentKey:
     return AttachmentKey(ContainerId(alias.container_id), alias.ifname)
 
 
+def host_link_name(attachment: Attachment, *, compat_calico: bool = False) -> LinkName:
+    """The name of the host's end of the attachment's veth: that which it has, or else the one it is to get.
+
+    Derived, not drawn: an ADD that is repeated after a crash meets its own link.
+    """
+    key, pod = attachment.key, attachment.pod
+    if attachment.link is not None:
+        return attachment.link
+    if compat_calico and pod is not None:
+        return calico_link_name(namespace=pod.namespace, pod=pod.name)
+    return random_link_name(sha256(f"{key.container_id}/{key.ifname}".encode()).digest()[:4])
+
+
 def first_of_each_family(addresses: Iterable[IPAddress]) -> tuple[IPAddress, ...]:
     """In their order: what the API server will report as the pod's addresses."""
     first: dict[Family, IPAddress] = {}
@@ -170,9 +186,9 @@ class PodService(Protocol):
     async def add(self, request: AddRequest) -> PodPlan | None:
         """Attach the pod; return what was made of its interface, None where another plugin made it.
 
-        Idempotent: the same container and interface get the same addresses again. Raises the errors above,
-        PodEgressError, NetlinkError, NftError or ApiError; then nothing is left. A cancelled caller
-        leaves the operation to complete.
+        Idempotent: the same container and interface get the same addresses again. Raises the errors above, PortError,
+        PodEgressError, NetlinkError, NftError or ApiError; then nothing is left. A cancelled caller leaves the
+        operation to complete.
         """
         ...
 
@@ -282,3 +298,13 @@ class NoHostPorts:
 
     async def check(self, key: AttachmentKey) -> None:
         pass
+
+
+class RefusedHostPorts(NoHostPorts):
+    """Where no port of the node can lead to a pod: one that asks for that is told, rather than left without it."""
+
+    async def publish(self, attachment: Attachment, mappings: tuple[PortMapping, ...]) -> None:
+        """See `PodHostPorts`. Raises InvalidPodError."""
+        if mappings:
+            asked = ", ".join(str(mapping.host_port) for mapping in mappings)
+            raise InvalidPodError(f"host ports are not possible here, as the node does not reach its pods: {asked}")

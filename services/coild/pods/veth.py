@@ -21,7 +21,6 @@ stays, and is reported: so a mistake of ours never takes an address away from wh
 
 from collections.abc import Collection
 from functools import partial
-from hashlib import sha256
 
 from structlog.typing import FilteringBoundLogger
 
@@ -31,10 +30,10 @@ from coil.kernel.link import LinkName, parse_link_name
 from coil.kernel.route import Route
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
-from coil.podnet.host_link import PodAlias, calico_link_name, random_link_name
+from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import HostAddresses, PodPlan, RoutePolicy, plan_forwarding, plan_pod, plan_pod_routes, plan_rules
 from coild.model.address_source import NONE_ENDED, AddressSource, Ended, Exclusively
-from coild.model.attachment import Attachment, InvalidPodError, alias_key, first_of_each_family
+from coild.model.attachment import Attachment, InvalidPodError, alias_key, first_of_each_family, host_link_name
 from coild.model.pod_network import PodNetwork
 
 
@@ -73,7 +72,7 @@ class VethWiring:
             raise InvalidPodError("a pod without an alias could not be recognised after a restart")
         try:
             return plan_pod(
-                host_name=attachment.link or self._link_name(attachment),
+                host_name=host_link_name(attachment, compat_calico=self._compat_calico),
                 ifname=parse_link_name(attachment.key.ifname),
                 alias=attachment.alias,
                 addresses=(attachment.ipv4, attachment.ipv6),
@@ -97,13 +96,6 @@ class VethWiring:
         """See `PodWiring`."""
         if attachment.link is not None:
             await self._network.detach_pod(attachment.link)
-
-    def _link_name(self, attachment: Attachment) -> LinkName:
-        key, pod = attachment.key, attachment.pod
-        if self._compat_calico and pod is not None:
-            return calico_link_name(namespace=pod.namespace, pod=pod.name)
-        # Derived, not drawn: an ADD that is repeated after a crash meets its own link.
-        return random_link_name(sha256(f"{key.container_id}/{key.ifname}".encode()).digest()[:4])
 
     # --- all pods
 

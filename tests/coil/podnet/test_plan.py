@@ -5,17 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.kernel.family import Family
-from coil.kernel.link import Address, LinkName, Neighbour, Sysctl
+from coil.kernel.link import Address, LinkName, MacAddress, Neighbour, Sysctl
 from coil.kernel.route import Route
 from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import (
     LINK_LOCAL,
+    Assignment,
     HostAddresses,
     PodPlan,
     RoutePolicy,
     node_addresses,
     plan_forwarding,
     plan_pod,
+    plan_port,
     plan_rules,
 )
 
@@ -167,3 +169,86 @@ def test_forwarding_can_be_asked_for_by_family() -> None:
 def test_the_first_internal_address_of_each_family_is_the_nodes() -> None:
     assert HostAddresses(ipv4=IPv4Interface("192.0.2.7/32"), ipv6=IPv6Interface("fd00::7/128")) == NODE
     assert node_addresses([]) == HostAddresses(ipv4=None, ipv6=None)
+
+
+MAC = MacAddress("fa:16:3e:00:00:15")
+
+
+def assigned(interface: str, gateway: str = "") -> Assignment:
+    return Assignment(interface=ip_interface(interface), gateway=ip_address(gateway) if gateway else None)
+
+
+def port(*assignments: Assignment, mtu: int = 1450) -> PodPlan:
+    return plan_port(
+        host_name=LinkName("veth01234567"),
+        ifname=LinkName("eth0"),
+        alias=PodAlias("@port", "c0ffee", "eth0"),
+        mac=MAC,
+        assignments=assignments,
+        mtu=mtu,
+        nameservers=(ip_address("10.96.0.10"),),
+    )
+
+
+V4_PORT, V6_PORT = assigned("10.0.0.15/16", "10.0.0.1"), assigned("fd00::15/64", "fd00::1")
+
+
+def test_a_pod_that_is_a_port_of_its_network() -> None:
+    made = port(V6_PORT, V4_PORT)
+    assert (made.mtu, made.pod.mac, made.host.alias) == (1450, MAC, "COIL:@port:c0ffee:eth0")
+    assert {str(address) for address in made.pod.addresses} == {
+        "address 10.0.0.15/16 on eth0",
+        "address fd00::15/64 on eth0",
+    }
+    assert {str(route) for route in made.pod.routes} == {
+        "route 0.0.0.0/0 via 10.0.0.1 dev eth0 table 254 proto 3",
+        "route ::/0 via fd00::1 dev eth0 table 254 proto 3",
+    }
+    assert made.assignments == (V4_PORT, V6_PORT)
+    assert made.nameservers == (ip_address("10.96.0.10"),)
+    assert made.host.mac not in (MAC, made.pod.mac)
+
+
+def test_the_hosts_end_of_a_port_has_nothing_and_takes_nothing() -> None:
+    made = port(V4_PORT, V6_PORT)
+    assert (made.host.addresses, made.host.routes, made.host.neighbours, made.pod.neighbours) == ((), (), (), ())
+    assert {(sysctl.path, sysctl.value) for sysctl in made.host.sysctls} == {
+        ("net/ipv6/conf/veth01234567/disable_ipv6", "1"),
+        ("net/ipv4/conf/veth01234567/forwarding", "0"),
+        ("net/ipv4/conf/veth01234567/rp_filter", "1"),
+        ("net/ipv4/conf/veth01234567/arp_ignore", "8"),
+    }
+
+
+@pytest.mark.parametrize("assignments", [(V4_PORT,), (V6_PORT,), (V4_PORT, V6_PORT)])
+def test_no_port_listens_to_routers_that_advertise_themselves(assignments: tuple[Assignment, ...]) -> None:
+    assert Sysctl("net/ipv6/conf/eth0/accept_ra", "0") in port(*assignments).pod.sysctls
+
+
+def test_a_port_with_ipv6_waits_for_no_duplicate_address_detection() -> None:
+    at_once = {Sysctl("net/ipv6/conf/eth0/disable_ipv6", "0"), Sysctl("net/ipv6/conf/eth0/accept_dad", "0")}
+    assert at_once <= {*port(V6_PORT).pod.sysctls}
+    assert not at_once & {*port(V4_PORT).pod.sysctls}
+
+
+def test_a_port_of_a_subnet_without_a_gateway_has_no_default_route() -> None:
+    assert port(assigned("10.0.0.15/16")).pod.routes == ()
+
+
+def test_one_default_route_for_each_family() -> None:
+    made = port(assigned("10.0.0.15/16"), assigned("10.1.0.15/16", "10.1.0.1"), V4_PORT)
+    assert [str(route.gateway) for route in made.pod.routes] == ["10.1.0.1"]
+    assert len(made.assignments) == 3
+
+
+@pytest.mark.parametrize(
+    ("assignments", "mtu", "problem"),
+    [
+        ((), 1450, "at least one address"),
+        ((V6_PORT,), 1279, "too small for fd00::15"),
+        ((V4_PORT,), 575, r"too small for 10\.0\.0\.15"),
+    ],
+)
+def test_ports_that_cannot_be_planned(assignments: tuple[Assignment, ...], mtu: int, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        port(*assignments, mtu=mtu)

@@ -1,7 +1,7 @@
 """What the plugin's arguments become, and which code each failure carries to the runtime."""
 
 import json
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ from coil.cnirpc.call_gate import answered_within
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import CniArgs
 from coil.ipam.node_ledger import AttachmentKey
-from coil.kernel.link import LinkName
+from coil.kernel.link import LinkName, MacAddress
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, PodCheckError
 from coil.netlink.host import NetnsPath
 from coil.nft.netfilter import NftError
 from coil.podnet.host_link import PodAlias
-from coil.podnet.plan import PodPlan, plan_pod
+from coil.podnet.plan import Assignment, PodPlan, plan_pod, plan_port
 from coil.reconcile.event_recorder import EventSubject
 from coil_cni.service import convert_result
 from coild.cni.call import read_port_mappings
@@ -35,6 +35,16 @@ from coild.model.attachment import (
     PodName,
     PodUnknownError,
     UnknownAttachmentError,
+)
+from coild.model.port_error import (
+    BindError,
+    BindTimeoutError,
+    HandoffUnreadableError,
+    PodForbiddenError,
+    PortGoneError,
+    PortInUseError,
+    PortNotActiveError,
+    PortTypeUnknownError,
 )
 from coild.pods.engine import PodEngine
 from tests.coild.scene import Coild, World, now
@@ -270,6 +280,14 @@ async def test_bad_arguments_change_nothing(
         (KernelError(doing="x", errno=12), CniErrorCode.INTERNAL),
         (NftError(doing="x", reason="no"), CniErrorCode.INTERNAL),
         (InvalidPodError("too long"), CniErrorCode.INVALID_ENVIRONMENT_VARIABLES),
+        (HandoffUnreadableError("version 9"), CniErrorCode.PORT_ANNOTATION_UNREADABLE),
+        (PortGoneError("replaced"), CniErrorCode.PORT_GONE),
+        (PortTypeUnknownError("no file"), CniErrorCode.PORT_TYPE_UNKNOWN),
+        (BindError("status 1"), CniErrorCode.PORT_BIND_FAILED),
+        (BindTimeoutError("10 s"), CniErrorCode.PORT_BIND_TIMED_OUT),
+        (PortNotActiveError("30 s"), CniErrorCode.PORT_NOT_ACTIVE),
+        (PodForbiddenError("403"), CniErrorCode.POD_FORBIDDEN),
+        (PortInUseError("container c2"), CniErrorCode.PORT_IN_USE),
     ],
 )
 @pytest.mark.parametrize("verb", ["ADD", "CHECK", "DEL"])
@@ -327,6 +345,62 @@ def test_what_coild_answers(
         "routes": [{"dst": network, "gw": gateway} for network, gateway in routes],
         "dns": {},
     }
+
+
+PORT = plan_port(
+    host_name=LinkName("veth01234567"),
+    ifname=LinkName("eth0"),
+    alias=PodAlias("@port", "c1", "eth0"),
+    mac=MacAddress("fa:16:3e:00:00:15"),
+    assignments=[
+        Assignment(interface=IPv4Interface("10.0.0.15/16"), gateway=IPv4Address("10.0.0.1")),
+        Assignment(interface=IPv6Interface("fd00::15/64"), gateway=None),
+    ],
+    mtu=1450,
+    nameservers=[IPv4Address("10.96.0.10")],
+)
+
+
+def test_what_coild_answers_for_a_port() -> None:
+    result = json.loads(render_result(PORT, netns="/run/netns/c1"))
+    assert result["interfaces"][0]["mac"] == "fa:16:3e:00:00:15"
+    assert result["ips"] == [
+        {"interface": 0, "address": "10.0.0.15/16", "gateway": "10.0.0.1"},
+        {"interface": 0, "address": "fd00::15/64"},
+    ]
+    assert result["routes"] == [{"dst": "0.0.0.0/0", "gw": "10.0.0.1"}]
+    assert result["dns"] == {"nameservers": ["10.96.0.10"]}
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_what_the_first_runtimes_read_of_a_port(version: str) -> None:
+    assert json.loads(convert_result(render_result(PORT, netns="/run/netns/c1"), version)) == {
+        "cniVersion": version,
+        "ip4": {
+            "ip": "10.0.0.15/16",
+            "gateway": "10.0.0.1",
+            "routes": [{"dst": "0.0.0.0/0", "gw": "10.0.0.1"}],
+        },
+        "ip6": {"ip": "fd00::15/64", "routes": []},
+        "dns": {"nameservers": ["10.96.0.10"]},
+    }
+
+
+async def test_cni_args_reach_the_source() -> None:
+    asked: list[AddRequest] = []
+
+    class Asked(PodEngine):
+        def __init__(self) -> None:
+            pass
+
+        async def add(self, request: AddRequest) -> PodPlan:
+            asked.append(request)
+            return PORT
+
+    call = args()
+    call.args["PORT_UUID"] = "u"
+    await CniService(Asked()).add(call)
+    assert asked[0].arguments["PORT_UUID"] == "u"
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.3.1", "0.4.0", "1.0.0"])

@@ -14,7 +14,7 @@ from coil.egress.client_plan import GatewayProblem
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
-from coild.egress.directory import CONCURRENT_READS, MIRROR_POD, READ_SECONDS, STATIC_POD_UID
+from coild.model.api_reader import CONCURRENT_READS, MIRROR_POD, READ_SECONDS, STATIC_POD_UID
 from coild.model.attachment import Attachment, EgressRefusedError, EgressUnresolvedError, PodName, PodUnknownError
 from tests.coild.egress_scene import FAIL_OPEN, EgressNode, egress, pod, service
 from tests.coild.scene import advance, now

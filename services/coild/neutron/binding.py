@@ -1,0 +1,47 @@
+"""The seam between a pod's veth and the network of its port.
+
+    coild.neutron.wiring ─► Binding   the host's end of the veth, plugged into what Neutron calls the port's network
+
+Each type of a port (`Handoff.type`) has one implementation: `bridge` works in this process, every other one is an
+executable of that name.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from coil.neutron.handoff import Handoff
+from coild.model.port_error import BindError, BindTimeoutError
+
+__all__ = ["BindError", "BindTimeoutError", "Binding", "PortBinding"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortBinding:
+    """A port and the host's end of the pod's veth that is to be plugged into its network."""
+
+    port: Handoff
+    ifname: str
+    """The host's end, on this node."""
+    endpoint: str
+    """The container's ID."""
+
+
+class Binding(Protocol):
+    """Plugs the host's end of a pod's veth into the network of its port. One for each `type` of a port."""
+
+    async def prepare(self, bound: Collection[PortBinding]) -> None:
+        """What the node needs; `bound` are all that are bound (recovered after a restart). Idempotent; at start and
+        with every sweep.
+        """
+        ...
+
+    async def bind(self, binding: PortBinding, *, timeout: float) -> None:
+        """All or nothing, idempotent. Raises BindError (bind failed) or BindTimeoutError, both with what a user can act
+        on. Cancelled: undone.
+        """
+        ...
+
+    async def unbind(self, binding: PortBinding, *, timeout: float) -> None:
+        """Idempotent; works without API server, Neutron, and after the link is gone."""
+        ...
