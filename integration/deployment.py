@@ -27,7 +27,7 @@ IPAM_CONTROLLER = "coil-ipam-controller"
 EGRESS_CONTROLLER = "coil-egress-controller"
 WEBHOOK_KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
 ACCESS_KINDS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-ROUTE_SYNC = "coild-route-sync"
+NODE_LIST = "coild-nodes"
 NODE_CONDITION = "coild-node-condition"
 OWN_NODE = "coild-own-node"
 KINDS = ("addresspools", "addressblocks", "blockrequests", "egresses")
@@ -133,15 +133,18 @@ def webhook_documents(of: str = IPAM_CONTROLLER) -> list[Document]:
     return [document for document in documents if "webhooks" in document and document["metadata"]["name"] == of]
 
 
-def apply_route_sync(plane: ControlPlane) -> None:
-    """What the chart has in addition with routeSync.enabled: each coild may read all nodes. Idempotent."""
+def grant_node_list(plane: ControlPlane) -> None:
+    """What the chart has in addition with routeSync.enabled, or the profile neutron: each coild may read all nodes.
+
+    Idempotent.
+    """
     documents = render({"routeSync": {"enabled": True}})
-    apply(plane, *(document for document in documents if document["metadata"]["name"] == ROUTE_SYNC))
+    apply(plane, *(document for document in documents if document["metadata"]["name"] == NODE_LIST))
 
 
-def remove_route_sync(plane: ControlPlane) -> None:
-    """The opposite of `apply_route_sync`. Idempotent."""
-    plane.kubectl("delete", "clusterrolebinding,clusterrole", ROUTE_SYNC, "--ignore-not-found")
+def revoke_node_list(plane: ControlPlane) -> None:
+    """The opposite of `grant_node_list`. Idempotent."""
+    plane.kubectl("delete", "clusterrolebinding,clusterrole", NODE_LIST, "--ignore-not-found")
 
 
 def apply_eni_access(plane: ControlPlane) -> None:

@@ -95,7 +95,7 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "patch events": f"{_PATCHED_EVENT}[coild]",
         },
     ),
-    _keys("coild", "ClusterRole coild-route-sync", {"list, watch nodes": f"{_LISTS}::test_coild"}),
+    _keys("coild", "ClusterRole coild-nodes", {"list, watch nodes": f"{_LISTS}::test_coild"}),
     _keys(
         "coild",
         "ClusterRole coild-node-condition",

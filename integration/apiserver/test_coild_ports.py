@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,18 @@ import pytest
 
 from coil.neutron.handoff import ANNOTATION_PORT, render_handoff
 from integration.apiserver.bare_node import BareNode
+from integration.apiserver.port_pods import APPS, PortPods
 from integration.apiserver.refusal_log import missing_rights
 from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError, Runtime
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.control_plane import ControlPlane, KubectlError
-from integration.deployment import apply
+from integration.deployment import apply, grant_node_list, revoke_node_list
 from integration.patience import wait_until
 from integration.service import Service
 from tests.coild.neutron.port_node import handoff
 
 pytestmark = pytest.mark.apiserver
 
-APPS = "apps"
 BRIDGE = "switch"
 PATIENT = ("--acquire-timeout=20s", "--neutron-bind-timeout=10s", "--neutron-active-timeout=20s")
 HASTY = ("--acquire-timeout=1s", "--neutron-bind-timeout=1s", "--neutron-active-timeout=1s")
@@ -45,12 +45,14 @@ _HANGING = "#!/bin/sh\n[ $1 = unbind ] || exec sleep 100000\n"
 
 @dataclass
 class PortWorld:
-    """`numbers` has the port of each pod (`tests.coild.neutron.port_node.handoff`)."""
-
     node: BareNode
     runtime: Runtime
     folder: Path
-    numbers: dict[str, int] = field(default_factory=dict)
+    pods: PortPods
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        return self.pods.numbers
 
     @contextmanager
     def coild(self, *flags: str, complete: bool = True) -> Iterator[Service]:
@@ -69,25 +71,11 @@ class PortWorld:
             service.process.stop(timeout=60.0)
 
     def make_pod(self) -> PodName:
-        name = f"pod-{secrets.token_hex(3)}"
-        spec = {
-            "nodeName": self.node.name,
-            "containers": [{"name": "main", "image": "none"}],
-            "automountServiceAccountToken": False,
-        }
-        metadata = {"name": name, "namespace": APPS}
-        apply(self.node.plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-        uid = self.node.plane.kubectl("get", "pod", name, f"--namespace={APPS}", "--output=jsonpath={.metadata.uid}")
-        self.numbers[name] = len(self.numbers) + 1
-        return PodName(APPS, name, uid)
+        return self.pods.make(self.node)
 
     def annotate(self, pod: PodName, text: str | None = None, **changes: Any) -> None:
         """As coil-raven does it, or with any text."""
-        if text is None:
-            changes = {"type": "switch"} | changes
-            text = render_handoff(handoff(self.numbers[pod.name], pod.uid, **changes))
-        patch = json.dumps({"metadata": {"annotations": {ANNOTATION_PORT: text}}})
-        self.node.plane.kubectl("patch", "pod", pod.name, f"--namespace={APPS}", "--type=merge", f"--patch={patch}")
+        self.pods.annotate(pod, text, **{"type": "switch"} | changes)
 
     @property
     def plugged(self) -> set[str]:
@@ -101,13 +89,12 @@ def world(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     for name, script in (("switch", _SCRIPT), ("failing", _FAILING), ("hanging", _HANGING)):
         (folder / name).write_text(script)
         (folder / name).chmod(0o755)
+    grant_node_list(plane)
     with BareNode.up(plane) as node:
-        node.make_namespace(APPS)
-        account = {"name": "default", "namespace": APPS}
-        apply(plane, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
         node.namespaces.run("ip", "link", "add", BRIDGE, "type", "bridge")
         node.namespaces.run("ip", "link", "set", BRIDGE, "up")
-        yield PortWorld(node, node.install_plugin(), folder)
+        yield PortWorld(node, node.install_plugin(), folder, PortPods.prepare(node))
+    revoke_node_list(plane)
 
 
 MakeSandbox = Callable[[PodName], Sandbox]

@@ -20,9 +20,9 @@ from integration.cluster.workspace import Workspace
 from integration.deployment import (
     apply,
     apply_chart,
-    apply_route_sync,
     egress_agent_command,
     egress_controller_command,
+    grant_node_list,
     ipam_controller_command,
 )
 from integration.metrics_page import await_followed, fetch_here
@@ -47,7 +47,7 @@ def paged() -> Iterator[ControlPlane]:
             apiserver_flags=["--feature-gates=WatchList=false"],
         )
         apply_chart(plane)
-        apply_route_sync(plane)
+        grant_node_list(plane)
         yield plane
 
 

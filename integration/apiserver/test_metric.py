@@ -23,7 +23,7 @@ from integration.dashboard.documented import (
 )
 from integration.dashboard.exposition import find_unknown, parse_document, parse_exposition
 from integration.dashboard.panel import expressions
-from integration.deployment import apply_route_sync, remove_route_sync
+from integration.deployment import grant_node_list, revoke_node_list
 from integration.generate import DASHBOARDS, ROOT
 from integration.metrics_page import fetch_metrics
 from integration.patience import wait_until
@@ -44,12 +44,12 @@ ELSEWHERE = (
 @pytest.fixture(scope="module")
 def world(neighbours: Neighbours) -> Iterator[Neighbours]:
     """With everything on, so that everything is exported."""
-    apply_route_sync(neighbours.plane)
+    grant_node_list(neighbours.plane)
     with neighbours.coild("--route-sync", "--cooling=1h"):
         for station in neighbours.stations:
             await_ready(station)
         yield neighbours
-    remove_route_sync(neighbours.plane)
+    revoke_node_list(neighbours.plane)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from integration.apiserver.conversation import converse
 from integration.apiserver.neighbours import LivePod, Neighbours, Room, Station
-from integration.deployment import apply_route_sync, remove_route_sync
+from integration.deployment import grant_node_list, revoke_node_list
 from integration.kernel_state import EXPORT_TABLE
 from integration.patience import wait_until
 from integration.route_monitor import RouteMonitor, watch_routes
@@ -27,12 +27,12 @@ TROUBLED = 'coil_router_troubled_networks{{trouble="{}"}}'
 
 @pytest.fixture(scope="module")
 def flat(neighbours: Neighbours) -> Iterator[Neighbours]:
-    apply_route_sync(neighbours.plane)
+    grant_node_list(neighbours.plane)
     with neighbours.coild(*FLAGS):
         for station in neighbours.stations:
             await_ready(station)
         yield neighbours
-    remove_route_sync(neighbours.plane)
+    revoke_node_list(neighbours.plane)
 
 
 @pytest.fixture
@@ -275,11 +275,11 @@ def test_a_stop_leaves_the_routes_unless_told_otherwise(
 
 def test_without_the_right_to_read_nodes_pods_are_served_and_readiness_says_what_is_missing(world: Neighbours) -> None:
     here = world.stations[0]
-    remove_route_sync(world.plane)
+    revoke_node_list(world.plane)
     here.coild.crash()
     here.coild.wait_ready()
     with world.room(bits=1) as room:
         room.start(here)
         wait_until(lambda: "forbidden" in here.node.unready().get("route-sync", ""), what="readiness says why")
-        apply_route_sync(world.plane)
+        grant_node_list(world.plane)
         await_ready(here)

@@ -19,9 +19,9 @@ from integration.cluster.workspace import Workspace
 from integration.deployment import (
     apply,
     apply_chart,
-    apply_route_sync,
     controller_probe,
     egress_controller_command,
+    grant_node_list,
     ipam_controller_command,
     ready_probe,
 )
@@ -53,7 +53,7 @@ def start_outside() -> Iterator[tuple[Description, Path]]:
         plane = ControlPlane.start(workspace=workspace, address=network.host4)
         _start_controller_manager(plane)
         apply_chart(plane)
-        apply_route_sync(plane)
+        grant_node_list(plane)
         start_ipam_controller(plane)
         start_egress_controller(plane)
         _fill(plane)

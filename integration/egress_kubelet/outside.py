@@ -12,7 +12,7 @@ from integration.cluster.node_config import CNI_BIN_DIR, CNI_CONF_DIR
 from integration.cluster.pki import KeyPair
 from integration.cluster.workspace import Workspace
 from integration.demo.workload import namespace_document, pool_document
-from integration.deployment import apply, apply_chart, apply_route_sync
+from integration.deployment import apply, apply_chart, grant_node_list
 from integration.egress.description import Stage
 from integration.egress.outside import start_egress_controller, start_ipam_controller
 from integration.helm.chart import Document, render
@@ -52,7 +52,7 @@ def start_outside(image: Path) -> Iterator[tuple[KubeletStage, Path]]:
         network = Network.create(workspace)
         plane = ControlPlane.start(workspace=workspace, address=network.host4, controllers=Controllers.RUNNING)
         apply_chart(plane)
-        apply_route_sync(plane)
+        grant_node_list(plane)
         start_ipam_controller(plane)
         start_egress_controller(plane, image=IMAGE)
         apply(plane, pool_document("default", POOL), *map(namespace_document, (EGRESS_NAMESPACE, CLIENT_NAMESPACE)))

@@ -111,10 +111,7 @@ class Netns:
 
     def socket(self, address: IPAddress) -> socket.socket:
         """A TCP socket of this namespace, of the address's family."""
-        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-        made = self.call(lambda: socket.socket(family, socket.SOCK_STREAM))
-        made.settimeout(_TIMEOUT)
-        return made
+        return _open_socket(self.path, address)
 
 
 def create_netns(number: int) -> list[Netns]:
@@ -162,7 +159,12 @@ def exchange(client: Netns, server: Netns, address: IPAddress) -> str:
 
     Fails if a packet was lost: the stack would repeat it a second later, and nobody would notice.
     """
-    with server.socket(address) as listener, client.socket(address) as connection:
+    return exchange_inside(client.path, server.path, address)
+
+
+def exchange_inside(client: Path, server: Path, address: IPAddress) -> str:
+    """The same between the network namespaces at these paths."""
+    with _open_socket(server, address) as listener, _open_socket(client, address) as connection:
         listener.bind((str(address), 0))
         listener.listen()
         connection.connect((str(address), listener.getsockname()[1]))
@@ -176,6 +178,13 @@ def exchange(client: Netns, server: Netns, address: IPAddress) -> str:
             for end in (connection, accepted):
                 assert _retransmissions(end) == 0
         return str(peer[0])
+
+
+def _open_socket(netns: Path, address: IPAddress) -> socket.socket:
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    made = call_inside(netns, lambda: socket.socket(family, socket.SOCK_STREAM))
+    made.settimeout(_TIMEOUT)
+    return made
 
 
 def _set_lo_up() -> None:

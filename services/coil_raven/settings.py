@@ -7,7 +7,7 @@ from typing import Final
 
 from coil.kernel.family import Family, IPNetwork
 from coil.manager.election import ElectionSettings
-from coil.neutron.handoff import parse_binding_type
+from coil.neutron.handoff import BRIDGE, parse_binding_type
 from coil.neutron.identity import cluster_id
 from coil.neutron.provider import PROVIDERS, Provider
 from coil.neutron.supernet import Supernet
@@ -129,7 +129,7 @@ class Settings(ElectionSettings, ApiSettings, FrameSettings):
         help="ID of the project of namespaces without the annotation kuryr.org/project; the account's if not given",
     )
     port_type: str = flag(
-        "bridge",
+        BRIDGE,
         parse=parse_port_type,
         group=Group.NEUTRON,
         help="what a node is to plug in ports with",

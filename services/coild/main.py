@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from coil.page.eni_document import EniNodeDocument
     from coild.eni.eni_ipam import EniIpam
     from coild.neutron.neutron_ipam import NeutronIpam
+    from coild.neutron.node_bridges import NodeBridges
 
 START_BACKOFF = Backoff(base=0.5, cap=15.0)
 PICTURE_SECONDS = 8.0
@@ -348,9 +349,10 @@ class Ports(AddressPart):
     # The overlay is not the node's own network.
     reaches_pods = False
 
-    def __init__(self, start: Start, ipam: "NeutronIpam", pods: "Informer[Pod]") -> None:
+    def __init__(self, start: Start, ipam: "NeutronIpam", bridges: "NodeBridges", pods: "Informer[Pod]") -> None:
         self._start = start
         self._ipam = ipam
+        self._bridges = bridges
         self._pods = pods
         self.source = ipam.source
 
@@ -359,22 +361,28 @@ class Ports(AddressPart):
         """Needs neither the API server nor Neutron."""
         # Here, as nothing of it is for nodes with other addresses.
         from coil.crd.builtin import PODS
+        from coil.neutron.handoff import BRIDGE
         from coild.neutron.neutron_ipam import NeutronDeps, NeutronIpam, find_mtu, open_journal
+        from coild.neutron.node_bridges import open_bridges
 
         settings = start.settings
         own = f"spec.nodeName={settings.node_name}"
         pods = start.manager.cache(start.kube.collection(PODS, fields=own, freshness=Freshness.CACHED), optional=True)
+        nodes = start.manager.cache(start.kube.collection(NODES, freshness=Freshness.CACHED), optional=True)
+        bridges = await start.process.stack.enter_async_context(
+            open_bridges(settings, nodes, random=start.rng.random, log=start.log)
+        )
         deps = NeutronDeps(
             client=start.kube,
             pods=pods,
             network=start.network,
-            builtin={},
+            builtin={BRIDGE: bridges.binding},
             journal=start.process.stack.enter_context(open_journal(settings, log=start.log)),
             mtu=await find_mtu(settings, start.network),
             random=start.rng.random,
             log=start.log,
         )
-        return cls(start, NeutronIpam(settings, deps), pods)
+        return cls(start, NeutronIpam(settings, deps), bridges, pods)
 
     async def list_objects(self) -> None:
         """See `AddressPart`. By the pods' annotations those are known that the journal lacks."""
@@ -385,7 +393,7 @@ class Ports(AddressPart):
 
     def announce(self) -> None:
         """See `AddressPart`. From now on what is left of pods that are gone is unplugged."""
-        for name, task in self._ipam.tasks().items():
+        for name, task in (self._ipam.tasks() | self._bridges.tasks()).items():
             self._start.process.spawn(name, task)
         self._start.process.add_readiness("bindings", lambda: self._ipam.trouble)
 

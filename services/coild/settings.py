@@ -41,6 +41,11 @@ ENI_JOURNAL: Final = Path("/var/lib/coil/eni.journal")
 """Unlike a pool's, an interface's addresses are still cooling down after a reboot."""
 NEUTRON_JOURNAL: Final = Path("/var/lib/coil/neutron.journal")
 """What was plugged in before a reboot is still to be unplugged after it."""
+VXLAN_PORT: Final = 7790
+"""Beside the mesh of the EIP gateways (7789), so that a firewall has one range. Not the kernel's default (8472), which
+Flannel and Cilium use, nor IANA's (4789), which Neutron's own agents, Docker and Antrea use: two VXLAN links of one
+port cannot have the same identifier, and each program would see the other's packets.
+"""
 PLUGIN_SECONDS: Final = 60.0
 """What the plugin gives an ADD (`coil_cni.plugin.TIMEOUT`)."""
 _WIRING_SECONDS: Final = 5.0
@@ -336,6 +341,12 @@ class Settings(ApiSettings, FrameSettings):
         parse=parse_path,
         group=Group.NEUTRON,
         help="folder of the executables that plug in ports, each named like the type of its ports",
+    )
+    neutron_vxlan_port: int = flag(
+        str(VXLAN_PORT),
+        parse=parse_integer(1, 65535),
+        group=Group.NEUTRON,
+        help="UDP port of VXLAN between nodes, for ports of type bridge; the same on all nodes",
     )
     neutron_bind_timeout: float = flag(
         "10s",

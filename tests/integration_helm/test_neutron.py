@@ -12,6 +12,7 @@ from tests.integration_helm.everything import all_containers, names, pick, pod_s
 
 VALUES: dict[str, Any] = {
     "neutron": {
+        "vxlanPort": 7999,
         "bindingDirectory": "/opt/kuryr",
         "bindTimeout": "5s",
         "activeTimeout": "0s",
@@ -32,6 +33,7 @@ def test_what_a_node_is_told_by_default() -> None:
 def test_every_value_reaches_the_node() -> None:
     coild = programs(render(VALUES, "neutron"))["coild"]
     assert coild.neutron_binding_dir == Path("/opt/kuryr")
+    assert coild.neutron_vxlan_port == 7999
     assert (coild.neutron_bind_timeout, coild.neutron_active_timeout) == (5, 0)
     assert coild.neutron_journal == Path("/data/coil/neutron.journal")
 
@@ -54,16 +56,18 @@ def test_other_nodes_know_nothing_of_it(profile: str) -> None:
     assert not [argument for argument in all_containers(coild)["coild"]["args"] if "neutron" in argument]
 
 
-def test_a_node_may_read_pods_and_write_events_and_nothing_else() -> None:
+def test_a_node_may_read_pods_and_nodes_and_write_events_and_nothing_else() -> None:
     rights = [right for right in chart_rights(render(None, "neutron")) if right.account == "coild"]
     assert {(right.verb, right.resource) for right in rights} == {
         ("get", "pods"),
         ("list", "pods"),
         ("watch", "pods"),
+        ("list", "nodes"),
+        ("watch", "nodes"),
         ("create", "events"),
         ("patch", "events"),
     }
-    assert {*rights} <= {*chart_rights(render())}
+    assert {*rights} <= {*chart_rights(render({"routeSync": {"enabled": True}}))}
 
 
 def test_tenants_name_no_ports() -> None:

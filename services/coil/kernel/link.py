@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from ipaddress import IPv6Address
 from typing import NewType
 
@@ -36,7 +37,8 @@ class Link:
 
     `carrier` is the operational state: up, with a peer or a cable, and able to send. `peer_index` is the
     other end of a veth, counted in that end's namespace; 0 if there is none. `peer_netns` is the kernel's number for
-    that namespace, None where it is the link's own; the number is good as long as the link is there.
+    that namespace, None where it is the link's own; the number is good as long as the link is there. `master` is the
+    bridge, or another such link, that it is a port of; 0 if of none.
     """
 
     name: LinkName
@@ -49,6 +51,7 @@ class Link:
     kind: str = ""
     peer_index: int = 0
     peer_netns: int | None = None
+    master: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,13 @@ def parse_link_name(text: str) -> LinkName:
     if _LINK_NAME.fullmatch(text) is None or text in {".", ".."}:
         raise ValueError(f"not a valid link name: {text!r}")
     return LinkName(text)
+
+
+def derived_mac(text: str) -> MacAddress:
+    """A locally administered unicast address that follows from the text."""
+    octets = bytearray(sha256(text.encode()).digest()[:6])
+    octets[0] = octets[0] & 0xFC | 0x02
+    return MacAddress(":".join(f"{octet:02x}" for octet in octets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

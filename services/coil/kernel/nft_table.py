@@ -17,6 +17,8 @@ class TableFamily(StrEnum):
     INET = "inet"
     """Packets of IPv4 and IPv6."""
     ARP = "arp"
+    BRIDGE = "bridge"
+    """Frames, while a bridge forwards them or hands them to the node."""
 
 
 class ChainType(StrEnum):
@@ -39,7 +41,11 @@ class Priority(IntEnum):
     """Where a chain stands among those of its hook (linux/netfilter_ipv4.h); `nft` prints the names."""
 
     RAW = -300
-    """Before conntrack."""
+    """Before conntrack; for a bridge's frames, before everything else (linux/netfilter_bridge.h)."""
+    BRIDGE_FILTER = -200
+    """For a bridge's frames, before br_netfilter (0): where that takes a frame through the chains for IP or ARP, the
+    bridge's chains of its own priority see it no more, unless they were there first (br_nf_hook_thresh).
+    """
     MANGLE = -150
     DSTNAT = -100
     AFTER_DSTNAT = -95
@@ -60,15 +66,24 @@ class Field(Enum):
     PACKET_CLASS = "meta priority"
     """The traffic class: a number that queueing disciplines look at, and otherwise nobody."""
     ETHER_SOURCE = "ether saddr"
+    ETHER_DESTINATION = "ether daddr"
+    ETHER_TYPE = "ether type"
+    """Of the frame: `8021q` where it has a tag."""
     IPV4_SOURCE = "ip saddr"
     IPV6_SOURCE = "ip6 saddr"
     IPV4_DESTINATION = "ip daddr"
     IPV6_DESTINATION = "ip6 daddr"
+    ICMP_TYPE = "icmp type"
     ICMPV6_TYPE = "icmpv6 type"
     TCP_FLAGS = "tcp flags"
     DESTINATION_PORT = "th dport"
     """Of any protocol that has its ports where TCP has them."""
+    SOURCE_PORT = "th sport"
+    UDP_SOURCE_PORT = "udp sport"
+    UDP_DESTINATION_PORT = "udp dport"
+    """Of UDP only, so that the rule needs no match of the protocol."""
     ARP_OPERATION = "arp operation"
+    ARP_SOURCE_ETHER = "arp saddr ether"
     ARP_SOURCE = "arp saddr ip"
     ARP_DESTINATION = "arp daddr ip"
     CONNECTION_STATE = "ct state"
@@ -82,6 +97,17 @@ class Field(Enum):
 
 SOURCE = {Family.IPV4: Field.IPV4_SOURCE, Family.IPV6: Field.IPV6_SOURCE}
 DESTINATION = {Family.IPV4: Field.IPV4_DESTINATION, Family.IPV6: Field.IPV6_DESTINATION}
+
+
+@dataclass(frozen=True, slots=True)
+class TransportBits:
+    """So many bits behind the network header, from `offset` on, to be compared with text such as `0x1f`. For what not
+    every version of libnftables has a name of.
+    """
+
+    offset: int
+    length: int
+
 
 Key: TypeAlias = Field | tuple[Field, ...]
 """What is looked up in a set or a map; several fields are looked up together."""
@@ -104,7 +130,7 @@ class DataType(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NftSet:
     """A set, or (with `value`) a map. `intervals`: its addresses may be ranges, which do not overlap. `timeouts`: its
-    elements may expire.
+    elements may expire. `size` is how many it takes at most; 0: no bound of its own.
     """
 
     name: str
@@ -112,6 +138,7 @@ class NftSet:
     value: DataType | None = None
     intervals: bool = False
     timeouts: bool = False
+    size: int = 0
 
 
 class Comparison(Enum):
@@ -156,7 +183,7 @@ class Lookup:
 class Match:
     """The rule goes on only with packets whose `field` compares so with `value`; several values: with one of them."""
 
-    field: Key
+    field: Key | TransportBits
     comparison: Comparison
     value: str | int | LeadingBits | HasBits | IPv4Network | Member | tuple[str, ...]
 
@@ -220,6 +247,17 @@ class NoTrack:
 
 
 @dataclass(frozen=True, slots=True)
+class Remember:
+    """Have the packet's key in the table's set, for so many seconds from now on. Where the set is full, the rule
+    ends.
+    """
+
+    key: Key
+    set: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Jump:
     """Go on in another chain of the table, and then behind this rule."""
 
@@ -251,7 +289,18 @@ class Verdict(StrEnum):
 
 
 Statement: TypeAlias = (
-    Match | Assign | SetBits | SourceNat | DestinationNat | ClampSegments | NoTrack | Count | Jump | Goto | Verdict
+    Match
+    | Assign
+    | SetBits
+    | SourceNat
+    | DestinationNat
+    | ClampSegments
+    | NoTrack
+    | Count
+    | Remember
+    | Jump
+    | Goto
+    | Verdict
 )
 Rule: TypeAlias = tuple[Statement, ...]
 

@@ -1,9 +1,9 @@
-"""The VXLAN mesh of the EIP gateways (RFC 7348): one link for all peers, told of each of them beforehand.
+"""VXLAN (RFC 7348): the link, and the mesh of the EIP gateways: one link for all peers, told of each beforehand.
 
-Place in the flow: an agent says what it wants in these words, `coil.netlink.overlay` brings it about. Nothing is learnt
-from packets: a peer is one entry of the forwarding database (hardware address to underlay address) and a permanent
-neighbour for each of its tunnel addresses. Invariant of a plan: neither a hardware address nor a tunnel address leads
-to two peers.
+Place in the flow: an agent says what it wants in these words, `coil.netlink.overlay` brings it about. The uplinks of
+bridges (`coil.kernel.bridge`) are described by the same `Vxlan`. In the mesh nothing is learnt from packets: a peer is
+one entry of the forwarding database (hardware address to underlay address) and a permanent neighbour for each of its
+tunnel addresses. Invariant of a plan: neither a hardware address nor a tunnel address leads to two peers.
 """
 
 from collections.abc import Collection, Iterable
@@ -26,7 +26,8 @@ _OVERHEAD: Final = {Family.IPV4: 50, Family.IPV6: 70}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vxlan:
     """The tunnel's link. `local` is the address it sends from, and so the family around it; `parent` is the link that
-    has that address. `mtu` is what fits inside, see `vxlan_mtu`. `addresses` are all that it shall have.
+    has that address. `mtu` is what fits inside, see `vxlan_mtu`. `addresses` are all that it shall have. `learning`:
+    the link remembers from packets behind which peer a hardware address is.
 
     The link is not bound to its parent: the way to a peer is the node's routes', which may be several links.
     """
@@ -39,6 +40,7 @@ class Vxlan:
     local: IPAddress
     parent: LinkName
     addresses: tuple[IPInterface, ...] = ()
+    learning: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.vni <= MAX_VNI:
@@ -83,7 +85,9 @@ def diff_vxlan(actual: VxlanState, wanted: Vxlan) -> VxlanChange:
     same_family = actual.local is not None and actual.local.version == wanted.local.version
     if (actual.vni, actual.port) != (wanted.vni, wanted.port) or not same_family or not actual.plain:
         return VxlanChange.RECREATE
-    return VxlanChange.IN_PLACE if actual.learning or actual.local != wanted.local else VxlanChange.NONE
+    return (
+        VxlanChange.IN_PLACE if actual.learning != wanted.learning or actual.local != wanted.local else VxlanChange.NONE
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ _IFLA_ADDRESS = 1
 _IFLA_IFNAME = 3
 _IFLA_MTU = 4
 _IFLA_LINK = 5
+_IFLA_MASTER = 10
 _IFLA_OPERSTATE = 16
 _IFLA_LINKINFO = 18
 _IFLA_IFALIAS = 20
@@ -52,6 +53,8 @@ _IFLA_LINK_NETNSID = 37
 _IFLA_TARGET_NETNSID = 46
 _IFLA_INFO_KIND = 1
 _IFLA_INFO_DATA = 2
+_IFLA_INFO_SLAVE_KIND = 4
+_IFLA_INFO_SLAVE_DATA = 5
 _VETH_INFO_PEER = 1
 _RTEXT_FILTER_SKIP_STATS = 1 << 3
 
@@ -136,6 +139,19 @@ def set_mtu(index: int, mtu: int) -> Request:
     return Request(RTM_SETLINK, 0, body, ("set the MTU to", mtu))
 
 
+def set_master(index: int, master: int) -> Request:
+    """Make the link a port of the bridge `master`; 0: of none."""
+    body = _IFINFO.pack(0, 0, index, 0, 0) + attribute_u32(_IFLA_MASTER, master)
+    return Request(RTM_SETLINK, 0, body, ("make link", index, "a port of link", master))
+
+
+def change_port(index: int, kind: str, data: bytes) -> Request:
+    """Change what `data` says of a port of a link of that kind. EINVAL where it is a port of none."""
+    info = attribute_text(_IFLA_INFO_SLAVE_KIND, kind) + attribute(_IFLA_INFO_SLAVE_DATA, data)
+    body = _IFINFO.pack(0, 0, index, 0, 0) + attribute(_IFLA_LINKINFO, info)
+    return Request(RTM_NEWLINK, 0, body, ("change the port", index))
+
+
 def rename_link(index: int, name: LinkName) -> Request:
     """Give the link another name. EBUSY where it is up (before Linux 6.3), EEXIST where the name is taken."""
     body = _IFINFO.pack(0, 0, index, 0, 0) + attribute_text(_IFLA_IFNAME, name)
@@ -195,6 +211,7 @@ def parse_link(body: bytes) -> Link:
         carrier=attributes.get(_IFLA_OPERSTATE) == _IF_OPER_UP,
         peer_index=parse_u32(attributes[_IFLA_LINK]) if _IFLA_LINK in attributes else 0,
         peer_netns=parse_s32(attributes[_IFLA_LINK_NETNSID]) if _IFLA_LINK_NETNSID in attributes else None,
+        master=parse_u32(attributes[_IFLA_MASTER]) if _IFLA_MASTER in attributes else 0,
     )
 
 

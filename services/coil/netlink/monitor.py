@@ -208,7 +208,7 @@ _GENERATION_OWNER: Final = 3  # NFTA_GEN_PROC_NAME
 _GENERIC: Final = 4  # bytes of struct nfgenmsg; the first is the family
 _TEXT: Final = struct.Struct("=HH")  # an attribute's head
 _TABLE: Final = 1  # NFTA_*_TABLE, and NFTA_TABLE_NAME: the first attribute of all messages about a table
-_FAMILIES: Final = {TableFamily.INET: 1, TableFamily.ARP: 3}  # NFPROTO_*, linux/netfilter.h
+_FAMILIES: Final = {TableFamily.INET: 1, TableFamily.ARP: 3, TableFamily.BRIDGE: 7}  # NFPROTO_*, linux/netfilter.h
 
 
 def unique_thread_name() -> str:

@@ -13,6 +13,7 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, MacAddress, Neighbour, NeighbourProxy
 from coil.kernel.vxlan import ForwardingEntry
 from coil.netlink.wire import (
+    NLM_F_APPEND,
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
@@ -35,9 +36,12 @@ _NDA_LLADDR = 2
 _NDA_IFINDEX = 8
 _NDA_PROTOCOL = 12
 _NUD_FAILED = 0x20
+_NUD_NOARP = 0x40
 _NUD_PERMANENT = 0x80
 _NTF_SELF = 0x02
+_NTF_MASTER = 0x04
 _NTF_PROXY = 0x08
+_NTF_STICKY = 0x40
 
 
 def new_neighbour(neighbour: Neighbour, index: int) -> Request:
@@ -144,6 +148,22 @@ def delete_forwarding(entry: ForwardingEntry, index: int) -> Request:
     return Request(RTM_DELNEIGH, 0, _forwarding_body(entry, index, state=0), ("delete", entry))
 
 
+def append_forwarding(entry: ForwardingEntry, index: int) -> Request:
+    """Send copies of frames to that hardware address to that peer, too. EEXIST where that is so already."""
+    body = _forwarding_body(entry, index, state=_NUD_PERMANENT)
+    return Request(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_APPEND, body, ("append", entry))
+
+
+def put_port_mac(mac: MacAddress, index: int) -> Request:
+    """Tie a hardware address to the bridge's port `index`: a frame with that source that comes in elsewhere does not
+    move it there (NTF_STICKY, Linux 4.20).
+    """
+    body = _ND.pack(_AF_BRIDGE, 0, index, _NUD_NOARP, _NTF_MASTER | _NTF_STICKY, 0) + attribute(
+        _NDA_LLADDR, _octets(mac)
+    )
+    return Request(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, body, ("tie", mac, "to port", index))
+
+
 def _forwarding_body(entry: ForwardingEntry, index: int, *, state: int) -> bytes:
     body = _ND.pack(_AF_BRIDGE, 0, index, state, _NTF_SELF, 0)
     return body + attribute(_NDA_LLADDR, _octets(entry.mac)) + attribute(_NDA_DST, entry.remote.packed)
@@ -159,10 +179,16 @@ def parse_forwarding(body: bytes, names: Mapping[int, LinkName]) -> ForwardingEn
     """Read an RTM_NEWNEIGH message of the family AF_BRIDGE; None for entries that are not permanent (they go by
     themselves), that lead to no address, and of links that are gone.
     """
-    _family, _pad, index, state, _flags, _type = _ND.unpack_from(body)
+    _family, _pad, _index, state, _flags, _type = _ND.unpack_from(body)
+    return parse_any_forwarding(body, names) if state & _NUD_PERMANENT else None
+
+
+def parse_any_forwarding(body: bytes, names: Mapping[int, LinkName]) -> ForwardingEntry | None:
+    """The same, whether or not the entry is permanent."""
+    _family, _pad, index, _state, _flags, _type = _ND.unpack_from(body)
     attributes = parse_attributes(body, _ND.size)
     name = names.get(index)
-    if not state & _NUD_PERMANENT or name is None or _NDA_DST not in attributes:
+    if name is None or _NDA_DST not in attributes:
         return None
     return ForwardingEntry(name, MacAddress(attributes[_NDA_LLADDR].hex(":")), ip_address(attributes[_NDA_DST]))
 

@@ -37,6 +37,7 @@ from coil.netlink.link import (
     parse_link,
     parse_link_data,
     set_mac,
+    set_master,
     set_mtu,
     set_up,
 )
@@ -89,7 +90,7 @@ def set_vxlan(vxlan: Vxlan) -> Request:
 
 def _changeable(vxlan: Vxlan) -> bytes:
     local = _LOCAL if vxlan.local.version == 4 else _LOCAL6
-    return attribute(local, vxlan.local.packed) + attribute_u8(_LEARNING, 0)
+    return attribute(local, vxlan.local.packed) + attribute_u8(_LEARNING, int(vxlan.learning))
 
 
 def parse_vxlan(body: bytes, link: Link) -> VxlanState | None:
@@ -112,8 +113,9 @@ def parse_vxlan(body: bytes, link: Link) -> VxlanState | None:
 _ABSENT: Final = {errno.ENOENT, errno.ESRCH}
 
 
-def ensure_vxlan(vxlan: Vxlan, connection: Connection) -> bool:
-    """Have the link there, as described, up, and with exactly those addresses. Idempotent.
+def ensure_vxlan(vxlan: Vxlan, connection: Connection, *, master: int = 0) -> bool:
+    """Have the link there, as described, up, and with exactly those addresses; a port of the link `master` before it
+    comes up, of none with 0. Idempotent.
 
     Changed in place, with peers and routes, wherever the kernel allows; otherwise it is deleted and made anew: then
     this returns True, and peers and marks have to be synchronised. Raises NetlinkError where a link of another kind has
@@ -134,6 +136,8 @@ def ensure_vxlan(vxlan: Vxlan, connection: Connection) -> bool:
         connection.apply((set_mac(link.index, vxlan.mac),))
     if link.mtu != vxlan.mtu:
         connection.apply((set_mtu(link.index, vxlan.mtu),))
+    if link.master != master:
+        connection.apply((set_master(link.index, master),))
     if link.state is not LinkState.UP:
         connection.apply((set_up(link.index),))
     sync_addresses(link, vxlan.addresses, add=new_address, connection=connection)
@@ -163,10 +167,10 @@ def _create(vxlan: Vxlan, connection: Connection) -> None:
     except KernelError as error:
         if error.errno == errno.EEXIST:
             raise NetlinkError(
-                f"{error}: another link has VNI {vxlan.vni} on port {vxlan.port}; give the mesh another one"
+                f"{error}: another link has VNI {vxlan.vni} on port {vxlan.port}; choose another one"
             ) from error
         if error.errno == errno.EADDRINUSE:
-            raise NetlinkError(f"{error}: UDP port {vxlan.port} is taken; give the mesh another one") from error
+            raise NetlinkError(f"{error}: UDP port {vxlan.port} is taken; choose another one") from error
         if error.errno == errno.EOPNOTSUPP:
             raise NetlinkError(f"{error}; is the module there? On the node, run `modprobe {VXLAN_KIND}`") from error
         raise

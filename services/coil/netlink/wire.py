@@ -20,6 +20,7 @@ NLM_F_DUMP_INTR = 0x010
 NLM_F_REPLACE = 0x100
 NLM_F_EXCL = 0x200
 NLM_F_CREATE = 0x400
+NLM_F_APPEND = 0x800
 NLM_F_DUMP = 0x300
 
 NLM_F_ACK_TLVS = 0x200  # in an answer: attributes follow the error

@@ -29,6 +29,8 @@ ANNOTATION_HOST: Final = "kuryr.org/host"
 """Of a node: its name as Neutron's agents have it, where that is not the Node's own."""
 VERSION: Final = 1
 
+BRIDGE: Final = "bridge"
+"""The type of ports that coild plugs in itself."""
 _TYPE: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _ID: Final = re.compile(r"[0-9A-Fa-f-]{32,36}")
 _MAC: Final = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")

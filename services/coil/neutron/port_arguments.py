@@ -12,6 +12,7 @@ from typing import Final
 
 from coil.kernel.link import MacAddress
 from coil.neutron.handoff import (
+    BRIDGE,
     Handoff,
     PortAddress,
     parse_address,
@@ -37,7 +38,7 @@ KEYS: Final = (PORT, TYPE, IPV4, GATEWAY, IPV6, GATEWAY_IPV6, MAC, NETWORK, PROJ
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     # MidoNet knows all else of a port itself.
     "midonet": (),
-    "bridge": (MAC, NETWORK, SEGMENTATION),
+    BRIDGE: (MAC, NETWORK, SEGMENTATION),
 }
 _NEEDED_BY_OTHERS: Final = (MAC, NETWORK, PROJECT)
 """An executable is called with these."""

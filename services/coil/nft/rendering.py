@@ -31,9 +31,11 @@ from coil.kernel.nft_table import (
     NoTrack,
     PortChoice,
     RegularChain,
+    Remember,
     SetBits,
     SourceNat,
     Statement,
+    TransportBits,
     Verdict,
 )
 
@@ -77,6 +79,7 @@ def render_set(table: NftTable, wanted: NftSet) -> dict[str, Any]:
             "type": types if len(types) > 1 else types[0],
             **({} if wanted.value is None else {"map": wanted.value.value}),
             **({"flags": flags} if flags else {}),
+            **({"size": wanted.size} if wanted.size else {}),
         }
     }
 
@@ -112,7 +115,7 @@ def render_rules(table: NftTable, chain: NftChain | RegularChain) -> list[dict[s
     ]
 
 
-def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 (one line a statement)
+def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911, PLR0912 (one line a statement)
     match statement:
         case Match():
             return _render_match(statement)
@@ -135,6 +138,9 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 
             return {"notrack": None}
         case Count(counter):
             return {"counter": counter}
+        case Remember(key, name, seconds):
+            element = {"elem": {"val": _render_key(key), "timeout": seconds}}
+            return {"set": {"op": "update", "elem": element, "set": f"@{name}"}}
         case Jump(chain):
             return {"jump": {"target": chain}}
         case Goto(chain):
@@ -144,7 +150,8 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 
 
 
 def _render_match(match: Match) -> dict[str, Any]:
-    left, value = _render_key(match.field), match.value
+    field, value = match.field, match.value
+    left = _render_bits(field) if isinstance(field, TransportBits) else _render_key(field)
     if isinstance(value, HasBits):
         masked = {"&": [left, value.mask | value.bits]}
         return {"match": {"op": match.comparison.value, "left": masked, "right": value.bits}}
@@ -179,6 +186,10 @@ def _render_value(value: int | IPv4Address | Field | Lookup) -> Any:
 
 def _render_key(key: Key) -> dict[str, Any]:
     return _render_field(key) if isinstance(key, Field) else {"concat": [_render_field(field) for field in key]}
+
+
+def _render_bits(bits: TransportBits) -> dict[str, Any]:
+    return {"payload": {"base": "th", "offset": bits.offset, "len": bits.length}}
 
 
 def _render_field(field: Field) -> dict[str, Any]:

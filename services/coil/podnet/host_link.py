@@ -6,9 +6,9 @@ writes, `parse_alias` reads back unchanged.
 """
 
 from dataclasses import dataclass
-from hashlib import sha1, sha256
+from hashlib import sha1
 
-from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.link import LinkName, MacAddress, derived_mac
 
 MARK = "COIL"
 MAX_LENGTH = 255
@@ -73,6 +73,4 @@ def derive_mac(host_link: LinkName, *, end: str) -> MacAddress:
     of the plan, and systemd-udevd (MACAddressPolicy=persistent) rewrites drawn addresses of new links, which
     would break those entries.
     """
-    octets = bytearray(sha256(f"{host_link}/{end}".encode()).digest()[:6])
-    octets[0] = octets[0] & 0xFC | 0x02
-    return MacAddress(":".join(f"{octet:02x}" for octet in octets))
+    return derived_mac(f"{host_link}/{end}")

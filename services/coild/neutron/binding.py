@@ -3,17 +3,16 @@
     coild.neutron.wiring ─► Binding   the host's end of the veth, plugged into what Neutron calls the port's network
 
 Each type of a port (`Handoff.type`) has one implementation: `bridge` works in this process, every other one is an
-executable of that name.
+executable of that name (`coild.neutron.executable`).
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from coil.ipam.occupancy import ContainerId
+from coil.kernel.link import LinkName
 from coil.neutron.handoff import Handoff
-from coild.model.port_error import BindError, BindTimeoutError
-
-__all__ = ["BindError", "BindTimeoutError", "Binding", "PortBinding"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +20,9 @@ class PortBinding:
     """A port and the host's end of the pod's veth that is to be plugged into its network."""
 
     port: Handoff
-    ifname: str
+    ifname: LinkName
     """The host's end, on this node."""
-    endpoint: str
-    """The container's ID."""
+    endpoint: ContainerId
 
 
 class Binding(Protocol):
@@ -32,16 +30,16 @@ class Binding(Protocol):
 
     async def prepare(self, bound: Collection[PortBinding]) -> None:
         """What the node needs; `bound` are all that are bound (recovered after a restart). Idempotent; at start and
-        with every sweep.
+        with every sweep. Raises BindError, with what a user can act on.
         """
         ...
 
     async def bind(self, binding: PortBinding, *, timeout: float) -> None:
-        """All or nothing, idempotent. Raises BindError (bind failed) or BindTimeoutError, both with what a user can act
-        on. Cancelled: undone.
+        """All or nothing, idempotent, within `timeout` seconds. Raises `coild.model.port_error.BindError`, or
+        BindTimeoutError, with what a user can act on. Cancelled: undone.
         """
         ...
 
     async def unbind(self, binding: PortBinding, *, timeout: float) -> None:
-        """Idempotent; works without API server, Neutron, and after the link is gone."""
+        """Idempotent; works without API server, Neutron, and after the link is gone. Raises as `bind` does."""
         ...

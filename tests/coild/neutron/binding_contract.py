@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from coil.ipam.occupancy import ContainerId
+from coil.kernel.link import LinkName
 from coild.model.port_error import BindError
 from coild.neutron.binding import Binding, PortBinding
 from tests.coild.neutron.port_node import handoff
@@ -21,7 +23,9 @@ SECONDS = 120.0
 
 def binding(number: int = 1, **changes: Any) -> PortBinding:
     return PortBinding(
-        port=handoff(number, f"uid-{number}", **changes), ifname=f"veth{number:08x}", endpoint=f"container-{number}"
+        port=handoff(number, f"uid-{number}", **changes),
+        ifname=LinkName(f"veth{number:08x}"),
+        endpoint=ContainerId(f"container-{number}"),
     )
 
 
@@ -103,7 +107,10 @@ class BindingContract:
     def test_a_port_moves_to_the_next_container_of_its_pod(self, stage: BindingStage) -> None:
         async def work() -> None:
             made = stage.new()
-            first, second = binding(1), replace(binding(1), ifname="veth99999999", endpoint="container-9")
+            first, second = (
+                binding(1),
+                replace(binding(1), ifname=LinkName("veth99999999"), endpoint=ContainerId("container-9")),
+            )
             await made.bind(first, timeout=SECONDS)
             await made.unbind(first, timeout=SECONDS)
             await made.bind(second, timeout=SECONDS)

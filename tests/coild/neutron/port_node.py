@@ -24,7 +24,8 @@ from coil.neutron.resource import NetworkId, PortId, ProjectId
 from coild.model.address_source import NONE_ENDED, Ended
 from coild.model.attachment import AddRequest, PodName
 from coild.model.journal_file import JournalFile
-from coild.neutron.binding import BindError, PortBinding
+from coild.model.port_error import BindError
+from coild.neutron.binding import PortBinding
 from coild.neutron.journal import PortJournal
 from coild.neutron.neutron_ipam import NeutronDeps, NeutronIpam
 from coild.settings import Settings

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coil.ipam.occupancy import ContainerId
 from coild.model.port_error import BindError, BindTimeoutError, PortTypeUnknownError
 from coild.neutron.executable import OUTPUT_BYTES, ExecutableBinding, check_executable
 from integration.patience import wait_until
@@ -276,5 +277,5 @@ def test_a_binding_of_another_port_is_untouched(tmp_path: Path) -> None:
     scripts = Scripts(tmp_path)
     made = scripts.new()
     run(made.bind(binding(1), timeout=SECONDS))
-    run(made.unbind(replace(binding(2), endpoint="x"), timeout=SECONDS))
+    run(made.unbind(replace(binding(2), endpoint=ContainerId("x")), timeout=SECONDS))
     assert len(scripts.plugged()) == 1

@@ -1,0 +1,52 @@
+"""Pods in a real API server that are ports of networks: the test plays coil-raven, which annotates them."""
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from coil.neutron.handoff import ANNOTATION_PORT, render_handoff
+from integration.apiserver.bare_node import BareNode
+from integration.apiserver.sandbox import PodName
+from integration.cluster.control_plane import ControlPlane
+from integration.deployment import apply
+from tests.coild.neutron.port_node import handoff
+
+APPS = "apps"
+
+
+@dataclass
+class PortPods:
+    """Make it with `prepare`. `numbers` has the port of each pod (`tests.coild.neutron.port_node.handoff`)."""
+
+    plane: ControlPlane
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def prepare(cls, node: BareNode) -> "PortPods":
+        """With the pods' namespace, and its account, without which the API server takes no pod."""
+        node.make_namespace(APPS)
+        account = {"name": "default", "namespace": APPS}
+        apply(node.plane, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+        return cls(node.plane)
+
+    def make(self, node: BareNode) -> PodName:
+        """A pod of that node, with the next port, which it is not told yet."""
+        name = f"pod-{secrets.token_hex(3)}"
+        spec = {
+            "nodeName": node.name,
+            "containers": [{"name": "main", "image": "none"}],
+            "automountServiceAccountToken": False,
+        }
+        metadata = {"name": name, "namespace": APPS}
+        apply(self.plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        uid = self.plane.kubectl("get", "pod", name, f"--namespace={APPS}", "--output=jsonpath={.metadata.uid}")
+        self.numbers[name] = len(self.numbers) + 1
+        return PodName(APPS, name, uid)
+
+    def annotate(self, pod: PodName, text: str | None = None, **changes: Any) -> None:
+        """As coil-raven does it, or with any text."""
+        if text is None:
+            text = render_handoff(handoff(self.numbers[pod.name], pod.uid, **changes))
+        patch = json.dumps({"metadata": {"annotations": {ANNOTATION_PORT: text}}})
+        self.plane.kubectl("patch", "pod", pod.name, f"--namespace={APPS}", "--type=merge", f"--patch={patch}")

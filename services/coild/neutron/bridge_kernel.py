@@ -1,0 +1,94 @@
+"""The kernel's part of the binding `bridge`, without blocking the event loop.
+
+One thread, in the namespace of the process: tables and links are changed in the order in which that was asked for, so
+no port is plugged in before the tables that filter it are there.
+"""
+
+from collections.abc import Callable, Collection
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from coil.kernel.family import IPAddress
+from coil.kernel.link import LinkName, ParentLink
+from coil.kernel.nft_element import Elements
+from coil.kernel.nft_table import NftTable, TableFamily
+from coil.netlink import port_network
+from coil.netlink.connection import Connection
+from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
+from coil.netlink.namespace import Namespace
+from coil.netlink.worker import Worker
+from coil.neutron.node_bridge import NodeBridge
+from coil.neutron.overlay_filter import TABLE
+from coil.neutron.resource import NetworkId
+from coil.nft.element_sync import load_elements
+
+R = TypeVar("R")
+
+
+class BridgeNetwork:
+    """Implements `coild.neutron.bridge.BridgeKernel` for the process's namespace, or the one at `netns`.
+
+    An async context manager; leaving it waits for running calls and leaves the kernel's state as it is.
+    """
+
+    def __init__(self, *, netns: Path | None = None) -> None:
+        self._netns = netns
+        self._stack = AsyncExitStack()
+        self._worker: Worker
+        self._watch: TableWatch
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
+            threads = unique_thread_name()
+            self._worker = Worker(threads, home, threads=1)
+            stack.push_async_callback(self._worker.aclose)
+            events = await self._worker.run(open_event_socket, NETLINK_NETFILTER)
+            families = (TableFamily.INET, TableFamily.BRIDGE)
+            self._watch = TableWatch(events, [(family, TABLE) for family in families], own=threads)
+            stack.callback(self._watch.close)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def node_links(self) -> Collection[ParentLink]:
+        """See `BridgeKernel`."""
+        return await self._connected(port_network.read_node_links)
+
+    async def load(self, tables: tuple[NftTable, ...], elements: Elements) -> bool:
+        """See `BridgeKernel`."""
+        return await self._worker.run(load_elements, tables, elements)
+
+    async def sync_network(self, plan: NodeBridge, peers: Collection[IPAddress]) -> Collection[LinkName]:
+        """See `BridgeKernel`."""
+        return await self._connected(lambda connection: port_network.sync_network(plan, peers, connection))
+
+    async def release_ports(self, network: NetworkId, keep: Collection[LinkName]) -> Collection[LinkName]:
+        """See `BridgeKernel`."""
+        names = frozenset(keep)
+        return await self._connected(lambda connection: port_network.release_ports(network, names, connection))
+
+    async def remove_network(self, network: NetworkId) -> None:
+        """See `BridgeKernel`."""
+        await self._connected(lambda connection: port_network.remove_network(network, connection))
+
+    async def networks(self) -> frozenset[NetworkId]:
+        """See `BridgeKernel`."""
+        return await self._connected(port_network.read_networks)
+
+    async def tables_changed(self) -> None:
+        """See `BridgeKernel`."""
+        await self._watch.changed()
+
+    async def _connected(self, function: Callable[[Connection], R]) -> R:
+        def job() -> R:
+            with Connection() as connection:
+                return function(connection)
+
+        return await self._worker.run(job)
