@@ -122,6 +122,13 @@ def unit(session: nox.Session) -> None:
 
 
 @nox.session
+def explore(session: nox.Session) -> None:
+    """The tests of `unit` that Hypothesis finds examples for, with new ones: in `unit` they are always the same."""
+    options = ["--hypothesis-profile=explore", "-m", "hypothesis"]
+    run_pytest(session, ["tests"], *options, spread=["--numprocesses=auto"])
+
+
+@nox.session
 def integration(session: nox.Session) -> None:
     """The six parts that follow, in one run."""
     run_side_by_side(session, *PARTS)

@@ -12,10 +12,13 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import UnsupportedVersionError
+from integration.examples import load_profile
 from integration.netns.netns import Netns, create_netns, delete_netns
 from integration.scheduling import SchedulingByGroup, make_scheduler
 from integration.uplink_watch import UplinkWatch, describe_leaks
 from integration.vm.run import INSIDE_VARIABLE
+
+load_profile()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SchedulingByGroup | None:

@@ -35,6 +35,7 @@ TEST_ALL: Final = Layer(
     command="make test-all",
     steps=(
         *_DEFAULT,
+        ("explore",),
         ("slow",),
         ("cluster_slow",),
         ("egress_slow",),

@@ -16,6 +16,8 @@ from celpy.evaluation import CELEvalError
 
 Document = dict[str, Any]
 _ABSENT = object()
+_ENVIRONMENT = celpy.Environment()
+"""Made here, as it raises the interpreter's recursion limit, which no test may do in the middle of an example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,7 @@ def _filled(schema: Document, value: Any) -> Any:
 
 @cache
 def _program(rule: str) -> celpy.Runner:
-    environment = celpy.Environment()
-    return environment.program(environment.compile(rule), functions={"split": _split})
+    return _ENVIRONMENT.program(_ENVIRONMENT.compile(rule), functions={"split": _split})
 
 
 def _split(text: celtypes.StringType, separator: celtypes.StringType) -> celtypes.ListType:

@@ -208,9 +208,12 @@ def test_decisions_come_to_an_end_and_a_steady_load_causes_none(
     interfaces = min(limits.interfaces, targets.max_interfaces or limits.interfaces)
     reachable = interfaces * (limits.slots - 1) * range_size
     assert there >= min(wanted, reachable)
-    if range_size == 1:
-        # Where interfaces are counted, less than one too many, and what is left of the primary one, which stays.
-        assert there <= wanted + (2 * (limits.slots - 1) if targets.counts_interfaces else 0)
+    if range_size == 1 and targets.counts_interfaces:
+        # Whole interfaces go: those that stay are in use, wanted, or the primary one.
+        surplus = there - wanted
+        assert all(use.held or use.interface.is_primary or use.total > surplus for use in uses)
+    elif range_size == 1:
+        assert there <= wanted
 
     # A pod that ends and its successor, again and again, on what is there: nobody is asked for anything.
     calls = vpc.calls
