@@ -11,7 +11,8 @@ from coil.openstack.neutron import NeutronApi
 from integration.apiserver.plane_pool import PlanePool
 from integration.cluster.control_plane import ControlPlane
 from integration.neutron.neutron_server import NeutronServer
-from integration.neutron.raven_world import RavenWorld
+from integration.neutron.octavia_server import OctaviaServer
+from integration.neutron.raven_world import PUBLIC, RavenWorld
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +33,20 @@ async def admin(plane: ControlPlane) -> AsyncIterator[KubeClient]:
     """The administrator's client of `plane`."""
     async with KubeClient.connect(plane.admin_kubeconfig) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def octavia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OctaviaServer]:
+    """With a public network beside the Neutron that it uses, which binds ports on the host node-a."""
+    with NeutronServer.start(tmp_path_factory.mktemp("neutron"), hosts=["node-a"]) as neutron:
+        with neutron.connect() as connection:
+            body = {"network": {"name": PUBLIC, "router:external": True, "provider:network_type": "flat"}}
+            body["network"]["provider:physical_network"] = PUBLIC
+            network = connection.network.post("/networks", json=body).json()["network"]["id"]
+            subnet = {"network_id": network, "cidr": "192.0.2.0/24", "ip_version": 4, "enable_dhcp": False}
+            connection.network.post("/subnets", json={"subnet": subnet}).raise_for_status()
+        with OctaviaServer.start(tmp_path_factory.mktemp("octavia"), neutron) as octavia:
+            yield octavia
 
 
 @pytest.fixture

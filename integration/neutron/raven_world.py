@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import yaml
 
-from coil.crd.builtin import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS
+from coil.crd.builtin import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS, SERVICES
+from coil.crd.builtin import Service as KubeService
+from coil.crd.endpoint_slice import ENDPOINT_SLICES, SERVICE_LABEL
 from coil.crd.names import NEUTRON_FINALIZER
 from coil.kube.client import KubeClient
 from coil.neutron.handoff import ANNOTATION_PORT, Handoff, parse_handoff
@@ -34,10 +36,12 @@ LOCALHOST: Final = IPv4Address("127.0.0.1")
 FLAGS: Final = ("--lease-duration=5s", "--gc-interval=4s")
 CLOUD: Final = "stage"
 SUPERNETS: Final = "10.0.0.0/8,fd00:1::/48"
-SERVICES: Final = str(ClusterFamilies.IPV4_FIRST.service_ranges[0])
+SERVICE_NETWORK: Final = str(ClusterFamilies.IPV4_FIRST.service_ranges[0])
 """The Service network of the control plane, as far as load balancers are made for it."""
-SERVICE_FLAGS: Final = (f"--service-cidrs={SERVICES}", "--project=5e1f5a2c0d6b4b7e8d1c2a3b4c5d6e7f")
+SERVICE_FLAGS: Final = (f"--service-cidrs={SERVICE_NETWORK}", "--project=5e1f5a2c0d6b4b7e8d1c2a3b4c5d6e7f")
 """Load balancers for Services. Without authentication Octavia has to be told the project."""
+PUBLIC: Final = "public"
+"""The public network, where there is one."""
 FAMILIES: Final = 2
 _OF_NAMESPACES: Final = frozenset({Kind.SUBNET_IPV4, Kind.SUBNET_IPV6})
 
@@ -45,7 +49,7 @@ _OF_NAMESPACES: Final = frozenset({Kind.SUBNET_IPV4, Kind.SUBNET_IPV6})
 def raven_documents() -> list[Document]:
     """Its account, roles and admission policies, as the chart has them."""
     kinds = (*ACCESS_KINDS, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    documents = render({"raven": {"enabled": True, "services": {"cidrs": [SERVICES]}}})
+    documents = render({"raven": {"enabled": True, "services": {"cidrs": [SERVICE_NETWORK]}}})
     return [each for each in documents if each["kind"] in kinds and each["metadata"]["name"].startswith(ACCOUNT)]
 
 
@@ -61,7 +65,10 @@ def clouds_file(folder: Path, neutron: NeutronServer, octavia: OctaviaServer | N
 
 @dataclass(frozen=True, slots=True)
 class RavenWorld:
-    """`client` is the administrator's, `metrics` coil-raven's port for them. Make one with `start`."""
+    """`client` is the administrator's, `metrics` coil-raven's port for them, `page` its inspection page.
+
+    Make one with `start`.
+    """
 
     plane: ControlPlane
     client: KubeClient
@@ -69,6 +76,7 @@ class RavenWorld:
     raven: Service
     prefix: str
     metrics: int
+    page: str
 
     @classmethod
     @contextmanager
@@ -85,10 +93,13 @@ class RavenWorld:
         apply(plane, *raven_documents())
         metrics = free_port(LOCALHOST, 9394)
         health = free_port(LOCALHOST, metrics + 1)
+        inspect = free_port(LOCALHOST, health + 1)
+        flags = (f"--inspect-addr=:{inspect}", *flags)
         command = raven_command(plane, clouds_file(folder, neutron, octavia), ports=(metrics, health), flags=flags)
         prefix = f"raven-{secrets.token_hex(3)}"
         raven = Service(lambda: plane.workspace.spawn(prefix, command), ready=ready_probe(health))
-        world = cls(plane, client, neutron, raven, prefix, metrics)
+        page = f"http://localhost:{inspect}/ip-manager"
+        world = cls(plane, client, neutron, raven, prefix, metrics, page)
         try:
             raven.wait_ready()
             yield world
@@ -133,6 +144,33 @@ class RavenWorld:
         for namespace, name in pods:
             await until(partial(self._is_handed_off, namespace, name), what=f"the port of {namespace}/{name}")
 
+    async def add_service(self, namespace: str, name: str = "web", **spec: Any) -> KubeService:
+        """Of one IP family and one port, unless `spec` says otherwise."""
+        body = {
+            "metadata": {"name": name},
+            "spec": {"ports": [{"name": "http", "port": 80}], "ipFamilyPolicy": "SingleStack", **spec},
+        }
+        return await self.client.create(SERVICES, body, namespace=namespace)
+
+    async def put_endpoints(self, namespace: str, addresses: Sequence[str], *, service: str = "web") -> None:
+        """As the controller manager does it."""
+        body: dict[str, Any] = {
+            "metadata": {"name": service, "labels": {SERVICE_LABEL: service}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}} for address in addresses],
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        }
+        present = await self.client.list(ENDPOINT_SLICES, namespace=namespace)
+        if any(each.metadata.name == service for each in present):
+            await self.client.replace(ENDPOINT_SLICES, body, name=service, namespace=namespace)
+        else:
+            await self.client.create(ENDPOINT_SLICES, body, namespace=namespace)
+
+    async def ingress(self, namespace: str, name: str = "web") -> list[str]:
+        """Where the Service is said to be reached."""
+        service = await self.client.get(SERVICES, name, namespace=namespace)
+        return [each.ip for each in service.status.load_balancer.ingress]
+
     async def is_told(self, namespace: str, reason: str) -> bool:
         """Whether there is an Event with that reason."""
         return any(event.reason == reason for event in await self.client.list(EVENTS, namespace=namespace))
@@ -173,14 +211,21 @@ def raven_command(plane: ControlPlane, clouds: Path, *, ports: tuple[int, int], 
     `ports` are those of its metrics and of its health.
     """
     metrics, health = ports
+    addresses = (f"--metrics-addr=127.0.0.1:{metrics}", f"--health-addr=127.0.0.1:{health}")
+    return [*(sys.executable, "-m", "coil_raven"), *common_flags(plane, clouds), *addresses, *flags]
+
+
+def cleanup_command(plane: ControlPlane, clouds: Path, *flags: str) -> list[str]:
+    """How everything of the cluster is removed from OpenStack, as coil-raven's service account."""
+    return [*(sys.executable, "-m", "coil_raven", "cleanup"), *common_flags(plane, clouds), *flags]
+
+
+def common_flags(plane: ControlPlane, clouds: Path) -> list[str]:
+    """Where both find the API server and OpenStack, and what they have in common."""
     return [
-        *(sys.executable, "-m", "coil_raven"),
         f"--kubeconfig={plane.kubeconfig_for(ACCOUNT)}",
-        f"--metrics-addr=127.0.0.1:{metrics}",
-        f"--health-addr=127.0.0.1:{health}",
         f"--clouds-file={clouds}",
         f"--cloud={CLOUD}",
         f"--supernets={SUPERNETS}",
         *FLAGS,
-        *flags,
     ]

@@ -9,7 +9,7 @@ from coil.crd.builtin import EVENTS, NAMESPACES, PODS
 from coil.neutron.identity import ClusterId, Identity, Kind, parse_identity
 from coil.neutron.resource import OWNER_ROUTER_INTERFACES, PortId, ProjectId
 from coil.openstack.neutron import NeutronApi, PortRequest
-from coil_raven.namespace_network import POD_OWNER
+from coil_raven.network_removal import POD_OWNER
 from integration.apiserver.ipam_world import until
 from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.raven_world import RavenWorld

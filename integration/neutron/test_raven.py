@@ -1,19 +1,24 @@
 """coil-raven between a real API server and a real Neutron, under its own service account."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
+from playwright.async_api import expect
 
 from coil.crd.builtin import NAMESPACES, NODES, PODS
 from coil.kube.errors import ForbiddenError, InvalidError
-from coil.neutron.handoff import ANNOTATION_HOST, ANNOTATION_PORT, ANNOTATION_PROJECT
+from coil.neutron.handoff import ANNOTATION_HOST, ANNOTATION_PORT, ANNOTATION_PROJECT, Handoff
 from coil.neutron.identity import Identity, Kind, parse_identity
 from coil.openstack.neutron import NeutronApi
+from integration.apiserver.inspected_world import curl
 from integration.apiserver.ipam_world import until
 from integration.apiserver.tenant import Tenant
+from integration.browser import PATIENCE, open_browser
 from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.raven_world import RavenWorld
 from integration.patience import wait_until
@@ -21,6 +26,8 @@ from integration.patience import wait_until
 pytestmark = [pytest.mark.neutron, pytest.mark.apiserver]
 
 HOSTS = ("node-a", "node-b")
+
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +179,43 @@ async def test_tenants_name_neither_ports_nor_projects(world: RavenWorld) -> Non
     document["metadata"].setdefault("annotations", {})[ANNOTATION_PROJECT] = "somebodys"
     status, answer = tenant.request("PUT", path, document)
     assert (status, "openstackprojects" in answer["message"]) == (403, True), answer
+
+
+async def test_people_look_at_what_it_knows(world: RavenWorld) -> None:
+    namespace, handoff = await show_pod(world)
+    document = json.loads(curl([], world.page))
+    (port,) = [each for each in document["ports"] if (each["namespace"], each["pod"]) == (namespace, "web")]
+    assert (port["id"], port["mac"], port["state"]) == (handoff.port, handoff.mac, "down")
+    assert port["addresses"] == [str(each.interface.ip) for each in handoff.addresses]
+    (network,) = [each for each in document["networks"] if each["namespace"] == namespace]
+    assert (network["id"], network["segmentationId"]) == (handoff.network, handoff.segmentation)
+    assert document["leads"] is True
+    assert document["calls"]["count"] > 0
+    await world.delete_pod(namespace, "web")
+
+
+@pytest.mark.slow
+async def test_a_search_in_a_browser(world: RavenWorld, tmp_path: Path) -> None:
+    namespace, handoff = await show_pod(world)
+    await world.add_pod(namespace, "other", node=HOSTS[1])
+    await world.wait_for_handoffs([(namespace, "other")])
+    async with open_browser(tmp_path, entrance=[]) as browser:
+        visit = await browser.open(f"{world.page}?q={handoff.mac}")
+        await expect(visit.page.locator("#ports tbody tr")).to_have_count(1)
+        await expect(visit.page.locator("#ports tbody tr")).to_contain_text(f"{namespace}/web")
+        await visit.page.fill("input", str(handoff.addresses[1].interface.ip))
+        await expect(visit.page.locator("#ports tbody tr")).to_have_count(1)
+        await expect(visit.page.locator("#networks tbody tr")).to_contain_text(namespace)
+        assert visit.errors == []
+    for name in ("web", "other"):
+        await world.delete_pod(namespace, name)
+
+
+async def show_pod(world: RavenWorld) -> tuple[str, Handoff]:
+    """A pod `web` in a namespace of its own, with its port."""
+    namespace = await world.add_namespace("shown")
+    await world.add_pod(namespace, "web", node=HOSTS[0])
+    await world.wait_for_handoffs([(namespace, "web")])
+    handoff = await world.handoff(namespace, "web")
+    assert handoff is not None
+    return namespace, handoff

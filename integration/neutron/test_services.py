@@ -1,15 +1,14 @@
 """Load balancers and floating IPs for Services, between a real API server, a real Neutron and a real Octavia."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import pytest
 
-from coil.crd.builtin import SERVICES, Service
-from coil.crd.endpoint_slice import ENDPOINT_SLICES, SERVICE_LABEL
+from coil.crd.builtin import SERVICES
 from coil.kube.client import KubeClient
 from coil.neutron.identity import Identity, Kind, parse_identity
 from coil.openstack.client import OpenStackClient
@@ -17,28 +16,17 @@ from coil.openstack.neutron import NeutronApi
 from coil.openstack.octavia import OctaviaApi
 from integration.apiserver.ipam_world import until
 from integration.cluster.control_plane import ControlPlane
-from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.octavia_server import OctaviaServer
-from integration.neutron.raven_world import SERVICE_FLAGS, RavenWorld
-from integration.neutron.raven_world import SERVICES as SERVICE_NETWORK
+from integration.neutron.raven_world import (
+    PUBLIC,
+    SERVICE_FLAGS,
+    SERVICE_NETWORK,
+    RavenWorld,
+)
 
 pytestmark = [pytest.mark.neutron, pytest.mark.apiserver]
 
-PUBLIC = "public"
-
-
-@pytest.fixture(scope="module")
-def octavia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OctaviaServer]:
-    """With a public network beside the Neutron that it uses."""
-    with NeutronServer.start(tmp_path_factory.mktemp("neutron")) as neutron:
-        with neutron.connect() as connection:
-            body = {"network": {"name": PUBLIC, "router:external": True, "provider:network_type": "flat"}}
-            body["network"]["provider:physical_network"] = PUBLIC
-            network = connection.network.post("/networks", json=body).json()["network"]["id"]
-            subnet = {"network_id": network, "cidr": "192.0.2.0/24", "ip_version": 4, "enable_dhcp": False}
-            connection.network.post("/subnets", json={"subnet": subnet}).raise_for_status()
-        with OctaviaServer.start(tmp_path_factory.mktemp("octavia"), neutron) as octavia:
-            yield octavia
+CLEANUP_SECONDS: Final = 600.0
 
 
 @pytest.fixture
@@ -54,28 +42,6 @@ async def world(
 def client(octavia: OctaviaServer) -> Iterator[OpenStackClient]:
     with OpenStackClient(octavia.connect) as client:
         yield client
-
-
-async def add_service(world: RavenWorld, namespace: str, name: str = "web", **spec: Any) -> Service:
-    body = {
-        "metadata": {"name": name},
-        "spec": {"ports": [{"name": "http", "port": 80}], "ipFamilyPolicy": "SingleStack", **spec},
-    }
-    return await world.client.create(SERVICES, body, namespace=namespace)
-
-
-async def put_endpoints(world: RavenWorld, namespace: str, addresses: Sequence[str], *, service: str = "web") -> None:
-    """As the controller manager does it."""
-    body: dict[str, Any] = {
-        "metadata": {"name": service, "labels": {SERVICE_LABEL: service}},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": [address], "conditions": {"ready": True}} for address in addresses],
-        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-    }
-    if any(each.metadata.name == service for each in await world.client.list(ENDPOINT_SLICES, namespace=namespace)):
-        await world.client.replace(ENDPOINT_SLICES, body, name=service, namespace=namespace)
-    else:
-        await world.client.create(ENDPOINT_SLICES, body, namespace=namespace)
 
 
 async def members(api: OctaviaApi, address: str) -> dict[int, set[str]] | None:
@@ -95,11 +61,6 @@ async def serves(api: OctaviaApi, address: str, expected: dict[int, set[str]]) -
     return await members(api, address) == expected
 
 
-async def ingress(world: RavenWorld, namespace: str, name: str = "web") -> list[str]:
-    service = await world.client.get(SERVICES, name, namespace=namespace)
-    return [each.ip for each in service.status.load_balancer.ingress]
-
-
 @pytest.mark.parametrize("world", ["amphora", pytest.param("ovn", marks=pytest.mark.slow)], indirect=True)
 async def test_a_service_from_its_beginning_to_its_end(
     world: RavenWorld, octavia: OctaviaServer, client: OpenStackClient
@@ -114,10 +75,10 @@ async def test_a_service_from_its_beginning_to_its_end(
     await world.wait_for_networks()
     before = (octavia.snapshot(), octavia.neutron.snapshot())
     namespace = await world.add_namespace("web")
-    service = await add_service(world, namespace, type="LoadBalancer")
+    service = await world.add_service(namespace, type="LoadBalancer")
     address = service.spec.cluster_ip
     assert ip_address(address) in ip_network(SERVICE_NETWORK)
-    await put_endpoints(world, namespace, ["10.1.0.7", "10.1.0.8"])
+    await world.put_endpoints(namespace, ["10.1.0.7", "10.1.0.8"])
     await until(partial(serves, api, address, {80: {"10.1.0.7:8080", "10.1.0.8:8080"}}), what="the members")
 
     balancer = next(each for each in await api.load_balancers() if each.vip_address == address)
@@ -127,17 +88,17 @@ async def test_a_service_from_its_beginning_to_its_end(
 
     async def exposed() -> bool:
         bound = await neutron.floating_ips(port=balancer.vip_port_id)
-        return [each.floating_ip_address for each in bound] == await ingress(world, namespace) != []
+        return [each.floating_ip_address for each in bound] == await world.ingress(namespace) != []
 
     await until(exposed, what="the floating IP")
-    await put_endpoints(world, namespace, [])
+    await world.put_endpoints(namespace, [])
     await until(partial(serves, api, address, {80: set()}), what="no members")
     patch = {"spec": {"type": "ClusterIP", "ports": [{"name": "http", "port": 81}]}}
     await world.client.patch(SERVICES, "web", patch, namespace=namespace)
     await until(partial(serves, api, address, {81: set()}), what="another port")
 
     async def withdrawn() -> bool:
-        return await neutron.floating_ips() == [] and await ingress(world, namespace) == []
+        return await neutron.floating_ips() == [] and await world.ingress(namespace) == []
 
     await until(withdrawn, what="no floating IP")
     await world.client.delete(SERVICES, "web", namespace=namespace)
@@ -159,8 +120,8 @@ async def test_one_that_is_killed_goes_on_and_one_that_is_restarted_writes_nothi
     namespace = await world.add_namespace("crash")
     addresses = []
     for number in range(3):
-        service = await add_service(world, namespace, f"web-{number}", type="LoadBalancer")
-        await put_endpoints(world, namespace, [f"10.1.0.{number + 5}"], service=f"web-{number}")
+        service = await world.add_service(namespace, f"web-{number}", type="LoadBalancer")
+        await world.put_endpoints(namespace, [f"10.1.0.{number + 5}"], service=f"web-{number}")
         addresses.append(service.spec.cluster_ip)
         world.raven.crash()
         world.raven.wait_ready()
@@ -168,7 +129,7 @@ async def test_one_that_is_killed_goes_on_and_one_that_is_restarted_writes_nothi
         await until(partial(serves, api, address, {80: {f"10.1.0.{number + 5}:8080"}}), what=f"web-{number}")
 
     async def exposed() -> bool:
-        told = [ip for number in range(3) for ip in await ingress(world, namespace, f"web-{number}")]
+        told = [ip for number in range(3) for ip in await world.ingress(namespace, f"web-{number}")]
         made = [each.floating_ip_address for each in await neutron.floating_ips() if each.id not in others]
         return sorted(told) == sorted(made) and len(told) == 3
 
@@ -188,8 +149,8 @@ async def test_octavia_in_trouble(world: RavenWorld, octavia: OctaviaServer, cli
     api = OctaviaApi(client)
     namespace = await world.add_namespace("trouble")
     octavia.order("fail")
-    service = await add_service(world, namespace)
-    await put_endpoints(world, namespace, ["10.1.0.7"])
+    service = await world.add_service(namespace)
+    await world.put_endpoints(namespace, ["10.1.0.7"])
     await until(partial(world.is_told, namespace, "BalancerRebuilt"), what="one in ERROR is told")
     octavia.order("settle")
     await until(partial(serves, api, service.spec.cluster_ip, {80: {"10.1.0.7:8080"}}), what="it was built anew")

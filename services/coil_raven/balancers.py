@@ -63,8 +63,24 @@ class Progress:
     remark: Remark | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancerReport:
+    """What is known of a load balancer of the Service with that UID. `balancer` is as it was last seen.
+
+    `plan` is what it is brought to, None for one that nothing asks for; `as_planned` whether it is there.
+    """
+
+    uid: str
+    balancer: LoadBalancer
+    plan: BalancerPlan | None
+    as_planned: bool
+
+
 class Balancers:
-    """Of one term. Calls for different Services may be under way at the same time, but not for the same."""
+    """Of one term. Calls for different Services may be under way at the same time, but not for the same.
+
+    `clock` is in monotonic seconds, `random` gives [0, 1).
+    """
 
     def __init__(
         self,
@@ -74,14 +90,17 @@ class Balancers:
         provider: Provider,
         log: FilteringBoundLogger,
         clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
     ) -> None:
         self._octavia = octavia
         self._cluster = cluster
         self._provider = provider
         self._log = log
         self._clock = clock
+        self._random = random
         self._known: dict[Identity, LoadBalancer] = {}
         self._uncertain: set[Identity] = set()
+        self._plans: dict[Identity, BalancerPlan] = {}
         self._applied: dict[Identity, BalancerPlan] = {}
         self._looks: dict[Identity, int] = {}
         self._pending_since: dict[Identity, float] = {}
@@ -104,6 +123,18 @@ class Balancers:
         await self.load()
         return frozenset(identity.uid for identity in (*self._known, *self._uncertain))
 
+    def reports(self) -> list[BalancerReport]:
+        """All of which this term knows."""
+        return [
+            BalancerReport(
+                uid=identity.uid,
+                balancer=balancer,
+                plan=(plan := self._plans.get(identity)),
+                as_planned=plan is not None and self._applied.get(identity) == plan,
+            )
+            for identity, balancer in self._known.items()
+        ]
+
     def port_of(self, uid: str) -> PortId | None:
         """The port in Neutron of the Service's IPv4 address, as far as is known; floating IPs are bound to it."""
         balancer = self._known.get(Identity(self._cluster, Kind.LOAD_BALANCER_IPV4, uid))
@@ -120,6 +151,7 @@ class Balancers:
         """
         await self.load()
         identity = Identity(self._cluster, KINDS[plan.vip.version], service.uid)
+        self._plans[identity] = plan
         known = self._known.get(identity)
         if known is not None and self._applied.get(identity) == plan:
             return Progress(balancer=known)
@@ -166,6 +198,7 @@ class Balancers:
         return gone
 
     async def _remove(self, identity: Identity) -> bool:
+        self._plans.pop(identity, None)
         self._applied.pop(identity, None)
         balancer = await self._look(identity)
         if balancer is None:
@@ -236,7 +269,7 @@ class Balancers:
                 f"its load balancer {balancer.id} is {balancer.provisioning_status} for {seconds:.0f} s: see Octavia"
             )
             remark = Remark("BalancerPending", message)
-        return Progress(balancer=balancer, wait=LOOK.delay(attempt, random.random), remark=remark)
+        return Progress(balancer=balancer, wait=LOOK.delay(attempt, self._random), remark=remark)
 
     async def _rebuild(self, identity: Identity, balancer: LoadBalancer, reason: str) -> Progress:
         """Delete it, to be created again; less and less often, for whatever the reason is will often be the same."""
@@ -245,7 +278,7 @@ class Balancers:
         self._log.warning("load balancer deleted, to be created again", id=balancer.id, reason=reason)
         await self._octavia.delete_load_balancer(balancer.id)
         remark = Remark("BalancerRebuilt", f"its load balancer {balancer.id} is made anew: {reason}")
-        return Progress(balancer=balancer, wait=REBUILD.delay(attempt, random.random), remark=remark)
+        return Progress(balancer=balancer, wait=REBUILD.delay(attempt, self._random), remark=remark)
 
     def _identity_of(self, balancer: LoadBalancer) -> Identity | None:
         identity = parse_identity(balancer.name)

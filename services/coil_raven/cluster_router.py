@@ -43,6 +43,14 @@ class ClusterRouter:
                 self._id = await self._ensure()
             return self._id
 
+    async def find(self) -> frozenset[RouterId]:
+        """Its ID, and that of any other of its name, without making it. Raises OpenStackError."""
+        if self._id is not None:
+            return frozenset({self._id})
+        name = Identity(self._cluster, Kind.ROUTER, _ONLY).name
+        found: list[Router] = own(await self._neutron.routers(name=name), name)
+        return frozenset(router.id for router in found)
+
     async def connect(self, subnet: Subnet) -> None:
         """Have an interface on the subnet. Idempotent. Raises OpenStackError."""
         if subnet.id not in await self.connected():

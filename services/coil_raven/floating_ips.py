@@ -114,11 +114,17 @@ class FloatingIps:
         return [each for each in found.values() if self._identity_of(each) == identity]
 
     def _identity_of(self, floating_ip: FloatingIp) -> Identity | None:
-        """That of this cluster that the description begins with; None for what others have made."""
-        identity = parse_identity((floating_ip.description or "").split(_SEPARATOR, 1)[0])
-        return identity if identity is not None and identity.cluster == self._cluster else None
+        return identity_of_floating_ip(floating_ip, self._cluster)
 
     def _description(self, service: ServiceName) -> str:
         name = Identity(self._cluster, Kind.FLOATING_IP, service.uid).name
         text = f"{name}{_SEPARATOR}{describe('Service', service.namespace, service.name)}"
         return text[:LONGEST_DESCRIPTION]
+
+
+def identity_of_floating_ip(floating_ip: FloatingIp, cluster: ClusterId) -> Identity | None:
+    """That of this cluster that the description begins with; None for what others have made."""
+    identity = parse_identity((floating_ip.description or "").split(_SEPARATOR, 1)[0])
+    if identity is None or identity.cluster != cluster or identity.kind is not Kind.FLOATING_IP:
+        return None
+    return identity

@@ -1,11 +1,13 @@
 """What coil-raven has for Services: caches in every replica, and in each term of the leader a reconciler."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import SERVICES, Service
 from coil.crd.endpoint_slice import ENDPOINT_SLICES, EndpointSlice
+from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
 from coil.manager.manager import Manager
 from coil.manager.term import Term
@@ -37,14 +39,16 @@ class Cloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancing:
-    """Make one with `open`."""
+    """Make one with `open`. `clock` is in monotonic seconds, `random` gives [0, 1)."""
 
     cloud: Cloud
     settings: Settings
-    client: KubeClient
+    client: ApiClient
     services: Cache[Service]
     slices: Cache[EndpointSlice]
     recorder: Recorder
+    clock: Callable[[], float]
+    random: Callable[[], float]
     log: FilteringBoundLogger
 
     @classmethod
@@ -56,6 +60,8 @@ class LoadBalancing:
         settings: Settings,
         client: KubeClient,
         recorder: Recorder,
+        clock: Callable[[], float],
+        random: Callable[[], float],
         log: FilteringBoundLogger,
     ) -> "LoadBalancing":
         """With caches that are followed from now on."""
@@ -66,35 +72,44 @@ class LoadBalancing:
             services=manager.cache(client.collection(SERVICES), indexers=SERVICE_INDEXERS),
             slices=manager.cache(client.collection(ENDPOINT_SLICES), indexers=SLICE_INDEXERS),
             recorder=recorder,
+            clock=clock,
+            random=random,
             log=log,
         )
 
-    def setup(self, term: Term, *, router: ClusterRouter, owned: OwnedObjects) -> None:
+    def setup(self, term: Term, *, router: ClusterRouter, owned: OwnedObjects) -> ServiceReconciler:
         """Reconcile Services in this term."""
-        cloud, provider = self.cloud, self.settings.provider
-        project = ProjectId(self.settings.project)
-        supernets = [each.network for each in self.settings.supernets]
-        ServiceReconciler(
+        cloud, settings = self.cloud, self.settings
+        project = ProjectId(settings.project)
+        supernets = [each.network for each in settings.supernets]
+        reconciler = ServiceReconciler(
             client=self.client,
             services=self.services,
             slices=self.slices,
-            balancers=Balancers(self.cloud.octavia, cluster=self.cloud.cluster, provider=provider, log=self.log),
-            floating_ips=FloatingIps(
-                self.cloud.neutron, cluster=self.cloud.cluster, external=self.cloud.public, log=self.log
+            balancers=Balancers(
+                cloud.octavia,
+                cluster=cloud.cluster,
+                provider=settings.provider,
+                log=self.log,
+                clock=self.clock,
+                random=self.random,
             ),
+            floating_ips=FloatingIps(cloud.neutron, cluster=cloud.cluster, external=cloud.public, log=self.log),
             vips=VipSubnets(
                 cloud.neutron,
                 cluster=cloud.cluster,
                 router=router,
                 owned=owned,
-                ranges=self.settings.service_cidrs,
+                ranges=settings.service_cidrs,
                 project=project,
             ),
-            provider=provider,
-            balancer_class=self.settings.load_balancer_class,
-            inside=[*supernets, *(each.subnet for each in self.settings.service_cidrs)],
+            provider=settings.provider,
+            balancer_class=settings.load_balancer_class,
+            inside=[*supernets, *(each.subnet for each in settings.service_cidrs)],
             project=project,
-            resync=self.settings.gc_interval,
+            resync=settings.gc_interval,
             recorder=self.recorder,
             log=self.log,
-        ).setup(term)
+        )
+        reconciler.setup(term)
+        return reconciler

@@ -9,42 +9,32 @@ import os
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
-from coil.crd.builtin import NAMESPACES, NODES, PODS
-from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
-from coil.kube.errors import ApiError
 from coil.manager.election import Election
 from coil.manager.manager import Manager
-from coil.manager.term import Term
-from coil.neutron.identity import ClusterId, cluster_id
-from coil.neutron.resource import ProjectId, RouterId
+from coil.neutron.identity import ClusterId
+from coil.neutron.resource import RouterId
 from coil.openstack.call_metrics import CallMetrics
-from coil.openstack.client import OpenStackClient, connect
 from coil.openstack.error import OpenStackError
 from coil.openstack.neutron import Neutron, NeutronApi
 from coil.openstack.octavia import Octavia, OctaviaApi
-from coil.reconcile.backoff import Backoff
-from coil.runtime.flag import parse_settings
+from coil.openstack.recent_calls import RecentCalls
 from coil.runtime.process import Process, run
-from coil_raven.caches import NAMESPACE_INDEXERS, POD_INDEXERS
-from coil_raven.cluster_router import ClusterRouter
+from coil_raven.caches import Caches
+from coil_raven.connection import NAME, START_BACKOFF, identify, open_openstack, read_settings
+from coil_raven.inspection import Sources, start_raven_inspection
 from coil_raven.load_balancing import Cloud, LoadBalancing
-from coil_raven.namespace_network import NamespaceNetworks
-from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
-from coil_raven.owned import OwnedObjects
-from coil_raven.pod_ports import PodPorts
-from coil_raven.pod_reconciler import PodReconciler, remedies_counter
-from coil_raven.port_status import PortStatus
-from coil_raven.raven_conf import RavenConfError, api_server, read_raven_conf
+from coil_raven.pod_reconciler import remedies_counter
+from coil_raven.raven_conf import read_raven_conf
+from coil_raven.recent_events import RecentEvents
+from coil_raven.reconcilers import Reconcilers
 from coil_raven.settings import Settings
 from coil_raven.start_checks import StartError, Surroundings, check_services, check_start
-
-NAME = "coil-raven"
-START_BACKOFF = Backoff(base=0.5, cap=30.0)
+from coil_raven.view import RavenView
 
 
 class Raven:
@@ -62,90 +52,59 @@ class Raven:
         kube = await process.stack.enter_async_context(
             KubeClient.connect(settings.kubeconfig, environment=self._environment)
         )
-        calls = CallMetrics()
+        calls, recent = CallMetrics(), RecentCalls(clock=time.monotonic, now=partial(datetime.now, UTC))
         remedies = remedies_counter()
         for collector in (*calls.collectors(), remedies):
             process.registry.register(collector)
-        openstack_client = process.stack.enter_context(
-            OpenStackClient(
-                partial(connect, settings.clouds_file, settings.cloud, app_name=NAME, fallback=self._credentials),
-                metrics=calls,
-                concurrency=settings.concurrency,
-            )
-        )
+        openstack_client = process.stack.enter_context(open_openstack(settings, metrics=calls, recent=recent))
         neutron, octavia = NeutronApi(openstack_client), OctaviaApi(openstack_client)
-        cluster = await self._identify(process, kube)
+        cluster = await identify(settings, kube, log=process.log)
         surroundings = await self._check(process, neutron, octavia, cluster)
         manager = Manager(process)
-        recorder = manager.event_recorder(kube)
-        namespaces = manager.cache(kube.collection(NAMESPACES), indexers=NAMESPACE_INDEXERS)
-        pods = manager.cache(kube.collection(PODS), indexers=POD_INDEXERS)
-        nodes = manager.cache(kube.collection(NODES))
+        recorder = RecentEvents(manager.event_recorder(kube), now=partial(datetime.now, UTC))
+        cloud = Cloud(neutron=neutron, octavia=octavia, cluster=cluster, public=surroundings.public)
+        caches, view = Caches.follow(manager, kube), RavenView()
         load_balancing = (
             LoadBalancing.open(
                 manager,
-                Cloud(neutron=neutron, octavia=octavia, cluster=cluster, public=surroundings.public),
+                cloud,
                 settings=settings,
                 client=kube,
                 recorder=recorder,
+                clock=time.monotonic,
+                random=random.random,
                 log=process.log,
             )
             if settings.service_cidrs
             else None
         )
-        project = ProjectId(settings.project)
-
-        def setup(term: Term) -> None:
-            networks = Networks()
-            router = ClusterRouter(
-                neutron,
-                cluster=cluster,
-                given=None if surroundings.router is None else RouterId(surroundings.router.id),
-                public=surroundings.public,
-                project=project,
-                log=process.log,
-            )
-            owned = OwnedObjects(neutron, cluster=cluster, log=process.log)
-            maker = NamespaceNetworks(
-                neutron,
-                cluster=cluster,
-                router=router,
-                supernets=settings.supernets,
-                isolated=settings.isolate_namespaces,
-                owned=owned,
-                log=process.log,
-            )
-            NamespaceReconciler(
-                client=kube,
-                namespaces=namespaces,
-                pods=pods,
-                maker=maker,
-                networks=networks,
-                project=project,
-                resync=settings.gc_interval,
-                recorder=recorder,
-                log=process.log,
-            ).setup(term)
-            ports = PodPorts(neutron, cluster=cluster, log=process.log)
-            PodReconciler(
-                client=kube,
-                pods=pods,
-                ports=ports,
-                statuses=PortStatus(ports, clock=time.monotonic, random=random.random, log=process.log),
-                remedies=remedies,
-                networks=networks,
-                nodes=nodes,
-                port_type=settings.port_type,
-                workers=settings.concurrency,
-                resync=settings.gc_interval,
-                recorder=recorder,
-                log=process.log,
-            ).setup(term)
-            if load_balancing is not None:
-                load_balancing.setup(term, router=router, owned=owned)
-
-        manager.each_term(setup)
-        await manager.start(Election(process, settings, client=kube, metrics=manager.metrics))
+        reconcilers = Reconcilers(
+            settings=settings,
+            cloud=cloud,
+            router=None if surroundings.router is None else RouterId(surroundings.router.id),
+            client=kube,
+            caches=caches,
+            load_balancing=load_balancing,
+            recorder=recorder,
+            remedies=remedies,
+            view=view,
+            clock=time.monotonic,
+            random=random.random,
+            log=process.log,
+        )
+        manager.each_term(reconcilers.setup)
+        election = Election(process, settings, client=kube, metrics=manager.metrics)
+        await manager.start(election)
+        sources = Sources(
+            cluster=cluster,
+            caches=caches,
+            load_balancing=load_balancing,
+            view=view,
+            paused=lambda: openstack_client.pause_left,
+            calls=recent,
+            events=recorder,
+        )
+        start_raven_inspection(settings, process, sources=sources, election=election)
 
     def _warn_of_unknown(self, process: Process) -> None:
         conf = read_raven_conf(self._settings.raven_conf)
@@ -153,27 +112,6 @@ class Raven:
             process.log.info("read raven.conf", path=str(self._settings.raven_conf), settings=sorted(conf.settings))
             for option in conf.unknown:
                 process.log.warning("an option of raven.conf has no meaning here", option=option)
-
-    def _credentials(self) -> Mapping[str, Any] | None:
-        """As raven.conf has them now. Raises OSError where it cannot be used."""
-        try:
-            conf = read_raven_conf(self._settings.raven_conf)
-        except RavenConfError as error:
-            raise OSError(str(error)) from None
-        return None if conf is None else conf.credentials
-
-    async def _identify(self, process: Process, kube: ApiClient) -> ClusterId:
-        """The cluster's name in Neutron; waits for the API server if the UID of kube-system is needed for it."""
-        if self._settings.cluster_name:
-            return ClusterId(self._settings.cluster_name)
-        attempt = 0
-        while True:
-            try:
-                return cluster_id((await kube.get(NAMESPACES, "kube-system")).metadata.uid)
-            except ApiError as error:
-                process.log.warning("waiting for the namespace kube-system", error=str(error))
-            await asyncio.sleep(START_BACKOFF.delay(attempt, random.random))
-            attempt += 1
 
     async def _check(self, process: Process, neutron: Neutron, octavia: Octavia, cluster: ClusterId) -> Surroundings:
         """What is in OpenStack; waits while it does not answer. Raises StartError."""
@@ -207,35 +145,9 @@ class Raven:
             attempt += 1
 
 
-def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Settings, Mapping[str, str]]:
-    """What command line, environment and Kuryr's raven.conf say together; and the environment to go on with.
-
-    Exits with 2, as `parse_settings` does, for what cannot be read.
-    """
-    parse = partial(
-        parse_settings,
-        Settings,
-        arguments,
-        program=NAME,
-        about="Gives namespaces networks in OpenStack's Neutron, and pods ports on them.",
-    )
-    settings = parse(environment)
-    try:
-        conf = read_raven_conf(settings.raven_conf)
-        if conf is None:
-            return settings, environment
-        settings = parse(environment, configured=conf.settings)
-        if conf.api_root and settings.kubeconfig is None:
-            host, port = api_server(conf.api_root)
-            environment = {**environment, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
-    except RavenConfError as error:
-        sys.stderr.write(f"{NAME}: {error}\n")
-        raise SystemExit(2) from None
-    return settings, environment
-
-
 def main() -> int:
-    settings, environment = read_settings(sys.argv[1:], os.environ)
+    arguments = sys.argv[1:]
+    settings, environment = read_settings(arguments, os.environ)
     raven = Raven(settings, environment)
     code = run(raven.assemble, name=NAME, settings=settings)
     return code if raven.exit_code is None else raven.exit_code

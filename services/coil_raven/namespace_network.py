@@ -15,7 +15,6 @@ from structlog.typing import FilteringBoundLogger
 from coil.kernel.family import IPNetwork
 from coil.neutron.identity import ClusterId, Identity, Kind, describe, parse_identity
 from coil.neutron.resource import (
-    OWNER_ROUTER_INTERFACES,
     Network,
     ProjectId,
     Resource,
@@ -28,15 +27,10 @@ from coil.neutron.supernet import Supernet
 from coil.openstack.error import InUseError, InvalidError, OpenStackError
 from coil.openstack.neutron import Neutron, own
 from coil_raven.cluster_router import ClusterRouter
+from coil_raven.network_removal import ForeignPortError, remove_network
 from coil_raven.owned import OwnedObjects
 
 SUBNET_KINDS: Final = {4: Kind.SUBNET_IPV4, 6: Kind.SUBNET_IPV6}
-POD_OWNER: Final = "compute:kuryr"
-"""The device_owner of pods' ports, the same as in kuryr-kubernetes."""
-
-
-class ForeignPortError(Exception):
-    """Somebody else's port is on the network, which can therefore not be deleted; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +104,10 @@ class NamespaceNetworks:
             namespace=namespace, uid=uid, project=project, network=network, subnets=tuple(subnets), group=group.id
         )
 
+    def chosen(self) -> list[IPNetwork]:
+        """What namespaces have of the supernets, or are about to get, as far as this term knows."""
+        return list(self._chosen.values())
+
     async def uids(self) -> frozenset[str]:
         """The UIDs of the namespaces that have something. Raises OpenStackError."""
         found: list[Resource] = [*await self._neutron.networks(), *await self._neutron.security_groups()]
@@ -125,13 +123,16 @@ class NamespaceNetworks:
     async def remove(self, uid: str) -> None:
         """Delete what the namespace with that UID has, ports of its pods included. Idempotent.
 
-        Raises OpenStackError, or ForeignPortError: then all is gone but the network with that port, and its subnets.
+        Raises OpenStackError, or ForeignPortError: then all is gone but the network with that port, its subnets and
+        their interfaces.
         """
         foreign: ForeignPortError | None = None
         name = self._name(Kind.NETWORK, uid)
         for network in own(await self._neutron.networks(name=name), name):
             try:
-                await self._remove_network(network)
+                await remove_network(
+                    self._neutron, network, routers=await self._router.find(), is_own=self._owned.is_own
+                )
             except ForeignPortError as error:
                 foreign = error
         name = self._name(Kind.SECURITY_GROUP, uid)
@@ -146,25 +147,6 @@ class NamespaceNetworks:
             self._chosen.pop((uid, version), None)
         if foreign is not None:
             raise foreign
-
-    async def _remove_network(self, network: Network) -> None:
-        foreign: list[str] = []
-        subnets = await self._neutron.subnets(network=network.id)
-        for port in await self._neutron.ports(network=network.id):
-            if port.device_owner == POD_OWNER and self._owned.is_own(port.name):
-                await self._neutron.delete_port(port.id)
-            elif port.device_owner not in OWNER_ROUTER_INTERFACES:
-                foreign.append(
-                    f"{port.id} ({port.name or 'without a name'}, {port.device_owner or 'without an owner'})"
-                )
-        if foreign:
-            raise ForeignPortError(
-                f"the network {network.id} has ports that are not Coil's: {', '.join(sorted(foreign))}"
-            )
-        for subnet in subnets:
-            await self._neutron.remove_router_interface(await self._router.get(), subnet.id)
-            await self._neutron.delete_subnet(subnet.id)
-        await self._neutron.delete_network(network.id)
 
     async def _ensure_group(self, uid: str, description: str, project: ProjectId) -> SecurityGroup:
         name = self._name(Kind.SECURITY_GROUP, uid)

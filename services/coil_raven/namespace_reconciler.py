@@ -25,7 +25,8 @@ from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coil_raven.caches import BY_NAMESPACE, BY_UID, wants_port
-from coil_raven.namespace_network import ForeignPortError, NamespaceNetwork, NamespaceNetworks
+from coil_raven.namespace_network import NamespaceNetwork, NamespaceNetworks
+from coil_raven.network_removal import ForeignPortError
 from coil_raven.owned import InvisibleError
 
 WORKERS = 4

@@ -15,7 +15,8 @@ from coil.neutron.identity import ClusterId, Identity, Kind, describe, parse_ide
 from coil.neutron.resource import Port
 from coil.openstack.error import NotFoundError, OpenStackError, UnavailableError
 from coil.openstack.neutron import Neutron, PortRequest, own
-from coil_raven.namespace_network import POD_OWNER, NamespaceNetwork
+from coil_raven.namespace_network import NamespaceNetwork
+from coil_raven.network_removal import POD_OWNER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,10 @@ class PodPorts:
                 self._known[uid] = port
                 changed.add(uid)
         return frozenset(changed)
+
+    def known(self) -> dict[str, Port]:
+        """The ports by the UIDs of their pods, as they were when they were last looked at. A copy."""
+        return dict(self._known)
 
     def uids(self) -> frozenset[str]:
         """The UIDs of the pods that have ports, or may have."""

@@ -21,7 +21,7 @@ from coil.kube.errors import ApiError, InvalidError, NotFoundError
 from coil.manager.term import Term
 from coil.neutron.provider import Provider
 from coil.neutron.resource import PortId, ProjectId
-from coil.neutron.service_plan import Remark, ServicePlan, plan_service, wants_balancer
+from coil.neutron.service_plan import Remark, ServicePlan, is_status_ours, plan_service, wants_balancer
 from coil.openstack import error as openstack
 from coil.openstack.error import OpenStackError
 from coil.reconcile.cache import Cache
@@ -110,6 +110,10 @@ class ServiceReconciler:
             )
             return DONE
 
+    def exposed(self) -> dict[str, str]:
+        """The floating IPs by the UIDs of their Services, as far as this term knows. A copy."""
+        return {uid: exposure.address for uid, exposure in self._exposed.items()}
+
     async def _ensure(self, service: Service) -> Result:
         metadata = service.metadata
         if (patch := plan_add_finalizer(metadata, NEUTRON_FINALIZER)) is not None:
@@ -152,7 +156,7 @@ class ServiceReconciler:
             if self._may_be_exposed(uid, port):
                 await self.floating_ips.release(uid, port)
                 self._exposed.pop(uid, None)
-            if self._ours(service):
+            if is_status_ours(service, self.balancer_class):
                 await self._tell(service, "")
             return DONE
         known = self._exposed.get(uid)
@@ -181,7 +185,7 @@ class ServiceReconciler:
             return DONE
         if not await self._withdraw(metadata.uid):
             return self._soon()
-        if not metadata.deleting and self._ours(service):
+        if not metadata.deleting and is_status_ours(service, self.balancer_class):
             await self._tell(service, "")
         if (patch := plan_remove_finalizer(metadata, NEUTRON_FINALIZER)) is not None:
             await self.client.patch(SERVICES, metadata.name, patch, namespace=metadata.namespace)
@@ -203,10 +207,6 @@ class ServiceReconciler:
         patch = {"metadata": {"uid": service.metadata.uid}, "status": {"loadBalancer": {"ingress": ingress or None}}}
         metadata = service.metadata
         await self.client.patch(SERVICES, metadata.name, patch, namespace=metadata.namespace, subresource="status")
-
-    def _ours(self, service: Service) -> bool:
-        """Whether its status is ours to write: it is another's where a load balancer of another class was asked for."""
-        return service.spec.type != "LoadBalancer" or service.spec.load_balancer_class in ("", self.balancer_class)
 
     async def _all(self) -> AsyncIterator[str]:
         """All Services, compared with Octavia again; and the UIDs that have something in OpenStack and no Service."""

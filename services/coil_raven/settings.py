@@ -19,6 +19,7 @@ from coil.runtime.flag import (
     kind,
     parse_boolean,
     parse_integer,
+    parse_optional_endpoint,
     parse_optional_path,
     parse_optional_text,
     parse_path,
@@ -95,6 +96,12 @@ class Settings(ElectionSettings, ApiSettings, FrameSettings):
 
     metrics_addr: Endpoint = metrics_flag(":9394")
     health_addr: Endpoint = health_flag(":9395")
+    inspect_addr: Endpoint | None = flag(
+        ":9393",
+        parse=parse_optional_endpoint,
+        group=Group.INSPECTION,
+        help="address of /ip-manager; without a host, 127.0.0.1; off for none",
+    )
     cluster_name: str = flag(
         "",
         parse=parse_cluster_name,

@@ -7,7 +7,16 @@ import pytest
 from coil.crd.builtin import NAMESPACES, PODS
 from coil.crd.names import NEUTRON_FINALIZER
 from coil.neutron.identity import Identity, Kind, cluster_tag
-from coil.neutron.resource import Network, NetworkId, Port, PortId, ProjectId
+from coil.neutron.resource import (
+    AUTO_DELETED_OWNERS,
+    OWNER_ROUTER_SNAT,
+    FixedIp,
+    Network,
+    NetworkId,
+    Port,
+    PortId,
+    ProjectId,
+)
 from coil.neutron.supernet import Supernet
 from coil.openstack.error import (
     DeniedError,
@@ -102,6 +111,54 @@ async def test_a_namespace_that_went_while_nobody_worked_leaves_nothing(api: Mem
     await Life(MemoryClient(api), neutron).settle()
     assert api.find(NAMESPACES, "default") is None
     assert neutron.snapshot() == EMPTY
+
+
+@pytest.mark.parametrize("owner", [*sorted(AUTO_DELETED_OWNERS), OWNER_ROUTER_SNAT])
+async def test_ports_that_neutron_makes_for_itself_keep_no_network(
+    api: MemoryApi, neutron: MemoryNeutron, life: Life, owner: str
+) -> None:
+    add_namespace(api, "default")
+    await life.settle()
+    whole = life.networks.present["default"]
+    (router,) = await neutron.routers()
+    neutron.put(
+        "ports",
+        Port(
+            id=PortId("99999999-9999-4999-8999-999999999999"),
+            network_id=whole.network.id,
+            mac_address="fa:16:3e:00:00:99",
+            device_owner=owner,
+            device_id=router.id if owner == OWNER_ROUTER_SNAT else "ovnmeta",
+            fixed_ips=(FixedIp(whole.subnets[0].id, "10.0.0.9"),),
+        ),
+    )
+    delete_namespace(api, "default")
+    await life.settle()
+    assert life.events.told == []
+    assert neutron.snapshot() == EMPTY
+
+
+@pytest.mark.parametrize("owner", ["network:router_interface", OWNER_ROUTER_SNAT])
+async def test_the_interface_of_a_foreign_router_is_left_alone(
+    api: MemoryApi, neutron: MemoryNeutron, life: Life, owner: str
+) -> None:
+    add_namespace(api, "default")
+    await life.settle()
+    whole = life.networks.present["default"]
+    foreign = Port(
+        id=PortId("99999999-9999-4999-8999-999999999999"),
+        network_id=whole.network.id,
+        mac_address="fa:16:3e:00:00:99",
+        device_owner=owner,
+        device_id="a router of an administrator",
+        fixed_ips=(FixedIp(whole.subnets[0].id, "10.0.0.9"),),
+    )
+    neutron.put("ports", foreign)
+    delete_namespace(api, "default")
+    await life.settle()
+    assert await neutron.port(foreign.id) == foreign
+    (told,) = life.events.told
+    assert (told.reason, foreign.id in told.message) == ("NetworkInUse", True)
 
 
 async def test_a_foreign_port_keeps_its_network_and_nothing_else(

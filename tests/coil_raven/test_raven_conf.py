@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coil.openstack.client import connect
-from coil_raven.main import read_settings
+from coil_raven.connection import read_settings
 from coil_raven.raven_conf import RavenConfError, api_server, parse_raven_conf, read_raven_conf
 
 WORD = "correct-horse"

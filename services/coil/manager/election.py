@@ -315,11 +315,17 @@ class Election:
         watchdog = Watchdog(clock=boot_clock)
         process.stack.callback(watchdog.close)
         self.identity = claim.identity
+        self._claim = claim
         self._elector = LeaderElector(process.name, claim, watchdog=watchdog, metrics=metrics, log=process.log)
 
     def holds_lease(self) -> bool:
         """True while no other replica can be leading."""
         return self._elector.holds_lease()
+
+    @property
+    def leader(self) -> str:
+        """Who leads, as far as this replica has seen; "" where it has seen nobody."""
+        return self.identity if self.holds_lease() else self._claim.rival
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Await `lead()` whenever this replica is elected, and give the lease back at the end."""

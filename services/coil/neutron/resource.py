@@ -26,6 +26,13 @@ OWNER_ROUTER_INTERFACES: Final = frozenset(
     }
 )
 """The device_owners of a router's ports on a subnet (neutron-lib, `constants.ROUTER_INTERFACE_OWNERS`)."""
+OWNER_ROUTER_SNAT: Final = "network:router_centralized_snat"
+"""Of a port that a distributed router with a gateway has on a subnet beside its interface, and that goes with that."""
+AUTO_DELETED_OWNERS: Final = frozenset({"network:dhcp", "network:distributed", "network:floatingip_agent_gateway"})
+"""Of ports that Neutron makes on a network, and deletes with it (neutron, `common/_constants.AUTO_DELETE_PORT_OWNERS`).
+
+ML2/OVN makes a `network:distributed` on every network, for metadata.
+"""
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,6 +82,11 @@ def wants_balancer(service: Service) -> bool:
     return service.spec.type != "ExternalName" and bool(_vips(service))
 
 
+def is_status_ours(service: Service, balancer_class: str) -> bool:
+    """Whether its status is ours to write: it is another's where a load balancer of another class was asked for."""
+    return service.spec.type != "LoadBalancer" or service.spec.load_balancer_class in ("", balancer_class)
+
+
 def plan_service(
     service: Service,
     slices: Iterable[EndpointSlice],

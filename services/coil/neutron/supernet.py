@@ -49,6 +49,14 @@ class Supernet:
             )
         return self._part(index)
 
+    def count_taken(self, taken: Iterable[IPNetwork]) -> int:
+        """How many of the parts overlap any of `taken`."""
+        count = index = 0
+        for first, last in sorted(self._runs(taken)):
+            count += max(0, last + 1 - max(first, index))
+            index = max(index, last + 1)
+        return count
+
     def _runs(self, taken: Iterable[IPNetwork]) -> Iterable[tuple[int, int]]:
         base = int(self.network.network_address)
         shift = self.network.max_prefixlen - self.length

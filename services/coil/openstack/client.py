@@ -37,6 +37,7 @@ from coil.openstack.error import (
     UnavailableError,
     error_of,
 )
+from coil.openstack.recent_calls import RecentCalls
 
 CALL_SECONDS: Final = 30.0
 """For one answer, which takes Neutron some hundred milliseconds, or seconds for many ports at once."""
@@ -99,7 +100,8 @@ def connect(
 class OpenStackClient:
     """Implements `OpenStack`. A context manager; on exit it waits for calls that are under way, which are bounded.
 
-    `connect` makes a connection with the credentials as they are now. `clock` is in monotonic seconds.
+    `connect` makes a connection with the credentials as they are now. `clock` is in monotonic seconds. `recent` keeps
+    the last minutes' calls for people.
     """
 
     def __init__(
@@ -107,12 +109,14 @@ class OpenStackClient:
         connect: Callable[[], Connection],
         *,
         metrics: CallMetrics | None = None,
+        recent: RecentCalls | None = None,
         concurrency: int = CONCURRENCY,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Any] = asyncio.sleep,
     ) -> None:
         self._connect = connect
         self._metrics = metrics or CallMetrics()
+        self._recent = recent
         self._clock = clock
         self._sleep = sleep
         self._threads = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="openstack")
@@ -142,22 +146,32 @@ class OpenStackClient:
         query: Mapping[str, Any] | None = None,
     ) -> Any:
         """See `OpenStack`. After a refusal for too many calls, all wait, twice as long after each further one."""
-        if (pause := self._paused_until - self._clock()) > 0:
+        if (pause := self.pause_left) > 0:
             await self._sleep(pause)
         loop = asyncio.get_running_loop()
         began = self._clock()
-        code: str | None = None
+        refusal: OpenStackError | None = None
         try:
             answer = await loop.run_in_executor(self._threads, self._perform, service, call, method, path, body, query)
         except OpenStackError as error:
-            code = error.code
+            refusal = error
             if isinstance(error, ThrottledError):
                 self._pause(error.retry_after)
             raise
         finally:
-            self._metrics.observe(call, self._clock() - began, code=code)
+            self._observe(call, self._clock() - began, refusal)
         self._refusals = 0
         return answer
+
+    @property
+    def pause_left(self) -> float:
+        """Seconds for which no call is made, as OpenStack has refused one for too many; 0 outside of such a pause."""
+        return max(0.0, self._paused_until - self._clock())
+
+    def _observe(self, call: str, seconds: float, error: OpenStackError | None) -> None:
+        self._metrics.observe(call, seconds, code=None if error is None else error.code)
+        if self._recent is not None:
+            self._recent.observe(call, seconds, error)
 
     def _pause(self, asked: float | None) -> None:
         pause = min(LONGEST_PAUSE, max(asked or 0.0, FIRST_PAUSE * 2**self._refusals))

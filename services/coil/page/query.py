@@ -70,6 +70,15 @@ def parse_networks(ipv4: str | None, ipv6: str | None) -> list[IpNetwork]:
     return found
 
 
+def networks_of(texts: Iterable[str]) -> list[IpNetwork]:
+    """What addresses and networks as text cover; what is malformed covers nothing."""
+    found: list[IpNetwork] = []
+    for text in texts:
+        with suppress(ValueError):
+            found.append(ip_network(text, strict=False))
+    return found
+
+
 def host_network(address: IpAddress) -> IpNetwork:
     """An address as the network of itself."""
     return IPv4Network(address) if isinstance(address, IPv4Address) else IPv6Network(address)

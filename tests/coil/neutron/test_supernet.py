@@ -47,6 +47,14 @@ def test_a_chosen_part_overlaps_nothing(parts: set[int], smaller: set[int]) -> N
     assert SMALL.choose(taken) == ip_network(f"10.{min(free) * 32}.0.0/11")
 
 
+@given(st.lists(st.tuples(st.integers(0, 255), st.integers(6, 24)), max_size=12))
+def test_the_parts_that_are_taken_are_counted(prefixes: list[tuple[int, int]]) -> None:
+    taken = [ip_network((f"10.{each}.0.0", length), strict=False) for each, length in prefixes]
+    parts = [ip_network(f"10.{part * 32}.0.0/11") for part in range(8)]
+    assert SMALL.count_taken(taken) == sum(any(part.overlaps(each) for each in taken) for part in parts)
+    assert SMALL.count_taken([ip_network("fd00::/8"), ip_network("192.168.0.0/16")]) == 0
+
+
 @pytest.mark.parametrize("length", [7, 31, 32])
 def test_parts_that_make_no_sense_are_refused(length: int) -> None:
     with pytest.raises(ValueError, match="no part"):

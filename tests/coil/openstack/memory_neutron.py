@@ -12,6 +12,7 @@ import msgspec
 
 from coil.kernel.family import IPAddress
 from coil.neutron.resource import (
+    AUTO_DELETED_OWNERS,
     AllocationPool,
     ExternalGateway,
     FixedIp,
@@ -33,10 +34,12 @@ from coil.neutron.resource import (
 )
 from coil.openstack.error import (
     ExhaustedError,
+    ExistsError,
     InUseError,
     InvalidError,
     NotFoundError,
     QuotaError,
+    UnavailableError,
 )
 from coil.openstack.neutron import PortRequest
 from tests.coil.openstack.memory_service import MemoryService, uuid
@@ -44,6 +47,8 @@ from tests.coil.openstack.memory_service import MemoryService, uuid
 R = TypeVar("R", bound=Resource)
 
 ROUTER_INTERFACE = "network:router_interface"
+OCTAVIA = "Octavia"
+"""The device_owner of the ports that Octavia makes."""
 
 
 class MemoryNeutron(MemoryService):
@@ -73,6 +78,34 @@ class MemoryNeutron(MemoryService):
     def put(self, kind: str, resource: R) -> R:
         """Something that somebody else has made."""
         return self._store(kind, resource)
+
+    def everything(self) -> dict[str, Resource]:
+        """Every object by its ID."""
+        return {key: each for objects in self._objects.values() for key, each in objects.items()}
+
+    def add_vip_port(self, name: str, subnet: SubnetId, address: IPAddress) -> PortId:
+        """As Octavia makes it for a load balancer. Raises OpenStackError, in the words of Octavia."""
+        found: Subnet = self._find("subnets", subnet)
+        taken = {fixed.ip_address for port in self._objects["ports"].values() for fixed in port.fixed_ips}
+        if str(address) in taken:
+            raise ExistsError("create loadbalancer", "409", f"VIP IP address is already in use: {address}")
+        if len(self._objects["ports"]) >= self.quotas.get("ports", 1 << 30):
+            # Which the real one does not explain, either.
+            raise UnavailableError("create loadbalancer", "500", "Failed to provision the VIP port")
+        port = self._store_port(
+            network=found.network_id,
+            fixed=(FixedIp(subnet, str(address)),),
+            device_id=f"lb-{name}",
+            device_owner=OCTAVIA,
+        )
+        return port.id
+
+    def drop_port(self, port: PortId) -> None:
+        """As Octavia does it: with the binding of a floating IP."""
+        self._objects["ports"].pop(port, None)
+        for each in list(self._objects["floatingips"].values()):
+            if each.port_id == port:
+                self._store("floatingips", msgspec.structs.replace(each, port_id=None))
 
     def set_status(self, port: PortId, status: str) -> None:
         """What an agent tells Neutron: ACTIVE, the port's interface is plugged in; DOWN, it is not."""
@@ -116,8 +149,11 @@ class MemoryNeutron(MemoryService):
         """See `Neutron`."""
 
         def delete() -> None:
-            if any(port.network_id == network for port in self._objects["ports"].values()):
+            ports = [port for port in self._objects["ports"].values() if port.network_id == network]
+            if any(port.device_owner not in AUTO_DELETED_OWNERS for port in ports):
                 raise InUseError("delete network", "NetworkInUse", "there are ports")
+            for port in ports:
+                del self._objects["ports"][port.id]
             for subnet in [each for each in self._objects["subnets"].values() if each.network_id == network]:
                 del self._objects["subnets"][subnet.id]
             self._objects["networks"].pop(network, None)
@@ -173,8 +209,11 @@ class MemoryNeutron(MemoryService):
         """See `Neutron`."""
 
         def delete() -> None:
-            if any(fixed.subnet_id == subnet for port in self._objects["ports"].values() for fixed in port.fixed_ips):
-                raise InUseError("delete subnet", "SubnetInUse", "there are ports with addresses of it")
+            for port in self._objects["ports"].values():
+                if port.device_owner in AUTO_DELETED_OWNERS:
+                    continue
+                if any(fixed.subnet_id == subnet for fixed in port.fixed_ips):
+                    raise InUseError("delete subnet", "SubnetInUse", "there are ports with addresses of it")
             self._objects["subnets"].pop(subnet, None)
 
         await self._call("delete subnet", delete)
@@ -248,7 +287,7 @@ class MemoryNeutron(MemoryService):
         await self._call("add router interface", add)
 
     async def remove_router_interface(self, router: RouterId, subnet: SubnetId) -> None:
-        """See `Neutron`."""
+        """See `Neutron`. What a distributed router has beside the interface goes with it."""
 
         def remove() -> None:
             for port in list(self._objects["ports"].values()):

@@ -4,6 +4,7 @@ A load balancer that was changed is pending until `settle`. With `neutron`, the 
 """
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 
 import msgspec
 
@@ -24,6 +25,7 @@ from coil.neutron.provider import PROVIDERS, Provider
 from coil.neutron.resource import PortId, ProjectId, SubnetId
 from coil.neutron.service_plan import MemberPlan
 from coil.openstack.error import ExistsError, ImmutableError, NotFoundError, QuotaError, UnsupportedError
+from tests.coil.openstack.memory_neutron import MemoryNeutron
 from tests.coil.openstack.memory_service import MemoryService
 
 
@@ -38,8 +40,9 @@ class _Balancer:
 class MemoryOctavia(MemoryService):
     """Implements `Octavia`. `quotas` limit how many of a kind there may be, by its plural: "loadbalancers"."""
 
-    def __init__(self, *, quotas: Mapping[str, int] | None = None) -> None:
+    def __init__(self, *, quotas: Mapping[str, int] | None = None, neutron: MemoryNeutron | None = None) -> None:
         super().__init__()
+        self._neutron = neutron
         self.quotas = dict(quotas or {})
         self._balancers: dict[str, _Balancer] = {}
 
@@ -52,6 +55,13 @@ class MemoryOctavia(MemoryService):
             "pools": sum(len(each.pools) for each in held),
         }
 
+    def everything(self) -> dict[str, object]:
+        """Every load balancer with all that it has, by its ID."""
+        return {
+            each.balancer.id: (each.balancer, dict(each.listeners), dict(each.pools), deepcopy(each.members))
+            for each in self._balancers.values()
+        }
+
     def settle(self, *, failed: bool = False) -> None:
         """The providers have done their work, or given up."""
         for each in list(self._balancers.values()):
@@ -59,6 +69,8 @@ class MemoryOctavia(MemoryService):
                 continue
             if each.balancer.going and not failed:
                 del self._balancers[each.balancer.id]
+                if self._neutron is not None and each.balancer.vip_port_id is not None:
+                    self._neutron.drop_port(each.balancer.vip_port_id)
             else:
                 self._set_status(each, "ERROR" if failed else "ACTIVE")
 
@@ -106,7 +118,7 @@ class MemoryOctavia(MemoryService):
                 project_id=project,
                 tags=(tag,),
                 vip_address=str(address),
-                vip_port_id=PortId(self._id()),
+                vip_port_id=self._vip_port(name, subnet, address),
                 vip_subnet_id=subnet,
                 provider=provider,
                 provisioning_status="PENDING_CREATE",
@@ -115,6 +127,9 @@ class MemoryOctavia(MemoryService):
             return balancer
 
         return await self._call("create loadbalancer", create)
+
+    def _vip_port(self, name: str, subnet: SubnetId, address: IPAddress) -> PortId:
+        return PortId(self._id()) if self._neutron is None else self._neutron.add_vip_port(name, subnet, address)
 
     async def delete_load_balancer(self, balancer: LoadBalancerId) -> None:
         """See `Octavia`."""

@@ -1,10 +1,19 @@
 """What every `Neutron` does; run on the one in memory, and on the real one."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
 
-from coil.neutron.resource import Network, PortId, ProjectId, SecurityGroup, SecurityGroupRule, Subnet
+from coil.neutron.resource import (
+    AUTO_DELETED_OWNERS,
+    Network,
+    PortId,
+    ProjectId,
+    SecurityGroup,
+    SecurityGroupRule,
+    Subnet,
+)
 from coil.openstack.error import ExhaustedError, InUseError, NotFoundError
 from coil.openstack.neutron import Neutron, PortRequest
 
@@ -135,6 +144,17 @@ class NeutronContract:
         await neutron.delete_network(network.id)
         await neutron.delete_security_group(group.id)
         assert await neutron.networks(name=name) == []
+
+    @pytest.mark.parametrize("owner", sorted(AUTO_DELETED_OWNERS))
+    async def test_ports_of_neutrons_own_go_with_the_network(
+        self, neutron: Neutron, network: Network, subnet: Subnet, group: SecurityGroup, name: str, owner: str
+    ) -> None:
+        port = await neutron.create_port(
+            replace(request(network, group, name, host=""), device_owner=owner, groups=frozenset())
+        )
+        await neutron.delete_network(network.id)
+        with pytest.raises(NotFoundError):
+            await neutron.port(port.id)
 
     async def test_deletions_are_idempotent(self, neutron: Neutron, network: Network, name: str) -> None:
         await neutron.delete_network(network.id)

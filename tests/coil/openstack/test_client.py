@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -24,6 +25,7 @@ from coil.openstack.error import (
     UnauthenticatedError,
     UnavailableError,
 )
+from coil.openstack.recent_calls import CallTotals, RecentCalls
 
 QUOTA = {"NeutronError": {"type": "OverQuota", "message": "Quota exceeded for resources: ['port']."}}
 
@@ -281,3 +283,20 @@ async def test_calls_and_their_errors_are_counted(service: Scripted) -> None:
     call = {"call": "create port"}
     assert registry.get_sample_value("coil_openstack_call_duration_seconds_count", call) == 2
     assert registry.get_sample_value("coil_openstack_errors_total", {**call, "code": "OverQuota"}) == 1
+
+
+async def test_calls_and_pauses_can_be_looked_at(service: Scripted) -> None:
+    now = 100.0
+    recent = RecentCalls(clock=lambda: now, now=lambda: datetime(2030, 1, 1, tzinfo=UTC))
+    service.answers = [Answer(), Answer(429, "", {"Retry-After": "7"})]
+    with OpenStackClient(service.connect, recent=recent, clock=lambda: now) as client:
+        await ask(client)
+        assert client.pause_left == 0.0
+        with pytest.raises(ThrottledError):
+            await ask(client)
+        assert client.pause_left == 7.0
+        now += 5.0
+        assert client.pause_left == 2.0
+        now += 5.0
+        assert client.pause_left == 0.0
+    assert recent.read().calls == {"create port": CallTotals(count=2, errors=1, seconds=0.0)}
