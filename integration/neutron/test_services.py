@@ -1,5 +1,7 @@
 """Load balancers and floating IPs for Services, between a real API server, a real Neutron and a real Octavia."""
 
+import asyncio
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from ipaddress import ip_address, ip_network
@@ -8,7 +10,8 @@ from typing import Final
 
 import pytest
 
-from coil.crd.builtin import SERVICES
+from coil.crd.builtin import NAMESPACES, SERVICES
+from coil.crd.names import NEUTRON_FINALIZER
 from coil.kube.client import KubeClient
 from coil.neutron.identity import Identity, Kind, parse_identity
 from coil.openstack.client import OpenStackClient
@@ -22,6 +25,8 @@ from integration.neutron.raven_world import (
     SERVICE_FLAGS,
     SERVICE_NETWORK,
     RavenWorld,
+    cleanup_command,
+    clouds_file,
 )
 
 pytestmark = [pytest.mark.neutron, pytest.mark.apiserver]
@@ -154,3 +159,36 @@ async def test_octavia_in_trouble(world: RavenWorld, octavia: OctaviaServer, cli
     await until(partial(world.is_told, namespace, "BalancerRebuilt"), what="one in ERROR is told")
     octavia.order("settle")
     await until(partial(serves, api, service.spec.cluster_ip, {80: {"10.1.0.7:8080"}}), what="it was built anew")
+
+
+@pytest.mark.parametrize("world", ["amphora"], indirect=True)
+async def test_a_cleanup_leaves_nothing_of_the_cluster(
+    world: RavenWorld, octavia: OctaviaServer, client: OpenStackClient, tmp_path: Path
+) -> None:
+    neutron = NeutronApi(client)
+    namespace = await world.add_namespace("cleanup")
+    await world.add_pod(namespace, "pod", node="node-a")
+    await world.add_service(namespace, type="LoadBalancer")
+    await world.wait_for_handoffs([(namespace, "pod")])
+
+    async def exposed() -> bool:
+        return await world.ingress(namespace) != []
+
+    await until(exposed, what="the floating IP")
+    world.raven.process.stop(timeout=60.0)
+    command = cleanup_command(world.plane, clouds_file(tmp_path, octavia.neutron, octavia), *SERVICE_FLAGS)
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=CLEANUP_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("nothing of the cluster is left in OpenStack\n")
+    found = [*await neutron.networks(), *await neutron.routers(), *await neutron.ports()]
+    found += [*await neutron.security_groups(), *await neutron.subnets()]
+    assert [each.name for each in found if parse_identity(each.name) is not None] == []
+    assert await neutron.floating_ips() == []
+    assert set(octavia.snapshot().values()) == {0}
+    held = [each.metadata for each in await world.client.list(NAMESPACES)]
+    held += [each.metadata for each in await world.client.list(SERVICES)]
+    assert [each.name for each in held if NEUTRON_FINALIZER in each.finalizers] == []
+    assert await world.ingress(namespace) == []
+    assert await world.handoff(namespace, "pod") is None

@@ -1,7 +1,8 @@
 """coil-raven: gives namespaces networks in OpenStack's Neutron, and pods ports on them.
 
 Run by `python -m coil_raven`, any number of replicas. Wires the parts together and nothing else: every replica follows
-its caches; the leader makes what they say in Neutron, and tells the nodes by annotations.
+its caches; the leader makes what they say in Neutron, and tells the nodes by annotations. `coil-raven cleanup` is a
+command (`cleanup_command`).
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from coil.openstack.neutron import Neutron, NeutronApi
 from coil.openstack.octavia import Octavia, OctaviaApi
 from coil.openstack.recent_calls import RecentCalls
 from coil.runtime.process import Process, run
+from coil_raven import cleanup_command
 from coil_raven.caches import Caches
 from coil_raven.connection import NAME, START_BACKOFF, identify, open_openstack, read_settings
 from coil_raven.inspection import Sources, start_raven_inspection
@@ -147,6 +149,8 @@ class Raven:
 
 def main() -> int:
     arguments = sys.argv[1:]
+    if arguments[:1] == [cleanup_command.COMMAND]:
+        return cleanup_command.main(arguments[1:], os.environ)
     settings, environment = read_settings(arguments, os.environ)
     raven = Raven(settings, environment)
     code = run(raven.assemble, name=NAME, settings=settings)

@@ -29,9 +29,13 @@ ON_POD_NETWORK: Final[dict[str, object]] = {
     "webhooks": {"certificates": "cert-manager"},
     "metrics": METRICS,
 }
-CLEANUP: Final[dict[str, object]] = {"eip": {"enabled": True}, "cleanup": {"enabled": True}}
+CLEANUP: Final[dict[str, object]] = {
+    "eip": {"enabled": True},
+    "raven": RAVEN_VALUES,
+    "cleanup": {"enabled": True},
+}
 
-WORKLOADS: Final = ("Deployment", "DaemonSet", "Pod")
+WORKLOADS: Final = ("Deployment", "DaemonSet", "Job", "Pod")
 SETTINGS: Final[dict[str, type[Any]]] = {
     "coil-ipam-controller": IpamSettings,
     "coil-egress-controller": EgressSettings,
@@ -54,7 +58,7 @@ def names(documents: Iterable[Document], *kinds: str) -> set[str]:
 
 
 def pod_spec(workload: Document) -> dict[str, Any]:
-    """Of a Deployment, a DaemonSet or a Pod."""
+    """Of a Deployment, a DaemonSet, a Job or a Pod."""
     spec: dict[str, Any] = workload["spec"]
     return spec if workload["kind"] == "Pod" else spec["template"]["spec"]
 
@@ -71,7 +75,7 @@ def workloads(documents: list[Document]) -> list[Document]:
 
 def parse(container: dict[str, Any]) -> Any:
     """The program's settings, by its own parser."""
-    (program,) = container["command"]
+    program = container["command"][0]
     # What has no value here is from the pod's own fields.
     given = {entry["name"]: entry.get("value", "") for entry in container.get("env", ())}
     environment = {name: value or ENVIRONMENT[name] for name, value in given.items()}

@@ -12,7 +12,10 @@ from coil.crd.pool_validation import validate_pool
 from integration.helm.chart import profile_names, render, render_notes
 from tests.integration_helm.everything import CLEANUP, WORKLOADS
 
-_ROLLOUT = re.compile(r"^ +kubectl -n kube-system rollout status (\w+)/([\w-]+)$", re.MULTILINE)
+_WAIT = re.compile(
+    r"^ +kubectl -n kube-system (?:rollout status|wait --for=condition=complete --timeout=\w+) (\w+)/([\w-]+)$",
+    re.MULTILINE,
+)
 # As somebody would copy it: the shell wants the last line to have nothing before its word.
 _MANIFEST = re.compile(r"^kubectl apply -f - <<END\n(.*?)^END$", re.MULTILINE | re.DOTALL)
 
@@ -26,7 +29,7 @@ def workloads(values: dict[str, object], *profiles: str) -> set[tuple[str, str]]
 
 @pytest.mark.parametrize("profile", profile_names())
 def test_every_workload_can_be_waited_for_as_told(profile: str) -> None:
-    assert set(_ROLLOUT.findall(render_notes(None, profile))) == workloads({}, profile)
+    assert set(_WAIT.findall(render_notes(None, profile))) == workloads({}, profile)
 
 
 @pytest.mark.parametrize("profile", profile_names())
@@ -45,7 +48,7 @@ def test_a_pool_is_told_of_where_coil_gives_addresses_of_pools(profile: str) -> 
 
 def test_a_cleanup_tells_how_it_ends() -> None:
     notes = render_notes(CLEANUP)
-    assert set(_ROLLOUT.findall(notes)) == workloads(CLEANUP)
+    assert set(_WAIT.findall(notes)) == workloads(CLEANUP)
     assert "helm -n kube-system uninstall coil" in notes
     assert "kubectl delete namespace coil-eip-leases" in notes
     assert "kubectl delete namespace" not in render_notes({"cleanup": {"enabled": True}})

@@ -6,6 +6,7 @@ import pytest
 
 from coil.runtime.flag import Endpoint
 from coil_installer.settings import check_conflist, parse_folders
+from integration.access.right import RAVEN_VALUES, chart_rights
 from integration.helm.chart import Document, profile_names, render
 from tests.integration_helm.everything import (
     CLEANUP,
@@ -248,6 +249,22 @@ def test_a_node_is_cleaned_when_its_programs_are_gone() -> None:
     wanted = {port["containerPort"] for port in all_containers(cleanup)["done"]["ports"]}
     before = programs(render({"eip": {"enabled": True}}))
     assert wanted == {before[name].health_addr.port for name in ("coild", "coil-egress-agent-node")}
+
+
+def test_openstack_is_cleaned_by_the_account_and_the_flags_that_filled_it() -> None:
+    before, after = render({"raven": RAVEN_VALUES}), render(CLEANUP)
+    raven, job = pick(before, "Deployment", "coil-raven"), pick(after, "Job", "coil-raven-cleanup")
+    container = all_containers(job)["coil-raven-cleanup"]
+    assert container["command"] == ["coil-raven", "cleanup"]
+    assert pod_spec(job)["serviceAccountName"] == pod_spec(raven)["serviceAccountName"]
+    assert pod_spec(job)["volumes"] == pod_spec(raven)["volumes"]
+    filled, cleaning = parse(all_containers(raven)["coil-raven"]), parse(container)
+    for name in ("lease_namespace", "clouds_file", "cloud", "cluster_name", "router", "service_cidrs"):
+        assert getattr(cleaning, name) == getattr(filled, name), name
+    assert {*chart_rights(before)} & {*chart_rights(after)} >= {
+        right for right in chart_rights(before) if right.account == "coil-raven"
+    }
+    assert "coil-raven-cleanup" not in names(render({"cleanup": {"enabled": True}}), "Job")
 
 
 def test_a_digest_names_the_image() -> None:

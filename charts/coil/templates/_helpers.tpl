@@ -205,3 +205,39 @@ annotations:
 {{- define "coil.withRaven" -}}
 {{- if (.Values.raven | default dict).enabled }}true{{ end }}
 {{- end }}
+
+{{/* Which cloud, and what of it is the cluster's: the same for coil-raven and for its cleanup. */}}
+{{- define "coil.ravenFlags" -}}
+- --lease-namespace={{ .Release.Namespace }}
+- --clouds-file=/etc/openstack/clouds.yaml
+- --cloud={{ $.Values.raven.cloud }}
+- --supernets={{ join "," $.Values.raven.supernets }}
+{{- with $.Values.raven.clusterName }}
+- --cluster-name={{ . }}
+{{- end }}
+{{- with $.Values.raven.router }}
+- --router={{ . }}
+{{- end }}
+{{- with $.Values.raven.publicNetwork }}
+- --public-network={{ . }}
+{{- end }}
+{{- with $.Values.raven.project }}
+- --project={{ . }}
+{{- end }}
+- --isolate-namespaces={{ $.Values.raven.isolateNamespaces }}
+{{- with $.Values.raven.services.cidrs }}
+- --service-cidrs={{ join "," . }}
+- --provider={{ $.Values.raven.services.provider }}
+- --load-balancer-class={{ $.Values.raven.services.loadBalancerClass }}
+{{- end }}
+{{- end }}
+
+{{- define "coil.ravenClouds" -}}
+# Not a subPath: one of those keeps the old credentials when the Secret changes.
+- name: clouds
+  secret:
+    secretName: {{ .Values.raven.cloudsSecret }}
+    defaultMode: 0440
+    items:
+    - {key: clouds.yaml, path: clouds.yaml}
+{{- end }}
