@@ -134,8 +134,8 @@ def underlay(node: Host, nodes: Sequence[Host], *, version: int = 4) -> Underlay
 @asynccontextmanager
 async def open_node(host: Host, *, log: FilteringBoundLogger) -> AsyncIterator[PortNode]:
     """A node whose binding knows no other node yet, and has nothing plugged in."""
-    async with BridgeNetwork(netns=host.netns.path) as kernel:
-        binding = BridgeBinding(kernel, udp_port=VXLAN_PORT, random=Random(1).random, log=log)
+    async with BridgeNetwork(udp_port=VXLAN_PORT, netns=host.netns.path) as kernel:
+        binding = BridgeBinding(kernel, random=Random(1).random, log=log)
         yield PortNode(host, kernel, binding)
 
 

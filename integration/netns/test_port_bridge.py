@@ -190,6 +190,36 @@ async def test_the_last_pod_takes_bridge_and_uplink_with_it(world: PortWorld) ->
     await node.binding.unbind(second.binding, timeout=SECONDS)
 
 
+async def test_tables_that_are_right_are_not_touched_and_others_are_mended(world: PortWorld) -> None:
+    node = world.nodes[0]
+    pods = [await world.pod(0, network, number) for network in (RED, BLUE) for number in (1, 2)]
+    kernel = KernelState(str(node.netns.path))
+
+    def listed() -> list[dict[str, Any]]:
+        return [entry for family in ("inet", "bridge") for entry in kernel.nft("list", "table", family, "coil-neutron")]
+
+    right = listed()
+    await node.binding.prepare([])
+    assert listed() == right
+    for damage in (
+        "flush set bridge coil-neutron targets",
+        "flush chain bridge coil-neutron from-pod",
+        "delete table bridge coil-neutron",
+    ):
+        kernel.run("nft", *damage.split())
+        await node.binding.prepare([])
+        assert {str(entry) for entry in listed()} == {str(entry) for entry in right}, damage
+        assert await talk(pods[0], pods[1], pods[1].ipv6) == str(pods[0].ipv6)
+
+
+async def test_a_port_that_comes_while_tables_are_damaged_mends_them(world: PortWorld) -> None:
+    first = await world.pod(0, RED, 1)
+    KernelState(str(world.nodes[0].netns.path)).run("nft", "delete", "table", "bridge", "coil-neutron")
+    second = await world.pod(0, RED, 2)
+    assert await talk(first, second, second.ipv4) == str(first.ipv4)
+    assert counted(world.nodes[0].netns, "bridge", "spoofed") == 0
+
+
 async def test_binding_twice_is_binding_once(world: PortWorld) -> None:
     node = world.nodes[0]
     pod = await world.pod(0, RED, 5)

@@ -109,7 +109,10 @@ class TransportBits:
     length: int
 
 
-Key: TypeAlias = Field | tuple[Field, ...]
+ND_TARGET = TransportBits(offset=64, length=128)
+"""Of a neighbour solicitation and of an advertisement (RFC 4861, sections 4.3 and 4.4)."""
+
+Key: TypeAlias = Field | tuple[Field | TransportBits, ...]
 """What is looked up in a set or a map; several fields are looked up together."""
 
 
@@ -125,6 +128,9 @@ class DataType(StrEnum):
     ARP_OPERATION = "arp_op"
     PROTOCOL = "inet_proto"
     PORT = "inet_service"
+    LINK = "ifname"
+    ND_TARGET = "integer"
+    """What `ND_TARGET` is, as a number such as `0x1f`: it has no type of its own, so it stands beside others only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 a worker's thread, in the node's namespace.
 
     sync_network(plan, peers, connection)          all of one network made what is planned
+    plug_port(bridge, port, connection)            one port more, in a network that is there
+    unplug_port(network, port, connection)         one port less
     release_ports(network, keep, connection)       links that are none of its ports any more leave its bridge
     remove_network(network, connection)            both links go, and with them all that hangs on them
     read_networks(connection)                      the networks of which the node has a link
@@ -13,7 +15,7 @@ Whose a link is, its alias says. Everything is idempotent and raises NetlinkErro
 import errno
 from collections.abc import Collection, Iterable
 
-from coil.kernel.bridge import BRIDGE_KIND
+from coil.kernel.bridge import BRIDGE_KIND, Bridge
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import Link, LinkName, Neighbour, ParentLink
 from coil.kernel.route import diff_routes
@@ -27,7 +29,7 @@ from coil.netlink.link import find_link, read_links
 from coil.netlink.neighbour import delete_neighbour, dump_neighbours, parse_neighbour, put_neighbour
 from coil.netlink.removal import remove_links
 from coil.netlink.route import delete_route, dump_link_routes, parse_route, replace_route
-from coil.neutron.node_bridge import PROTOCOL, NodeBridge, bridge_name, parse_network_alias, uplink_name
+from coil.neutron.node_bridge import PROTOCOL, BridgedPort, NodeBridge, bridge_name, parse_network_alias, uplink_name
 from coil.neutron.resource import NetworkId
 
 
@@ -50,6 +52,38 @@ def sync_network(plan: NodeBridge, peers: Collection[IPAddress], connection: Con
         else:
             ensure_port(port.ifname, port.mac, bridge, connection)
     return tuple(missing)
+
+
+def plug_port(bridge: Bridge, port: BridgedPort, connection: Connection) -> None:
+    """Have the port plugged into that bridge, and the node know the ways to it; other ports stay as they are.
+
+    Raises NetlinkError where bridge or port is not there: then `sync_network` tells more.
+    """
+    found = find_link(bridge.name, connection)
+    if found is None or found.alias != bridge.alias:
+        raise NetlinkError(f"there is no bridge {bridge.name}")
+    connection.apply(
+        [
+            *(put_neighbour(neighbour, found.index) for neighbour in port.neighbours(bridge.name)),
+            *(replace_route(route, found.index) for route in port.routes(bridge.name)),
+        ]
+    )
+    ensure_port(port.ifname, port.mac, found, connection)
+
+
+def unplug_port(network: NetworkId, port: BridgedPort, connection: Connection) -> None:
+    """Have the port, and the node's ways to it, be there no more; other ports stay as they are."""
+    bridge = _find(network, connection)
+    if bridge is None:
+        return
+    release_port(port.ifname, bridge, connection)
+    connection.apply(
+        [delete_route(route, bridge.index) for route in port.routes(bridge.name)], tolerate={errno.ESRCH, errno.ENOENT}
+    )
+    connection.apply(
+        [delete_neighbour(neighbour, bridge.index) for neighbour in port.neighbours(bridge.name)],
+        tolerate={errno.ENOENT},
+    )
 
 
 def release_ports(network: NetworkId, keep: Collection[LinkName], connection: Connection) -> tuple[LinkName, ...]:

@@ -61,6 +61,23 @@ class BridgedPort:
             bridge_mac=bridge_mac(port.network),
         )
 
+    @property
+    def node_addresses(self) -> frozenset[IPInterface]:
+        """Those that the node has for the pod on its bridge, without a network."""
+        return frozenset(ip_interface(node_address(interface)) for interface in self.addresses)
+
+    def routes(self, bridge: LinkName) -> tuple[Route, ...]:
+        """The node's routes to the pod."""
+        destinations = (ip_network(interface.ip) for interface in self.addresses)
+        return tuple(
+            Route(destination=network, device=bridge, protocol=PROTOCOL, scope=link_scope(network))
+            for network in destinations
+        )
+
+    def neighbours(self, bridge: LinkName) -> tuple[Neighbour, ...]:
+        """Where the pod is: the node never asks."""
+        return tuple(Neighbour(bridge, interface.ip, self.mac) for interface in self.addresses)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBridge:
@@ -74,23 +91,17 @@ class NodeBridge:
     @property
     def addresses(self) -> frozenset[IPInterface]:
         """The node's own on the bridge, without a network."""
-        return frozenset(ip_interface(node_address(interface)) for port in self.ports for interface in port.addresses)
+        return frozenset(address for port in self.ports for address in port.node_addresses)
 
     @property
     def routes(self) -> tuple[Route, ...]:
-        """The node's routes to the pods."""
-        destinations = (ip_network(interface.ip) for port in self.ports for interface in port.addresses)
-        return tuple(
-            Route(destination=network, device=self.bridge.name, protocol=PROTOCOL, scope=link_scope(network))
-            for network in destinations
-        )
+        """The node's routes to all pods."""
+        return tuple(route for port in self.ports for route in port.routes(self.bridge.name))
 
     @property
     def neighbours(self) -> tuple[Neighbour, ...]:
-        """Where the pods are: the node never asks."""
-        return tuple(
-            Neighbour(self.bridge.name, interface.ip, port.mac) for port in self.ports for interface in port.addresses
-        )
+        """Where all pods are."""
+        return tuple(neighbour for port in self.ports for neighbour in port.neighbours(self.bridge.name))
 
 
 def bridge_name(network: NetworkId) -> LinkName:

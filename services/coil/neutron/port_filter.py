@@ -1,7 +1,7 @@
 """The node's bridge table for ports of Neutron: what a pod may send, and what of its frames reaches the node. Pure.
 
-    prerouting   from a pod's link   ─► from-LINK    only the port's own addresses, as below; else dropped, counted
-                                                     to the bridge itself: only what is for the node's address there
+    prerouting   from a pod's link   ─► from-pod     only the port's own addresses, as below; else dropped, counted
+                                     ─► to-bridge    to the bridge itself: only what is for the node's address there
     forward      to an uplink        what concerns the node's addresses on bridges is dropped: each node has the same
     input        from an uplink      dropped: nobody on another node reaches this node by a network of ports
                  from a pod's link   ─► node         what was for the bridge, and who asks for the node's address
@@ -15,65 +15,114 @@ it sends, other protocols included, is dropped.
 What is for the bridge is looked at before everything else: with net.bridge.bridge-nf-call-iptables, the answer to a
 connection whose source was translated has the node's address in the underlay by the time that the bridge hands it in.
 
-Each port has chains of its own, which are found by the name of its link. What passes here passes the inet table's
-chains as well, if it is for the node: there, only answers get through (`coil.neutron.overlay_filter`).
+The table is the same whatever ports there are: these are elements of its sets, each with the name of its link, so that
+a port costs the node a few elements and no rule. What passes here passes the inet table's chains as well, if it is for
+the node: there, only answers get through (`coil.neutron.overlay_filter`).
 """
 
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv6Address
 from typing import Final
 
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import MacAddress
+from coil.kernel.nft_element import Elements, SetName
 from coil.kernel.nft_table import (
-    DESTINATION,
+    ND_TARGET,
     SOURCE,
     ChainType,
     Comparison,
     Count,
+    DataType,
     Field,
     Goto,
     Hook,
     Jump,
     Match,
+    Member,
     NftChain,
+    NftSet,
     NftTable,
     Priority,
     RegularChain,
     Rule,
     TableFamily,
-    TransportBits,
     Verdict,
 )
-from coil.neutron.node_address import node_address
+from coil.neutron.node_address import LINK_LOCAL, node_address
 from coil.neutron.node_bridge import UPLINK_PREFIX, BridgedPort
 from coil.neutron.overlay_filter import TABLE
 
 SPOOFED: Final = "spoofed"
 """Counts frames of pods that are not the port's, or that no pod may send."""
-TO_BRIDGE: Final = "to-bridge"
-"""The chain of frames with the bridge's hardware address."""
-NODE: Final = "node"
-"""The chain of frames that the bridge hands to the node as well as to others."""
 
-_TARGET: Final = TransportBits(offset=64, length=128)
-"""Of a solicitation and of an advertisement (RFC 4861, sections 4.3 and 4.4)."""
-_SOLICITATION: Final = Match(Field.ICMPV6_TYPE, Comparison.IS, "nd-neighbor-solicit")
-_ADVERTISEMENT: Final = Match(Field.ICMPV6_TYPE, Comparison.IS, "nd-neighbor-advert")
+
+def _set_name(name: str) -> SetName:
+    return SetName(TableFamily.BRIDGE, TABLE, name)
+
+
+def _target(address: IPAddress) -> str:
+    return f"0x{int(address):x}"
+
+
+PORTS: Final = _set_name("ports")
+"""The links of pods: what comes from others does not concern this table."""
+MACS: Final = _set_name("macs")
+"""Link and hardware address of each port."""
+BRIDGES: Final = _set_name("bridges")
+"""Link and hardware address of the bridge that it is a port of."""
+ADDRESSES: Final = {Family.IPV4: _set_name("addresses4"), Family.IPV6: _set_name("addresses6")}
+"""Link and addresses of each port."""
+TARGETS: Final = _set_name("targets")
+"""Link and addresses that the pod may advertise by neighbour discovery: those of IPv6."""
+NODE_ADDRESSES: Final = _set_name("node4")
+"""The node's IPv4 addresses on bridges; that of IPv6 is the same on each."""
+
+_FROM_PORT: Final = Match(Field.INPUT_LINK, Comparison.IS, Member(PORTS.name))
 _FROM_UPLINK: Final = Match(Field.INPUT_LINK, Comparison.IS, f"{UPLINK_PREFIX}*")
 _TO_UPLINK: Final = Match(Field.OUTPUT_LINK, Comparison.IS, f"{UPLINK_PREFIX}*")
+_TO_ITS_BRIDGE: Final = Match((Field.INPUT_LINK, Field.ETHER_DESTINATION), Comparison.IS, Member(BRIDGES.name))
 _INTELLIGIBLE: Final = Match(Field.PROTOCOL, Comparison.IS_NOT, 255)
 """Of a packet whose headers cannot be followed to its protocol, no match of a protocol says anything."""
 _SPOOFED: Final = (Count(SPOOFED), Verdict.DROP)
-
-
-def from_chain(port: BridgedPort) -> str:
-    """The chain of what the pod sends."""
-    return f"from-{port.ifname}"
-
-
-def _advertised_chain(port: BridgedPort) -> str:
-    return f"nd-{port.ifname}"
+_ASKING_NODE: Final[tuple[tuple[Match, ...], ...]] = (
+    (Match(Field.ARP_DESTINATION, Comparison.IS, Member(NODE_ADDRESSES.name)),),
+    (
+        Match(Field.ICMPV6_TYPE, Comparison.IS, "nd-neighbor-solicit"),
+        Match(ND_TARGET, Comparison.IS, _target(LINK_LOCAL)),
+    ),
+)
+"""Who asks for the node's address."""
+_CONCERNING_NODE: Final[tuple[tuple[Match, ...], ...]] = (
+    *_ASKING_NODE,
+    (Match(Field.IPV4_DESTINATION, Comparison.IS, Member(NODE_ADDRESSES.name)),),
+    (Match(Field.IPV6_DESTINATION, Comparison.IS, str(LINK_LOCAL)),),
+)
+"""The same, and what is for that address."""
+_FROM_POD: Final[tuple[Rule, ...]] = (
+    (Match((Field.INPUT_LINK, Field.ETHER_SOURCE), Comparison.IS_NOT, Member(MACS.name)), *_SPOOFED),
+    # A tag would be taken for no part of the frame by what follows.
+    *((Match(Field.ETHER_TYPE, Comparison.IS, tag), *_SPOOFED) for tag in ("8021q", "8021ad")),
+    (_TO_ITS_BRIDGE, Jump("to-bridge")),
+    *((Match(Field.UDP_SOURCE_PORT, Comparison.IS, server), *_SPOOFED) for server in (67, 547)),
+    *((Match(Field.ICMPV6_TYPE, Comparison.IS, kind), *_SPOOFED) for kind in ("nd-router-advert", "nd-redirect")),
+    (
+        Match(Field.ICMPV6_TYPE, Comparison.IS, "nd-neighbor-advert"),
+        Match((Field.INPUT_LINK, ND_TARGET), Comparison.IS_NOT, Member(TARGETS.name)),
+        *_SPOOFED,
+    ),
+    (
+        Match((Field.INPUT_LINK, Field.ARP_SOURCE_ETHER), Comparison.IS, Member(MACS.name)),
+        Match((Field.INPUT_LINK, Field.ARP_SOURCE), Comparison.IS, Member(ADDRESSES[Family.IPV4].name)),
+        Verdict.ACCEPT,
+    ),
+    *(
+        (Match((Field.INPUT_LINK, SOURCE[family]), Comparison.IS, Member(name.name)), _INTELLIGIBLE, Verdict.ACCEPT)
+        for family, name in ADDRESSES.items()
+    ),
+    _SPOOFED,
+)
+"""What a pod sends; the last rule is for all that no other one was for."""
 
 
 def link_local_address(mac: MacAddress) -> IPv6Address:
@@ -91,91 +140,60 @@ def own_addresses(port: BridgedPort) -> tuple[IPAddress, ...]:
     return tuple(dict.fromkeys(addresses))
 
 
-def plan_port_table(ports: Iterable[BridgedPort]) -> NftTable:
-    """The table for all ports of the node."""
-    ports = sorted(ports, key=lambda port: port.ifname)
-    node = {node_address(interface) for port in ports for interface in port.addresses}
-    nodes = sorted(node, key=lambda address: (address.version, int(address)))
-    from_ports: list[Rule] = [(_from(port), Goto(from_chain(port))) for port in ports]
-    to_uplink: list[Rule] = [(_TO_UPLINK, *rule) for address in nodes for rule in _concerning(address, Verdict.DROP)]
-    to_bridge: list[Rule] = [rule for address in nodes for rule in _concerning(address, Verdict.RETURN)]
-    asking: list[Rule] = [(*_asking(address), Verdict.ACCEPT) for address in nodes]
-    to_node: list[Rule] = []
-    for port in ports:
-        to_node.append((_from(port), Match(Field.ETHER_DESTINATION, Comparison.IS, port.bridge_mac), Verdict.ACCEPT))
-        to_node.append((_from(port), Goto(NODE)))
+def plan_port_table() -> NftTable:
+    """The table; what is in its sets is `plan_port_elements`'."""
+    to_bridge: list[Rule] = [(*rule, Verdict.RETURN) for rule in _CONCERNING_NODE]
+    to_node: list[Rule] = [(*rule, Verdict.ACCEPT) for rule in _ASKING_NODE]
+    to_uplink: list[Rule] = [(_TO_UPLINK, *rule, Verdict.DROP) for rule in _CONCERNING_NODE]
     return NftTable(
         name=TABLE,
         family=TableFamily.BRIDGE,
         counters=(SPOOFED,),
+        sets=(
+            NftSet(name=PORTS.name, key=(DataType.LINK,)),
+            NftSet(name=MACS.name, key=(DataType.LINK, DataType.ETHER)),
+            NftSet(name=BRIDGES.name, key=(DataType.LINK, DataType.ETHER)),
+            NftSet(name=ADDRESSES[Family.IPV4].name, key=(DataType.LINK, DataType.IPV4)),
+            NftSet(name=ADDRESSES[Family.IPV6].name, key=(DataType.LINK, DataType.IPV6)),
+            NftSet(name=TARGETS.name, key=(DataType.LINK, DataType.ND_TARGET)),
+            NftSet(name=NODE_ADDRESSES.name, key=(DataType.IPV4,)),
+        ),
         chains=(
-            *(RegularChain(name=_advertised_chain(port), rules=_advertised(port)) for port in ports if _has_ipv6(port)),
-            RegularChain(name=TO_BRIDGE, rules=(*to_bridge, (Verdict.DROP,))),
-            *(RegularChain(name=from_chain(port), rules=_from_pod(port)) for port in ports),
-            RegularChain(name=NODE, rules=(*asking, (Verdict.DROP,))),
-            _filter("prerouting", Hook.PREROUTING, Priority.RAW, *from_ports),
+            RegularChain(name="to-bridge", rules=(*to_bridge, (Verdict.DROP,))),
+            RegularChain(name="from-pod", rules=_FROM_POD),
+            RegularChain(name="node", rules=(*to_node, (Verdict.DROP,))),
+            _filter("prerouting", Hook.PREROUTING, Priority.RAW, (_FROM_PORT, Goto("from-pod"))),
+            _filter("forward", Hook.FORWARD, Priority.BRIDGE_FILTER, *to_uplink),
             _filter(
-                "forward",
-                Hook.FORWARD,
+                "input",
+                Hook.INPUT,
                 Priority.BRIDGE_FILTER,
-                *to_uplink,
+                (_FROM_UPLINK, Verdict.DROP),
+                (_TO_ITS_BRIDGE, Verdict.ACCEPT),
+                (_FROM_PORT, Goto("node")),
             ),
-            _filter("input", Hook.INPUT, Priority.BRIDGE_FILTER, (_FROM_UPLINK, Verdict.DROP), *to_node),
             _filter("output", Hook.OUTPUT, Priority.BRIDGE_FILTER, (_TO_UPLINK, Verdict.DROP)),
         ),
     )
 
 
-def _from_pod(port: BridgedPort) -> tuple[Rule, ...]:
-    rules: list[Rule] = [
-        (Match(Field.ETHER_SOURCE, Comparison.IS_NOT, port.mac), *_SPOOFED),
-        # A tag would be taken for no part of the frame by what follows.
-        *((Match(Field.ETHER_TYPE, Comparison.IS, tag), *_SPOOFED) for tag in ("8021q", "8021ad")),
-        (Match(Field.ETHER_DESTINATION, Comparison.IS, port.bridge_mac), Jump(TO_BRIDGE)),
-        *((Match(Field.UDP_SOURCE_PORT, Comparison.IS, server), *_SPOOFED) for server in (67, 547)),
-        *((Match(Field.ICMPV6_TYPE, Comparison.IS, kind), *_SPOOFED) for kind in ("nd-router-advert", "nd-redirect")),
-    ]
-    if _has_ipv6(port):
-        rules.append((_ADVERTISEMENT, Jump(_advertised_chain(port))))
-    for address in own_addresses(port):
-        if isinstance(address, IPv4Address):
-            rules.append(
-                (
-                    Match(Field.ARP_SOURCE_ETHER, Comparison.IS, port.mac),
-                    Match(Field.ARP_SOURCE, Comparison.IS, str(address)),
-                    Verdict.ACCEPT,
-                )
-            )
-        rules.append((Match(SOURCE[Family.of(address)], Comparison.IS, str(address)), _INTELLIGIBLE, Verdict.ACCEPT))
-    return (*rules, _SPOOFED)
-
-
-def _advertised(port: BridgedPort) -> tuple[Rule, ...]:
-    own = (address for address in own_addresses(port) if isinstance(address, IPv6Address))
-    return (*((_target(address), Verdict.RETURN) for address in own), _SPOOFED)
-
-
-def _asking(address: IPAddress) -> tuple[Match, ...]:
-    if isinstance(address, IPv4Address):
-        return (Match(Field.ARP_DESTINATION, Comparison.IS, str(address)),)
-    return (_SOLICITATION, _target(address))
-
-
-def _concerning(address: IPAddress, verdict: Verdict) -> tuple[Rule, ...]:
-    """Who asks for the address, and what is for it."""
-    return (*_asking(address), verdict), (Match(DESTINATION[Family.of(address)], Comparison.IS, str(address)), verdict)
-
-
-def _target(address: IPv6Address) -> Match:
-    return Match(_TARGET, Comparison.IS, f"0x{int(address):x}")
-
-
-def _from(port: BridgedPort) -> Match:
-    return Match(Field.INPUT_LINK, Comparison.IS, port.ifname)
-
-
-def _has_ipv6(port: BridgedPort) -> bool:
-    return any(interface.version == 6 for interface in port.addresses)
+def plan_port_elements(ports: Iterable[BridgedPort]) -> Elements:
+    """What is in the sets, for all ports of the node."""
+    elements: dict[SetName, dict[str | tuple[str, ...], str | int | None]] = {
+        name: {} for name in (PORTS, MACS, BRIDGES, *ADDRESSES.values(), TARGETS, NODE_ADDRESSES)
+    }
+    for port in ports:
+        elements[PORTS][port.ifname] = None
+        elements[MACS][port.ifname, port.mac] = None
+        elements[BRIDGES][port.ifname, port.bridge_mac] = None
+        for address in own_addresses(port):
+            elements[ADDRESSES[Family.of(address)]][port.ifname, str(address)] = None
+            if address.version == 6:
+                elements[TARGETS][port.ifname, _target(address)] = None
+        for interface in port.addresses:
+            if interface.version == 4:
+                elements[NODE_ADDRESSES][str(node_address(interface))] = None
+    return elements
 
 
 def _filter(name: str, hook: Hook, priority: Priority, *rules: Rule) -> NftChain:

@@ -30,6 +30,8 @@ _SIZES: Final = {
     DataType.MARK: 4,
     DataType.PROTOCOL: 1,
     DataType.PORT: 2,
+    DataType.LINK: 16,
+    DataType.ND_TARGET: 16,
 }
 
 
@@ -227,6 +229,8 @@ _WORDS: Final[dict[DataType, Callable[[bytes], str]]] = {
     DataType.MARK: lambda data: str(int.from_bytes(data, sys.byteorder)),
     DataType.PROTOCOL: lambda data: _PROTOCOLS.get(data[0], str(data[0])),
     DataType.PORT: lambda data: str(int.from_bytes(data, "big")),
+    DataType.LINK: lambda data: data.rstrip(b"\0").decode(),
+    DataType.ND_TARGET: lambda data: f"0x{int.from_bytes(data, 'big'):x}",
 }
 _BYTES: Final[dict[DataType, Callable[[str], bytes]]] = {
     DataType.IPV4: socket.inet_aton,
@@ -236,6 +240,8 @@ _BYTES: Final[dict[DataType, Callable[[str], bytes]]] = {
     DataType.MARK: lambda word: int(word).to_bytes(4, sys.byteorder),
     DataType.PROTOCOL: lambda word: bytes([_PROTOCOL_NUMBERS[word] if word in _PROTOCOL_NUMBERS else int(word)]),
     DataType.PORT: lambda word: int(word).to_bytes(2, "big"),
+    DataType.LINK: lambda word: word.encode().ljust(16, b"\0"),
+    DataType.ND_TARGET: lambda word: int(word, 16).to_bytes(16, "big"),
 }
 """The inverse of `_WORDS`."""
 

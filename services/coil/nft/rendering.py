@@ -185,7 +185,9 @@ def _render_value(value: int | IPv4Address | Field | Lookup) -> Any:
 
 
 def _render_key(key: Key) -> dict[str, Any]:
-    return _render_field(key) if isinstance(key, Field) else {"concat": [_render_field(field) for field in key]}
+    if isinstance(key, Field):
+        return _render_field(key)
+    return {"concat": [_render_field(part) if isinstance(part, Field) else _render_bits(part) for part in key]}
 
 
 def _render_bits(bits: TransportBits) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What versions of libnftables have different JSON for. Pure.
 
 with_examples(commands)     for versions that take them: types of sets and maps by examples (`typeof`)
+split_texts(commands)       sets that can be made in nft's own language only, and the other commands
 read_listing(objects)       in the words of `coil.nft.rendering`, whatever version has listed them
 
 Versions from 1.1.2 on store with a set of a single type how that type was written, and what they store for the type's
@@ -13,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from coil.kernel.nft_table import DataType
+from coil.kernel.nft_table import ND_TARGET, DataType
 
 _ALL_BITS: Final = 0xFFFFFFFF
 """Of a mark."""
@@ -37,8 +38,20 @@ _EXAMPLES: Final[Mapping[str, dict[str, Any]]] = {
     DataType.ARP_OPERATION.value: _payload("arp", "operation"),
     DataType.PROTOCOL.value: _meta("l4proto"),
     DataType.PORT.value: _payload("th", "dport"),
+    DataType.LINK.value: _meta("iifname"),
 }
 """An expression of each type."""
+
+_TEXTS: Final[Mapping[str, str]] = {
+    DataType.LINK.value: "meta iifname",
+    DataType.ND_TARGET.value: f"@th,{ND_TARGET.offset},{ND_TARGET.length}",
+}
+"""The same in nft's language, for types of sets that JSON has no word for."""
+_TARGETS: Final = (
+    {"payload": {"base": "th", "offset": ND_TARGET.offset, "len": ND_TARGET.length}},
+    {"payload": {"protocol": "icmpv6", "field": "taddr"}},
+)
+"""What versions call `ND_TARGET`: those that have no name of it, and those that have one."""
 
 
 EXAMPLES_SINCE: Final = (1, 1, 2)
@@ -72,6 +85,23 @@ def _by_example(content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def split_texts(commands: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[Mapping[str, Any]]]:
+    """Commands in nft's language that make, with their table, the sets of several types of which one has no name; and
+    the rest. The former come first, and make no difference where such a set is there.
+    """
+    texts, rest = [], []
+    for command in commands:
+        match command:
+            case {"add": {"set": {"family": family, "table": table, "name": name, "type": [*types]}}} if (
+                DataType.ND_TARGET.value in types
+            ):
+                key = " . ".join(_TEXTS[each] for each in types)
+                texts += [f"add table {family} {table}", f"add set {family} {table} {name} {{ typeof {key}; }}"]
+            case _:
+                rest.append(command)
+    return texts, rest
+
+
 def read_listing(objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The objects of a table in the words of `coil.nft.rendering`. What those do not know stays as it is."""
     return [
@@ -82,7 +112,16 @@ def read_listing(objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _read_set(content: dict[str, Any]) -> dict[str, Any]:
     names = {key: name for key in ("type", "map") for name, example in _EXAMPLES.items() if content.get(key) == example}
+    match content.get("type"):
+        case {"typeof": {"concat": [*parts]}}:
+            return {**content, **names, "type": [_read_type(part) for part in parts]}
     return {**content, **names}
+
+
+def _read_type(part: Mapping[str, Any]) -> object:
+    if part in _TARGETS:
+        return DataType.ND_TARGET.value
+    return next((name for name, example in _EXAMPLES.items() if example["typeof"] == part), part)
 
 
 def _read_rule(content: dict[str, Any]) -> dict[str, Any]:

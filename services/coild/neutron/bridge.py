@@ -16,17 +16,19 @@ sentence, never a guess. The first network of a process that it does not know is
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.kernel.family import IPAddress
+from coil.kernel.bridge import Bridge
+from coil.kernel.family import IPAddress, IPInterface
 from coil.kernel.link import LinkName, ParentLink
-from coil.kernel.nft_element import Elements
-from coil.kernel.nft_table import NftTable
+from coil.kernel.nft_element import ElementChanges, Elements, diff_elements, merge_elements
+from coil.kernel.vxlan import Vxlan
 from coil.netlink.error import NetlinkError
 from coil.neutron.handoff import Handoff
-from coil.neutron.node_address import node_address
+from coil.neutron.node_address import NodeAddressError, node_address
 from coil.neutron.node_bridge import (
     BridgedPort,
     NetworkRefusedError,
@@ -34,8 +36,8 @@ from coil.neutron.node_bridge import (
     plan_network,
     refuse_conflicts,
 )
-from coil.neutron.overlay_filter import plan_overlay_elements, plan_overlay_table
-from coil.neutron.port_filter import plan_port_table
+from coil.neutron.overlay_filter import plan_overlay_elements
+from coil.neutron.port_filter import plan_port_elements
 from coil.neutron.resource import NetworkId
 from coil.neutron.underlay import Underlay
 from coil.nft.netfilter import NftError
@@ -53,19 +55,37 @@ _PACE: Final = Backoff(base=0.1, cap=30.0)
 
 class BridgeKernel(Protocol):
     """The kernel; `coild.neutron.bridge_kernel.BridgeNetwork`. Calls take turns in the order in which they were made,
-    are idempotent, and may take effect after a cancellation. They raise NetlinkError, `load` NftError.
+    are idempotent but for `change`, and may take effect after a cancellation. They raise NetlinkError, `load` and
+    `change` NftError.
     """
+
+    @property
+    def udp_port(self) -> int:
+        """That of VXLAN."""
+        ...
 
     async def node_links(self) -> Collection[ParentLink]:
         """The node's own links that are up, with their addresses."""
         ...
 
-    async def load(self, tables: tuple[NftTable, ...], elements: Elements) -> bool:
+    async def load(self, elements: Elements) -> bool:
         """Make the tables what is wanted, with these elements and no others; whether they were not."""
+        ...
+
+    async def change(self, changes: ElementChanges) -> None:
+        """Change elements of tables that are right. Raises NftError where they are not: then `load` is the way on."""
         ...
 
     async def sync_network(self, plan: NodeBridge, peers: Collection[IPAddress]) -> Collection[LinkName]:
         """Make one network what is planned; returns the ports whose links are not there."""
+        ...
+
+    async def plug_port(self, bridge: Bridge, port: BridgedPort) -> None:
+        """Plug one port into a bridge that is right."""
+        ...
+
+    async def unplug_port(self, network: NetworkId, port: BridgedPort) -> None:
+        """Have one port be none of the network's any more."""
         ...
 
     async def release_ports(self, network: NetworkId, keep: Collection[LinkName]) -> Collection[LinkName]:
@@ -85,28 +105,71 @@ class BridgeKernel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """A port that is plugged in, or is to be; `elements` are its own in the tables."""
+
+    handoff: Handoff
+    bridged: BridgedPort
+    elements: Elements
+
+    @classmethod
+    def of(cls, ifname: LinkName, handoff: Handoff) -> "_Port":
+        bridged = BridgedPort.of(ifname, handoff)
+        sources = {interface.ip: node_address(interface) for interface in bridged.addresses}
+        return cls(handoff, bridged, {**plan_overlay_elements((), sources), **plan_port_elements([bridged])})
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A network as it was made: what of it does not depend on which ports it has."""
+
+    bridge: Bridge
+    uplink: Vxlan
+    addresses: frozenset[IPInterface]
+    underlay: Underlay
+
+    @classmethod
+    def of(cls, plan: NodeBridge, underlay: Underlay) -> "_Made":
+        return cls(plan.bridge, plan.uplink, plan.addresses, underlay)
+
+    def has_room(self, port: _Port, underlay: Underlay) -> bool:
+        """Whether it stays as it is if that port becomes one of its ports."""
+        return (
+            self.underlay == underlay
+            and self.uplink.vni == port.handoff.segmentation
+            and self.bridge.mtu >= port.handoff.mtu
+            and self.addresses >= port.bridged.node_addresses
+        )
+
+
 class BridgeBinding:
     """Implements `coild.neutron.binding.Binding`. One per process; all methods belong to the event loop's thread.
 
-    `udp_port` is that of VXLAN, the same on all nodes.
+    A port costs what is its own: all of the node's ports are compared
+    with the kernel at the start, when something has been disturbed, and once a minute.
     """
 
     def __init__(
         self,
         kernel: BridgeKernel,
         *,
-        udp_port: int,
         random: Callable[[], float],
         log: FilteringBoundLogger,
     ) -> None:
         self._kernel = kernel
-        self._udp_port = udp_port
         self._random = random
         self._log = log
         self._underlay: Underlay | None = None
         self._told = asyncio.Event()
         """Whether there is an underlay."""
-        self._ports: dict[LinkName, Handoff] = {}
+        self._ports: dict[LinkName, _Port] = {}
+        self._elements: Elements | None = None
+        """What the tables have; None where that is not known."""
+        self._made: dict[NetworkId, _Made] = {}
+        """The networks that were complete when they were looked at last."""
+        self._links: Collection[ParentLink] | None = None
+        """The node's own, as they were at the last comparison."""
         self._adopted = False
         self._lock = asyncio.Lock()
         self._disturbed = asyncio.Event()
@@ -128,13 +191,21 @@ class BridgeBinding:
         """
         async with self._lock:
             if not self._adopted:
-                self._ports = {each.ifname: each.port for each in bound}
+                self._adopt(bound)
                 self._adopted = True
             try:
                 await self._sync()
             except KERNEL_ERRORS as error:
                 self._disturbed.set()
                 raise BindError(f"networks of ports cannot be kept apart: {error}") from error
+
+    def _adopt(self, bound: Collection[PortBinding]) -> None:
+        for each in bound:
+            try:
+                self._ports[each.ifname] = _Port.of(each.ifname, each.port)
+            except NodeAddressError as error:
+                # It was refused when it came. Without its elements, nothing that the pod sends gets further.
+                self._log.error("a port stays cut off", link=each.ifname, port=each.port.port, error=str(error))
 
     async def bind(self, binding: PortBinding, *, timeout: float) -> None:
         """See `Binding`. It waits for the node's underlay, which takes a moment after the start of the process."""
@@ -157,7 +228,7 @@ class BridgeBinding:
         port = binding.port
         try:
             async with asyncio.timeout(timeout), self._lock:
-                await self._unplug(binding.ifname, port.network)
+                await self._unplug(binding.ifname, port)
         except TimeoutError:
             raise BindTimeoutError(f"the port {port.port} was not unplugged within {timeout:g} s") from None
         except KERNEL_ERRORS as error:
@@ -168,39 +239,71 @@ class BridgeBinding:
     async def _plug_in(self, ifname: LinkName, port: Handoff) -> None:
         if self._underlay is None:
             raise NetworkRefusedError(_UNTOLD)
-        links = await self._kernel.node_links()
-        refuse_conflicts(ifname, port, self._ports, links)
-        ports = {**self._of_network(port.network), ifname: port}
-        plan = self._plan(ports, self._underlay, links)
-        before = self._ports.get(ifname)
-        self._ports[ifname] = port
+        if self._links is None:
+            self._links = await self._kernel.node_links()
+        refuse_conflicts(ifname, port, {name: each.handoff for name, each in self._ports.items()}, self._links)
+        underlay, made, before = self._underlay, self._made.get(port.network), self._ports.get(ifname)
         try:
-            await self._load()
-            missing = await self._kernel.sync_network(plan, self._underlay.peers)
-            if ifname in missing:
-                raise NetlinkError(f"there is no link {ifname}")
+            added = _Port.of(ifname, port)
+        except NodeAddressError as error:
+            raise NetworkRefusedError(str(error)) from None
+        plan = None
+        if made is None or not made.has_room(added, underlay):
+            plan = self._plan({**self._of_network(port.network), ifname: port}, underlay, self._links)
+        self._ports[ifname] = added
+        try:
+            await self._update()
+            await self._plug_into(plan, added, underlay)
         except BaseException:
             if before is None:
-                await self._undo(ifname, port.network)
+                await self._undo(ifname, port)
             raise
 
-    async def _undo(self, ifname: LinkName, network: NetworkId) -> None:
+    async def _plug_into(self, plan: NodeBridge | None, port: _Port, underlay: Underlay) -> None:
+        """The port becomes one of a network that is there, or that is planned anew."""
+        network, ifname = port.handoff.network, port.bridged.ifname
+        if plan is None:
+            try:
+                await self._kernel.plug_port(self._made[network].bridge, port.bridged)
+            except NetlinkError as error:
+                self._log.debug("a port was not plugged in at once", link=ifname, error=str(error))
+                self._links = await self._kernel.node_links()
+                plan = self._plan(self._of_network(network), underlay, self._links)
+            else:
+                return
+        if ifname in await self._make(plan, underlay):
+            raise NetlinkError(f"there is no link {ifname}")
+
+    async def _make(self, plan: NodeBridge, underlay: Underlay) -> Collection[LinkName]:
+        """The whole network; returns the ports whose links are not there."""
+        self._made.pop(plan.network, None)
+        missing = await self._kernel.sync_network(plan, underlay.peers)
+        self._made[plan.network] = _Made.of(plan, underlay)
+        return missing
+
+    async def _undo(self, ifname: LinkName, port: Handoff) -> None:
         """What cannot be undone now, `run` does."""
         try:
-            await self._unplug(ifname, network)
+            await self._unplug(ifname, port)
         except KERNEL_ERRORS as error:
             self._log.warning("a port was not unplugged, trying again", link=ifname, error=str(error))
 
-    async def _unplug(self, ifname: LinkName, network: NetworkId) -> None:
+    async def _unplug(self, ifname: LinkName, port: Handoff) -> None:
+        network = port.network
         self._ports.pop(ifname, None)
-        self._disturbed.set()  # whatever happens now, all of it is looked at once more
         rest = self._of_network(network)
-        await self._kernel.release_ports(network, rest.keys())
-        if not rest:
-            await self._kernel.remove_network(network)
-        elif (plan := await self._planned(rest)) is not None:
-            await self._kernel.sync_network(plan, self._underlay.peers if self._underlay is not None else ())
-        await self._load()
+        try:
+            if rest and network in self._made:
+                await self._kernel.unplug_port(network, BridgedPort.of(ifname, port))
+            else:
+                self._made.pop(network, None)
+                await self._kernel.release_ports(network, rest.keys())
+                if not rest:
+                    await self._kernel.remove_network(network)
+            await self._update()
+        except BaseException:
+            self._disturbed.set()
+            raise
 
     # --- all of it
 
@@ -243,8 +346,9 @@ class BridgeBinding:
         Raises where the tables cannot be loaded: then no port is plugged in. Of networks one does not wait for another.
         """
         mended = await self._load()
+        self._links = await self._kernel.node_links()
         failed = False
-        networks = {port.network for port in self._ports.values()}
+        networks = {port.handoff.network for port in self._ports.values()}
         for network in sorted(networks | await self._kernel.networks()):
             try:
                 await self._sync_network(network)
@@ -257,26 +361,41 @@ class BridgeBinding:
         ports = self._of_network(network)
         await self._kernel.release_ports(network, ports.keys())
         if not ports:
+            self._made.pop(network, None)
             await self._kernel.remove_network(network)
-        elif (plan := await self._planned(ports)) is not None and self._underlay is not None:
-            missing = await self._kernel.sync_network(plan, self._underlay.peers)
+        # While nobody knows the node's own address, what an earlier process has made stays as it is.
+        elif self._underlay is not None and self._links is not None:
+            missing = await self._make(self._plan(ports, self._underlay, self._links), self._underlay)
             if missing:
                 self._log.debug("ports without a link", network=network, links=sorted(missing))
 
-    async def _load(self) -> bool:
-        peers = self._underlay.peers if self._underlay is not None else frozenset[IPAddress]()
-        sources = {
-            each.interface.ip: node_address(each.interface) for port in self._ports.values() for each in port.addresses
-        }
-        ports = [BridgedPort.of(ifname, port) for ifname, port in self._ports.items()]
-        tables = plan_overlay_table(udp_port=self._udp_port), plan_port_table(ports)
-        return await self._kernel.load(tables, plan_overlay_elements(peers, sources))
+    async def _update(self) -> None:
+        """Have the tables know the ports as they are, by what has changed since they were right."""
+        wanted = self._planned_elements()
+        if self._elements is not None:
+            changes = diff_elements(self._elements, wanted)
+            self._elements = None
+            try:
+                await self._kernel.change(changes)
+            except NftError as error:
+                self._log.warning("the tables of ports are not what they were, loading them", error=str(error))
+            else:
+                self._elements = wanted
+                return
+        await self._load()
 
-    async def _planned(self, ports: Mapping[LinkName, Handoff]) -> NodeBridge | None:
-        """None while nobody knows the node's own address: what an earlier process has made stays as it is."""
-        if self._underlay is None:
-            return None
-        return self._plan(ports, self._underlay, await self._kernel.node_links())
+    async def _load(self) -> bool:
+        """Compare the tables with what they should be; whether they were not."""
+        wanted = self._planned_elements()
+        self._elements = None
+        changed = await self._kernel.load(wanted)
+        self._elements = wanted
+        return changed
+
+    def _planned_elements(self) -> Elements:
+        peers = self._underlay.peers if self._underlay is not None else frozenset[IPAddress]()
+        own = (port.elements for port in self._ports.values())
+        return merge_elements([plan_overlay_elements(peers, {}), *own])
 
     def _plan(self, ports: Mapping[LinkName, Handoff], underlay: Underlay, links: Collection[ParentLink]) -> NodeBridge:
         parent = next((link for link in links if link.has(underlay.local)), None)
@@ -285,7 +404,7 @@ class BridgeBinding:
                 f"no Ethernet link of this node that is up has its InternalIP {underlay.local}, from which other nodes "
                 "expect its packets"
             )
-        return plan_network(ports, local=underlay.local, parent=parent, udp_port=self._udp_port)
+        return plan_network(ports, local=underlay.local, parent=parent, udp_port=self._kernel.udp_port)
 
     def _of_network(self, network: NetworkId) -> dict[LinkName, Handoff]:
-        return {name: port for name, port in self._ports.items() if port.network == network}
+        return {name: each.handoff for name, each in self._ports.items() if each.handoff.network == network}

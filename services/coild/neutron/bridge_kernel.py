@@ -10,19 +10,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from coil.kernel.bridge import Bridge
 from coil.kernel.family import IPAddress
 from coil.kernel.link import LinkName, ParentLink
-from coil.kernel.nft_element import Elements
-from coil.kernel.nft_table import NftTable, TableFamily
+from coil.kernel.nft_element import ElementChanges, Elements
+from coil.kernel.nft_table import TableFamily
 from coil.netlink import port_network
 from coil.netlink.connection import Connection
 from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
 from coil.netlink.namespace import Namespace
 from coil.netlink.worker import Worker
-from coil.neutron.node_bridge import NodeBridge
-from coil.neutron.overlay_filter import TABLE
+from coil.neutron.node_bridge import BridgedPort, NodeBridge
+from coil.neutron.overlay_filter import TABLE, plan_overlay_table
+from coil.neutron.port_filter import plan_port_table
 from coil.neutron.resource import NetworkId
-from coil.nft.element_sync import load_elements
+from coil.nft.element_sync import TableReconciler
 
 R = TypeVar("R")
 
@@ -30,14 +32,18 @@ R = TypeVar("R")
 class BridgeNetwork:
     """Implements `coild.neutron.bridge.BridgeKernel` for the process's namespace, or the one at `netns`.
 
+    `udp_port` is that of VXLAN, the same on all nodes.
+
     An async context manager; leaving it waits for running calls and leaves the kernel's state as it is.
     """
 
-    def __init__(self, *, netns: Path | None = None) -> None:
+    def __init__(self, *, udp_port: int, netns: Path | None = None) -> None:
+        self.udp_port = udp_port
         self._netns = netns
         self._stack = AsyncExitStack()
         self._worker: Worker
         self._watch: TableWatch
+        self._tables: TableReconciler
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -45,6 +51,9 @@ class BridgeNetwork:
             threads = unique_thread_name()
             self._worker = Worker(threads, home, threads=1)
             stack.push_async_callback(self._worker.aclose)
+            tables = plan_overlay_table(udp_port=self.udp_port), plan_port_table()
+            self._tables = await self._worker.run(TableReconciler, tables)
+            stack.callback(self._tables.close)
             events = await self._worker.run(open_event_socket, NETLINK_NETFILTER)
             families = (TableFamily.INET, TableFamily.BRIDGE)
             self._watch = TableWatch(events, [(family, TABLE) for family in families], own=threads)
@@ -61,13 +70,25 @@ class BridgeNetwork:
         """See `BridgeKernel`."""
         return await self._connected(port_network.read_node_links)
 
-    async def load(self, tables: tuple[NftTable, ...], elements: Elements) -> bool:
+    async def load(self, elements: Elements) -> bool:
         """See `BridgeKernel`."""
-        return await self._worker.run(load_elements, tables, elements)
+        return await self._worker.run(self._tables.load, elements)
+
+    async def change(self, changes: ElementChanges) -> None:
+        """See `BridgeKernel`."""
+        await self._worker.run(self._tables.change, changes)
 
     async def sync_network(self, plan: NodeBridge, peers: Collection[IPAddress]) -> Collection[LinkName]:
         """See `BridgeKernel`."""
         return await self._connected(lambda connection: port_network.sync_network(plan, peers, connection))
+
+    async def plug_port(self, bridge: Bridge, port: BridgedPort) -> None:
+        """See `BridgeKernel`."""
+        await self._connected(lambda connection: port_network.plug_port(bridge, port, connection))
+
+    async def unplug_port(self, network: NetworkId, port: BridgedPort) -> None:
+        """See `BridgeKernel`."""
+        await self._connected(lambda connection: port_network.unplug_port(network, port, connection))
 
     async def release_ports(self, network: NetworkId, keep: Collection[LinkName]) -> Collection[LinkName]:
         """See `BridgeKernel`."""

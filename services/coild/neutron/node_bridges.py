@@ -35,7 +35,7 @@ async def open_bridges(
     settings: Settings, nodes: Cache[Node], *, random: Callable[[], float], log: FilteringBoundLogger
 ) -> AsyncIterator[NodeBridges]:
     """For the node of the settings, in the process's network namespace. Leaving it leaves bridges as they are."""
-    async with BridgeNetwork() as kernel:
-        binding = BridgeBinding(kernel, udp_port=settings.neutron_vxlan_port, random=random, log=log)
+    async with BridgeNetwork(udp_port=settings.neutron_vxlan_port) as kernel:
+        binding = BridgeBinding(kernel, random=random, log=log)
         peers = NodePeers(nodes, own=settings.node_name, tell=binding.set_underlay, log=log)
         yield NodeBridges(binding, peers)

@@ -1,4 +1,4 @@
-"""The tables for ports: each port has its chains, which end with a drop, and names only what is its own."""
+"""The tables for ports: what no port has is dropped, and the elements of each port name only what is its own."""
 
 from ipaddress import IPv6Address, ip_interface
 
@@ -7,10 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.kernel.link import LinkName, MacAddress, parse_link_name
-from coil.kernel.nft_table import Field, Goto, Jump, Match, NftTable, Rule, Verdict
+from coil.kernel.nft_table import Comparison, Field, Match, Member, NftTable, Rule, Verdict
 from coil.neutron.node_bridge import BRIDGE_PREFIX, UPLINK_PREFIX, BridgedPort
 from coil.neutron.overlay_filter import plan_overlay_elements, plan_overlay_table
-from coil.neutron.port_filter import from_chain, link_local_address, own_addresses, plan_port_table
+from coil.neutron.port_filter import (
+    ADDRESSES,
+    BRIDGES,
+    MACS,
+    PORTS,
+    TARGETS,
+    link_local_address,
+    own_addresses,
+    plan_port_elements,
+    plan_port_table,
+)
 
 BRIDGE_MAC = MacAddress("02:00:00:00:00:01")
 
@@ -50,26 +60,43 @@ def test_a_port_with_ipv6_has_a_link_local_address_as_well(addresses: tuple[str,
     assert len(own_addresses(port(5, *addresses))) == count
 
 
+def test_what_a_pod_sends_is_dropped_unless_it_is_the_ports() -> None:
+    rules = rules_of(plan_port_table(), "from-pod")
+    assert rules[-1][-1] is Verdict.DROP
+    assert not [statement for statement in rules[-1] if isinstance(statement, Match)], "the drop is for all"
+    accepting = [rule for rule in rules if rule[-1] is Verdict.ACCEPT]
+    assert accepting
+    for rule in accepting:
+        found = [statement for statement in rule if isinstance(statement, Match)]
+        bound = [each for each in found if isinstance(each.field, tuple) and each.field[0] is Field.INPUT_LINK]
+        assert all(isinstance(each.value, Member) and each.comparison is Comparison.IS for each in bound)
+        assert bound, "what is accepted is what the link's port has"
+
+
 @given(ports)
-def test_every_port_has_chains_that_end_with_a_drop(found: list[BridgedPort]) -> None:
-    table = plan_port_table(found)
-    names = [chain.name for chain in table.chains]
-    assert len(set(names)) == len(names)
-    hooked = [rule for hook in ("prerouting", "input") for rule in rules_of(table, hook)]
-    targets = {statement.chain for rule in hooked for statement in rule if isinstance(statement, Jump | Goto)}
-    assert {from_chain(each) for each in found} <= targets <= set(names)
+def test_all_that_a_port_has_is_under_the_name_of_its_link(found: list[BridgedPort]) -> None:
+    elements = plan_port_elements(found)
+    assert set(elements[PORTS]) == {each.ifname for each in found}
     for each in found:
-        rules = rules_of(table, from_chain(each))
-        assert rules[-1][-1] is Verdict.DROP
-        assert not [statement for statement in rules[-1] if isinstance(statement, Match)], "the drop is for all"
-        assert rules[0][:1] == (Match(Field.ETHER_SOURCE, rules[0][0].comparison, each.mac),)  # type: ignore[union-attr]
-        others = {str(address) for other in found if other != each for address in own_addresses(other)}
-        assert not others & values(rules)
+        own = {name: {key[1] for key in elements[name] if key[0] == each.ifname} for name in (MACS, BRIDGES, TARGETS)}
+        addresses = {str(address) for address in own_addresses(each)}
+        assert own == {
+            MACS: {each.mac},
+            BRIDGES: {BRIDGE_MAC},
+            TARGETS: {f"0x{int(address):x}" for address in own_addresses(each) if address.version == 6},
+        }
+        assert {key[1] for name in ADDRESSES.values() for key in elements[name] if key[0] == each.ifname} == addresses
 
 
 @given(ports)
 def test_the_order_of_ports_makes_no_difference(found: list[BridgedPort]) -> None:
-    assert plan_port_table(found) == plan_port_table(list(reversed(found)))
+    assert plan_port_elements(found) == plan_port_elements(list(reversed(found)))
+
+
+def test_without_ports_the_sets_are_empty() -> None:
+    elements = plan_port_elements(())
+    assert {name.name for name in elements} == {entry.name for entry in plan_port_table().sets}
+    assert not any(elements.values())
 
 
 def test_links_are_matched_by_prefixes_that_no_pods_link_has() -> None:

@@ -26,6 +26,8 @@ EIPS = NftSet(name="m", key=(DataType.CLASS,), value=DataType.IPV6)
 NODES = NftSet(name="m", key=(DataType.ETHER,), value=DataType.MARK)
 PORTS = NftSet(name="m", key=(DataType.IPV4, DataType.PROTOCOL, DataType.PORT), value=DataType.PORT)
 PAIRS = NftSet(name="s", key=(DataType.IPV6, DataType.IPV6))
+LINKS = NftSet(name="s", key=(DataType.LINK,))
+TARGETS = NftSet(name="s", key=(DataType.LINK, DataType.ND_TARGET))
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
@@ -78,6 +80,12 @@ def test_cut_of_what_is_alike(numbers: list[int], value: bytes) -> None:
                 (b"\12\0\0\1\x29\0\0\0\0\1\0\0", b"", b"\0\2", 0),
             ],
             {("10.0.0.1", "udp", "8080"): "80", ("10.0.0.1", "41", "1"): "2"},
+        ),
+        (LINKS, [(b"veth0" + bytes(11), b"", b"", 0)], {"veth0": None}),
+        (
+            TARGETS,
+            [(b"veth0" + bytes(11) + b"\xfd" + bytes(14) + b"\1", b"", b"", 0)],
+            {("veth0", "0xfd000000000000000000000000000001"): None},
         ),
         (
             WAYS,

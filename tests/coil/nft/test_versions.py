@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from coil.kernel.nft_table import NftTable
+from coil.kernel.nft_table import DataType, NftSet, NftTable, TableFamily
 from coil.nft.difference import plan_commands
-from coil.nft.versions import EXAMPLES_SINCE, read_listing, read_version, with_examples
+from coil.nft.versions import EXAMPLES_SINCE, read_listing, read_version, split_texts, with_examples
 from tests.coil.nft.memory_nft import MemoryNft
 from tests.coil.nft.tables import nft_tables
 
@@ -35,6 +35,38 @@ def test_no_set_is_written_with_the_name_of_a_single_type(table: NftTable) -> No
     assert read_listing([command["add"] for command in commands]) == [
         command["add"] for command in plan_commands([], table)
     ]
+
+
+def test_a_set_that_json_has_no_words_for_is_made_before_the_rest() -> None:
+    table = NftTable(
+        name="t",
+        family=TableFamily.BRIDGE,
+        chains=(),
+        sets=(
+            NftSet(name="targets", key=(DataType.LINK, DataType.ND_TARGET)),
+            NftSet(name="macs", key=(DataType.LINK, DataType.ETHER)),
+        ),
+    )
+    texts, rest = split_texts(plan_commands([], table))
+    assert texts == [
+        "add table bridge t",
+        "add set bridge t targets { typeof meta iifname . @th,64,128; }",
+    ]
+    assert [command["add"]["set"]["name"] for command in rest if "set" in command["add"]] == ["macs"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"payload": {"base": "th", "offset": 64, "len": 128}},
+        {"payload": {"protocol": "icmpv6", "field": "taddr"}},
+    ],
+)
+def test_it_is_read_by_whatever_name_a_version_has_for_it(target: dict[str, Any]) -> None:
+    typeof = {"typeof": {"concat": [{"meta": {"key": "iifname"}}, target]}}
+    listed = [{"set": {"family": "bridge", "name": "targets", "table": "t", "type": typeof, "handle": 2}}]
+    [entry] = read_listing(listed)
+    assert entry["set"]["type"] == ["ifname", "integer"]
 
 
 @pytest.mark.parametrize(
