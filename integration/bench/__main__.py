@@ -21,6 +21,8 @@ from integration.bench import (
     host_port_part,
     informer_part,
     ipam_part,
+    neutron_node_part,
+    neutron_part,
     plugin_part,
 )
 from integration.bench.figure import Figure, Reading, select_figures
@@ -41,6 +43,8 @@ _PARTS = (
     *aws_part.PARTS,
     aws_node_part.PART,
     aws_traffic_part.PART,
+    neutron_part.PART,
+    neutron_node_part.PART,
     helm_part.PART,
 )
 _RESULT = Path(__file__).parents[2] / "build" / "bench.json"

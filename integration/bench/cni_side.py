@@ -125,13 +125,13 @@ def coil_netconf(socket: Path) -> bytes:
     return json.dumps({"cniVersion": _CNI_VERSION, "name": "bench", "type": "coil", "socket": str(socket)}).encode()
 
 
-def pod_operations(side: Wiring, command: str, *, netns: list[str], serial: int) -> list[Operation]:
-    """The same command for one pod in each namespace, with the arguments that containerd passes.
+def pod_operations(side: Wiring, command: str, *, netns: list[str], serial: int, first: int = 0) -> list[Operation]:
+    """The same command for one pod in each namespace, from pod `first` on, with the arguments that containerd passes.
 
     Container ids are 64 hex digits, as containerd's, and differ with `serial`: ADD and DEL of a pod share it.
     """
     operations = []
-    for number, path in enumerate(netns):
+    for number, path in enumerate(netns, start=first):
         pod, container = side.pod(number), f"{serial:032x}{number:032x}"
         arguments = (
             f"IgnoreUnknown=1;K8S_POD_NAMESPACE={pod.namespace};"
