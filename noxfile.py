@@ -171,6 +171,12 @@ def aws_nodes(session: nox.Session) -> None:
 
 
 @nox.session
+def neutron_nodes(session: nox.Session) -> None:
+    """The chart by Helm on two nodes with kubelet, whose pods are plugged into ports of a real Neutron; needs root."""
+    run_pytest(session, ["integration/neutron_nodes"])
+
+
+@nox.session
 def aws_simulation(session: nox.Session) -> None:
     """A thousand pods under faults of EC2, and 2 000 nodes within an account's limits, in virtual time."""
     run_pytest(session, ["tests/coild/eni/simulation"], "-m", "slow")

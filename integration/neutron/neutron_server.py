@@ -84,11 +84,12 @@ class NeutronServer:
     """Make one with `start`. Its `endpoint` is the Networking API's."""
 
     process: Process
+    address: IPv4Address
     port: int
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     @classmethod
     @contextmanager
@@ -100,8 +101,9 @@ class NeutronServer:
         mtu: int = 1500,
         quotas: dict[str, int] | None = None,
         page: int = -1,
+        address: IPv4Address = LOCALHOST,
     ) -> Iterator["NeutronServer"]:
-        """Serving. Ends with the context.
+        """Serving at that address of this machine. Ends with the context.
 
         `mtu` is that of the network below the VXLANs; no `quotas` are no limits. `page` is how many objects an answer
         has at most; -1 is any number.
@@ -119,17 +121,17 @@ class NeutronServer:
                 quotas="\n".join(f"{name} = {value}" for name, value in limits.items()),
             )
         )
-        port = free_port(LOCALHOST, 9696)
+        port = free_port(address, 9696)
         process = Process(
             "neutron-api",
-            [str(interpreter), str(SERVER / "neutron_api.py"), str(configuration), str(port)],
+            [str(interpreter), str(SERVER / "neutron_api.py"), str(configuration), str(address), str(port)],
             cluster=f"neutron-{secrets.token_hex(4)}",
             log=folder / "neutron.log",
             env={"PYTHONPATH": str(SERVER), "HOME": str(folder)},
             cwd=folder,
         )
         try:
-            server = cls(process, port)
+            server = cls(process, address, port)
             process.wait_ready(server._answers, timeout=START_TIMEOUT)
             yield server
         finally:
@@ -176,7 +178,7 @@ class NeutronServer:
 
     def _ask(self, method: str, path: str) -> int:
         """The status of the answer."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+        connection = HTTPConnection(str(self.address), self.port, timeout=ANSWER_SECONDS)
         try:
             connection.request(method, path)
             return connection.getresponse().status

@@ -41,6 +41,7 @@ TEST_ALL: Final = Layer(
         ("egress_slow",),
         ("aws_nodes",),
         ("aws_simulation",),
+        ("neutron_nodes",),
         ("egress_kubelet",),
         # With nothing beside it: here the machine's speed decides.
         ("timing",),

@@ -1,6 +1,6 @@
-"""Serves Neutron's API on 127.0.0.1, on sqlite, without a broker and without agents.
+"""Serves Neutron's API on sqlite, without a broker and without agents.
 
-    python neutron_api.py CONFIGURATION PORT
+    python neutron_api.py CONFIGURATION ADDRESS PORT
 
 Run by the interpreter of `integration.neutron.environment`, with this folder on its path. Beside Neutron's own paths it
 has one more, in place of an agent's messages: `POST /test/ports/<id>/<status>` tells Neutron that the port's interface
@@ -16,7 +16,7 @@ _STATUS_PATH = "/test/ports/"
 
 
 def main() -> None:
-    configuration, port = sys.argv[1:]
+    configuration, address, port = sys.argv[1:]
     os.environ["OS_NEUTRON_CONFIG_FILES"] = configuration
     # Neutron parses it, too.
     sys.argv = ["neutron-api"]
@@ -24,7 +24,7 @@ def main() -> None:
     from neutron.wsgi import api
     from serving import serve
 
-    serve(with_statuses(api.application), int(port))
+    serve(with_statuses(api.application), int(port), address=address)
 
 
 def _create_schema(configuration: str) -> None:
