@@ -10,7 +10,7 @@ from integration.eip.description import Description
 from integration.eip.world import World
 from integration.patience import wait_until
 from integration.walk.recording import Recording
-from integration.walk.story import check_order, steps
+from integration.walk.story import check_order, in_order, steps
 
 pytestmark = [pytest.mark.kernel, pytest.mark.apiserver, pytest.mark.timing]
 
@@ -18,6 +18,8 @@ POLICY = "The way of a policy to nftables"
 OF_CONTROLLER = 4
 """So many steps; the others are the agent's."""
 MOST_OF_A_POLICY = 130
+MORE_WALKS = 4
+"""A gateway is reconciled for a tunnel's phase or a Lease, too: then its modules come before the policy's."""
 
 
 def test_a_policy_reaches_nftables_the_way_that_the_design_tells(
@@ -27,6 +29,8 @@ def test_a_policy_reaches_nftables_the_way_that_the_design_tells(
     controllers = control[1]
     assert controllers is not None, "the controllers run on another machine"
     node = world.node("n3")
+    said = steps(POLICY)
+    by_controller, by_agent = list(chain(*said[:OF_CONTROLLER])), list(chain(*said[OF_CONTROLLER:]))
     controller, agent = Recording(tmp_path / "controller"), Recording(tmp_path / "agent")
     with (
         controllers.traced(controller) as leader,
@@ -36,15 +40,23 @@ def test_a_policy_reaches_nftables_the_way_that_the_design_tells(
     ):
         world.await_lease(node)
         wait_until(lambda: gateway.lists(node.name), what=f"{node.name} is ready for addresses")
-        controller.await_rest(leader, "coil.reconcile.controller")
-        agent.await_rest(daemon, "coil_egress_agent.eip.applier")
-        with world.policy(gateway, labels={"app": "walk"}) as policy:
-            for family in (4, 6):
-                world.await_seen(pod, policy.eip(family))
-            of_controller, of_agent = controller.since_last(leader), agent.since_last(daemon)
+
+        def walk() -> tuple[list[str], list[str]]:
+            controller.await_rest(leader, "coil.reconcile.controller")
+            agent.await_rest(daemon, "coil_egress_agent.eip.applier")
+            controller.since_last(leader)
+            with world.policy(gateway, labels={"app": "walk"}) as policy:
+                for family in (4, 6):
+                    world.await_seen(pod, policy.eip(family))
+                return controller.since_last(leader), agent.since_last(daemon)
+
+        of_controller, of_agent = walk()
+        for _ in range(MORE_WALKS):
+            if in_order(by_controller, of_controller) and in_order(by_agent, of_agent):
+                break
+            of_controller, of_agent = walk()
     print(f"a policy runs {len(of_controller)} modules of the controller and {len(of_agent)} of the agent:")
     print(of_controller, of_agent)
-    said = steps(POLICY)
-    check_order(list(chain(*said[:OF_CONTROLLER])), of_controller)
-    check_order(list(chain(*said[OF_CONTROLLER:])), of_agent)
+    check_order(by_controller, of_controller)
+    check_order(by_agent, of_agent)
     assert len(of_controller) + len(of_agent) <= MOST_OF_A_POLICY

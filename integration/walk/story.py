@@ -42,5 +42,14 @@ def check_order(names: Sequence[str], modules: Sequence[str]) -> None:
     Raises AssertionError.
     """
     assert [name for name in names if not called(name, modules)] == []
+    assert _by_first_call(names, modules) == list(names)
+
+
+def in_order(names: Sequence[str], modules: Sequence[str]) -> bool:
+    """Whether `check_order` has nothing to say."""
+    return all(called(name, modules) for name in names) and _by_first_call(names, modules) == list(names)
+
+
+def _by_first_call(names: Sequence[str], modules: Sequence[str]) -> list[str]:
     first = {name: next(i for i, module in enumerate(modules) if called(name, [module])) for name in names}
-    assert sorted(names, key=first.__getitem__) == list(names)
+    return sorted(names, key=first.__getitem__)
