@@ -12,7 +12,7 @@ with few addresses, so that a handful of pods takes several interfaces.
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Network
 from itertools import islice
@@ -30,7 +30,7 @@ from integration.aws_nodes.instance_network import InstanceNetwork
 from integration.aws_nodes.node_pod import NodePod
 from integration.cluster.cluster import CONTROL_PLANE, Cluster
 from integration.cluster.command_line import Version
-from integration.cluster.control_plane import Controllers, ControlPlane, KubectlError
+from integration.cluster.control_plane import Controllers, ControlPlane
 from integration.cluster.family import ClusterFamilies
 from integration.cluster.image import busybox_images, write_archive
 from integration.cluster.network import Namespaces, Network
@@ -38,7 +38,6 @@ from integration.cluster.node import Node, Software
 from integration.cluster.programs import CLUSTER, NODE, Program, locate
 from integration.cluster.requirement import check_requirements
 from integration.cluster.workspace import Workspace
-from integration.helm.chart import NAMESPACE
 from integration.helm.release import Release, import_image
 from integration.image.build import build_image
 from integration.kernel_state import KernelState
@@ -224,13 +223,7 @@ class AwsNodes:
 
     def logs(self) -> Iterator[tuple[str, str]]:
         """Name and last lines of what each program of the release has logged, and what EC2 was asked."""
-        with suppress(KubectlError):
-            yield "Kubernetes", self.plane.kubectl("get", "pods,events", "--all-namespaces", "--output=wide")
-        for component in ("coild", "ipam-controller"):
-            for pod in self.programs.of(component):
-                name = pod["metadata"]["name"]
-                with suppress(KubectlError):
-                    yield name, self.plane.kubectl(f"--namespace={NAMESPACE}", "logs", name, f"--tail={_LOG_LINES}")
+        yield from self.programs.logs("coild", "ipam-controller")
         yield "EC2", "\n".join(map(str, self.ec2.calls[-_LOG_LINES:]))
 
     def spoofed(self) -> list[str]:

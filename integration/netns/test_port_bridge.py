@@ -212,6 +212,29 @@ async def test_tables_that_are_right_are_not_touched_and_others_are_mended(world
         assert await talk(pods[0], pods[1], pods[1].ipv6) == str(pods[0].ipv6)
 
 
+async def test_a_link_that_nobody_has_told_of_reaches_nobody(world: PortWorld) -> None:
+    """Put on the bridge by somebody else, where nothing filters what it sends."""
+    near, far = await world.pod(0, RED, 1), await world.pod(1, RED, 2)
+    stranger = world.make(0, port_of(RED, 3))
+    node = world.nodes[0].netns
+    node.ip("link", "set", stranger.binding.ifname, "master", bridge_name(RED))
+    for server in (near, far):
+        for client, listener in ((stranger, server), (server, stranger)):
+            assert await refused(client.netns, listener.netns, listener.ipv4)
+            assert await refused(client.netns, listener.netns, listener.ipv6)
+    node.ip("link", "set", stranger.binding.ifname, "nomaster")
+    await world.nodes[0].plug(stranger)
+    assert await talk(stranger, far, far.ipv4) == str(stranger.ipv4)
+
+
+async def test_nothing_leaves_while_the_table_knows_no_port(world: PortWorld) -> None:
+    near, far = await world.pod(0, RED, 1), await world.pod(1, RED, 2)
+    KernelState(str(world.nodes[0].netns.path)).run("nft", "flush", "set", "bridge", "coil-neutron", "ports")
+    assert await refused(near.netns, far.netns, far.ipv4)
+    await world.nodes[0].binding.prepare([])
+    assert await talk(near, far, far.ipv4) == str(near.ipv4)
+
+
 async def test_a_port_that_comes_while_tables_are_damaged_mends_them(world: PortWorld) -> None:
     first = await world.pod(0, RED, 1)
     KernelState(str(world.nodes[0].netns.path)).run("nft", "delete", "table", "bridge", "coil-neutron")

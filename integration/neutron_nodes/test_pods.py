@@ -13,6 +13,7 @@ from integration.demo.inventory import PodRow, read_pods
 from integration.demo.reach import TRY_FETCH, compare_answers, render_requests, url
 from integration.demo.workload import deployment_document, namespace_document
 from integration.deployment import apply
+from integration.helm.chart import NAMESPACE
 from integration.neutron_nodes.world import NeutronNodes
 from integration.patience import wait_until
 
@@ -116,10 +117,12 @@ def _is_idle(nodes: NeutronNodes) -> bool:
 def test_a_pod_keeps_its_conversations_while_coild_and_coil_raven_are_restarted(nodes: NeutronNodes) -> None:
     with deployed(nodes, RED):
         red = rows_of(nodes, RED)
-        nodes.plane.kubectl("--namespace=kube-system", "delete", "pods", "--selector=app.kubernetes.io/name=coil")
+        before = nodes.programs()
+        nodes.plane.kubectl(f"--namespace={NAMESPACE}", "delete", "pods", *before)
         for client in red:
             assert answers(nodes, client, red) == []
         nodes.release.wait_rolled_out()
+        assert not before & nodes.programs()
         for client in red:
             assert answers(nodes, client, red) == []
         document = json.loads(nodes.plane.kubectl("get", "deployment", "web", f"--namespace={RED}", "--output=json"))

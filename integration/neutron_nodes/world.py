@@ -10,7 +10,7 @@ Neutron has no agents: in their place, `PortAgent` tells it of a port that a nod
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import yaml
 
 from coil.neutron.node_bridge import BRIDGE_PREFIX
 from integration.cluster.cluster import Cluster
-from integration.cluster.control_plane import ControlPlane, KubectlError
+from integration.cluster.control_plane import ControlPlane
 from integration.cluster.node import Node
 from integration.deployment import apply
 from integration.helm.chart import NAMESPACE
@@ -31,8 +31,8 @@ from integration.nodes.program_pods import ProgramPods
 STATE: Final = "coil-state"
 """Where the journal is, below what each node has for itself."""
 CLOUD: Final = "stage"
+PROGRAMS: Final = ("coild", "raven")
 _PAUSE: Final = 0.5
-_LOG_LINES: Final = 60
 
 
 class PortAgent:
@@ -119,6 +119,13 @@ class NeutronNodes:
         document: dict[str, Any] = json.loads(self.plane.kubectl("get", *arguments, "--output=json"))
         return document
 
+    def programs(self) -> set[str]:
+        """The names of the pods of coild and coil-raven, at least one of each."""
+        programs = ProgramPods(self.cluster, self.release)
+        found = [{pod["metadata"]["name"] for pod in programs.of(component)} for component in PROGRAMS]
+        assert all(found), found
+        return {name for names in found for name in names}
+
     def ports(self) -> dict[str, dict[str, Any]]:
         """Neutron's ports of pods, by the pod's UID."""
         with self.neutron.connect() as connection:
@@ -127,14 +134,7 @@ class NeutronNodes:
 
     def logs(self) -> Iterator[tuple[str, str]]:
         """Name and last lines of what each program of the release has logged."""
-        with suppress(KubectlError):
-            yield "Kubernetes", self.plane.kubectl("get", "pods,events", "--all-namespaces", "--output=wide")
-        programs = ProgramPods(self.cluster, self.release)
-        for component in ("coild", "raven"):
-            for pod in programs.of(component):
-                name = pod["metadata"]["name"]
-                with suppress(KubectlError):
-                    yield name, self.plane.kubectl(f"--namespace={NAMESPACE}", "logs", name, f"--tail={_LOG_LINES}")
+        return ProgramPods(self.cluster, self.release).logs(*PROGRAMS)
 
 
 def _clouds(neutron: NeutronServer) -> dict[str, Any]:

@@ -6,12 +6,13 @@ A component is the value of the label `app.kubernetes.io/component` on a program
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from integration.cluster.cluster import Cluster
+from integration.cluster.control_plane import KubectlError
 from integration.cluster.node import Node, NodeCommandError
 from integration.demo.reach import TRY_FETCH
 from integration.helm.chart import NAMESPACE
@@ -21,6 +22,7 @@ Pod: TypeAlias = dict[str, Any]
 
 CONTROLLERS: Final = ("ipam-controller", "egress-controller")
 SECONDS: Final = 180.0
+_LOG_LINES: Final = 60
 _COMPONENT: Final = "app.kubernetes.io/component"
 _LEADING = re.compile(r"^leader_election_master_status\{.*\} 1(\.0)?$", re.MULTILINE)
 _NOWHERE = {"coil.test/nowhere": ""}
@@ -43,6 +45,15 @@ class ProgramPods:
         items = self.cluster.plane.read(path)["items"]
         living = [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
         return sorted(living, key=lambda pod: str(pod["spec"].get("nodeName", "")))
+
+    def logs(self, *components: str) -> Iterator[tuple[str, str]]:
+        """What Kubernetes has, and name and last lines of each pod of these; what cannot be read is left out."""
+        with suppress(KubectlError):
+            yield "Kubernetes", self.cluster.plane.kubectl("get", "pods,events", "--all-namespaces", "--output=wide")
+        for pod in (pod for component in components for pod in self.of(component)):
+            name = pod["metadata"]["name"]
+            with suppress(KubectlError):
+                yield name, self.kubectl("logs", name, f"--tail={_LOG_LINES}")
 
     def restarts(self, component: str) -> int:
         """How often the kubelets have started its containers again."""

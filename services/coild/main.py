@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -27,19 +27,20 @@ from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
 from coil.crd.names import LABEL_NODE, NodeName
+from coil.crd.resource import HasMetadata
 from coil.kernel.family import IPAddress
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
-from coil.manager.manager import Manager
 from coil.netlink.host import HostNetwork
 from coil.page import node_document as page
 from coil.page.node_page import render_node_page
 from coil.podnet.plan import LINK_LOCAL, RoutePolicy, node_addresses
 from coil.reconcile.backoff import Backoff
-from coil.reconcile.cache import wait_synced
+from coil.reconcile.cache import describe_unsynced, wait_synced
 from coil.reconcile.event_recorder import EventMetrics, EventRecorder
-from coil.reconcile.informer import Informer
+from coil.reconcile.informer import Informer, InformerMetrics, ListerWatcher
+from coil.reconcile.metric import ReconcileMetrics
 from coil.runtime.flag import parse_settings
 from coil.runtime.inspection import Inspection, start_inspection
 from coil.runtime.process import Process, run
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from coild.eni.eni_ipam import EniIpam
     from coild.neutron.neutron_ipam import NeutronIpam
     from coild.neutron.node_bridges import NodeBridges
+
+T = TypeVar("T", bound=HasMetadata)
 
 START_BACKOFF = Backoff(base=0.5, cap=15.0)
 PICTURE_SECONDS = 8.0
@@ -117,9 +120,8 @@ class Start:
         self.log: FilteringBoundLogger = process.log.bind(node=settings.node_name)
         self.rng = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self.executor = KeyedExecutor(self.log)
-        self.manager = Manager(process)
-        self.informer_metrics = self.manager.informer_metrics
-        self.reconcile_metrics = self.manager.metrics
+        self.informer_metrics = InformerMetrics(process.registry)
+        self.reconcile_metrics = ReconcileMetrics(process.registry)
 
     async def connect(self) -> None:
         """The kernel and the API server, which need not answer yet; Events may be sent."""
@@ -216,6 +218,14 @@ class Start:
         self.process.spawn("recorded-deletes", self.missed.run())
         self.process.spawn("sweep", self.pods.run_sweeps(self.settings.addressblock_gc_interval))
         self.part.maintain()
+
+    def follow(self, source: ListerWatcher[T]) -> Informer[T]:
+        """A cache that is followed from now on. The process is not ready before it is synced, but waits for nothing."""
+        informer = Informer(source, log=self.log, metrics=self.informer_metrics)
+        name = source.resource.plural
+        self.process.add_readiness(name, partial(describe_unsynced, informer))
+        self.process.spawn(name, informer.run())
+        return informer
 
     async def veth_wiring(self, addresses: Collection[IPAddress], policy: RoutePolicy) -> VethWiring:
         """A veth for each pod. `addresses` are the node's, as far as they are known."""
@@ -367,8 +377,8 @@ class Ports(AddressPart):
 
         settings = start.settings
         own = f"spec.nodeName={settings.node_name}"
-        pods = start.manager.cache(start.kube.collection(PODS, fields=own, freshness=Freshness.CACHED), optional=True)
-        nodes = start.manager.cache(start.kube.collection(NODES, freshness=Freshness.CACHED), optional=True)
+        pods = start.follow(start.kube.collection(PODS, fields=own, freshness=Freshness.CACHED))
+        nodes = start.follow(start.kube.collection(NODES, freshness=Freshness.CACHED))
         bridges = await start.process.stack.enter_async_context(
             open_bridges(settings, nodes, random=start.rng.random, log=start.log)
         )

@@ -73,12 +73,10 @@ class Field(Enum):
     IPV6_SOURCE = "ip6 saddr"
     IPV4_DESTINATION = "ip daddr"
     IPV6_DESTINATION = "ip6 daddr"
-    ICMP_TYPE = "icmp type"
     ICMPV6_TYPE = "icmpv6 type"
     TCP_FLAGS = "tcp flags"
     DESTINATION_PORT = "th dport"
     """Of any protocol that has its ports where TCP has them."""
-    SOURCE_PORT = "th sport"
     UDP_SOURCE_PORT = "udp sport"
     UDP_DESTINATION_PORT = "udp dport"
     """Of UDP only, so that the rule needs no match of the protocol."""
@@ -136,7 +134,7 @@ class DataType(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NftSet:
     """A set, or (with `value`) a map. `intervals`: its addresses may be ranges, which do not overlap. `timeouts`: its
-    elements may expire. `size` is how many it takes at most; 0: no bound of its own.
+    elements may expire.
     """
 
     name: str
@@ -144,7 +142,6 @@ class NftSet:
     value: DataType | None = None
     intervals: bool = False
     timeouts: bool = False
-    size: int = 0
 
 
 class Comparison(Enum):
@@ -253,17 +250,6 @@ class NoTrack:
 
 
 @dataclass(frozen=True, slots=True)
-class Remember:
-    """Have the packet's key in the table's set, for so many seconds from now on. Where the set is full, the rule
-    ends.
-    """
-
-    key: Key
-    set: str
-    seconds: int
-
-
-@dataclass(frozen=True, slots=True)
 class Jump:
     """Go on in another chain of the table, and then behind this rule."""
 
@@ -295,18 +281,7 @@ class Verdict(StrEnum):
 
 
 Statement: TypeAlias = (
-    Match
-    | Assign
-    | SetBits
-    | SourceNat
-    | DestinationNat
-    | ClampSegments
-    | NoTrack
-    | Count
-    | Remember
-    | Jump
-    | Goto
-    | Verdict
+    Match | Assign | SetBits | SourceNat | DestinationNat | ClampSegments | NoTrack | Count | Jump | Goto | Verdict
 )
 Rule: TypeAlias = tuple[Statement, ...]
 

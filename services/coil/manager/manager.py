@@ -38,7 +38,7 @@ T = TypeVar("T", bound=HasMetadata)
 class Manager:
     """One per process. `clock` gives monotonic seconds and `random` [0, 1); they are arguments for tests to replace.
 
-    `metrics` are those of all queues, controllers and elections of the process, `informer_metrics` those of its caches.
+    `metrics` are those of all queues, controllers and elections of the process.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Manager:
         self._clock = clock
         self._random = random
         self._log = process.log
-        self.informer_metrics = InformerMetrics(process.registry)
+        self._informer_metrics = InformerMetrics(process.registry)
         self._required: list[Cache[Any]] = []
         self._runnables: list[tuple[str, Run]] = []
         self._setups: list[Callable[[Term], None]] = []
@@ -72,7 +72,7 @@ class Manager:
         optional kind may not be served: `start` does not wait for it, and the process is ready without it. Raises
         ValueError for a name that is taken.
         """
-        metrics = self.informer_metrics.named(name)
+        metrics = self._informer_metrics.named(name)
         label = name or source.resource.plural
         informer = Informer(
             source, log=self._log, metrics=metrics, indexers=indexers, clock=self._clock, random=self._random

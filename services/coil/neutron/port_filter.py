@@ -3,6 +3,7 @@
     prerouting   from a pod's link   ─► from-pod     only the port's own addresses, as below; else dropped, counted
                                      ─► to-bridge    to the bridge itself: only what is for the node's address there
     forward      to an uplink        what concerns the node's addresses on bridges is dropped: each node has the same
+                 a link that is neither a pod's nor an uplink, at the other end of either: dropped
     input        from an uplink      dropped: nobody on another node reaches this node by a network of ports
                  from a pod's link   ─► node         what was for the bridge, and who asks for the node's address
     output       to an uplink        dropped: what the node sends on a bridge is for its own pods
@@ -14,6 +15,9 @@ it sends, other protocols included, is dropped.
 
 What is for the bridge is looked at before everything else: with net.bridge.bridge-nf-call-iptables, the answer to a
 connection whose source was translated has the node's address in the underlay by the time that the bridge hands it in.
+
+A link that the sets do not know, because somebody else has put it on a bridge or has changed the sets, has no filter.
+So it reaches no other node and no pod, and neither of these reaches it.
 
 The table is the same whatever ports there are: these are elements of its sets, each with the name of its link, so that
 a port costs the node a few elements and no rule. What passes here passes the inet table's chains as well, if it is for
@@ -79,8 +83,13 @@ NODE_ADDRESSES: Final = _set_name("node4")
 """The node's IPv4 addresses on bridges; that of IPv6 is the same on each."""
 
 _FROM_PORT: Final = Match(Field.INPUT_LINK, Comparison.IS, Member(PORTS.name))
+_FROM_NO_PORT: Final = Match(Field.INPUT_LINK, Comparison.IS_NOT, Member(PORTS.name))
+_TO_PORT: Final = Match(Field.OUTPUT_LINK, Comparison.IS, Member(PORTS.name))
+_TO_NO_PORT: Final = Match(Field.OUTPUT_LINK, Comparison.IS_NOT, Member(PORTS.name))
+_FROM_NO_UPLINK: Final = Match(Field.INPUT_LINK, Comparison.IS_NOT, f"{UPLINK_PREFIX}*")
 _FROM_UPLINK: Final = Match(Field.INPUT_LINK, Comparison.IS, f"{UPLINK_PREFIX}*")
 _TO_UPLINK: Final = Match(Field.OUTPUT_LINK, Comparison.IS, f"{UPLINK_PREFIX}*")
+_TO_NO_UPLINK: Final = Match(Field.OUTPUT_LINK, Comparison.IS_NOT, f"{UPLINK_PREFIX}*")
 _TO_ITS_BRIDGE: Final = Match((Field.INPUT_LINK, Field.ETHER_DESTINATION), Comparison.IS, Member(BRIDGES.name))
 _INTELLIGIBLE: Final = Match(Field.PROTOCOL, Comparison.IS_NOT, 255)
 """Of a packet whose headers cannot be followed to its protocol, no match of a protocol says anything."""
@@ -144,7 +153,13 @@ def plan_port_table() -> NftTable:
     """The table; what is in its sets is `plan_port_elements`'."""
     to_bridge: list[Rule] = [(*rule, Verdict.RETURN) for rule in _CONCERNING_NODE]
     to_node: list[Rule] = [(*rule, Verdict.ACCEPT) for rule in _ASKING_NODE]
-    to_uplink: list[Rule] = [(_TO_UPLINK, *rule, Verdict.DROP) for rule in _CONCERNING_NODE]
+    between: list[Rule] = [(_TO_UPLINK, *rule, Verdict.DROP) for rule in _CONCERNING_NODE]
+    between += (
+        (_TO_UPLINK, _FROM_NO_PORT, *_SPOOFED),
+        (_TO_PORT, _FROM_NO_PORT, _FROM_NO_UPLINK, *_SPOOFED),
+        (_FROM_UPLINK, _TO_NO_PORT, Verdict.DROP),
+        (_FROM_PORT, _TO_NO_PORT, _TO_NO_UPLINK, Verdict.DROP),
+    )
     return NftTable(
         name=TABLE,
         family=TableFamily.BRIDGE,
@@ -163,7 +178,7 @@ def plan_port_table() -> NftTable:
             RegularChain(name="from-pod", rules=_FROM_POD),
             RegularChain(name="node", rules=(*to_node, (Verdict.DROP,))),
             _filter("prerouting", Hook.PREROUTING, Priority.RAW, (_FROM_PORT, Goto("from-pod"))),
-            _filter("forward", Hook.FORWARD, Priority.BRIDGE_FILTER, *to_uplink),
+            _filter("forward", Hook.FORWARD, Priority.BRIDGE_FILTER, *between),
             _filter(
                 "input",
                 Hook.INPUT,

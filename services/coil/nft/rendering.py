@@ -31,7 +31,6 @@ from coil.kernel.nft_table import (
     NoTrack,
     PortChoice,
     RegularChain,
-    Remember,
     SetBits,
     SourceNat,
     Statement,
@@ -79,7 +78,6 @@ def render_set(table: NftTable, wanted: NftSet) -> dict[str, Any]:
             "type": types if len(types) > 1 else types[0],
             **({} if wanted.value is None else {"map": wanted.value.value}),
             **({"flags": flags} if flags else {}),
-            **({"size": wanted.size} if wanted.size else {}),
         }
     }
 
@@ -115,7 +113,7 @@ def render_rules(table: NftTable, chain: NftChain | RegularChain) -> list[dict[s
     ]
 
 
-def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911, PLR0912 (one line a statement)
+def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 (one line a statement)
     match statement:
         case Match():
             return _render_match(statement)
@@ -138,9 +136,6 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911,
             return {"notrack": None}
         case Count(counter):
             return {"counter": counter}
-        case Remember(key, name, seconds):
-            element = {"elem": {"val": _render_key(key), "timeout": seconds}}
-            return {"set": {"op": "update", "elem": element, "set": f"@{name}"}}
         case Jump(chain):
             return {"jump": {"target": chain}}
         case Goto(chain):

@@ -146,8 +146,8 @@ class _Made:
 class BridgeBinding:
     """Implements `coild.neutron.binding.Binding`. One per process; all methods belong to the event loop's thread.
 
-    A port costs what is its own: all of the node's ports are compared
-    with the kernel at the start, when something has been disturbed, and once a minute.
+    A port costs what is its own. All ports of the node are compared with the kernel at the start, when something has
+    been disturbed, and once a minute.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class BridgeBinding:
             try:
                 self._ports[each.ifname] = _Port.of(each.ifname, each.port)
             except NodeAddressError as error:
-                # It was refused when it came. Without its elements, nothing that the pod sends gets further.
+                # It was refused when it came. The comparison that follows takes it off the bridge.
                 self._log.error("a port stays cut off", link=each.ifname, port=each.port.port, error=str(error))
 
     async def bind(self, binding: PortBinding, *, timeout: float) -> None:
