@@ -10,6 +10,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -178,6 +179,19 @@ def exchange_inside(client: Path, server: Path, address: IPAddress) -> str:
             for end in (connection, accepted):
                 assert _retransmissions(end) == 0
         return str(peer[0])
+
+
+def ping(netns: Netns, address: str, *, seconds: float = _TIMEOUT) -> None:
+    """An echo (ping sockets need no program, but a group). Raises TimeoutError."""
+    version = ip_address(address).version
+    family, protocol = (
+        (socket.AF_INET, socket.IPPROTO_ICMP) if version == 4 else (socket.AF_INET6, socket.IPPROTO_ICMPV6)
+    )
+    netns.set_sysctl("net/ipv4/ping_group_range", "0 65535")
+    with netns.call(lambda: socket.socket(family, socket.SOCK_DGRAM, protocol)) as asking:
+        asking.settimeout(seconds)
+        asking.sendto(bytes((8 if version == 4 else 128, 0, 0, 0, 0, 0, 0, 1)), (address, 0))
+        asking.recv(64)
 
 
 def _open_socket(netns: Path, address: IPAddress) -> socket.socket:

@@ -20,6 +20,7 @@ from coil.ipam.occupancy import ContainerId
 from coil.kernel.family import IPAddress, IPInterface
 from coil.kernel.link import LinkName, MacAddress
 from coil.neutron.handoff import Handoff, PortAddress
+from coil.neutron.port_rules import RuleSet
 from coil.neutron.resource import NetworkId, PortId, ProjectId
 from coil.neutron.underlay import Underlay
 from coild.neutron.binding import PortBinding
@@ -41,7 +42,9 @@ _PREFIXES: Final = {RED: ("10.128", "fd00:128"), BLUE: ("10.129", "fd00:129")}
 PROJECT: Final = ProjectId("9a1f5a2c0d6b4b7e8d1c2a3b4c5d6e70")
 
 
-def port_of(network: NetworkId, number: int, *, mtu: int = MTU, segmentation: int | None = 0) -> Handoff:
+def port_of(
+    network: NetworkId, number: int, *, mtu: int = MTU, segmentation: int | None = 0, rules: RuleSet | None = None
+) -> Handoff:
     """Port 1 to 255 of a network, with an address of each family; without gateways, as no router is there."""
     ipv4, ipv6 = _PREFIXES[network]
     return Handoff(
@@ -56,6 +59,7 @@ def port_of(network: NetworkId, number: int, *, mtu: int = MTU, segmentation: in
         type="bridge",
         mtu=mtu,
         segmentation=SEGMENTS[network] if segmentation == 0 else segmentation,
+        rules=rules,
     )
 
 
@@ -147,9 +151,9 @@ class PortWorld:
         self.nodes = nodes
         self.segment = segment
 
-    async def pod(self, node: int, network: NetworkId, number: int) -> PortPod:
+    async def pod(self, node: int, network: NetworkId, number: int, *, rules: RuleSet | None = None) -> PortPod:
         """A pod on one of the nodes, plugged in."""
-        pod = self.make(node, port_of(network, number))
+        pod = self.make(node, port_of(network, number, rules=rules))
         await self.nodes[node].plug(pod)
         return pod
 

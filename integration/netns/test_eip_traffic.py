@@ -29,7 +29,7 @@ from integration.netns.eip_world import (
     view,
     wait_for,
 )
-from integration.netns.netns import Netns, exchange
+from integration.netns.netns import Netns, exchange, ping
 
 pytestmark = pytest.mark.kernel
 
@@ -321,19 +321,6 @@ def test_nobody_is_at_home_at_an_eip(world: EipWorld, version: int) -> None:
         asking.sendto(b"anybody", (EIPS[version], 9))
         ping(world.server, EIPS[version])  # behind what was sent
     assert packets(world.server, "probe")["answers"] == 0
-
-
-def ping(netns: Netns, address: str, *, seconds: float = _SECONDS) -> None:
-    """An echo (ping sockets need no program, but a group). Raises TimeoutError."""
-    version = ip_address(address).version
-    family, protocol = (
-        (socket.AF_INET, socket.IPPROTO_ICMP) if version == 4 else (socket.AF_INET6, socket.IPPROTO_ICMPV6)
-    )
-    netns.set_sysctl("net/ipv4/ping_group_range", "0 65535")
-    with netns.call(lambda: socket.socket(family, socket.SOCK_DGRAM, protocol)) as asking:
-        asking.settimeout(seconds)
-        asking.sendto(bytes((8 if version == 4 else 128, 0, 0, 0, 0, 0, 0, 1)), (address, 0))
-        asking.recv(64)
 
 
 def neighbour(netns: Netns, address: str) -> bool:

@@ -6,14 +6,16 @@ on where it was.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from coil.kernel.family import IPNetwork
+from coil.kernel.family import Family, IPNetwork
 from coil.neutron.identity import ClusterId, Identity, Kind, describe, parse_identity
+from coil.neutron.port_rules import RuleSet, admits_everything, resolve_rules
 from coil.neutron.resource import (
     Network,
     ProjectId,
@@ -27,6 +29,7 @@ from coil.neutron.supernet import Supernet
 from coil.openstack.error import InUseError, InvalidError, OpenStackError
 from coil.openstack.neutron import Neutron, own
 from coil_raven.cluster_router import ClusterRouter
+from coil_raven.namespace_group import GroupPolicy, group_rules, is_stale
 from coil_raven.network_removal import ForeignPortError, remove_network
 from coil_raven.owned import OwnedObjects
 
@@ -35,7 +38,11 @@ SUBNET_KINDS: Final = {4: Kind.SUBNET_IPV4, 6: Kind.SUBNET_IPV6}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceNetwork:
-    """As it is in Neutron, whole. `uid` is the namespace's."""
+    """As it is in Neutron, whole. `uid` is the namespace's.
+
+    `rules` are those of its security group, where its pods' nodes have to enforce them and not everything passes.
+    `left_out` has a sentence for each rule that they cannot enforce.
+    """
 
     namespace: str
     uid: str
@@ -43,17 +50,8 @@ class NamespaceNetwork:
     network: Network
     subnets: tuple[Subnet, ...]
     group: SecurityGroupId
-
-
-def group_rules(group: SecurityGroupId, versions: Collection[int], *, isolated: bool) -> tuple[SecurityGroupRule, ...]:
-    """What the pods of a namespace may receive and send: everything, or from each other only if they are isolated."""
-    source = group if isolated else None
-    rules: list[SecurityGroupRule] = []
-    for version in sorted(versions):
-        ethertype = f"IPv{version}"
-        rules.append(SecurityGroupRule(direction="egress", ethertype=ethertype))
-        rules.append(SecurityGroupRule(direction="ingress", ethertype=ethertype, remote_group_id=source))
-    return tuple(rules)
+    rules: RuleSet | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class NamespaceNetworks:
@@ -69,7 +67,7 @@ class NamespaceNetworks:
         cluster: ClusterId,
         router: ClusterRouter,
         supernets: Sequence[Supernet],
-        isolated: bool,
+        policy: GroupPolicy,
         owned: OwnedObjects,
         log: FilteringBoundLogger,
     ) -> None:
@@ -77,9 +75,10 @@ class NamespaceNetworks:
         self._cluster = cluster
         self._router = router
         self._supernets = tuple(supernets)
-        self._isolated = isolated
+        self._policy = policy
         self._owned = owned
         self._log = log
+        self._members: dict[SecurityGroupId, tuple[IPNetwork, ...]] = {}
         self._chosen: dict[tuple[str, int], IPv4Network | IPv6Network] = {}
 
     async def ensure(self, namespace: str, uid: str, project: ProjectId) -> NamespaceNetwork:
@@ -100,9 +99,30 @@ class NamespaceNetworks:
         subnets = [
             await self._ensure_subnet(supernet, uid, description, project, network) for supernet in self._supernets
         ]
-        return NamespaceNetwork(
+        self._members[group.id] = tuple(subnet.network for subnet in subnets)
+        made = NamespaceNetwork(
             namespace=namespace, uid=uid, project=project, network=network, subnets=tuple(subnets), group=group.id
         )
+        return self._with_rules(made, group.security_group_rules)
+
+    async def changed_rules(self, networks: Collection[NamespaceNetwork]) -> list[NamespaceNetwork]:
+        """Those of the networks whose security groups have other rules by now, with these. One call for all; none
+        where nodes do not enforce them. Raises OpenStackError.
+        """
+        if not self._policy.enforced_by_nodes or not networks:
+            return []
+        rules = {group.id: group.security_group_rules for group in await self._neutron.security_groups()}
+        looked = [self._with_rules(network, rules[network.group]) for network in networks if network.group in rules]
+        present = {network.uid: network for network in networks}
+        return [network for network in looked if network != present[network.uid]]
+
+    def _with_rules(self, network: NamespaceNetwork, rules: Sequence[SecurityGroupRule]) -> NamespaceNetwork:
+        if not self._policy.enforced_by_nodes:
+            return network
+        resolved = resolve_rules(rules, self._members)
+        families = {Family.of(subnet.network) for subnet in network.subnets}
+        passes = admits_everything(resolved.rules, families)
+        return replace(network, rules=None if passes else resolved.rules, left_out=resolved.left_out)
 
     def chosen(self) -> list[IPNetwork]:
         """What namespaces have of the supernets, or are about to get, as far as this term knows."""
@@ -143,6 +163,7 @@ class NamespaceNetworks:
                 # By the foreign port, which was given the group by whoever made it.
                 if foreign is None:
                     raise
+            self._members.pop(group.id, None)
         for version in SUBNET_KINDS:
             self._chosen.pop((uid, version), None)
         if foreign is not None:
@@ -158,14 +179,17 @@ class NamespaceNetworks:
             self._neutron.delete_security_group,
         )
         versions = {supernet.network.version for supernet in self._supernets}
-        wanted = {rule.allows(): rule for rule in group_rules(group.id, versions, isolated=self._isolated)}
+        wanted = {rule.allows(): rule for rule in group_rules(group.id, versions, self._policy)}
         found = {rule.allows(): rule for rule in group.security_group_rules}
         missing = [wanted[key] for key in wanted if key not in found]
         await self._neutron.create_security_group_rules(group.id, missing, project=project)
-        for key, rule in found.items():
-            if key not in wanted:
+        kept: list[SecurityGroupRule] = []
+        for rule in found.values():
+            if is_stale(rule, group.id, wanted):
                 await self._neutron.delete_security_group_rule(rule.id)
-        return group
+            else:
+                kept.append(rule)
+        return msgspec.structs.replace(group, security_group_rules=(*kept, *missing))
 
     async def _ensure_subnet(
         self, supernet: Supernet, uid: str, description: str, project: ProjectId, network: Network

@@ -82,6 +82,7 @@ class NamespaceReconciler:
         controller.watch(self.namespaces, _changed)
         controller.needs(self.pods)
         controller.resync(self.orphans, every=self.resync, at_start=True)
+        controller.resync(self.rule_changes, every=self.resync)
 
     async def reconcile(self, uid: str) -> Result:
         """Bring the network of the namespace with that UID in line with it."""
@@ -113,6 +114,32 @@ class NamespaceReconciler:
             self.log.warning("network without a namespace", uid=uid)
             yield uid
 
+    async def rule_changes(self) -> AsyncIterator[str]:
+        """UIDs whose security groups somebody has changed; the pods in them are reconciled, so that nodes are told."""
+        try:
+            changed = await self.maker.changed_rules(self.networks.present.values())
+        except OpenStackError as error:
+            self.log.warning("security groups were not looked at", error=str(error))
+            return
+        for network in changed:
+            # It may have been forgotten while Neutron answered.
+            if (present := self.networks.present.get(network.namespace)) is not None and present.uid == network.uid:
+                self.log.info("security group has changed", namespace=network.namespace, group=network.group)
+                self.networks.add(network)
+                self._tell_left_out(network)
+                yield network.uid
+
+    def _tell_left_out(self, network: NamespaceNetwork) -> None:
+        namespace = next(iter(self.namespaces.by_index(BY_UID, network.uid)), None)
+        if network.left_out and namespace is not None:
+            sentences = "; ".join(network.left_out)
+            self._warn(
+                namespace,
+                "RulesLeftOut",
+                f"its security group {network.group} has rules that nodes cannot enforce, and that admit nothing: "
+                f"{sentences}",
+            )
+
     async def _ensure(self, namespace: Namespace) -> Result:
         name = namespace.metadata.name
         project = ProjectId(namespace.metadata.annotations.get(ANNOTATION_PROJECT) or self.project)
@@ -137,6 +164,7 @@ class NamespaceReconciler:
             self.log.warning("namespace has no network", namespace=name, error=str(error))
             return RequeueAfter(SLOW_RETRY)
         self.networks.add(network)
+        self._tell_left_out(network)
         cidrs = ", ".join(subnet.cidr for subnet in network.subnets)
         self.log.info("namespace has a network", namespace=name, network=network.network.id, cidrs=cidrs)
         return DONE

@@ -76,6 +76,7 @@ def handoff_of(pod_uid: str, port: Port, network: NamespaceNetwork, *, port_type
         segmentation=network.network.segmentation_id,
         nameservers=tuple(map(ip_address, nameservers)),
         active=port.active,
+        rules=network.rules,
     )
 
 

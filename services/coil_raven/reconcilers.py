@@ -8,11 +8,13 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.kube.api_client import ApiClient
 from coil.manager.term import Term
+from coil.neutron.handoff import BRIDGE
 from coil.neutron.resource import ProjectId, RouterId
 from coil.reconcile.event_recorder import Recorder
 from coil_raven.caches import Caches
 from coil_raven.cluster_router import ClusterRouter
 from coil_raven.load_balancing import Cloud, LoadBalancing
+from coil_raven.namespace_group import GroupPolicy
 from coil_raven.namespace_network import NamespaceNetworks
 from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
 from coil_raven.owned import OwnedObjects
@@ -51,13 +53,19 @@ class Reconcilers:
         router = ClusterRouter(
             cloud.neutron, cluster=cloud.cluster, given=self.router, public=cloud.public, project=project, log=log
         )
+        policy = GroupPolicy(
+            isolated=settings.isolate_namespaces,
+            # Members of one that keeps the clients' addresses see these, and not the load balancer's.
+            balancers=() if settings.provider.keeps_clients else tuple(each.subnet for each in settings.service_cidrs),
+            enforced_by_nodes=settings.port_type == BRIDGE,
+        )
         owned = OwnedObjects(cloud.neutron, cluster=cloud.cluster, log=log)
         maker = NamespaceNetworks(
             cloud.neutron,
             cluster=cloud.cluster,
             router=router,
             supernets=settings.supernets,
-            isolated=settings.isolate_namespaces,
+            policy=policy,
             owned=owned,
             log=log,
         )

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from coil.crd.builtin import NAMESPACES, NODES, PODS, Pod
+from coil.kernel.family import IPNetwork
 from coil.kube.errors import ApiError
 from coil.neutron.handoff import ANNOTATION_PORT, Handoff, parse_handoff
 from coil.neutron.identity import ClusterId
@@ -16,6 +17,7 @@ from coil.neutron.supernet import Supernet
 from coil.openstack.error import OpenStackError
 from coil_raven.caches import NAMESPACE_INDEXERS, POD_INDEXERS
 from coil_raven.cluster_router import ClusterRouter
+from coil_raven.namespace_group import GroupPolicy
 from coil_raven.namespace_network import NamespaceNetworks
 from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
 from coil_raven.owned import OwnedObjects
@@ -42,6 +44,7 @@ class Life:
         *,
         supernets: Sequence[Supernet] = SUPERNETS,
         isolated: bool = False,
+        balancers: Sequence[IPNetwork] = (),
     ) -> None:
         log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
         self.api = client.api
@@ -63,7 +66,7 @@ class Life:
             cluster=CLUSTER,
             router=router,
             supernets=supernets,
-            isolated=isolated,
+            policy=GroupPolicy(isolated=isolated, balancers=tuple(balancers)),
             owned=self.owned,
             log=log,
         )

@@ -16,6 +16,8 @@ from coil.neutron.resource import (
     Port,
     PortId,
     ProjectId,
+    SecurityGroupId,
+    SecurityGroupRule,
 )
 from coil.neutron.supernet import Supernet
 from coil.openstack.error import (
@@ -31,7 +33,7 @@ from coil_raven.namespace_reconciler import SLOW_RETRY
 from coil_raven.owned import LOOK_AGAIN
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
-from tests.coil_raven.life import CLUSTER, PROJECT, Life, add_namespace, add_pod, delete_namespace
+from tests.coil_raven.life import CLUSTER, PROJECT, Life, add_namespace, add_pod, delete_namespace, handoff
 
 EMPTY = {"networks": 0, "subnets": 0, "routers": 1, "ports": 0, "security-groups": 0, "floatingips": 0}
 """The router stays: it is the cluster's."""
@@ -320,6 +322,62 @@ async def test_pods_receive_from_all_or_from_their_own_namespace(
     assert {rule.ethertype for rule in ingress} == {"IPv4", "IPv6"}
     assert {rule.remote_group_id for rule in ingress} == {group.id if isolated else None}
     assert len(group.security_group_rules) == 4
+
+
+async def test_isolated_pods_receive_from_load_balancers(api: MemoryApi, neutron: MemoryNeutron) -> None:
+    add_namespace(api, "default")
+    add_pod(api, "web")
+    life = Life(MemoryClient(api), neutron, isolated=True, balancers=[ip_network("10.96.0.0/11")])
+    await life.settle()
+    told = handoff(api, "web")
+    assert told is not None
+    assert list(map(str, told.rules or ())) == [
+        *("egress 0.0.0.0/0", "egress ::/0"),
+        *("ingress 10.0.0.0/16", "ingress 10.96.0.0/11", "ingress fd00::/64"),
+    ]
+    # Without them their rule goes, as it is coil-raven's own.
+    await Life(MemoryClient(api), neutron, isolated=True).settle()
+    told = handoff(api, "web")
+    assert told is not None
+    assert not [rule for rule in told.rules or () if "10.96" in str(rule)]
+
+
+async def test_an_administrators_rules_stay_and_reach_the_nodes(api: MemoryApi, neutron: MemoryNeutron) -> None:
+    add_namespace(api, "default")
+    add_pod(api, "web")
+    life = Life(MemoryClient(api), neutron, isolated=True)
+    await life.settle()
+    (group,) = await neutron.security_groups()
+    added = [
+        SecurityGroupRule(direction="ingress", ethertype="IPv4", remote_ip_prefix="192.0.2.0/24", protocol="tcp"),
+        SecurityGroupRule(direction="ingress", ethertype="IPv4", protocol="112"),
+        SecurityGroupRule(direction="ingress", ethertype="IPv6", remote_group_id=SecurityGroupId("foreign")),
+    ]
+    await neutron.create_security_group_rules(group.id, added, project=PROJECT)
+    uids = [uid async for uid in life.namespace_reconciler.rule_changes()]
+    assert uids == [api.get(NAMESPACES, "default").metadata.uid]
+    await life.settle()
+    told = handoff(api, "web")
+    assert told is not None
+    assert "ingress 192.0.2.0/24 tcp" in map(str, told.rules or ())
+    assert len(told.rules or ()) == 5
+    [event] = [event for event in life.events.told if event.reason == "RulesLeftOut"]
+    assert "the protocol 112" in event.message
+    assert "its remote group foreign" in event.message
+    assert [uid async for uid in life.namespace_reconciler.rule_changes()] == []
+    neutron.calls.clear()
+    restarted = Life(MemoryClient(api), neutron, isolated=True)
+    await restarted.settle()
+    assert neutron.writes() == []
+
+
+async def test_nodes_are_told_nothing_where_everything_passes(api: MemoryApi, life: Life) -> None:
+    add_namespace(api, "default")
+    add_pod(api, "web")
+    await life.settle()
+    told = handoff(api, "web")
+    assert told is not None
+    assert told.rules is None
 
 
 async def test_what_fails_is_raised_for_the_queue(api: MemoryApi, neutron: MemoryNeutron, life: Life) -> None:

@@ -7,10 +7,10 @@ What is in a set is not part of its table: `coil.kernel.nft_element`.
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 from typing import TypeAlias
 
-from coil.kernel.family import Family
+from coil.kernel.family import Family, IPNetwork
 
 
 class TableFamily(StrEnum):
@@ -73,10 +73,16 @@ class Field(Enum):
     IPV6_SOURCE = "ip6 saddr"
     IPV4_DESTINATION = "ip daddr"
     IPV6_DESTINATION = "ip6 daddr"
+    ICMP_TYPE = "icmp type"
     ICMPV6_TYPE = "icmpv6 type"
     TCP_FLAGS = "tcp flags"
+    SOURCE_PORT = "th sport"
     DESTINATION_PORT = "th dport"
     """Of any protocol that has its ports where TCP has them."""
+    TCP_SOURCE_PORT = "tcp sport"
+    TCP_DESTINATION_PORT = "tcp dport"
+    SCTP_SOURCE_PORT = "sctp sport"
+    SCTP_DESTINATION_PORT = "sctp dport"
     UDP_SOURCE_PORT = "udp sport"
     UDP_DESTINATION_PORT = "udp dport"
     """Of UDP only, so that the rule needs no match of the protocol."""
@@ -134,7 +140,7 @@ class DataType(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NftSet:
     """A set, or (with `value`) a map. `intervals`: its addresses may be ranges, which do not overlap. `timeouts`: its
-    elements may expire.
+    elements may expire. `size`: so many elements at most, for sets that rules write to (`Remember`).
     """
 
     name: str
@@ -142,6 +148,7 @@ class NftSet:
     value: DataType | None = None
     intervals: bool = False
     timeouts: bool = False
+    size: int | None = None
 
 
 class Comparison(Enum):
@@ -168,6 +175,14 @@ class HasBits:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberRange:
+    """All numbers from `first` to `last`, of which there are at least two."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """The elements of the table's set of that name."""
 
@@ -188,7 +203,7 @@ class Match:
 
     field: Key | TransportBits
     comparison: Comparison
-    value: str | int | LeadingBits | HasBits | IPv4Network | Member | tuple[str, ...]
+    value: str | int | LeadingBits | HasBits | NumberRange | IPNetwork | Member | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +265,18 @@ class NoTrack:
 
 
 @dataclass(frozen=True, slots=True)
+class Remember:
+    """Have the packet's key in the table's set, for so many seconds from now on. Where the set is full, the rule ends.
+
+    The set has `timeouts` and a `size`.
+    """
+
+    key: Key
+    set: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Jump:
     """Go on in another chain of the table, and then behind this rule."""
 
@@ -281,7 +308,18 @@ class Verdict(StrEnum):
 
 
 Statement: TypeAlias = (
-    Match | Assign | SetBits | SourceNat | DestinationNat | ClampSegments | NoTrack | Count | Jump | Goto | Verdict
+    Match
+    | Assign
+    | SetBits
+    | SourceNat
+    | DestinationNat
+    | ClampSegments
+    | NoTrack
+    | Count
+    | Remember
+    | Jump
+    | Goto
+    | Verdict
 )
 Rule: TypeAlias = tuple[Statement, ...]
 

@@ -11,6 +11,7 @@ keys, and `pod_uid` ties the document to the pod, so that one that was copied fr
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Final
@@ -19,6 +20,7 @@ import msgspec
 
 from coil.kernel.family import IPAddress, IPInterface
 from coil.kernel.link import MacAddress
+from coil.neutron.port_rules import MOST_RULES, RuleSet, make_rule_set, parse_rule
 from coil.neutron.resource import NetworkId, PortId, ProjectId
 
 ANNOTATION_PORT: Final = "kuryr.org/neutron-port"
@@ -57,6 +59,9 @@ class Handoff:
 
     `segmentation` is the VXLAN network identifier where the network has one. `mtu` is the network's, in bytes. `active`
     is whether Neutron knew, when this was written, that the port is plugged in.
+
+    `rules` are those of the port's security groups, which the node enforces where Neutron has no agent that does; None
+    if everything passes.
     """
 
     port: PortId
@@ -70,6 +75,7 @@ class Handoff:
     segmentation: int | None = None
     nameservers: tuple[IPAddress, ...] = ()
     active: bool = False
+    rules: RuleSet | None = None
 
 
 class _Address(msgspec.Struct, omit_defaults=True):
@@ -92,6 +98,7 @@ class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     segmentation: int | None = None
     nameservers: list[str] = []
     active: bool = False
+    rules: list[str] | None = None
 
 
 class _Versioned(msgspec.Struct):
@@ -126,6 +133,7 @@ def render_handoff(handoff: Handoff) -> str:
         segmentation=handoff.segmentation,
         nameservers=[str(address) for address in handoff.nameservers],
         active=handoff.active,
+        rules=None if handoff.rules is None else list(map(str, handoff.rules)),
     )
     return msgspec.json.encode(document).decode()
 
@@ -171,6 +179,7 @@ def _handoff(document: _Document) -> Handoff:
         segmentation=parse_segmentation(document.segmentation),
         nameservers=tuple(ip_address(text) for text in document.nameservers),
         active=document.active,
+        rules=parse_rules(document.rules),
     )
 
 
@@ -207,6 +216,15 @@ def parse_segmentation(value: int | None) -> int | None:
     if value is not None and not 0 < value < 1 << 24:
         raise ValueError(f"{value} is no VXLAN network identifier")
     return value
+
+
+def parse_rules(texts: Collection[str] | None) -> RuleSet | None:
+    """The rules of a port's security groups. Raises ValueError: the port is not plugged in with half of them."""
+    if texts is None:
+        return None
+    if len(texts) > MOST_RULES:
+        raise ValueError(f"it has {len(texts)} rules")
+    return make_rule_set(map(parse_rule, texts))
 
 
 def _mtu(value: int) -> int:

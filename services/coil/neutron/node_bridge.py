@@ -24,6 +24,7 @@ from coil.kernel.route import Route, link_scope
 from coil.kernel.vxlan import Vxlan, vxlan_mtu
 from coil.neutron.handoff import Handoff
 from coil.neutron.node_address import NodeAddressError, node_address
+from coil.neutron.port_rules import RuleSet
 from coil.neutron.resource import NetworkId
 
 BRIDGE_PREFIX: Final = "cnb-"
@@ -43,14 +44,15 @@ PROTOCOL: Final = MARK_PROTOCOL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgedPort:
-    """A pod's port as the node has it: the host's end of the pod's veth, what the pod's end has, and the hardware
-    address of the network's bridge.
+    """A pod's port as the node has it: the host's end of the pod's veth, what the pod's end has, the hardware address
+    of the network's bridge, and the rules of its security groups, None if it has none.
     """
 
     ifname: LinkName
     mac: MacAddress
     addresses: tuple[IPInterface, ...]
     bridge_mac: MacAddress
+    rules: RuleSet | None = None
 
     @classmethod
     def of(cls, ifname: LinkName, port: Handoff) -> "BridgedPort":
@@ -59,6 +61,7 @@ class BridgedPort:
             mac=port.mac,
             addresses=tuple(each.interface for each in port.addresses),
             bridge_mac=bridge_mac(port.network),
+            rules=port.rules,
         )
 
     @property

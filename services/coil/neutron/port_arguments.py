@@ -156,6 +156,7 @@ def complete_port(given: PortArguments, noted: Handoff | None, *, pod_uid: str, 
         segmentation=noted.segmentation if given.segmentation is None else given.segmentation,
         nameservers=noted.nameservers,
         active=noted.active,
+        rules=noted.rules,
     )
 
 

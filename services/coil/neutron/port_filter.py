@@ -19,12 +19,14 @@ connection whose source was translated has the node's address in the underlay by
 A link that the sets do not know, because somebody else has put it on a bridge or has changed the sets, has no filter.
 So it reaches no other node and no pod, and neither of these reaches it.
 
-The table is the same whatever ports there are: these are elements of its sets, each with the name of its link, so that
-a port costs the node a few elements and no rule. What passes here passes the inet table's chains as well, if it is for
-the node: there, only answers get through (`coil.neutron.overlay_filter`).
+What passes all that is for the security groups to judge (`coil.neutron.rule_filter`).
+
+The table is the same whatever ports there are, as long as their security groups are: ports are elements of its sets,
+each with the name of its link, so that a port costs the node a few elements and no rule. What passes here passes the
+inet table's chains as well, if it is for the node: there, only answers get through (`coil.neutron.overlay_filter`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from ipaddress import IPv6Address
 from typing import Final
 
@@ -56,6 +58,8 @@ from coil.kernel.nft_table import (
 from coil.neutron.node_address import LINK_LOCAL, node_address
 from coil.neutron.node_bridge import UPLINK_PREFIX, BridgedPort
 from coil.neutron.overlay_filter import TABLE
+from coil.neutron.port_rules import RuleSet
+from coil.neutron.rule_filter import DENIED, OPEN, RECEIVE, SEND, members_set, plan_rule_chains, plan_rule_sets
 
 SPOOFED: Final = "spoofed"
 """Counts frames of pods that are not the port's, or that no pod may send."""
@@ -149,8 +153,10 @@ def own_addresses(port: BridgedPort) -> tuple[IPAddress, ...]:
     return tuple(dict.fromkeys(addresses))
 
 
-def plan_port_table() -> NftTable:
-    """The table; what is in its sets is `plan_port_elements`'."""
+def plan_port_table(rule_sets: Collection[RuleSet] = ()) -> NftTable:
+    """The table, for ports without rules and for those with one of `rule_sets`; what is in its sets is
+    `plan_port_elements`'.
+    """
     to_bridge: list[Rule] = [(*rule, Verdict.RETURN) for rule in _CONCERNING_NODE]
     to_node: list[Rule] = [(*rule, Verdict.ACCEPT) for rule in _ASKING_NODE]
     between: list[Rule] = [(_TO_UPLINK, *rule, Verdict.DROP) for rule in _CONCERNING_NODE]
@@ -159,11 +165,13 @@ def plan_port_table() -> NftTable:
         (_TO_PORT, _FROM_NO_PORT, _FROM_NO_UPLINK, *_SPOOFED),
         (_FROM_UPLINK, _TO_NO_PORT, Verdict.DROP),
         (_FROM_PORT, _TO_NO_PORT, _TO_NO_UPLINK, Verdict.DROP),
+        (_FROM_PORT, Match(Field.INPUT_LINK, Comparison.IS_NOT, Member(OPEN.name)), Jump(SEND)),
+        (_TO_PORT, Match(Field.OUTPUT_LINK, Comparison.IS_NOT, Member(OPEN.name)), Goto(RECEIVE)),
     )
     return NftTable(
         name=TABLE,
         family=TableFamily.BRIDGE,
-        counters=(SPOOFED,),
+        counters=(SPOOFED, DENIED),
         sets=(
             NftSet(name=PORTS.name, key=(DataType.LINK,)),
             NftSet(name=MACS.name, key=(DataType.LINK, DataType.ETHER)),
@@ -172,8 +180,10 @@ def plan_port_table() -> NftTable:
             NftSet(name=ADDRESSES[Family.IPV6].name, key=(DataType.LINK, DataType.IPV6)),
             NftSet(name=TARGETS.name, key=(DataType.LINK, DataType.ND_TARGET)),
             NftSet(name=NODE_ADDRESSES.name, key=(DataType.IPV4,)),
+            *plan_rule_sets(rule_sets),
         ),
         chains=(
+            *plan_rule_chains(rule_sets),
             RegularChain(name="to-bridge", rules=(*to_bridge, (Verdict.DROP,))),
             RegularChain(name="from-pod", rules=_FROM_POD),
             RegularChain(name="node", rules=(*to_node, (Verdict.DROP,))),
@@ -195,10 +205,12 @@ def plan_port_table() -> NftTable:
 def plan_port_elements(ports: Iterable[BridgedPort]) -> Elements:
     """What is in the sets, for all ports of the node."""
     elements: dict[SetName, dict[str | tuple[str, ...], str | int | None]] = {
-        name: {} for name in (PORTS, MACS, BRIDGES, *ADDRESSES.values(), TARGETS, NODE_ADDRESSES)
+        name: {} for name in (PORTS, MACS, BRIDGES, *ADDRESSES.values(), TARGETS, NODE_ADDRESSES, OPEN)
     }
     for port in ports:
         elements[PORTS][port.ifname] = None
+        judged = OPEN if port.rules is None else members_set(port.rules)
+        elements.setdefault(judged, {})[port.ifname] = None
         elements[MACS][port.ifname, port.mac] = None
         elements[BRIDGES][port.ifname, port.bridge_mac] = None
         for address in own_addresses(port):

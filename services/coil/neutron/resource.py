@@ -138,6 +138,7 @@ class SecurityGroupRule(msgspec.Struct, frozen=True, kw_only=True):
     port_range_max: int | None = None
     remote_ip_prefix: str | None = None
     remote_group_id: SecurityGroupId | None = None
+    description: str | None = None
 
     def allows(self) -> tuple[object, ...]:
         """What tells two rules apart, for comparing."""

@@ -6,10 +6,10 @@ merely look different from what is wanted and are written anew.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from typing import Any, Final
 
-from coil.kernel.family import Family
+from coil.kernel.family import Family, IPNetwork
 from coil.kernel.nft_element import ElementChanges, ElementKey, ElementValue, SetName
 from coil.kernel.nft_table import (
     Assign,
@@ -29,8 +29,10 @@ from coil.kernel.nft_table import (
     NftSet,
     NftTable,
     NoTrack,
+    NumberRange,
     PortChoice,
     RegularChain,
+    Remember,
     SetBits,
     SourceNat,
     Statement,
@@ -78,6 +80,7 @@ def render_set(table: NftTable, wanted: NftSet) -> dict[str, Any]:
             "type": types if len(types) > 1 else types[0],
             **({} if wanted.value is None else {"map": wanted.value.value}),
             **({"flags": flags} if flags else {}),
+            **({} if wanted.size is None else {"size": wanted.size}),
         }
     }
 
@@ -113,7 +116,7 @@ def render_rules(table: NftTable, chain: NftChain | RegularChain) -> list[dict[s
     ]
 
 
-def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 (one line a statement)
+def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911, PLR0912 (one line a statement)
     match statement:
         case Match():
             return _render_match(statement)
@@ -136,6 +139,9 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911 
             return {"notrack": None}
         case Count(counter):
             return {"counter": counter}
+        case Remember(key, name, seconds):
+            element = {"elem": {"val": _render_key(key), "timeout": seconds}}
+            return {"set": {"op": "update", "elem": element, "set": f"@{name}"}}
         case Jump(chain):
             return {"jump": {"target": chain}}
         case Goto(chain):
@@ -153,18 +159,20 @@ def _render_match(match: Match) -> dict[str, Any]:
     return {"match": {"op": match.comparison.value, "left": left, "right": _render_operand(value)}}
 
 
-def _render_operand(value: str | int | LeadingBits | IPv4Network | Member | tuple[str, ...]) -> Any:
+def _render_operand(value: str | int | LeadingBits | NumberRange | IPNetwork | Member | tuple[str, ...]) -> Any:
     match value:
         case LeadingBits(number, length):
             return {"prefix": {"addr": number, "len": length}}
-        case IPv4Network():
-            return {"prefix": {"addr": str(value.network_address), "len": value.prefixlen}}
+        case NumberRange(first, last):
+            return {"range": [first, last]}
+        case IPv4Network() | IPv6Network():
+            address, length = str(value.network_address), value.prefixlen
+            return address if length == value.max_prefixlen else {"prefix": {"addr": address, "len": length}}
         case Member(name):
             return f"@{name}"
         case tuple():
             return list(value)
-        case _:
-            return value
+    return value
 
 
 def _render_value(value: int | IPv4Address | Field | Lookup) -> Any:

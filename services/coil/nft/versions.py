@@ -111,7 +111,12 @@ def read_listing(objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _read_set(content: dict[str, Any]) -> dict[str, Any]:
-    names = {key: name for key in ("type", "map") for name, example in _EXAMPLES.items() if content.get(key) == example}
+    names: dict[str, Any] = {
+        key: name for key in ("type", "map") for name, example in _EXAMPLES.items() if content.get(key) == example
+    }
+    if isinstance(flags := content.get("flags"), list):
+        # Of a set that rules write to. The library sets it where they do, and its first version in JSON is 1.0.7.
+        names["flags"] = [flag for flag in flags if flag != "dynamic"]
     match content.get("type"):
         case {"typeof": {"concat": [*parts]}}:
             return {**content, **names, "type": [_read_type(part) for part in parts]}

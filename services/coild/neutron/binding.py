@@ -40,6 +40,12 @@ class Binding(Protocol):
         """
         ...
 
+    async def apply_rules(self, binding: PortBinding, *, timeout: float) -> None:
+        """Have the rules of the port's security groups hold (`Handoff.rules`), if this is what enforces them.
+        Idempotent; of a port that is not bound, nothing. Raises as `bind` does, and then the former ones may hold.
+        """
+        ...
+
     async def unbind(self, binding: PortBinding, *, timeout: float) -> None:
         """Idempotent; works without API server, Neutron, and after the link is gone. Raises as `bind` does."""
         ...

@@ -72,6 +72,10 @@ class Bindings:
         """Plug the port in. Raises BindError, BindTimeoutError or PortTypeUnknownError. Cancelled, it is undone."""
         await self._measure(binding, "bind", self._of(binding).bind)
 
+    async def apply_rules(self, binding: PortBinding) -> None:
+        """Have the rules of a port that is plugged in hold. Idempotent. Raises as `bind` does."""
+        await self._of(binding).apply_rules(binding, timeout=self._timeout)
+
     async def unbind(self, binding: PortBinding) -> None:
         """Unplug the port. Idempotent. Raises as `bind` does. Cancelled, it may be plugged in still."""
         await self._measure(binding, "unbind", self._of(binding).unbind)

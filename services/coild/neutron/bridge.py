@@ -16,7 +16,7 @@ sentence, never a guess. The first network of a process that it does not know is
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -38,6 +38,7 @@ from coil.neutron.node_bridge import (
 )
 from coil.neutron.overlay_filter import plan_overlay_elements
 from coil.neutron.port_filter import plan_port_elements
+from coil.neutron.port_rules import RuleSet
 from coil.neutron.resource import NetworkId
 from coil.neutron.underlay import Underlay
 from coil.nft.netfilter import NftError
@@ -68,8 +69,10 @@ class BridgeKernel(Protocol):
         """The node's own links that are up, with their addresses."""
         ...
 
-    async def load(self, elements: Elements) -> bool:
-        """Make the tables what is wanted, with these elements and no others; whether they were not."""
+    async def load(self, elements: Elements, rule_sets: Collection[RuleSet]) -> bool:
+        """Make the tables what is wanted, with the chains for these rules, and with these elements and no others;
+        whether they were not.
+        """
         ...
 
     async def change(self, changes: ElementChanges) -> None:
@@ -166,6 +169,8 @@ class BridgeBinding:
         self._ports: dict[LinkName, _Port] = {}
         self._elements: Elements | None = None
         """What the tables have; None where that is not known."""
+        self._rule_sets: frozenset[RuleSet] = frozenset()
+        """The rules that the tables have chains for."""
         self._made: dict[NetworkId, _Made] = {}
         """The networks that were complete when they were looked at last."""
         self._links: Collection[ParentLink] | None = None
@@ -222,6 +227,20 @@ class BridgeBinding:
             raise BindError(str(error)) from error
         except KERNEL_ERRORS as error:
             raise BindError(f"the port {port.port} was not plugged in: {error}") from error
+
+    async def apply_rules(self, binding: PortBinding, *, timeout: float) -> None:
+        """See `Binding`."""
+        port = binding.port
+        try:
+            async with asyncio.timeout(timeout), self._lock:
+                known = self._ports.get(binding.ifname)
+                if known is not None and known.handoff.port == port.port:
+                    self._ports[binding.ifname] = _Port.of(binding.ifname, replace(known.handoff, rules=port.rules))
+                    await self._update()
+        except TimeoutError:
+            raise BindTimeoutError(f"the rules of the port {port.port} do not hold after {timeout:g} s") from None
+        except KERNEL_ERRORS as error:
+            raise BindError(f"the rules of the port {port.port} do not hold: {error}") from error
 
     async def unbind(self, binding: PortBinding, *, timeout: float) -> None:
         """See `Binding`."""
@@ -372,7 +391,7 @@ class BridgeBinding:
     async def _update(self) -> None:
         """Have the tables know the ports as they are, by what has changed since they were right."""
         wanted = self._planned_elements()
-        if self._elements is not None:
+        if self._elements is not None and self._planned_rule_sets() == self._rule_sets:
             changes = diff_elements(self._elements, wanted)
             self._elements = None
             try:
@@ -386,16 +405,19 @@ class BridgeBinding:
 
     async def _load(self) -> bool:
         """Compare the tables with what they should be; whether they were not."""
-        wanted = self._planned_elements()
+        wanted, rule_sets = self._planned_elements(), self._planned_rule_sets()
         self._elements = None
-        changed = await self._kernel.load(wanted)
-        self._elements = wanted
+        changed = await self._kernel.load(wanted, rule_sets)
+        self._elements, self._rule_sets = wanted, rule_sets
         return changed
 
     def _planned_elements(self) -> Elements:
         peers = self._underlay.peers if self._underlay is not None else frozenset[IPAddress]()
         own = (port.elements for port in self._ports.values())
         return merge_elements([plan_overlay_elements(peers, {}), *own])
+
+    def _planned_rule_sets(self) -> frozenset[RuleSet]:
+        return frozenset(port.handoff.rules for port in self._ports.values() if port.handoff.rules is not None)
 
     def _plan(self, ports: Mapping[LinkName, Handoff], underlay: Underlay, links: Collection[ParentLink]) -> NodeBridge:
         parent = next((link for link in links if link.has(underlay.local)), None)

@@ -23,6 +23,7 @@ from coil.netlink.worker import Worker
 from coil.neutron.node_bridge import BridgedPort, NodeBridge
 from coil.neutron.overlay_filter import TABLE, plan_overlay_table
 from coil.neutron.port_filter import plan_port_table
+from coil.neutron.port_rules import RuleSet
 from coil.neutron.resource import NetworkId
 from coil.nft.element_sync import TableReconciler
 
@@ -44,6 +45,7 @@ class BridgeNetwork:
         self._worker: Worker
         self._watch: TableWatch
         self._tables: TableReconciler
+        self._rule_sets: Collection[RuleSet] = frozenset()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -51,9 +53,8 @@ class BridgeNetwork:
             threads = unique_thread_name()
             self._worker = Worker(threads, home, threads=1)
             stack.push_async_callback(self._worker.aclose)
-            tables = plan_overlay_table(udp_port=self.udp_port), plan_port_table()
-            self._tables = await self._worker.run(TableReconciler, tables)
-            stack.callback(self._tables.close)
+            self._tables = await self._worker.run(self._reconciler, self._rule_sets)
+            stack.callback(self._close_tables)
             events = await self._worker.run(open_event_socket, NETLINK_NETFILTER)
             families = (TableFamily.INET, TableFamily.BRIDGE)
             self._watch = TableWatch(events, [(family, TABLE) for family in families], own=threads)
@@ -70,9 +71,21 @@ class BridgeNetwork:
         """See `BridgeKernel`."""
         return await self._connected(port_network.read_node_links)
 
-    async def load(self, elements: Elements) -> bool:
+    async def load(self, elements: Elements, rule_sets: Collection[RuleSet]) -> bool:
         """See `BridgeKernel`."""
-        return await self._worker.run(self._tables.load, elements)
+        return await self._worker.run(self._load, elements, rule_sets)
+
+    def _load(self, elements: Elements, rule_sets: Collection[RuleSet]) -> bool:
+        if rule_sets != self._rule_sets:
+            self._tables.close()
+            self._tables, self._rule_sets = self._reconciler(rule_sets), rule_sets
+        return self._tables.load(elements)
+
+    def _close_tables(self) -> None:
+        self._tables.close()
+
+    def _reconciler(self, rule_sets: Collection[RuleSet]) -> TableReconciler:
+        return TableReconciler([plan_overlay_table(udp_port=self.udp_port), plan_port_table(rule_sets)])
 
     async def change(self, changes: ElementChanges) -> None:
         """See `BridgeKernel`."""

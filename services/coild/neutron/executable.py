@@ -65,6 +65,9 @@ class ExecutableBinding:
                 await self._run("unbind", _common(binding), timeout=UNDO_SECONDS)
             raise
 
+    async def apply_rules(self, binding: PortBinding, *, timeout: float) -> None:
+        """See `Binding`. Neutron's agent on the node enforces them."""
+
     async def unbind(self, binding: PortBinding, *, timeout: float) -> None:
         """See `Binding`. PortTypeUnknownError as in `bind`."""
         await self._run("unbind", _common(binding), timeout=timeout)

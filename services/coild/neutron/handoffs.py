@@ -58,6 +58,8 @@ class PodHandoffs:
         self._observe_handoff = observe_handoff
         self._observe_active = observe_active
         self._waiting: dict[str, set[asyncio.Event]] = {}
+        self.changed = asyncio.Event()
+        """Set whenever a pod has changed; for one task, which clears it."""
         pods.subscribe(self._heard)
 
     def find(self, pod: PodName) -> Handoff | None:
@@ -165,6 +167,7 @@ class PodHandoffs:
         return AddressUnavailableError(f"no port of the pod {pod.full_name} within {seconds:.1f} s: {why}")
 
     def _heard(self, old: Pod | None, new: Pod | None) -> None:
+        self.changed.set()
         if (seen := new or old) is not None:
             for event in self._waiting.get(object_key(seen.metadata), ()):
                 event.set()

@@ -18,7 +18,7 @@ import msgspec
 
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.link import LinkName, MacAddress
-from coil.neutron.handoff import Handoff, parse_address
+from coil.neutron.handoff import Handoff, parse_address, parse_rules
 from coil.neutron.resource import NetworkId, PortId, ProjectId
 from coild.model.attachment import PodName
 from coild.model.journal_file import JournalFile
@@ -73,6 +73,7 @@ class _Given(_Record, frozen=True, array_like=True, tag="given"):
     segmentation: int | None
     nameservers: list[str]
     reported: bool
+    rules: list[str] | None = None
 
 
 class _Bound(_Record, frozen=True, array_like=True, tag="bound"):
@@ -191,6 +192,7 @@ def _render(holding: PortHolding) -> _Given:
         port.segmentation,
         [str(address) for address in port.nameservers],
         holding.reported,
+        None if port.rules is None else list(map(str, port.rules)),
     )
 
 
@@ -210,6 +212,7 @@ def _parse(entry: _Given) -> PortHolding:
             mtu=entry.mtu,
             segmentation=entry.segmentation,
             nameservers=tuple(ip_address(text) for text in entry.nameservers),
+            rules=parse_rules(entry.rules),
         ),
         since=entry.since,
         reported=entry.reported,

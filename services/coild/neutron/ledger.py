@@ -16,6 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.link import LinkName
 from coil.neutron.handoff import Handoff
+from coil.neutron.port_rules import RuleSet
 from coil.neutron.resource import PortId
 from coild.model.attachment import PodName
 from coild.model.port_error import PortInUseError
@@ -96,6 +97,15 @@ class PortLedger:
         self._held[key] = taken
         self._compact()
         return taken
+
+    def note_rules(self, key: AttachmentKey, rules: RuleSet | None) -> None:
+        """The rules of the attachment's port are these from now on. An unknown one is fine."""
+        if (holding := self._held.get(key)) is not None:
+            self._held[key] = changed = replace(holding, port=replace(holding.port, rules=rules))
+            self._journal.note_given(changed)
+            if changed.bound:
+                self._journal.note_bound(key)
+            self._compact()
 
     def note_bound(self, key: AttachmentKey) -> None:
         """The attachment's port is plugged in."""

@@ -33,6 +33,7 @@ from coild.neutron.handoffs import PodHandoffs
 from coild.neutron.journal import PortJournal
 from coild.neutron.ledger import PortLedger
 from coild.neutron.report import NeutronMetrics, PortCollector
+from coild.neutron.rule_follower import RuleFollower
 from coild.neutron.source import NeutronSource
 from coild.neutron.unplugging import Unplugging
 from coild.neutron.wiring import NeutronWiring
@@ -86,11 +87,13 @@ class NeutronIpam:
             observe_active=metrics.active_waited,
         )
         self.unplugging = Unplugging(self.ledger, self.bindings, random=deps.random, log=log)
+        self.rules = RuleFollower(self.ledger, self.bindings, self.handoffs, random=deps.random, log=log)
         self.wiring = NeutronWiring(
             deps.network,
             ledger=self.ledger,
             bindings=self.bindings,
             handoffs=self.handoffs,
+            rules=self.rules,
             active_timeout=settings.neutron_active_timeout,
             log=log,
         )
@@ -106,7 +109,7 @@ class NeutronIpam:
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What is to run as long as the process, by name; once, after the source has recovered."""
-        return {"port-unplugging": self.unplugging.run()}
+        return {"port-unplugging": self.unplugging.run(), "port-rules": self.rules.run()}
 
     @property
     def trouble(self) -> str | None:

@@ -27,6 +27,7 @@ from coild.neutron.bindings import Bindings
 from coild.neutron.handoffs import PodHandoffs
 from coild.neutron.journal import PortHolding
 from coild.neutron.ledger import PortLedger
+from coild.neutron.rule_follower import RuleFollower
 from coild.neutron.source import parse_tag
 
 
@@ -43,6 +44,7 @@ class NeutronWiring:
         ledger: PortLedger,
         bindings: Bindings,
         handoffs: PodHandoffs,
+        rules: RuleFollower,
         active_timeout: float,
         log: FilteringBoundLogger,
     ) -> None:
@@ -50,6 +52,7 @@ class NeutronWiring:
         self._ledger = ledger
         self._bindings = bindings
         self._handoffs = handoffs
+        self._rules = rules
         self._active_timeout = active_timeout
         self._log = log
         self._recovered = False
@@ -124,6 +127,8 @@ class NeutronWiring:
             raise
         try:
             self._ledger.note_bound(holding.key)
+            # They may have changed meanwhile, when the port was none that is followed.
+            await self._rules.settle(holding.key)
             if holding.reported and self._active_timeout > 0:
                 deadline = asyncio.get_running_loop().time() + self._active_timeout
                 await self._handoffs.wait_active(holding.pod, holding.port.port, deadline=deadline)

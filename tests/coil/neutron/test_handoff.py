@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from coil.kernel.link import MacAddress
 from coil.neutron.handoff import Handoff, HandoffError, PortAddress, parse_binding_type, parse_handoff, render_handoff
+from coil.neutron.port_rules import make_rule_set, parse_rule
 from coil.neutron.resource import NetworkId, PortId, ProjectId
 
 UID = "6b7e4c1e-3d0a-4f57-8b8e-2f0c7e1d9a41"
@@ -38,6 +39,8 @@ HANDOFF = Handoff(
         HANDOFF,
         replace(HANDOFF, segmentation=None, nameservers=()),
         replace(HANDOFF, active=True),
+        replace(HANDOFF, rules=()),
+        replace(HANDOFF, rules=make_rule_set([parse_rule("ingress 10.8.0.0/16 tcp 80-90"), parse_rule("egress ::/0")])),
         replace(HANDOFF, addresses=(PortAddress(ip_interface("fd00:8::44/64")),), project=ProjectId("")),
     ],
 )

@@ -20,6 +20,7 @@ from coil.crd.names import NodeName
 from coil.kernel.link import MacAddress
 from coil.kube.errors import ApiError
 from coil.neutron.handoff import ANNOTATION_PORT, Handoff, PortAddress, render_handoff
+from coil.neutron.port_rules import RuleSet
 from coil.neutron.resource import NetworkId, PortId, ProjectId
 from coild.model.address_source import NONE_ENDED, Ended
 from coild.model.attachment import AddRequest, PodName
@@ -70,6 +71,8 @@ class Network:
     """The host's end, and the container."""
     twice: list[PortId] = field(default_factory=list)
     """Ports that were plugged in at a second place, or that two calls were about at once: must stay empty."""
+    rules: dict[PortId, RuleSet | None] = field(default_factory=dict)
+    """What holds for the ports that are plugged in."""
 
 
 Gate = Callable[[str], Awaitable[None]]
@@ -95,10 +98,18 @@ class MemoryBinding:
         self.prepared.append(tuple(bound))
         if self.trouble is not None:
             raise self.trouble
+        self.network.rules.update({each.port.port: each.port.rules for each in bound})
 
     async def bind(self, binding: PortBinding, *, timeout: float) -> None:
         with self._alone(binding.port.port):
             await self._bind(binding)
+
+    async def apply_rules(self, binding: PortBinding, *, timeout: float) -> None:
+        await self.gate("rules")
+        if self.trouble is not None:
+            raise self.trouble
+        if binding.port.port in self.network.plugged:
+            self.network.rules[binding.port.port] = binding.port.rules
 
     async def unbind(self, binding: PortBinding, *, timeout: float) -> None:
         with self._alone(binding.port.port):
@@ -120,6 +131,7 @@ class MemoryBinding:
         if self.network.plugged.get(port, place) != place:
             self.network.twice.append(port)
         self.network.plugged[port] = place
+        self.network.rules[port] = binding.port.rules
         try:
             await self.gate("bound")
         except BaseException:

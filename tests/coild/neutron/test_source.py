@@ -11,6 +11,7 @@ from coil.crd.builtin import PODS, Pod, PodSpec
 from coil.crd.meta import ObjectMeta
 from coil.kube.errors import ApiError, ForbiddenError, UnavailableError
 from coil.neutron.handoff import ANNOTATION_PORT, render_handoff
+from coil.neutron.port_rules import make_rule_set, parse_rule
 from coil.podnet.host_link import PodAlias, parse_alias, render_alias
 from coil.podnet.host_port import PortMapping, Protocol
 from coild.model.api_reader import MIRROR_POD, STATIC_POD_UID
@@ -34,7 +35,7 @@ from coild.model.port_error import (
 from tests.coil.kube.memory_api import Call, Moment
 from tests.coild.neutron.port_node import ACTIVE_TIMEOUT, NODE, PortNode, handoff, settled
 from tests.coild.pods.source_contract import SourceContract, SourceNode
-from tests.coild.scene import key, now
+from tests.coild.scene import advance, key, now
 
 PORT_1 = handoff(1, "").port
 
@@ -503,3 +504,60 @@ async def test_a_pod_that_asks_for_host_ports_is_refused(node: PortNode) -> None
     await RefusedHostPorts().publish(attachment, ())
     with pytest.raises(InvalidPodError, match="80"):
         await RefusedHostPorts().publish(attachment, (mapping,))
+
+
+# --- security groups
+
+CLOSED = make_rule_set([parse_rule("egress 0.0.0.0/0")])
+
+
+async def test_rules_are_followed_while_the_pod_runs(node: PortNode) -> None:
+    port = node.handoff("c1").port
+    await node.add("c1")
+    assert node.neutron.rules == {port: None}
+    node.annotate("c1", rules=CLOSED)
+    await settled()
+    assert node.neutron.rules == {port: CLOSED}
+    # What cannot be read, or is gone, opens nothing.
+    for text in ("{", ""):
+        node.annotate("c1", text=text)
+        await settled()
+        assert node.neutron.rules == {port: CLOSED}
+    await node.start()
+    assert node.neutron.rules == {port: CLOSED}, "known without the API server"
+
+
+async def test_rules_that_change_while_a_pod_is_plugged_in_hold_when_it_starts(node: PortNode) -> None:
+    await settled()
+
+    async def change(step: str) -> None:
+        if step == "bound":
+            node.annotate("c1", rules=CLOSED)
+
+    node.binding.gate = change
+    await node.add("c1")
+    assert node.neutron.rules == {node.handoff("c1").port: CLOSED}
+
+
+async def test_rules_that_cannot_be_applied_are_tried_again(node: PortNode) -> None:
+    await node.add("c1")
+    node.binding.trouble = BindError("no memory")
+    node.annotate("c1", rules=CLOSED)
+    await advance(5)
+    assert node.neutron.rules == {node.handoff("c1").port: None}
+    node.binding.trouble = None
+    await advance(30)
+    assert node.neutron.rules == {node.handoff("c1").port: CLOSED}
+
+
+async def test_a_pod_whose_rules_cannot_be_applied_does_not_start(node: PortNode) -> None:
+    async def change(step: str) -> None:
+        if step == "bound":
+            node.annotate("c1", rules=CLOSED)
+        if step == "rules":
+            raise BindError("no memory")
+
+    node.binding.gate = change
+    with pytest.raises(BindError):
+        await node.engine.add(node.request("c1"))
+    assert node.neutron.plugged == {}
