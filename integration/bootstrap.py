@@ -45,6 +45,7 @@ PACKAGES = {
     "ipset": "what to compare the EIP gateway's tables with",
     "conntrack": "kube-proxy",
     "bird2": "the routing daemon on each node",
+    "openvswitch-switch": "what ports of Neutron are plugged into on many nodes",
     "systemd": "systemd-networkd, which nodes in AWS have beside coild",
     "busybox-static": "the image of the pods",
     "containernetworking-plugins": "the CNI plugins to compare with",
@@ -76,7 +77,12 @@ VM_PACKAGES = {
     "qemu-system-x86": "the virtual machine, where this kernel lacks Foo-over-UDP",
 }
 # What Debian enables when it installs these; the project starts its own, in namespaces.
-SERVICES = {"etcd-server": "etcd", "containerd": "containerd", "bird2": "bird"}
+SERVICES = {
+    "etcd-server": "etcd",
+    "containerd": "containerd",
+    "bird2": "bird",
+    "openvswitch-switch": "openvswitch-switch",
+}
 
 
 def main() -> int:
@@ -168,7 +174,7 @@ def installed(packages: Collection[str]) -> set[str]:
 
 @contextlib.contextmanager
 def services_not_started() -> Iterator[None]:
-    """Keep Debian from starting etcd, containerd and BIRD on the host (policy-rc.d), unless it is already told to."""
+    """Keep Debian from starting what it installs on the host (policy-rc.d), unless it is already told to."""
     if POLICY.exists():
         yield
         return

@@ -374,6 +374,7 @@ class Ports(AddressPart):
         from coil.neutron.handoff import BRIDGE
         from coild.neutron.neutron_ipam import NeutronDeps, NeutronIpam, find_mtu, open_journal
         from coild.neutron.node_bridges import open_bridges
+        from coild.neutron.switches import switch_bindings
 
         settings = start.settings
         own = f"spec.nodeName={settings.node_name}"
@@ -386,7 +387,7 @@ class Ports(AddressPart):
             client=start.kube,
             pods=pods,
             network=start.network,
-            builtin={BRIDGE: bridges.binding},
+            builtin={BRIDGE: bridges.binding, **switch_bindings(settings, log=start.log)},
             journal=start.process.stack.enter_context(open_journal(settings, log=start.log)),
             mtu=await find_mtu(settings, start.network),
             random=start.rng.random,

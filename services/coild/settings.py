@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from coil.crd.names import NodeName
+from coil.kernel.link import parse_link_name
 from coil.kernel.nft_table import PortChoice
 from coil.podnet.plan import RoutePolicy
 from coil.runtime.flag import (
@@ -84,6 +85,12 @@ _PORT_CHOICES: Final = {
     "hashrandom": PortChoice.RANDOM,
     "none": PortChoice.OWN,
 }
+
+
+@kind("NAME")
+def parse_bridge(text: str) -> str:
+    """The name of a link."""
+    return parse_link_name(text)
 
 
 @kind("pools|aws-eni|neutron")
@@ -341,6 +348,25 @@ class Settings(ApiSettings, FrameSettings):
         parse=parse_path,
         group=Group.NEUTRON,
         help="folder of the executables that plug in ports, each named like the type of its ports",
+    )
+    neutron_openvswitch_socket: Path | None = flag(
+        "",
+        parse=parse_optional_path,
+        group=Group.NEUTRON,
+        help="socket of Open vSwitch's database, to plug in ports of type openvswitch; an executable does that if not "
+        "given",
+    )
+    neutron_openvswitch_bridge: str = flag(
+        "br-int",
+        parse=parse_bridge,
+        group=Group.NEUTRON,
+        help="Open vSwitch's integration bridge, as Neutron's agent on the node has it",
+    )
+    neutron_midolman_socket: Path | None = flag(
+        "",
+        parse=parse_optional_path,
+        group=Group.NEUTRON,
+        help="socket of MidoNet's agent, to plug in ports of type midonet; an executable does that if not given",
     )
     neutron_vxlan_port: int = flag(
         str(VXLAN_PORT),

@@ -16,6 +16,8 @@ VALUES: dict[str, Any] = {
         "bindingDirectory": "/opt/kuryr",
         "bindTimeout": "5s",
         "activeTimeout": "0s",
+        "openvswitch": {"socketDirectory": "/run/openvswitch", "bridge": "br-pods"},
+        "midonet": {"socketDirectory": "/run/midolman"},
         "stateDirectory": "/data/coil",
     }
 }
@@ -27,6 +29,7 @@ def test_what_a_node_is_told_by_default() -> None:
     assert coild.neutron_binding_dir == Path("/usr/libexec/kuryr")
     assert (coild.neutron_bind_timeout, coild.neutron_active_timeout, coild.acquire_timeout) == (10, 30, 10)
     assert coild.neutron_journal == Path("/var/lib/coil/neutron.journal")
+    assert coild.neutron_openvswitch_socket is coild.neutron_midolman_socket is None
     assert not coild.enable_egress
 
 
@@ -36,6 +39,9 @@ def test_every_value_reaches_the_node() -> None:
     assert coild.neutron_vxlan_port == 7999
     assert (coild.neutron_bind_timeout, coild.neutron_active_timeout) == (5, 0)
     assert coild.neutron_journal == Path("/data/coil/neutron.journal")
+    assert coild.neutron_openvswitch_socket == Path("/run/openvswitch/db.sock")
+    assert coild.neutron_openvswitch_bridge == "br-pods"
+    assert coild.neutron_midolman_socket == Path("/run/midolman/midolman.sock")
 
 
 @pytest.mark.parametrize("values", [{}, VALUES])
@@ -47,6 +53,10 @@ def test_the_journal_and_the_executables_are_the_nodes(values: dict[str, Any]) -
     for folder, read_only in ((settings.neutron_journal.parent, False), (settings.neutron_binding_dir, True)):
         assert paths[mounts[folder]["name"]] == str(folder)
         assert mounts[folder].get("readOnly", False) == read_only
+    for socket in (settings.neutron_openvswitch_socket, settings.neutron_midolman_socket):
+        assert (socket is None) == (not values)
+        if socket is not None:
+            assert paths[mounts[socket.parent]["name"]] == str(socket.parent)
 
 
 @pytest.mark.parametrize("profile", [name for name in profile_names() if name != "neutron"])

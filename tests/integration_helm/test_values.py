@@ -97,6 +97,7 @@ def test_a_profile_runs_these_programs(profile: str, programs: set[str]) -> None
             "another plugin gives addresses",
         ),
         ({"neutron": {"bindingDirectory": "bin"}}, "/neutron/bindingDirectory"),
+        ({"neutron": {"openvswitch": {"socketDirectory": "run"}}}, "/neutron/openvswitch/socketDirectory"),
         ({"neutron": {"activeTimeout": 0}}, "/neutron/activeTimeout"),
         ({"aws": {"targets": {"WARM_IP_TARGET": -1}}}, "/aws/targets/WARM_IP_TARGET"),
         ({"aws": {"targets": {"WARM_IPS": 1}}}, "/aws/targets"),

@@ -23,11 +23,10 @@ from typing import Final
 from coil.neutron.handoff import parse_binding_type
 from coild.model.port_error import BindError, BindTimeoutError, PortTypeUnknownError
 from coild.neutron.binding import PortBinding
+from coild.neutron.undoing import UNDO_SECONDS, undone_if_failed
 
 OUTPUT_BYTES: Final = 4096
 """Of what an executable writes, so much is read for the error; the rest is thrown away."""
-UNDO_SECONDS: Final = 5.0
-"""What undoing a `bind` that failed may take, in addition to its time."""
 _GRACE_SECONDS: Final = 1.0
 """For the rest of the output, once the executable has ended: something that it left in the background may have it. And
 for the kernel to end one that was killed.
@@ -55,15 +54,9 @@ class ExecutableBinding:
         """
         port = binding.port
         arguments = (*_common(binding), port.network, port.project)
-        try:
-            await self._run("bind", arguments, timeout=timeout)
-        except BindError as error:
-            await self._undo(binding, error)
-            raise
-        except asyncio.CancelledError:
-            with suppress(BindError, PortTypeUnknownError):
-                await self._run("unbind", _common(binding), timeout=UNDO_SECONDS)
-            raise
+        await undone_if_failed(
+            self._run("bind", arguments, timeout=timeout), lambda: self.unbind(binding, timeout=UNDO_SECONDS)
+        )
 
     async def apply_rules(self, binding: PortBinding, *, timeout: float) -> None:
         """See `Binding`. Neutron's agent on the node enforces them."""
@@ -71,12 +64,6 @@ class ExecutableBinding:
     async def unbind(self, binding: PortBinding, *, timeout: float) -> None:
         """See `Binding`. PortTypeUnknownError as in `bind`."""
         await self._run("unbind", _common(binding), timeout=timeout)
-
-    async def _undo(self, binding: PortBinding, error: BindError) -> None:
-        try:
-            await self._run("unbind", _common(binding), timeout=UNDO_SECONDS)
-        except (BindError, PortTypeUnknownError) as second:
-            raise type(error)(f"{error}; nor could it be undone: {second}", undone=False) from error
 
     async def _run(self, command: str, arguments: tuple[str, ...], *, timeout: float) -> None:
         for argument in arguments:
