@@ -11,14 +11,17 @@ import pytest
 from playwright.async_api import expect
 
 from coil.crd.builtin import NAMESPACES, NODES, PODS
+from coil.kube.client import KubeClient
 from coil.kube.errors import ForbiddenError, InvalidError
 from coil.neutron.handoff import ANNOTATION_HOST, ANNOTATION_PORT, ANNOTATION_PROJECT, Handoff
 from coil.neutron.identity import Identity, Kind, parse_identity
+from coil.neutron.resource import ProjectId, SecurityGroupRule
 from coil.openstack.neutron import NeutronApi
 from integration.apiserver.inspected_world import curl
 from integration.apiserver.ipam_world import until
 from integration.apiserver.tenant import Tenant
 from integration.browser import PATIENCE, open_browser
+from integration.cluster.control_plane import ControlPlane
 from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.raven_world import RavenWorld
 from integration.patience import wait_until
@@ -148,6 +151,52 @@ async def test_a_node_is_told_when_the_port_is_active(world: RavenWorld, neutron
         return handoff == replace(before, active=True)
 
     await until(is_active, what="the node is told that the port is plugged in")
+
+
+async def test_an_administrators_rule_reaches_the_pods(
+    plane: ControlPlane, admin: KubeClient, neutron: NeutronServer, api: NeutronApi, tmp_path: Path
+) -> None:
+    with RavenWorld.start(plane, admin, neutron, tmp_path, "--isolate-namespaces=true") as world:
+        namespace = await world.add_namespace("guarded")
+        await world.add_pod(namespace, "web", node=HOSTS[0])
+        await world.wait_for_handoffs([(namespace, "web")])
+
+        async def rules() -> set[str]:
+            found = await world.handoff(namespace, "web")
+            assert found is not None
+            return set(map(str, found.rules or ()))
+
+        first = await world.handoff(namespace, "web")
+        assert first is not None
+        own = {f"ingress {each.interface.network}" for each in first.addresses}
+        assert await rules() == {"egress 0.0.0.0/0", "egress ::/0", *own}
+
+        uid = (await world.client.get(NAMESPACES, namespace)).metadata.uid
+        groups = await api.security_groups()
+        [group] = [group for group in groups if (who := parse_identity(group.name)) is not None and who.uid == uid]
+        scraper = SecurityGroupRule(
+            direction="ingress",
+            ethertype="IPv4",
+            remote_ip_prefix="192.0.2.0/24",
+            protocol="tcp",
+            port_range_min=9100,
+            port_range_max=9100,
+        )
+        strange = SecurityGroupRule(direction="ingress", ethertype="IPv4", protocol="vrrp")
+        await api.create_security_group_rules(group.id, [scraper, strange], project=ProjectId(""))
+        added = "ingress 192.0.2.0/24 tcp 9100"
+
+        async def is_there() -> bool:
+            return added in await rules()
+
+        await until(is_there, what="the administrator's rule in the annotation")
+        assert await rules() == {"egress 0.0.0.0/0", "egress ::/0", *own, added}
+        await until(partial(world.is_told, "default", "RulesLeftOut"), what="the rule that nodes cannot enforce")
+        world.raven.crash()
+        world.wait_idle()
+        assert await rules() == {"egress 0.0.0.0/0", "egress ::/0", *own, added}
+        (after,) = [each for each in await api.security_groups() if each.id == group.id]
+        assert {scraper.allows(), strange.allows()} <= {rule.allows() for rule in after.security_group_rules}
 
 
 async def test_tenants_name_neither_ports_nor_projects(world: RavenWorld) -> None:
