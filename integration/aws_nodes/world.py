@@ -132,14 +132,7 @@ class AwsNodes:
 
     def install(self) -> None:
         """Install the release, and return when all nodes are Ready. The programs' logs are noted in an error."""
-        try:
-            self.release.install()
-            self.release.wait_rolled_out()
-            self.cluster.wait_ready()
-        except Exception as error:
-            for name, text in self.logs():
-                error.add_note(f"--- {name}\n{text}")
-            raise
+        self.programs.install(self.logs)
 
     @property
     def plane(self) -> ControlPlane:

@@ -196,7 +196,14 @@ async def refused(client: Netns, server: Netns, address: IPAddress) -> bool:
     return await asyncio.to_thread(is_refused, client, server, address)
 
 
-def is_refused(client: Netns, server: Netns, address: IPAddress, *, source: IPAddress | None = None) -> bool:
+async def answered(client: Netns, server: Netns, address: IPAddress) -> bool:
+    """Whether the client gets an answer over UDP, however long the machine takes."""
+    return not await asyncio.to_thread(is_refused, client, server, address, seconds=SECONDS)
+
+
+def is_refused(
+    client: Netns, server: Netns, address: IPAddress, *, source: IPAddress | None = None, seconds: float = _MOMENT
+) -> bool:
     """Whether a question over UDP comes to nothing. For a moment only: that it would have worked otherwise, the caller
     shows by an `exchange` that does.
     """
@@ -207,8 +214,8 @@ def is_refused(client: Netns, server: Netns, address: IPAddress, *, source: IPAd
         listener.bind((str(address), 0))
         if source is not None:
             asking.bind((str(source), 0))
-        listener.settimeout(_MOMENT)
-        asking.settimeout(_MOMENT)
+        listener.settimeout(seconds)
+        asking.settimeout(seconds)
         try:
             asking.connect(listener.getsockname()[:2])
             asking.send(b"question")

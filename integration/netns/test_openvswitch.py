@@ -12,7 +12,7 @@ import structlog
 from coil.ipam.occupancy import ContainerId
 from coil.kernel.link import LinkName
 from coild.model.port_error import BindError, BindTimeoutError
-from coild.neutron.openvswitch import OWNER, OpenVSwitchBinding
+from coild.neutron.openvswitch import OWNER, OpenVSwitchBinding, node_links
 from integration.netns.netns import Netns, ping
 from integration.netns.open_vswitch import OpenVSwitch
 from integration.netns.port_world import RED, make_pod, port_of
@@ -30,6 +30,11 @@ def switch(new_netns: Callable[[], Netns], tmp_path: Path) -> Iterator[OpenVSwit
         yield switch
 
 
+def open_binding(switch: OpenVSwitch) -> OpenVSwitchBinding:
+    """As a process on the node has it."""
+    return OpenVSwitchBinding(switch.socket, links=lambda: switch.netns.call(node_links), log=LOG)
+
+
 class SwitchStage:
     """A `BindingStage`: the links are there, as the wiring has made them."""
 
@@ -40,7 +45,7 @@ class SwitchStage:
             switch.netns.ip("link", "set", name, "up")
 
     def new(self) -> OpenVSwitchBinding:
-        return OpenVSwitchBinding(self.switch.socket, log=LOG)
+        return open_binding(self.switch)
 
     def plugged(self) -> Collection[tuple[str, str, str]]:
         ports = self.switch.ports()
@@ -70,7 +75,7 @@ class TestContract(BindingContract):
 
 async def test_pods_reach_each_other_by_the_switch(switch: OpenVSwitch, new_netns: Callable[[], Netns]) -> None:
     """Without Neutron's agent the bridge is an ordinary switch."""
-    made = OpenVSwitchBinding(switch.socket, log=LOG)
+    made = open_binding(switch)
     pods = [make_pod(new_netns, switch.netns, port_of(RED, number)) for number in (5, 6)]
     for pod in pods:
         await made.bind(pod.binding, timeout=SECONDS)
@@ -87,18 +92,18 @@ async def test_pods_reach_each_other_by_the_switch(switch: OpenVSwitch, new_netn
     assert configs[pods[0].binding.ifname] == {"transient": "true"}, "forgotten at the next boot"
 
 
-async def test_what_is_left_of_former_containers_goes_and_what_others_have_stays(switch: OpenVSwitch) -> None:
+async def test_ports_without_a_link_are_deleted_and_what_others_have_stays(switch: OpenVSwitch) -> None:
     stage = SwitchStage(switch)
     for number in (1, 2):
         await stage.new().bind(binding(number), timeout=SECONDS)
-    switch.vsctl("add-port", "br-int", LINKS[2])
-    successor = stage.new()
-    await successor.prepare([binding(2)])
-    assert switch.ports() == {LINKS[1], LINKS[2]}
-    # One that is plugged in meanwhile is not what somebody has left.
-    await successor.bind(binding(1), timeout=SECONDS)
-    await successor.prepare([binding(2)])
-    assert switch.ports() == set(LINKS)
+    switch.netns.ip("link", "add", "others", "type", "veth", "peer", "name", "others-peer")
+    for name in (LINKS[2], "others"):
+        switch.vsctl("add-port", "br-int", name)
+    for name in (LINKS[0], "others"):
+        switch.netns.ip("link", "delete", name)
+    # Whose journal was lost does not know its running pods.
+    await stage.new().prepare([])
+    assert switch.ports() == {LINKS[1], LINKS[2], "others"}
 
 
 async def test_a_link_that_has_become_another_ports_stays(switch: OpenVSwitch) -> None:

@@ -93,18 +93,13 @@ class NeutronNodes:
             apply(cluster.plane, _clouds(neutron))
             nodes = cls(cluster, Release(cluster.plane, _values(), profiles=["neutron"]), neutron)
             stack.enter_context(PortAgent(neutron, cluster.nodes).running())
-            nodes._install()
+            nodes.program_pods.install(nodes.logs)
             yield nodes
 
-    def _install(self) -> None:
-        try:
-            self.release.install()
-            self.release.wait_rolled_out()
-            self.cluster.wait_ready()
-        except Exception as error:
-            for name, text in self.logs():
-                error.add_note(f"--- {name}\n{text}")
-            raise
+    @property
+    def program_pods(self) -> ProgramPods:
+        """Of the release."""
+        return ProgramPods(self.cluster, self.release)
 
     @property
     def plane(self) -> ControlPlane:
@@ -121,8 +116,7 @@ class NeutronNodes:
 
     def programs(self) -> set[str]:
         """The names of the pods of coild and coil-raven, at least one of each."""
-        programs = ProgramPods(self.cluster, self.release)
-        found = [{pod["metadata"]["name"] for pod in programs.of(component)} for component in PROGRAMS]
+        found = [{pod["metadata"]["name"] for pod in self.program_pods.of(component)} for component in PROGRAMS]
         assert all(found), found
         return {name for names in found for name in names}
 
@@ -134,7 +128,7 @@ class NeutronNodes:
 
     def logs(self) -> Iterator[tuple[str, str]]:
         """Name and last lines of what each program of the release has logged."""
-        return ProgramPods(self.cluster, self.release).logs(*PROGRAMS)
+        return self.program_pods.logs(*PROGRAMS)
 
 
 def _clouds(neutron: NeutronServer) -> dict[str, Any]:

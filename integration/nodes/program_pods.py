@@ -5,7 +5,7 @@ A component is the value of the label `app.kubernetes.io/component` on a program
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -38,6 +38,17 @@ class ProgramPods:
     def kubectl(self, *arguments: str) -> str:
         """In the release's namespace. Raises KubectlError."""
         return self.cluster.plane.kubectl(f"--namespace={NAMESPACE}", *arguments, timeout=SECONDS + 10)
+
+    def install(self, logs: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """Install the release, and return when all nodes are Ready. An error has these logs as notes."""
+        try:
+            self.release.install()
+            self.release.wait_rolled_out()
+            self.cluster.wait_ready()
+        except Exception as error:
+            for name, text in logs():
+                error.add_note(f"--- {name}\n{text}")
+            raise
 
     def of(self, component: str) -> list[Pod]:
         """The living pods, by node; that of one which has none yet is empty."""

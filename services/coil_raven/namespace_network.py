@@ -103,7 +103,7 @@ class NamespaceNetworks:
         made = NamespaceNetwork(
             namespace=namespace, uid=uid, project=project, network=network, subnets=tuple(subnets), group=group.id
         )
-        return self._with_rules(made, group.security_group_rules)
+        return await self._with_rules(made, group.security_group_rules)
 
     async def changed_rules(self, networks: Collection[NamespaceNetwork]) -> list[NamespaceNetwork]:
         """Those of the networks whose security groups have other rules by now, with these. One call for all; none
@@ -112,17 +112,37 @@ class NamespaceNetworks:
         if not self._policy.enforced_by_nodes or not networks:
             return []
         rules = {group.id: group.security_group_rules for group in await self._neutron.security_groups()}
-        looked = [self._with_rules(network, rules[network.group]) for network in networks if network.group in rules]
-        present = {network.uid: network for network in networks}
-        return [network for network in looked if network != present[network.uid]]
+        changed: list[NamespaceNetwork] = []
+        for network in networks:
+            if network.group in rules:
+                looked = await self._with_rules(network, rules[network.group])
+                changed += [looked] if looked != network else []
+        return changed
 
-    def _with_rules(self, network: NamespaceNetwork, rules: Sequence[SecurityGroupRule]) -> NamespaceNetwork:
+    async def _with_rules(self, network: NamespaceNetwork, rules: Sequence[SecurityGroupRule]) -> NamespaceNetwork:
         if not self._policy.enforced_by_nodes:
             return network
+        await self._find_members({rule.remote_group_id for rule in rules if rule.remote_group_id is not None})
         resolved = resolve_rules(rules, self._members)
         families = {Family.of(subnet.network) for subnet in network.subnets}
         passes = admits_everything(resolved.rules, families)
         return replace(network, rules=None if passes else resolved.rules, left_out=resolved.left_out)
+
+    async def _find_members(self, groups: Collection[SecurityGroupId]) -> None:
+        """Find out where the members of these groups are, as far as they are those of namespaces.
+
+        Not only from what was ensured before: the namespaces come in any order after a start, and a rule that was left
+        out until the next look would cut off pods that it admits.
+        """
+        if not (unknown := set(groups) - self._members.keys()):
+            return
+        for group in await self._neutron.security_groups():
+            identity = parse_identity(group.name)
+            if group.id not in unknown or identity is None or identity.cluster != self._cluster:
+                continue
+            names = {self._name(kind, identity.uid) for kind in SUBNET_KINDS.values()}
+            found = [subnet for name in names for subnet in own(await self._neutron.subnets(name=name), name)]
+            self._members[group.id] = tuple(subnet.network for subnet in found)
 
     def chosen(self) -> list[IPNetwork]:
         """What namespaces have of the supernets, or are about to get, as far as this term knows."""

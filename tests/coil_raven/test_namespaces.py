@@ -371,6 +371,28 @@ async def test_an_administrators_rules_stay_and_reach_the_nodes(api: MemoryApi, 
     assert neutron.writes() == []
 
 
+async def test_a_rule_for_another_namespace_holds_from_the_start_on(api: MemoryApi, neutron: MemoryNeutron) -> None:
+    for name in ("first", "second"):
+        add_namespace(api, name)
+        add_pod(api, "web", namespace=name)
+    life = Life(MemoryClient(api), neutron, isolated=True)
+    await life.settle()
+    first, second = (life.networks.present[name] for name in ("first", "second"))
+    for mine, other in ((first, second), (second, first)):
+        rule = SecurityGroupRule(direction="ingress", ethertype="IPv4", remote_group_id=other.group)
+        await neutron.create_security_group_rules(mine.group, [rule], project=PROJECT)
+    assert len([uid async for uid in life.namespace_reconciler.rule_changes()]) == 2
+    await life.settle()
+    told = handoff(api, "web", "first")
+    assert told is not None
+    assert {"ingress 10.0.0.0/16", "ingress 10.1.0.0/16"} <= set(map(str, told.rules or ()))
+    # Whichever namespace comes first after a start, no pod loses a rule for a while.
+    restarted = Life(MemoryClient(api), neutron, isolated=True)
+    await restarted.settle()
+    assert [call for call in restarted.client.calls if call.verb == "patch"] == []
+    assert restarted.events.told == []
+
+
 async def test_nodes_are_told_nothing_where_everything_passes(api: MemoryApi, life: Life) -> None:
     add_namespace(api, "default")
     add_pod(api, "web")

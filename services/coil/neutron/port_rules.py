@@ -51,6 +51,9 @@ _NAMES: Final[Mapping[Family, Mapping[str, RuleProtocol]]] = {
 """Neutron takes `icmp` for ICMPv6 in a rule of IPv6 (neutron-lib, `constants.IPV6_ICMP_LEGACY_PROTO_LIST`)."""
 
 
+_ETHERTYPES: Final[Mapping[str, Family]] = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
+
+
 @dataclass(frozen=True, slots=True)
 class PortRule:
     """Packets that are admitted, from `network` or to it. `protocol` is None for all.
@@ -152,7 +155,11 @@ def resolve_rules(
 
 def _resolve(rule: SecurityGroupRule, members: Mapping[SecurityGroupId, Collection[IPNetwork]]) -> Iterable[PortRule]:
     direction = Direction(rule.direction)
-    family = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}[rule.ethertype]
+    family = _ETHERTYPES.get(rule.ethertype)
+    if family is None:
+        raise ValueError(f"the ethertype {rule.ethertype} is neither IPv4 nor IPv6")
+    if rule.remote_address_group_id is not None:
+        raise ValueError(f"the addresses of its address group {rule.remote_address_group_id} are not known")
     protocol, first, last = _parse_protocol(rule, family)
     networks: Iterable[IPNetwork]
     if rule.remote_group_id is not None:

@@ -125,7 +125,8 @@ class Port(Resource, frozen=True, kw_only=True):
 
 
 class SecurityGroupRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rule allows: `remote_ip_prefix` or `remote_group_id` is who; with neither, it is anybody.
+    """What one rule allows: one of `remote_ip_prefix`, `remote_group_id` and `remote_address_group_id` is who; with
+    none of them, it is anybody.
 
     Two rules that allow the same are equal, whatever their `id`.
     """
@@ -138,6 +139,7 @@ class SecurityGroupRule(msgspec.Struct, frozen=True, kw_only=True):
     port_range_max: int | None = None
     remote_ip_prefix: str | None = None
     remote_group_id: SecurityGroupId | None = None
+    remote_address_group_id: str | None = None
     description: str | None = None
 
     def allows(self) -> tuple[object, ...]:
@@ -150,6 +152,7 @@ class SecurityGroupRule(msgspec.Struct, frozen=True, kw_only=True):
             self.port_range_max,
             self.remote_ip_prefix,
             self.remote_group_id,
+            self.remote_address_group_id,
         )
 
 

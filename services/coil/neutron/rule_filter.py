@@ -14,9 +14,11 @@ discovery and multicast listener reports: without these no rule would ever admit
 Rules are stateful, but conntrack is not to be had on the bridges of every kernel. So a packet that is admitted is
 remembered by its addresses, protocol and ports, and its answers are admitted for as long as the packets of a
 conversation may be apart. Each pair of chains has sets of its own for that: whoever fills them up is refused further
-answers, and nobody else. Of a fragmented packet only the first fragment has ports, so the others pass by rules without
-ports only. The errors that ICMP reports pass always (RFC 4890): whom they concern cannot be looked up here, and the
-receiver compares them with its own connections.
+answers, and so are the pods with the same rules on that node. Isolated namespaces share none.
+
+Of a fragmented packet only the first fragment has ports, so the others pass by rules without ports only. The errors
+that ICMP reports pass always (RFC 4890): whom they concern cannot be looked up here, and the receiver compares them
+with its own connections.
 """
 
 from collections.abc import Collection, Iterable, Iterator

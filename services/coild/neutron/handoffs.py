@@ -58,8 +58,8 @@ class PodHandoffs:
         self._observe_handoff = observe_handoff
         self._observe_active = observe_active
         self._waiting: dict[str, set[asyncio.Event]] = {}
-        self.changed = asyncio.Event()
-        """Set whenever a pod has changed; for one task, which clears it."""
+        self._changed: set[str] = set()
+        self._something_changed = asyncio.Event()
         pods.subscribe(self._heard)
 
     def find(self, pod: PodName) -> Handoff | None:
@@ -139,9 +139,16 @@ class PodHandoffs:
                         "log of its agent on this node, and the Events of the pod"
                     )
 
+    async def changes(self) -> frozenset[str]:
+        """Wait until pods have other annotations of ports, and return the pods' full names. For one task."""
+        await self._something_changed.wait()
+        self._something_changed.clear()
+        changed, self._changed = frozenset(self._changed), set()
+        return changed
+
     def _read(self, pod: PodName) -> Handoff | None:
         """What the annotation says; None where nothing is known of the pod, or it has no annotation."""
-        if (found := self._pod(pod)) is None or (text := found.metadata.annotations.get(ANNOTATION_PORT)) is None:
+        if (found := self._pod(pod)) is None or (text := _annotation(found)) is None:
             return None
         return parse_handoff(text, pod_uid=found.metadata.uid)
 
@@ -167,7 +174,9 @@ class PodHandoffs:
         return AddressUnavailableError(f"no port of the pod {pod.full_name} within {seconds:.1f} s: {why}")
 
     def _heard(self, old: Pod | None, new: Pod | None) -> None:
-        self.changed.set()
+        if new is not None and _annotation(new) not in (None, None if old is None else _annotation(old)):
+            self._changed.add(object_key(new.metadata))
+            self._something_changed.set()
         if (seen := new or old) is not None:
             for event in self._waiting.get(object_key(seen.metadata), ()):
                 event.set()
@@ -198,6 +207,10 @@ class PodHandoffs:
             observe(_now() - began, WaitOutcome.REFUSED)
             raise
         observe(_now() - began, WaitOutcome.SERVED)
+
+
+def _annotation(pod: Pod) -> str | None:
+    return pod.metadata.annotations.get(ANNOTATION_PORT)
 
 
 async def _happens(event: asyncio.Event, deadline: float) -> bool:

@@ -2,10 +2,12 @@
 Neutron's agent on the node, or OVN's controller, knows it (`external_ids:iface-id`). They do the rest.
 
 A port is marked as transient, so that Open vSwitch forgets it when the node is booted; its database would have it else,
-with a link that is gone or another pod's by then. What a former process has left all the same goes at the start.
+with a link that is gone or another pod's by then. Ports whose links are gone all the same are deleted at the start, and
+with every sweep; one whose link is there may be a running pod's of which nobody knows any more, and stays.
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Final
@@ -22,30 +24,43 @@ OPENVSWITCH: Final = "openvswitch"
 """The type of its ports."""
 INTEGRATION_BRIDGE: Final = "br-int"
 OWNER: Final = "coil-container"
-"""Begins what tells our interfaces from others in `external_ids`; its value is the container."""
+"""The key in `external_ids` that tells coild's interfaces from others; its value is the container."""
 _WAIT_MILLISECONDS: Final = 600_000
 """How long the database may look for a change; whoever waits has less time."""
 
 
-class OpenVSwitchBinding:
-    """Implements `coild.neutron.binding.Binding`. `socket` is that of the database. One per process."""
+def node_links() -> frozenset[str]:
+    """The names of the links of the process's network namespace."""
+    return frozenset(name for _, name in socket.if_nameindex())
 
-    def __init__(self, socket: Path, *, bridge: str = INTEGRATION_BRIDGE, log: FilteringBoundLogger) -> None:
-        self._socket = socket
+
+class OpenVSwitchBinding:
+    """Implements `coild.neutron.binding.Binding`. `database` is the path of its socket; `links` are the node's. One per
+    process.
+    """
+
+    def __init__(
+        self,
+        database: Path,
+        *,
+        bridge: str = INTEGRATION_BRIDGE,
+        links: Callable[[], frozenset[str]] = node_links,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._socket = database
         self._bridge = bridge
+        self._links = links
         self._log = log
-        self._mine: set[LinkName] = set()
-        """What this process has plugged in, or is about to."""
 
     async def prepare(self, bound: Collection[PortBinding]) -> None:
-        """See `Binding`. Ports of former containers go; where nothing is bound, there need not be an Open vSwitch."""
+        """See `Binding`. Ports without a link are deleted. Where nothing is bound, Open vSwitch may be absent."""
         try:
             async with asyncio.timeout(UNDO_SECONDS):
                 found = await self._interfaces([])
-                known = {each.ifname for each in bound} | self._mine
+                links = self._links()
                 for name, ids in found.items():
-                    if OWNER in ids and name not in known:
-                        self._log.info("a port of a former container is unplugged", link=name, port=ids.get("iface-id"))
+                    if OWNER in ids and name not in links:
+                        self._log.info("a port without a link is deleted", link=name, port=ids.get("iface-id"))
                         await self._delete(name)
         except (OvsdbError, TimeoutError) as error:
             if bound:
@@ -53,7 +68,6 @@ class OpenVSwitchBinding:
 
     async def bind(self, binding: PortBinding, *, timeout: float) -> None:
         """See `Binding`. On return Open vSwitch has the link."""
-        self._mine.add(binding.ifname)
         await undone_if_failed(
             self._bounded(lambda: self._plug(binding), f"plugged in the port {binding.port.port}", timeout),
             lambda: self.unbind(binding, timeout=UNDO_SECONDS),
@@ -103,15 +117,15 @@ class OpenVSwitchBinding:
             **{"until": "!=", "rows": [{"ofport": ["set", []]}], "timeout": _WAIT_MILLISECONDS},
         }
         _, looked = await transact(self._socket, [waits, _select("Interface", named, "ofport", "error")])
-        for row in looked["rows"]:
-            if row["ofport"] == -1:
-                raise OvsdbError(f"Open vSwitch cannot use the link {name}: {row['error']}")
+        if not looked["rows"]:
+            raise OvsdbError(f"somebody has deleted the port {name} of Open vSwitch's bridge {self._bridge}")
+        if looked["rows"][0]["ofport"] == -1:
+            raise OvsdbError(f"Open vSwitch cannot use the link {name}: {looked['rows'][0]['error']}")
 
     async def _unplug(self, binding: PortBinding) -> None:
         ids = (await self._interfaces([["name", "==", binding.ifname]])).get(binding.ifname)
         if ids is not None and ids.get("iface-id") == binding.port.port:
             await self._delete(binding.ifname)
-        self._mine.discard(binding.ifname)
 
     async def _interfaces(self, where: list[Any]) -> dict[LinkName, dict[str, str]]:
         """The interfaces' `external_ids` by their names."""

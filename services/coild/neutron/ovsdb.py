@@ -1,7 +1,7 @@
 """Transactions with the database of Open vSwitch over its Unix socket: the OVSDB management protocol (RFC 7047), as far
 as ports of a bridge need it.
 
-One connection is one transaction. `ovs-vsctl` would say the same, and bring a dozen libraries into the image.
+One connection is one transaction. `ovs-vsctl` would say the same, and bring eight libraries into the image.
 """
 
 import asyncio

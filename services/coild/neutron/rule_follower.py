@@ -17,8 +17,6 @@ from coild.neutron.bindings import Bindings
 from coild.neutron.handoffs import PodHandoffs
 from coild.neutron.ledger import PortLedger
 
-LOOK_SECONDS: Final = 60.0
-"""Between two comparisons at most."""
 _PACE: Final = Backoff(base=0.2, cap=30.0)
 
 
@@ -64,16 +62,16 @@ class RuleFollower:
     async def run(self) -> None:
         """Follow all ports, for ever; after a failure, again and ever later."""
         attempt = 0
+        due = [holding.key for holding in self._ledger.held()]
         while True:
+            failed = {key for key in due if not await self._try(key)}
+            attempt = attempt + 1 if failed else 0
+            changed: frozenset[str] = frozenset()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._handoffs.changed.wait()
-            self._handoffs.changed.clear()
-            outcomes = [await self._try(holding.key) for holding in self._ledger.held()]
-            attempt = 0 if all(outcomes) else attempt + 1
-            if attempt:
-                await asyncio.sleep(_PACE.delay(attempt - 1, self._random))
-                self._handoffs.changed.set()
+                async with asyncio.timeout(_PACE.delay(attempt - 1, self._random) if failed else None):
+                    changed = await self._handoffs.changes()
+            held = self._ledger.held()
+            due = [each.key for each in held if each.key in failed or each.pod.full_name in changed]
 
     async def _try(self, key: AttachmentKey) -> bool:
         try:

@@ -53,10 +53,13 @@ def test_what_neutron_says_is_said_to_the_node(rule: dict[str, Any], texts: list
         ({"protocol": "icmp", "port_range_min": 3, "port_range_max": 4}, "the code 4 of ICMP"),
         ({"remote_group_id": SecurityGroupId("other")}, "its remote group other"),
         ({"protocol": "58"}, "the protocol 58"),
+        ({"remote_address_group_id": "ag"}, "its address group ag"),
+        ({"ethertype": "IPX"}, "the ethertype IPX"),
     ],
 )
 def test_what_a_node_has_no_words_for_admits_nothing(rule: dict[str, Any], reason: str) -> None:
-    resolved = resolve_rules([SecurityGroupRule(id="1", direction="ingress", ethertype="IPv4", **rule)], MEMBERS)
+    given_rule = SecurityGroupRule(**{"id": "1", "direction": "ingress", "ethertype": "IPv4", **rule})
+    resolved = resolve_rules([given_rule], MEMBERS)
     assert resolved.rules == ()
     (sentence,) = resolved.left_out
     assert reason in sentence
