@@ -207,11 +207,14 @@ class EventType(StrEnum):
 
 
 class ObjectReference(Struct, frozen=True, kw_only=True):
-    """Which object it is about. Without a `uid` it is the object of that name, whichever life of it."""
+    """Which object it is about. Without a `uid` it is the object of that name, whichever life of it.
 
-    api_version: str
-    kind: str
-    name: str
+    The API server requires no field of it, and others leave out what they have no word for.
+    """
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
     namespace: str = ""
     uid: str = ""
 
@@ -234,7 +237,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
     metadata: ObjectMeta
     involved_object: ObjectReference
-    type: str
+    type: str = ""
     reason: str = ""
     message: str = ""
     source: EventSource = EventSource()

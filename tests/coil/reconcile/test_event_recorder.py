@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 import structlog
 from prometheus_client import CollectorRegistry
@@ -323,3 +324,9 @@ def test_a_long_name_leaves_room_for_the_events_own() -> None:
         assert ".." not in scene.only.metadata.name
 
     play(script)
+
+
+def test_events_of_others_are_read_whatever_they_leave_out() -> None:
+    """The API server asks of an Event for a reference, and of that for nothing."""
+    event = msgspec.convert({"metadata": {"name": "other"}, "involvedObject": {"kind": "Node"}}, Event)
+    assert (event.involved_object.kind, event.involved_object.name, event.type) == ("Node", "", "")
