@@ -225,6 +225,8 @@ annotations:
 - --project={{ . }}
 {{- end }}
 - --isolate-namespaces={{ $.Values.raven.isolateNamespaces }}
+- --port-pool-size={{ $.Values.raven.portPoolSize }}
+- --port-cooling={{ $.Values.raven.portCooling }}
 {{- with $.Values.raven.services.cidrs }}
 - --service-cidrs={{ join "," . }}
 - --provider={{ $.Values.raven.services.provider }}
@@ -240,4 +242,12 @@ annotations:
     defaultMode: 0440
     items:
     - {key: clouds.yaml, path: clouds.yaml}
+{{- end }}
+
+{{/* Entries of a program's environment: where it finds the API server, unless by the Service `kubernetes`. */}}
+{{- define "coil.apiServer" -}}
+{{- with .Values.apiServer.host -}}
+- {name: KUBERNETES_SERVICE_HOST, value: {{ . | quote }}}
+- {name: KUBERNETES_SERVICE_PORT, value: {{ $.Values.apiServer.port | quote }}}
+{{- end }}
 {{- end }}
