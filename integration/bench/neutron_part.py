@@ -53,7 +53,7 @@ _CONCURRENCY: Final = 8
 _ROUNDS: Final = 20
 _PODS: Final = 24
 _CROWD: Final = 5000
-_FLAGS: Final = (f"--concurrency={_CONCURRENCY}", "--gc-interval=1h")
+_FLAGS: Final = (f"--concurrency={_CONCURRENCY}", "--gc-interval=1h", "--port-cooling=0s")
 _CALL_COUNT: Final = "coil_openstack_call_duration_seconds_count{"
 _ROUND_SECONDS: Final = 120.0
 _CROWD_SECONDS: Final = 3600.0

@@ -35,6 +35,7 @@ _TROUBLE_FIRST: Final = {
             page.PortState.DOWN,
             page.PortState.LEAVING,
             page.PortState.ACTIVE,
+            page.PortState.IDLE,
         )
     )
 }
@@ -63,7 +64,7 @@ class ServicesSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermSnapshot:
-    """What the leader knew at one moment. `networks` by namespace, `ports` by the UIDs of pods.
+    """What the leader knew at one moment. `networks` by namespace, `ports` by the UIDs of pods; `idle` wait for pods.
 
     `taken` is what namespaces have of the supernets. `services` is None without load balancers.
     """
@@ -72,6 +73,7 @@ class TermSnapshot:
     pods: Sequence[Pod]
     networks: Mapping[str, NamespaceNetwork]
     ports: Mapping[str, Port]
+    idle: Sequence[Port]
     taken: Sequence[IPNetwork]
     services: ServicesSnapshot | None
 
@@ -189,6 +191,8 @@ def _describe_ports(term: TermSnapshot) -> Iterator[page.PortDocument]:
             yield _describe_port(pod, port)
     for port in left.values():
         yield _port(port, page.PortState.LEAVING)
+    for port in term.idle:
+        yield _port(port, page.PortState.IDLE)
 
 
 def _describe_port(pod: Pod, port: Port | None) -> page.PortDocument:

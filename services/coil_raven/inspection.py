@@ -61,6 +61,7 @@ class Sources:
             pods=self.caches.pods.items(),
             networks=dict(term.networks.present),
             ports=term.ports.known(),
+            idle=term.ports.idle(),
             taken=term.maker.chosen(),
             services=None
             if balancing is None or services is None

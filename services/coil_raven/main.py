@@ -127,6 +127,7 @@ class Raven:
                     public_network=settings.public_network,
                     router=settings.router,
                     supernets=settings.supernets,
+                    pools=settings.port_pool_size > 0,
                 )
                 if settings.service_cidrs:
                     await check_services(

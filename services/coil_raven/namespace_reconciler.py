@@ -17,7 +17,7 @@ from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
 from coil.manager.term import Channel, Term
 from coil.neutron.handoff import ANNOTATION_PROJECT
-from coil.neutron.resource import ProjectId
+from coil.neutron.resource import NetworkId, ProjectId
 from coil.neutron.supernet import SupernetExhaustedError
 from coil.openstack.error import DeniedError, InvalidError, OpenStackError, QuotaError, ThrottledError
 from coil.reconcile.cache import Cache
@@ -50,6 +50,10 @@ class Networks:
     def add(self, network: NamespaceNetwork) -> None:
         self.present[network.namespace] = network
         self.ready.send(network)
+
+    def on(self, network: NetworkId) -> NamespaceNetwork | None:
+        """The one whose network has that ID."""
+        return next((each for each in self.present.values() if each.network.id == network), None)
 
     def forget(self, uid: str) -> None:
         """No pod gets a port any more on the network of the namespace with that UID."""

@@ -119,7 +119,7 @@ class OpenStackRemoval:
         async def delete(port: Port) -> None:
             await self._neutron.delete_port(port.id)
 
-        ports = self._own(await self._neutron.ports(device_owner=POD_OWNER), Kind.PORT)
+        ports = self._own(await self._neutron.ports(device_owner=POD_OWNER), Kind.PORT, Kind.POOLED_PORT)
         return await self._each("deleted", "port", ports, delete, aloud=False)
 
     async def _remove_networks(self) -> list[Remnant]:

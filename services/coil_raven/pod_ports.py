@@ -13,10 +13,11 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.neutron.identity import ClusterId, Identity, Kind, describe, parse_identity
 from coil.neutron.resource import Port
-from coil.openstack.error import NotFoundError, OpenStackError, UnavailableError
+from coil.openstack.error import ExhaustedError, NotFoundError, OpenStackError, QuotaError, UnavailableError
 from coil.openstack.neutron import Neutron, PortRequest, own
 from coil_raven.namespace_network import NamespaceNetwork
 from coil_raven.network_removal import POD_OWNER
+from coil_raven.port_pool import PortPools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +31,14 @@ class PodOnNode:
 
 
 class PodPorts:
-    """Of one term. Calls for different pods may be under way at the same time, but not for the same."""
+    """Of one term. Calls for different pods may be under way at the same time, but not for the same.
 
-    def __init__(self, neutron: Neutron, *, cluster: ClusterId, log: FilteringBoundLogger) -> None:
+    `pools` have ports that may be taken in place of a creation.
+    """
+
+    def __init__(self, neutron: Neutron, *, cluster: ClusterId, pools: PortPools, log: FilteringBoundLogger) -> None:
         self._neutron = neutron
+        self._pools = pools
         self._cluster = cluster
         self._log = log
         self._known: dict[str, Port] = {}
@@ -58,11 +63,14 @@ class PodPorts:
             return await self._refresh()
 
     async def _refresh(self) -> frozenset[str]:
-        before = dict(self._known)
+        before, waiting_before = dict(self._known), self._pools.ids()
         listed: dict[str, list[Port]] = {}
+        waiting: list[Port] = []
         for port in await self._neutron.ports(device_owner=POD_OWNER):
             if (uid := self._uid(port)) is not None:
                 listed.setdefault(uid, []).append(port)
+            elif self._pools.is_pooled(port):
+                waiting.append(port)
         changed = {uid for uid, port in before.items() if uid not in listed and self._known.get(uid) is port}
         for uid in changed:
             del self._known[uid]
@@ -79,6 +87,7 @@ class PodPorts:
                 elif known is before.get(uid) and port != known:
                     self._known[uid] = port
                     changed.add(uid)
+        self._pools.adopt(waiting, before=waiting_before, taken={port.id for port in self._known.values()})
         self._loaded = True
         for port in doubled:
             self._log.warning("doubled port deleted", port=port.id, name=port.name)
@@ -99,6 +108,10 @@ class PodPorts:
     def known(self) -> dict[str, Port]:
         """The ports by the UIDs of their pods, as they were when they were last looked at. A copy."""
         return dict(self._known)
+
+    def idle(self) -> list[Port]:
+        """The ports that wait for pods. A copy."""
+        return self._pools.ports()
 
     def uids(self) -> frozenset[str]:
         """The UIDs of the pods that have ports, or may have."""
@@ -125,7 +138,7 @@ class PodPorts:
                 self._known.pop(pod.uid, None)
         self._uncertain.add(pod.uid)
         try:
-            port = await self._neutron.create_port(
+            port = await self._take_or_create(
                 PortRequest(
                     name=name,
                     description=describe("Pod", pod.namespace, pod.name),
@@ -145,6 +158,19 @@ class PodPorts:
             self._uncertain.discard(pod.uid)
             raise
         return self._keep(pod.uid, port)
+
+    async def _take_or_create(self, request: PortRequest) -> Port:
+        port = await self._pools.take(request)
+        if port is not None:
+            return port
+        try:
+            return await self._neutron.create_port(request)
+        except (QuotaError, ExhaustedError) as error:
+            # Pods come before ports that only wait.
+            network = request.network if isinstance(error, ExhaustedError) else None
+            if not await self._pools.give_up(network):
+                raise
+        return await self._neutron.create_port(request)
 
     async def rebind(self, pod: PodOnNode, port: Port) -> Port:
         """Unbind the pod's port and bind it again, so that Neutron's back end plugs it in anew. Raises OpenStackError.

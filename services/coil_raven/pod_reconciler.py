@@ -44,6 +44,7 @@ from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coil_raven.caches import BY_NAMESPACE, BY_NODE, BY_UID, wants_port
+from coil_raven.cooldown import Cooldown
 from coil_raven.namespace_network import NamespaceNetwork
 from coil_raven.namespace_reconciler import Networks
 from coil_raven.pod_ports import PodOnNode, PodPorts
@@ -95,6 +96,7 @@ class PodReconciler:
     remedies: Counter
     networks: Networks
     nodes: Cache[Node]
+    cooldown: Cooldown
     port_type: str
     workers: int
     resync: float
@@ -115,7 +117,11 @@ class PodReconciler:
         pod = next(iter(self.pods.by_index(BY_UID, uid)), None)
         if pod is None or not wants_port(pod):
             self.statuses.forget(uid)
+            await self.ports.load()
+            if uid in self.ports.uids() and (left := self.cooldown.left(uid)):
+                return RequeueAfter(left)
             await self.ports.remove(uid)
+            self.cooldown.forget(uid)
             return DONE
         network = self.networks.present.get(pod.metadata.namespace)
         if network is None:

@@ -13,6 +13,7 @@ from coil.neutron.resource import ProjectId, RouterId
 from coil.reconcile.event_recorder import Recorder
 from coil_raven.caches import Caches
 from coil_raven.cluster_router import ClusterRouter
+from coil_raven.cooldown import Cooldown
 from coil_raven.load_balancing import Cloud, LoadBalancing
 from coil_raven.namespace_group import GroupPolicy
 from coil_raven.namespace_network import NamespaceNetworks
@@ -20,6 +21,8 @@ from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
 from coil_raven.owned import OwnedObjects
 from coil_raven.pod_ports import PodPorts
 from coil_raven.pod_reconciler import PodReconciler
+from coil_raven.pool_reconciler import PoolReconciler
+from coil_raven.port_pool import PortPools
 from coil_raven.port_status import PortStatus
 from coil_raven.settings import Settings
 from coil_raven.view import RavenView, TermView
@@ -80,7 +83,9 @@ class Reconcilers:
             recorder=self.recorder,
             log=log,
         ).setup(term)
-        ports = PodPorts(cloud.neutron, cluster=cloud.cluster, log=log)
+        pools = PortPools(cloud.neutron, cluster=cloud.cluster, size=settings.port_pool_size, clock=self.clock, log=log)
+        PoolReconciler(pools=pools, networks=networks, pods=caches.pods, nodes=caches.nodes, log=log).setup(term)
+        ports = PodPorts(cloud.neutron, cluster=cloud.cluster, pools=pools, log=log)
         PodReconciler(
             client=self.client,
             pods=caches.pods,
@@ -91,6 +96,7 @@ class Reconcilers:
             nodes=caches.nodes,
             port_type=settings.port_type,
             workers=settings.concurrency,
+            cooldown=Cooldown(settings.port_cooling, clock=self.clock),
             resync=settings.gc_interval,
             recorder=self.recorder,
             log=log,

@@ -18,6 +18,7 @@ from coil.runtime.flag import (
     flag,
     kind,
     parse_boolean,
+    parse_duration,
     parse_integer,
     parse_optional_endpoint,
     parse_optional_path,
@@ -140,6 +141,18 @@ class Settings(ElectionSettings, ApiSettings, FrameSettings):
         parse=parse_port_type,
         group=Group.NEUTRON,
         help="what a node is to plug in ports with",
+    )
+    port_pool_size: int = flag(
+        "0",
+        parse=parse_integer(0, 100),
+        group=Group.NEUTRON,
+        help="how many ports wait for pods, for each namespace on each node that has pods of it; 0 for none",
+    )
+    port_cooling: float = flag(
+        "30s",
+        parse=parse_duration,
+        group=Group.NEUTRON,
+        help="how long the port of a pod that has ended is kept, so that no other pod gets its address",
     )
     isolate_namespaces: bool = flag(
         "false",

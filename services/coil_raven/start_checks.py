@@ -26,6 +26,8 @@ from coil.openstack.octavia import Octavia
 from coil_raven.vip_subnets import VipSubnetError, check_subnet, vip_subnet_name
 
 REQUIRED_EXTENSIONS: Final = frozenset({"router", "security-group", "binding", "net-mtu", "standard-attr-tag"})
+POOL_EXTENSIONS: Final = frozenset({"standard-attr-revisions", "revision-if-match"})
+"""Beside those, for ports that wait for pods: without them one port could be given to two pods."""
 
 
 class Finding(IntEnum):
@@ -62,13 +64,17 @@ async def check_start(
     public_network: str,
     router: str,
     supernets: Sequence[Supernet],
+    pools: bool,
 ) -> Surroundings:
-    """Look at everything in its order. Changes nothing. Raises StartError, or OpenStackError if nothing can be said."""
+    """Look at everything in its order. Changes nothing. Raises StartError, or OpenStackError if nothing can be said.
+
+    `pools`: whether ports are to wait for pods.
+    """
     try:
         extensions = await neutron.extensions()
     except (UnauthenticatedError, DeniedError) as error:
         raise StartError(Finding.CREDENTIALS, f"OpenStack does not accept the credentials: {error}") from None
-    if missing := REQUIRED_EXTENSIONS - extensions:
+    if missing := (REQUIRED_EXTENSIONS | (POOL_EXTENSIONS if pools else frozenset())) - extensions:
         raise StartError(Finding.EXTENSIONS, f"Neutron lacks the API extensions {', '.join(sorted(missing))}")
     public = await _public(neutron, public_network)
     found = await _router(neutron, router)

@@ -17,12 +17,15 @@ from coil.neutron.supernet import Supernet
 from coil.openstack.error import OpenStackError
 from coil_raven.caches import NAMESPACE_INDEXERS, POD_INDEXERS
 from coil_raven.cluster_router import ClusterRouter
+from coil_raven.cooldown import Cooldown
 from coil_raven.namespace_group import GroupPolicy
 from coil_raven.namespace_network import NamespaceNetworks
 from coil_raven.namespace_reconciler import NamespaceReconciler, Networks
 from coil_raven.owned import OwnedObjects
 from coil_raven.pod_ports import PodPorts
 from coil_raven.pod_reconciler import PodReconciler, remedies_counter
+from coil_raven.pool_reconciler import PoolReconciler
+from coil_raven.port_pool import PortPools
 from coil_raven.port_status import PortStatus
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
@@ -45,6 +48,9 @@ class Life:
         supernets: Sequence[Supernet] = SUPERNETS,
         isolated: bool = False,
         balancers: Sequence[IPNetwork] = (),
+        port_type: str = "bridge",
+        pool_size: int = 0,
+        cooling: float = 0.0,
     ) -> None:
         log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
         self.api = client.api
@@ -55,10 +61,9 @@ class Life:
         self.pods: MemoryCache[Pod] = MemoryCache(client.api, PODS, POD_INDEXERS)
         self.nodes = MemoryCache(client.api, NODES)
         self.networks = Networks()
-        self.ports = PodPorts(neutron, cluster=CLUSTER, log=log)
-        self.statuses = PortStatus(
-            self.ports, clock=lambda: asyncio.get_running_loop().time(), random=lambda: 0.0, log=log
-        )
+        self.pools = PortPools(neutron, cluster=CLUSTER, size=pool_size, clock=_now, log=log)
+        self.ports = PodPorts(neutron, cluster=CLUSTER, pools=self.pools, log=log)
+        self.statuses = PortStatus(self.ports, clock=_now, random=lambda: 0.0, log=log)
         router = ClusterRouter(neutron, cluster=CLUSTER, given=None, public=None, project=PROJECT, log=log)
         self.owned = OwnedObjects(neutron, cluster=CLUSTER, log=log, sleep=self._sleep)
         self.maker = NamespaceNetworks(
@@ -90,11 +95,16 @@ class Life:
             remedies=remedies_counter(),
             networks=self.networks,
             nodes=self.nodes,
-            port_type="bridge",
+            cooldown=Cooldown(cooling, clock=_now),
+            port_type=port_type,
             workers=1,
             resync=600.0,
             recorder=self.events,
             log=log,
+        )
+
+        self.pool_reconciler = PoolReconciler(
+            pools=self.pools, networks=self.networks, pods=self.pods, nodes=self.nodes, log=log
         )
 
     async def _sleep(self, seconds: float) -> None:
@@ -125,7 +135,16 @@ class Life:
                 await self.pod_reconciler.reconcile(uid)
             except (OpenStackError, ApiError) as error:
                 errors.append(error)
+        for pool in sorted(map(str, self.pools.pool_keys())):
+            try:
+                await self.pool_reconciler.reconcile(pool)
+            except OpenStackError as error:
+                errors.append(error)
         return errors
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def add_namespace(api: MemoryApi, name: str, **annotations: str) -> None:

@@ -18,7 +18,7 @@ NO_CALLS = CallsSnapshot(span=300.0, calls={}, errors=())
 
 
 def describe(services: ServicesSnapshot | None = None, calls: CallsSnapshot = NO_CALLS) -> page.NeutronDocument:
-    term = TermSnapshot(namespaces=(), pods=(), networks={}, ports={}, taken=(), services=services)
+    term = TermSnapshot(namespaces=(), pods=(), networks={}, ports={}, idle=(), taken=(), services=services)
     return describe_raven(
         RavenSnapshot(
             replica="one",

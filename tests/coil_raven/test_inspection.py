@@ -54,6 +54,21 @@ class Scene:
         return {each.pod: each for each in self.visit().ports}
 
 
+async def test_ports_that_wait_for_pods() -> None:
+    scene = Scene("--port-pool-size=2")
+    add_namespace(scene.api, "default")
+    add_pod(scene.api, "web")
+    async with scene.replica.term():
+        await scene.replica.until(lambda: scene.visit().port_counts.get("idle") == 2)
+        document = scene.visit()
+    assert [(each.pod, each.state.value) for each in document.ports] == [
+        ("web", "down"),
+        (None, "idle"),
+        (None, "idle"),
+    ]
+    assert all(each.host == "node-a" and each.description == "waits for a pod" for each in document.ports[1:])
+
+
 def annotated(api: MemoryApi) -> int:
     return sum(bool(pod.metadata.annotations) for pod in api.all(PODS))
 
@@ -80,7 +95,7 @@ async def test_networks_and_ports_of_a_leader() -> None:
         ("early", "waiting"),
         ("web", "down"),
     ]
-    assert document.port_counts == {"active": 0, "down": 1, "notBound": 1, "waiting": 1, "leaving": 0}
+    assert document.port_counts == {"active": 0, "down": 1, "notBound": 1, "waiting": 1, "leaving": 0, "idle": 0}
     assert (web.namespace, web.node, web.host) == ("default", "node-a", "node-a")
     assert web.addresses == tuple(each.ip_address for each in port.fixed_ips)
     assert (web.id, web.mac) == (port.id, port.mac_address)

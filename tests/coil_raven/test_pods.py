@@ -1,12 +1,13 @@
 """Ports of pods."""
 
+import asyncio
 from ipaddress import ip_address, ip_interface
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from coil.crd.builtin import NODES, PODS
+from coil.crd.builtin import NAMESPACES, NODES, PODS
 from coil.kube.errors import UnavailableError as ApiUnavailableError
 from coil.neutron.handoff import ANNOTATION_PORT
 from coil.neutron.identity import Identity, Kind
@@ -19,11 +20,11 @@ from coil.openstack.error import (
     ThrottledError,
     UnavailableError,
 )
-from coil.reconcile.controller import RequeueAfter
+from coil.reconcile.controller import DONE, RequeueAfter
 from coil_raven.pod_reconciler import SLOW_RETRY
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil.openstack.memory_neutron import MemoryNeutron
-from tests.coil_raven.life import CLUSTER, Life, add_namespace, add_pod, handoff
+from tests.coil_raven.life import CLUSTER, Life, add_namespace, add_pod, delete_namespace, handoff
 
 
 @pytest.fixture
@@ -105,6 +106,33 @@ async def test_a_port_ends_with_its_pod(api: MemoryApi, neutron: MemoryNeutron, 
     )
     await life.settle()
     assert await pod_ports(neutron) == [stays.metadata.uid]
+
+
+async def test_a_port_is_kept_for_a_while_after_its_pod(api: MemoryApi, neutron: MemoryNeutron) -> None:
+    life = Life(MemoryClient(api), neutron, cooling=30.0)
+    pod = add_pod(api, "gone")
+    await life.settle()
+    api.remove(PODS, "gone", "default")
+    life.look()
+    for seconds in (29.0, 1.1):
+        result = await life.pod_reconciler.reconcile(pod.metadata.uid)
+        assert isinstance(result, RequeueAfter)
+        assert await pod_ports(neutron) == [pod.metadata.uid]
+        await asyncio.sleep(seconds)
+    assert await life.pod_reconciler.reconcile(pod.metadata.uid) == DONE
+    assert await pod_ports(neutron) == []
+
+
+async def test_a_port_is_not_kept_longer_than_its_namespace(api: MemoryApi, neutron: MemoryNeutron) -> None:
+    life = Life(MemoryClient(api), neutron, cooling=30.0)
+    add_namespace(api, "jobs")
+    add_pod(api, "job", namespace="jobs")
+    await life.settle()
+    api.remove(PODS, "job", "jobs")
+    delete_namespace(api, "jobs")
+    await life.settle()
+    assert await pod_ports(neutron) == []
+    assert [namespace.metadata.name for namespace in api.all(NAMESPACES)] == ["default"]
 
 
 async def test_what_ended_while_nobody_worked_leaves_no_port(

@@ -42,13 +42,17 @@ def neutron() -> MemoryNeutron:
     return MemoryNeutron()
 
 
-async def check(neutron: MemoryNeutron, *, public: str = "", router: str = "") -> Surroundings:
-    return await check_start(neutron, cluster=CLUSTER, public_network=public, router=router, supernets=SUPERNETS)
+async def check(neutron: MemoryNeutron, *, public: str = "", router: str = "", pools: bool = False) -> Surroundings:
+    return await check_start(
+        neutron, cluster=CLUSTER, public_network=public, router=router, supernets=SUPERNETS, pools=pools
+    )
 
 
-async def found(neutron: MemoryNeutron, *, public: str = "", router: str = "") -> tuple[Finding, str]:
+async def found(
+    neutron: MemoryNeutron, *, public: str = "", router: str = "", pools: bool = False
+) -> tuple[Finding, str]:
     with pytest.raises(StartError) as raised:
-        await check(neutron, public=public, router=router)
+        await check(neutron, public=public, router=router, pools=pools)
     assert neutron.writes() == []
     return raised.value.finding, str(raised.value)
 
@@ -79,6 +83,16 @@ async def test_extensions_that_are_missing(neutron: MemoryNeutron, monkeypatch: 
 
     monkeypatch.setattr(neutron, "extensions", extensions)
     assert await found(neutron) == (Finding.EXTENSIONS, "Neutron lacks the API extensions binding, router")
+
+
+async def test_an_extension_that_only_pools_need(neutron: MemoryNeutron, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def extensions() -> frozenset[str]:
+        return REQUIRED_EXTENSIONS | {"standard-attr-revisions"}
+
+    monkeypatch.setattr(neutron, "extensions", extensions)
+    assert await check(neutron) == Surroundings(public=None, router=None)
+    sentence = "Neutron lacks the API extensions revision-if-match"
+    assert await found(neutron, pools=True) == (Finding.EXTENSIONS, sentence)
 
 
 async def test_the_public_network_is_there_once_and_external(neutron: MemoryNeutron) -> None:
@@ -237,7 +251,9 @@ async def test_a_clouds_file_that_cannot_be_used_is_told(tmp_path: Path, text: s
         OpenStackClient(partial(connect, settings.clouds_file, settings.cloud, app_name="test")) as client,
         pytest.raises(StartError, match=r"green was not found|not a valid mapping") as raised,
     ):
-        await check_start(NeutronApi(client), cluster=CLUSTER, public_network="", router="", supernets=SUPERNETS)
+        await check_start(
+            NeutronApi(client), cluster=CLUSTER, public_network="", router="", supernets=SUPERNETS, pools=False
+        )
     assert raised.value.finding == Finding.CREDENTIALS
 
 

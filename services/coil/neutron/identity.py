@@ -42,6 +42,7 @@ class Kind(StrEnum):
     ROUTER = "rtr"
     SECURITY_GROUP = "sg"
     PORT = "port"
+    POOLED_PORT = "pool"
     VIP_NETWORK = "vip"
     VIP_SUBNET_IPV4 = "vip4"
     VIP_SUBNET_IPV6 = "vip6"
@@ -52,7 +53,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Of an object in Neutron. `uid` is that of the Kubernetes object which it serves.
+    """Of an object in Neutron. `uid` is that of the Kubernetes object which it serves; of a pooled port, which serves
+    none, it is any UUID.
 
     Raises ValueError for parts that could not be told apart again.
     """

@@ -95,7 +95,7 @@ class FixedIp(msgspec.Struct, frozen=True):
 
 class Port(Resource, frozen=True, kw_only=True):
     """`vif_type` is "" where the account may not see it, "unbound" without a host, and "binding_failed" where no agent
-    on the host could bind it.
+    on the host could bind it. `revision_number` grows with each change (extension standard-attr-revisions).
     """
 
     id: PortId
@@ -108,6 +108,7 @@ class Port(Resource, frozen=True, kw_only=True):
     host_id: str = msgspec.field(name="binding:host_id", default="")
     vif_type: str = msgspec.field(name="binding:vif_type", default="")
     security_groups: frozenset[SecurityGroupId] = frozenset()
+    revision_number: int = 0
 
     @property
     def active(self) -> bool:

@@ -68,6 +68,7 @@ class OpenStack(Protocol):
         *,
         body: object = None,
         query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The decoded answer; None for one without a body. `call` names it in errors and metrics.
 
@@ -144,6 +145,7 @@ class OpenStackClient:
         *,
         body: object = None,
         query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """See `OpenStack`. After a refusal for too many calls, all wait, twice as long after each further one."""
         if (pause := self.pause_left) > 0:
@@ -152,7 +154,10 @@ class OpenStackClient:
         began = self._clock()
         refusal: OpenStackError | None = None
         try:
-            answer = await loop.run_in_executor(self._threads, self._perform, service, call, method, path, body, query)
+            arguments: dict[str, Any] = {"params": dict(query or {}), "headers": dict(headers or {})}
+            if body is not None:
+                arguments["json"] = body
+            answer = await loop.run_in_executor(self._threads, self._perform, service, call, method, path, arguments)
         except OpenStackError as error:
             refusal = error
             if isinstance(error, ThrottledError):
@@ -178,17 +183,15 @@ class OpenStackClient:
         self._refusals = min(self._refusals + 1, 10)
         self._paused_until = max(self._paused_until, self._clock() + pause)
 
-    def _perform(
-        self, service: Service, call: str, method: str, path: str, body: object, query: Mapping[str, Any] | None
-    ) -> Any:
-        """In a thread."""
+    def _perform(self, service: Service, call: str, method: str, path: str, arguments: Mapping[str, Any]) -> Any:
+        """In a thread. `arguments` are those of a `requests.Session`."""
         connection = self._connected()
         try:
-            return self._send(connection, service, call, method, path, body, query)
+            return self._send(connection, service, call, method, path, arguments)
         except UnauthenticatedError:
             # The library has renewed the token once by now. What is left is that the credentials are others today;
             # a call that was not authenticated has done nothing, so it may be repeated.
-            return self._send(self._reconnected(connection), service, call, method, path, body, query)
+            return self._send(self._reconnected(connection), service, call, method, path, arguments)
 
     def _send(
         self,
@@ -197,14 +200,12 @@ class OpenStackClient:
         call: str,
         method: str,
         path: str,
-        body: object,
-        query: Mapping[str, Any] | None,
+        arguments: Mapping[str, Any],
     ) -> Any:
-        arguments: dict[str, Any] = {} if body is None else {"json": body}
         try:
             # The first use of a service asks it for its versions.
             proxy = getattr(connection, service.value)
-            response = proxy.request(path, method, params=dict(query or {}), raise_exc=False, **arguments)
+            response = proxy.request(path, method, raise_exc=False, **arguments)
         except Unauthorized as error:
             raise UnauthenticatedError(call, "401", str(error)) from None
         except (ClientException, openstack.exceptions.SDKException, OSError) as error:

@@ -71,6 +71,24 @@ class PortRequest:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortAssignment:
+    """What a port serves: everything of a `PortRequest` that an update can change without plugging it in elsewhere."""
+
+    name: str
+    description: str
+    device_id: str
+    groups: frozenset[SecurityGroupId]
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "device_id": self.device_id,
+            "security_groups": sorted(self.groups),
+        }
+
+
 class Neutron(Protocol):
     """All calls raise OpenStackError, and have no effect that was not asked for. Cancelled, one may have taken place.
 
@@ -141,6 +159,15 @@ class Neutron(Protocol):
         """Raises NotFoundError, too."""
 
     async def create_port(self, request: PortRequest) -> Port: ...
+
+    async def create_ports(self, requests: Sequence[PortRequest]) -> list[Port]:
+        """All of them in one call, or none. In the order of the requests."""
+
+    async def assign_port(self, port: Port, assignment: PortAssignment) -> Port:
+        """Have it serve something else, unless it has changed since it was read: ConflictError.
+
+        Raises NotFoundError, too.
+        """
 
     async def bind_port(self, port: PortId, host: str) -> Port:
         """Have it bound on that host, also if that has failed before; "" unbinds it. Idempotent.
@@ -314,6 +341,27 @@ class NeutronApi:
     async def create_port(self, request: PortRequest) -> Port:
         """See `Neutron`."""
         return await self._create("port", Port, request.body())
+
+    async def create_ports(self, requests: Sequence[PortRequest]) -> list[Port]:
+        """See `Neutron`."""
+        # Networking API v2.0, "Bulk create ports".
+        call = "create ports"
+        answer = await self._call(call, "POST", "/ports", body={"ports": [request.body() for request in requests]})
+        return [convert(call, entry, Port) for entry in entry_of(answer, "ports", call)]
+
+    async def assign_port(self, port: Port, assignment: PortAssignment) -> Port:
+        """See `Neutron`."""
+        call = "assign port"
+        answer = await self._client.request(
+            Service.NETWORK,
+            call,
+            "PUT",
+            f"/ports/{port.id}",
+            body={"port": assignment.body()},
+            # Networking API v2.0, "Revisions".
+            headers={"If-Match": f"revision_number={port.revision_number}"},
+        )
+        return convert(call, entry_of(answer, "port", call), Port)
 
     async def bind_port(self, port: PortId, host: str) -> Port:
         """See `Neutron`."""

@@ -30,6 +30,8 @@ class PortState(StrEnum):
     """The pod is to have a port, and has none yet."""
     LEAVING = "leaving"
     """The pod has ended, and its port is still there."""
+    IDLE = "idle"
+    """It waits for a pod."""
 
 
 class ServiceState(StrEnum):

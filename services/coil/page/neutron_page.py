@@ -40,6 +40,7 @@ _PORT_WORDS: Final = {
     PortState.NOT_BOUND: ("not bound", "bad"),
     PortState.WAITING: ("waiting", "warn"),
     PortState.LEAVING: ("leaving", "held"),
+    PortState.IDLE: ("idle", "held"),
 }
 _PORT_MARKS: Final = {
     PortState.ACTIVE: "used",
@@ -47,6 +48,7 @@ _PORT_MARKS: Final = {
     PortState.NOT_BOUND: "orphaned",
     PortState.WAITING: "free",
     PortState.LEAVING: "withheld",
+    PortState.IDLE: "free",
 }
 _SERVICE_WORDS: Final = {
     ServiceState.AS_PLANNED: ("as planned", "good"),

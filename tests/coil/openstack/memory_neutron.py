@@ -33,15 +33,17 @@ from coil.neutron.resource import (
     SubnetId,
 )
 from coil.openstack.error import (
+    ConflictError,
     ExhaustedError,
     ExistsError,
     InUseError,
     InvalidError,
     NotFoundError,
+    OpenStackError,
     QuotaError,
     UnavailableError,
 )
-from coil.openstack.neutron import PortRequest
+from coil.openstack.neutron import PortAssignment, PortRequest
 from tests.coil.openstack.memory_service import MemoryService, uuid
 
 R = TypeVar("R", bound=Resource)
@@ -325,6 +327,42 @@ class MemoryNeutron(MemoryService):
         """See `Neutron`."""
         return await self._call("create port", lambda: self._create_port(request))
 
+    async def create_ports(self, requests: Sequence[PortRequest]) -> list[Port]:
+        """See `Neutron`."""
+
+        def create() -> list[Port]:
+            created: list[Port] = []
+            try:
+                for request in requests:
+                    created.append(self._create_port(request))
+            except OpenStackError:
+                for port in created:
+                    del self._objects["ports"][port.id]
+                raise
+            return created
+
+        return await self._call("create ports", create)
+
+    async def assign_port(self, port: Port, assignment: PortAssignment) -> Port:
+        """See `Neutron`."""
+
+        def assign() -> Port:
+            found: Port = self._find("ports", port.id)
+            if found.revision_number != port.revision_number:
+                raise ConflictError("assign port", "RevisionNumberConstraintFailed", "it has changed")
+            return self._store(
+                "ports",
+                msgspec.structs.replace(
+                    found,
+                    name=assignment.name,
+                    description=assignment.description,
+                    device_id=assignment.device_id,
+                    security_groups=assignment.groups,
+                ),
+            )
+
+        return await self._call("assign port", assign)
+
     async def bind_port(self, port: PortId, host: str) -> Port:
         """See `Neutron`."""
 
@@ -526,5 +564,8 @@ class MemoryNeutron(MemoryService):
         return self._objects[kind][object_id]
 
     def _store(self, kind: str, resource: R) -> R:
+        former = self._objects[kind].get(resource.id)
+        if isinstance(resource, Port) and isinstance(former, Port) and resource != former:
+            resource = msgspec.structs.replace(resource, revision_number=former.revision_number + 1)
         self._objects[kind][resource.id] = resource
         return resource

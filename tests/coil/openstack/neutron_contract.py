@@ -3,6 +3,7 @@
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+import msgspec
 import pytest
 
 from coil.neutron.resource import (
@@ -14,8 +15,8 @@ from coil.neutron.resource import (
     SecurityGroupRule,
     Subnet,
 )
-from coil.openstack.error import ExhaustedError, InUseError, NotFoundError
-from coil.openstack.neutron import Neutron, PortRequest
+from coil.openstack.error import ConflictError, ExhaustedError, InUseError, NotFoundError
+from coil.openstack.neutron import Neutron, PortAssignment, PortRequest
 
 PROJECT = ProjectId("5e1f5a2c0d6b4b7e8d1c2a3b4c5d6e7f")
 HOST = "node-a"
@@ -93,6 +94,40 @@ class NeutronContract:
         assert port.id in {each.id for each in await neutron.ports(device_owner=OWNER)}
         assert await neutron.port(port.id) == port
 
+    async def test_several_ports_are_created_by_one_call_or_none(
+        self, neutron: Neutron, network: Network, subnet: Subnet, group: SecurityGroup, name: str
+    ) -> None:
+        names = [f"{name}-{number}" for number in range(3)]
+        ports = await neutron.create_ports([request(network, group, each) for each in names])
+        assert [port.name for port in ports] == names
+        assert {port.host_id for port in ports} == {HOST}
+        assert len({fixed.ip_address for port in ports for fixed in port.fixed_ips}) == len(ports)
+        # The subnet has 13 addresses for ports.
+        with pytest.raises(ExhaustedError):
+            await neutron.create_ports([request(network, group, f"{name}-more-{number}") for number in range(11)])
+        assert {port.id for port in await neutron.ports(network=network.id)} == {port.id for port in ports}
+
+    async def test_a_port_comes_to_serve_something_else_unless_it_has_changed(
+        self, neutron: Neutron, network: Network, subnet: Subnet, group: SecurityGroup, name: str
+    ) -> None:
+        idle = await neutron.create_port(replace(request(network, group, name), device_id="", groups=frozenset()))
+        assert idle.security_groups == frozenset()
+        assignment = PortAssignment(
+            name=f"{name}-pod", description="Pod default/web", device_id="uid-of-web", groups=frozenset({group.id})
+        )
+        port = await neutron.assign_port(idle, assignment)
+        assert (port.id, port.name, port.device_id) == (idle.id, f"{name}-pod", "uid-of-web")
+        assert port.security_groups == {group.id}
+        assert port.description == "Pod default/web"
+        assert (port.host_id, port.fixed_ips, port.mac_address) == (HOST, idle.fixed_ips, idle.mac_address)
+        assert await neutron.port(port.id) == port
+        with pytest.raises(ConflictError):
+            await neutron.assign_port(idle, replace(assignment, device_id="uid-of-another"))
+        assert (await neutron.port(port.id)).device_id == "uid-of-web"
+        await neutron.delete_port(port.id)
+        with pytest.raises(NotFoundError):
+            await neutron.assign_port(port, assignment)
+
     async def test_a_port_of_an_unknown_host_is_not_bound(
         self, neutron: Neutron, network: Network, subnet: Subnet, group: SecurityGroup, name: str
     ) -> None:
@@ -118,7 +153,8 @@ class NeutronContract:
         unbound = await neutron.bind_port(port.id, "")
         assert unbound.unbound
         assert (unbound.host_id, unbound.active, unbound.fixed_ips) == ("", False, port.fixed_ips)
-        assert await neutron.bind_port(port.id, HOST) == port
+        bound = await neutron.bind_port(port.id, HOST)
+        assert msgspec.structs.replace(bound, revision_number=port.revision_number) == port
 
     async def test_a_subnet_gives_each_port_an_address_of_its_own_while_it_has_one(
         self, neutron: Neutron, network: Network, subnet: Subnet, group: SecurityGroup, name: str
