@@ -105,7 +105,7 @@ class MemoryBinding:
             await self._bind(binding)
 
     async def apply_rules(self, binding: PortBinding, *, timeout: float) -> None:
-        await self.gate("rules")
+        await self._pass("rules")
         if self.trouble is not None:
             raise self.trouble
         if binding.port.port in self.network.plugged:
@@ -125,8 +125,14 @@ class MemoryBinding:
         finally:
             self._busy.discard(port)
 
+    async def _pass(self, step: str) -> None:
+        """Nothing of a killed process has an effect, though its successor runs by now."""
+        await self.gate(step)
+        if self.killed:
+            raise asyncio.CancelledError
+
     async def _bind(self, binding: PortBinding) -> None:
-        await self.gate("bind")
+        await self._pass("bind")
         port, place = binding.port.port, (binding.ifname, binding.endpoint)
         if self.network.plugged.get(port, place) != place:
             self.network.twice.append(port)
@@ -140,7 +146,7 @@ class MemoryBinding:
             raise
 
     async def _unbind(self, binding: PortBinding) -> None:
-        await self.gate("unbind")
+        await self._pass("unbind")
         if self.network.plugged.get(binding.port.port) == (binding.ifname, binding.endpoint):
             del self.network.plugged[binding.port.port]
         await self.gate("unbound")
