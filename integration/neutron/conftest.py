@@ -39,12 +39,7 @@ async def admin(plane: ControlPlane) -> AsyncIterator[KubeClient]:
 def octavia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OctaviaServer]:
     """With a public network beside the Neutron that it uses, which binds ports on the host node-a."""
     with NeutronServer.start(tmp_path_factory.mktemp("neutron"), hosts=["node-a"]) as neutron:
-        with neutron.connect() as connection:
-            body = {"network": {"name": PUBLIC, "router:external": True, "provider:network_type": "flat"}}
-            body["network"]["provider:physical_network"] = PUBLIC
-            network = connection.network.post("/networks", json=body).json()["network"]["id"]
-            subnet = {"network_id": network, "cidr": "192.0.2.0/24", "ip_version": 4, "enable_dhcp": False}
-            connection.network.post("/subnets", json={"subnet": subnet}).raise_for_status()
+        neutron.add_public_network(PUBLIC, "192.0.2.0/24")
         with OctaviaServer.start(tmp_path_factory.mktemp("octavia"), neutron) as octavia:
             yield octavia
 

@@ -25,16 +25,22 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from integration.neutron.neutron_server import PROJECT, account_headers
+
 CLOUD: Final = "stage"
 _SECONDS: Final = 60.0
 _VALID: Final = 3600.0
 _DOMAIN: Final = {"id": "default", "name": "Default"}
-_PROJECT: Final = {"id": "5e1f5a2c0d6b4b7e8d1c2a3b4c5d6e7f", "name": "stage", "domain": _DOMAIN}
-_PASSED_ON: Final = ("Content-Type", "Accept", "User-Agent")
+_PROJECT: Final = {"id": PROJECT, "name": "stage", "domain": _DOMAIN}
+_USER: Final = "raven"
+_PASSED_ON: Final = ("Content-Type", "Accept", "User-Agent", "If-Match")
 
 
 class Keystone:
-    """Make one with `start`. `issued` counts tokens, `refused` the calls that came without a valid one."""
+    """Make one with `start`. `issued` counts tokens, `refused` the calls that came without a valid one.
+
+    `roles` are those of the account in its project.
+    """
 
     def __init__(self, backends: Mapping[str, str], *, token_calls: int) -> None:
         self._backends = {kind: urlsplit(url).netloc for kind, url in backends.items()}
@@ -43,6 +49,7 @@ class Keystone:
         self._tokens: dict[str, int] = {}
         self._secret = secrets.token_hex(8)
         self._away = False
+        self.roles: tuple[str, ...] = ("member", "reader")
         self.issued = 0
         self.refused = 0
 
@@ -150,9 +157,9 @@ class Keystone:
         ]
         return {
             "methods": ["application_credential"],
-            "user": {"id": "raven", "name": "raven", "domain": _DOMAIN},
+            "user": {"id": _USER, "name": _USER, "domain": _DOMAIN},
             "project": _PROJECT,
-            "roles": [{"id": "member", "name": "member"}],
+            "roles": [{"id": role, "name": role} for role in self.roles],
             "issued_at": _date(now),
             "expires_at": _date(now + _VALID),
             "catalog": catalog,
@@ -201,6 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
             connection = HTTPConnection(backend, timeout=_SECONDS)
             try:
                 headers = {name: value for name in _PASSED_ON if (value := self.headers.get(name))}
+                headers |= account_headers(_USER, self.owner.roles)
                 connection.request(self.command, f"/{path}", body or None, headers)
                 answer = connection.getresponse()
                 kept = {"Content-Type": answer.headers.get("Content-Type", "application/json")}

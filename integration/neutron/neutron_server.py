@@ -29,6 +29,8 @@ from integration.service import START_TIMEOUT
 
 SERVER: Final = Path(__file__).parent / "server"
 KINDS: Final = ("networks", "subnets", "routers", "ports", "security-groups", "floatingips")
+PROJECT: Final = "5e1f5a2c0d6b4b7e8d1c2a3b4c5d6e7f"
+"""Of the accounts."""
 LOCALHOST: Final = IPv4Address("127.0.0.1")
 ANSWER_SECONDS: Final = 150.0
 """For one answer: there is one process for all, and on a busy machine a call waits for many others."""
@@ -37,7 +39,7 @@ _CONFIGURATION: Final = """\
 [DEFAULT]
 core_plugin = ml2
 service_plugins = router,tag,flavors
-auth_strategy = noauth
+auth_strategy = {auth}
 transport_url = fake://
 api_paste_config = {paste}
 state_path = {state}
@@ -79,6 +81,11 @@ auth_type = none
 """
 
 
+def account_headers(user: str, roles: Sequence[str]) -> dict[str, str]:
+    """What Keystone's middleware tells a service of who calls it (keystonemiddleware, `auth_token`)."""
+    return {"X-User-Id": user, "X-Project-Id": PROJECT, "X-Roles": ",".join(roles)}
+
+
 @dataclass(frozen=True, slots=True)
 class NeutronServer:
     """Make one with `start`. Its `endpoint` is the Networking API's."""
@@ -101,19 +108,30 @@ class NeutronServer:
         mtu: int = 1500,
         quotas: dict[str, int] | None = None,
         page: int = -1,
+        policies: bool = False,
         address: IPv4Address = LOCALHOST,
     ) -> Iterator["NeutronServer"]:
         """Serving at that address of this machine. Ends with the context.
+
+        Without `policies` everybody may do everything. With them, Neutron's own decide for the account that a Keystone
+        in front of it names (`integration.neutron.keystone`).
 
         `mtu` is that of the network below the VXLANs; no `quotas` are no limits. `page` is how many objects an answer
         has at most; -1 is any number.
         """
         interpreter = find_environment()
         limits = {**{f"quota_{kind}": -1 for kind in _QUOTAS}, **(quotas or {})}
+        paste = interpreter.parent.parent / "etc" / "neutron" / "api-paste.ini"
+        if policies:
+            # The Keystone in front has checked the token.
+            pipeline = paste.read_text().replace("authtoken keystonecontext", "keystonecontext")
+            paste = folder / "api-paste.ini"
+            paste.write_text(pipeline)
         configuration = folder / "neutron.conf"
         configuration.write_text(
             _CONFIGURATION.format(
-                paste=interpreter.parent.parent / "etc" / "neutron" / "api-paste.ini",
+                auth="keystone" if policies else "noauth",
+                paste=paste,
                 state=folder,
                 mtu=mtu,
                 page=page,
@@ -138,14 +156,25 @@ class NeutronServer:
             process.stop()
 
     def connect(self) -> Connection:
-        """A connection without authentication."""
-        return openstack.connect(
+        """An administrator's connection, without authentication."""
+        connection = openstack.connect(
             load_yaml_config=False,
             load_envvars=False,
             auth_type="none",
             network_endpoint_override=self.endpoint,
             api_timeout=ANSWER_SECONDS,
         )
+        connection.session.additional_headers.update(account_headers("administrator", ["admin"]))
+        return connection
+
+    def add_public_network(self, name: str, cidr: str) -> None:
+        """As an administrator of the cloud makes one: floating IPs are addresses of `cidr`."""
+        with self.connect() as connection:
+            body = {"network": {"name": name, "router:external": True, "provider:network_type": "flat"}}
+            body["network"]["provider:physical_network"] = name
+            network = connection.network.post("/networks", json=body).json()["network"]["id"]
+            subnet = {"network_id": network, "cidr": cidr, "ip_version": 4, "enable_dhcp": False}
+            connection.network.post("/subnets", json={"subnet": subnet}).raise_for_status()
 
     def set_status(self, port: str, status: str) -> None:
         """Tell Neutron what an agent would: ACTIVE, the port's interface is plugged in; DOWN, it is not."""
@@ -172,7 +201,7 @@ class NeutronServer:
 
     def _answers(self) -> bool:
         try:
-            return self._ask("GET", "/v2.0/extensions") == 200
+            return self._ask("GET", "/v2.0/extensions") in (200, 401)
         except OSError:
             return False
 

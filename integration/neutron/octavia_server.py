@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -57,25 +58,35 @@ class OctaviaServer:
     """Make one with `start`."""
 
     process: Process
+    address: IPv4Address
     port: int
     neutron: NeutronServer
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     @classmethod
     @contextmanager
     def start(
-        cls, folder: Path, neutron: NeutronServer, *, provider: str = "amphora", settle: float = 0.2
+        cls,
+        folder: Path,
+        neutron: NeutronServer,
+        *,
+        provider: str = "amphora",
+        settle: float = 0.2,
+        address: IPv4Address = LOCALHOST,
     ) -> Iterator["OctaviaServer"]:
-        """Serving. Ends with the context. `provider` is the one of load balancers that name none."""
+        """Serving at that address of this machine. Ends with the context.
+
+        `provider` is the one of load balancers that name none.
+        """
         configuration = folder / "octavia.conf"
         configuration.write_text(_CONFIGURATION.format(state=folder, provider=provider))
-        port = free_port(LOCALHOST, 9876)
+        port = free_port(address, 9876)
         process = Process(
             "octavia-api",
-            [str(find_environment()), str(SERVER / "octavia_api.py"), str(configuration), str(port)],
+            [str(find_environment()), str(SERVER / "octavia_api.py"), str(configuration), str(address), str(port)],
             cluster=f"octavia-{secrets.token_hex(4)}",
             log=folder / "octavia.log",
             env={
@@ -87,7 +98,7 @@ class OctaviaServer:
             cwd=folder,
         )
         try:
-            server = cls(process, port, neutron)
+            server = cls(process, address, port, neutron)
             process.wait_ready(server._answers, timeout=START_TIMEOUT)
             yield server
         finally:
@@ -122,7 +133,7 @@ class OctaviaServer:
 
     def writes(self) -> int:
         """How many calls it was asked to change something by."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+        connection = HTTPConnection(str(self.address), self.port, timeout=ANSWER_SECONDS)
         try:
             connection.request("GET", "/test/writes")
             return int(connection.getresponse().read())
@@ -142,7 +153,7 @@ class OctaviaServer:
 
     def _ask(self, method: str, path: str) -> int:
         """The status of the answer."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+        connection = HTTPConnection(str(self.address), self.port, timeout=ANSWER_SECONDS)
         try:
             connection.request(method, path)
             return connection.getresponse().status

@@ -33,7 +33,7 @@ from integration.service import Service
 
 ACCOUNT: Final = "coil-raven"
 LOCALHOST: Final = IPv4Address("127.0.0.1")
-FLAGS: Final = ("--lease-duration=5s", "--gc-interval=4s")
+FLAGS: Final = ("--lease-duration=5s", "--gc-interval=4s", "--port-cooling=1s")
 CLOUD: Final = "stage"
 SUPERNETS: Final = "10.0.0.0/8,fd00:1::/48"
 SERVICE_NETWORK: Final = str(ClusterFamilies.IPV4_FIRST.service_ranges[0])
@@ -88,14 +88,19 @@ class RavenWorld:
         folder: Path,
         *flags: str,
         octavia: OctaviaServer | None = None,
+        clouds: Path | None = None,
     ) -> Iterator["RavenWorld"]:
-        """With coil-raven ready. It ends with the context; what it has made in Neutron stays."""
+        """With coil-raven ready. It ends with the context; what it has made in Neutron stays.
+
+        `clouds` is its clouds.yaml, if it is to authenticate itself.
+        """
         apply(plane, *raven_documents())
         metrics = free_port(LOCALHOST, 9394)
         health = free_port(LOCALHOST, metrics + 1)
         inspect = free_port(LOCALHOST, health + 1)
         flags = (f"--inspect-addr=:{inspect}", *flags)
-        command = raven_command(plane, clouds_file(folder, neutron, octavia), ports=(metrics, health), flags=flags)
+        clouds = clouds or clouds_file(folder, neutron, octavia)
+        command = raven_command(plane, clouds, ports=(metrics, health), flags=flags)
         prefix = f"raven-{secrets.token_hex(3)}"
         raven = Service(lambda: plane.workspace.spawn(prefix, command), ready=ready_probe(health))
         page = f"http://localhost:{inspect}/ip-manager"

@@ -1,6 +1,6 @@
-"""Serves Octavia's API on 127.0.0.1, on sqlite, without workers: what a provider would do is done between two calls.
+"""Serves Octavia's API on sqlite, without workers: what a provider would do is done between two calls.
 
-    python octavia_api.py CONFIGURATION PORT
+    python octavia_api.py CONFIGURATION ADDRESS PORT
 
 Run by the interpreter of `integration.neutron.environment`, with this folder on its path. A load balancer that was
 changed is PENDING_… for a while (`SETTLE_SECONDS` in the environment) and then ACTIVE, or gone. Beside Octavia's own
@@ -22,7 +22,7 @@ _TEST_PATH = "/test/"
 
 
 def main() -> None:
-    configuration, port = sys.argv[1:]
+    configuration, address, port = sys.argv[1:]
     # Octavia parses it, too.
     sys.argv = ["octavia-api", f"--config-file={configuration}"]
     _create_schema(configuration)
@@ -34,7 +34,7 @@ def main() -> None:
     _reach_neutron(os.environ["NEUTRON"])
     # Octavia's default is for pools of connections, which sqlite has none of.
     cfg.CONF.clear_default("pool_timeout", group="database")
-    serve(Settling(application, float(os.environ["SETTLE_SECONDS"])), int(port))
+    serve(Settling(application, float(os.environ["SETTLE_SECONDS"])), int(port), address=address)
 
 
 def _create_schema(configuration: str) -> None:
