@@ -57,6 +57,7 @@ class Cluster:
         nodes: int = 2,
         ending: Ending = Ending.WITH_OWNER,
         families: ClusterFamilies = ClusterFamilies.IPV4_FIRST,
+        kube_proxy: bool = True,
     ) -> Cluster:
         """Start a cluster of ``nodes`` nodes named node-1, node-2, …; root, some 15 s once the programs are built.
 
@@ -74,6 +75,7 @@ class Cluster:
                 version=Version.of(programs[Program.KUBELET]),
                 containerd=Version.of(programs[Program.CONTAINERD]),
                 images=write_archive(workspace.folder / "images.tar", busybox_images()),
+                kube_proxy=kube_proxy,
             )
             members = [
                 Node(workspace, network, software, name=f"node-{index + 1}", index=index) for index in range(nodes)

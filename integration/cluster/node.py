@@ -67,6 +67,8 @@ class Software:
     images: Path  # an archive for `ctr images import`
     patience: float = 1.0
     """How many times as long as on a machine of its own everything may take."""
+    kube_proxy: bool = True
+    """Whether it runs on the nodes; without, something else has to serve Services."""
 
 
 class Node:
@@ -161,7 +163,8 @@ class Node:
     def join(self, credentials: NodeCredentials) -> None:
         """Make it a node of the cluster: it registers itself and is Ready once ``cni_conf_dir`` has a configuration."""
         self._start_kubelet(credentials)
-        self._start_proxy(credentials)
+        if self._software.kube_proxy:
+            self._start_proxy(credentials)
 
     def power_off(self, *, keep: Collection[str] = ()) -> None:
         """All that runs on it ends at once, and its links, mounts and namespaces go. `start` and `join` switch it on.

@@ -17,6 +17,6 @@ def nodes() -> Iterator[NeutronNodes]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     found = getattr(item, "funcargs", {}).get("nodes")
-    if report.failed and isinstance(found, NeutronNodes):
+    if report.failed and report.when == "call" and isinstance(found, NeutronNodes):
         report.sections.extend(found.logs())
     return report
