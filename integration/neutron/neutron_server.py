@@ -93,6 +93,7 @@ class NeutronServer:
     process: Process
     address: IPv4Address
     port: int
+    policies: bool
 
     @property
     def endpoint(self) -> str:
@@ -149,14 +150,14 @@ class NeutronServer:
             cwd=folder,
         )
         try:
-            server = cls(process, address, port)
+            server = cls(process, address, port, policies)
             process.wait_ready(server._answers, timeout=START_TIMEOUT)
             yield server
         finally:
             process.stop()
 
     def connect(self) -> Connection:
-        """An administrator's connection, without authentication."""
+        """An administrator's connection."""
         connection = openstack.connect(
             load_yaml_config=False,
             load_envvars=False,
@@ -164,7 +165,8 @@ class NeutronServer:
             network_endpoint_override=self.endpoint,
             api_timeout=ANSWER_SECONDS,
         )
-        connection.session.additional_headers.update(account_headers("administrator", ["admin"]))
+        if self.policies:
+            connection.session.additional_headers.update(account_headers("administrator", ["admin"]))
         return connection
 
     def add_public_network(self, name: str, cidr: str) -> None:

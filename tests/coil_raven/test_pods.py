@@ -24,6 +24,7 @@ from coil.reconcile.controller import DONE, RequeueAfter
 from coil_raven.pod_reconciler import SLOW_RETRY
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coil.openstack.memory_neutron import MemoryNeutron
+from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_raven.life import CLUSTER, Life, add_namespace, add_pod, delete_namespace, handoff
 
 
@@ -108,19 +109,22 @@ async def test_a_port_ends_with_its_pod(api: MemoryApi, neutron: MemoryNeutron, 
     assert await pod_ports(neutron) == [stays.metadata.uid]
 
 
-async def test_a_port_is_kept_for_a_while_after_its_pod(api: MemoryApi, neutron: MemoryNeutron) -> None:
-    life = Life(MemoryClient(api), neutron, cooling=30.0)
-    pod = add_pod(api, "gone")
-    await life.settle()
-    api.remove(PODS, "gone", "default")
-    life.look()
-    for seconds in (29.0, 1.1):
-        result = await life.pod_reconciler.reconcile(pod.metadata.uid)
-        assert isinstance(result, RequeueAfter)
-        assert await pod_ports(neutron) == [pod.metadata.uid]
-        await asyncio.sleep(seconds)
-    assert await life.pod_reconciler.reconcile(pod.metadata.uid) == DONE
-    assert await pod_ports(neutron) == []
+def test_a_port_is_kept_for_a_while_after_its_pod(api: MemoryApi, neutron: MemoryNeutron) -> None:
+    async def run() -> None:
+        life = Life(MemoryClient(api), neutron, cooling=30.0)
+        pod = add_pod(api, "gone")
+        await life.settle()
+        api.remove(PODS, "gone", "default")
+        life.look()
+        for seconds in (29.0, 1.1):
+            result = await life.pod_reconciler.reconcile(pod.metadata.uid)
+            assert isinstance(result, RequeueAfter)
+            assert await pod_ports(neutron) == [pod.metadata.uid]
+            await asyncio.sleep(seconds)
+        assert await life.pod_reconciler.reconcile(pod.metadata.uid) == DONE
+        assert await pod_ports(neutron) == []
+
+    run_virtual(run)
 
 
 async def test_a_port_is_not_kept_longer_than_its_namespace(api: MemoryApi, neutron: MemoryNeutron) -> None:
