@@ -25,3 +25,8 @@ def test_every_program_is_told_the_address(values: dict[str, object]) -> None:
                     )
     assert {address for (host, _, _), address in told.items() if host} == {("192.0.2.7", "8443")}
     assert {address for (host, _, _), address in told.items() if not host} == {(None, None)}
+
+
+@pytest.mark.parametrize("values", [EVERYTHING, CLEANUP])
+def test_an_upgrade_may_reuse_values_of_a_chart_that_did_not_have_it(values: dict[str, object]) -> None:
+    assert render({**values, "apiServer": None}) == render(values)

@@ -280,3 +280,5 @@ def test_an_upgrade_may_reuse_values_of_a_chart_that_did_not_have_all_of_them() 
     # `helm upgrade --reuse-values` keeps the former chart's defaults: null is a value that it did not have.
     assert programs(render({"egress": {"failOpen": None}})) == programs(render())
     assert programs(render({"egress": {"failOpen": True}}))["coild"].egress_fail_open
+    former = {"raven": {"enabled": True, "portPoolSize": None, "portCooling": None}}
+    assert programs(render(former)) == programs(render({"raven": {"enabled": True}}))

@@ -225,8 +225,9 @@ annotations:
 - --project={{ . }}
 {{- end }}
 - --isolate-namespaces={{ $.Values.raven.isolateNamespaces }}
-- --port-pool-size={{ $.Values.raven.portPoolSize }}
-- --port-cooling={{ $.Values.raven.portCooling }}
+{{- /* What the former chart's values lack, --reuse-values leaves out. */}}
+- --port-pool-size={{ $.Values.raven.portPoolSize | default 0 }}
+- --port-cooling={{ $.Values.raven.portCooling | default "30s" }}
 {{- with $.Values.raven.services.cidrs }}
 - --service-cidrs={{ join "," . }}
 - --provider={{ $.Values.raven.services.provider }}
@@ -244,10 +245,14 @@ annotations:
     - {key: clouds.yaml, path: clouds.yaml}
 {{- end }}
 
-{{/* Entries of a program's environment: where it finds the API server, unless by the Service `kubernetes`. */}}
+{{/*
+Entries of a program's environment: where it finds the API server, unless by the Service `kubernetes`. Former charts have
+no such values (--reuse-values).
+*/}}
 {{- define "coil.apiServer" -}}
-{{- with .Values.apiServer.host -}}
+{{- $server := .Values.apiServer | default dict -}}
+{{- with $server.host -}}
 - {name: KUBERNETES_SERVICE_HOST, value: {{ . | quote }}}
-- {name: KUBERNETES_SERVICE_PORT, value: {{ $.Values.apiServer.port | quote }}}
+- {name: KUBERNETES_SERVICE_PORT, value: {{ $server.port | default 6443 | quote }}}
 {{- end }}
 {{- end }}
