@@ -51,7 +51,7 @@ class Networks:
         self.present[network.namespace] = network
         self.ready.send(network)
 
-    def on(self, network: NetworkId) -> NamespaceNetwork | None:
+    def by_id(self, network: NetworkId) -> NamespaceNetwork | None:
         """The one whose network has that ID."""
         return next((each for each in self.present.values() if each.network.id == network), None)
 

@@ -168,7 +168,7 @@ class PodPorts:
         except (QuotaError, ExhaustedError) as error:
             # Pods come before ports that only wait.
             network = request.network if isinstance(error, ExhaustedError) else None
-            if not await self._pools.give_up(network):
+            if not await self._pools.evict(network):
                 raise
         return await self._neutron.create_port(request)
 

@@ -41,7 +41,7 @@ class PoolReconciler:
     async def reconcile(self, text: str) -> Result:
         """Bring the number of ports that wait there in line with the pods that are there."""
         key = PoolKey.parse(text)
-        network = self.networks.on(key.network)
+        network = self.networks.by_id(key.network)
         if network is None:
             # It is queued when the network is ready. What is on a network that is being deleted goes with it.
             return DONE

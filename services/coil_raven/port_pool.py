@@ -135,10 +135,16 @@ class PortPools:
             except (NotFoundError, ConflictError) as error:
                 # Somebody has deleted it, or changed it. If it still waits, the next list has it.
                 self._log.info("a pooled port was passed over", port=port.id, error=str(error))
+            except UnavailableError:
+                raise
+            except OpenStackError:
+                # Nothing was done, so it waits on.
+                pool.idle[port.id] = port
+                raise
         return None
 
-    async def give_up(self, network: NetworkId | None) -> bool:
-        """Delete one port that waits, of that network or of any, since a pod elsewhere needs what it takes up.
+    async def evict(self, network: NetworkId | None) -> bool:
+        """Delete one port that waits, of that network or of any, to make room for a pod's.
 
         False if none waits. Raises OpenStackError.
         """

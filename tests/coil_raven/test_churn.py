@@ -26,7 +26,9 @@ from coil.neutron.handoff import ANNOTATION_PORT
 from coil.neutron.identity import Kind, parse_identity
 from coil.neutron.resource import OWNER_ROUTER_INTERFACES, FloatingIp, Port, PortId
 from coil.openstack.error import ConflictError, OpenStackError, QuotaError, ThrottledError, UnavailableError
-from coild.model.attachment import AddRequest, PodName
+from coild.model.api_reader import NoAnswerError
+from coild.model.attachment import AddRequest, AddressUnavailableError, PodName
+from coild.model.port_error import PortError
 from coild.neutron.journal import PortHolding
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
@@ -42,6 +44,8 @@ SEEDS: Final = [int(os.environ["COIL_SEED"])] if "COIL_SEED" in os.environ else 
 NODES: Final = ("node-a", "node-b")
 _OF_CLUSTER: Final = {Kind.ROUTER, Kind.VIP_NETWORK, Kind.VIP_SUBNET_IPV4, Kind.VIP_SUBNET_IPV6}
 """What stays as long as the cluster."""
+FAILED_ADDS: Final = (AddressUnavailableError, NoAnswerError, PortError)
+"""What the kubelet is told, and tries again after."""
 MOST: Final = 6
 """Namespaces, and Services; there are four times as many pods."""
 CALLS: Final = (
@@ -189,6 +193,9 @@ class Churn:
 
     def check(self) -> None:
         """Nothing is doubled, and nobody has what is another's."""
+        for task in self.running.values():
+            if task.done() and not task.cancelled():
+                task.result()
         assert self.network.twice == []
         objects = self.neutron.everything()
         names = Counter(each.name for each in objects.values() if parse_identity(each.name) is not None)
@@ -352,7 +359,7 @@ class Churn:
     def _add(self, node: ChurnNode, container: str) -> None:
         async def add() -> None:
             # What an attempt before this one has left goes first.
-            with suppress(Exception):
+            with suppress(*FAILED_ADDS):
                 await node.engine.delete(key(container))
                 await node.engine.add(node.request(container))
                 self.up.add(container)

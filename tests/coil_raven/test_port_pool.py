@@ -253,6 +253,19 @@ async def test_a_quota_that_keeps_a_pool_empty_keeps_nobody_else(
     assert len(waiting(neutron, "node-b")) == SIZE
 
 
+async def test_what_is_refused_takes_no_port_out_of_the_pool(
+    api: MemoryApi, neutron: MemoryNeutron, life: Life
+) -> None:
+    before = life.pools.ids()
+    neutron.faults.refusals["assign port"] = [ThrottledError("assign port", "429", "too many")]
+    add_pod(api, "web")
+    [error] = await life.settle()
+    assert isinstance(error, ThrottledError)
+    assert life.pools.ids() == before
+    assert await life.settle() == []
+    assert len(life.pools.ids()) == SIZE - 1
+
+
 async def test_too_many_calls_are_tried_again_by_the_controller(
     api: MemoryApi, neutron: MemoryNeutron, life: Life
 ) -> None:
