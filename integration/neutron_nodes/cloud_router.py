@@ -14,6 +14,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any, Final
 
@@ -121,7 +122,10 @@ class CloudRouter(SideThread):
 
 
 def _listed(connection: Connection, service: str, path: str, key: str) -> list[dict[str, Any]]:
+    """The entries; none of what was deleted since its owner was listed."""
     answer = getattr(connection, service).get(path)
+    if answer.status_code == HTTPStatus.NOT_FOUND:
+        return []
     answer.raise_for_status()
     return list(answer.json()[key])
 
