@@ -65,8 +65,6 @@ def _segment_kinds(data: bytes) -> set[int]:
     return {int.from_bytes(data[start : start + 4], "little") for start in starts}
 
 
-PLUGIN = "coil"
-"""The executable's name on a node: the `type` in a network configuration."""
 _MODE = 0o755
 _TRIAL_SECONDS = 10
 _LAUNCH_SECONDS = 1.0
@@ -84,7 +82,7 @@ def install(settings: Settings) -> None:
     data = settings.plugin.read_bytes()
     check_self_contained(data)
     folders.bin_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-    path = folders.bin_dir / PLUGIN
+    path = folders.bin_dir / folders.plugin_name
     if not _holds(path, data):
         with staged_file(path, data, mode=_MODE) as staged:
             _try_out(staged)
@@ -98,7 +96,7 @@ def install(settings: Settings) -> None:
 def uninstall(folders: NodeFolders) -> None:
     """Everything that `install` puts on a node, in the opposite order. What is absent is passed over."""
     remove_file(folders.conf_dir / folders.conf_name)
-    remove_file(folders.bin_dir / PLUGIN)
+    remove_file(folders.bin_dir / folders.plugin_name)
     remove_bundles(folders.bin_dir)
 
 

@@ -1,11 +1,11 @@
-"""Network configuration lists that no runtime could use."""
+"""Network configurations that no runtime could use."""
 
 import json
 from typing import Any
 
 import pytest
 
-from coil_installer.settings import InstallError, check_conflist
+from coil_installer.settings import InstallError, check_conf, check_conflist
 from tests.coil_installer.node import CONFLIST
 
 
@@ -45,3 +45,22 @@ def test_accepted(changes: dict[str, Any]) -> None:
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(InstallError, match=message):
         check_conflist(text)
+
+
+@pytest.mark.parametrize("changes", [{}, {"cniVersion": "0.1.0"}, {"cniVersion": "1.0.0", "socket": "/run/coild.sock"}])
+def test_one_plugin_is_accepted(changes: dict[str, Any]) -> None:
+    check_conf(json.dumps({"name": "kuryr-network", "type": "coil"} | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cniVersion": "0.0.9"}, "cniVersion is '0.0.9'"),
+        ({"type": "bridge"}, "type is 'bridge', not 'coil'"),
+        ({"name": None}, "name is None"),
+        ({"socket": "coild.sock"}, "socket is 'coild.sock'"),
+    ],
+)
+def test_one_plugin_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InstallError, match=message):
+        check_conf(json.dumps({"name": "kuryr-network", "type": "coil"} | changes))

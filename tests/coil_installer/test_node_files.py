@@ -220,3 +220,15 @@ def test_the_command(node: Path, arguments: list[str]) -> None:
     assert plugin_of(node).exists()
     assert run("uninstall").returncode == 0
     assert snapshot(node) == {}
+
+
+def test_under_kuryrs_name(node: Path) -> None:
+    conf = {"name": "kuryr-network", "type": "kuryr"}
+    settings = settings_of(node, CNI_CONF_NAME="10-kuryr.conf", CNI_PLUGIN_NAME="kuryr", CNI_NETCONF=json.dumps(conf))
+    install(settings)
+    plugin = node / "opt/cni/bin/kuryr"
+    said = json.loads(run_plugin_at(plugin, CNI_COMMAND="VERSION").stdout)
+    assert "0.1.0" in said["supportedVersions"]
+    assert json.loads((node / "etc/cni/net.d/10-kuryr.conf").read_text()) == conf
+    uninstall(settings.folders)
+    assert snapshot(node) == {}

@@ -23,6 +23,14 @@ def test_netconf_from_a_file(tmp_path: Path) -> None:
     assert json.loads(parse_settings(environ).netconf) == CONFLIST
 
 
+def test_kuryrs_name_and_configuration_without_a_list(tmp_path: Path) -> None:
+    conf = {"name": "kuryr-network", "type": "kuryr", "api_token": "not-needed"}
+    environ = environ_of(tmp_path, CNI_CONF_NAME="10-kuryr.conf", CNI_PLUGIN_NAME="kuryr", CNI_NETCONF=json.dumps(conf))
+    settings = parse_settings(environ)
+    assert (settings.folders.conf_name, settings.folders.plugin_name) == ("10-kuryr.conf", "kuryr")
+    assert json.loads(settings.netconf) == conf
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -30,7 +38,10 @@ def test_netconf_from_a_file(tmp_path: Path) -> None:
         ({"CNI_NETCONF_FILE": "/a"}, "set one of CNI_NETCONF and CNI_NETCONF_FILE"),
         ({"CNI_NETCONF": "", "CNI_NETCONF_FILE": "/nowhere/conf"}, "CNI_NETCONF_FILE cannot be read"),
         ({"CNI_CONF_NAME": "../10-coil.conflist"}, "CNI_CONF_NAME"),
-        ({"CNI_CONF_NAME": "10-coil.conf"}, "CNI_CONF_NAME"),
+        ({"CNI_CONF_NAME": "10-coil.json"}, "CNI_CONF_NAME"),
+        ({"CNI_CONF_NAME": "10-coil.conf"}, "type is None, not 'coil'"),
+        ({"CNI_PLUGIN_NAME": "../coil"}, "CNI_PLUGIN_NAME"),
+        ({"CNI_PLUGIN_NAME": "kuryr"}, "no entry of plugins has the type kuryr"),
         ({"CNI_ETC_DIR": "etc"}, "CNI_ETC_DIR must be an absolute path"),
         ({"CNI_BIN_DIR": "bin"}, "CNI_BIN_DIR must be an absolute path"),
         ({"COIL_PATH": "/nowhere/coil"}, "COIL_PATH has no file /nowhere/coil; build it with: .* /nowhere/coil"),

@@ -69,7 +69,7 @@ def test_a_profile_runs_these_programs(profile: str, programs: set[str]) -> None
         ({"coild": {"maxUnavailable": "all"}}, "/coild/maxUnavailable"),
         ({"eip": {"enabled": True, "clusterCIDR": ["10.96.0.1"]}}, "/eip/clusterCIDR/0"),
         ({"eip": {"tunnelVNI": 2**24}}, "/eip/tunnelVNI"),
-        ({"cni": {"confName": "coil.conf"}}, "/cni/confName"),
+        ({"cni": {"confName": "coil.json"}}, "/cni/confName"),
         ({"cni": {"after": [{"name": "portmap"}]}}, "/cni/after/0"),
         ({"webhooks": {"certificates": "none"}}, "'self-managed', 'cert-manager'"),
         ({"image": {"digest": "abc"}}, "/image/digest"),

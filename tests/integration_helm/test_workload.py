@@ -5,9 +5,10 @@ import json
 import pytest
 
 from coil.runtime.flag import Endpoint
-from coil_installer.settings import check_conflist, parse_folders
+from coil_installer.settings import check_conf, check_conflist, parse_folders
 from integration.access.right import RAVEN_VALUES, chart_rights
 from integration.helm.chart import Document, profile_names, render
+from integration.helm.program import HelmError
 from tests.integration_helm.everything import (
     CLEANUP,
     EVERYTHING,
@@ -212,6 +213,23 @@ def test_the_installer_puts_a_configuration_that_calls_coild() -> None:
     (socket,) = {str(settings.socket) for name, settings in programs(documents).items() if name == "coild"}
     plugins = json.loads(environment["CNI_NETCONF"])["plugins"]
     assert plugins == [{"type": "coil", "socket": socket, "capabilities": {"portMappings": True}}, *after]
+
+
+def test_kuryrs_places_and_names() -> None:
+    folder = "/usr/libexec/kubernetes/kubelet-plugins/net/exec"
+    cni = {"confName": "10-kuryr.conf", "pluginName": "kuryr", "confDir": folder, "binDir": folder}
+    documents = render({"cni": {**cni, "networkName": "kuryr-network"}}, "neutron")
+    environment = installer_environment(documents)
+    check_conf(environment["CNI_NETCONF"], plugin_name="kuryr")
+    folders = parse_folders(environment)
+    assert (folders.conf_name, folders.plugin_name) == ("10-kuryr.conf", "kuryr")
+    conf = json.loads(environment["CNI_NETCONF"])
+    assert (conf["name"], conf["type"]) == ("kuryr-network", "kuryr")
+    assert "cniVersion" not in conf, "which is 0.1.0"
+    volumes = pick(documents, "DaemonSet", "coild")["spec"]["template"]["spec"]["volumes"]
+    assert {each["hostPath"]["path"] for each in volumes if each["name"].startswith("cni-")} == {folder}
+    with pytest.raises(HelmError, match=r"a cni.confName that ends in .conflist"):
+        render({"cni": {**cni, "after": [{"type": "bandwidth"}]}})
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ The network configuration list that the installer writes. Runtimes that know `cn
 that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O). Other plugins in the list may be older than that.
 */}}
 {{- define "coil.netconf" -}}
-{{- $own := dict "type" "coil" "socket" (printf "%s/coild.sock" .Values.coild.runDirectory) -}}
+{{- $own := dict "type" (include "coil.pluginName" .) "socket" (printf "%s/coild.sock" .Values.coild.runDirectory) -}}
 {{- /* What the former chart's values lack, --reuse-values leaves out. */ -}}
 {{- $hostPorts := and .Values.ipam.enabled (ne (toString .Values.cni.hostPorts) "false") -}}
 {{- range .Values.cni.after -}}
@@ -131,11 +131,23 @@ that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O)
 {{- $_ := set $own "capabilities" (dict "portMappings" true) -}}
 {{- end -}}
 {{- $plugins := concat .Values.cni.before (list $own) .Values.cni.after -}}
+{{- if hasSuffix ".conf" .Values.cni.confName -}}
+{{- if ne (len $plugins) 1 -}}
+{{- fail "cni.before and cni.after need a list: a cni.confName that ends in .conflist" -}}
+{{- end -}}
+{{- toJson (merge (dict "name" .Values.cni.networkName) $own) -}}
+{{- else -}}
 {{- $list := dict "cniVersion" "1.0.0" "name" .Values.cni.networkName "plugins" $plugins -}}
 {{- if eq (len $plugins) 1 -}}
 {{- $_ := set $list "cniVersions" (list "1.0.0" "1.1.0") -}}
 {{- end -}}
 {{- toJson $list -}}
+{{- end -}}
+{{- end }}
+
+{{/* Former charts have no such value (--reuse-values). */}}
+{{- define "coil.pluginName" -}}
+{{- .Values.cni.pluginName | default "coil" -}}
 {{- end }}
 
 {{/* Whether a node's daemon runs: it serves IPAM, egress NAT, or both. */}}
