@@ -203,6 +203,18 @@ def egress_kubelet(session: nox.Session) -> None:
 
 
 @nox.session
+def kernel_guest(session: nox.Session) -> None:
+    """Ports of Neutron with what not every kernel has, SCTP and Open vSwitch's datapath, in a virtual machine."""
+    chosen = session.posargs or ["integration/netns/test_sctp.py", "integration/netns/test_openvswitch.py"]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    session.run(
+        *(PYTHON, "-m", "integration.vm", "--guest", f"--results={RESULTS}", "--"),
+        *(PYTHON, "-m", "pytest", "-p", "no:cacheprovider", *results(session), *chosen),
+        env=environment(session),
+    )
+
+
+@nox.session
 def cluster(session: nox.Session) -> None:
     """The chart by Helm on two real nodes: kubelet, containerd, kube-proxy, BIRD; needs root."""
     run_pytest(session, CLUSTER, spread=PAIR)

@@ -1,9 +1,10 @@
-"""Debian's Open vSwitch in a network namespace: its database, and the switch in user space (`datapath_type=netdev`), as
-not every kernel has its datapath.
+"""Debian's Open vSwitch in a network namespace: its database, and the switch, in the kernel where that has a datapath,
+such as in the virtual machine (session `kernel_guest`), and else in user space.
 """
 
 import json
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,10 @@ class OpenVSwitch:
             wait_until(made.socket.is_socket, what="the database of Open vSwitch")
             made.vsctl("--no-wait", "init")
             made.start_switch()
-            made.vsctl("add-br", INTEGRATION_BRIDGE, "--", "set", "bridge", INTEGRATION_BRIDGE, "datapath_type=netdev")
+            made.vsctl(
+                *("add-br", INTEGRATION_BRIDGE, "--", "set", "bridge", INTEGRATION_BRIDGE),
+                f"datapath_type={datapath_type()}",
+            )
             yield made
 
     def start_switch(self) -> None:
@@ -71,6 +75,13 @@ class OpenVSwitch:
         """The rows of a table; maps are pairs behind the word `map` (RFC 7047, section 5.1)."""
         said = json.loads(self.vsctl("--format=json", f"--columns={','.join(columns)}", "list", table))
         return [dict(zip(said["headings"], row, strict=True)) for row in said["data"]]
+
+
+def datapath_type() -> str:
+    """As Open vSwitch names it: "system" on a kernel that has a datapath, else "netdev"."""
+    if shutil.which("modprobe"):
+        subprocess.run(["modprobe", "--quiet", "openvswitch"], check=False, timeout=_SECONDS)
+    return "system" if Path("/sys/module/openvswitch").exists() else "netdev"
 
 
 def _server(folder: Path) -> Sequence[str]:

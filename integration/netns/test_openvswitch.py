@@ -1,6 +1,7 @@
 """Ports of type `openvswitch`, with Debian's Open vSwitch."""
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from coil.kernel.link import LinkName
 from coild.model.port_error import BindError, BindTimeoutError
 from coild.neutron.openvswitch import OWNER, OpenVSwitchBinding, node_links
 from integration.netns.netns import Netns, ping
-from integration.netns.open_vswitch import OpenVSwitch
+from integration.netns.open_vswitch import OpenVSwitch, datapath_type
 from integration.netns.port_world import RED, make_pod, port_of
+from integration.vm.run import INSIDE_VARIABLE
 from tests.coild.neutron.binding_contract import SECONDS, BindingContract, BindingStage, binding
 
 pytestmark = pytest.mark.kernel
@@ -65,6 +67,11 @@ class SwitchStage:
                 await asyncio.sleep(0.01)
 
         return hangs
+
+
+@pytest.mark.skipif(INSIDE_VARIABLE not in os.environ, reason="any datapath will do here")
+def test_in_the_virtual_machine_the_kernels_datapath_is_used() -> None:
+    assert datapath_type() == "system"
 
 
 class TestContract(BindingContract):

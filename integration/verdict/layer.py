@@ -42,6 +42,7 @@ TEST_ALL: Final = Layer(
         ("aws_nodes",),
         ("aws_simulation",),
         ("neutron_nodes",),
+        ("kernel_guest",),
         ("egress_kubelet",),
         # With nothing beside it: here the machine's speed decides.
         ("timing",),
