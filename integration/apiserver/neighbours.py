@@ -87,8 +87,9 @@ class LivePod:
 class Neighbours:
     """Make it with `up`. Pools and namespaces are a test's own, by `room`."""
 
-    def __init__(self, workspace: Workspace, plane: ControlPlane, stations: list[Station]) -> None:
+    def __init__(self, workspace: Workspace, network: Network, plane: ControlPlane, stations: list[Station]) -> None:
         self.workspace = workspace
+        self.network = network
         self.plane = plane
         self.stations = stations
         self.controller: Service
@@ -105,7 +106,7 @@ class Neighbours:
                 undo.callback(node.destroy_sandboxes)
                 node.register()
                 stations.append(Station(node, node.install_plugin()))
-            world = cls(workspace, plane, stations)
+            world = cls(workspace, network, plane, stations)
             world.controller = stations[0].node.start_controller()
             yield world
 

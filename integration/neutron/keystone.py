@@ -16,8 +16,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,15 +23,14 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from integration.neutron.front import FrontHandler, serving
 from integration.neutron.neutron_server import PROJECT, account_headers
 
 CLOUD: Final = "stage"
-_SECONDS: Final = 60.0
 _VALID: Final = 3600.0
 _DOMAIN: Final = {"id": "default", "name": "Default"}
 _PROJECT: Final = {"id": PROJECT, "name": "stage", "domain": _DOMAIN}
 _USER: Final = "raven"
-_PASSED_ON: Final = ("Content-Type", "Accept", "User-Agent", "If-Match")
 
 
 class Keystone:
@@ -62,16 +59,9 @@ class Keystone:
         class Handler(_Handler):
             owner = keystone
 
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            server.daemon_threads = True
-            keystone._url = f"http://127.0.0.1:{server.server_port}"
-            thread = threading.Thread(target=server.serve_forever, name="keystone")
-            thread.start()
-            try:
-                yield keystone
-            finally:
-                server.shutdown()
-                thread.join()
+        with serving(Handler, name="keystone") as url:
+            keystone._url = url
+            yield keystone
 
     _url = ""
 
@@ -175,25 +165,15 @@ def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(FrontHandler):
     owner: Keystone
-    protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
-        self._handle()
-
-    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server's names
-
-    def log_message(self, *arguments: Any) -> None:
-        """Nothing: pytest shows what matters."""
-
-    def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def handle_call(self, body: bytes) -> None:
         if self.path.rstrip("/") == "/v3":
-            self._answer(200, msgspec.json.encode(self.owner.versions()))
+            self.answer(200, msgspec.json.encode(self.owner.versions()))
         elif self.path == "/v3/auth/tokens":
             status, document, token = self.owner.authenticate(body)
-            self._answer(status, msgspec.json.encode(document), {"X-Subject-Token": token} if token else {})
+            self.answer(status, msgspec.json.encode(document), {"X-Subject-Token": token} if token else {})
         else:
             self._pass_on(body)
 
@@ -201,27 +181,9 @@ class _Handler(BaseHTTPRequestHandler):
         kind, _, path = self.path.lstrip("/").partition("/")
         backend = self.owner.backend(kind)
         if backend is None:
-            self._answer(404, b"")
+            self.answer(404)
         elif not self.owner.accepts(self.headers.get("X-Auth-Token")):
-            self._answer(401, msgspec.json.encode(_UNAUTHORIZED))
+            self.answer(401, msgspec.json.encode(_UNAUTHORIZED))
         else:
-            connection = HTTPConnection(backend, timeout=_SECONDS)
-            try:
-                headers = {name: value for name in _PASSED_ON if (value := self.headers.get(name))}
-                headers |= account_headers(_USER, self.owner.roles)
-                connection.request(self.command, f"/{path}", body or None, headers)
-                answer = connection.getresponse()
-                kept = {"Content-Type": answer.headers.get("Content-Type", "application/json")}
-                self._answer(answer.status, answer.read(), kept)
-            finally:
-                connection.close()
-
-    def _answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
-            self.send_header(name, value)
-        if status != 204:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if status != 204:
-            self.wfile.write(body)
+            found = self.ask(backend, f"/{path}", body, account_headers(_USER, self.owner.roles))
+            self.answer(found.status, found.body, found.headers)

@@ -178,6 +178,15 @@ class NeutronServer:
             subnet = {"network_id": network, "cidr": cidr, "ip_version": 4, "enable_dhcp": False}
             connection.network.post("/subnets", json={"subnet": subnet}).raise_for_status()
 
+    def set_quota(self, project: str, **limits: int) -> None:
+        """How many objects of a kind the project may have; without limits, as many as at the start."""
+        with self.connect() as connection:
+            path = f"/quotas/{project}"
+            if limits:
+                connection.network.put(path, json={"quota": limits}).raise_for_status()
+            else:
+                connection.network.delete(path)
+
     def set_status(self, port: str, status: str) -> None:
         """Tell Neutron what an agent would: ACTIVE, the port's interface is plugged in; DOWN, it is not."""
         assert self._ask("POST", f"/test/ports/{port}/{status}") == 204

@@ -9,7 +9,6 @@ Neutron and Octavia have no agents. In their place, `PortAgent` tells Neutron of
 """
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import Any, Final
 import yaml
 
 from coil.neutron.identity import Kind
-from coil.neutron.node_bridge import BRIDGE_PREFIX
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.family import ClusterFamilies
@@ -28,9 +26,10 @@ from integration.helm.chart import NAMESPACE
 from integration.helm.release import Release, import_image
 from integration.image.build import build_image
 from integration.kernel_state import KernelState
+from integration.neutron.cloud_router import CloudRouter
 from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.octavia_server import OctaviaServer
-from integration.neutron_nodes.cloud_router import CloudRouter
+from integration.neutron.port_agent import PortAgent
 from integration.nodes.program_pods import ProgramPods
 from integration.patience import wait_until
 
@@ -41,7 +40,6 @@ PUBLIC: Final = "public"
 PUBLIC_CIDR: Final = "192.0.2.0/24"
 FAMILIES: Final = 2
 PROGRAMS: Final = ("coild", "raven")
-_PAUSE: Final = 0.5
 _FIRST_SERVICE: Final = {
     "apiVersion": "v1",
     "kind": "Service",
@@ -49,42 +47,6 @@ _FIRST_SERVICE: Final = {
     "spec": {"ports": [{"port": 80}], "ipFamilyPolicy": "RequireDualStack"},
 }
 """The subnets of cluster IPs are made for the first Service of each family, and stay: what tests count starts there."""
-
-
-class PortAgent:
-    """What an agent of Neutron does on each node: a port is ACTIVE once the node's bridge has its hardware address."""
-
-    def __init__(self, neutron: NeutronServer, nodes: list[Node]) -> None:
-        self._neutron = neutron
-        self._nodes = {node.name: KernelState(str(node.netns)) for node in nodes}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="port-agent")
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Beside the block."""
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            self._thread.join()
-
-    def _run(self) -> None:
-        with self._neutron.connect() as connection:
-            while not self._ended.wait(_PAUSE):
-                ports = connection.network.get("/ports?status=DOWN").json()["ports"]
-                bound = [port for port in ports if port["binding:host_id"] in self._nodes]
-                plugged = {name: _plugged(self._nodes[name]) for name in {port["binding:host_id"] for port in bound}}
-                for port in bound:
-                    if port["mac_address"] in plugged[port["binding:host_id"]]:
-                        self._neutron.set_status(port["id"], "ACTIVE")
-
-
-def _plugged(kernel: KernelState) -> set[str]:
-    """The hardware addresses that are tied to ports of bridges of networks."""
-    entries = json.loads(kernel.run("bridge", "-json", "fdb", "show") or "[]")
-    return {entry["mac"] for entry in entries if entry.get("master", "").startswith(BRIDGE_PREFIX)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +72,22 @@ class NeutronNodes:
             neutron.add_public_network(PUBLIC, PUBLIC_CIDR)
             folder = cluster.workspace.make_folder("octavia")
             octavia = stack.enter_context(OctaviaServer.start(folder, neutron, address=address))
-            router = stack.enter_context(CloudRouter(cluster, octavia, public=PUBLIC_CIDR))
+            router = stack.enter_context(
+                CloudRouter(
+                    cluster.workspace,
+                    cluster.network,
+                    cluster.plane,
+                    octavia,
+                    nodes=[node.ipv4 for node in cluster.nodes],
+                    public=PUBLIC_CIDR,
+                )
+            )
             import_image(cluster, image)
             apply(cluster.plane, _clouds(octavia))
             release = Release(cluster.plane, _values(cluster.plane), profiles=["neutron"])
             nodes = cls(cluster, release, neutron, octavia, router)
-            stack.enter_context(PortAgent(neutron, cluster.nodes).running())
+            kernels = {node.name: KernelState(str(node.netns)) for node in cluster.nodes}
+            stack.enter_context(PortAgent(neutron, kernels))
             nodes.program_pods.install(nodes.logs)
             router.announce()
             apply(cluster.plane, _FIRST_SERVICE)

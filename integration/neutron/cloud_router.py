@@ -12,10 +12,10 @@ cluster IPs, as Amphora does; without a member, it refuses.
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import ip_address, ip_interface, ip_network
+from ipaddress import IPv4Address, ip_address, ip_interface, ip_network
 from typing import Any, Final
 
 from openstack.connection import Connection
@@ -23,8 +23,9 @@ from openstack.connection import Connection
 from coil.kernel.family import IPInterface
 from coil.neutron.identity import Kind, parse_identity
 from coild.settings import VXLAN_PORT
-from integration.cluster.cluster import Cluster
-from integration.cluster.network import Namespaces
+from integration.cluster.control_plane import ControlPlane
+from integration.cluster.network import Namespaces, Network
+from integration.cluster.workspace import Workspace
 from integration.deployment import apply
 from integration.neutron.octavia_server import OctaviaServer
 from integration.side_thread import SideThread
@@ -62,27 +63,38 @@ class Frontend:
 
 
 class CloudRouter(SideThread):
-    """A side thread, from `start` on. Its namespace ends with the cluster."""
+    """A side thread. Its namespace ends with the workspace. `nodes` are the addresses of the nodes that it serves."""
 
-    def __init__(self, cluster: Cluster, octavia: OctaviaServer, *, public: str) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        network: Network,
+        plane: ControlPlane,
+        octavia: OctaviaServer,
+        *,
+        nodes: Collection[IPv4Address],
+        public: str,
+    ) -> None:
         super().__init__("cloud-router")
         self._public = public
-        self._cluster = cluster
+        self._network = network
+        self._plane = plane
+        self._nodes = nodes
         self._octavia = octavia
-        self._namespaces = Namespaces.hold(cluster.workspace, NAME)
-        self.ipv4, self.ipv6 = cluster.network.node_addresses(_INDEX)
-        cluster.network.attach(self._namespaces, port=NAME, addresses=(self.ipv4, self.ipv6))
+        self._namespaces = Namespaces.hold(workspace, NAME)
+        self.ipv4, self.ipv6 = network.node_addresses(_INDEX)
+        network.attach(self._namespaces, port=NAME, addresses=(self.ipv4, self.ipv6))
         self._legs: dict[str, Leg] = {}
         self._table = ""
 
     def announce(self) -> None:
         """Be a Node of the cluster, and the way to the public network for whoever is outside the cluster."""
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}, "spec": {"unschedulable": True}}
-        apply(self._cluster.plane, node)
+        apply(self._plane, node)
         addresses = [{"type": "InternalIP", "address": str(address)} for address in (self.ipv4, self.ipv6)]
         patch = json.dumps({"status": {"addresses": addresses}})
-        self._cluster.plane.kubectl("patch", "node", NAME, "--subresource=status", "--type=merge", f"--patch={patch}")
-        self._cluster.network.fabric.run("ip", "route", "add", self._public, "via", str(self.ipv4))
+        self._plane.kubectl("patch", "node", NAME, "--subresource=status", "--type=merge", f"--patch={patch}")
+        self._network.fabric.run("ip", "route", "add", self._public, "via", str(self.ipv4))
 
     def work(self) -> None:
         """See `SideThread`."""
@@ -106,10 +118,10 @@ class CloudRouter(SideThread):
             *("ip", "link", "add", leg.link, "address", leg.mac, "mtu", str(leg.mtu), "type", "vxlan"),
             *("id", str(leg.vni), "dstport", str(VXLAN_PORT), "local", str(self.ipv4), "dev", "eth0"),
         )
-        for node in self._cluster.nodes:
-            run("bridge", "fdb", "append", "00:00:00:00:00:00", "dev", leg.link, "dst", str(node.ipv4))
-        for address in leg.addresses:
-            run("ip", "address", "add", str(address), "dev", leg.link, *(["nodad"] if address.version == 6 else []))
+        for address in self._nodes:
+            run("bridge", "fdb", "append", "00:00:00:00:00:00", "dev", leg.link, "dst", str(address))
+        for own in leg.addresses:
+            run("ip", "address", "add", str(own), "dev", leg.link, *(["nodad"] if own.version == 6 else []))
         run("ip", "link", "set", leg.link, "up")
 
     def _translate(self, table: str) -> None:
