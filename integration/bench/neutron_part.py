@@ -9,9 +9,9 @@ many calls under way as the other, on the same network, and deletes them before 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 READY = Figure("neutron.port_ready_ms", "ms")
 CALLS = Figure("neutron.calls_per_pod", "calls")
+READY_POOL = Figure("neutron.port_ready_ms.pool", "ms")
+RATE_POOL = Figure("neutron.pods_per_s.pool", "1/s", Better.HIGHER)
 RATE = Figure("neutron.pods_per_s", "1/s", Better.HIGHER, peer="a bare openstacksdk loop with the same concurrency")
 RSS = Figure("neutron.raven.rss_mb.pods5000", "MB")
 
@@ -53,6 +55,8 @@ _CONCURRENCY: Final = 8
 _ROUNDS: Final = 20
 _PODS: Final = 24
 _CROWD: Final = 5000
+_POOL: Final = 2 * _PODS
+"""Ports that wait before a crowd comes; with half of them gone, as many as are missing are created meanwhile."""
 _FLAGS: Final = (f"--concurrency={_CONCURRENCY}", "--gc-interval=1h", "--port-cooling=0s")
 _CALL_COUNT: Final = "coil_openstack_call_duration_seconds_count{"
 _ROUND_SECONDS: Final = 120.0
@@ -107,13 +111,13 @@ class Side:
         )
 
     async def clear(self, ports: NeutronApi, *, timeout: float) -> None:
-        """Delete the pods, and wait until Neutron has none of their ports."""
+        """Delete the pods, and wait until Neutron has none of their ports; those that wait for pods stay."""
         await in_turns(_CONCURRENCY, [partial(self._world.delete_pod, self._namespace, name) for name in self._created])
         self._created.clear()
         self._ready.clear()
 
         async def gone() -> bool:
-            return not await ports.ports(device_owner=POD_OWNER)
+            return not any(port.device_id for port in await ports.ports(device_owner=POD_OWNER))
 
         await until(gone, what="no port is left", timeout=timeout)
 
@@ -180,17 +184,74 @@ async def _measure(wanted: Collection[Figure]) -> list[Reading]:
         connection = stack.enter_context(neutron.connect())
         client = stack.enter_context(OpenStackClient(neutron.connect))
         async with KubeClient.connect(plane.admin_kubeconfig) as kube:
-            world = stack.enter_context(RavenWorld.start(plane, kube, neutron, folder, *_FLAGS))
-            side = Side(world, kube, await world.add_namespace("bench"))
-            async with asyncio.TaskGroup() as group:
-                following = group.create_task(side.run())
-                if {READY, CALLS, RATE} & set(wanted):
-                    readings += await _measure_rounds(side, world, NeutronApi(client), connection)
-                if RSS in wanted:
-                    await side.take_round(_ROUNDS, _CROWD, timeout=_CROWD_SECONDS)
-                    readings.append(_read_memory(world))
-                following.cancel()
+            ports = NeutronApi(client)
+            if {READY_POOL, RATE_POOL} & set(wanted):
+                flags = (*_FLAGS, f"--port-pool-size={_POOL}")
+                with RavenWorld.start(plane, kube, neutron, folder, *flags) as world:
+                    async with _side(world, kube) as side:
+                        readings += await _measure_pool(side, ports)
+            with RavenWorld.start(plane, kube, neutron, folder, *_FLAGS) as world:
+                async with _side(world, kube) as side:
+                    if {READY, CALLS, RATE} & set(wanted):
+                        readings += await _measure_rounds(side, world, ports, connection)
+                    if RSS in wanted:
+                        await side.take_round(_ROUNDS, _CROWD, timeout=_CROWD_SECONDS)
+                        readings.append(_read_memory(world))
     return readings
+
+
+@asynccontextmanager
+async def _side(world: RavenWorld, kube: KubeClient) -> AsyncIterator[Side]:
+    side = Side(world, kube, await world.add_namespace("bench"))
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(side.run())
+        yield side
+        following.cancel()
+
+
+async def _measure_pool(side: Side, ports: NeutronApi) -> list[Reading]:
+    """A crowd, then a pod by itself, each with a pool that is full."""
+
+    async def is_full() -> bool:
+        found = await ports.ports(device_owner=POD_OWNER)
+        return sum(not port.device_id for port in found) == _POOL
+
+    rounds: list[RavenRound] = []
+    alone: list[float] = []
+    # The first pod has its pool made.
+    await side.take_round(-1, 1, timeout=_ROUND_SECONDS)
+    for number in range(_ROUNDS):
+        await until(is_full, what="the pool is full", timeout=_ROUND_SECONDS)
+        rounds.append(await side.take_round(number, _PODS, timeout=_ROUND_SECONDS))
+        await until(is_full, what="the pool is full", timeout=_ROUND_SECONDS)
+        alone += (await side.take_round(_ROUNDS + number, 1, timeout=_ROUND_SECONDS)).ready_ms
+        await side.clear(ports, timeout=_ROUND_SECONDS)
+        await side.take_round(-2 - number, 1, timeout=_ROUND_SECONDS)
+    await side.clear(ports, timeout=_ROUND_SECONDS)
+    return list(read_pool(rounds, alone))
+
+
+def read_pool(rounds: Sequence[RavenRound], alone: Sequence[float]) -> Iterator[Reading]:
+    """With ports that wait for pods. Pure."""
+    crowded = [milliseconds for each in rounds for milliseconds in each.ready_ms]
+    about = (
+        f"{len(rounds)} rounds of {len(rounds[0].ready_ms)} pods at once, on one node, IPv4 and IPv6, Neutron on "
+        f"sqlite, {_POOL} ports waiting at first"
+    )
+    yield Reading(
+        figure=READY_POOL,
+        value=median(alone),
+        runs=len(alone),
+        note=f"pod created to annotation seen by a watch, one pod at a time; runs {spread(alone)}; in a crowd (p50, "
+        f"p99) {median(crowded):.0f}, {percentile(crowded, 99):.0f}: {about}",
+    )
+    rates = [each.pods_per_s for each in rounds]
+    yield Reading(
+        figure=RATE_POOL,
+        value=median(rates),
+        runs=len(rounds),
+        note=f"{about}, {_CONCURRENCY} calls under way; runs {spread(rates)}",
+    )
 
 
 async def _measure_rounds(side: Side, world: RavenWorld, ports: NeutronApi, connection: Connection) -> list[Reading]:
@@ -258,4 +319,4 @@ def _read_memory(world: RavenWorld) -> Reading:
     )
 
 
-PART = Part("neutron", (READY, CALLS, RATE, RSS), measure_ports, fetch=find_environment)
+PART = Part("neutron", (READY_POOL, RATE_POOL, READY, CALLS, RATE, RSS), measure_ports, fetch=find_environment)

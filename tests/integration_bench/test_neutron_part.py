@@ -1,6 +1,16 @@
 """What the rounds of coil-raven and of a bare loop come to."""
 
-from integration.bench.neutron_part import CALLS, RATE, READY, RavenRound, count_calls, read_rounds
+from integration.bench.neutron_part import (
+    CALLS,
+    RATE,
+    RATE_POOL,
+    READY,
+    READY_POOL,
+    RavenRound,
+    count_calls,
+    read_pool,
+    read_rounds,
+)
 
 
 def test_rounds_of_the_same_number_are_neighbours() -> None:
@@ -10,6 +20,13 @@ def test_rounds_of_the_same_number_are_neighbours() -> None:
     assert (calls.figure, calls.value) == (CALLS, 1.0)
     assert (rate.figure, rate.value, rate.peer_value, rate.ratio) == (RATE, 10.0, 10.0, 1.0)
     assert "neighbouring runs have the ratio 1.00" in rate.note
+
+
+def test_rounds_with_a_pool_have_no_peer() -> None:
+    rounds = [RavenRound(pods_per_s=rate, ready_ms=(40.0, 60.0)) for rate in (20.0, 30.0, 25.0)]
+    ready, rate = read_pool(rounds, [30.0, 20.0, 25.0])
+    assert (ready.figure, ready.value, ready.runs) == (READY_POOL, 25.0, 3)
+    assert (rate.figure, rate.value, rate.peer_value) == (RATE_POOL, 25.0, None)
 
 
 def test_calls_are_those_to_openstack() -> None:
