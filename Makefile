@@ -4,7 +4,7 @@ PYTHON := /usr/bin/python3
 
 .PHONY: help demo test test-all
 help:
-	@echo "make demo   two real Kubernetes nodes, pods with addresses, all of them talking, an EIP that moves, a VPC, and egress NAT (KEEP=1)"
+	@echo "make demo   two real Kubernetes nodes, pods with addresses, all of them talking, an EIP that moves, a VPC, OpenStack, and egress NAT (KEEP=1)"
 	@echo "make test   lint, types, import contracts, unit, kernel, kube-apiserver, egress, cluster"
 	@echo "make test-all   the same, and what takes long"
 

@@ -1,6 +1,6 @@
 """`make demo`: a real cluster, the image on its nodes, `helm install`, pods with addresses, all of them talking; then
-an address that outlives its node (`eip_part`), addresses of a VPC (`aws_part`), and egress NAT (`egress_part`). The
-first and the last of these are prepared meanwhile.
+an address that outlives its node (`eip_part`), addresses of a VPC (`aws_part`), ports of OpenStack (`neutron_part`),
+and egress NAT (`egress_part`). What is shown later is prepared meanwhile, as far as it disturbs nothing.
 
 Each claim is checked; exit code 0 only if all of it held. KEEP=1 leaves the cluster up, whatever happened, and says how
 to use and end it.
@@ -37,7 +37,7 @@ from integration.helm.release import Release, import_image
 from integration.image.build import build_image
 
 PICTURE = Path("build") / "topology.svg"
-EIP, AWS, EGRESS = (f"integration.demo.{name}_part" for name in ("eip", "aws", "egress"))
+EIP, AWS, NEUTRON, EGRESS = (f"integration.demo.{name}_part" for name in ("eip", "aws", "neutron", "egress"))
 WEB, DMZ = 6, 2
 COOLING_SECONDS = 5
 """A block without pods goes back after that time; by default, 30 s are waited for connections to end."""
@@ -54,13 +54,16 @@ def main() -> int:
                 Part("egress NAT", EGRESS) as egress,
                 Part("the EIP gateway", EIP) as eip,
                 Part("addresses of the VPC", AWS) as aws,
+                Part("ports of OpenStack", NEUTRON) as neutron,
             ):
                 # The longest part; it takes what time the others leave.
                 egress.begin()
                 show_cluster(ending, eip, keep=keep)
                 eip.show()
                 # Not earlier: while it starts, the EIP's transfers and leases would not have the time that they need.
+                neutron.begin()
                 aws.show()
+                neutron.show()
                 egress.show()
         except FAILURES as error:
             print(f"\nThe demo failed: {error}", file=sys.stderr)
