@@ -9,9 +9,10 @@ import json
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address, ip_address
+from functools import partial
+from ipaddress import ip_address
 from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,12 +30,12 @@ from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.control_plane import ControlPlane
 from integration.demo.narration import DemoError, print_table, step
 from integration.deployment import grant_node_list
+from integration.netns.greeter import Greeter, ask
 from integration.netns.netns import exchange_inside
 from integration.neutron.cloud_router import CloudRouter
-from integration.neutron.greeter import Greeter, greet
 from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.octavia_server import OctaviaServer
-from integration.neutron.port_agent import PortAgent
+from integration.neutron.port_agent import PortAgent, port_links
 from integration.neutron.raven_world import PUBLIC, SERVICE_FLAGS, RavenWorld
 from integration.patience import wait_until
 
@@ -43,6 +44,7 @@ PUBLIC_CIDR: Final = "192.0.2.0/24"
 NAMESPACES_SHOWN: Final = ("red", "blue")
 PODS_OF_EACH: Final = 4
 PORT: Final = 80
+TARGET_PORT: Final = 8080
 ASKED: Final = 2 * PODS_OF_EACH
 """How often a Service is asked: each of its pods answers twice."""
 
@@ -142,7 +144,9 @@ def show(stage: NeutronStage) -> None:
         lambda: check_reach(pods),
     )
     red = [pod for pod in pods if pod.name.namespace == names[0]]
-    with Greeter({pod.title: (pod.netns, pod.addresses) for pod in red}):
+    with ExitStack() as serving:
+        for pod in red:
+            serving.enter_context(closing(Greeter(pod.netns, pod.title, TARGET_PORT)))
         cluster_ip, floating_ip = step(
             f"a Service of type LoadBalancer in {NAMESPACES_SHOWN[0]}: a load balancer of Octavia, and a floating IP",
             lambda: make_service(stage, red),
@@ -237,8 +241,9 @@ def make_service(stage: NeutronStage, pods: Sequence[PluggedPod]) -> tuple[str, 
     cluster_ip = stage.runner.run(make())
     wait_until(lambda: stage.runner.run(stage.world.ingress(namespace)), what="the floating IP in the status")
     [floating_ip] = stage.runner.run(stage.world.ingress(namespace))
-    wait_until(lambda: is_answered(pods[0].netns, cluster_ip), what="an answer on the cluster IP")
-    wait_until(lambda: is_answered(outside(stage), floating_ip), what="an answer on the floating IP")
+    names = {pod.title for pod in pods}
+    for netns, address in ((pods[0].netns, cluster_ip), (outside(stage), floating_ip)):
+        wait_until(partial(is_answered_by, names, netns, address), what=f"an answer of each pod at {address}")
     return cluster_ip, floating_ip
 
 
@@ -247,9 +252,9 @@ def outside(stage: NeutronStage) -> Path:
     return Path(stage.neighbours.network.fabric.net)
 
 
-def is_answered(netns: Path, address: str) -> bool:
+def is_answered_by(names: set[str], netns: Path, address: str) -> bool:
     try:
-        return bool(greet(netns, IPv4Address(address), PORT))
+        return read_answers(netns, address) == names
     except OSError:
         return False
 
@@ -271,7 +276,7 @@ def show_answers(
     ]
     rows = step(
         "the Service answers pods of both namespaces on its cluster IP, and a host outside on its floating IP",
-        lambda: [(who, address, count_answers(netns, address)) for who, netns, address in clients],
+        lambda: [(who, address, read_answers(netns, address)) for who, netns, address in clients],
     )
     print()
     print_table(
@@ -282,9 +287,9 @@ def show_answers(
         raise DemoError(f"not all pods of the Service answer {', '.join(mistakes)}")
 
 
-def count_answers(netns: Path, address: str) -> set[str]:
-    """The pods that have answered."""
-    return {greet(netns, IPv4Address(address), PORT) for _ in range(ASKED)}
+def read_answers(netns: Path, address: str) -> set[str]:
+    """The pods that have answered a client in that namespace. Raises OSError if nobody does."""
+    return {ask(netns, address, port=PORT).split()[0] for _ in range(ASKED)}
 
 
 def check_removal(stage: NeutronStage, pods: Sequence[PluggedPod], namespaces: Sequence[str]) -> None:
@@ -303,6 +308,5 @@ def check_removal(stage: NeutronStage, pods: Sequence[PluggedPod], namespaces: S
     stage.runner.run(delete())
     wait_until(lambda: stage.counts() == stage.empty, what="Neutron and Octavia are as empty as before")
     for station in stage.neighbours.stations:
-        links = [link["ifname"] for link in station.node.kernel.ip("link", "show")]
-        if left := [name for name in links if name.startswith(("cnb-", "cnx-", "veth"))]:
+        if left := port_links(station.node.kernel):
             raise DemoError(f"{station.name} still has the links {', '.join(left)}")

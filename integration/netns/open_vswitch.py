@@ -1,10 +1,10 @@
-"""Debian's Open vSwitch in a network namespace: its database, and the switch, in the kernel where that has a datapath,
-such as in the virtual machine (session `kernel_guest`), and else in user space.
+"""Debian's Open vSwitch in a network namespace: its database, and the switch. Its datapath is in user space, but in the
+virtual machine (session `kernel_guest`) it is the kernel's.
 """
 
 import json
+import os
 import secrets
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ from coild.neutron.openvswitch import INTEGRATION_BRIDGE
 from integration.cluster.process import Process
 from integration.netns.netns import Netns
 from integration.patience import wait_until
+from integration.vm.run import INSIDE_VARIABLE
 
 _SCHEMA: Final = "/usr/share/openvswitch/vswitch.ovsschema"
 _SWITCH: Final = "/usr/lib/openvswitch-switch/ovs-vswitchd"
@@ -78,10 +79,11 @@ class OpenVSwitch:
 
 
 def datapath_type() -> str:
-    """As Open vSwitch names it: "system" on a kernel that has a datapath, else "netdev"."""
-    if shutil.which("modprobe"):
-        subprocess.run(["modprobe", "--quiet", "openvswitch"], check=False, timeout=_SECONDS)
-    return "system" if Path("/sys/module/openvswitch").exists() else "netdev"
+    """The kernel's in the virtual machine, whose kernel has one and is nobody else's; else that in user space."""
+    if INSIDE_VARIABLE not in os.environ:
+        return "netdev"
+    _run("modprobe", "openvswitch")
+    return "system"
 
 
 def _server(folder: Path) -> Sequence[str]:

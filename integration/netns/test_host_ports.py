@@ -2,9 +2,8 @@
 
 import asyncio
 import socket
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, ip_address
 
@@ -19,7 +18,9 @@ from coil.podnet.host_port import TABLE, PortMapping, Protocol
 from coild.hostports.host_ports import HostPorts
 from coild.hostports.kernel_table import KernelTable
 from coild.model.attachment import Attachment, HostPortTakenError, PodName
+from integration.netns import greeter
 from integration.netns.eip_world import nft
+from integration.netns.greeter import KINDS, Greeter
 from integration.netns.netns import Netns
 from integration.netns.plans import pod_plan
 from integration.patience import wait_until
@@ -33,63 +34,8 @@ OUTSIDE = {4: "198.51.100.2", 6: "fd00:5::2"}
 PORT = 8080
 TCP = PortMapping(protocol=Protocol.TCP, host_port=PORT, container_port=80)
 UDP = PortMapping(protocol=Protocol.UDP, host_port=PORT, container_port=80)
-_KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 both_families = pytest.mark.parametrize("version", [4, 6])
-both_protocols = pytest.mark.parametrize("protocol", _KINDS)
-
-
-class Server:
-    """Tells whoever asks on port 80, or another, by TCP and UDP, its own name and whom it sees."""
-
-    def __init__(self, netns: Netns, name: str, port: int = 80, address: str = "::") -> None:
-        self._name = name
-        self._sockets = netns.call(lambda: [self._open(kind, address, port) for kind in _KINDS.values()])
-        stream, datagrams = self._sockets
-        self._threads = [
-            threading.Thread(target=self._accept, args=(stream,)),
-            threading.Thread(target=self._answer, args=(datagrams,)),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    @staticmethod
-    def _open(kind: int, address: str, port: int) -> socket.socket:
-        made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((address, port))
-        if kind == socket.SOCK_STREAM:
-            made.listen()
-        return made
-
-    def _text(self, peer: str) -> bytes:
-        return f"{self._name} {peer.removeprefix('::ffff:')}".encode()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, peer = listener.accept()
-            except OSError:
-                return
-            with connection:
-                connection.sendall(self._text(peer[0]))
-
-    def _answer(self, datagrams: socket.socket) -> None:
-        while True:
-            try:
-                said, peer = datagrams.recvfrom(64)
-                if not said:  # nobody asks: it was shut down
-                    return
-                datagrams.sendto(self._text(peer[0]), peer)
-            except OSError:
-                return
-
-    def close(self) -> None:
-        for made, thread in zip(self._sockets, self._threads, strict=True):
-            made.settimeout(0)
-            with suppress(OSError):  # of one that is not connected; the thread that waits there is woken nevertheless
-                made.shutdown(socket.SHUT_RDWR)
-            thread.join()
-            made.close()
+both_protocols = pytest.mark.parametrize("protocol", list(KINDS))
 
 
 def ask(
@@ -102,16 +48,7 @@ def ask(
     seconds: float = 5,
 ) -> str:
     """Who answers at the node's port, and whom it saw. Raises OSError if nobody does."""
-    parsed = ip_address(address)
-    family = socket.AF_INET if parsed.version == 4 else socket.AF_INET6
-    with client.call(lambda: socket.socket(family, _KINDS[protocol])) as asking:
-        asking.settimeout(seconds)
-        if source:
-            asking.bind((source, 0))
-        asking.connect((address, port))
-        if protocol is Protocol.UDP:
-            asking.send(b"?")
-        return asking.recv(64).decode()
+    return greeter.ask(client.path, address, protocol, port=port, source=source, seconds=seconds)
 
 
 @dataclass
@@ -154,7 +91,7 @@ async def node(host: Netns, network: HostNetwork, new_netns: Callable[[], Netns]
     made = Node(host, outside, {name: new_netns() for name in ("web", "other")}, network)
     for number, name in enumerate(made.pods, 1):
         await made.attach(name, number)
-    servers = [Server(netns, name) for name, netns in made.pods.items()]
+    servers = [Greeter(netns.path, name) for name, netns in made.pods.items()]
     yield made
     for server in servers:
         server.close()
@@ -213,7 +150,7 @@ async def test_from_the_nodes_loopback(node: Node, ports: HostPorts, protocol: P
 
 
 async def test_what_listens_on_the_ipv6_loopback_is_left_alone(node: Node, ports: HostPorts) -> None:
-    own = Server(node.netns, "own", PORT, "::1")
+    own = Greeter(node.netns.path, "own", PORT, "::1")
     await ports.publish(node.attachments["web"], (TCP, UDP))
     assert ask(node.netns, "::1") == "own ::1"
     own.close()
@@ -276,9 +213,9 @@ async def test_two_pods_have_the_same_port_at_different_addresses_and_of_differe
 
 
 @pytest.fixture
-def secret(node: Node) -> Iterator[Server]:
+def secret(node: Node) -> Iterator[Greeter]:
     """What only the node itself is to reach."""
-    server = Server(node.netns, "secret", 9999, "127.0.0.1")
+    server = Greeter(node.netns.path, "secret", 9999, "127.0.0.1")
     yield server
     server.close()
 

@@ -15,7 +15,7 @@ from coil.kernel.link import LinkName
 from coild.model.port_error import BindError, BindTimeoutError
 from coild.neutron.openvswitch import OWNER, OpenVSwitchBinding, node_links
 from integration.netns.netns import Netns, ping
-from integration.netns.open_vswitch import OpenVSwitch, datapath_type
+from integration.netns.open_vswitch import OpenVSwitch
 from integration.netns.port_world import RED, make_pod, port_of
 from integration.vm.run import INSIDE_VARIABLE
 from tests.coild.neutron.binding_contract import SECONDS, BindingContract, BindingStage, binding
@@ -69,9 +69,10 @@ class SwitchStage:
         return hangs
 
 
-@pytest.mark.skipif(INSIDE_VARIABLE not in os.environ, reason="any datapath will do here")
-def test_in_the_virtual_machine_the_kernels_datapath_is_used() -> None:
-    assert datapath_type() == "system"
+@pytest.mark.skipif(INSIDE_VARIABLE not in os.environ, reason="here the datapath is in user space")
+def test_the_datapath_is_in_the_kernel(switch: OpenVSwitch) -> None:
+    # The link that stands for the datapath of all bridges.
+    assert "ovs-system" in switch.netns.link_names()
 
 
 class TestContract(BindingContract):

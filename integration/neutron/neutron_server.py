@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -185,7 +186,8 @@ class NeutronServer:
             if limits:
                 connection.network.put(path, json={"quota": limits}).raise_for_status()
             else:
-                connection.network.delete(path)
+                # There may be none of its own.
+                assert connection.network.delete(path).status_code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND)
 
     def set_status(self, port: str, status: str) -> None:
         """Tell Neutron what an agent would: ACTIVE, the port's interface is plugged in; DOWN, it is not."""

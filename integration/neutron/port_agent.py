@@ -1,10 +1,11 @@
-"""What an agent of Neutron does on each node: it tells Neutron whether ports are plugged in there."""
+"""What an agent of Neutron does on each node: by its links, it tells Neutron whether ports are plugged in there."""
 
 import json
 from collections.abc import Mapping
 from typing import Final
 
-from coil.neutron.node_bridge import BRIDGE_PREFIX
+from coil.neutron.node_bridge import BRIDGE_PREFIX, UPLINK_PREFIX
+from coil.podnet.host_link import PREFIX as HOST_LINK_PREFIX
 from integration.kernel_state import KernelState
 from integration.neutron.neutron_server import NeutronServer
 from integration.side_thread import SideThread
@@ -30,6 +31,12 @@ class PortAgent(SideThread):
                 for port in bound:
                     if port["mac_address"] in plugged[port["binding:host_id"]]:
                         self._neutron.set_status(port["id"], "ACTIVE")
+
+
+def port_links(kernel: KernelState) -> list[str]:
+    """The node's links of ports and of their networks, by name."""
+    names = [link["ifname"] for link in kernel.ip("link", "show")]
+    return [name for name in names if name.startswith((BRIDGE_PREFIX, UPLINK_PREFIX, HOST_LINK_PREFIX))]
 
 
 def _plugged(kernel: KernelState) -> set[str]:

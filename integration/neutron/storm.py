@@ -40,11 +40,15 @@ _PAUSE: Final = 0.5
 
 @dataclass(eq=False)
 class StormPod:
-    """A pod from its creation to the DEL. `addresses` are those of its last ADD, while it is up."""
+    """A pod from its creation to the DEL. `addresses` are those of its last ADD, while it is up.
+
+    `deleted` is set before its object is: from then on its port may go while an ADD is under way.
+    """
 
     name: PodName
     station: Station
     ending: asyncio.Event = field(default_factory=asyncio.Event)
+    deleted: asyncio.Event = field(default_factory=asyncio.Event)
     addresses: tuple[str, ...] = ()
 
     @property
@@ -242,20 +246,24 @@ class Storm:
         return addresses
 
     async def _enter(self, pod: StormPod, addresses: Sequence[str]) -> None:
-        """Judge what the ADD has answered. An address is a pod's until its DEL is asked for."""
+        """Judge what the ADD has answered. An address is a pod's until its DEL is asked for, or it is deleted."""
+        if pod.deleted.is_set():
+            return
         for address in addresses:
             holder = self._holders.setdefault(address, pod)
             assert holder is pod, f"{address} is {holder.name}'s and was given to {pod.name}"
         pod.addresses = tuple(addresses)
         ports = await asyncio.to_thread(self._ports_of, pod.name.uid)
-        assert set(addresses) in ports, f"{pod.name} has {addresses}, and its ports have {ports}"
+        assert pod.deleted.is_set() or set(addresses) in ports, (
+            f"{pod.name} has {addresses}, and its ports have {ports}"
+        )
         status = {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
         try:
             await self._world.client.patch(
                 PODS, pod.name.name, {"status": status}, namespace=pod.name.namespace, subresource="status"
             )
         except NotFoundError:
-            assert pod.ending.is_set()
+            assert pod.deleted.is_set()
 
     def _ports_of(self, uid: str) -> list[set[str]]:
         """The addresses of each port that Neutron has for the pod."""
@@ -279,6 +287,7 @@ class Storm:
     async def _end(self, pod: StormPod) -> None:
         """The sandbox first, as a kubelet does it, or the object first, as with --force."""
         if self._random.random() < 0.3:
+            pod.deleted.set()
             await self._world.delete_pod(pod.name.namespace, pod.name.name)
             pod.ending.set()
         else:

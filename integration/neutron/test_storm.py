@@ -19,7 +19,7 @@ from integration.cluster.control_plane import ControlPlane
 from integration.deployment import grant_node_list, revoke_node_list
 from integration.neutron.neutron_server import NeutronServer
 from integration.neutron.octavia_server import OctaviaServer
-from integration.neutron.port_agent import PortAgent
+from integration.neutron.port_agent import PortAgent, port_links
 from integration.neutron.raven_world import PUBLIC, SERVICE_FLAGS, RavenWorld
 from integration.neutron.storm import Storm
 from integration.neutron.weather import Mishap, Weather
@@ -80,14 +80,13 @@ async def test_nothing_is_doubled_lost_or_anothers(
 
             def remains() -> list[str]:
                 found = {**neutron.snapshot(), **octavia.snapshot()}
-                links = [link["ifname"] for station in stations for link in station.node.kernel.ip("link", "show")]
                 return [
                     *(
                         f"{found[kind]} {kind} in place of {before[kind]}"
                         for kind in before
                         if found[kind] != before[kind]
                     ),
-                    *(f"a link {name}" for name in links if name.startswith(("cnb-", "cnx-", "veth"))),
+                    *(f"{station.name}: {link}" for station in stations for link in port_links(station.node.kernel)),
                 ]
 
             wait_until_clean(remains, after=f"seed {SEED}", timeout=CLEAN_SECONDS)

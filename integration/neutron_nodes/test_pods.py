@@ -13,6 +13,7 @@ from integration.demo.reach import TRY_FETCH, compare_answers, render_requests, 
 from integration.demo.workload import deployment_document, namespace_document
 from integration.deployment import apply
 from integration.helm.chart import NAMESPACE
+from integration.neutron.port_agent import port_links
 from integration.neutron_nodes.world import NeutronNodes
 from integration.patience import wait_until
 
@@ -99,8 +100,7 @@ def test_deployments_over_two_namespaces_and_two_nodes(nodes: NeutronNodes) -> N
 
     wait_until(lambda: nodes.neutron.snapshot() == before, what="Neutron is as it was before", timeout=READY_SECONDS)
     for node in nodes.cluster.nodes:
-        links = [link["ifname"] for link in nodes.kernel(node).ip("link", "show")]
-        assert [name for name in links if name.startswith(("cnb-", "cnx-", "veth"))] == []
+        assert port_links(nodes.kernel(node)) == []
 
 
 def test_a_pod_keeps_its_conversations_while_coild_and_coil_raven_are_restarted(nodes: NeutronNodes) -> None:
