@@ -28,6 +28,10 @@ from coil_raven.network_removal import POD_OWNER
 DESCRIPTION: Final = "waits for a pod"
 KEEP_SECONDS: Final = 600.0
 """How long a pool is kept that no pod of its host needs any more: pods of a job come back."""
+QUIET_SECONDS: Final = 1.0
+"""A pool is filled up when no pod has asked for a port that long; pods that come together would wait meanwhile."""
+LONGEST_PAUSE: Final = 20.0
+"""The same where pods keep coming, in seconds since half of the pool was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,15 @@ class PoolKey:
 
 @dataclass(slots=True)
 class _Pool:
-    """`idle` in the order in which they came. `used_at` is when a pod of the host needed it last.
+    """`idle` in the order in which they came. `used_at` is when a pod of the host needed it last, `asked_at` when one
+    asked for a port, and `low_since` when half of them were found taken.
 
     `uncertain`: a creation was not answered, so there may be more.
     """
 
     used_at: float
+    asked_at: float = -QUIET_SECONDS
+    low_since: float | None = None
     idle: dict[PortId, Port] = field(default_factory=dict)
     uncertain: bool = False
 
@@ -123,7 +130,7 @@ class PortPools:
             return None
         key = PoolKey(request.network, request.host)
         pool = self._pools.setdefault(key, _Pool(self._clock()))
-        pool.used_at = self._clock()
+        pool.used_at = pool.asked_at = self._clock()
         self.changed.send(key)
         assignment = PortAssignment(
             name=request.name, description=request.description, device_id=request.device_id, groups=request.groups
@@ -177,11 +184,20 @@ class PortPools:
             del pool.idle[port]
             await self._neutron.delete_port(port)
         if in_use and len(pool.idle) <= self._size // 2:
+            if (pause := self._pause(pool)) > 0.0:
+                return pause
             await self._fill(key, pool, network)
         if pool.idle:
             return None if in_use else max(left, 1.0)
         self._pools.pop(key, None)
         return None
+
+    def _pause(self, pool: _Pool) -> float:
+        """How many seconds it is too early to fill it."""
+        now = self._clock()
+        if pool.low_since is None:
+            pool.low_since = now
+        return min(pool.asked_at + QUIET_SECONDS, pool.low_since + LONGEST_PAUSE) - now
 
     async def _fill(self, key: PoolKey, pool: _Pool, network: NamespaceNetwork) -> None:
         requests = [
@@ -210,6 +226,7 @@ class PortPools:
             pool.uncertain = False
             raise
         pool.uncertain = False
+        pool.low_since = None
         pool.idle.update((port.id, port) for port in ports)
 
     async def _look_for_more(self, key: PoolKey, pool: _Pool) -> None:

@@ -25,7 +25,7 @@ from coil_raven.owned import OwnedObjects
 from coil_raven.pod_ports import PodPorts
 from coil_raven.pod_reconciler import PodReconciler, remedies_counter
 from coil_raven.pool_reconciler import PoolReconciler
-from coil_raven.port_pool import PortPools
+from coil_raven.port_pool import QUIET_SECONDS, PortPools
 from coil_raven.port_status import PortStatus
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
@@ -115,8 +115,11 @@ class Life:
         for cache in (self.nodes, self.namespaces, self.pods):
             cache.look()
 
-    async def settle(self) -> list[Exception]:
-        """Reconcile everything once, namespaces first; what was raised is returned, as it is tried again later."""
+    async def settle(self, *, seconds: float = QUIET_SECONDS) -> list[Exception]:
+        """Reconcile everything once, namespaces first; what was raised is returned, as it is tried again later.
+
+        So many seconds pass between the pods and the pools.
+        """
         self.look()
         errors: list[Exception] = []
         present = {namespace.metadata.uid for namespace in self.namespaces.items()}
@@ -135,6 +138,7 @@ class Life:
                 await self.pod_reconciler.reconcile(uid)
             except (OpenStackError, ApiError) as error:
                 errors.append(error)
+        await asyncio.sleep(seconds)
         for pool in sorted(map(str, self.pools.pool_keys())):
             try:
                 await self.pool_reconciler.reconcile(pool)

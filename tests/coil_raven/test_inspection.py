@@ -1,5 +1,7 @@
 """What can be looked at: all that a leader knows, without a call to OpenStack; of others that they do not lead."""
 
+import asyncio
+
 import pytest
 
 from coil.crd.builtin import NAMESPACES, PODS
@@ -9,6 +11,7 @@ from coil.page import neutron_document as page
 from coil.runtime.flag import Endpoint
 from coil_raven.description import MOST, describe_raven
 from coil_raven.inspection import Sources
+from coil_raven.port_pool import QUIET_SECONDS
 from tests.coil.kube.memory_api import BIRTH, MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
 from tests.coil.openstack.memory_octavia import MemoryOctavia
@@ -59,6 +62,8 @@ async def test_ports_that_wait_for_pods() -> None:
     add_namespace(scene.api, "default")
     add_pod(scene.api, "web")
     async with scene.replica.term():
+        await scene.replica.until(lambda: annotated(scene.api) == 1)
+        await asyncio.sleep(QUIET_SECONDS)
         await scene.replica.until(lambda: scene.visit().port_counts.get("idle") == 2)
         document = scene.visit()
     assert [(each.pod, each.state.value) for each in document.ports] == [

@@ -11,7 +11,7 @@ from coil.neutron.resource import Port
 from coil.openstack.error import ConflictError, QuotaError, ThrottledError, UnavailableError
 from coil.reconcile.controller import DONE, RequeueAfter
 from coil_raven.pool_reconciler import SLOW_RETRY
-from coil_raven.port_pool import KEEP_SECONDS, PoolKey
+from coil_raven.port_pool import KEEP_SECONDS, LONGEST_PAUSE, QUIET_SECONDS, PoolKey
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.openstack.memory_neutron import MemoryNeutron
 from tests.coil_raven.life import CLUSTER, Life, add_namespace, add_pod, delete_namespace, handoff
@@ -97,6 +97,27 @@ async def test_a_pool_is_filled_up_when_half_of_it_is_gone(api: MemoryApi, neutr
     await life.settle()
     assert neutron.calls == ["assign port", "assign port", "create ports"]
     assert len(waiting(neutron)) == SIZE
+
+
+async def test_pods_that_come_together_do_not_wait_for_it_to_be_filled(
+    api: MemoryApi, neutron: MemoryNeutron, life: Life
+) -> None:
+    for number in range(SIZE):
+        add_pod(api, f"web-{number}")
+        await life.settle(seconds=QUIET_SECONDS / 2)
+    assert neutron.calls == ["assign port"] * SIZE
+    [key] = life.pools.pool_keys()
+    assert await life.pool_reconciler.reconcile(str(key)) == RequeueAfter(QUIET_SECONDS / 2)
+    await life.settle(seconds=QUIET_SECONDS / 2)
+    assert len(waiting(neutron)) == SIZE
+
+
+async def test_it_is_filled_though_pods_keep_coming(api: MemoryApi, neutron: MemoryNeutron, life: Life) -> None:
+    for number in range(int(1.5 * LONGEST_PAUSE)):
+        add_pod(api, f"web-{number}")
+        await life.settle(seconds=QUIET_SECONDS / 2)
+        await life.settle(seconds=QUIET_SECONDS / 2 - 0.1)
+    assert neutron.calls.count("create ports") == 1
 
 
 async def test_a_port_that_a_pod_has_had_does_not_come_back(api: MemoryApi, neutron: MemoryNeutron, life: Life) -> None:

@@ -1,5 +1,6 @@
 """What coil-raven looks at before it makes anything, the router that it makes, and its settings."""
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
@@ -243,7 +244,8 @@ async def test_a_finding_is_the_exit_code(neutron: MemoryNeutron) -> None:
 
 
 @pytest.mark.parametrize("text", ["clouds: {blue: {}}", "clouds: {", "- a list", ""])
-async def test_a_clouds_file_that_cannot_be_used_is_told(tmp_path: Path, text: str) -> None:
+def test_a_clouds_file_that_cannot_be_used_is_told(tmp_path: Path, text: str) -> None:
+    """With openstacksdk's threads, and so under the real clock."""
     (tmp_path / "clouds.yaml").write_text(text)
     flags = [f"--clouds-file={tmp_path / 'clouds.yaml'}", "--cloud=green"]
     settings = parse_settings(Settings, flags, {}, program="coil-raven", about="")
@@ -251,8 +253,10 @@ async def test_a_clouds_file_that_cannot_be_used_is_told(tmp_path: Path, text: s
         OpenStackClient(partial(connect, settings.clouds_file, settings.cloud, app_name="test")) as client,
         pytest.raises(StartError, match=r"green was not found|not a valid mapping") as raised,
     ):
-        await check_start(
-            NeutronApi(client), cluster=CLUSTER, public_network="", router="", supernets=SUPERNETS, pools=False
+        asyncio.run(
+            check_start(
+                NeutronApi(client), cluster=CLUSTER, public_network="", router="", supernets=SUPERNETS, pools=False
+            )
         )
     assert raised.value.finding == Finding.CREDENTIALS
 
