@@ -8,7 +8,7 @@ address `10.1.2.3`, a network `10.1.0.0/16` where a range is one, any other rang
 protocol `tcp`, a port `8080`, a mark as a number.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -78,15 +78,6 @@ def diff_elements(actual: Elements, wanted: Elements, *, ranged: Collection[SetN
         if new := {key: value for key, value in want.items() if key not in have or have[key] != value}:
             adds[name] = new
     return ElementChanges(deletes=deletes, adds=adds, anew=anew)
-
-
-def merge_elements(parts: Iterable[Elements]) -> Elements:
-    """What is in the sets if each part is. Of values for one key, the last counts."""
-    merged: dict[SetName, dict[ElementKey, ElementValue]] = {}
-    for part in parts:
-        for name, words in part.items():
-            merged.setdefault(name, {}).update(words)
-    return merged
 
 
 def class_word(number: int) -> str:

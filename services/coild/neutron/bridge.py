@@ -24,7 +24,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.kernel.bridge import Bridge
 from coil.kernel.family import IPAddress, IPInterface
 from coil.kernel.link import LinkName, ParentLink
-from coil.kernel.nft_element import ElementChanges, Elements, diff_elements, merge_elements
+from coil.kernel.nft_element import ElementChanges, Elements
 from coil.kernel.vxlan import Vxlan
 from coil.netlink.error import NetlinkError
 from coil.neutron.handoff import Handoff
@@ -45,11 +45,14 @@ from coil.nft.netfilter import NftError
 from coil.reconcile.backoff import Backoff
 from coild.model.port_error import BindError, BindTimeoutError
 from coild.neutron.binding import PortBinding
+from coild.neutron.port_elements import PortElements
 
 KERNEL_ERRORS: Final = (NetlinkError, NftError)
 REAPPLY_SECONDS: Final = 60.0
 """Between two comparisons at most: of what no event tells."""
 _UNTOLD: Final = "this node's InternalIP is not known yet: coild has not received the Nodes from the API server"
+_PEERS: Final = ("peers",)
+"""The owner of what the tables have of the other nodes. The other owners are names of links."""
 _PACE: Final = Backoff(base=0.1, cap=30.0)
 """Between two comparisons of which the first has failed, or has found something to repair."""
 
@@ -83,8 +86,10 @@ class BridgeKernel(Protocol):
         """Make one network what is planned; returns the ports whose links are not there."""
         ...
 
-    async def plug_port(self, bridge: Bridge, port: BridgedPort) -> None:
-        """Plug one port into a bridge that is right."""
+    async def plug_port(self, changes: ElementChanges, bridge: Bridge, port: BridgedPort) -> None:
+        """Change elements as `change` does, and plug one port into a bridge that is right. After an NftError nothing
+        has changed, after a NetlinkError the elements have.
+        """
         ...
 
     async def unplug_port(self, network: NetworkId, port: BridgedPort) -> None:
@@ -167,8 +172,10 @@ class BridgeBinding:
         self._told = asyncio.Event()
         """Whether there is an underlay."""
         self._ports: dict[LinkName, _Port] = {}
-        self._elements: Elements | None = None
-        """What the tables have; None where that is not known."""
+        self._elements = PortElements()
+        """What the tables are to have."""
+        self._loaded = False
+        """Whether they have what was taken of that."""
         self._rule_sets: frozenset[RuleSet] = frozenset()
         """The rules that the tables have chains for."""
         self._made: dict[NetworkId, _Made] = {}
@@ -185,6 +192,7 @@ class BridgeBinding:
         """From now on these are the nodes. `run` brings it about."""
         if underlay != self._underlay:
             self._underlay = underlay
+            self._elements.write(_PEERS, plan_overlay_elements(underlay.peers, {}))
             self._told.set()
             self._disturbed.set()
 
@@ -207,7 +215,7 @@ class BridgeBinding:
     def _adopt(self, bound: Collection[PortBinding]) -> None:
         for each in bound:
             try:
-                self._ports[each.ifname] = _Port.of(each.ifname, each.port)
+                self._know(each.ifname, _Port.of(each.ifname, each.port))
             except NodeAddressError as error:
                 # It was refused when it came. The comparison that follows takes it off the bridge.
                 self._log.error("a port stays cut off", link=each.ifname, port=each.port.port, error=str(error))
@@ -235,7 +243,7 @@ class BridgeBinding:
             async with asyncio.timeout(timeout), self._lock:
                 known = self._ports.get(binding.ifname)
                 if known is not None and known.handoff.port == port.port:
-                    self._ports[binding.ifname] = _Port.of(binding.ifname, replace(known.handoff, rules=port.rules))
+                    self._know(binding.ifname, _Port.of(binding.ifname, replace(known.handoff, rules=port.rules)))
                     await self._update()
         except TimeoutError:
             raise BindTimeoutError(f"the rules of the port {port.port} do not hold after {timeout:g} s") from None
@@ -269,29 +277,39 @@ class BridgeBinding:
         plan = None
         if made is None or not made.has_room(added, underlay):
             plan = self._plan({**self._of_network(port.network), ifname: port}, underlay, self._links)
-        self._ports[ifname] = added
+        self._know(ifname, added)
         try:
+            if made is not None and plan is None and await self._plug_at_once(made.bridge, added):
+                return
             await self._update()
-            await self._plug_into(plan, added, underlay)
+            if plan is None:
+                self._links = await self._kernel.node_links()
+                plan = self._plan(self._of_network(port.network), underlay, self._links)
+            if ifname in await self._make(plan, underlay):
+                raise NetlinkError(f"there is no link {ifname}")
         except BaseException:
             if before is None:
                 await self._undo(ifname, port)
             raise
 
-    async def _plug_into(self, plan: NodeBridge | None, port: _Port, underlay: Underlay) -> None:
-        """The port becomes one of a network that is there, or that is planned anew."""
-        network, ifname = port.handoff.network, port.bridged.ifname
-        if plan is None:
-            try:
-                await self._kernel.plug_port(self._made[network].bridge, port.bridged)
-            except NetlinkError as error:
-                self._log.debug("a port was not plugged in at once", link=ifname, error=str(error))
-                self._links = await self._kernel.node_links()
-                plan = self._plan(self._of_network(network), underlay, self._links)
-            else:
-                return
-        if ifname in await self._make(plan, underlay):
-            raise NetlinkError(f"there is no link {ifname}")
+    async def _plug_at_once(self, bridge: Bridge, port: _Port) -> bool:
+        """Plug the port into a bridge that was complete, in one job with its elements. False where bridge or tables
+        are not what they were.
+        """
+        if not self._is_loaded():
+            await self._load()
+        changes = self._take_changes()
+        try:
+            await self._kernel.plug_port(changes, bridge, port.bridged)
+        except NftError as error:
+            self._log.warning("the tables of ports are not what they were, loading them", error=str(error))
+            return False
+        except NetlinkError as error:
+            self._log.debug("a port was not plugged in at once", link=port.bridged.ifname, error=str(error))
+            self._loaded = True
+            return False
+        self._loaded = True
+        return True
 
     async def _make(self, plan: NodeBridge, underlay: Underlay) -> Collection[LinkName]:
         """The whole network; returns the ports whose links are not there."""
@@ -309,7 +327,7 @@ class BridgeBinding:
 
     async def _unplug(self, ifname: LinkName, port: Handoff) -> None:
         network = port.network
-        self._ports.pop(ifname, None)
+        self._forget(ifname)
         rest = self._of_network(network)
         try:
             if rest and network in self._made:
@@ -390,31 +408,41 @@ class BridgeBinding:
 
     async def _update(self) -> None:
         """Have the tables know the ports as they are, by what has changed since they were right."""
-        wanted = self._planned_elements()
-        if self._elements is not None and self._planned_rule_sets() == self._rule_sets:
-            changes = diff_elements(self._elements, wanted)
-            self._elements = None
+        if self._is_loaded():
+            changes = self._take_changes()
             try:
                 await self._kernel.change(changes)
             except NftError as error:
                 self._log.warning("the tables of ports are not what they were, loading them", error=str(error))
             else:
-                self._elements = wanted
+                self._loaded = True
                 return
         await self._load()
 
     async def _load(self) -> bool:
         """Compare the tables with what they should be; whether they were not."""
-        wanted, rule_sets = self._planned_elements(), self._planned_rule_sets()
-        self._elements = None
+        wanted, rule_sets = self._elements.elements(), self._planned_rule_sets()
+        self._take_changes()
         changed = await self._kernel.load(wanted, rule_sets)
-        self._elements, self._rule_sets = wanted, rule_sets
+        self._loaded, self._rule_sets = True, rule_sets
         return changed
 
-    def _planned_elements(self) -> Elements:
-        peers = self._underlay.peers if self._underlay is not None else frozenset[IPAddress]()
-        own = (port.elements for port in self._ports.values())
-        return merge_elements([plan_overlay_elements(peers, {}), *own])
+    def _is_loaded(self) -> bool:
+        """Whether the tables lack nothing but what has changed since."""
+        return self._loaded and self._planned_rule_sets() == self._rule_sets
+
+    def _take_changes(self) -> ElementChanges:
+        """What is carried out next. Until it is, nobody knows what the tables have."""
+        self._loaded = False
+        return self._elements.take_changes()
+
+    def _know(self, ifname: LinkName, port: _Port) -> None:
+        self._ports[ifname] = port
+        self._elements.write(ifname, port.elements)
+
+    def _forget(self, ifname: LinkName) -> None:
+        self._ports.pop(ifname, None)
+        self._elements.remove(ifname)
 
     def _planned_rule_sets(self) -> frozenset[RuleSet]:
         return frozenset(port.handoff.rules for port in self._ports.values() if port.handoff.rules is not None)

@@ -95,9 +95,14 @@ class BridgeNetwork:
         """See `BridgeKernel`."""
         return await self._connected(lambda connection: port_network.sync_network(plan, peers, connection))
 
-    async def plug_port(self, bridge: Bridge, port: BridgedPort) -> None:
+    async def plug_port(self, changes: ElementChanges, bridge: Bridge, port: BridgedPort) -> None:
         """See `BridgeKernel`."""
-        await self._connected(lambda connection: port_network.plug_port(bridge, port, connection))
+
+        def job(connection: Connection) -> None:
+            self._tables.change(changes)
+            port_network.plug_port(bridge, port, connection)
+
+        await self._connected(job)
 
     async def unplug_port(self, network: NetworkId, port: BridgedPort) -> None:
         """See `BridgeKernel`."""
