@@ -181,8 +181,11 @@ class RavenWorld:
         return any(event.reason == reason for event in await self.client.list(EVENTS, namespace=namespace))
 
     async def wait_for_networks(self) -> None:
-        """Return when every namespace has its network, whole: the router has an interface on each of its subnets."""
-        namespaces = len(await self.client.list(NAMESPACES))
+        """Return when every namespace has its network, whole: the router has an interface on each of its subnets.
+
+        Those that are being deleted have none: no controller manager runs that would end them.
+        """
+        namespaces = sum(not each.metadata.deleting for each in await self.client.list(NAMESPACES))
         wait_until(
             lambda: len(self.neutron.connected_subnets(_OF_NAMESPACES)) == FAMILIES * namespaces,
             what=f"the networks of {namespaces} namespaces",
