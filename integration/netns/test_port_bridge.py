@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from coil.kernel.family import IPAddress
+from coil.netlink.error import BusyError
 from coil.neutron.node_bridge import bridge_name, uplink_name
 from coil.neutron.overlay_filter import STRANGERS
 from coil.neutron.underlay import Underlay
@@ -241,6 +242,24 @@ async def test_a_port_that_comes_while_tables_are_damaged_mends_them(world: Port
     second = await world.pod(0, RED, 2)
     assert await talk(first, second, second.ipv4) == str(first.ipv4)
     assert counted(world.nodes[0].netns, "bridge", "spoofed") == 0
+
+
+async def test_a_port_whose_first_attempt_has_changed_nothing_is_in_the_tables(
+    world: PortWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, node = await world.pod(0, RED, 5), world.nodes[0]
+    attempts = 0
+
+    async def refuse(*_: object) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise BusyError("1024 jobs wait for the kernel")
+
+    monkeypatch.setattr(node.kernel, "plug_port", refuse)
+    second = await world.pod(0, RED, 6)
+    assert attempts == 1
+    assert await talk(first, second, second.ipv4) == str(first.ipv4)
+    assert await talk(second, first, first.ipv6) == str(second.ipv6)
 
 
 async def test_binding_twice_is_binding_once(world: PortWorld) -> None:

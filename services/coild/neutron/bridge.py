@@ -87,8 +87,8 @@ class BridgeKernel(Protocol):
         ...
 
     async def plug_port(self, changes: ElementChanges, bridge: Bridge, port: BridgedPort) -> None:
-        """Change elements as `change` does, and plug one port into a bridge that is right. After an NftError nothing
-        has changed, after a NetlinkError the elements have.
+        """Change elements as `change` does, and then plug one port into a bridge that is right. After an error the
+        elements may have changed, or not.
         """
         ...
 
@@ -301,12 +301,9 @@ class BridgeBinding:
         changes = self._take_changes()
         try:
             await self._kernel.plug_port(changes, bridge, port.bridged)
-        except NftError as error:
-            self._log.warning("the tables of ports are not what they were, loading them", error=str(error))
-            return False
-        except NetlinkError as error:
-            self._log.debug("a port was not plugged in at once", link=port.bridged.ifname, error=str(error))
-            self._loaded = True
+        except KERNEL_ERRORS as error:
+            # Whether the tables have the elements is not known, so they are loaded before anything is plugged in.
+            self._log.warning("a port was not plugged in at once", link=port.bridged.ifname, error=str(error))
             return False
         self._loaded = True
         return True
