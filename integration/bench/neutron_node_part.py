@@ -12,7 +12,7 @@ from integration.bench.coild_module import PLAIN
 from integration.bench.figure import Figure, Reading
 from integration.bench.part import Part
 from integration.bench.pod_namespace import pod_namespaces
-from integration.bench.port_side import PortSide
+from integration.bench.port_side import port_side
 from integration.bench.room import require_room
 
 ADD = Figure("neutron.add_ms", "ms", peer="ADD from pools")
@@ -25,7 +25,7 @@ _RESTING = 30
 def measure_node(wanted: Collection[Figure]) -> Iterator[Reading]:
     """The node beside one with a pool, each with its own API server, in one kernel."""
     require_room()
-    with pod_namespaces(_PODS) as namespaces, PortSide() as ours, CoilSide() as peer:
+    with pod_namespaces(_PODS) as namespaces, port_side() as ours, CoilSide() as peer:
         peer.restart_coild(module=PLAIN)
         if ADD in wanted:
             runs = take_runs(ours, peer, namespaces.paths, resting=_RESTING, check=lambda run: None)
