@@ -111,6 +111,7 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             f"list, watch egresstunnels.{EIP}": f"{_LISTS}::test_the_agent_of_a_node",
             f"patch egresstunnels/status.{EIP}": _PLANNED_MOVE,
             "list, watch nodes": f"{_LISTS}::test_the_agent_of_a_node",
+            "list, watch pods": f"{_LISTS}::test_the_agent_of_a_node",
             f"list, watch addresspools.{COIL}": f"{_LISTS}::test_the_agent_of_a_node",
         },
     ),

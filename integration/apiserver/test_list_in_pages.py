@@ -116,4 +116,4 @@ def test_the_agent_of_a_node(node: BareNode) -> None:
         "--cluster-cidr=198.19.0.0/16",
     ]
     with running(node.spawn("paged-eip-agent", command)):
-        await_followed(partial(node.fetch, NODE_AGENT_METRICS, "/metrics"), EIP | {"nodes", "addresspools"})
+        await_followed(partial(node.fetch, NODE_AGENT_METRICS, "/metrics"), EIP | {"nodes", "pods", "addresspools"})

@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import Final, Protocol
 
-from coil.eip.eip_table import TABLE, TIMEOUTS, EipTableOptions, plan_eip_tables
+from coil.eip.eip_table import POD_TIMEOUTS, TABLE, TIMEOUTS, EipTableOptions, plan_eip_tables
 from coil.kernel.nft_table import TableFamily
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket
@@ -73,7 +73,7 @@ class OurSide:
         ended = time.perf_counter()
         self.kernel_seconds = ended - computed
         # As if every renewal were acknowledged.
-        refresh_timeouts(TIMEOUTS, _FUSE_MILLISECONDS, self._connection)
+        refresh_timeouts((*TIMEOUTS, *POD_TIMEOUTS), _FUSE_MILLISECONDS, self._connection)
         return ended - began
 
     def _change(self, number: int, *, changed: bool) -> float:

@@ -38,7 +38,7 @@ RESYNC = "--resync-interval=3s"
 """What others have changed is to be found while a test waits."""
 START_SECONDS = 300.0
 TERM_SECONDS = 20.0
-_TRANSIENT = {"alive"}
+_TRANSIENT = {"alive", "current"}
 """Sets whose elements come and go by themselves."""
 _SYSCTLS = """
     cd /proc/sys/net
@@ -197,8 +197,8 @@ class StageNode:
 
     # --- its pods
 
-    def make_pod(self, namespace: str, labels: Mapping[str, str]) -> Pod:
-        """Wire a pod and write its object, running."""
+    def make_pod(self, namespace: str, labels: Mapping[str, str], *, reported: bool = True) -> Pod:
+        """Wire a pod and write its object: running, or (not `reported`) as it is before kubelet has told of it."""
         self._pods += 1
         ipv4, ipv6 = self.pod_network4[1 + self._pods], self.pod_network6[1 + self._pods]
         addresses = {4: str(ipv4), 6: str(ipv6)}
@@ -216,6 +216,8 @@ class StageNode:
         _batch(sandbox.netns, pod_commands(ipv4, ipv6))
         pod = Pod(sandbox=sandbox, node=self.name, addresses=addresses, link=link)
         self._write(pod, labels)
+        if reported:
+            self.report(pod)
         return pod
 
     def delete_pod(self, pod: Pod) -> None:
@@ -232,6 +234,9 @@ class StageNode:
             "terminationGracePeriodSeconds": 0,
         }
         self._api.create(folder, {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec})
+
+    def report(self, pod: Pod) -> None:
+        """As kubelet does: the pod runs, and has its addresses."""
         ips = [{"ip": address} for address in pod.addresses.values()]
         status = {"phase": "Running", "hostIP": str(self.ipv4), "podIP": ips[0]["ip"], "podIPs": ips}
         self._api.patch(f"{pod.path}/status", {"status": status})
@@ -252,6 +257,11 @@ class StageNode:
             if body and body["name"] not in _TRANSIENT and (elements := body.get("elem")):
                 found[body["name"]] = sorted(json.dumps(each, sort_keys=True) for each in elements)
         return found
+
+    def holds_back(self) -> bool:
+        """Whether unknown sources do not pass."""
+        sets = [entry["set"] for entry in self._table("inet") if "set" in entry]
+        return not next(entry for entry in sets if entry["name"] == "current").get("elem")
 
     def rule_count(self) -> int:
         """Rules in the agent's tables."""

@@ -180,6 +180,15 @@ class World:
         finally:
             self.node(node).delete_pod(pod)
 
+    @contextmanager
+    def starting_pod(self, node: str, *, namespace: str = SHOP, **labels: str) -> Iterator[Pod]:
+        """A pod that runs there already, and of whose addresses nobody knows before `StageNode.report`."""
+        pod = self.node(node).make_pod(namespace, labels, reported=False)
+        try:
+            yield pod
+        finally:
+            self.node(node).delete_pod(pod)
+
     # --- what the server sees
 
     def seen(self, pod: Pod, address: str) -> str | None:

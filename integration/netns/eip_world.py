@@ -16,7 +16,7 @@ from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneIndex
-from coil.eip.eip_table import TIMEOUTS, EipTableOptions, plan_eip_tables
+from coil.eip.eip_table import POD_TIMEOUTS, TIMEOUTS, EipTableOptions, plan_eip_tables
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import IPAddress
 from coil.kernel.link import MacAddress
@@ -139,6 +139,7 @@ class EipWorld:
             index.take_changes()
             netns.call(lambda index=index: load_elements(TABLES, index.elements()))  # type: ignore[misc]
             self.refresh(node, 600_000)
+            self.let_pass(node, 600_000)
 
     def change(self) -> None:
         """As when something has changed."""
@@ -148,6 +149,10 @@ class EipWorld:
 
     def refresh(self, node: NodeName, milliseconds: int) -> None:
         self.nodes[node].call(lambda: refresh_timeouts(TIMEOUTS, milliseconds))
+
+    def let_pass(self, node: NodeName, milliseconds: int) -> None:
+        """Unknown sources."""
+        self.nodes[node].call(lambda: refresh_timeouts(POD_TIMEOUTS, milliseconds))
 
 
 def nft(netns: Netns, text: str) -> str:

@@ -233,6 +233,57 @@ def test_a_kernel_lease_expires_by_itself(world: EipWorld, version: int) -> None
 
 
 @both_families
+def test_a_pod_that_nobody_knows_yet(world: EipWorld, version: int) -> None:
+    """From its first packet on the server sees nothing or the EIP; without policies for it, its own address."""
+    sources = {view().ref: {ip_address(address): SOURCE_NODE for address in POD.values()}}
+    world.tell([view()], {})
+    world.load()
+    assert seen(world, SERVER[version]) == POD[version]
+    world.let_pass(SOURCE_NODE, 0)
+    lost(world, version, "dropped_closed", at=world.source)
+    assert exchange(world.pod, world.source, ip_address(NODE[version])) == POD[version]
+    world.tell([view()], sources)
+    world.change()
+    assert seen(world, SERVER[version]) == EIPS[version]
+    world.tell([view()], {})
+    world.indexes[SOURCE_NODE].set_known(map(ip_address, POD.values()))
+    world.change()
+    assert seen(world, SERVER[version]) == POD[version]
+
+
+NODE = {4: "10.1.0.1", 6: "fd01::1"}
+
+
+@both_families
+def test_it_reaches_what_no_closed_policy_is_about(world: EipWorld, version: int) -> None:
+    narrow = view(destinations=(ip_network(SERVER[4]), ip_network(SERVER[6])))
+    world.tell([narrow, view("open", closed=False)], {})
+    world.load()
+    world.let_pass(SOURCE_NODE, 0)
+    lost(world, version, "dropped_closed", at=world.source)
+    assert seen(world, OTHER_SERVER[version]) == POD[version]
+    world.tell([view("open", closed=False)], {})
+    world.change()
+    assert seen(world, SERVER[version]) == POD[version]
+
+
+@both_families
+def test_a_connection_of_an_unknown_source_goes_on(world: EipWorld, version: int) -> None:
+    """What passes there for others than pods is held back only where it begins."""
+    world.tell([view()], {})
+    world.load()
+    with datagram(world.pod, version) as asking, datagram(world.server, version) as answering:
+        answering.bind((SERVER[version], 7))
+        for number in range(3):
+            if number == 2:
+                world.let_pass(SOURCE_NODE, 0)
+            asking.sendto(b"ask", (SERVER[version], 7))
+            _, peer = answering.recvfrom(64)
+            answering.sendto(b"answer", peer)
+            assert asking.recv(64) == b"answer"
+
+
+@both_families
 def test_what_the_gateway_does_not_carry_goes_no_further(world: EipWorld, version: int) -> None:
     """Nodes that disagree for a moment: nothing goes round in circles, nothing leaves as somebody else."""
     world.tell([view()])

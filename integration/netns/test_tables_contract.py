@@ -33,14 +33,20 @@ class KernelStage:
         return not_empty(await asyncio.to_thread(self._host.call, lambda: read_elements(TABLES)))
 
     async def timeout(self) -> float | None:
-        found = [each for family in ("inet", "arp") for each in await asyncio.to_thread(self._alive, family)]
-        assert len(found) in (0, 4), found
+        return await self._timeout(("inet", "alive"), ("arp", "alive"))
+
+    async def pass_timeout(self) -> float | None:
+        return await self._timeout(("inet", "current"))
+
+    async def _timeout(self, *sets: tuple[str, str]) -> float | None:
+        found = [each for family, name in sets for each in await asyncio.to_thread(self._list, family, name)]
+        assert len(found) in (0, 2 * len(sets)), found
         timeouts = {each["elem"]["timeout"] for each in found}
         assert len(timeouts) < 2
         return float(timeouts.pop()) if timeouts else None
 
-    def _alive(self, family: str) -> list[dict[str, Any]]:
-        command = ["ip", "netns", "exec", self._host.name, "nft", "-j", "list", "set", family, TABLE, "alive"]
+    def _list(self, family: str, name: str) -> list[dict[str, Any]]:
+        command = ["ip", "netns", "exec", self._host.name, "nft", "-j", "list", "set", family, TABLE, name]
         listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SECONDS).stdout
         [found] = [entry["set"] for entry in json.loads(listed)["nftables"] if "set" in entry]
         return list(found.get("elem", []))

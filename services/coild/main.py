@@ -52,7 +52,7 @@ from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, s
 from coild.hostports.host_ports import HostPorts
 from coild.hostports.kernel_table import KernelTable
 from coild.model.address_source import AddressSource
-from coild.model.attachment import NoHostPorts, PodName, PodUnknownError, RefusedHostPorts
+from coild.model.attachment import AllEgress, NoHostPorts, PodEgress, PodName, PodUnknownError, RefusedHostPorts
 from coild.model.keyed_executor import KeyedExecutor
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
@@ -169,7 +169,7 @@ class Start:
             self.process.registry.register(collector)
         self.pods = PodEngine(
             source=source,
-            egress=self.egress.clients,
+            egress=self._pod_egress(),
             host_ports=self.host_ports or (NoHostPorts() if self.part.reaches_pods else RefusedHostPorts()),
             executor=self.executor,
             acquire_timeout=self.settings.acquire_timeout,
@@ -238,6 +238,14 @@ class Start:
             compat_calico=settings.compat_calico,
             log=self.log,
         )
+
+    def _pod_egress(self) -> PodEgress:
+        if self.settings.eip_agent_socket is None:
+            return self.egress.clients
+        # Here, as nothing of it is for nodes without floating addresses.
+        from coild.eip.agent_client import EipAgentClient
+
+        return AllEgress(EipAgentClient(self.settings.eip_agent_socket), self.egress.clients)
 
     async def _open_host_ports(self) -> HostPorts:
         table = await self.process.stack.enter_async_context(KernelTable())

@@ -194,6 +194,13 @@ class Settings(ApiSettings, FrameSettings):
     egress_port: int = flag(
         "5555", parse=parse_integer(1, 65535), group=Group.EGRESS, help="UDP port of the tunnels, the same everywhere"
     )
+    eip_agent_socket: Path | None = flag(
+        "",
+        parse=parse_optional_path,
+        group=Group.EIP,
+        help="the Unix socket of coil-egress-agent-node: a pod starts when the policies that select it hold; if not "
+        "given, what it sends first may leave with its own address",
+    )
     compat_calico: bool = flag(
         "false", parse=parse_boolean, group=Group.PODS, help="name host ends of veths as Calico does"
     )

@@ -75,6 +75,23 @@ class Pod(Struct, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
 
+MIRROR_POD = "kubernetes.io/config.mirror"
+"""Annotation of a static pod's mirror, which the API server lets nobody add to a pod that exists."""
+
+STATIC_POD_UID = "kubernetes.io/config.hash"
+"""Annotation of a mirror: the UID by which kubelet and runtime know the static pod. The mirror's own is another."""
+
+
+def pod_uids(pod: Pod) -> list[str]:
+    """The UIDs by which a pod may be known: a static pod has two.
+
+    The API server lets nobody make a mirror out of a pod that exists, but a pod may be created as one.
+    """
+    annotations = pod.metadata.annotations
+    static = annotations.get(STATIC_POD_UID, "") if MIRROR_POD in annotations else ""
+    return [uid for uid in (pod.metadata.uid, static) if uid]
+
+
 class ServicePort(Struct, frozen=True, kw_only=True):
     """`name` may be "" where a Service has one port only. `target_port` is resolved in its EndpointSlices."""
 

@@ -30,7 +30,8 @@ class PolicyView:
     """A policy as the nodes need it. `destinations`: none means all but the cluster's own. `pod_subnets` are sources
     beside the pods that it selects. `eip` None: the address of the node that carries it; `node` None: nobody can carry
     it now, and its packets are dropped unless `fail_open`; `given` is then the node that is meant to, which keeps the
-    sources, so that little changes when its lease lapses and comes again.
+    sources, so that little changes when its lease lapses and comes again. `closed`: it selects pods, and its gateway
+    fails closed; so what may be one of them is held back until it is known whether it is.
     """
 
     ref: PolicyRef
@@ -41,6 +42,7 @@ class PolicyView:
     node: NodeName | None = None
     given: NodeName | None = None
     fail_open: bool = False
+    closed: bool = True
 
     @property
     def precedence(self) -> tuple[int, str, str]:

@@ -11,6 +11,7 @@ Invariant: what the index has at any time follows from what it was told last, in
 numbers, but for two names that `WordAllocator` keeps apart.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
@@ -18,9 +19,21 @@ from ipaddress import IPv6Address
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.classification import PolicyView, classify, cluster_spans, needs_cluster
-from coil.eip.eip_set import ARP_EIPS, CLOSED, HERE, NODE_IPS, NODES, OPEN, RANGED, SETS, SOLICITED, WAYS
+from coil.eip.eip_set import (
+    ARP_EIPS,
+    CLOSED,
+    HERE,
+    NODE_IPS,
+    NODES,
+    OPEN,
+    RANGED,
+    SETS,
+    SOLICITED,
+    UNKNOWN_WORD,
+    WAYS,
+)
 from coil.eip.element_ledger import ElementLedger, WordAllocator
-from coil.eip.interval import Span, span_word
+from coil.eip.interval import Span, span_word, spans_of
 from coil.eip.path_change import ClassPaths, PathChanges, PathLog
 from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_word
 from coil.eip.tunnel_plan import Peer
@@ -69,6 +82,9 @@ class DataPlaneIndex:
         """The same of policies, as far as they are in classes."""
         self._stale_pods: set[SourceNumber] = set()
         self._stale_ranges = False
+        self._guarded: dict[Family, Counter[IPNetwork | None]] = {family: Counter() for family in Family}
+        """Destinations of the policies that fail closed, and how many have each; None: all beyond the cluster."""
+        self._stale_guard: set[Family] = set()
         self._ledger = ElementLedger(ranged=RANGED)
         self._path_log: PathLog[_ClassKey] = PathLog()
         for family in Family:
@@ -98,6 +114,7 @@ class DataPlaneIndex:
             return
         self._policies[policy.ref] = policy
         self._spoil(policy.ref)
+        self._guard(former, policy)
         self._set_floating(policy.ref, former, policy)
         if former is None or _reach(former, self._own) != _reach(policy, self._own):
             # Which sources it concerns, or which of them matter here, is another question now.
@@ -108,6 +125,7 @@ class DataPlaneIndex:
         """This policy is no more. Its sources stay, for a policy of that name that may come again."""
         former = self._policies.pop(ref, None)
         if former is not None:
+            self._guard(former, None)
             self._set_floating(ref, former, None)
             self._stale_pods |= self._sources.of_policy(ref)
             self._set_ranges(ref, ())
@@ -155,6 +173,13 @@ class DataPlaneIndex:
         groups: dict[ElementKey, ElementValue] = {solicited_node(str(word)): None for word in words[Family.IPV6]}
         self._ledger.write("held", {**held, ARP_EIPS: words[Family.IPV4], SOLICITED: groups})
 
+    def set_known(self, addresses: Iterable[IPAddress]) -> None:
+        """The addresses of this node's pods of which `set_sources` has told which policies select them."""
+        words: dict[Family, dict[ElementKey, ElementValue]] = {family: {} for family in Family}
+        for address in addresses:
+            words[Family.of(address)][str(address)] = None
+        self._ledger.write("known", {SETS[family].known: words[family] for family in Family})
+
     def take_changes(self) -> ElementChanges:
         """What leads from the elements at the last call, none at first, to those of now."""
         self._update()
@@ -200,6 +225,37 @@ class DataPlaneIndex:
                 del self._floating[address]
                 self._ledger.remove(SETS[Family.of(address)].floating, str(address))
 
+    def _guard(self, former: PolicyView | None, policy: PolicyView | None) -> None:
+        """What nobody else than its pods may reach unknown is what the policy has now, no more what it had."""
+        for family in Family:
+            before, now = _guarded(former, family), _guarded(policy, family)
+            if before == now:
+                continue
+            counts = self._guarded[family]
+            known = set(counts)
+            counts.update(now)
+            counts.subtract(before)
+            for network in before - now:
+                if counts[network] == 0:
+                    del counts[network]
+            if known != counts.keys():
+                self._stale_guard.add(family)
+
+    def _write_guard(self, family: Family) -> None:
+        """The class of unknown sources: for them there is no way to any of those destinations."""
+        networks = self._guarded[family]
+        spans = spans_of((network for network in networks if network is not None), family)
+        names = SETS[family]
+        beyond: dict[ElementKey, ElementValue] = {UNKNOWN_WORD: UNKNOWN_WORD} if None in networks else {}
+        self._ledger.write(
+            ("unknown", family),
+            {
+                names.choices: {(UNKNOWN_WORD, span_word(span, family)): UNKNOWN_WORD for span in spans},
+                names.default_choices: beyond,
+            },
+        )
+        self._ledger.write("unknown", {WAYS: {UNKNOWN_WORD: CLOSED}} if any(self._guarded.values()) else {})
+
     def _set_ranges(self, ref: PolicyRef, subnets: tuple[IPNetwork, ...]) -> None:
         if subnets or self._sources.has_subnets(ref):
             self._stale_pods |= self._sources.set_subnets(ref, subnets)
@@ -213,6 +269,9 @@ class DataPlaneIndex:
         for source in self._stale_pods:
             self._update_pod(source, known_keys)
         self._stale_pods.clear()
+        for family in self._stale_guard:
+            self._write_guard(family)
+        self._stale_guard.clear()
         if self._stale_ranges:
             for family in Family:
                 self._update_ranges(family)
@@ -347,6 +406,13 @@ def _floating(policy: PolicyView | None) -> set[IPAddress]:
     """The addresses of a policy."""
     found = (policy.address(family) for family in Family) if policy is not None else ()
     return {address for address in found if address is not None}
+
+
+def _guarded(policy: PolicyView | None, family: Family) -> frozenset[IPNetwork | None]:
+    """The destinations of a policy that fails closed; None among them: all beyond the cluster."""
+    if policy is None or not policy.closed or not policy.concerns(family):
+        return frozenset()
+    return frozenset(network for network in policy.destinations if Family.of(network) is family) or frozenset({None})
 
 
 def _class_name(key: _ClassKey) -> str:

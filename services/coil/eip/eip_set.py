@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coil.kernel.family import Family
-from coil.kernel.nft_element import SetName
+from coil.kernel.nft_element import SetName, class_word
 from coil.kernel.nft_table import DataType, LeadingBits, NftSet, TableFamily
 
 TABLE: Final = "coil-eip"
@@ -54,6 +54,8 @@ class FamilySets:
     """addresses: the floating addresses that are on this node"""
     floating: SetName
     """addresses: the floating addresses of all policies, whichever node has them"""
+    known: SetName
+    """addresses: those of the node's pods of which the agent knows which policies select them"""
 
 
 def _name(name: str) -> SetName:
@@ -71,6 +73,7 @@ def _family_sets(family: Family) -> FamilySets:
         cluster=_name(f"cluster{number}"),
         held=_name(f"eips{number}"),
         floating=_name(f"floating{number}"),
+        known=_name(f"known{number}"),
     )
 
 
@@ -83,6 +86,13 @@ NODES: Final = _name("nodes")
 """map: hardware address of a peer's tunnel -> its mark"""
 SOLICITED: Final = _name("solicited6")
 """multicast groups: where neighbours ask for the floating IPv6 addresses that are on this node (RFC 4291, 2.7.1)"""
+UNKNOWN: Final = 0x00010001
+"""The class of sources that may be pods of which it is not known which policies select them, and the number of what
+decides for them: to each destination that a policy of a closed gateway has, there is no way.
+"""
+UNKNOWN_WORD: Final = class_word(1)
+CURRENT: Final = _name("current")
+"""`ipv4` and `ipv6`, for as long as the agent knows all pods of the node that policies select, with their addresses."""
 ALIVE: Final = _name("alive")
 """`ipv4` and `ipv6`, for as long as the node may hold floating addresses."""
 ARP_EIPS: Final = SetName(TableFamily.ARP, TABLE, "eips")
@@ -95,6 +105,8 @@ RANGED: Final = frozenset(
 """Those with ranges."""
 TIMEOUTS: Final = ((ALIVE, ("ipv4", "ipv6")), (ARP_ALIVE, ("request", "reply")))
 """What is to be refreshed with every acknowledged renewal."""
+POD_TIMEOUTS: Final = ((CURRENT, ("ipv4", "ipv6")),)
+"""What is to be refreshed while no pod's address is waited for."""
 
 
 def packet_sets() -> tuple[NftSet, ...]:
@@ -105,6 +117,7 @@ def packet_sets() -> tuple[NftSet, ...]:
         NftSet(name=NODE_IPS.name, key=(DataType.CLASS,)),
         NftSet(name=NODES.name, key=(DataType.ETHER,), value=DataType.MARK),
         NftSet(name=SOLICITED.name, key=(DataType.IPV6,)),
+        NftSet(name=CURRENT.name, key=(DataType.PACKET_FAMILY,), timeouts=True),
         NftSet(name=ALIVE.name, key=(DataType.PACKET_FAMILY,), timeouts=True),
     )
 
@@ -129,4 +142,5 @@ def _sets_of(family: Family) -> tuple[NftSet, ...]:
         NftSet(name=names.cluster.name, key=(address,), intervals=True),
         NftSet(name=names.held.name, key=(address,)),
         NftSet(name=names.floating.name, key=(address,)),
+        NftSet(name=names.known.name, key=(address,)),
     )

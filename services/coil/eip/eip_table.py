@@ -31,15 +31,18 @@ from coil.eip.eip_set import (
     ARP_EIPS,
     BITS,
     CLOSED,
+    CURRENT,
     FORWARDED,
     HERE,
     NODE_IPS,
     NODES,
+    POD_TIMEOUTS,
     PROBE_MARK,
     SETS,
     SOLICITED,
     TABLE,
     TIMEOUTS,
+    UNKNOWN,
     WAYS,
     arp_sets,
     packet_sets,
@@ -75,7 +78,17 @@ from coil.kernel.nft_table import (
     Verdict,
 )
 
-__all__ = ["CLOSED", "HERE", "SETS", "TABLE", "TIMEOUTS", "EipTableOptions", "forward_shim", "plan_eip_tables"]
+__all__ = [
+    "CLOSED",
+    "HERE",
+    "POD_TIMEOUTS",
+    "SETS",
+    "TABLE",
+    "TIMEOUTS",
+    "EipTableOptions",
+    "forward_shim",
+    "plan_eip_tables",
+]
 
 DROPPED_CLOSED: Final = "dropped_closed"
 """No node could carry it, or there was no way to the node."""
@@ -158,7 +171,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         rules=(
             (into_tunnel, _is(Field.PACKET_MARK, ANY_NODE), Assign(Field.PACKET_MARK, FORWARDED), Verdict.ACCEPT),
             _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, ANY_NODE), _is_not(Field.PACKET_MARK, HERE)),
-            (Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"), Jump("elsewhere")),
+            (Match(Field.CONNECTION_STATE, Comparison.AMONG, ("invalid", "new", "untracked")), Jump("beginning")),
         ),
     )
     postrouting = NftChain(
@@ -194,6 +207,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
             _path_chain(),
             *(_destination_chain(family) for family in Family),
             *(chain for family in Family for chain in _source_chains(family)),
+            _beginning_chain(),
             *(prerouting, forward, postrouting, guard, _probe_chain(), _input_chain(), _output_chain()),
         ),
     )
@@ -256,6 +270,30 @@ def _elsewhere_chain() -> RegularChain:
                 DROPPED_STRAY,
                 _is(Field.IPV6_DESTINATION, Member(SETS[Family.IPV6].floating.name)),
                 _is_not(Field.PROTOCOL, "ipv6-icmp"),
+            ),
+        ),
+    )
+
+
+def _beginning_chain() -> RegularChain:
+    """What belongs to no connection yet, or to none at all, and has no way of a policy.
+
+    Its sender may be a pod that has just started: a policy may select it, and the agent does not know its address, or
+    does not run. Until it does, such a sender reaches no destination of policies that fail closed.
+    """
+    return RegularChain(
+        name="beginning",
+        rules=(
+            (Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"), Jump("elsewhere")),
+            (_is(Field.PACKET_MARK, HERE), Verdict.RETURN),
+            (_is(Field.FAMILY, Member(CURRENT.name)), Verdict.RETURN),
+            *(
+                (
+                    Match(SOURCE[family], Comparison.IS_NOT, Member(SETS[family].known.name)),
+                    Assign(Field.PACKET_CLASS, UNKNOWN),
+                    Goto(f"to{BITS[family]}"),
+                )
+                for family in Family
             ),
         ),
     )

@@ -84,8 +84,8 @@ class ElementLedger:
         return {name: dict(words) for name, words in self._now.items() if words}
 
 
-_COUNT = 0xFFFF * 0xFFFF
-"""Of numbers that `class_word` has words for."""
+_COUNT = 0xFFFF * 0xFFFF - 1
+"""Of numbers that `class_word` has words for, but for the first, which is that of unknown sources."""
 
 
 class WordAllocator:
@@ -102,7 +102,7 @@ class WordAllocator:
     def allocate(self, name: str) -> str:
         """The word of its number (`coil.kernel.nft_element`). Not idempotent: ask once, and give it back once."""
         number = int.from_bytes(blake2s(name.encode(), digest_size=8).digest())
-        while (word := class_word(number % _COUNT + 1)) in self._taken:
+        while (word := class_word(number % _COUNT + 2)) in self._taken:
             number += 1
         self._taken.add(word)
         return word

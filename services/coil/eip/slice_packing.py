@@ -50,9 +50,14 @@ class _Parcel:
     dirty: bool = True
 
 
+def is_finished(pod: Pod) -> bool:
+    """Whether nothing runs there any more, nor will."""
+    return pod.status.phase in _FINISHED
+
+
 def endpoint_of(pod: Pod) -> EgressEndpoint | None:
     """The endpoint that a pod is. None: it has no address of its own, or has none any more."""
-    if pod.spec.host_network or pod.status.phase in _FINISHED or not pod.status.pod_ips:
+    if pod.spec.host_network or is_finished(pod) or not pod.status.pod_ips:
         return None
     addresses = tuple(entry.ip for entry in pod.status.pod_ips)
     return EgressEndpoint(

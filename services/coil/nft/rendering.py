@@ -120,8 +120,9 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911,
     match statement:
         case Match():
             return _render_match(statement)
-        case Assign(Field.PACKET_CLASS, 0):
-            return {"mangle": {"key": _render_field(Field.PACKET_CLASS), "value": "none"}}
+        case Assign(Field.PACKET_CLASS, int(number)):
+            word = f"{number >> 16:x}:{number & 0xFFFF:x}" if number else "none"
+            return {"mangle": {"key": _render_field(Field.PACKET_CLASS), "value": word}}
         case Assign(field, value):
             return {"mangle": {"key": _render_field(field), "value": _render_value(value)}}
         case SetBits(field, bits):

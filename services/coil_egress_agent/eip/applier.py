@@ -38,6 +38,7 @@ from coil_egress_agent.eip.lease_renewer import LeaseDemand, LeaseRenewer
 from coil_egress_agent.eip.mesh import MeshSync, plan_marks, plan_peers
 from coil_egress_agent.eip.metric import NodeMetrics, Operation
 from coil_egress_agent.eip.node_assignment import LeaseState, NodeAssignment, carrying_nodes, plan_assignment
+from coil_egress_agent.eip.pod_hold import PodHold
 
 MESH_SECONDS: Final = 2.0
 """How long after a failure the mesh is tried again, unless a round comes first."""
@@ -58,6 +59,7 @@ class Deps:
     prober: ConnectionProber
     tracker: ChangeTracker
     builder: DataPlaneBuilder
+    pod_hold: PodHold
 
 
 class Applier:
@@ -206,6 +208,8 @@ class Applier:
         marks = self._wanted_marks(snapshot, peers, outcome)
         await self._set_marks({**self._marks, **marks}, look=look)
         await self._set_elements(outcome)
+        if snapshot.pods is not None:
+            deps.pod_hold.enter(snapshot.pods.version)
         await self._set_marks(marks, look=False)
         if term is not None and not await self._device.bring(assignment.addresses, term):
             self._hints.set()

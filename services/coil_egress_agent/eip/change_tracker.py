@@ -22,6 +22,7 @@ from coil.crd.resource import Resource
 from coil.kernel.family import IPAddress
 from coil.reconcile.cache import Cache
 from coil_egress_agent.eip.node_assignment import parse_address
+from coil_egress_agent.eip.node_pods import NodePods, PodsView
 
 BY_POLICY = "policy"
 """The informer's index of slices, by the policy's key."""
@@ -90,8 +91,8 @@ class Caches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`policies` and `pools` are None where none has changed since the last snapshot; `slices` are those of the
-    policies of which any has.
+    """`policies`, `pools` and `pods` are None where none has changed since the last snapshot; `slices` are those of
+    the policies of which any has, or which select other pods of this node than then.
     """
 
     gateways: tuple[EgressGateway, ...]
@@ -101,17 +102,22 @@ class Snapshot:
     policies: tuple[EgressGatewayPolicy, ...] | None
     pools: tuple[AddressPool, ...] | None
     slices: Mapping[PolicyRef, tuple[EndpointSlice, ...]]
+    pods: PodsView | None
     tunnels_changed: bool
 
 
 class ChangeTracker:
     """`changed` is set when there is something to `take`."""
 
-    def __init__(self, caches: Caches, *, node: NodeName) -> None:
+    def __init__(self, caches: Caches, pods: NodePods, *, node: NodeName) -> None:
         self._caches = caches
+        self._pods = pods
         self._node = node
         self._tunnels = self._policies = self._pools = True
         self._slices: set[PolicyRef] = set()
+        self._pods_changed = True
+        self._pods_view = PodsView()
+        pods.on_change(self._note_pods)
         self.changed = asyncio.Event()
         self.changed.set()
 
@@ -123,6 +129,10 @@ class ChangeTracker:
         if old is None or new is None or _meaning(old) != _meaning(new):
             self._policies = True
             self.changed.set()
+
+    def _note_pods(self) -> None:
+        self._pods_changed = True
+        self.changed.set()
 
     def note_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         if old is not None and new is not None and old.endpoints == new.endpoints and policy_of(old) == policy_of(new):
@@ -162,6 +172,7 @@ class ChangeTracker:
     def take(self) -> Snapshot:
         """What there is, and which of it has changed since the last time."""
         caches = self._caches
+        pods = self._take_pods() if self._pods_changed else None
         snapshot = Snapshot(
             gateways=tuple(caches.gateways.items()),
             tunnels=tuple(caches.tunnels.items()),
@@ -170,6 +181,7 @@ class ChangeTracker:
             policies=tuple(caches.policies.items()) if self._policies else None,
             pools=tuple(caches.pools.items()) if self._pools else None,
             slices={ref: tuple(caches.slices.by_index(BY_POLICY, policy_key(ref))) for ref in self._slices},
+            pods=pods,
             tunnels_changed=self._tunnels,
         )
         self._tunnels = self._policies = self._pools = False
@@ -183,7 +195,16 @@ class ChangeTracker:
         self._pools |= snapshot.pools is not None
         self._tunnels |= snapshot.tunnels_changed
         self._slices |= snapshot.slices.keys()
+        self._pods_changed |= snapshot.pods is not None
         self.changed.set()
+
+    def _take_pods(self) -> PodsView:
+        former, self._pods_view = self._pods_view, self._pods.view()
+        self._pods_changed = False
+        for ref in former.sources.keys() | self._pods_view.sources.keys():
+            if former.sources.get(ref) != self._pods_view.sources.get(ref):
+                self._slices.add(ref)
+        return self._pods_view
 
 
 def _meaning(policy: EgressGatewayPolicy) -> object:

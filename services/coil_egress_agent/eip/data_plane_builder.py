@@ -21,6 +21,7 @@ from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.nft_element import ElementChanges
 from coil_egress_agent.eip.change_tracker import Snapshot, source_nodes
 from coil_egress_agent.eip.node_assignment import EgressPath, LeaseState, parse_address, plan_paths
+from coil_egress_agent.eip.node_pods import PodsView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,7 @@ class DataPlaneBuilder:
         self._extra = frozenset(extra)
         self._policies: tuple[EgressGatewayPolicy, ...] = ()
         self._pools: tuple[AddressPool, ...] = ()
+        self._pods = PodsView()
         self._statements: dict[PolicyRef, _Statement] = {}
         self._nodes: dict[PolicyRef, frozenset[NodeName]] = {}  # where its pods are
         index.set_own(node)
@@ -74,8 +76,11 @@ class DataPlaneBuilder:
         gateways = {gateway.metadata.name: gateway for gateway in snapshot.gateways}
         views = self._views(gateways, plan_paths(snapshot.gateways, lease))
         self.index.set_policies(views)
+        if snapshot.pods is not None:
+            self._pods = snapshot.pods
+            self.index.set_known(self._pods.known)
         for ref, slices in snapshot.slices.items():
-            sources = source_nodes(slices)
+            sources = source_nodes(slices) | dict.fromkeys(self._pods.sources.get(ref, ()), self._node)
             self.index.set_sources(ref, sources)
             if sources:
                 self._nodes[ref] = frozenset(sources.values())
@@ -109,6 +114,7 @@ class DataPlaneBuilder:
                 continue
             name = policy.status.egress_gateway_name or policy.spec.egress_gateway_name
             gateway = gateways.get(name)
+            fails_open = gateway is not None and gateway.spec.fail_policy == FailPolicy.OPEN
             path = paths.get(ref)
             views.append(
                 PolicyView(
@@ -120,7 +126,8 @@ class DataPlaneBuilder:
                     node=path.node if path is not None else None,
                     given=path.given if path is not None else None,
                     # Between two nodes nothing leaks: connections that once left otherwise would stay that way.
-                    fail_open=path is None and gateway is not None and gateway.spec.fail_policy == FailPolicy.OPEN,
+                    fail_open=path is None and fails_open,
+                    closed=not fails_open and policy.spec.applied_to.pod_selector is not None,
                 )
             )
         return tuple(views)

@@ -88,8 +88,8 @@ class Overlay(Protocol):
 
 
 class Tables(Protocol):
-    """The node's nftables tables; `kernel_tables.KernelTables`. Three verbs write to them: `sync` and `change` take
-    turns, `refresh` has a thread and a socket of its own and waits for neither.
+    """The node's nftables tables; `kernel_tables.KernelTables`. Four verbs write to them: `sync` and `change` take
+    turns, `refresh` and `let_pass` have a thread and a socket of their own and wait for neither.
     """
 
     async def sync(self, elements: Elements, /) -> bool:
@@ -109,6 +109,12 @@ class Tables(Protocol):
         """Answer for EIPs for so many more seconds; 0: not at all. After an error the former time stands.
 
         `remaining` is called in another thread right before the kernel is told, and again if telling it took long.
+        """
+        ...
+
+    async def let_pass(self, seconds: float, /) -> None:
+        """Let unknown sources pass for so many more seconds; 0: not at all. It is another expiry than that of
+        `refresh`, and takes turns with it. After an error the former time stands.
         """
         ...
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from coil.eip.eip_table import SETS, TABLE, TIMEOUTS, EipTableOptions, plan_eip_tables
+from coil.eip.eip_table import POD_TIMEOUTS, SETS, TABLE, TIMEOUTS, EipTableOptions, plan_eip_tables
 from coil.eip.gateway_lease import MARGIN
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 from coil.kernel.nft_table import TableFamily
@@ -91,6 +91,10 @@ class KernelTables:
     async def refresh(self, remaining: Callable[[], float]) -> None:
         """See `Tables`. Whole milliseconds, rounded down."""
         await self._refresher.run(self._refresh, remaining)
+
+    async def let_pass(self, seconds: float) -> None:
+        """See `Tables`. Whole milliseconds, rounded down."""
+        await self._refresher.run(refresh_timeouts, POD_TIMEOUTS, int(seconds * 1000), self._refresh_socket)
 
     def _refresh(self, remaining: Callable[[], float]) -> None:
         # The kernel counts from when it carries out the transaction. What it has waited for is taken off at once, by a

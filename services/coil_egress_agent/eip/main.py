@@ -47,6 +47,9 @@ from coil_egress_agent.eip.kernel_tables import KernelTables, RunProgram, ensure
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
 from coil_egress_agent.eip.mesh import DEVICE, MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
+from coil_egress_agent.eip.node_pods import NODE_PODS, NodePods
+from coil_egress_agent.eip.pod_hold import PodHold
+from coil_egress_agent.eip.pod_starts import PodStarts, serve_pod_starts
 from coil_egress_agent.eip.settings import Settings
 from coil_egress_agent.eip.tunnel_report import TunnelReporter
 
@@ -90,8 +93,11 @@ async def assemble(settings: Settings, process: Process) -> None:
     tunnels = manager.cache(kube.collection(EGRESS_TUNNELS))
     pools = manager.cache(kube.collection(ADDRESS_POOLS))
     nodes = manager.cache(kube.collection(NODES, fields=f"metadata.name={node}"))
+    pods = manager.cache(kube.collection(NODE_PODS, fields=f"spec.nodeName={node}"))
+    node_pods = NodePods()
     tracker = ChangeTracker(
         Caches(gateways=gateways, policies=policies, slices=slices, tunnels=tunnels, pools=pools, nodes=nodes),
+        node_pods,
         node=node,
     )
 
@@ -104,6 +110,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     )
     metrics = NodeMetrics(process.registry)
     kernel_lease = KernelLease(tables, renewer, metrics=metrics, log=log)
+    pod_hold = PodHold(node_pods, tables, caches=(policies, pods), metrics=metrics, log=log)
     announcer = Announcer(overlay, may_hold=lambda: renewer.term is not None, metrics=metrics, log=log)
     reporter = TunnelReporter(
         partial(kube.patch, EGRESS_TUNNELS, subresource="status"), tracker.own_tunnel, node=node, log=log
@@ -121,6 +128,7 @@ async def assemble(settings: Settings, process: Process) -> None:
             prober=prober,
             tracker=tracker,
             builder=DataPlaneBuilder(DataPlaneIndex(), node=node, extra=settings.cluster_cidr),
+            pod_hold=pod_hold,
         ),
         node=node,
         metrics=metrics,
@@ -130,6 +138,8 @@ async def assemble(settings: Settings, process: Process) -> None:
 
     gateways.subscribe(tracker.note_gateway)
     policies.subscribe(tracker.note_policy)
+    policies.subscribe(node_pods.note_policy)
+    pods.subscribe(node_pods.note_pod)
     slices.subscribe(tracker.note_slice)
     tunnels.subscribe(tracker.note_tunnel)
     pools.subscribe(tracker.note_pool)
@@ -142,6 +152,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         "kernel-lease": kernel_lease.run,
         "announcer": announcer.run,
         "prober": prober.run,
+        "pod-hold": pod_hold.run,
         "lease": renewer.run,
         "applier": applier.run,
         "resync": partial(_resync, settings, applier, log=log),
@@ -155,6 +166,8 @@ async def assemble(settings: Settings, process: Process) -> None:
         manager.add_runnable(name, runnable)
     manager.each_term(lambda term: reporter.setup(term, tunnels))
     await manager.start()
+    if (socket := settings.pod_start_socket) is not None:
+        await stack.enter_async_context(serve_pod_starts(PodStarts(node_pods, pod_hold).enter, socket))
     # Entered last, so it is the first step of a stop: until it is over everything else works on.
     stack.push_async_callback(_leave, settings, process, applier)
 

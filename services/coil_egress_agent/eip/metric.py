@@ -129,6 +129,12 @@ class NodeMetrics:
             "coil_egress_eip_elements", "Elements of the nftables sets and maps, by set.", ["set"], registry=registry
         )
         self._peers = Gauge("coil_egress_eip_peers", "Nodes that are peers of this node's tunnel.", registry=registry)
+        self._awaited = Gauge(
+            "coil_egress_eip_awaited_pods",
+            "Pods of this node that policies select and whose addresses are not known yet; meanwhile, senders with "
+            "unknown addresses do not reach the destinations of policies that fail closed.",
+            registry=registry,
+        )
         self._repairs = Counter(
             "coil_egress_eip_repairs",
             "Repairs of kernel state that another program had changed: tables, addresses.",
@@ -149,6 +155,9 @@ class NodeMetrics:
 
     def set_addresses(self, count: int) -> None:
         self._addresses.set(count)
+
+    def set_awaited(self, count: int) -> None:
+        self._awaited.set(count)
 
     def set_peers(self, count: int) -> None:
         self._peers.set(count)

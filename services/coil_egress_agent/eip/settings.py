@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Final
 
 from coil.crd.names import is_object_name
@@ -14,6 +15,7 @@ from coil.runtime.flag import (
     parse_boolean,
     parse_duration,
     parse_integer,
+    parse_optional_path,
     parse_period,
 )
 from coil.runtime.settings import ApiSettings, EipLeaseSettings, FrameSettings, health_flag, metrics_flag
@@ -89,6 +91,12 @@ class Settings(EipLeaseSettings, ApiSettings, FrameSettings):
         parse=parse_boolean,
         group=Group.EIP,
         help="have iptables' chain FORWARD accept policy traffic where its policy is DROP",
+    )
+    pod_start_socket: Path | None = flag(
+        "",
+        parse=parse_optional_path,
+        group=Group.EIP,
+        help="the Unix socket at which coild tells of pods that are about to start",
     )
     resync_interval: float = flag(
         "5m", parse=parse_period, group=Group.PROCESS, help="how often the kernel is compared with what it should hold"

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import Pod
+from coil.crd.builtin import Pod, pod_uids
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
 from coil.egress.client_pod import EgressRef, client_addresses, parse_egress_annotations
 from coil.egress.gateway import ClientSpec
@@ -42,7 +42,7 @@ from coil.podnet.host_link import PodAlias
 from coild.egress.directory import EgressDirectory, NodePods
 from coild.egress.pod_tunnel import PodTunnels, PodTunnelSpec, VethGoneError
 from coild.egress.report import POD_UNKNOWN, Consequence, EgressReport, Occasion
-from coild.model.api_reader import NoAnswerError, pod_uids
+from coild.model.api_reader import NoAnswerError
 from coild.model.attachment import Attachment, PodName, PodUnknownError
 from coild.model.keyed_executor import KeyedExecutor
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from coil.crd.builtin import PODS, SERVICES, Pod, Service
+from coil.crd.builtin import PODS, SERVICES, Pod, Service, pod_uids
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
@@ -27,7 +27,7 @@ from coil.kernel.family import IPAddress
 from coil.kube.errors import NotFoundError
 from coil.reconcile.cache import Cache
 from coil.reconcile.store import Indexer
-from coild.model.api_reader import APIReader, NoAnswerError, pod_uids
+from coild.model.api_reader import APIReader, NoAnswerError
 from coild.model.attachment import PodName, PodUnknownError
 
 T = TypeVar("T", bound=HasMetadata)

@@ -1,4 +1,4 @@
-"""Single objects, read from the API server past the caches; and the UIDs by which a pod is known.
+"""Single objects, read from the API server past the caches.
 
 "There is no such object" and "nobody knows" are different answers. Few reads run at a time, and none for long: a burst
 of pods that no cache has must not take the event loop, or the API server, from those that need neither.
@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import Pod
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
@@ -53,20 +52,3 @@ class APIReader:
             )
             what = f"{resource.kind} {namespace}/{name}"
             raise NoAnswerError(f"the API server did not return {what}: {reason}") from error
-
-
-MIRROR_POD = "kubernetes.io/config.mirror"
-"""Annotation of a static pod's mirror, which the API server lets nobody add to a pod that exists."""
-
-STATIC_POD_UID = "kubernetes.io/config.hash"
-"""Annotation of a mirror: the UID by which kubelet and runtime know the static pod. The mirror's own is another."""
-
-
-def pod_uids(pod: Pod) -> list[str]:
-    """The UIDs by which a pod may be known: a static pod has two.
-
-    The API server lets nobody make a mirror out of a pod that exists, but a pod may be created as one.
-    """
-    annotations = pod.metadata.annotations
-    static = annotations.get(STATIC_POD_UID, "") if MIRROR_POD in annotations else ""
-    return [uid for uid in (pod.metadata.uid, static) if uid]

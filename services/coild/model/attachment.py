@@ -227,7 +227,9 @@ class EgressRefusedError(PodEgressError):
 
 
 class EgressUnresolvedError(PodEgressError):
-    """An annotation of the pod names an Egress that is missing, incomplete or invalid, or that nobody could look up."""
+    """An annotation of the pod names an Egress that is missing, incomplete or invalid, or that nobody could look up; or
+    nobody tells whether EIP policies select the pod.
+    """
 
 
 class PodUnknownError(PodEgressError):
@@ -237,7 +239,8 @@ class PodUnknownError(PodEgressError):
 class PodEgress(Protocol):
     """`coild.pods.engine` calls it before the ADD is answered, and never twice at once for one attachment.
 
-    `coild.egress.client` implements it, or, with --enable-egress=false, `NoEgress`.
+    `coild.egress.client` implements it, or, with --enable-egress=false, `NoEgress`; for floating addresses
+    `coild.eip.agent_client`; and for several kinds of egress `AllEgress`.
     """
 
     async def connect(self, attachment: Attachment, *, deadline: float) -> None:
@@ -261,6 +264,21 @@ class NoEgress:
 
     def forget(self, key: AttachmentKey) -> None:
         pass
+
+
+class AllEgress:
+    """Several kinds of egress, one after the other."""
+
+    def __init__(self, *kinds: PodEgress) -> None:
+        self._kinds = kinds
+
+    async def connect(self, attachment: Attachment, *, deadline: float) -> None:
+        for kind in self._kinds:
+            await kind.connect(attachment, deadline=deadline)
+
+    def forget(self, key: AttachmentKey) -> None:
+        for kind in self._kinds:
+            kind.forget(key)
 
 
 class PodHostPorts(Protocol):

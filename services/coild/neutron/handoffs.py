@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from coil.crd.builtin import PODS, Pod
+from coil.crd.builtin import PODS, Pod, pod_uids
 from coil.crd.names import NodeName
 from coil.crd.resource import object_key
 from coil.kube.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from coil.neutron.handoff import ANNOTATION_PORT, Handoff, HandoffError, parse_handoff
 from coil.neutron.resource import PortId
 from coil.reconcile.cache import Cache
-from coild.model.api_reader import APIReader, NoAnswerError, pod_uids
+from coild.model.api_reader import APIReader, NoAnswerError
 from coild.model.attachment import AddressUnavailableError, PodName, PodUnknownError
 from coild.model.port_error import HandoffUnreadableError, PodForbiddenError, PortGoneError, PortNotActiveError
 

@@ -22,6 +22,6 @@ def test_two_names_never_share_a_number(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(element_ledger, "_COUNT", 3)
     allocator = WordAllocator()
     words = [allocator.allocate(name) for name in "abc"]
-    assert sorted(words) == ["1:1", "1:2", "1:3"]
+    assert sorted(words) == ["1:2", "1:3", "1:4"]
     allocator.release(words[1])
     assert allocator.allocate("d") == words[1]

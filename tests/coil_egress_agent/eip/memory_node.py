@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 
+from coil.eip.eip_set import UNKNOWN_WORD
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.flow import Flow
 from coil.kernel.link import LinkName, MacAddress, ParentLink
@@ -33,7 +34,7 @@ class Journal:
     async def enter(self, call: str, what: object = None) -> None:
         await asyncio.sleep(self.stall.get(call, 0.001))
         if call in self.refuse:
-            error = NftError if call in {"sync", "change", "refresh"} else NetlinkError
+            error = NftError if call in {"sync", "change", "refresh", "let pass"} else NetlinkError
             raise NftError(doing=call, reason="no") if error is NftError else NetlinkError(f"{call}: no")
         self.note(call, what)
 
@@ -145,14 +146,22 @@ class MemoryTables:
         self.elements: dict[SetName, dict[ElementKey, ElementValue]] = {}
         self.exists = False
         self.alive_until = 0.0
+        self.current_until = 0.0
         self._journal = journal
+
+    @property
+    def current(self) -> bool:
+        """Whether unknown sources may pass."""
+        return asyncio.get_running_loop().time() < self.current_until
 
     @property
     def alive(self) -> bool:
         return asyncio.get_running_loop().time() < self.alive_until
 
     def of(self, name: str) -> dict[ElementKey, ElementValue]:
-        return next((found for key, found in self.elements.items() if key.name == name), {})
+        """What is in the set, but for what is there about unknown sources."""
+        words = next((found for key, found in self.elements.items() if key.name == name), {})
+        return {key: value for key, value in words.items() if UNKNOWN_WORD not in (key, key[0])}
 
     async def sync(self, elements: Elements) -> bool:
         await self._journal.enter("sync", None)
@@ -188,9 +197,14 @@ class MemoryTables:
         self._need_tables("refresh")
         self.alive_until = asyncio.get_running_loop().time() + max(0.0, remaining())
 
+    async def let_pass(self, seconds: float) -> None:
+        await self._journal.enter("let pass", seconds)
+        self._need_tables("let pass")
+        self.current_until = asyncio.get_running_loop().time() + seconds
+
     async def clean_up(self) -> None:
         await self._journal.enter("clean tables")
-        self.elements, self.exists, self.alive_until = {}, False, 0.0
+        self.elements, self.exists, self.alive_until, self.current_until = {}, False, 0.0, 0.0
 
     def _need_tables(self, doing: str) -> None:
         if not self.exists:

@@ -28,6 +28,7 @@ from coil.crd.meta import LabelSelector, ObjectMeta
 from coil.crd.names import LABEL_POLICY, NodeName
 from coil.crd.resource import HasMetadata, object_key
 from coil.eip.data_plane import DataPlaneIndex
+from coil.kube.errors import ApiError
 from coil.manager.term import Term
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.store import Store
@@ -47,6 +48,8 @@ from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
 from coil_egress_agent.eip.mesh import MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
+from coil_egress_agent.eip.node_pods import NodePod, NodePods
+from coil_egress_agent.eip.pod_hold import PodHold
 from coil_egress_agent.eip.tunnel_report import TunnelReporter
 from tests.coil_egress_agent.eip.memory_lease import MemoryLease
 from tests.coil_egress_agent.eip.memory_node import Journal, MemoryFlows, MemoryOverlay, MemoryTables
@@ -61,7 +64,7 @@ class World(Generic[T]):
     """One kind's cache; implements `coil.reconcile.cache.Cache`."""
 
     synced = True
-    last_error = None
+    last_error: ApiError | None = None
 
     def __init__(self, indexers: dict[str, Callable[[T], Iterable[str]]] | None = None) -> None:
         self._store: Store[T] = Store(indexers or {})
@@ -115,6 +118,7 @@ class Cluster:
         self.tunnels: World[EgressTunnel] = World()
         self.pools: World[AddressPool] = World()
         self.nodes: World[Node] = World()
+        self.pods: World[NodePod] = World()
         self.refusals: list[Exception] = []
         self.nodes.put(Node(metadata=ObjectMeta(name=NODE, labels=dict(LABELS))))
         for number in (1, 2, 3):
@@ -219,7 +223,8 @@ class Agent:
             pools=cluster.pools,
             nodes=cluster.nodes,
         )
-        self.tracker = ChangeTracker(caches, node=NODE)
+        self.node_pods = NodePods()
+        self.tracker = ChangeTracker(caches, self.node_pods, node=NODE)
         self.renewer = LeaseRenewer(
             lease,
             node=NODE,
@@ -232,6 +237,9 @@ class Agent:
         )
         metrics = NodeMetrics(self.registry)
         self.kernel_lease = KernelLease(self.tables, self.renewer, metrics=metrics, log=log)
+        self.pod_hold = PodHold(
+            self.node_pods, self.tables, caches=(cluster.policies, cluster.pods), metrics=metrics, log=log
+        )
         self.announcer = Announcer(
             self.overlay, may_hold=lambda: self.renewer.term is not None, metrics=metrics, log=log, clock=loop.time
         )
@@ -249,6 +257,7 @@ class Agent:
                 prober=self.prober,
                 tracker=self.tracker,
                 builder=DataPlaneBuilder(DataPlaneIndex(), node=NODE, extra=()),
+                pod_hold=self.pod_hold,
             ),
             node=NODE,
             metrics=metrics,
@@ -258,6 +267,8 @@ class Agent:
         )
         cluster.gateways.subscribe(self.tracker.note_gateway)
         cluster.policies.subscribe(self.tracker.note_policy)
+        cluster.policies.subscribe(self.node_pods.note_policy)
+        cluster.pods.subscribe(self.node_pods.note_pod)
         cluster.slices.subscribe(self.tracker.note_slice)
         cluster.tunnels.subscribe(self.tracker.note_tunnel)
         cluster.pools.subscribe(self.tracker.note_pool)
@@ -270,7 +281,16 @@ class Agent:
             term = self._term(stack)
             self.reporter.setup(term, self._cluster.tunnels)
             async with asyncio.TaskGroup() as group:
-                for part in (self.kernel_lease, self.announcer, self.prober, self.renewer, self.applier, term):
+                parts = (
+                    self.kernel_lease,
+                    self.announcer,
+                    self.prober,
+                    self.pod_hold,
+                    self.renewer,
+                    self.applier,
+                    term,
+                )
+                for part in parts:
                     group.create_task(part.run())
 
 

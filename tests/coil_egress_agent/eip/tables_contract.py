@@ -34,7 +34,11 @@ class Stage(Protocol):
         ...
 
     async def timeout(self) -> float | None:
-        """Seconds, rounded to tenths, for which all that expires was given; None: nothing is there."""
+        """Seconds, rounded to tenths, for which EIPs are answered for; None: they are not."""
+        ...
+
+    async def pass_timeout(self) -> float | None:
+        """The same of unknown sources."""
         ...
 
 
@@ -105,6 +109,18 @@ class TablesContract:
             await stage.tables.refresh(lambda seconds=seconds: seconds)  # type: ignore[misc]
             assert await stage.timeout() is None
 
+    async def test_unknown_sources_pass_for_a_time_of_their_own(self, stage: Stage) -> None:
+        await stage.tables.sync(SOME)
+        assert await stage.pass_timeout() is None
+        for seconds in (15.0, 30.0):
+            await stage.tables.let_pass(seconds)
+            assert await stage.pass_timeout() == seconds
+        await stage.tables.refresh(lambda: 60.0)
+        assert await stage.pass_timeout() == 30.0
+        await stage.tables.let_pass(0.0)
+        assert await stage.pass_timeout() is None
+        assert await stage.timeout() == 60.0
+
     async def test_what_expires_is_not_the_business_of_the_other_verbs(self, stage: Stage) -> None:
         await stage.tables.sync(SOME)
         await stage.tables.refresh(lambda: 60.0)
@@ -120,6 +136,8 @@ class TablesContract:
             await stage.tables.clean_up()
             with pytest.raises(NftError):
                 await stage.tables.refresh(lambda: 60.0)
+            with pytest.raises(NftError):
+                await stage.tables.let_pass(60.0)
             with pytest.raises(NftError):
                 await stage.tables.change(ElementChanges(adds={CLASSES: {"10.0.0.1": "1:1"}}))
             assert await stage.tables.sync(SOME)

@@ -17,8 +17,15 @@ class MemoryStage:
         return self.tables.elements
 
     async def timeout(self) -> float | None:
-        left = self.tables.alive_until - asyncio.get_running_loop().time()
-        return round(left, 1) if left > 0 else None
+        return _left(self.tables.alive_until)
+
+    async def pass_timeout(self) -> float | None:
+        return _left(self.tables.current_until)
+
+
+def _left(until: float) -> float | None:
+    left = until - asyncio.get_running_loop().time()
+    return round(left, 1) if left > 0 else None
 
 
 class TestMemoryTables(TablesContract):

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as msgspec_replace
 
-from coil.crd.builtin import PODS, SERVICES
+from coil.crd.builtin import MIRROR_POD, PODS, SERVICES, STATIC_POD_UID
 from coil.crd.egress import EGRESSES
 from coil.egress.client_plan import GatewayProblem
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
-from coild.model.api_reader import CONCURRENT_READS, MIRROR_POD, READ_SECONDS, STATIC_POD_UID
+from coild.model.api_reader import CONCURRENT_READS, READ_SECONDS
 from coild.model.attachment import Attachment, EgressRefusedError, EgressUnresolvedError, PodName, PodUnknownError
 from tests.coild.egress_scene import FAIL_OPEN, EgressNode, egress, pod, service
 from tests.coild.scene import advance, now

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coil.crd.builtin import PODS, Pod, PodSpec
+from coil.crd.builtin import MIRROR_POD, PODS, STATIC_POD_UID, Pod, PodSpec
 from coil.crd.meta import ObjectMeta
 from coil.kube.errors import ApiError, ForbiddenError, UnavailableError
 from coil.neutron.handoff import ANNOTATION_PORT, render_handoff
 from coil.neutron.port_rules import make_rule_set, parse_rule
 from coil.podnet.host_link import PodAlias, parse_alias, render_alias
 from coil.podnet.host_port import PortMapping, Protocol
-from coild.model.api_reader import MIRROR_POD, STATIC_POD_UID
 from coild.model.attachment import (
     AddressUnavailableError,
     InvalidPodError,

@@ -1,0 +1,1 @@
+"""Floating egress addresses, as far as they are coild's affair."""
