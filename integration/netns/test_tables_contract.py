@@ -13,7 +13,8 @@ from coil.eip.eip_set import TABLE
 from coil.eip.eip_table import EipTableOptions
 from coil.kernel.nft_element import Elements
 from coil_egress_agent.eip.kernel_tables import KernelTables
-from integration.netns.eip_world import TABLES
+from coild.eip.agent_client import has_earlier_agent
+from integration.netns.eip_world import TABLES, nft
 from integration.netns.listed_elements import read_elements
 from integration.netns.netns import Netns
 from integration.netns.test_eip_elements import not_empty
@@ -106,3 +107,11 @@ async def test_a_refresh_that_has_waited_counts_from_its_turn(stage: KernelStage
     released.set()
     await asyncio.gather(first, second)
     assert await stage.timeout() == 30.0
+
+
+async def test_tables_tell_of_an_agent_that_has_no_socket(stage: KernelStage, host: Netns) -> None:
+    assert not host.call(has_earlier_agent)
+    nft(host, "add table inet coil-eip")
+    assert host.call(has_earlier_agent)
+    await stage.tables.sync(SOME)
+    assert not host.call(has_earlier_agent)

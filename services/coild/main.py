@@ -243,9 +243,10 @@ class Start:
         if self.settings.eip_agent_socket is None:
             return self.egress.clients
         # Here, as nothing of it is for nodes without floating addresses.
-        from coild.eip.agent_client import EipAgentClient
+        from coild.eip.agent_client import EipAgentClient, has_earlier_agent
 
-        return AllEgress(EipAgentClient(self.settings.eip_agent_socket), self.egress.clients)
+        agent = EipAgentClient(self.settings.eip_agent_socket, has_earlier=has_earlier_agent)
+        return AllEgress(agent, self.egress.clients)
 
     async def _open_host_ports(self) -> HostPorts:
         table = await self.process.stack.enter_async_context(KernelTable())

@@ -27,6 +27,10 @@ def soon() -> float:
     return asyncio.get_running_loop().time() + 30.0
 
 
+def client_of(path: Path) -> EipAgentClient:
+    return EipAgentClient(path, has_earlier=lambda: False)
+
+
 def answering(*errors: Exception | None) -> tuple[list[PodStart], Callable[[PodStart], Awaitable[None]]]:
     """What was asked, and who answers: with these, the last one for ever."""
     asked: list[PodStart] = []
@@ -44,7 +48,7 @@ async def test_the_pod_is_told(tmp_path: Path) -> None:
     asked, enter = answering(None)
     async with serve_pod_starts(enter, path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        await EipAgentClient(path).connect(POD, deadline=soon())
+        await client_of(path).connect(POD, deadline=soon())
     assert asked == [PodStart(namespace="shop", name="web", uid="uid", addresses=("10.1.2.3", "fd00::3"))]
 
 
@@ -52,13 +56,13 @@ async def test_a_refusal_is_told_with_its_reason(tmp_path: Path) -> None:
     _, enter = answering(PodRefusedError("the kernel does not have its addresses"))
     async with serve_pod_starts(enter, tmp_path / "agent.sock"):
         with pytest.raises(EgressUnresolvedError, match="do not hold yet: the kernel does not have its addresses"):
-            await EipAgentClient(tmp_path / "agent.sock").connect(POD, deadline=soon())
+            await client_of(tmp_path / "agent.sock").connect(POD, deadline=soon())
 
 
 async def test_an_agent_that_is_being_restarted_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     asked, enter = answering(None)
-    connecting = asyncio.create_task(EipAgentClient(path).connect(POD, deadline=soon()))
+    connecting = asyncio.create_task(client_of(path).connect(POD, deadline=soon()))
     await asyncio.sleep(0.3)
     assert not connecting.done()
     async with serve_pod_starts(enter, path):
@@ -68,7 +72,7 @@ async def test_an_agent_that_is_being_restarted_is_waited_for(tmp_path: Path) ->
 
 async def test_where_nobody_answers_the_pod_does_not_start(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
-    client = EipAgentClient(path, patience=0.3)
+    client = EipAgentClient(path, has_earlier=lambda: False, patience=0.3)
     with pytest.raises(EgressUnresolvedError, match=r"coil-egress-agent-node has not answered .*agent\.sock"):
         await client.connect(POD, deadline=soon())
 
@@ -103,4 +107,13 @@ async def test_what_is_no_request(tmp_path: Path, body: bytes, status: HTTPStatu
 
 async def test_a_pod_without_an_address_of_its_own_is_nobodys_affair(tmp_path: Path) -> None:
     without = Attachment(key=POD.key, pod=POD.pod, addresses=())
-    await EipAgentClient(tmp_path / "nothing").connect(without, deadline=soon())
+    await client_of(tmp_path / "nothing").connect(without, deadline=soon())
+
+
+async def test_beside_an_agent_that_has_no_socket_yet_a_pod_starts_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    await EipAgentClient(path, has_earlier=lambda: True).connect(POD, deadline=soon())
+    # One that has left its socket behind was killed, whatever tables there are.
+    path.touch()
+    with pytest.raises(EgressUnresolvedError):
+        await EipAgentClient(path, has_earlier=lambda: True, patience=0.3).connect(POD, deadline=soon())

@@ -4,9 +4,13 @@ A pod that starts is in nobody's tables: what it sends first would leave with it
 only after the agent has said that the kernel has the pod's addresses, or that no policy selects it
 (`coil.eip.pod_start`). Where the agent does not answer, the ADD fails, and the runtime tries again: nobody knows which
 policies there are.
+
+An agent of a release that has no socket yet has loaded its tables. Beside it a pod starts as it did with that release,
+so an upgrade may replace the two programs of a node in either order.
 """
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -14,8 +18,12 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from coil.eip.eip_set import CURRENT
+from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.eip.pod_start import PATH, PodStart
 from coil.ipam.occupancy import AttachmentKey
+from coil.nft.netfilter import NftError
+from coil.nft.table_image import read_image
 from coild.model.attachment import Attachment, EgressUnresolvedError
 
 PATIENCE_SECONDS: Final = 15.0
@@ -26,10 +34,18 @@ _TEXT_BYTES: Final = 1024
 
 
 class EipAgentClient:
-    """Implements `coild.model.attachment.PodEgress`. `socket` is the agent's; `patience` is in seconds."""
+    """Implements `coild.model.attachment.PodEgress`. `socket` is the agent's; `has_earlier` tells whether
+    one runs that has none, and may block; `patience` is in seconds."""
 
-    def __init__(self, socket: Path, *, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        has_earlier: Callable[[], bool],
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
         self._socket = socket
+        self._has_earlier = has_earlier
         self._patience = patience
         self._encoder = msgspec.json.Encoder()
 
@@ -53,6 +69,8 @@ class EipAgentClient:
                         return await self._ask(session, start)
                     except (aiohttp.ClientError, OSError) as error:
                         trouble = str(error)
+                        if not self._socket.exists() and await asyncio.to_thread(self._has_earlier):
+                            return None
                     await asyncio.sleep(RETRY_SECONDS)
         except TimeoutError:
             raise EgressUnresolvedError(
@@ -69,3 +87,15 @@ class EipAgentClient:
                 return
             text = (await answer.content.read(_TEXT_BYTES)).decode(errors="replace")
         raise EgressUnresolvedError(f"EIP policies of the pod do not hold yet: {text}")
+
+
+def has_earlier_agent() -> bool:
+    """Whether the tables in the process's namespace are those of an agent that has no socket. False where the kernel
+    does not tell. Blocks.
+    """
+    packets, _ = plan_eip_tables(EipTableOptions())
+    try:
+        image = read_image(packets)
+    except NftError:
+        return False
+    return image is not None and CURRENT.name not in image.sets
