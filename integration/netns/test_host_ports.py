@@ -5,7 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -14,7 +14,8 @@ from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.family import IPAddress
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import HostNetwork
-from coil.podnet.host_port import TABLE, PortMapping, Protocol
+from coil.nft.element_sync import read_elements
+from coil.podnet.host_port import TABLE, PortMapping, Protocol, plan_host_port_table
 from coild.hostports.host_ports import HostPorts
 from coild.hostports.kernel_table import KernelTable
 from coild.model.attachment import Attachment, HostPortTakenError, PodName
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.kernel
 HOST = {4: "198.51.100.1", 6: "fd00:5::1"}
 SECOND = {4: "198.51.100.7", 6: "fd00:5::7"}
 OUTSIDE = {4: "198.51.100.2", 6: "fd00:5::2"}
+OWN = [ip_network(address) for addresses in (HOST, SECOND) for address in addresses.values()]
 PORT = 8080
 TCP = PortMapping(protocol=Protocol.TCP, host_port=PORT, container_port=80)
 UDP = PortMapping(protocol=Protocol.UDP, host_port=PORT, container_port=80)
@@ -107,7 +109,9 @@ async def open_ports(node: Node) -> AsyncIterator[OpenPorts]:
 
         async def open_next() -> HostPorts:
             table = await stack.enter_async_context(KernelTable(netns=node.netns.path))
-            return HostPorts(node.network, table, registry=CollectorRegistry(), random=lambda: 0.5, log=LOG)
+            ports = HostPorts(node.network, table, registry=CollectorRegistry(), random=lambda: 0.5, log=LOG)
+            await ports.set_own(OWN)
+            return ports
 
         yield open_next
 
@@ -185,6 +189,76 @@ async def test_the_loopback_alone(node: Node, ports: HostPorts) -> None:
     assert ask(node.netns, "127.0.0.1").startswith("web ")
     with pytest.raises(ConnectionRefusedError):
         ask(node.outside, HOST[4])
+
+
+VIRTUAL = {4: "10.96.0.50", 6: "fd00:96::50"}
+FLOATING = {4: "198.51.100.50", 6: "fd00:5::50"}
+
+
+def add_address(netns: Netns, address: str, link: str) -> None:
+    prefix, *nodad = (128, "nodad") if ":" in address else (32,)
+    netns.ip("address", "add", f"{address}/{prefix}", "dev", link, *nodad)
+
+
+@both_protocols
+@both_families
+async def test_local_addresses_of_others(node: Node, ports: HostPorts, version: int, protocol: Protocol) -> None:
+    """As kube-proxy in IPVS mode has all ClusterIPs on a link, and others their virtual addresses on the uplink."""
+    node.netns.ip("link", "add", "kube-ipvs0", "type", "bridge")
+    add_address(node.netns, VIRTUAL[version], "kube-ipvs0")
+    add_address(node.netns, FLOATING[version], "uplink")
+    servers = [Greeter(node.netns.path, "another", PORT, address[version]) for address in (VIRTUAL, FLOATING)]
+    await ports.publish(node.attachments["web"], (TCP, UDP))
+    assert ask(node.outside, FLOATING[version], protocol) == f"another {OUTSIDE[version]}"
+    for client in (node.netns, node.pods["other"]):
+        for address in (VIRTUAL, FLOATING):
+            assert ask(client, address[version], protocol).startswith("another ")
+    for server in servers:
+        server.close()
+
+
+@both_families
+async def test_a_tenant_names_an_address_of_others(node: Node, ports: HostPorts, version: int) -> None:
+    add_address(node.netns, FLOATING[version], "uplink")
+    at = PortMapping(
+        protocol=Protocol.TCP, host_port=PORT, container_port=80, host_address=ip_address(FLOATING[version])
+    )
+    await ports.publish(node.attachments["web"], (at,))
+    with pytest.raises(ConnectionRefusedError):
+        ask(node.outside, FLOATING[version])
+
+
+@both_families
+async def test_the_nodes_addresses_change(node: Node, ports: HostPorts, version: int) -> None:
+    await ports.publish(node.attachments["web"], (TCP,))
+    assert ask(node.outside, SECOND[version]).startswith("web ")
+    await ports.set_own([ip_network(address) for address in HOST.values()])
+    with pytest.raises(ConnectionRefusedError):
+        ask(node.outside, SECOND[version])
+    assert ask(node.outside, HOST[version]).startswith("web ")
+    # All local addresses of a network, whichever these are.
+    await ports.set_own([ip_network("198.51.100.0/24"), ip_network("fd00:5::/64")])
+    assert ask(node.outside, SECOND[version]).startswith("web ")
+    assert ask(node.netns, "127.0.0.1").startswith("web ")
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["made before", "made after"])
+@both_families
+async def test_services_come_first(node: Node, ports: HostPorts, version: int, first: bool) -> None:
+    """As kube-proxy translates what is for a NodePort or an external address, whoever made its table first."""
+    family, pod = "ip" if version == 4 else "ip6", node.addresses["other"][version]
+    service = (
+        "table inet service { chain services { type nat hook prerouting priority dstnat; "
+        f"{family} daddr {HOST[version]} tcp dport {PORT} dnat {family} to {pod if version == 4 else f'[{pod}]'}:80\n"
+        "}\n}\n"
+    )
+    if first:
+        nft(node.netns, service)
+    await ports.publish(node.attachments["web"], (TCP,))
+    if not first:
+        nft(node.netns, service)
+    assert ask(node.outside, HOST[version]).startswith("other ")
+    assert ask(node.outside, SECOND[version]).startswith("web ")
 
 
 async def test_one_family(node: Node, ports: HostPorts) -> None:
@@ -339,4 +413,5 @@ async def test_all_that_is_published_is_withdrawn(node: Node, ports: HostPorts) 
         await ports.publish(node.attachments[name], (mapping,))
     for name in node.pods:
         await ports.withdraw(node.attachments[name].key)
-    assert "elements" not in nft(node.netns, f"list table inet {TABLE}\n")
+    left = node.netns.call(lambda: read_elements(plan_host_port_table())) or {}
+    assert {name.name for name, words in left.items() if words} == {"own4", "own6"}

@@ -51,6 +51,7 @@ from coild.cni.service import CniService, serve_plugin
 from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, start_egress
 from coild.hostports.host_ports import HostPorts
 from coild.hostports.kernel_table import KernelTable
+from coild.hostports.own_addresses import follow_own_addresses
 from coild.model.address_source import AddressSource
 from coild.model.attachment import AllEgress, NoHostPorts, PodEgress, PodName, PodUnknownError, RefusedHostPorts
 from coild.model.keyed_executor import KeyedExecutor
@@ -215,6 +216,14 @@ class Start:
         self.egress.follow()
         if self.host_ports is not None:
             self.process.spawn("host-ports", self.host_ports.follow())
+            own = follow_own_addresses(
+                self.host_ports,
+                partial(self.kube.get, NODES, self.settings.node_name),
+                more=self.settings.host_port_addresses,
+                random=self.rng.random,
+                log=self.log,
+            )
+            self.process.spawn("own-addresses", own)
         self.process.spawn("recorded-deletes", self.missed.run())
         self.process.spawn("sweep", self.pods.run_sweeps(self.settings.addressblock_gc_interval))
         self.part.maintain()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from coil.crd.names import NodeName
+from coil.kernel.family import IPNetwork
 from coil.kernel.link import parse_link_name
 from coil.kernel.nft_table import PortChoice
 from coil.podnet.plan import RoutePolicy
@@ -19,6 +20,7 @@ from coil.runtime.flag import (
     parse_boolean,
     parse_duration,
     parse_integer,
+    parse_networks,
     parse_optional_endpoint,
     parse_optional_integer,
     parse_optional_path,
@@ -193,6 +195,13 @@ class Settings(ApiSettings, FrameSettings):
     )
     egress_port: int = flag(
         "5555", parse=parse_integer(1, 65535), group=Group.EGRESS, help="UDP port of the tunnels, the same everywhere"
+    )
+    host_port_addresses: tuple[IPNetwork, ...] = flag(
+        "",
+        parse=parse_networks,
+        group=Group.PODS,
+        help="networks between commas; host ports are served at the node's addresses in them, too, beside those that "
+        "its Node has",
     )
     eip_agent_socket: Path | None = flag(
         "",

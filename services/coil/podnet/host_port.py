@@ -7,19 +7,23 @@ A connection to an address of the node, from elsewhere or from the node itself, 
 port, then by protocol and port alone, and goes to what the map has. The pod sees who has begun it, with two exceptions
 that get an address of the node, as their answers would not come back otherwise: the pod itself, and 127.0.0.1.
 
+Addresses of the node are those that the sets `own` have, and its loopback. A node has others, which are local to its
+kernel and somebody else's: ClusterIPs (kube-proxy in IPVS mode), virtual addresses, floating addresses. Who translates
+a connection at the ordinary priority, as kube-proxy does, comes before host ports, whoever made its table first.
+
 127.0.0.1 needs route_localnet on the host's end of the pod's veth (`plan_loopback`). With that alone the pod could
 send packets to what listens on the node's loopback, so the table drops what comes from any other link to or from
 127.0.0.0/8. IPv6 has no such setting: what is sent from ::1 goes to no pod, and what is sent to ::1 only if it comes
 from another of the node's addresses, as a connection that is bound to it does.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, collapse_addresses, ip_address, ip_network, summarize_address_range
 from typing import Final, cast
 
-from coil.kernel.family import Family, IPAddress
+from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.nft_element import ElementKey, Elements, ElementValue, SetName
 from coil.kernel.nft_table import (
@@ -92,17 +96,18 @@ class _Maps:
 @dataclass(frozen=True, slots=True)
 class _Sets:
     """Those of one family: `every` by protocol and port, `one` by address, protocol and port, `hairpin` each pod with
-    itself.
+    itself, `own` the node's addresses and networks of such.
     """
 
     every: _Maps
     one: _Maps
     hairpin: SetName
+    own: SetName
 
     @classmethod
     def of(cls, bits: str) -> "_Sets":
-        hairpin = SetName(TableFamily.INET, TABLE, f"hairpin{bits}")
-        return cls(_Maps.of("", bits), _Maps.of("bound_", bits), hairpin)
+        hairpin, own = (SetName(TableFamily.INET, TABLE, f"{name}{bits}") for name in ("hairpin", "own"))
+        return cls(_Maps.of("", bits), _Maps.of("bound_", bits), hairpin, own)
 
 
 _SETS: Final = {Family.IPV4: _Sets.of("4"), Family.IPV6: _Sets.of("6")}
@@ -133,15 +138,20 @@ def plan_host_port_table() -> NftTable:
         name="prerouting",
         type=ChainType.NAT,
         hook=Hook.PREROUTING,
-        priority=Priority.DSTNAT,
-        rules=((_LOCAL, Jump(lookup.name)),),
+        priority=Priority.AFTER_DSTNAT,
+        rules=tuple(_to_node(lookup.name)),
     )
     output = NftChain(
         name="output",
         type=ChainType.NAT,
         hook=Hook.OUTPUT,
-        priority=Priority.DSTNAT,
-        rules=((Match(Field.IPV6_SOURCE, Comparison.IS, "::1"), Verdict.RETURN), (_LOCAL, Jump(lookup.name))),
+        priority=Priority.AFTER_DSTNAT,
+        rules=(
+            (Match(Field.IPV6_SOURCE, Comparison.IS, "::1"), Verdict.RETURN),
+            (Match(Field.IPV4_DESTINATION, Comparison.IS, _LOOPBACK), Jump(lookup.name)),
+            (Match(Field.IPV6_DESTINATION, Comparison.IS, "::1"), Jump(lookup.name)),
+            *_to_node(lookup.name),
+        ),
     )
     postrouting = NftChain(
         name="postrouting",
@@ -167,6 +177,13 @@ def plan_host_port_table() -> NftTable:
     )
 
 
+def _to_node(chain: str) -> Iterator[Rule]:
+    """To the chain, with what is for an address of the node."""
+    for family in Family:
+        own = Match(DESTINATION[family], Comparison.IS, Member(_SETS[family].own.name))
+        yield _LOCAL, own, Jump(chain)
+
+
 def _sets_of(family: Family) -> Iterator[NftSet]:
     address, names = _ADDRESS[family], _SETS[family]
     by_port = (DataType.PROTOCOL, DataType.PORT)
@@ -174,6 +191,7 @@ def _sets_of(family: Family) -> Iterator[NftSet]:
         yield NftSet(name=maps.addresses.name, key=key, value=address)
         yield NftSet(name=maps.ports.name, key=key, value=DataType.PORT)
     yield NftSet(name=names.hairpin.name, key=(address, address))
+    yield NftSet(name=names.own.name, key=(address,), intervals=True)
 
 
 def _lookups(family: Family) -> Iterator[Rule]:
@@ -202,6 +220,38 @@ def plan_host_ports(addresses: Iterable[IPAddress], mappings: Collection[PortMap
             found.setdefault(maps.ports, {})[key] = str(mapping.container_port)
             found.setdefault(names.hairpin, {})[str(address), str(address)] = None
     return found
+
+
+def plan_own(networks: Iterable[IPNetwork]) -> Elements:
+    """What the table has to know of the node: its addresses as networks of one address, and networks of which every
+    local address is the node's.
+    """
+    found: dict[SetName, Mapping[ElementKey, ElementValue]] = {}
+    for family in Family:
+        united = collapse_addresses([network for network in networks if Family.of(network) is family])  # type: ignore[type-var]
+        words: dict[ElementKey, ElementValue] = {_word(network): None for network in united}
+        if words:
+            found[_SETS[family].own] = words
+    return found
+
+
+def parse_own(elements: Elements) -> frozenset[IPNetwork]:
+    """The inverse of `plan_own`."""
+    return frozenset(
+        network
+        for names in _SETS.values()
+        for word in elements.get(names.own, {})
+        for network in _networks(cast("str", word))
+    )
+
+
+def _word(network: IPNetwork) -> str:
+    return str(network.network_address) if network.num_addresses == 1 else str(network)
+
+
+def _networks(word: str) -> Iterable[IPNetwork]:
+    first, dash, last = word.partition("-")
+    return summarize_address_range(ip_address(first), ip_address(last)) if dash else [ip_network(word)]
 
 
 def plan_loopback(link: LinkName, elements: Elements) -> tuple[Sysctl, ...]:

@@ -22,10 +22,12 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
+
+from coil.kernel.family import IPNetwork
 
 T = TypeVar("T")
 Parser = TypeVar("Parser", bound=Callable[[str], Any])
@@ -266,6 +268,15 @@ def parse_optional_url(text: str) -> str | None:
 def parse_path(text: str) -> Path:
     """The path of a file or folder, which need not exist yet."""
     return Path(parse_text(text))
+
+
+@kind("CIDR[,CIDR...]")
+def parse_networks(text: str) -> tuple[IPNetwork, ...]:
+    """Networks between commas; empty means none. An address within a network stands for the network."""
+    try:
+        return tuple(ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError('networks between commas, such as "10.96.0.0/12,fd00:96::/112"') from None
 
 
 @kind("PATH")

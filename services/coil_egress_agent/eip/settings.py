@@ -1,7 +1,6 @@
 """What the DaemonSet tells the agent of a node."""
 
 from dataclasses import dataclass
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from coil.runtime.flag import (
     parse_boolean,
     parse_duration,
     parse_integer,
+    parse_networks,
     parse_optional_path,
     parse_period,
 )
@@ -40,15 +40,6 @@ def parse_fence(text: str) -> float:
     if not SHORTEST_FENCE <= seconds <= LONGEST_FENCE:
         raise ValueError(f'a length of time from "{SHORTEST_FENCE * 1000:g}ms" to "{LONGEST_FENCE:g}s"')
     return seconds
-
-
-@kind("CIDR[,CIDR...]")
-def parse_networks(text: str) -> tuple[IPNetwork, ...]:
-    """Networks between commas; empty means none. An address within a network stands for the network."""
-    try:
-        return tuple(ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise ValueError('networks between commas, such as "10.96.0.0/12,fd00:96::/112"') from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,9 @@
     ADD:  portMappings ─► coil.podnet.host_port: elements ─► the books ─► the table     all of them, or none
     DEL:  the pod's elements out of the books and the table, before its address may be another's
 
+Which addresses are the node's, its Node says (`coild.hostports.own_addresses`). Until that is known, what the table has
+counts.
+
 The table is the journal: its elements name the pods' addresses, so the next process reads from it which ports are
 whose (`adopt`), and what leads to no pod that is there is deleted. While this process runs, the books decide: what
 others do to the table is undone.
@@ -14,7 +17,7 @@ everything, and no DEL of a pod with host ports succeeds before that has.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,7 +25,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from structlog.typing import FilteringBoundLogger
 
 from coil.ipam.occupancy import AttachmentKey
-from coil.kernel.family import IPAddress
+from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName, diff_elements
 from coil.netlink.error import NetlinkError, PodCheckError
 from coil.nft.netfilter import NftError
@@ -31,8 +34,10 @@ from coil.podnet.host_port import (
     describe_host_port,
     group_by_pod,
     host_ports,
+    parse_own,
     plan_host_ports,
     plan_loopback,
+    plan_own,
     udp_ports,
 )
 from coil.reconcile.backoff import Backoff
@@ -99,7 +104,10 @@ class HostPorts:
         self._published: dict[AttachmentKey, _Published] = {}
         self._owners: dict[tuple[SetName, ElementKey], AttachmentKey] = {}
         """Of the node's ports, by the map that they are in and their key there."""
+        self._own: Elements = {}
         self._in_sync = False
+        self.used = asyncio.Event()
+        """Set when there is a table: from then on it matters which addresses the node has."""
         ports = Gauge("coil_node_host_ports", "Ports of the node that lead to one of its pods.", registry=registry)
         ports.set_function(lambda: len(self._owners))
 
@@ -111,6 +119,8 @@ class HostPorts:
         there = await self._table.read()
         if there is None:
             return
+        self.used.set()
+        self._own = plan_own(parse_own(there))
         by_pod = group_by_pod(there)
         for attachment in attachments:
             elements: dict[SetName, Mapping[ElementKey, ElementValue]] = {}
@@ -124,6 +134,17 @@ class HostPorts:
         await self._sync()
         await self._allow_loopback()
 
+    async def set_own(self, networks: Collection[IPNetwork]) -> None:
+        """The node's addresses, and networks in which every local address is its own. Idempotent. Raises NftError."""
+        before, self._own = self._own, plan_own(networks)
+        if self._own == before or not self.used.is_set():
+            return
+        try:
+            await self._write(diff_elements(before, self._own))
+        except BaseException:
+            self._in_sync = False
+            raise
+
     # --- one attachment, within its turn
 
     async def publish(self, attachment: Attachment, mappings: tuple[PortMapping, ...]) -> None:
@@ -132,6 +153,7 @@ class HostPorts:
         wanted = plan_host_ports(attachment.addresses, mappings)
         if not wanted and key not in self._published:
             return
+        self.used.set()
         while rivals := self._rivals(attachment, wanted):
             await self.withdraw(rivals.pop())
         before = self._leave(key)
@@ -207,7 +229,9 @@ class HostPorts:
 
     async def _sync(self) -> bool:
         self._in_sync = False
-        elements: dict[SetName, dict[ElementKey, ElementValue]] = {}
+        elements: dict[SetName, dict[ElementKey, ElementValue]] = {
+            name: dict(words) for name, words in self._own.items()
+        }
         for published in self._published.values():
             for name, words in published.elements.items():
                 elements.setdefault(name, {}).update(words)

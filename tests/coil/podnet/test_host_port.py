@@ -1,7 +1,7 @@
 """What leads from ports of a node to its pods."""
 
 from collections.abc import Collection
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -18,9 +18,11 @@ from coil.podnet.host_port import (
     describe_host_port,
     group_by_pod,
     host_ports,
+    parse_own,
     plan_host_port_table,
     plan_host_ports,
     plan_loopback,
+    plan_own,
     udp_ports,
 )
 
@@ -128,9 +130,31 @@ def test_every_set_that_the_rules_name_is_in_the_table() -> None:
     table = plan_host_port_table()
     named = {name for chain in table.chains for rule in chain.rules for entry in rule for name in _sets(entry)}
     assert named == {entry.name for entry in table.sets}
-    assert {
-        name.name for name in plan_host_ports(POD, [mapping(), mapping(1, "192.0.2.1"), mapping(1, "::2")])
-    } == named
+    own = plan_own([ip_network("192.0.2.0/24"), ip_network("::2")])
+    pods = plan_host_ports(POD, [mapping(), mapping(1, "192.0.2.1"), mapping(1, "::2")])
+    assert {name.name for name in {**own, **pods}} == named
+
+
+@pytest.mark.parametrize(
+    ("networks", "words4"),
+    [
+        (("192.0.2.7", "2001:db8::7"), {"192.0.2.7"}),
+        (("192.0.2.7", "192.0.2.0/24"), {"192.0.2.0/24"}),
+        (("2001:db8::7",), set()),
+        ((), set()),
+    ],
+)
+def test_the_nodes_own_addresses(networks: tuple[str, ...], words4: set[str]) -> None:
+    elements = plan_own(map(ip_network, networks))
+    assert {*words(elements).get("own4", {})} == words4
+    assert plan_own(parse_own(elements)) == elements
+
+
+def test_own_addresses_are_read_as_the_kernel_lists_them() -> None:
+    """Ranges that touch each other are listed as one."""
+    [name] = plan_own([ip_network("192.0.2.1")])
+    listed: Elements = {name: {"192.0.2.1-192.0.2.3": None}}
+    assert parse_own(listed) == {ip_network("192.0.2.1"), ip_network("192.0.2.2/31")}
 
 
 def _sets(statement: object) -> Collection[str]:

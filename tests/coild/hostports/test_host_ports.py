@@ -2,18 +2,24 @@
 
 import asyncio
 from collections.abc import Iterator
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from coil.crd.builtin import Node as ApiNode
+from coil.crd.builtin import NodeAddress, NodeStatus
+from coil.crd.meta import ObjectMeta
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.kernel.link import LinkName, Sysctl
+from coil.kernel.nft_element import ElementKey
+from coil.kube.errors import ApiError, UnavailableError
 from coil.netlink.error import PodCheckError
 from coil.nft.netfilter import NftError
 from coil.podnet.host_port import PortMapping, Protocol, host_ports
 from coild.hostports.host_ports import HostPorts
+from coild.hostports.own_addresses import PERIOD, follow_own_addresses
 from coild.model.attachment import Attachment, HostPortTakenError, PodName
 from tests.coild.hostports.memory_table import MemoryHostPortTable
 from tests.coild.memory_network import Kernel, MemoryNetwork
@@ -255,3 +261,71 @@ async def test_any_history_ends_with_what_is_published(node: Node, seed: int) ->
     await asyncio.sleep(120)
     assert node.leads == {port: to for ports in published.values() for port, to in ports.items()}
     following.cancel()
+
+
+OWN = [ip_network("192.0.2.1"), ip_network("2001:db8::1")]
+
+
+def own(node: Node) -> set[ElementKey]:
+    return {key for name, words in (node.table.sets or {}).items() if name.name.startswith("own") for key in words}
+
+
+async def test_a_node_without_host_ports_needs_no_addresses(node: Node) -> None:
+    await node.ports.set_own(OWN)
+    assert (node.table.sets, node.table.syncs) == (None, 0)
+    await node.ports.publish(pod(1), (mapping(),))
+    assert own(node) == {"192.0.2.1", "2001:db8::1"}
+    await node.ports.set_own(OWN[:1])
+    assert own(node) == {"192.0.2.1"}
+    assert node.table.syncs == 1
+
+
+async def test_until_the_node_is_known_its_former_addresses_count(node: Node) -> None:
+    await node.ports.set_own(OWN)
+    await node.ports.publish(pod(1), (mapping(),))
+    after = node.start()
+    await after.adopt([pod(1)])
+    assert own(node) == {"192.0.2.1", "2001:db8::1"}
+    assert after.used.is_set()
+
+
+async def test_addresses_that_the_kernel_did_not_take_are_written_with_the_next_change(node: Node) -> None:
+    await node.ports.publish(pod(1), (mapping(),))
+    node.table.error = BROKEN
+    with pytest.raises(NftError):
+        await node.ports.set_own(OWN)
+    node.table.error = None
+    await node.ports.publish(pod(2), (mapping(81),))
+    assert own(node) == {"192.0.2.1", "2001:db8::1"}
+
+
+async def test_the_node_is_followed(node: Node) -> None:
+    """From when it has a host port; while the API server does not answer, what was known last counts."""
+    asked: list[float] = []
+    answers: list[ApiNode | ApiError] = [a_node("192.0.2.1"), UnavailableError("no"), a_node("192.0.2.2", "nonsense")]
+
+    async def read() -> ApiNode:
+        asked.append(asyncio.get_running_loop().time())
+        answer = answers[min(len(asked), len(answers)) - 1]
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+    following = asyncio.create_task(
+        follow_own_addresses(node.ports, read, more=[ip_network("10.0.0.0/8")], random=lambda: 0.0, log=LOG)
+    )
+    await asyncio.sleep(300)
+    assert asked == []
+    await node.ports.publish(pod(1), (mapping(),))
+    await asyncio.sleep(1)
+    assert own(node) == {"192.0.2.1", "10.0.0.0/8"}
+    await asyncio.sleep(PERIOD)
+    assert len(asked) == 3
+    assert own(node) == {"192.0.2.2", "10.0.0.0/8"}
+    following.cancel()
+
+
+def a_node(*addresses: str) -> ApiNode:
+    entries = [NodeAddress(type="InternalIP", address=address) for address in addresses]
+    hostname = NodeAddress(type="Hostname", address="198.51.100.9")
+    return ApiNode(metadata=ObjectMeta(name="n1"), status=NodeStatus(addresses=(*entries, hostname)))
