@@ -218,6 +218,7 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             f"delete blockrequests.{COIL}": f"{_IPAM}::test_a_node_that_went_while_no_controller_ran_is_noticed",
             "list, watch nodes": f"{_LISTS}::test_the_ipam_controller",
             "get nodes": _COLLECTED,
+            "list, watch servicecidrs.networking.k8s.io": f"{_LISTS}::test_the_ipam_controller",
             f"get, patch mutatingwebhookconfigurations.{_ADMISSION_GROUP}": _HOOKS_OF_IPAM,
             f"get, patch validatingwebhookconfigurations.{_ADMISSION_GROUP}": _HOOKS_OF_IPAM,
         },
@@ -265,6 +266,7 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
         {
             "create events": f"{_API}/test_collection.py::test_a_dead_node_that_holds_blocks_is_reported_once",
             "patch events": f"{_PATCHED_EVENT}[coil-ipam-controller]",
+            "list, watch services": f"{_LISTS}::test_the_ipam_controller",
         },
     ),
 )

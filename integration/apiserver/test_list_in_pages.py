@@ -78,7 +78,8 @@ def test_the_ipam_controller(paged: ControlPlane) -> None:
     metrics = free_port(LOCALHOST, 9386)
     command = ipam_controller_command(paged, ports=(metrics, free_port(LOCALHOST, metrics + 1)))
     with running(paged.workspace.spawn("paged-ipam-controller", command)):
-        await_followed(partial(fetch_here, metrics), {"addresspools", "addressblocks", "blockrequests", "nodes"})
+        networks = {"nodes", "servicecidrs", "services"}
+        await_followed(partial(fetch_here, metrics), {"addresspools", "addressblocks", "blockrequests"} | networks)
 
 
 def test_the_egress_controller(paged: ControlPlane) -> None:

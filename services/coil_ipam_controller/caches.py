@@ -6,13 +6,14 @@ the absence of a node (see BlockRequestReconciler and NodeReconciler).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
-from coil.crd.builtin import NODES, Node
+from coil.crd.builtin import NODES, SERVICE_CIDRS, SERVICES, Node, Service, ServiceCidr
+from coil.ipam.cluster_network import ClusterNetworks
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.manager.manager import Manager
@@ -45,6 +46,11 @@ class Caches:
     blocks: Cache[AddressBlock]
     requests: Cache[BlockRequest]
     nodes: Cache[Node]
+    service_cidrs: Cache[ServiceCidr]
+    apiserver_service: Cache[Service]
+    """The Service of the API server alone."""
+    networks: ClusterNetworks = field(default_factory=ClusterNetworks)
+    """The cluster's own addresses, as these caches tell them."""
 
     @classmethod
     def follow(cls, manager: Manager, kube: KubeClient, *, pools_optional: bool = False) -> "Caches":
@@ -56,4 +62,13 @@ class Caches:
             blocks=manager.cache(blocks, indexers=BLOCK_INDEXERS, optional=optional),
             requests=manager.cache(kube.collection(BLOCK_REQUESTS), indexers=REQUEST_INDEXERS, optional=optional),
             nodes=manager.cache(kube.collection(NODES, freshness=cached)),
+            service_cidrs=manager.cache(kube.collection(SERVICE_CIDRS, freshness=cached), optional=True),
+            apiserver_service=manager.cache(
+                kube.collection(SERVICES, namespace="default", fields="metadata.name=kubernetes", freshness=cached)
+            ),
         )
+
+    def __post_init__(self) -> None:
+        self.nodes.subscribe(self.networks.observe_node)
+        self.service_cidrs.subscribe(self.networks.observe_service_cidr)
+        self.apiserver_service.subscribe(self.networks.observe_service)

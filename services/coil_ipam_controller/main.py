@@ -60,7 +60,11 @@ async def assemble(settings: Settings, process: Process) -> None:
     caches = Caches.follow(manager, kube, pools_optional=with_interfaces)
     recorder = manager.event_recorder(kube)
     # Subscribed for the life of the process, so it hears of a block before any controller does.
-    index = IndexSet(time.monotonic, passed_over=partial(_report_passed_over, log, recorder, caches))
+    index = IndexSet(
+        time.monotonic,
+        passed_over=partial(_report_passed_over, log, recorder, caches),
+        occupied=caches.networks.occupies,
+    )
     caches.blocks.subscribe(index.observe)
     PoolCollector(caches, process.registry)
     DeadNodeCollector(caches, process.registry, after=settings.dead_node_after, now=now)
@@ -83,7 +87,12 @@ async def assemble(settings: Settings, process: Process) -> None:
         _follow_interfaces(settings, process, manager, view=view, recorder=recorder, now=now)
 
     pools = caches.pools
-    admission = PoolAdmission(client=kube, known_pools=lambda: pools.items() if pools.synced else None, log=log)
+    admission = PoolAdmission(
+        client=kube,
+        known_pools=lambda: pools.items() if pools.synced else None,
+        networks=lambda: caches.networks if caches.nodes.synced and caches.apiserver_service.synced else None,
+        log=log,
+    )
     service = WebhookService(NAME, settings.lease_namespace)
     await start_admission(process, settings, admission.handlers, client=kube, at=service)
 

@@ -31,6 +31,7 @@ from coil.crd.meta import ObjectMeta, Struct, with_finalizer
 from coil.crd.names import FINALIZER
 from coil.crd.pool_validation import validate_disjoint, validate_pool, validate_pool_update
 from coil.crd.validation import FieldError
+from coil.ipam.cluster_network import ClusterNetworks, validate_unoccupied
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError
 
@@ -51,17 +52,19 @@ class _AnyPool(Struct, frozen=True, kw_only=True):
 
 
 class PoolAdmission:
-    """`known_pools` are those of the cache, None while it is not synced."""
+    """`known_pools` are those of the cache, and `networks` the cluster's own; None while the caches are not synced."""
 
     def __init__(
         self,
         *,
         client: ApiClient,
         known_pools: Callable[[], Sequence[AddressPool] | None],
+        networks: Callable[[], ClusterNetworks | None],
         log: FilteringBoundLogger,
     ) -> None:
         self._client = client
         self._known_pools = known_pools
+        self._networks = networks
         self._log = log
 
     @property
@@ -88,11 +91,20 @@ class PoolAdmission:
         old = _decode_old(request)
         if errors := validate_change(old, new):
             return Invalid(errors)
+        return await self._compare(old, new)
+
+    async def _compare(self, old: AddressPool | None, new: AddressPool) -> Verdict:
+        """With the other pools and the cluster's own addresses."""
         others = await self._other_pools()
         if others is None:
             return Unavailable("the other pools cannot be listed now, so nobody can say whether this one overlaps")
-        overlaps = validate_overlaps(old, new, others)
-        return Invalid(overlaps) if overlaps else ALLOWED
+        if overlaps := validate_overlaps(old, new, others):
+            return Invalid(overlaps)
+        networks = self._networks()
+        if networks is None:
+            return Unavailable("the Nodes are not known yet, so nobody can say whether the pool has their addresses")
+        occupied = validate_occupied(old, new, networks)
+        return Invalid(occupied) if occupied else ALLOWED
 
     async def _other_pools(self) -> Sequence[AddressPool] | None:
         """As the API server has them; as the cache has them if it does not answer; None if it is not synced either."""
@@ -124,6 +136,12 @@ def validate_overlaps(old: AddressPool | None, new: AddressPool, others: Sequenc
     """Where a change, or with `old` None a creation, makes the pool overlap another one."""
     present = [] if old is None else validate_disjoint(old, others)
     return [error for error in validate_disjoint(new, others) if error not in present]
+
+
+def validate_occupied(old: AddressPool | None, new: AddressPool, networks: ClusterNetworks) -> list[FieldError]:
+    """Where a change, or with `old` None a creation, makes the pool have addresses of the cluster's own."""
+    present = [] if old is None else validate_unoccupied(old, networks)
+    return [error for error in validate_unoccupied(new, networks) if error not in present]
 
 
 def _changes_spec(request: AdmissionRequest) -> bool:

@@ -125,6 +125,10 @@ def report_change(recorder: Recorder, pool: AddressPool, status: AddressPoolStat
             report_unusable(recorder, pool, ready.message)
         elif ready.status == "True" and ready_before is not None:
             recorder.note(_subject(pool), reason="PoolReady", message="the pool gives blocks again")
+    occupied_before, occupied = (of.condition(PoolConditionType.OCCUPIED) for of in (pool.status, status))
+    known = "" if occupied_before is None else occupied_before.message
+    if occupied is not None and occupied.message not in ("", known):
+        recorder.warn(_subject(pool), reason="PoolOccupied", message=occupied.message)
     full_before, full = (of.condition(PoolConditionType.FULL) for of in (pool.status, status))
     before = PoolFill.HAS_ROOM if full_before is None else full_before.reason
     if full is None or full.reason == before or pool.metadata.deleting:

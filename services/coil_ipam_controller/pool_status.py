@@ -36,7 +36,10 @@ from coil.crd.address_pool import (
     Usage,
 )
 from coil.crd.block_request import Refused
+from coil.crd.builtin import Node
 from coil.crd.names import FINALIZER
+from coil.crd.pool_validation import pool_networks
+from coil.ipam.cluster_network import describe_occupied
 from coil.ipam.index_set import IndexSet
 from coil.ipam.layout import PoolLayout
 from coil.kube.api_client import ApiClient
@@ -93,6 +96,7 @@ class PoolStatusReconciler:
         controller = term.controller("poolstatus", self.reconcile, workers=WORKERS)
         controller.watch(self._caches.pools, self.affected)
         controller.watch(self._caches.blocks, _pools_of_block, batch_window=BATCH_WINDOW)
+        controller.watch(self._caches.nodes, self.of_node, batch_window=BATCH_WINDOW)
         controller.resync(self._names, every=self._resync, at_start=True)
 
     async def reconcile(self, name: str) -> Result:
@@ -108,6 +112,7 @@ class PoolStatusReconciler:
             assess_pool(pool, self._caches.pools.items()),
             used=self._index.used(pool.name),
             remaining=remaining,
+            occupied=describe_occupied(pool, self._caches.networks),
             nearly_full=self._nearly_full,
             now=self._now(),
         )
@@ -128,6 +133,15 @@ class PoolStatusReconciler:
         """The pools whose status may differ after that change of one: all, unless only a status was written."""
         if old is None or new is None or _matters(old) != _matters(new):
             yield from self._names()
+
+    def of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
+        """The pools that have, or had, an address of the Node."""
+        before, after = ({*node.addresses()} if node is not None else set() for node in (old, new))
+        changed = before ^ after
+        for pool in self._caches.pools.items() if changed else ():
+            networks = [network for _, network in pool_networks(pool.spec)]
+            if any(address in network for address in changed for network in networks):
+                yield pool.name
 
     def _names(self) -> list[str]:
         return [pool.name for pool in self._caches.pools.items()]
@@ -188,15 +202,19 @@ def plan_status(
     remaining: RemainingBlocks | None,
     nearly_full: int,
     now: datetime,
+    occupied: str = "",
 ) -> AddressPoolStatus:
     """The status that the pool should have.
 
     `used` is the number of block indices that are taken; `remaining` matters only for a pool that is being deleted.
-    `nearly_full` is in percent of the blocks. Conditions of other types, by others, stay.
+    `nearly_full` is in percent of the blocks. `occupied` tells which of its addresses are the cluster's own. Conditions
+    of other types, by others, stay.
     """
     bits = max(pool.spec.block_size_bits, 0)
     total = 0 if standing.layout is None else standing.layout.size
-    ours = (_ready(standing, remaining), _full(standing.layout, used, nearly_full))
+    ours = [_ready(standing, remaining), _full(standing.layout, used, nearly_full)]
+    if occupied or pool.status.condition(PoolConditionType.OCCUPIED) is not None:
+        ours.append(_occupied(occupied))
     types = {condition.type for condition in ours}
     conditions = [_since(condition, pool.status.condition(condition.type), now) for condition in ours]
     return AddressPoolStatus(
@@ -225,6 +243,12 @@ def _ready(standing: Standing, remaining: RemainingBlocks | None) -> PoolConditi
         return PoolCondition(type=PoolConditionType.READY, status="True", reason=GIVES_BLOCKS)
     message = standing.message if remaining is None or not remaining.blocks else f"{standing.message}; {remaining}"
     return PoolCondition(type=PoolConditionType.READY, status="False", reason=str(standing.obstacle), message=message)
+
+
+def _occupied(message: str) -> PoolCondition:
+    if message:
+        return PoolCondition(type=PoolConditionType.OCCUPIED, status="True", reason="ClusterAddresses", message=message)
+    return PoolCondition(type=PoolConditionType.OCCUPIED, status="False", reason="PodsAlone")
 
 
 def _full(layout: PoolLayout | None, used: int, nearly_full: int) -> PoolCondition:

@@ -18,14 +18,13 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.block_request import BLOCK_REQUESTS
-from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
+from coil.crd.builtin import INTERNAL_IP, NAMESPACES, NODES, Namespace, Node
 from coil.crd.names import LABEL_NODE, NodeName
 from coil.crd.resource import HasMetadata
 from coil.kernel.family import IPAddress
@@ -437,8 +436,7 @@ class Pools(AddressPart):
     async def open(cls, start: Start) -> "Pools":
         """Waits for the Node."""
         node = await read_node(start.kube, start.settings.node_name, rng=start.rng, log=start.log)
-        addresses = [ip_address(entry.address) for entry in node.status.addresses if entry.type == "InternalIP"]
-        return cls(start, node, await start.veth_wiring(addresses, start.settings.route_policy))
+        return cls(start, node, await start.veth_wiring(node.addresses(INTERNAL_IP), start.settings.route_policy))
 
     def __init__(self, start: Start, node: Node, wiring: VethWiring) -> None:
         self._start = start

@@ -42,7 +42,7 @@ class Life:
         self.clock = 0.0
         self.wall = 0.0
         self.caches = MemoryCaches(client.api)
-        self.index = IndexSet(lambda: self.clock)
+        self.index = IndexSet(lambda: self.clock, occupied=self.caches.all.networks.occupies)
         self.caches.blocks.subscribe(self.index.observe)
         self.caches.look()
         self.events = MemoryRecorder()

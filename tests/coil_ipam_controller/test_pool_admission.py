@@ -19,7 +19,10 @@ from coil.admission.review import (
     decode_review,
 )
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
+from coil.crd.builtin import Node, NodeAddress, NodeStatus
+from coil.crd.meta import ObjectMeta
 from coil.crd.names import FINALIZER
+from coil.ipam.cluster_network import ClusterNetworks
 from coil.kube.errors import UnavailableError
 from coil_ipam_controller.pool_admission import LIST_SECONDS, MUTATE_PATH, VALIDATE_PATH, PoolAdmission
 from integration.deployment import webhook_documents
@@ -53,7 +56,13 @@ class World:
         self.api = MemoryApi()
         self.client = MemoryClient(self.api)
         self.cache: list[AddressPool] | None = None
-        self.admission = PoolAdmission(client=self.client, known_pools=lambda: self.cache, log=structlog.get_logger())
+        self.networks: ClusterNetworks | None = ClusterNetworks()
+        self.admission = PoolAdmission(
+            client=self.client,
+            known_pools=lambda: self.cache,
+            networks=lambda: self.networks,
+            log=structlog.get_logger(),
+        )
 
     def store(self, document: Spec) -> None:
         self.api.create(ADDRESS_POOLS, document)
@@ -265,3 +274,33 @@ def test_the_chart_calls_the_paths_that_are_served_and_lets_nothing_past() -> No
         assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "None")
         assert webhook["timeoutSeconds"] > LIST_SECONDS
         assert "caBundle" not in webhook["clientConfig"], "applying the chart again would take it away"
+
+
+def node_of(address: str) -> Node:
+    entry = NodeAddress(type="InternalIP", address=address)
+    return Node(metadata=ObjectMeta(name="n1"), status=NodeStatus(addresses=(entry,)))
+
+
+async def test_a_pool_over_the_nodes_is_refused(world: World) -> None:
+    assert world.networks is not None
+    world.networks.observe_node(None, node_of("192.168.1.11"))
+    assert await world.create(pool({"ipv4": "192.168.0.0/16"})) == [
+        "spec.subnets[0].ipv4: 192.168.0.0/16 has addresses of the cluster's own: 192.168.1.11 of the Node n1"
+    ]
+    assert await world.create(pool({"ipv4": "192.168.2.0/24"})) == []
+
+
+async def test_one_that_is_there_already_may_change_otherwise(world: World) -> None:
+    assert world.networks is not None
+    world.networks.observe_node(None, node_of("10.0.0.11"))
+    former = pool({"ipv4": "10.0.0.0/24"})
+    assert await world.update(former, pool({"ipv4": "10.0.0.0/24"}, {"ipv4": "10.0.1.0/24"})) == []
+    world.networks.observe_node(None, node_of("10.0.2.11"))
+    errors = await world.update(former, pool({"ipv4": "10.0.0.0/24"}, {"ipv4": "10.0.2.0/24"}))
+    assert [error.partition(": ")[0] for error in errors] == ["spec.subnets[1].ipv4"]
+
+
+async def test_before_the_nodes_are_known_nobody_can_say(world: World) -> None:
+    world.networks = None
+    (reason,) = await world.create(pool({"ipv4": "10.0.0.0/24"}))
+    assert reason.startswith("the Nodes are not known yet")

@@ -7,6 +7,7 @@ import pytest
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, MAX_COUNT, AddressPool, AddressPoolStatus, SubnetSet, Usage
 from coil.crd.block_request import BLOCK_REQUESTS, Refused
+from coil.crd.builtin import NODES
 from coil.kube.errors import ConflictError
 from coil_ipam_controller.pool_assessment import assess_pool
 from coil_ipam_controller.pool_status import plan_status
@@ -281,3 +282,30 @@ def test_the_threshold(used: int, nearly_full: int, reason: str) -> None:
     status = planned(pool, used, nearly_full)
     assert status.blocks == Usage(total=100, used=used)
     assert conditions(status)["Full"][1] == reason
+
+
+async def test_a_node_that_comes_into_a_pool_is_told_and_gets_no_block_over_it(api: MemoryApi, life: Life) -> None:
+    add_pool(api, "default", V4)
+    await status_of(life)
+    status = {"addresses": [{"type": "InternalIP", "address": "10.2.0.5"}]}
+    api.patch(NODES, "node1", {"status": status}, subresource="status")
+    life.caches.look()
+    [node] = life.caches.nodes.items()
+    assert list(life.statuses.of_node(None, node)) == ["default"]
+    found = await status_of(life)
+    condition = found.condition("Occupied")
+    assert condition is not None
+    message = "blocks with addresses of the cluster's own are not given: 10.2.0.5 of the Node node1"
+    assert (condition.status, condition.reason, condition.message) == ("True", "ClusterAddresses", message)
+    assert [(told.reason, told.message) for told in life.events.told] == [("PoolOccupied", message)]
+    add_request(api, "r1")
+    life.caches.look()
+    await life.requests.reconcile("r1")
+    assert api.get(BLOCK_REQUESTS, "r1").status.address_block_name == "default-1"
+    # It is told once, and taken back.
+    await status_of(life)
+    assert len(life.events.told) == 1
+    api.patch(NODES, "node1", {"status": {"addresses": []}}, subresource="status")
+    condition = (await status_of(life)).condition("Occupied")
+    assert condition is not None
+    assert (condition.status, condition.message) == ("False", "")

@@ -43,6 +43,8 @@ class PoolConditionType(StrEnum):
     """True: the pool may give blocks. It says nothing about whether there are any left."""
     FULL = "Full"
     """True: no block is left. Its reason, a `PoolFill`, also says when that is near."""
+    OCCUPIED = "Occupied"
+    """True: some of its addresses are the cluster's own. A pool of which that was never so does not have it."""
 
 
 class PoolObstacle(StrEnum):

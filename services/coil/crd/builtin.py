@@ -2,11 +2,17 @@
 
 from datetime import datetime
 from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
 
 import msgspec
 
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import Resource
+
+INTERNAL_IP: Final = "InternalIP"
+OWN_TYPES: Final = (INTERNAL_IP, "ExternalIP")
+"""The types of a Node's addresses that are IP addresses of its own."""
 
 
 class NodeAddress(Struct, frozen=True, kw_only=True):
@@ -48,6 +54,19 @@ class Node(Struct, frozen=True, kw_only=True):
     def ready(self) -> bool:
         """Whether Kubernetes considers the node ready; not if that is unknown."""
         return self.ready_condition is not None and self.ready_condition.status == "True"
+
+    def addresses(self, *types: str) -> list[IPv4Address | IPv6Address]:
+        """Its addresses of these types, InternalIP and ExternalIP if none is named, in kubelet's order. What is no
+        address is passed over.
+        """
+        found: list[IPv4Address | IPv6Address] = []
+        for entry in self.status.addresses:
+            if entry.type in (types or OWN_TYPES):
+                try:
+                    found.append(ip_address(entry.address))
+                except ValueError:
+                    continue
+        return found
 
 
 class Namespace(Struct, frozen=True, kw_only=True):
@@ -135,6 +154,17 @@ class Service(Struct, frozen=True, kw_only=True):
     status: ServiceStatus = ServiceStatus()
 
 
+class ServiceCidrSpec(Struct, frozen=True, kw_only=True):
+    cidrs: tuple[str, ...] = ()
+
+
+class ServiceCidr(Struct, frozen=True, kw_only=True):
+    """A network of Services; in the API since Kubernetes 1.33, beta from 1.31."""
+
+    metadata: ObjectMeta
+    spec: ServiceCidrSpec = ServiceCidrSpec()
+
+
 class DeploymentStatus(Struct, frozen=True, kw_only=True):
     replicas: int = 0
 
@@ -171,6 +201,9 @@ class ClusterRoleBinding(Struct, frozen=True, kw_only=True):
 NODES: Resource[Node] = Resource("", "v1", "nodes", "Node", namespaced=False, type=Node)
 NAMESPACES: Resource[Namespace] = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=Namespace)
 PODS: Resource[Pod] = Resource("", "v1", "pods", "Pod", namespaced=True, type=Pod)
+SERVICE_CIDRS: Resource[ServiceCidr] = Resource(
+    "networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False, type=ServiceCidr
+)
 SERVICES: Resource[Service] = Resource("", "v1", "services", "Service", namespaced=True, type=Service)
 DEPLOYMENTS: Resource[Deployment] = Resource(
     "apps", "v1", "deployments", "Deployment", namespaced=True, type=Deployment

@@ -115,6 +115,12 @@ def validate_disjoint(pool: AddressPool, others: Iterable[AddressPool]) -> list[
     return errors
 
 
+def pool_networks(spec: AddressPoolSpec) -> list[tuple[str, IPv4Network | IPv6Network]]:
+    """The networks of a pool, each with its place in the document; what cannot be read is passed over."""
+    entries, _ = _parse_entries(spec)
+    return [(entry.path, entry.network) for entry in entries]
+
+
 @lru_cache(maxsize=1024)
 def _parse_entries(spec: AddressPoolSpec) -> tuple[tuple[_Entry, ...], tuple[FieldError, ...]]:
     """Remembered, because a controller reads the same few pools again at every decision."""

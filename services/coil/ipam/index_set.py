@@ -9,7 +9,8 @@ block is its index. So it may err for a while, and a reservation whose block the
 deleted too soon, or never created) is forgotten after `lifetime` seconds.
 
 An index whose addresses are another block's, because somebody has got around admission, is passed over
-(`coil.ipam.address_map`) and reported (`passed_over`).
+(`coil.ipam.address_map`) and reported (`passed_over`). So is, without a report, one with addresses that `occupied` says
+are the cluster's own.
 """
 
 from collections import Counter
@@ -72,10 +73,12 @@ class IndexSet:
         *,
         lifetime: float = 60.0,
         passed_over: Callable[[PlannedBlock, BlockName], None] = _ignore,
+        occupied: Callable[[PlannedBlock], bool] = lambda planned: False,
     ) -> None:
         self._clock = clock
         self._lifetime = lifetime
         self._passed_over = passed_over
+        self._occupied = occupied
         self._addresses = AddressMap()
         self._shown: dict[PoolName, _ShownIndices] = {}
         # Until when each index is taken by which request; infinite while the outcome of a creation is open.
@@ -144,6 +147,8 @@ class IndexSet:
             if index in reserved or index in shown:
                 continue
             planned = layout.block_at(index)
+            if self._occupied(planned):
+                continue
             if (holder := self._addresses.holder(planned)) is None:
                 return planned
             self._passed_over(planned, holder)

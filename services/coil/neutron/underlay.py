@@ -8,14 +8,10 @@ has it, as with the mesh of the EIP gateways, since all nodes must choose alike;
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
-from typing import Final
 
-from coil.crd.builtin import Node
+from coil.crd.builtin import INTERNAL_IP, Node
 from coil.crd.names import NodeName
 from coil.kernel.family import Family, IPAddress
-
-INTERNAL_IP: Final = "InternalIP"
 
 
 class UnderlayError(Exception):
@@ -32,16 +28,11 @@ class Underlay:
 
 def internal_addresses(node: Node) -> tuple[IPAddress, ...]:
     """The node's InternalIPs, as far as they can be read and could be a host's, IPv4 first."""
-    found: list[IPAddress] = []
-    for entry in node.status.addresses:
-        if entry.type != INTERNAL_IP:
-            continue
-        try:
-            address = ip_address(entry.address)
-        except ValueError:
-            continue
-        if not (address.is_loopback or address.is_multicast or address.is_unspecified or address.is_link_local):
-            found.append(address)
+    found = (
+        address
+        for address in node.addresses(INTERNAL_IP)
+        if not (address.is_loopback or address.is_multicast or address.is_unspecified or address.is_link_local)
+    )
     return tuple(sorted(found, key=Family.of))
 
 

@@ -8,14 +8,14 @@ knows and the kernel; `coild.routes.sync` carries it out). What cannot be routed
 the way of nothing else.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import ip_address
 from typing import TypeAlias
 
 from coil.crd.address_block import AddressBlock
-from coil.crd.builtin import Node
+from coil.crd.builtin import INTERNAL_IP, Node
 from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
 from coil.crd.names import BlockName, NodeName
 from coil.kernel.family import Family, IPAddress, IPNetwork
@@ -86,6 +86,8 @@ class RouteTrouble(StrEnum):
     """Another program has a route to the network in the table: it stays. Ours stands beside it if its metric allows."""
     DUPLICATE = "duplicate"
     """Another block has the network: one that is not being deleted comes first, then the one of the lesser name."""
+    NODE_ADDRESS = "node_address"
+    """A Node has an address in the network. With a route to it, packets for that node would go to the block's."""
     MALFORMED = "malformed"
     """The block's field is no network."""
 
@@ -131,6 +133,7 @@ def plan_node_routes(
     have in the main table: they tell which addresses are on a link, and which networks are taken.
     """
     hops = _next_hops(nodes, own, Neighbourhood(others))
+    inhabited = _NodeAddresses(nodes)
     foreign = {route.destination for route in others}
     taken = {route.key for route in others}
     routes: list[Route] = []
@@ -140,6 +143,8 @@ def plan_node_routes(
             trouble = network
         elif block.node == own:
             continue
+        elif inhabited.has_any_in(network):
+            trouble = RouteTrouble.NODE_ADDRESS
         elif isinstance(hop := hops.get(block.node, _NO_NODE)[Family.of(network)], RouteTrouble):
             trouble = hop
         else:
@@ -157,6 +162,22 @@ def plan_node_routes(
             trouble = RouteTrouble.FOREIGN_ROUTE
         troubled.append(TroubledNetwork(trouble, block.name, block.node, text))
     return NodeRoutes(frozenset(routes), tuple(troubled))
+
+
+class _NodeAddresses:
+    """Where Nodes are."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._sorted: dict[Family, list[int]] = {family: [] for family in Family}
+        for address in (address for node in nodes for address in node.addresses()):
+            self._sorted[Family.of(address)].append(int(address))
+        for numbers in self._sorted.values():
+            numbers.sort()
+
+    def has_any_in(self, network: IPNetwork) -> bool:
+        numbers, first = self._sorted[Family.of(network)], int(network.network_address)
+        position = bisect_left(numbers, first)
+        return position < len(numbers) and numbers[position] < first + network.num_addresses
 
 
 _NO_NODE: Mapping[Family, _NextHop | RouteTrouble] = dict.fromkeys(Family, RouteTrouble.NO_NODE)
@@ -182,7 +203,7 @@ def _claim_networks(
 
 
 def _next_hops(nodes: Collection[Node], own: NodeName, neighbourhood: Neighbourhood) -> _NextHops:
-    addresses = {NodeName(node.metadata.name): _internal_addresses(node) for node in nodes}
+    addresses = {NodeName(node.metadata.name): node.addresses(INTERNAL_IP) for node in nodes}
     # A node that was renamed may have left an object with the same addresses.
     at_home = frozenset(addresses.get(own, ()))
     return {
@@ -190,18 +211,6 @@ def _next_hops(nodes: Collection[Node], own: NodeName, neighbourhood: Neighbourh
         for name, candidates in addresses.items()
         if name != own
     }
-
-
-def _internal_addresses(node: Node) -> list[IPAddress]:
-    """Of a dual-stack node, one of each family; where there are more, in the kubelet's order."""
-    addresses = []
-    for entry in node.status.addresses:
-        if entry.type == "InternalIP":
-            try:
-                addresses.append(ip_address(entry.address))
-            except ValueError:
-                continue  # as good as none
-    return addresses
 
 
 def _next_hop(

@@ -10,7 +10,6 @@ The phase moves from nothing to Init here; `tunnel_phase_reconciler` writes the 
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
 from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
@@ -35,7 +34,6 @@ LATE_SECONDS: Final = 0.5
 FULL_SECONDS: Final = 30.0
 """Until the next attempt when there is no room for another tunnel."""
 _NODES_PER_TURN = 200
-_OWN_ADDRESSES = frozenset({"InternalIP", "ExternalIP"})
 
 
 class TunnelReconciler:
@@ -181,16 +179,7 @@ def _changed_tunnels(old: EgressTunnel | None, new: EgressTunnel | None) -> Iter
 
 def _networks(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A node's own addresses, and its pods' networks."""
-    addresses = {entry.address for entry in node.status.addresses if entry.type in _OWN_ADDRESSES}
-    return tuple(sorted(address for address in addresses if _is_address(address))), node.spec.pod_cidrs
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
+    return tuple(sorted({str(address) for address in node.addresses()})), node.spec.pod_cidrs
 
 
 def _ours(tunnel: EgressTunnel) -> tuple[object, ...]:

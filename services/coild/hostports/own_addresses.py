@@ -6,7 +6,7 @@ The kernel cannot tell: addresses of others are local to it as well.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -22,19 +22,11 @@ from coild.hostports.host_ports import HostPorts
 PERIOD: Final = 60.0
 """Seconds between two looks at the Node. coild may read its own Node, and no role lets it watch that one alone."""
 _PACE: Final = Backoff(base=0.5, cap=30.0)
-_OWN_TYPES: Final = frozenset({"InternalIP", "ExternalIP"})
 
 
 def own_networks(node: Node, more: Collection[IPNetwork]) -> frozenset[IPNetwork]:
-    """The Node's addresses, each as a network, and `more`. What is no address is passed over. Pure."""
-    found: set[IPNetwork] = set(more)
-    for entry in node.status.addresses:
-        if entry.type in _OWN_TYPES:
-            try:
-                found.add(ip_network(ip_address(entry.address)))
-            except ValueError:
-                continue
-    return frozenset(found)
+    """The Node's addresses, each as a network, and `more`. Pure."""
+    return frozenset((*more, *map(ip_network, node.addresses())))
 
 
 async def follow_own_addresses(

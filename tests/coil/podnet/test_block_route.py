@@ -298,3 +298,28 @@ def test_one_route_for_each_block(blocks: list[IPNetwork]) -> None:
 def test_table_and_protocol_are_settings(block: IPNetwork) -> None:
     (route,) = plan_export([block], RoutePolicy(export_table=7, protocol=8))
     assert (route.table, route.protocol) == (7, 8)
+
+
+def test_a_network_where_nodes_are_is_not_routed() -> None:
+    """It would cut this node from them, and perhaps from the API server."""
+    blocks = [
+        block("p-0", "a", "192.0.2.0/28", "2001:db8::/123"),
+        block("p-1", "a", "192.0.2.16/28", "2001:db8::20/123"),
+        # This node's own address.
+        block("p-2", "b", "192.0.2.10/32"),
+    ]
+    planned = plan(blocks)
+    assert lines(planned) == {"192.0.2.16/28 via 192.0.2.11 dev eth0", "2001:db8::20/123 via 2001:db8::11 dev eth0"}
+    assert troubles(planned) == [
+        ("p-0", "192.0.2.0/28", RouteTrouble.NODE_ADDRESS),
+        ("p-0", "2001:db8::/123", RouteTrouble.NODE_ADDRESS),
+        ("p-2", "192.0.2.10/32", RouteTrouble.NODE_ADDRESS),
+    ]
+
+
+def test_external_addresses_are_the_nodes_too() -> None:
+    entries = (NodeAddress(type="InternalIP", address="192.0.2.13"), NodeAddress(type="ExternalIP", address="10.0.0.5"))
+    c = Node(metadata=ObjectMeta(name="c"), status=NodeStatus(addresses=entries))
+    assert troubles(plan([block("p-0", "a", "10.0.0.0/27")], HERE, A, c)) == [
+        ("p-0", "10.0.0.0/27", RouteTrouble.NODE_ADDRESS)
+    ]
