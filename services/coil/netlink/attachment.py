@@ -53,7 +53,8 @@ def attach(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> None:
         try:
             # The pod's end knows the index of the host's: veth are made as a pair.
             pod_link = parse_link(pod.get(get_link(plan.pod.name)))
-            apply_sysctls(plan.host.sysctls)
+            # Most of them are so already, and a look does not wait for the lock of all links, as writing does.
+            apply_sysctls(missing_sysctls(plan.host.sysctls))
             host.apply(_configure(plan.host, pod_link.peer_index))
             with pod_netns.entered(home):
                 apply_sysctls(plan.pod.sysctls)

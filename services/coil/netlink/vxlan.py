@@ -182,7 +182,8 @@ def _sysctls(vxlan: Vxlan) -> list[Sysctl]:
     Replies come back through another link than the packets left by, so the reverse path filter must be loose (RFC 3704,
     section 2.4); the kernel takes the larger of this and what is set for all links.
     """
-    sysctls = [Sysctl(f"net/ipv4/conf/{vxlan.name}/rp_filter", "2")]
+    ipv4 = f"net/ipv4/conf/{vxlan.name}"
+    sysctls = [Sysctl(f"{ipv4}/rp_filter", "2"), Sysctl(f"{ipv4}/forwarding", "1")]
     if any(interface.version == 6 for interface in vxlan.addresses):
         sysctls.append(Sysctl(f"net/ipv6/conf/{vxlan.name}/disable_ipv6", "0"))
     # No address that it was not given (IN6_ADDR_GEN_MODE_NONE), and so no router solicitations to nobody.

@@ -272,6 +272,8 @@ def _host_end(
     addresses = [gateway for _, gateway in pairs]
     settings = {"accept_ra": "0"}  # without IPv6 as well: no pod may advertise routes to its node
     if _has_ipv6(pairs):
+        # A hardened host has IPv6 on its uplink alone (net.ipv6.conf.default.disable_ipv6).
+        settings["disable_ipv6"] = "0"
         # One link-local address of ours, which is there at once, instead of the kernel's. A gateway that is the node's
         # address does not do: the node asks for a pod's hardware address, to forward to it, from a link-local one.
         settings["addr_gen_mode"] = ADDR_GEN_MODE_NONE
@@ -281,7 +283,8 @@ def _host_end(
         name=name,
         mac=mac,
         alias=alias,
-        sysctls=_ipv6_sysctls(name, settings),
+        # What comes in by a link is forwarded only if the link's own setting says so; it takes that from the default.
+        sysctls=(*_ipv6_sysctls(name, settings), *_ipv4_sysctls(name, {"forwarding": "1"} if _has_ipv4(pairs) else {})),
         addresses=tuple(Address(name, address) for address in addresses),
         routes=plan_pod_routes(name, [address for address, _ in pairs], policy),
         neighbours=(),
@@ -290,6 +293,10 @@ def _host_end(
 
 def _has_ipv6(pairs: _Pairs) -> bool:
     return any(address.version == 6 for address, _ in pairs)
+
+
+def _has_ipv4(pairs: _Pairs) -> bool:
+    return any(address.version == 4 for address, _ in pairs)
 
 
 def _ipv6_sysctls(name: LinkName, settings: Mapping[str, str]) -> tuple[Sysctl, ...]:

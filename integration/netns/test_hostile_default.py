@@ -1,0 +1,85 @@
+"""New links take their settings from the host's defaults, which an administrator has hardened, or something has spoilt:
+whatever these are, pods reach each other and the node.
+"""
+
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from coil.netlink.error import PodCheckError
+from coil.netlink.host import HostNetwork
+from coil.podnet.plan import plan_forwarding, plan_rules
+from integration.netns.netns import Netns, exchange
+from integration.netns.plans import pod_plan
+
+pytestmark = pytest.mark.kernel
+
+_VALUES = ("0", "1", "2", "8", "-1")
+
+
+@pytest.fixture
+def pods(new_netns: Callable[[], Netns]) -> tuple[Netns, Netns]:
+    return new_netns(), new_netns()
+
+
+async def await_connected(network: HostNetwork, host: Netns, pods: tuple[Netns, Netns]) -> None:
+    """Attach two pods, and have them and the node exchange something in both families."""
+    await network.ensure_sysctls(plan_forwarding())
+    await network.ensure_rules(plan_rules())
+    plans = [pod_plan(number) for number in (1, 2)]
+    for plan, pod in zip(plans, pods, strict=True):
+        await network.attach_pod(plan, pod.path)
+        await network.check_pod(plan, pod.path)
+    for address in ("10.64.0.2", "fd64::2"):
+        for client in (pods[0], host):
+            exchange(client, pods[1], ip_address(address))
+    for plan in plans:
+        await network.detach_pod(plan.host.name)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("ipv4/conf/default/forwarding", "0"),
+        ("ipv6/conf/default/forwarding", "0"),
+        ("ipv6/conf/default/disable_ipv6", "1"),
+        ("ipv4/conf/default/rp_filter", "1"),
+        ("ipv4/conf/default/arp_ignore", "8"),
+        ("ipv6/conf/default/accept_dad", "2"),
+    ],
+)
+async def test_one(network: HostNetwork, host: Netns, pods: tuple[Netns, Netns], setting: str, value: str) -> None:
+    host.set_sysctl("net/ipv4/ip_forward", "1")
+    host.set_sysctl(f"net/{setting}", value)
+    await await_connected(network, host, pods)
+
+
+@pytest.mark.slow
+async def test_each(network: HostNetwork, host: Netns, pods: tuple[Netns, Netns]) -> None:
+    tried = 0
+    for family in ("ipv4", "ipv6"):
+        folder = f"net/{family}/conf/default"
+        for path in [f"{folder}/{file.name}" for file in sorted((Path("/proc/sys") / folder).iterdir())]:
+            for value in _VALUES:
+                try:
+                    before = host.sysctl(path)
+                    host.set_sysctl(path, value)
+                except OSError:  # not to be read or written, or no such value
+                    continue
+                tried += 1
+                try:
+                    await await_connected(network, host, pods)
+                except Exception as error:
+                    raise AssertionError(f"with {path} = {value}") from error
+                host.set_sysctl(path, before)
+    assert tried > 100
+
+
+async def test_check_sees_what_was_changed_later(network: HostNetwork, host: Netns, pod: Netns) -> None:
+    plan = pod_plan()
+    await network.attach_pod(plan, pod.path)
+    host.set_sysctl(f"net/ipv4/conf/{plan.host.name}/forwarding", "0")
+    with pytest.raises(PodCheckError, match="forwarding = 1"):
+        await network.check_pod(plan, pod.path)
