@@ -59,6 +59,25 @@ def test_one_of_many_that_are_mounted(host: Netns, new_netns: Callable[[], Netns
         assert inode_behind(host, LinkName(f"veth{number}")) == inode(pod.path)
 
 
+def test_one_that_a_runtime_keeps_in_a_folder_of_its_own(host: Netns, tmp_path: Path) -> None:
+    """As containerd does with netns_mounts_under_state_dir."""
+    place = tmp_path / "io.containerd.grpc.v1.cri" / "a name"
+    place.parent.mkdir()
+    place.touch()
+    subprocess.run(["unshare", "--net", "--", "mount", "--bind", "/proc/self/ns/net", place], check=True, timeout=60.0)
+    try:
+        subprocess.run(
+            ["nsenter", f"--net={place}", "--", "ip", "link", "add", "eth0", "type", "veth", "peer", "name", HOST_END],
+            check=True,
+            timeout=60.0,
+        )
+        command = ["nsenter", f"--net={place}", "--", "ip", "link", "set", HOST_END, "netns", host.name]
+        subprocess.run(command, check=True, timeout=60.0)
+        assert inode_behind(host) == inode(place)
+    finally:
+        subprocess.run(["umount", place], check=True, timeout=60.0)
+
+
 def test_one_that_only_a_process_is_in(host: Netns, process: subprocess.Popen[bytes]) -> None:
     host.ip("link", "add", HOST_END, "type", "veth", "peer", "name", "eth0", "netns", str(process.pid))
     assert inode_behind(host) == inode(Path(f"/proc/{process.pid}/ns/net"))
@@ -68,7 +87,7 @@ def test_one_that_nothing_shows_any_more(host: Netns, pod: Netns) -> None:
     host.ip("link", "add", HOST_END, "type", "veth", "peer", "name", "eth0", "netns", pod.name)
     with Namespace(pod.path):  # it lives on, but only as a file of this process
         pod.delete()
-        with pytest.raises(NetlinkError, match=r"other end of veth0 is neither mounted below /run/netns or .* process"):
+        with pytest.raises(NetlinkError, match=r"other end of veth0 is neither mounted where .* process"):
             find(host)
 
 
@@ -119,9 +138,9 @@ def test_pods_found_again_cost_one_dump_of_links_and_one_scan(
     dumps, scans, requests = Counter[str](), Counter[Path](), Counter[str]()
 
     def counted(real: Callable[..., object], count: Callable[..., None]) -> Callable[..., object]:
-        def call(*arguments: object) -> object:
+        def call(*arguments: object, **named: object) -> object:
             count(*arguments)
-            return real(*arguments)
+            return real(*arguments, **named)
 
         return call
 
@@ -129,7 +148,8 @@ def test_pods_found_again_cost_one_dump_of_links_and_one_scan(
         real = getattr(Connection, name)
         take = lambda _self, request, *_, counter=counter: counter.update([" ".join(map(str, request.doing[:2]))])  # noqa: E731
         monkeypatch.setattr(Connection, name, counted(real, take))
-    monkeypatch.setattr(Path, "iterdir", counted(Path.iterdir, lambda folder: scans.update([folder])))
+    for look in ("iterdir", "read_text"):
+        monkeypatch.setattr(Path, look, counted(getattr(Path, look), lambda path, *_: scans.update([path])))
 
     def restart() -> dict[PodAlias, int]:
         peers = peer_namespace.PeerNamespaces()
@@ -145,8 +165,7 @@ def test_pods_found_again_cost_one_dump_of_links_and_one_scan(
 
     assert host.call(restart) == {alias: inode(pod.path) for alias, pod in pods.items()}
     assert dumps == {"list links": 2}, "one for the question which pods are clients, one to find them"
-    assert set(scans.values()) == {1}
-    assert Path("/proc") not in scans, "all are mounted"
+    assert scans == {Path("/proc/self/mountinfo"): 1}, "all are mounted"
     assert sum(requests.values()) < 8 * count + 3 * len(list(Path("/run/netns").iterdir()))
 
 

@@ -4,8 +4,8 @@
     pods_with_link(names, connection)                     the pods that have a link of one of these names
     name_host_end(ifname, alias, pod_netns, home=...)     for an interface that another plugin has made
 
-Runs in a worker's thread; `connection` is in the host's namespace. Namespaces are found where container runtimes keep
-them, as mounts below /run/netns, or else through the processes of the node below /proc.
+Runs in a worker's thread; `connection` is in the host's namespace. Namespaces are found as mounts, in whatever folder
+a container runtime keeps them that this process sees, or else through the processes of the node below /proc.
 
 Invariant: never a wrong one. Names of links and paths of namespaces are used again, so what is remembered here is only
 where to look first. The kernel has a number for each namespace that a link leads to, and gives it to another only when
@@ -17,6 +17,7 @@ a pod's namespace takes a few requests, however many pods there are.
 """
 
 import errno
+import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,8 @@ from coil.netlink.link import find_link, get_link, read_links, set_alias
 from coil.netlink.namespace import Namespace, get_netns_number, parse_netns_number
 from coil.podnet.host_link import PodAlias, parse_alias, render_alias
 
-_MOUNTS: Final = (Path("/run/netns"), Path("/var/run/docker/netns"))
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 _PROCESSES: Final = Path("/proc")
 _NO_SUCH_LINK: Final = {errno.ENODEV, errno.EINVAL}
 """No link of that name, or no namespace of that number any more."""
@@ -91,8 +93,8 @@ class PeerNamespaces:
             namespace = _open_numbered(self._paths.get(link.peer_netns), link.peer_netns, connection)
         if namespace is None:
             raise NetlinkError(
-                f"the namespace at the other end of {link.name} is neither mounted below "
-                f"{' or '.join(map(str, _MOUNTS))} nor that of a process below {_PROCESSES}"
+                f"the namespace at the other end of {link.name} is neither mounted where this process sees it (the "
+                f"chart's value coild.namespaceDirectories) nor that of a process below {_PROCESSES}"
             )
         try:
             after = find_link(link.name, connection)
@@ -193,7 +195,7 @@ def _number(namespace: Namespace, connection: Connection) -> int | None:
     try:
         return parse_netns_number(connection.get(get_netns_number(namespace.fileno())))
     except KernelError:
-        return None  # a file below /run/netns that is no network namespace (yet, or any more)
+        return None  # no network namespace any more
 
 
 def _open_new(path: Path, seen: set[tuple[int, int]]) -> Namespace | None:
@@ -209,8 +211,21 @@ def _open_new(path: Path, seen: set[tuple[int, int]]) -> Namespace | None:
 
 
 def _mounts() -> Iterator[Path]:
-    for folder in _MOUNTS:
-        yield from _entries(folder)
+    try:
+        text = _MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return
+    yield from namespace_mounts(text)
+
+
+def namespace_mounts(mountinfo: str) -> Iterator[Path]:
+    """The mount points of network namespaces in a /proc/PID/mountinfo (proc_pid_mountinfo(5)). Pure."""
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        # The root of such a mount is the namespace: net:[4026532001].
+        if after.startswith("nsfs ") and len(fields) > 4 and fields[3].startswith("net:"):
+            yield Path(_ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4]))
 
 
 def _processes() -> Iterator[Path]:
