@@ -1,6 +1,6 @@
 """Routes and rules of the host: brought in line from any start, with other people's left alone."""
 
-from ipaddress import IPv4Address, IPv4Network, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address
 from random import Random
 from typing import Any
 
@@ -211,6 +211,37 @@ async def test_the_uplink_of_a_node_with_ipv6_alone(network: HostNetwork, host: 
     host.ip("address", "add", "2001:db8:1::7/64", "dev", "up0", "nodad")
     host.ip("-6", "route", "add", "default", "via", "2001:db8:1::1")
     assert (await network.uplink()).name == "up0"
+
+
+@pytest.mark.parametrize("holder", ["lo", "node0"])
+@pytest.mark.parametrize("version", [4, 6])
+async def test_the_uplinks_of_a_node_that_speaks_bgp(
+    network: HostNetwork, host: Netns, holder: str, version: int
+) -> None:
+    """Its address is alone on a link by which nothing leaves; of those by which packets do, the smallest MTU counts."""
+    for number, mtu in enumerate((9000, 1420)):
+        host.ip("link", "add", f"up{number}", "mtu", str(mtu), "type", "veth", "peer", "name", f"tor{number}")
+        for link in (f"up{number}", f"tor{number}"):
+            host.ip("link", "set", link, "up")
+        host.ip("address", "add", f"192.0.2.{2 * number}/31", "dev", f"up{number}")
+        host.ip("address", "add", f"2001:db8:{1 + number}::1/64", "dev", f"up{number}", "nodad")
+    if holder != "lo":
+        host.ip("link", "add", holder, "mtu", "1300", "type", "bridge")
+        host.ip("link", "set", holder, "up")
+    own, length, hops = (
+        ("198.51.100.7", 32, ("192.0.2.1", "192.0.2.3"))
+        if version == 4
+        else ("2001:db8:9::7", 128, ("2001:db8:1::2", "2001:db8:2::2"))
+    )
+    host.ip("address", "add", f"{own}/{length}", "dev", holder)
+    ways = [word for number, hop in enumerate(hops) for word in ("nexthop", "via", hop, "dev", f"up{number}")]
+    host.ip(f"-{version}", "route", "add", "default", *ways)
+    uplink = await network.uplink([ip_address(own)])
+    assert (uplink.name, uplink.mtu) == ("up1", 1420)
+    # An address without a network on a link by which packets leave, as clouds give it, says which.
+    host.ip("address", "del", f"{own}/{length}", "dev", holder)
+    host.ip("address", "add", f"{own}/{length}", "dev", "up0")
+    assert (await network.uplink([ip_address(own)])).name == "up0"
 
 
 async def test_forwarding_is_on_for_links_to_come(network: HostNetwork, host: Netns, pod: Netns) -> None:

@@ -3,20 +3,20 @@
     read_routes(table, connection)                            one table, both families
     sync_routes(table=, protocol=, plan=, connection=)        exactly these of that protocol in that table
     add_routes(routes, connection)                            besides what is there
-    find_uplink(node_addresses, connection)                   the link by which the node is reached
+    find_uplink(node_addresses, connection)                   the link by which packets leave the node
 
 Runs in a worker's thread, in that namespace.
 """
 
 import errno
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from coil.egress.gateway import Uplink
 from coil.kernel.family import Family, IPAddress, IPNetwork
-from coil.kernel.link import Link, LinkName
+from coil.kernel.link import LOOPBACK, Link, LinkName
 from coil.kernel.route import (
     DEFAULT_NETWORKS,
     IP6_DEFAULT_METRIC,
@@ -49,11 +49,15 @@ RTM_GETROUTE = 26
 
 _RTMSG = struct.Struct("=BBBBBBBBI")  # family, dst and src length, tos, table, protocol, scope, type, flags
 _RTM_F_CLONED = 0x200
+_RTM_F_FIB_MATCH = 0x2000
+"""Answer with the route that a lookup finds, and not with the way of one packet."""
 _RTNH_F_ONLINK = 4
 _RTA_DST = 1
 _RTA_OIF = 4
 _RTA_GATEWAY = 5
 _RTA_PRIORITY = 6
+_RTA_MULTIPATH = 9
+_NEXT_HOP = struct.Struct("=HBBi")  # rtnexthop: length, flags, weight, link
 _RTA_TABLE = 15
 
 
@@ -124,10 +128,23 @@ def parse_route_type(body: bytes) -> RouteType:
     return RouteType(_RTMSG.unpack_from(body)[7])
 
 
-def parse_route_index(body: bytes) -> int:
-    """The link index of an RTM_NEWROUTE message, 0 if it names no single link."""
-    oif = parse_attributes(body, _RTMSG.size).get(_RTA_OIF)
-    return parse_u32(oif) if oif is not None else 0
+def match_route(destination: IPAddress) -> Request:
+    """Ask which route a packet to `destination` would find: with all of its next hops."""
+    body = _RTMSG.pack(Family.of(destination), destination.max_prefixlen, 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH)
+    return Request(RTM_GETROUTE, 0, body + attribute(_RTA_DST, destination.packed), ("find the route to", destination))
+
+
+def parse_next_hops(body: bytes) -> tuple[int, ...]:
+    """The indices of all links that the route of an RTM_NEWROUTE message leads over."""
+    attributes = parse_attributes(body, _RTMSG.size)
+    if _RTA_OIF in attributes:
+        return (parse_u32(attributes[_RTA_OIF]),)
+    hops, found, offset = attributes.get(_RTA_MULTIPATH, b""), [], 0
+    while offset + _NEXT_HOP.size <= len(hops):
+        length, _flags, _weight, index = _NEXT_HOP.unpack_from(hops, offset)
+        found.append(index)
+        offset += max(length + 3 & ~3, _NEXT_HOP.size)
+    return tuple(found)
 
 
 def parse_route_place(body: bytes) -> tuple[int, int, IPNetwork]:
@@ -274,31 +291,59 @@ def _put(
 
 
 def find_uplink(node_addresses: Collection[IPAddress], connection: Connection) -> Link:
-    """The link that has one of the node's addresses, or else the one that its default route leaves by.
+    """The link by which packets leave the node, and of several the one of the smallest MTU.
+
+    It is the one that has one of the node's addresses in a network of its own. A node that speaks BGP has its address
+    alone on lo or another link by which nothing leaves: then those count that the default routes lead over.
 
     Raises NetlinkError if there is neither.
     """
     links = {link.index: link for link in read_links(connection)}
+    ways = [links[index] for index in _default_hops(connection) if index in links]
+    for holder in _holders(node_addresses, links, connection) if node_addresses else ():
+        if not holder.alone or any(holder.link.index == way.index for way in ways):
+            return holder.link
+    ways = [link for link in ways if link.name != LOOPBACK]
+    if not ways:
+        raise NetlinkError(
+            "the node has no uplink: there is no default route, and no link has its address in a network of its own"
+        )
+    return min(ways, key=lambda link: (link.mtu, link.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A link that has one of the node's addresses; `alone`: as a host's address, without a network."""
+
+    link: Link
+    alone: bool
+
+
+def _holders(
+    node_addresses: Iterable[IPAddress], links: Mapping[int, Link], connection: Connection
+) -> Iterator[_Holder]:
+    """In the order of the addresses."""
     names = {index: link.name for index, link in links.items()}
-    if node_addresses:
-        holders = {
-            address.interface.ip: address.device
-            for family in Family
-            for body in connection.dump(dump_addresses(family))
-            if (address := parse_address(body, names)) is not None
-        }
-        for node_address in node_addresses:
-            for link in links.values():
-                if link.name == holders.get(node_address):
-                    return link
+    by_name = {link.name: link for link in links.values()}
+    held = {
+        address.interface.ip: address
+        for family in Family
+        for body in connection.dump(dump_addresses(family))
+        if (address := parse_address(body, names)) is not None
+    }
+    for node_address in node_addresses:
+        if (address := held.get(node_address)) is not None:
+            network = address.interface.network
+            yield _Holder(by_name[address.device], network.num_addresses == 1 or address.device == LOOPBACK)
+
+
+def _default_hops(connection: Connection) -> Iterator[int]:
+    """Indices of the links that the default routes lead over."""
     for destination in _ANYWHERE:
         try:
-            index = parse_route_index(connection.get(get_route(destination)))
+            yield from parse_next_hops(connection.get(match_route(destination)))
         except KernelError:
             continue  # no way there in this family
-        if index in links:
-            return links[index]
-    raise NetlinkError("the node has no uplink: no link has its address, and there is no default route")
 
 
 def read_uplink(name: LinkName, connection: Connection) -> Uplink:
