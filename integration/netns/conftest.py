@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from coil.kernel.family import Family
 from coil.netlink.host import HostNetwork
-from coil.podnet.plan import plan_forwarding, plan_rules
+from coil.podnet.plan import plan_rules
 from integration.netns.netns import Netns
 
 
@@ -25,6 +26,6 @@ def pod(new_netns: Callable[[], Netns]) -> Netns:
 async def network(host: Netns) -> AsyncIterator[HostNetwork]:
     """The network under test, on a node that is ready for pods."""
     async with HostNetwork(host.path) as network:
-        await network.ensure_sysctls(plan_forwarding())
+        await network.ensure_forwarding(tuple(Family))
         await network.ensure_rules(plan_rules())
         yield network

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from coil.kernel.family import Family
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import HostNetwork
-from coil.podnet.plan import plan_forwarding, plan_rules
+from coil.podnet.plan import plan_rules
 from integration.netns.netns import Netns, exchange
 from integration.netns.plans import pod_plan
 
@@ -26,7 +27,7 @@ def pods(new_netns: Callable[[], Netns]) -> tuple[Netns, Netns]:
 
 async def await_connected(network: HostNetwork, host: Netns, pods: tuple[Netns, Netns]) -> None:
     """Attach two pods, and have them and the node exchange something in both families."""
-    await network.ensure_sysctls(plan_forwarding())
+    await network.ensure_forwarding(tuple(Family))
     await network.ensure_rules(plan_rules())
     plans = [pod_plan(number) for number in (1, 2)]
     for plan, pod in zip(plans, pods, strict=True):

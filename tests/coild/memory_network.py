@@ -12,8 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import cast
 
-from coil.kernel.family import IPAddress
-from coil.kernel.link import LinkName, Neighbour, Sysctl
+from coil.kernel.family import Family, IPAddress
+from coil.kernel.link import LinkName, Neighbour, Sysctl, forwarding_sysctls
 from coil.kernel.route import Route, RouteChanges, diff_routes
 from coil.kernel.rule import Rule, RuleChanges, diff_rules
 from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
@@ -155,6 +155,9 @@ class MemoryNetwork:
     async def ensure_sysctls(self, sysctls: Collection[Sysctl]) -> None:
         await self.gate(Step.PREPARE)
         self.kernel.sysctls.update(sysctls)
+
+    async def ensure_forwarding(self, families: Collection[Family]) -> None:
+        await self.ensure_sysctls(forwarding_sysctls(families))
 
     async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:
         await self.gate(Step.PREPARE)

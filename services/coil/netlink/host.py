@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NewType, TypeVar
 
-from coil.kernel.family import IPAddress
+from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import Link, LinkName, MacAddress, Neighbour, Sysctl
 from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
@@ -23,6 +23,7 @@ from coil.netlink import attachment, kernel_module, peer_namespace, route, rule
 from coil.netlink.address import read_peer_addresses
 from coil.netlink.connection import Connection
 from coil.netlink.error import NamespaceError, NetlinkError
+from coil.netlink.forwarding import ensure_forwarding
 from coil.netlink.link import read_links
 from coil.netlink.monitor import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
@@ -135,6 +136,13 @@ class HostNetwork:
         """
         await self._reading.run(ensure_sysctls, sysctls)
 
+    async def ensure_forwarding(self, families: Collection[Family]) -> None:
+        """Have the node forward packets of the families, and go on to take default routes from routers. Idempotent.
+
+        Raises NetlinkError that says what to do.
+        """
+        await self._reading.run(ensure_forwarding, families)
+
     async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:
         """Make each rule exist once, and no other of the same protocols. Idempotent; a cancelled call may
         still take effect.
@@ -185,6 +193,8 @@ class HostNetwork:
             raise
 
     def _attach(self, plan: PodPlan, netns: NetnsPath) -> None:
+        # The first pod of a family makes the node a router of it.
+        ensure_forwarding({route.family for route in plan.host.routes})
         with Namespace(netns) as pod_netns:
             attachment.attach(plan, pod_netns, home=self._home)
 

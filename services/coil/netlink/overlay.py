@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import LinkName, ParentLink, Sysctl, forwarding_sysctls
+from coil.kernel.link import LinkName, ParentLink, Sysctl
 from coil.kernel.mark import MARK_CLAIM, MARK_PROTOCOL, MarkGate, plan_marks
 from coil.kernel.route import Route, diff_routes
 from coil.kernel.rule import Rule, RuleChanges
@@ -28,6 +28,7 @@ from coil.netlink import announcement, eip_link
 from coil.netlink.address import AddressChanges
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
+from coil.netlink.forwarding import ensure_forwarding
 from coil.netlink.link import find_link
 from coil.netlink.monitor import OverlayWatch, open_event_socket
 from coil.netlink.namespace import Namespace
@@ -287,7 +288,7 @@ def _remove_link(name: LinkName, kinds: Collection[str], connection: Connection)
 
 
 def _ensure_sysctls(families: Collection[Family]) -> None:
-    ensure_sysctls(forwarding_sysctls(families))
+    ensure_forwarding(families)
     if read_sysctl(_LIBERAL) is not None:
         ensure_sysctls((Sysctl(_LIBERAL, "1"),))
     arp_ignore = read_sysctl("net/ipv4/conf/all/arp_ignore")

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip
 from typing import TypeAlias
 
 from coil.kernel.family import Family, IPAddress, IPInterface
-from coil.kernel.link import Address, LinkName, MacAddress, Neighbour, Sysctl, forwarding_sysctls
+from coil.kernel.link import Address, LinkName, MacAddress, Neighbour, Sysctl
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteProtocol, RouteTable, link_scope
 from coil.kernel.rule import Rule
 from coil.podnet.host_link import PodAlias, derive_mac, render_alias
@@ -221,11 +221,6 @@ def plan_rules(policy: RoutePolicy = DEFAULT_POLICY, families: Collection[Family
     return tuple(
         Rule(family=family, priority=priority, table=policy.pod_table, protocol=policy.protocol) for family in families
     )
-
-
-def plan_forwarding(families: Collection[Family] = tuple(Family)) -> tuple[Sysctl, ...]:
-    """The sysctls that make a router of the node."""
-    return forwarding_sysctls(families)
 
 
 _IPV6_AT_ONCE: Mapping[str, str] = {"disable_ipv6": "0", "accept_dad": "0"}

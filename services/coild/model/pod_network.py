@@ -6,7 +6,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from coil.kernel.family import IPAddress
+from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, Neighbour, Sysctl
 from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
@@ -22,6 +22,10 @@ class PodNetwork(Protocol):
 
     async def ensure_sysctls(self, sysctls: Collection[Sysctl]) -> None:
         """Write the sysctls, in the host's namespace. Idempotent."""
+        ...
+
+    async def ensure_forwarding(self, families: Collection[Family]) -> None:
+        """Have the node forward packets of the families. Idempotent. For a pod's, `attach_pod` does it."""
         ...
 
     async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:

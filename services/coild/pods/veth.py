@@ -31,7 +31,7 @@ from coil.kernel.route import Route
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias
-from coil.podnet.plan import HostAddresses, PodPlan, RoutePolicy, plan_forwarding, plan_pod, plan_pod_routes, plan_rules
+from coil.podnet.plan import HostAddresses, PodPlan, RoutePolicy, plan_pod, plan_pod_routes, plan_rules
 from coild.model.address_source import NONE_ENDED, AddressSource, Ended, Exclusively
 from coild.model.attachment import Attachment, InvalidPodError, alias_key, first_of_each_family, host_link_name
 from coild.model.pod_network import PodNetwork
@@ -56,10 +56,15 @@ class VethWiring:
         self._policy = policy
         self._compat_calico = compat_calico
         self._log = log
+        self._families: set[Family] = set()
+        """Those that pods have had."""
 
     async def prepare(self) -> None:
-        """Forwarding on, and the lookup of the pod table in place, where the policy has it made here."""
-        await self._network.ensure_sysctls(plan_forwarding())
+        """Forwarding on, and the lookup of the pod table in place, where the policy has it made here.
+
+        A family that no pod has is left as it is: to forward IPv6 has side effects on a node.
+        """
+        await self._network.ensure_forwarding(self._families)
         rules = plan_rules(self._policy)
         if rules and (changes := await self._network.ensure_rules(rules)):
             self._log.info("rules set", added=len(changes.adds), removed=len(changes.deletes))
@@ -85,6 +90,7 @@ class VethWiring:
 
     async def attach(self, attachment: Attachment, plan: PodPlan, netns: NetnsPath) -> Attachment:
         """See `PodWiring`."""
+        self._families.update(map(Family.of, attachment.addresses))
         await self._network.attach_pod(plan, netns)
         return attachment
 
@@ -130,6 +136,7 @@ class VethWiring:
                 self._log.warning("removing the remains of an unfinished ADD", link=link.name)
                 await self._network.detach_pod(link.name)
         attachments = [*certain.values(), *(claim for key, claim in claimed.items() if key not in certain)]
+        self._families.update(Family.of(address) for each in attachments for address in each.addresses)
         await source.recover(attachments, ended)
         return [
             _completed(attachment, source.holding(attachment.key), own.get(attachment.link or LinkName(""), ()))

@@ -15,7 +15,6 @@ from coil.podnet.plan import (
     PodPlan,
     RoutePolicy,
     node_addresses,
-    plan_forwarding,
     plan_pod,
     plan_port,
     plan_rules,
@@ -159,11 +158,6 @@ def test_the_rules_look_the_pod_table_up_in_both_families() -> None:
         (Family.IPV4, 1999, 200, 30),
         (Family.IPV6, 1999, 200, 30),
     ]
-
-
-def test_forwarding_can_be_asked_for_by_family() -> None:
-    assert plan_forwarding([Family.IPV4]) == (Sysctl("net/ipv4/ip_forward", "1"),)
-    assert [sysctl.path for sysctl in plan_forwarding()] == ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"]
 
 
 def test_the_first_internal_address_of_each_family_is_the_nodes() -> None:

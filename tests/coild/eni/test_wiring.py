@@ -158,7 +158,10 @@ async def test_the_lookup_of_the_pod_table_is_left_to_the_node(node: Node) -> No
     await node.wiring.prepare()
     assert node.kernel.rules == set()
     assert node.eni.calls[:2] == ["keep default route", "prepare"], "before the kernel forwards"
-    assert {sysctl.path for sysctl in node.kernel.sysctls} >= {"net/ipv4/ip_forward"}
+    assert node.kernel.sysctls == set(), "there is no pod to forward for"
+    await node.attach(ON_SECOND)
+    await node.wiring.prepare()
+    assert {sysctl.path for sysctl in node.kernel.sysctls} == {"net/ipv4/ip_forward"}
 
 
 async def test_after_a_restart_the_rules_are_those_of_the_pods(node: Node) -> None:

@@ -1,0 +1,55 @@
+"""What makes a router of the node, and what it must not lose by that."""
+
+import pytest
+
+from coil.kernel.family import Family
+from coil.netlink.host import HostNetwork
+from integration.netns.netns import Netns
+from integration.netns.plans import pod_plan
+
+pytestmark = pytest.mark.kernel
+
+IPV4, IPV6 = "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"
+
+
+@pytest.fixture
+def node(host: Netns) -> Netns:
+    """Nothing forwards yet; the kernel listens to routers on one link, and something else does on the other."""
+    host.set_sysctl(IPV4, "0")
+    host.set_sysctl(IPV6, "0")
+    host.ip("link", "add", "up0", "type", "veth", "peer", "name", "up1")
+    host.set_sysctl("net/ipv6/conf/up0/accept_ra", "1")
+    host.set_sysctl("net/ipv6/conf/up1/accept_ra", "0")
+    return host
+
+
+def accepts(node: Netns) -> tuple[str, str]:
+    return node.sysctl("net/ipv6/conf/up0/accept_ra"), node.sysctl("net/ipv6/conf/up1/accept_ra")
+
+
+async def test_pods_of_one_family_leave_the_other_alone(node: Netns, pod: Netns) -> None:
+    async with HostNetwork(node.path) as network:
+        await network.attach_pod(pod_plan(families=("ipv4",)), pod.path)
+    assert (node.sysctl(IPV4), node.sysctl(IPV6)) == ("1", "0")
+    assert accepts(node) == ("1", "0")
+
+
+async def test_the_first_pod_with_ipv6_keeps_what_routers_advertise(node: Netns, pod: Netns) -> None:
+    async with HostNetwork(node.path) as network:
+        await network.attach_pod(pod_plan(), pod.path)
+    assert (node.sysctl(IPV4), node.sysctl(IPV6)) == ("1", "1")
+    assert accepts(node) == ("2", "0")
+
+
+async def test_what_forwards_already_is_left_as_it_is(node: Netns) -> None:
+    node.set_sysctl(IPV6, "1")
+    node.set_sysctl("net/ipv6/conf/up0/accept_ra", "1")
+    async with HostNetwork(node.path) as network:
+        await network.ensure_forwarding(tuple(Family))
+    assert accepts(node) == ("1", "0")
+
+
+async def test_none_is_asked_for(node: Netns) -> None:
+    async with HostNetwork(node.path) as network:
+        await network.ensure_forwarding(())
+    assert (node.sysctl(IPV4), node.sysctl(IPV6)) == ("0", "0")

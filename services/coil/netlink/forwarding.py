@@ -1,0 +1,40 @@
+"""Makes a router of a namespace, without taking from it what routers tell it.
+
+A kernel that forwards IPv6 takes no default route from router advertisements any more, unless the link's `accept_ra` is
+2: those that it has it drops when it begins to forward, or they end with their lifetime (Linux'
+Documentation/networking/ip-sysctl.rst). So before it does, `accept_ra` becomes 2 where it is 1. Where something else
+than the kernel listens to routers (0), as networkd does, nothing is to be done.
+
+Runs in a worker's thread, in the namespace.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from coil.kernel.family import Family
+from coil.kernel.link import Sysctl, forwarding_sysctls
+from coil.netlink.sysctl import ensure_sysctls, missing_sysctls, read_sysctl
+
+_LINKS: Final = Path("/proc/sys/net/ipv6/conf")
+_NO_LINKS: Final = {"all", "default"}
+
+
+def ensure_forwarding(families: Collection[Family]) -> None:
+    """Have the namespace forward packets of the families, on links that exist and on those to come. Idempotent.
+
+    Raises NetlinkError that says what to do where a setting cannot be written.
+    """
+    missing = missing_sysctls(forwarding_sysctls(families))
+    if any(sysctl in forwarding_sysctls((Family.IPV6,)) for sysctl in missing):
+        ensure_sysctls(_keep_advertised_routes())
+    ensure_sysctls(missing)
+
+
+def _keep_advertised_routes() -> list[Sysctl]:
+    try:
+        names = sorted(path.name for path in _LINKS.iterdir() if path.name not in _NO_LINKS)
+    except OSError:
+        return []
+    paths = [f"net/ipv6/conf/{name}/accept_ra" for name in names]
+    return [Sysctl(path, "2") for path in paths if read_sysctl(path) == "1"]
