@@ -89,6 +89,7 @@ TROUBLESHOOTING: Final = (
         ],
     ),
     Step("pool-conditions", ["Reason: +GivesBlocks", "Reason: +HasRoom"]),
+    Step("occupied-pools", ["default +<none>"]),
     Step("blocks-of-pool", [rf"^shop-\d .*{NODE}"]),
     Step("describe-blocks", [r"^Name: +shop-\d", "coil.cybozu.com/pool=shop"]),
     Step("nodes-and-blocks", [f"^{NODE} +Ready", rf"^shop-\d .*{NODE}"]),
