@@ -246,6 +246,32 @@ async def test_the_parent_is_the_link_with_the_node_s_address(node: Host, overla
             await overlay.parent_of(other)
 
 
+@pytest.mark.parametrize("holder", ["lo", "node0"])
+@pytest.mark.parametrize("version", [4, 6])
+async def test_the_parent_of_a_node_that_speaks_bgp_is_the_link_by_which_packets_leave(
+    node: Host, overlay: OverlayNetwork, holder: str, version: int
+) -> None:
+    """Its address is alone on a link by which nothing leaves, and is what other nodes send to."""
+    node.netns.ip("link", "set", "eth0", "mtu", "1400")
+    if holder != "lo":
+        node.netns.ip("link", "add", holder, "type", "bridge")
+        node.netns.ip("link", "set", holder, "up")
+    own, other = ("198.51.100.7/32", "2001:db8:9::7/128")[:: 1 if version == 4 else -1]
+    for address in (own, other):
+        node.netns.ip("address", "add", address, "dev", holder)
+    hop = ("10.1.0.2", "fd00:1::2")[version == 6]
+    with pytest.raises(NetlinkError, match="there is no route to a router"):
+        await overlay.parent_of(ip_interface(own).ip)
+    for destination in ("default", ("203.0.113.0/24", "2001:db8:8::/64")[version == 6]):
+        # It may be told of every network, and have no default route.
+        node.netns.ip(f"-{version}", "route", "add", destination, "via", hop, "dev", "eth0")
+        parent = await overlay.parent_of(ip_interface(own).ip)
+        assert (parent.name, parent.mac, parent.mtu) == ("eth0", node.mac, 1400)
+        assert parent.interfaces[:2] == tuple(sorted((ip_interface(own), ip_interface(other)), key=Family.of))
+        assert {ip_interface("10.1.0.1/16"), ip_interface("fd00:1::1/64")} <= set(parent.interfaces)
+        node.netns.ip(f"-{version}", "route", "delete", destination, "via", hop, "dev", "eth0")
+
+
 async def test_sysctls_are_written_where_they_differ_and_named_where_they_are_not_ours(
     node: Host, overlay: OverlayNetwork
 ) -> None:

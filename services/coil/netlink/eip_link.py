@@ -4,6 +4,7 @@ for. Runs in a worker's thread.
     ensure_eip_link(name, connection)                                          a dummy, or a bridge without ports
     sync_eips(name, eips, parent=..., connection=...) -> AddressChanges        exactly these, none before it may
     read_parents(connection, without=...)                                      the links by which the node is reached
+    find_parent(address, connection, without=...)                              the one that carries the mesh
 
 IPv4: the kernel answers ARP for an address of any link on every link (as long as arp_ignore is 0). IPv6: it answers
 solicitations for addresses of the link that asks only (ndisc_recv_ns), and the groups that solicitations are sent to
@@ -11,7 +12,8 @@ are joined there only; so each address is a proxy entry of the links where it is
 """
 
 import errno
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv6Address, ip_interface
 from typing import Final
 
@@ -24,6 +26,7 @@ from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import find_link, get_link, new_virtual_link, parse_link, read_links, set_up
 from coil.netlink.neighbour import delete_proxy, dump_proxies, parse_proxy, put_proxy
 from coil.netlink.readiness import await_local
+from coil.netlink.route import find_uplink
 from coil.netlink.sysctl import ensure_sysctls
 
 _MAC_LENGTH = len("00:00:00:00:00:00")
@@ -32,12 +35,23 @@ _MAC_LENGTH = len("00:00:00:00:00:00")
 def read_parents(connection: Connection, *, without: Collection[LinkName] = ()) -> list[ParentLink]:
     """All links that are up, speak Ethernet and have an address, but for those named."""
     links = read_links(connection)
+    return _select_parents(links, _read_interfaces(links, connection), without)
+
+
+def _read_interfaces(links: Iterable[Link], connection: Connection) -> Mapping[LinkName, Sequence[IPInterface]]:
+    """The addresses of each link that has any."""
     names = {link.index: link.name for link in links}
     interfaces: dict[LinkName, list[IPInterface]] = {}
     for family in Family:
         for body in connection.dump(dump_addresses(family)):
             if (address := parse_address(body, names)) is not None:
                 interfaces.setdefault(address.device, []).append(address.interface)
+    return interfaces
+
+
+def _select_parents(
+    links: Iterable[Link], interfaces: Mapping[LinkName, Sequence[IPInterface]], without: Collection[LinkName]
+) -> list[ParentLink]:
     return [
         ParentLink(
             name=link.name, index=link.index, mac=link.mac, mtu=link.mtu, interfaces=tuple(interfaces[link.name])
@@ -53,11 +67,27 @@ def read_parents(connection: Connection, *, without: Collection[LinkName] = ()) 
 
 
 def find_parent(address: IPAddress, connection: Connection, *, without: Collection[LinkName] = ()) -> ParentLink:
-    """The link that carries the node's address. Raises NetlinkError where no Ethernet link that is up does."""
-    for link in read_parents(connection, without=without):
-        if link.has(address):
-            return link
-    raise NetlinkError(f"no Ethernet link that is up has the node's address {address}")
+    """The link by which packets of the node's address leave, as `find_uplink` finds it.
+
+    The address is always one of its `interfaces`, and the first of its family where a link by which nothing leaves
+    has it (lo of a node that speaks BGP). Raises NetlinkError where no link has the address, and where the link by
+    which packets leave does not speak Ethernet or is down.
+    """
+    links = read_links(connection)
+    interfaces = _read_interfaces(links, connection)
+    own = [
+        [each for each in found if not each.is_loopback] for link, found in interfaces.items() if link not in without
+    ]
+    held = next((found for found in own if any(each.ip == address for each in found)), None)
+    if held is None:
+        raise NetlinkError(f"no Ethernet link that is up has the node's address {address}")
+    uplink = find_uplink([address], connection)
+    for parent in _select_parents(links, interfaces, without):
+        if parent.name == uplink.name:
+            return parent if parent.has(address) else replace(parent, interfaces=(*held, *parent.interfaces))
+    raise NetlinkError(
+        f"{uplink.name}, by which packets of the node's address {address} leave, is no Ethernet link that is up"
+    )
 
 
 EIP_KINDS: Final = ("dummy", "bridge")

@@ -57,8 +57,9 @@ _RTA_OIF = 4
 _RTA_GATEWAY = 5
 _RTA_PRIORITY = 6
 _RTA_MULTIPATH = 9
-_NEXT_HOP = struct.Struct("=HBBi")  # rtnexthop: length, flags, weight, link
 _RTA_TABLE = 15
+_RTA_VIA = 18  # a gateway of the other family, RFC 5549
+_NEXT_HOP = struct.Struct("=HBBi")  # rtnexthop: length, flags, weight, link
 
 
 def new_route(route: Route, index: int) -> Request:
@@ -294,19 +295,21 @@ def find_uplink(node_addresses: Collection[IPAddress], connection: Connection) -
     """The link by which packets leave the node, and of several the one of the smallest MTU.
 
     It is the one that has one of the node's addresses in a network of its own. A node that speaks BGP has its address
-    alone on lo or another link by which nothing leaves: then those count that the default routes lead over.
+    alone on lo or another link by which nothing leaves: then those count that the default routes lead over, and where
+    it is told of every network and has no default route, those of all routers.
 
     Raises NetlinkError if there is neither.
     """
     links = {link.index: link for link in read_links(connection)}
-    ways = [links[index] for index in _default_hops(connection) if index in links]
+    hops = set(_default_hops(connection)) or set(_router_hops(connection))
+    ways = [links[index] for index in hops if index in links]
     for holder in _holders(node_addresses, links, connection) if node_addresses else ():
         if not holder.alone or any(holder.link.index == way.index for way in ways):
             return holder.link
     ways = [link for link in ways if link.name != LOOPBACK]
     if not ways:
         raise NetlinkError(
-            "the node has no uplink: there is no default route, and no link has its address in a network of its own"
+            "the node has no uplink: there is no route to a router, and no link has its address in a network of its own"
         )
     return min(ways, key=lambda link: (link.mtu, link.name))
 
@@ -344,6 +347,14 @@ def _default_hops(connection: Connection) -> Iterator[int]:
             yield from parse_next_hops(connection.get(match_route(destination)))
         except KernelError:
             continue  # no way there in this family
+
+
+def _router_hops(connection: Connection) -> Iterator[int]:
+    """Indices of the links over which there are routers, by the main table."""
+    for family in Family:
+        for body in connection.dump(dump_routes(family, RouteTable.MAIN)):
+            if not {_RTA_GATEWAY, _RTA_VIA, _RTA_MULTIPATH}.isdisjoint(parse_attributes(body, _RTMSG.size)):
+                yield from parse_next_hops(body)
 
 
 def read_uplink(name: LinkName, connection: Connection) -> Uplink:
