@@ -35,6 +35,7 @@ from coil_ipam_controller.dead_node import DeadNodeCollector, DeadNodeReconciler
 from coil_ipam_controller.eni.view import Deps, EniMetrics, EniView, EniViewCollector, event_subject
 from coil_ipam_controller.inspection import BlockHistory, start_cluster_inspection
 from coil_ipam_controller.node_reconciler import NodeReconciler
+from coil_ipam_controller.occupied_block_reconciler import OccupiedBlockReconciler
 from coil_ipam_controller.pool_admission import PoolAdmission
 from coil_ipam_controller.pool_assessment import report_passed_over
 from coil_ipam_controller.pool_status import PoolCollector, PoolStatusReconciler
@@ -175,6 +176,7 @@ class Reconcilers:
             now=now,
             log=log,
         ).setup(term)
+        OccupiedBlockReconciler(client=client, caches=caches, index=index, resync=resync, log=log).setup(term)
         NodeReconciler(
             client=client, caches=caches, grace=settings.node_grace, resync=resync, clock=clock, log=log
         ).setup(term)

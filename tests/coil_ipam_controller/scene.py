@@ -20,6 +20,7 @@ from coil_ipam_controller.block_audit_reconciler import BlockAuditReconciler
 from coil_ipam_controller.block_request_reconciler import BlockRequestReconciler
 from coil_ipam_controller.dead_node import DeadNodeReconciler
 from coil_ipam_controller.node_reconciler import NodeReconciler
+from coil_ipam_controller.occupied_block_reconciler import OccupiedBlockReconciler
 from coil_ipam_controller.pool_status import PoolStatusReconciler
 from coil_ipam_controller.settings import Settings
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
@@ -70,6 +71,7 @@ class Life:
             now=now,
             log=log,
         )
+        self.occupied = OccupiedBlockReconciler(client=client, caches=caches, index=index, resync=resync, log=log)
         self.nodes = NodeReconciler(
             client=client, caches=caches, grace=settings.node_grace, resync=resync, clock=clock, log=log
         )

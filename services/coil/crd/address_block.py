@@ -6,6 +6,7 @@ labels, because that is what informers select by.
 
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.names import (
+    ANNOTATION_OCCUPIED,
     GROUP,
     LABEL_NODE,
     LABEL_POOL,
@@ -52,6 +53,11 @@ class AddressBlock(Struct, frozen=True, kw_only=True):
     def reserved(self) -> bool:
         """True for blocks whose addresses another program still uses: exported, never given out."""
         return self.metadata.labels.get(LABEL_RESERVED) == RESERVED
+
+    @property
+    def occupied_by(self) -> str:
+        """Which Nodes or networks of Services have addresses of the block, as the controller found; "" if none has."""
+        return self.metadata.annotations.get(ANNOTATION_OCCUPIED, "")
 
 
 ADDRESS_BLOCKS: Resource[AddressBlock] = Resource(

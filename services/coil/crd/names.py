@@ -25,6 +25,8 @@ LABEL_REQUEST = "coil.cybozu.com/request"
 LABEL_RESERVED = "coil.cybozu.com/reserved"
 RESERVED = "true"
 
+ANNOTATION_OCCUPIED = "coil.cybozu.com/occupied-by"
+"""On an AddressBlock that has addresses of the cluster's own, and whose."""
 ANNOTATION_POOL = "coil.cybozu.com/pool"
 ANNOTATION_EGRESS_PREFIX = "egress.coil.cybozu.com/"
 """On a client pod; the namespace of the Egresses follows, and their names, separated by commas, are the value."""

@@ -44,6 +44,10 @@ class AddressMap:
             self._ipv4.add(new.ipv4, new.name)
             self._ipv6.add(new.ipv6, new.name)
 
+    def holder_of(self, network: IPv4Network | IPv6Network) -> BlockName | None:
+        """A block that has an address of the network."""
+        return (self._ipv4 if network.version == 4 else self._ipv6).holder(network)
+
     def holder(self, planned: PlannedBlock) -> BlockName | None:
         """A block that has an address of the planned one."""
         holder = None

@@ -17,6 +17,10 @@ class BlockUse(Enum):
     """Another program's addresses: exported, but never given out and never emptied."""
     DRAINING = "draining"
     """Its deletion was asked for: what is out stays out, nothing new is given, and it goes when empty."""
+    OCCUPIED = "occupied"
+    """A Node or a network of Services has come into it: as draining, and it is not exported either. A route to it would
+    take packets for that Node to this one.
+    """
 
 
 class MalformedBlockError(ValueError):
@@ -43,6 +47,11 @@ class Block:
     @property
     def reserved(self) -> bool:
         return self.use is BlockUse.RESERVED
+
+    @property
+    def exported(self) -> bool:
+        """Whether other nodes are told that the block is here."""
+        return self.use is not BlockUse.OCCUPIED
 
     @property
     def size(self) -> int:
@@ -73,6 +82,8 @@ def parse_block(document: AddressBlock) -> Block:
         raise MalformedBlockError(f"the block {document.name!r}: {error}") from None
     if document.reserved:
         use = BlockUse.RESERVED
+    elif document.occupied_by:
+        use = BlockUse.OCCUPIED
     elif document.metadata.deleting:
         use = BlockUse.DRAINING
     else:

@@ -95,10 +95,14 @@ def validate_unoccupied(pool: AddressPool, networks: ClusterNetworks) -> list[Fi
     ]
 
 
+def describe_occupants(those: Iterable[Network], networks: ClusterNetworks) -> str:
+    """Whose addresses are in those networks, for people; "" if nobody's."""
+    return _describe(occupant for network in those for occupant in networks.occupants(network))
+
+
 def describe_occupied(pool: AddressPool, networks: ClusterNetworks) -> str:
-    """The same for people; "" if there is none."""
-    found = (occupant for _, network in pool_networks(pool.spec) for occupant in networks.occupants(network))
-    message = _describe(found)
+    """The same of a pool."""
+    message = describe_occupants((network for _, network in pool_networks(pool.spec)), networks)
     return f"blocks with addresses of the cluster's own are not given: {message}" if message else ""
 
 

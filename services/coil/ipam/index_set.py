@@ -15,6 +15,7 @@ are the cluster's own.
 
 from collections import Counter
 from collections.abc import Callable, Container
+from ipaddress import IPv4Network, IPv6Network
 from math import inf
 
 from coil.crd.address_block import AddressBlock
@@ -132,6 +133,10 @@ class IndexSet:
         """The block turned out to be another's: `mark_created`, but the request no longer holds the index."""
         self.release(planned, request)
         self.mark_created(planned, _FOREIGN)
+
+    def holder_of(self, network: IPv4Network | IPv6Network) -> BlockName | None:
+        """A block, of whatever pool, that has an address of the network."""
+        return self._addresses.holder_of(network)
 
     def used(self, pool: PoolName) -> int:
         """How many indices of the pool the cache shows as taken."""

@@ -18,7 +18,7 @@ PAGE_CELLS = 4096
 SHORT_ID = 12
 """Letters of a container ID that are shown, as container runtimes do it."""
 
-_CHIPS = {BlockUse.RESERVED: "held", BlockUse.DRAINING: "warn"}
+_CHIPS = {BlockUse.RESERVED: "held", BlockUse.DRAINING: "warn", BlockUse.OCCUPIED: "bad"}
 
 
 class BlockDrawing:

@@ -21,10 +21,12 @@ class BlockUse(StrEnum):
     """Another program's: exported, never given out."""
     DRAINING = "draining"
     """On its way out: its pods keep their addresses, nobody gets a new one."""
+    OCCUPIED = "occupied"
+    """A Node or a network of Services is in it: on its way out, and not exported."""
 
 
 class AddressCounts(Document, frozen=True, kw_only=True):
-    """total = allocated + cooling + free + withheld; the last are those of reserved and draining blocks."""
+    """total = allocated + cooling + free + withheld; the last are those of blocks that are not open."""
 
     total: int = 0
     allocated: int = 0

@@ -88,6 +88,8 @@ class RouteTrouble(StrEnum):
     """Another block has the network: one that is not being deleted comes first, then the one of the lesser name."""
     NODE_ADDRESS = "node_address"
     """A Node has an address in the network. With a route to it, packets for that node would go to the block's."""
+    OCCUPIED = "occupied"
+    """The controller has found that a Node or a network of Services is in the block."""
     MALFORMED = "malformed"
     """The block's field is no network."""
 
@@ -145,6 +147,8 @@ def plan_node_routes(
             continue
         elif inhabited.has_any_in(network):
             trouble = RouteTrouble.NODE_ADDRESS
+        elif block.occupied_by:
+            trouble = RouteTrouble.OCCUPIED
         elif isinstance(hop := hops.get(block.node, _NO_NODE)[Family.of(network)], RouteTrouble):
             trouble = hop
         else:

@@ -222,8 +222,8 @@ class BlockStore:
         return blocks[-1].size if blocks else None
 
     def networks(self) -> list[IPv4Network | IPv6Network]:
-        """What this node announces: the blocks in the ledger, the reserved ones too."""
-        blocks = self._ledger.blocks()
+        """What this node announces: the blocks in the ledger, the reserved ones too, but none that is occupied."""
+        blocks = [block for block in self._ledger.blocks() if block.exported]
         return [network for block in blocks for network in (block.ipv4, block.ipv6) if network is not None]
 
     def block(self, name: BlockName) -> Block | None:
@@ -331,19 +331,22 @@ class BlockStore:
         name = document.name
         try:
             block = self._withheld_if_suspect(parse_block(document))
-            known = self._ledger.block(name) is not None
+            known = self._ledger.block(name)
             self._ledger.add_block(block)
         except (MalformedBlockError, LedgerConflictError) as error:
             self._log.error("block not taken in", block=name, error=str(error))
             return []
         acquitted = self._enter_orphans()
         empty = self._ledger.is_empty(name)
-        if not known:
+        if known is None or known.exported != block.exported:
             self._networks_changed()
-            if empty:
-                self._arrivals[name] = self._clock()
-        if empty and (not known or document.metadata.deleting):
-            # It came too late for its pod, or its deletion is asked for: it goes unless a pod takes it soon.
+        if known is None and empty:
+            self._arrivals[name] = self._clock()
+        if known is not None and known.exported and not block.exported:
+            self._log.error("a block has addresses of the cluster's own", block=name, occupants=document.occupied_by)
+        if empty and (known is None or document.metadata.deleting or not block.exported):
+            # It came too late for its pod, its deletion is asked for, or nothing may be given out of it: it goes unless
+            # a pod takes it soon.
             self._changes.mark_emptied(name)
         self._changes.mark(block.pool)
         return acquitted
@@ -358,7 +361,7 @@ class BlockStore:
         except LedgerConflictError as error:
             self._log.error("a block was deleted under its pods: its addresses may be given twice", error=str(error))
             # It gives nothing new; the route stays for its pods, and goes with the last of them.
-            self._ledger.add_block(replace(block, use=BlockUse.DRAINING))
+            self._ledger.add_block(replace(block, use=BlockUse.DRAINING) if block.exported else block)
             self._networks_changed()
             self._changes.mark(block.pool)
 

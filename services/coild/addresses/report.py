@@ -105,6 +105,7 @@ _USES = {
     BlockUse.OPEN: page.BlockUse.OPEN,
     BlockUse.RESERVED: page.BlockUse.RESERVED,
     BlockUse.DRAINING: page.BlockUse.DRAINING,
+    BlockUse.OCCUPIED: page.BlockUse.OCCUPIED,
 }
 
 FindHolder = Callable[[AttachmentKey], Holder]

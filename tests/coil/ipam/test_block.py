@@ -14,10 +14,16 @@ LABELS = {"coil.cybozu.com/pool": "pool", "coil.cybozu.com/node": "node1"}
 
 
 def document(
-    ipv4: str | None, ipv6: str | None = None, *, deleted: datetime | None = None, reserved: str = ""
+    ipv4: str | None,
+    ipv6: str | None = None,
+    *,
+    deleted: datetime | None = None,
+    reserved: str = "",
+    occupied: str = "",
 ) -> AddressBlock:
     labels = LABELS | ({"coil.cybozu.com/reserved": reserved} if reserved else {})
-    metadata = ObjectMeta(name="pool-3", labels=labels, deletion_timestamp=deleted)
+    annotations = {"coil.cybozu.com/occupied-by": occupied} if occupied else {}
+    metadata = ObjectMeta(name="pool-3", labels=labels, annotations=annotations, deletion_timestamp=deleted)
     return AddressBlock(metadata=metadata, index=3, ipv4=ipv4, ipv6=ipv6)
 
 
@@ -32,6 +38,9 @@ def test_use() -> None:
     assert parse_block(document("10.0.0.0/27")).use is BlockUse.OPEN
     assert parse_block(document("10.0.0.0/27", deleted=now)).use is BlockUse.DRAINING
     assert parse_block(document("10.0.0.0/27", reserved="true")).use is BlockUse.RESERVED
+    assert parse_block(document("10.0.0.0/27", occupied="n7")).use is BlockUse.OCCUPIED
+    assert parse_block(document("10.0.0.0/27", occupied="n7", deleted=now)).use is BlockUse.OCCUPIED
+    assert parse_block(document("10.0.0.0/27", occupied="n7", reserved="true")).use is BlockUse.RESERVED
     assert parse_block(document("10.0.0.0/27", reserved="true", deleted=now)).reserved
     assert parse_block(document("10.0.0.0/27", reserved="no")).use is BlockUse.OPEN
 

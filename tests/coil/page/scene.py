@@ -157,5 +157,5 @@ def foreign_nodes(draw: st.DrawFn) -> NodeDocument:
         }
         for slot in sorted(slots)
     ]
-    use = draw(st.sampled_from(["open", "reserved", "draining"]))
+    use = draw(st.sampled_from(["open", "reserved", "draining", "occupied"]))
     return make_node(make_block("pool-0", *uses, ipv4="10.0.0.0/29", ipv6="fd00::/125", use=use), name=draw(TEXTS))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coil.crd.address_block import AddressBlock
 from coil.crd.builtin import Node, NodeAddress, NodeStatus
 from coil.crd.meta import ObjectMeta
-from coil.crd.names import LABEL_NODE, LABEL_RESERVED, RESERVED, NodeName
+from coil.crd.names import ANNOTATION_OCCUPIED, LABEL_NODE, LABEL_RESERVED, RESERVED, NodeName
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import LinkName
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteScope, RouteTable, RouteType
@@ -43,11 +43,16 @@ def block(
     *,
     going: bool = False,
     reserved: bool = False,
+    occupied: str = "",
 ) -> AddressBlock:
     labels = {LABEL_NODE: owner} | ({LABEL_RESERVED: RESERVED} if reserved else {})
+    annotations = {ANNOTATION_OCCUPIED: occupied} if occupied else {}
     deleted = datetime(2024, 1, 1, tzinfo=UTC) if going else None
     return AddressBlock(
-        metadata=ObjectMeta(name=name, labels=labels, deletion_timestamp=deleted), index=0, ipv4=ipv4, ipv6=ipv6
+        metadata=ObjectMeta(name=name, labels=labels, annotations=annotations, deletion_timestamp=deleted),
+        index=0,
+        ipv4=ipv4,
+        ipv6=ipv6,
     )
 
 
@@ -315,6 +320,11 @@ def test_a_network_where_nodes_are_is_not_routed() -> None:
         ("p-0", "2001:db8::/123", RouteTrouble.NODE_ADDRESS),
         ("p-2", "192.0.2.10/32", RouteTrouble.NODE_ADDRESS),
     ]
+
+
+def test_a_block_that_the_controller_has_found_to_be_occupied_is_not_routed() -> None:
+    occupied = block("p-0", "a", "198.51.100.0/28", occupied="198.51.100.0/24 of the ServiceCIDR kubernetes")
+    assert troubles(plan([occupied])) == [("p-0", "198.51.100.0/28", RouteTrouble.OCCUPIED)]
 
 
 def test_external_addresses_are_the_nodes_too() -> None:

@@ -8,7 +8,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
-from coil.crd.names import FINALIZER, LABEL_NODE, LABEL_REQUEST, BlockName, NodeName, PoolName, RequestUid
+from coil.crd.names import (
+    ANNOTATION_OCCUPIED,
+    FINALIZER,
+    LABEL_NODE,
+    LABEL_REQUEST,
+    BlockName,
+    NodeName,
+    PoolName,
+    RequestUid,
+)
 from coil.ipam.node_ledger import LedgerConflictError, Reuse
 from coil.ipam.occupancy import Tally
 from coil.podnet.host_link import PodAlias
@@ -181,6 +190,32 @@ async def test_a_reserved_block_is_announced_and_nothing_else(scene: StoreScene)
     assert scene.emptied == []
     assert scene.releasable.cooldown_left(ZERO) is None
     assert scene.releasable.begin_release(ZERO) is None
+
+
+async def test_a_block_that_a_node_has_come_into_gives_nothing_new_is_not_announced_and_goes(
+    scene: StoreScene,
+) -> None:
+    """A route to it would take packets for that node away, and its address must be no pod's."""
+    await scene.block(0)
+    scene.store.acquire(DEFAULT, key("c1"), POD)
+    changes = scene.changes
+    occupied: dict[str, object] = {"metadata": {"annotations": {ANNOTATION_OCCUPIED: "10.1.0.1 of the Node n7"}}}
+    await scene.patch(ZERO, occupied)
+    assert scene.store.acquire(DEFAULT, key("c2"), POD) is None
+    assert (scene.store.networks(), scene.changes) == ([], changes + 1)
+    await scene.block(1)
+    assert scene.store.networks() == [IPv4Network("10.1.0.2/31"), IPv6Network("fd01::2/127")]
+    scene.emptied.clear()
+    scene.store.release(key("c1"))
+    assert scene.emptied == [ZERO]
+    assert scene.releasable.cooldown_left(ZERO) == COOLDOWN
+    await scene.patch(ZERO, {"metadata": {"annotations": None}})
+    assert len(scene.store.networks()) == 4
+    assert scene.store.acquire(DEFAULT, key("c2"), POD, reuse=Reuse.ANY) is not None
+    scene.store.release(key("c2"))
+    scene.emptied.clear()
+    await scene.patch(ONE, occupied)
+    assert scene.emptied == [ONE], "an empty one goes at once"
 
 
 async def test_a_malformed_block_is_left_out_until_it_is_mended(scene: StoreScene) -> None:
