@@ -30,11 +30,16 @@ def staged_file(path: Path, data: bytes, *, mode: int) -> Iterator[Path]:
 
 def write_file(path: Path, data: bytes, *, mode: int) -> None:
     """Put `data` at `path`; nothing is written when it is there already with that mode."""
+    if not is_file_with(path, data, mode=mode):
+        with staged_file(path, data, mode=mode):
+            pass
+
+
+def is_file_with(path: Path, data: bytes, *, mode: int) -> bool:
+    """Whether the file is there, with that content and mode."""
     with suppress(FileNotFoundError):
-        if path.read_bytes() == data and path.stat().st_mode & 0o7777 == mode:
-            return
-    with staged_file(path, data, mode=mode):
-        pass
+        return path.read_bytes() == data and path.stat().st_mode & 0o7777 == mode
+    return False
 
 
 def remove_file(path: Path) -> None:

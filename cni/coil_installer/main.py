@@ -27,6 +27,15 @@ def report_missing(
             print(f"coil-installer: {error}", file=out)
 
 
+def report_rest(conf_name: str, rest: Sequence[str], out: TextIO) -> None:
+    """Write a line that says what an uninstallation has left, and what to do."""
+    message = (
+        f"{conf_name} stays on the node with the entries of others ({', '.join(rest)}), which cannot connect a pod on "
+        "their own; remove them by the programs that they are of, or delete the file"
+    )
+    print(f"coil-installer: {message}", file=out)
+
+
 def main() -> None:
     """Exit status 0 when the node is as asked; otherwise 1 and one sentence on standard error."""
     parser = argparse.ArgumentParser(prog="coil-installer", description=__doc__)
@@ -39,7 +48,9 @@ def main() -> None:
     try:
         match options.action:
             case "uninstall":
-                uninstall(parse_folders(os.environ))
+                folders = parse_folders(os.environ)
+                if rest := uninstall(folders):
+                    report_rest(folders.conf_name, rest, sys.stderr)
             case "load-modules":
                 report_missing(options.modules, sys.stderr)
             case _:

@@ -11,10 +11,10 @@ import re
 import shutil
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from coil_installer.durable_file import remove_file, staged_file, sync_directory, write_file
+from coil_installer.conflist import install_conflist, uninstall_conflist
+from coil_installer.durable_file import is_file_with, remove_file, staged_file, sync_directory, write_file
 from coil_installer.settings import InstallError, NodeFolders, Settings
 
 FOLDER = ".coil"
@@ -83,27 +83,33 @@ def install(settings: Settings) -> None:
     check_self_contained(data)
     folders.bin_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = folders.bin_dir / folders.plugin_name
-    if not _holds(path, data):
+    if not is_file_with(path, data, mode=_MODE):
         with staged_file(path, data, mode=_MODE) as staged:
             _try_out(staged)
     folders.conf_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-    write_file(folders.conf_dir / folders.conf_name, settings.netconf.encode(), mode=0o644)
+    conf = folders.conf_dir / folders.conf_name
+    if folders.is_list:
+        install_conflist(conf, settings.netconf)
+    else:
+        write_file(conf, settings.netconf.encode(), mode=0o644)
     if has_bundles(folders.bin_dir):
         time.sleep(_LAUNCH_SECONDS)
         remove_bundles(folders.bin_dir)
 
 
-def uninstall(folders: NodeFolders) -> None:
-    """Everything that `install` puts on a node, in the opposite order. What is absent is passed over."""
-    remove_file(folders.conf_dir / folders.conf_name)
+def uninstall(folders: NodeFolders) -> tuple[str, ...]:
+    """Remove what `install` puts on a node, in the opposite order. What is absent is passed over. Idempotent.
+
+    Returns the types of the entries of others that remain in the configuration. Raises InstallError or OSError.
+    """
+    conf, rest = folders.conf_dir / folders.conf_name, tuple[str, ...]()
+    if folders.is_list:
+        rest = uninstall_conflist(conf)
+    else:
+        remove_file(conf)
     remove_file(folders.bin_dir / folders.plugin_name)
     remove_bundles(folders.bin_dir)
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    with suppress(FileNotFoundError):
-        return path.read_bytes() == data and path.stat().st_mode & 0o7777 == _MODE
-    return False
+    return rest
 
 
 def _try_out(plugin: Path) -> None:

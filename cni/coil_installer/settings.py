@@ -82,6 +82,11 @@ class NodeFolders:
     bin_dir: Path
     plugin_name: str = DEFAULT_PLUGIN
 
+    @property
+    def is_list(self) -> bool:
+        """Whether the network configuration is a list, and not that of one plugin."""
+        return not self.conf_name.endswith(_SINGLE)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -140,6 +145,6 @@ def _netconf(text: str, file: str, folders: NodeFolders) -> str:
             text = Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InstallError(f"CNI_NETCONF_FILE cannot be read: {error}") from error
-    check = check_conf if folders.conf_name.endswith(_SINGLE) else check_conflist
+    check = check_conflist if folders.is_list else check_conf
     check(text, plugin_name=folders.plugin_name)
     return text

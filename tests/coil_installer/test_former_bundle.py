@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coil_installer import node_files
-from coil_installer.durable_file import write_file
+from coil_installer.conflist import install_conflist
 from coil_installer.node_files import install, uninstall
 from coil_installer.settings import InstallError
 from tests.coil_installer.node import conflist_of, plugin_of, run_plugin_at, settings_of, snapshot
@@ -44,12 +44,12 @@ def test_it_goes_after_the_new_plugin_and_the_configuration_are_there(
 ) -> None:
     seen: list[tuple[bool, bool]] = []
 
-    def observed(path: Path, data: bytes, *, mode: int) -> None:
-        write_file(path, data, mode=mode)
+    def observed(path: Path, wanted: str) -> None:
+        install_conflist(path, wanted)
         whole = run_plugin_at(plugin_of(node), CNI_COMMAND="VERSION").returncode == 0
         seen.append((whole, bundles_of(node).is_dir()))
 
-    monkeypatch.setattr(node_files, "write_file", observed)
+    monkeypatch.setattr(node_files, "install_conflist", observed)
     install(settings_of(node))
     assert seen == [(True, True)]
 

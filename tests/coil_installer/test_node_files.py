@@ -10,7 +10,7 @@ import pytest
 
 from coil_cni.invocation import SUPPORTED
 from coil_installer import node_files
-from coil_installer.durable_file import write_file
+from coil_installer.conflist import INSTALLED, install_conflist
 from coil_installer.node_files import install, uninstall
 from coil_installer.settings import InstallError
 from integration.plugin.executable import plugin_executable
@@ -42,7 +42,7 @@ def node(tmp_path: Path) -> Path:
 
 def test_installed_it_answers(node: Path) -> None:
     install(settings_of(node))
-    assert json.loads(conflist_of(node).read_text()) == CONFLIST
+    assert json.loads(conflist_of(node).read_text()) == CONFLIST | {INSTALLED: CONFLIST["plugins"]}
     answer = run_plugin_at(plugin_of(node), CNI_COMMAND="VERSION")
     assert (answer.returncode, answer.stderr) == (0, b"")
     assert json.loads(answer.stdout)["supportedVersions"] == [*SUPPORTED]
@@ -175,13 +175,13 @@ def test_a_plugin_that_does_not_work_never_takes_the_place(
 def test_the_configuration_appears_last(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
 
-    def observed(path: Path, data: bytes, *, mode: int) -> None:
-        if path == conflist_of(node):
-            answer = run_plugin_at(plugin_of(node), CNI_COMMAND="VERSION")
-            seen.append(answer.returncode == 0)
-        write_file(path, data, mode=mode)
+    def observed(path: Path, wanted: str) -> None:
+        assert path == conflist_of(node)
+        answer = run_plugin_at(plugin_of(node), CNI_COMMAND="VERSION")
+        seen.append(answer.returncode == 0)
+        install_conflist(path, wanted)
 
-    monkeypatch.setattr(node_files, "write_file", observed)
+    monkeypatch.setattr(node_files, "install_conflist", observed)
     install(settings_of(node))
     assert seen == [True]
 
