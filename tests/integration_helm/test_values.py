@@ -66,6 +66,7 @@ def test_a_profile_runs_these_programs(profile: str, programs: set[str]) -> None
         ({"coild": {"hostAddress": "pod-ip"}}, "'link-local', 'node-ip'"),
         ({"coild": {"extraArgs": ["mtu=1400"]}}, "/coild/extraArgs/0"),
         ({"coild": {"resources": {"limit": {}}}}, "'limit' not allowed"),
+        ({"coild": {"seLinuxOptions": {"types": "spc_t"}}}, "'types' not allowed"),
         ({"coild": {"maxUnavailable": "all"}}, "/coild/maxUnavailable"),
         ({"eip": {"enabled": True, "clusterCIDR": ["10.96.0.1"]}}, "/eip/clusterCIDR/0"),
         ({"eip": {"tunnelVNI": 2**24}}, "/eip/tunnelVNI"),

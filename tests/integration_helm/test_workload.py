@@ -1,6 +1,7 @@
 """What the programs may do on their nodes, as the chart starts them, and that they understand what they are told."""
 
 import json
+from typing import Any, Final
 
 import pytest
 
@@ -77,6 +78,40 @@ def test_who_is_root_has_these_capabilities() -> None:
         if container["securityContext"]["runAsUser"] == 0
     }
     assert found == ROOT_CAPABILITIES
+
+
+SPC: Final = {"level": "s0", "type": "spc_t"}
+"""A super-privileged container (container-selinux): one of container_t may not write to the node's folders."""
+COILD_T: Final = {"level": "s0", "type": "coild_t"}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {"coild": SPC, "coil-egress-agent-node": SPC}),
+        (
+            {"coild": {"seLinuxOptions": {"type": "coild_t"}}, "eip": {"seLinuxOptions": None}},
+            {"coild": COILD_T, "coil-egress-agent-node": None},
+        ),
+    ],
+)
+def test_who_writes_to_the_node_may_do_so_where_it_enforces_selinux(
+    values: dict[str, Any], expected: dict[str, object]
+) -> None:
+    found: dict[str, list[object]] = {}
+    for base in (EVERYTHING, CLEANUP):
+        merged = base | {key: base.get(key, {}) | value for key, value in values.items()}
+        for workload in workloads(render(merged)):
+            for container in all_containers(workload).values():
+                security = container["securityContext"]
+                if security["runAsUser"] == 0:
+                    found.setdefault(workload["metadata"]["name"], []).append(security.get("seLinuxOptions"))
+                else:
+                    assert "seLinuxOptions" not in security
+    assert {name: set(map(str, options)) for name, options in found.items() if name != "coil-cleanup"} == {
+        name: {str(options)} for name, options in expected.items()
+    }
+    assert found["coil-cleanup"] == [expected["coild"], expected["coil-egress-agent-node"]]
 
 
 def test_modules_are_loaded_by_choice_only() -> None:

@@ -85,7 +85,10 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* One that works on its node. Kubernetes gives a container no ambient capabilities, so they count for user 0 only. */}}
+{{/*
+One that works on its node, with the values of its program as `of`, and with the capabilities in `add`. Kubernetes gives a
+container no ambient capabilities, so they count for user 0 only.
+*/}}
 {{- define "coil.nodeSecurity" -}}
 runAsNonRoot: false
 runAsUser: 0
@@ -95,12 +98,17 @@ allowPrivilegeEscalation: false
 privileged: false
 capabilities:
   drop: [ALL]
-  {{- with . }}
+  {{- with .add }}
   add:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 seccompProfile:
   type: RuntimeDefault
+{{- /* Former charts have no such value (--reuse-values). */}}
+{{- with .of.seLinuxOptions }}
+seLinuxOptions:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Two replicas never share a node: on the node's network they could not, as they would want the same ports. */}}
