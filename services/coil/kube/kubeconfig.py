@@ -2,7 +2,8 @@
 
 Supported is what client-go reads for the current context (k8s.io/client-go, tools/clientcmd/api/v1/types.go): server,
 authority, client certificate, token, exec plugin, user and password, proxy; not `auth-provider`, which exec plugins
-have replaced. Each call reads everything anew, because the files change while a process runs.
+have replaced, nor to act as another user. What is not supported is refused, and not passed over: kubectl would do it.
+Each call reads everything anew, because the files change while a process runs.
 """
 
 import asyncio
@@ -18,9 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+
+from coil.kube.proxy import check_proxy
 
 EXEC_SECONDS: Final = 60.0
 """How long an exec plugin may take."""
@@ -83,6 +87,8 @@ class _Exec(Struct, frozen=True, kw_only=True, rename="camel"):
     args: tuple[str, ...] | None = None
     env: tuple[_Variable, ...] | None = None
     install_hint: str = ""
+    interactive_mode: str = ""
+    provide_cluster_info: bool = False
 
 
 class _User(Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -96,6 +102,7 @@ class _User(Struct, frozen=True, kw_only=True, rename="kebab"):
     password: str = ""
     exec: _Exec | None = None
     auth_provider: dict[str, object] | None = None
+    impersonate: str = msgspec.field(default="", name="as")
 
 
 class _Context(Struct, frozen=True, kw_only=True):
@@ -145,7 +152,8 @@ async def load_kubeconfig(path: Path, files: PrivateFiles) -> ClientConfig:
 
     Runs the user's exec plugin, if there is one; cancelled, it ends the plugin. Raises OSError and ValueError.
     """
-    config = msgspec.yaml.decode(path.read_bytes(), type=_Kubeconfig)  # noqa: ASYNC240 - a small local file
+    document = msgspec.yaml.decode(path.read_bytes())  # noqa: ASYNC240 - a small local file
+    config = msgspec.convert(_without_nulls(document), _Kubeconfig)
     if not config.current_context:
         raise ConfigError("it names no current-context")
     context = _find("context", config.contexts, config.current_context).context
@@ -158,31 +166,56 @@ async def load_kubeconfig(path: Path, files: PrivateFiles) -> ClientConfig:
     def file(name: str, data: str) -> Path | None:
         """Embedded data goes before the name of a file."""
         if data:
-            return files.keep(base64.b64decode(data, validate=True))
+            return files.keep(base64.b64decode(data.translate(_LINE_ENDS), validate=True))
         return folder / name if name else None
 
     found = ClientConfig(
-        server=cluster.server.rstrip("/"),
+        server=_server_url(cluster.server),
         verify=not cluster.insecure_skip_tls_verify,
         tls_server_name=cluster.tls_server_name,
-        proxy=cluster.proxy_url,
+        proxy=check_proxy(cluster.proxy_url) if cluster.proxy_url else "",
     )
+    if not found.server.startswith("https:"):
+        return found  # nobody is told on the way who this is
     try:
-        if found.server.startswith("https:"):
-            found = replace(
-                found,
-                authority=file(cluster.certificate_authority, cluster.certificate_authority_data),
-                certificate=file(user.client_certificate, user.client_certificate_data),
-                key=file(user.client_key, user.client_key_data),
-            )
+        found = replace(
+            found,
+            authority=file(cluster.certificate_authority, cluster.certificate_authority_data),
+            certificate=file(user.client_certificate, user.client_certificate_data),
+            key=file(user.client_key, user.client_key_data),
+        )
     except binascii.Error as error:
         raise ConfigError(f"embedded data is not base64: {error}") from None
     return await _authenticate(found, user, folder, files)
 
 
+_LINE_ENDS: Final = dict.fromkeys(map(ord, "\r\n"))
+"""`base64 FILE` writes them, and they mean nothing."""
+
+
+def _without_nulls(value: object) -> object:
+    """A field that is null is one that is not there."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+    return [*map(_without_nulls, value)] if isinstance(value, list) else value
+
+
+def _server_url(server: str) -> str:
+    """Without a scheme it is plain HTTP, as for `kubectl proxy`. Raises ConfigError."""
+    if "://" in server:
+        return server.rstrip("/")
+    if urlsplit(f"http://{server}").path.strip("/"):
+        raise ConfigError(f"the server {server!r} is neither a URL nor a host with a port")
+    return f"http://{server.rstrip('/')}"
+
+
 async def _authenticate(found: ClientConfig, user: _User, folder: Path, files: PrivateFiles) -> ClientConfig:
     # In the order of client-go: a token file goes before a token, as it may change.
-    if user.exec is not None:
+    if user.impersonate:
+        raise ConfigError("to act as another user (as) is not supported: give this user the rights")
+    if (user.token or user.token_file) and (user.username or user.password):
+        raise ConfigError("the user has both a token and a password: remove one of them")
+    if user.exec is not None and not (user.token or user.token_file or user.username):
         credential = await _run_plugin(user.exec, folder)
         if credential.client_certificate_data:
             found = replace(
@@ -205,6 +238,12 @@ async def _authenticate(found: ClientConfig, user: _User, folder: Path, files: P
 
 async def _run_plugin(plugin: _Exec, folder: Path) -> _Credential:
     """What the plugin prints. A command with a slash is relative to the kubeconfig's folder, as for kubectl."""
+    if plugin.interactive_mode == "Always":
+        raise ConfigError(f"the exec plugin {plugin.command} wants a terminal (interactiveMode: Always)")
+    if plugin.provide_cluster_info:
+        raise ConfigError(
+            f"the exec plugin {plugin.command} wants to know the cluster (provideClusterInfo): not supported"
+        )
     command = str((folder / plugin.command).absolute()) if "/" in plugin.command else plugin.command
     info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
     environment = {

@@ -9,6 +9,7 @@ each request, in a thread: half of what a call costs. The environment of a proce
 """
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -17,8 +18,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urlencode
 
 import aiohttp
 from yarl import URL
@@ -26,6 +26,7 @@ from yarl import URL
 from coil.kube.access import Access, AccessError
 from coil.kube.errors import UnavailableError, parse_error
 from coil.kube.kubeconfig import ClientConfig
+from coil.kube.proxy import ProxyError, find_proxy
 
 READ_BUFFER = 2**21
 """A list's page or a burst of events should not stop the reading."""
@@ -35,17 +36,18 @@ class Session:
     """A pool of connections; `limit` at most, 0 for as many as are wanted."""
 
     def __init__(self, config: ClientConfig, context: ssl.SSLContext, *, limit: int) -> None:
+        """Raises ProxyError."""
         self._server = config.server
+        self._options: dict[str, Any] = {
+            "proxy": _proxy(config),
+            "server_hostname": config.tls_server_name or None,
+        }
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=limit, ssl=context),
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=READ_BUFFER,
             trust_env=False,
         )
-        self._options: dict[str, Any] = {
-            "proxy": _proxy(config),
-            "server_hostname": config.tls_server_name or None,
-        }
 
     async def request(
         self,
@@ -92,13 +94,8 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext:
 
 
 def _proxy(config: ClientConfig) -> str | None:
-    """The kubeconfig's own, else the environment's for this server (HTTPS_PROXY, NO_PROXY)."""
-    if config.proxy:
-        return config.proxy
-    server = urlsplit(config.server)
-    if proxy_bypass(server.netloc):
-        return None
-    return getproxies().get(server.scheme)
+    """The kubeconfig's own, else the environment's for this server. Raises ProxyError."""
+    return config.proxy or find_proxy(config.server, os.environ)
 
 
 CALL_CONNECTIONS = 32
@@ -129,8 +126,11 @@ class _Pools:
             context = tls_context(access.config)
         except OSError as error:  # ssl.SSLError is one
             raise AccessError(f"the TLS configuration cannot be used: {error}") from error
-        self.calls = Session(access.config, context, limit=CALL_CONNECTIONS)
-        self.watches = Session(access.config, context, limit=0)
+        try:
+            self.calls = Session(access.config, context, limit=CALL_CONNECTIONS)
+            self.watches = Session(access.config, context, limit=0)
+        except ProxyError as error:
+            raise AccessError(str(error)) from error
         self.generation = access.tls_generation
         self._users = 0
         self._retired = False

@@ -1,8 +1,9 @@
 """A throw-away certificate authority for tests that need TLS."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -26,7 +27,7 @@ class KeyPair:
 
 
 class Authority:
-    """Signs certificates for 127.0.0.1 that are good for an hour."""
+    """Signs certificates that are good for an hour."""
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -52,12 +53,22 @@ class Authority:
         )
         self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, name: str, *, identifiers: bool = True) -> KeyPair:
-        """`identifiers` are those of keys, which RFC 5280 demands and many authorities leave out."""
+    def issue(
+        self, name: str, *, identifiers: bool = True, addresses: Sequence[str] = ("127.0.0.1",), host: str = ""
+    ) -> KeyPair:
+        """For these addresses, and a host's name. `identifiers` are those of keys, which RFC 5280 demands and many
+        authorities leave out.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._identifier)
         builder = _builder(subject=_subject(name), issuer=self._name, key=key.public_key()).add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+            x509.SubjectAlternativeName(
+                [
+                    *(x509.IPAddress(ip_address(address)) for address in addresses),
+                    *([x509.DNSName(host)] if host else []),
+                ]
+            ),
+            critical=False,
         )
         if identifiers:
             builder = builder.add_extension(issuer, critical=False)

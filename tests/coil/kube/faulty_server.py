@@ -13,9 +13,13 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.coil.kube.certificate import Authority
 
 GUARD_SECONDS = 60.0  # bounds a wait that only a failing test makes
 
@@ -101,11 +105,20 @@ class Exchange:
 Answer: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
+@cache
+def _unverifiable_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with TemporaryDirectory() as folder:
+        context.load_cert_chain(*Authority("nobody's").issue("server").write(Path(folder), "server"))
+    return context
+
+
 class FaultyServer:
     """Use as a context manager. `requests` holds what has come in, in order."""
 
     def __init__(self, *, otherwise: Answer | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self.tls = tls  # may be replaced before a `start`
+        # May be replaced before a `start`. Nobody tells a server without TLS any credentials.
+        self.tls = tls or _unverifiable_context()
         self.requests: list[Request] = []
         self.otherwise = otherwise or refuse
         self._script: deque[Answer] = deque()
@@ -120,7 +133,7 @@ class FaultyServer:
 
     @property
     def url(self) -> str:
-        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        return f"https://127.0.0.1:{self.port}"
 
     def write_kubeconfig(
         self,
@@ -136,7 +149,9 @@ class FaultyServer:
             "kind": "Config",
             "current-context": "test",
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "clusters": [{"name": "test", "cluster": {"server": self.url, **(cluster or {})}}],
+            "clusters": [
+                {"name": "test", "cluster": {"server": self.url, **(cluster or {"insecure-skip-tls-verify": True})}}
+            ],
             "users": [{"name": "test", "user": dict(user or {"token": "first"})}],
         }
         path.write_text(json.dumps(document))

@@ -100,7 +100,7 @@ def plugin(program: str, **fields: Any) -> dict[str, Any]:
         ({"tls-server-name": "other", "proxy-url": "http://proxy:3128"}, {"tokenFile": "token"}),
         ({"certificate-authority": "ca.crt"}, {"client-certificate": "client.crt", "client-key": "client.key"}),
         ({"certificate-authority-data": encoded("CA")}, EMBEDDED),
-        ({"server": "http://127.0.0.1:8080"}, {"username": "a", "password": "b"}),
+        ({}, {"username": "a", "password": "b"}),
         ({}, plugin(PLUGIN)),
         ({}, plugin(CERTIFYING_PLUGIN)),
     ],

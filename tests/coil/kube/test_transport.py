@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from coil.kube.client import KubeClient
 from tests.coil.kube.faulty_server import FaultyServer, reply
 
 FAR = "http://api.example.com:6443"
+UNVERIFIED: dict[str, Any] = {"server": FAR, "insecure-skip-tls-verify": True}
 NAMESPACE = {"metadata": {"name": "a"}}
 
 
@@ -21,7 +23,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-async def ask(server: FaultyServer, folder: Path, cluster: Mapping[str, str] | None = None) -> str:
+async def ask(server: FaultyServer, folder: Path, cluster: Mapping[str, Any] | None = None) -> str:
     """The value of the Host header with which the scripted server was asked."""
     server.script(reply(NAMESPACE))
     async with KubeClient(Access.kubeconfig(server.write_kubeconfig(folder, cluster=cluster))) as client:
@@ -32,14 +34,13 @@ async def ask(server: FaultyServer, folder: Path, cluster: Mapping[str, str] | N
 
 async def test_the_environments_proxy(server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", server.url)
-    assert await ask(server, tmp_path, {"server": FAR}) == "api.example.com:6443"
+    assert await ask(server, tmp_path, UNVERIFIED) == "api.example.com:6443"
 
 
 async def test_a_server_that_is_reached_without_it(
     server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     assert await ask(server, tmp_path) == f"127.0.0.1:{server.port}"
 
 
@@ -47,7 +48,7 @@ async def test_the_kubeconfigs_proxy_comes_first(
     server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert await ask(server, tmp_path, {"server": FAR, "proxy-url": server.url}) == "api.example.com:6443"
+    assert await ask(server, tmp_path, {**UNVERIFIED, "proxy-url": server.url}) == "api.example.com:6443"
 
 
 async def test_no_password_of_the_users_netrc(
