@@ -95,6 +95,11 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "patch events": f"{_PATCHED_EVENT}[coild]",
         },
     ),
+    _keys(
+        "coild",
+        f"Role coild-cluster-networks in {NAMESPACE}",
+        {"list, watch configmaps": f"{_LISTS}::test_coild"},
+    ),
     _keys("coild", "ClusterRole coild-nodes", {"list, watch nodes": f"{_LISTS}::test_coild"}),
     _keys(
         "coild",
@@ -143,6 +148,8 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             f"list, watch clusterrolebindings.{RBAC}": f"{_LISTS}::test_the_egress_controller",
             f"patch clusterrolebindings.{RBAC}": _ACCOUNTS,
             "list, watch nodes": f"{_LISTS}::test_the_egress_controller",
+            f"list, watch addresspools.{COIL}": f"{_LISTS}::test_the_egress_controller",
+            "list, watch servicecidrs.networking.k8s.io": f"{_LISTS}::test_the_egress_controller",
             "get nodes": _TUNNEL,
             "list, watch namespaces": f"{_LISTS}::test_the_egress_controller",
             "get namespaces": f"{_EIP_ADMISSION}::test_a_tenant_uses_only_gateways_that_let_its_namespace_in",
@@ -178,6 +185,8 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "create, get secrets": _HOOKS_OF_EGRESS,
             "update secrets": f"{_EGRESS_ADMISSION}::test_a_spoilt_secret_is_mended",
             "get pods": (f"{_API}/test_egress_setting.py::test_router_pods_have_the_image_of_the_controllers_own_pod"),
+            "list, watch configmaps": f"{_LISTS}::test_the_egress_controller",
+            "patch configmaps": f"{_EGRESS}::test_nodes_are_told_the_clusters_networks",
         },
     ),
     _keys(
@@ -290,6 +299,7 @@ FORCING_TESTS_ON_INSTANCES: Final[Mapping[RightKey, str]] = _named(
         "ClusterRole coild-node-condition",
         {"patch nodes/status": f"{_AWS_NODES}/test_pods.py::test_nodes_say_that_pods_can_get_addresses"},
     ),
+    _keys("coild", f"Role coild-cluster-networks in {NAMESPACE}", {"list, watch configmaps": _NO_REFUSAL}),
     # These are not brought about on instances; whence a pod's address comes makes no difference to them.
     (
         (key, test)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from coil.crd.resource import NamespacedName
 from integration.apiserver.egress_world import (
     IMAGE,
     STOP_TIMEOUT,
@@ -17,11 +18,13 @@ from integration.apiserver.egress_world import (
 )
 from integration.cluster.control_plane import Controllers, ControlPlane, KubectlError
 from integration.deployment import apply, apply_chart
+from integration.helm.chart import NAMESPACE, render
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
 
 RESYNC = "--resync-interval=1s"
+NETWORKS = NamespacedName(NAMESPACE, "coil-cluster-networks")
 LABELS = {
     "app.kubernetes.io/name": "coil",
     "app.kubernetes.io/component": "egress",
@@ -36,10 +39,11 @@ def world() -> Iterator[EgressWorld]:
     """With the controllers of a whole cluster, and one egress-controller, which compares everything each second."""
     with ControlPlane.start(controllers=Controllers.RUNNING) as plane:
         apply_chart(plane)
+        apply(plane, *(each for each in render() if each["kind"] == "ConfigMap"))
         world = EgressWorld(plane)
         try:
             world.apply_egress(world.add_namespace(), **OLD)
-            world.start_replica(RESYNC)
+            world.start_replica(RESYNC, f"--cluster-networks={NETWORKS}", "--cluster-cidr=198.51.100.0/24")
             yield world
             assert world.missing_rights() == []
             assert [line for line in world.replicas[0].lines() if "exception" in line] == []
@@ -368,6 +372,20 @@ def test_another_replica_takes_over(world: EgressWorld, replica: EgressReplica, 
         replica.service.start()
         replica.restore()
         second.service.process.stop(timeout=STOP_TIMEOUT)
+
+
+def test_nodes_are_told_the_clusters_networks(world: EgressWorld, replica: EgressReplica) -> None:
+    def told() -> list[str]:
+        data = world.plane.read(f"/api/v1/namespaces/{NETWORKS.namespace}/configmaps/{NETWORKS.name}").get("data", {})
+        return sorted(data.get("networks", "").split())
+
+    becomes(told, ["198.51.100.0/24"], what="what only the flag names")
+    spec = {"subnets": [{"ipv4": "100.96.0.0/16"}, {"ipv4": "10.97.0.0/16"}]}
+    pool = {"apiVersion": "coil.cybozu.com/v2", "kind": "AddressPool", "metadata": {"name": "shared"}, "spec": spec}
+    apply(world.plane, pool)
+    becomes(told, ["100.96.0.0/16", "198.51.100.0/24"], what="the pool's network that is not private")
+    world.plane.kubectl("delete", "addresspool", "shared")
+    becomes(told, ["198.51.100.0/24"], what="a pool that is gone")
 
 
 def test_an_egress_that_goes_takes_everything_with_it_and_may_come_again(world: EgressWorld, namespace: str) -> None:

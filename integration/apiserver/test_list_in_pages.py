@@ -25,6 +25,7 @@ from integration.deployment import (
     grant_node_list,
     ipam_controller_command,
 )
+from integration.helm.chart import NAMESPACE
 from integration.metrics_page import await_followed, fetch_here
 
 pytestmark = pytest.mark.apiserver
@@ -33,6 +34,7 @@ LOCALHOST = IPv4Address("127.0.0.1")
 ROUTERS = "internet"
 COILD_METRICS, ROUTER_METRICS, NODE_AGENT_METRICS = 9384, 8080, 9398
 STOP_TIMEOUT = 60.0
+NETWORKS = f"--cluster-networks={NAMESPACE}/coil-cluster-networks"
 
 EIP = {"egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices"}
 
@@ -69,9 +71,9 @@ def test_coild(node: BareNode) -> None:
     pools = {"addressblocks", "blockrequests", "namespaces"}
     egress = {"egresses", "pods", "services"}
     routes = {"addressblocks-of-all-nodes", "nodes"}
-    coild = node.start_coild("--route-sync")
+    coild = node.start_coild("--route-sync", NETWORKS)
     with running(coild.process):
-        await_followed(partial(node.fetch, COILD_METRICS, "/metrics"), pools | egress | routes)
+        await_followed(partial(node.fetch, COILD_METRICS, "/metrics"), pools | egress | routes | {"configmaps"})
 
 
 def test_the_ipam_controller(paged: ControlPlane) -> None:
@@ -85,11 +87,12 @@ def test_the_ipam_controller(paged: ControlPlane) -> None:
 def test_the_egress_controller(paged: ControlPlane) -> None:
     metrics = free_port(LOCALHOST, 9396)
     ports = (metrics, free_port(LOCALHOST, metrics + 1))
-    command = egress_controller_command(paged, ports=ports, image="example.invalid/coil:test")
+    command = egress_controller_command(paged, ports=ports, image="example.invalid/coil:test", flags=[NETWORKS])
     routers = {"egresses", "deployments", "services", "poddisruptionbudgets", "serviceaccounts", "clusterrolebindings"}
     gateways = {"nodes", "namespaces", "pods", "leases"} | EIP
+    networks = {"addresspools", "servicecidrs", "apiserver-service", "configmaps"}
     with running(paged.workspace.spawn("paged-egress-controller", command)):
-        await_followed(partial(fetch_here, metrics), routers | gateways)
+        await_followed(partial(fetch_here, metrics), routers | gateways | networks)
 
 
 def test_the_agent_of_a_router_pod(node: BareNode) -> None:

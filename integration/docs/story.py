@@ -90,6 +90,7 @@ TROUBLESHOOTING: Final = (
     ),
     Step("pool-conditions", ["Reason: +GivesBlocks", "Reason: +HasRoom"]),
     Step("occupied-pools", ["default +<none>"]),
+    Step("cluster-networks", [r"^198\.18\."]),
     Step("blocks-of-pool", [rf"^shop-\d .*{NODE}"]),
     Step("describe-blocks", [r"^Name: +shop-\d", "coil.cybozu.com/pool=shop"]),
     Step("nodes-and-blocks", [f"^{NODE} +Ready", rf"^shop-\d .*{NODE}"]),

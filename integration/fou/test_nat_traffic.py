@@ -11,8 +11,9 @@ import pytest
 
 from coil.egress.gateway import Replies, SourcePort
 from coil.kernel.family import Family, IPAddress
+from coil.kernel.route import DEFAULT_NETWORKS
 from integration.fou.nat_world import SECONDS, NatWorld, ask, bound, lines, unbound
-from integration.nat_stage import SERVICE, Host, NatStage
+from integration.nat_stage import OUTSIDE, SERVICE, Host, NatStage
 from integration.packet_capture import Capture, Packet
 from integration.patience import wait_until
 
@@ -59,6 +60,25 @@ async def test_there_and_back_through_the_tunnel(world: NatWorld, family: Family
         (router, outside),
         (outside, router),
     ]
+
+
+@families
+async def test_the_clusters_own_networks_are_reached_without_the_tunnel(world: NatWorld, family: Family) -> None:
+    """Where they are public, and the Egress is for everything; a change reaches a running pod."""
+    await world.connect()
+    stage = world.stage
+    client, router = (host.addresses[family] for host in (stage.client, stage.router))
+    everything = world.gateway(destinations=tuple(DEFAULT_NETWORKS.values()))
+    for cluster, seen in (((), router), (tuple(OUTSIDE.values()), client), ((), router)):
+        await world.sync(everything, cluster=cluster)
+        assert ask(stage.client, stage.outside, family) == seen
+    # Where the Egress names a part of them, that is served.
+    part = ip_network(stage.outside.addresses[family])
+    await world.sync(world.gateway(destinations=(*DEFAULT_NETWORKS.values(), part)), cluster=tuple(OUTSIDE.values()))
+    assert ask(stage.client, stage.outside, family) == router
+    await world.sync()
+    version = "-4" if family is Family.IPV4 else "-6"
+    assert not lines(stage.client.netns, "ip", version, "route", "show", "table", "all", "proto", "30")
 
 
 @families

@@ -12,15 +12,19 @@ from datetime import UTC, datetime
 from functools import partial
 
 from coil.admission.webhook_service import WebhookService, start_admission
+from coil.crd.builtin import NODES, Node
 from coil.egress.router_pod import RouterProgram
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.client import KubeClient
+from coil.kube.collection import Freshness
 from coil.manager.election import Election
 from coil.manager.manager import Manager
+from coil.reconcile.cache import Cache
 from coil.reconcile.event_recorder import Recorder
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.egress.admission import EgressAdmission
+from coil_egress_controller.egress.cluster_networks_reconciler import ClusterCaches, ClusterNetworksReconciler
 from coil_egress_controller.egress.controllers import EgressCaches, EgressControllers
 from coil_egress_controller.egress.own_image import find_own_image
 from coil_egress_controller.eip.admission_reader import AdmissionCaches, AdmissionReader
@@ -70,20 +74,39 @@ async def assemble(settings: Settings, process: Process) -> None:
         log=log,
     )
     manager.each_term(routers.setup)
-    if settings.enable_eip:
-        eip = _eip(settings, process, manager, kube, recorder)
-        manager.each_term(eip.setup)
-        caches = eip.caches
-        reader.use(AdmissionCaches(gateways=caches.gateways, policies=caches.policies, namespaces=caches.namespaces))
-        EipCollector(gateways=caches.gateways, policies=caches.policies, registry=process.registry)
+    if settings.enable_eip or settings.cluster_networks is not None:
+        # No decision relies on this cache for the absence of a Node.
+        nodes = manager.cache(kube.collection(NODES, freshness=Freshness.CACHED), optional=True)
+        if (into := settings.cluster_networks) is not None:
+            networks = ClusterNetworksReconciler(
+                client=kube,
+                caches=ClusterCaches.start(manager, kube, nodes=nodes, into=into),
+                into=into,
+                extra=settings.cluster_cidr,
+                log=log,
+            )
+            manager.each_term(partial(networks.setup, resync=settings.resync_interval))
+        if settings.enable_eip:
+            eip = _eip(settings, process, manager, kube, recorder, nodes)
+            manager.each_term(eip.setup)
+            caches = eip.caches
+            reader.use(
+                AdmissionCaches(gateways=caches.gateways, policies=caches.policies, namespaces=caches.namespaces)
+            )
+            EipCollector(gateways=caches.gateways, policies=caches.policies, registry=process.registry)
     await manager.start(Election(process, settings, client=kube, metrics=manager.metrics))
 
 
 def _eip(
-    settings: Settings, process: Process, manager: Manager, kube: KubeClient, recorder: Recorder
+    settings: Settings,
+    process: Process,
+    manager: Manager,
+    kube: KubeClient,
+    recorder: Recorder,
+    nodes: Cache[Node],
 ) -> EipControllers:
     return EipControllers(
-        caches=EipCaches.start(manager, kube, lease_namespace=settings.eip_lease_namespace),
+        caches=EipCaches.start(manager, kube, nodes=nodes, lease_namespace=settings.eip_lease_namespace),
         client=kube,
         recorder=recorder,
         metrics=EipMetrics(process.registry),

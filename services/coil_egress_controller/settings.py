@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from coil.admission.webhook_service import AdmissionSettings, webhook_flag
 from coil.crd.names import SLICE_ENDPOINTS
+from coil.kernel.family import IPNetwork
 from coil.manager.election import ElectionSettings
 from coil.runtime.flag import (
     Endpoint,
@@ -15,11 +16,19 @@ from coil.runtime.flag import (
     kind,
     parse_boolean,
     parse_integer,
+    parse_networks,
     parse_optional_text,
     parse_period,
     variable,
 )
-from coil.runtime.settings import ApiSettings, EipLeaseSettings, FrameSettings, health_flag, metrics_flag
+from coil.runtime.settings import (
+    ApiSettings,
+    ClusterNetworksSettings,
+    EipLeaseSettings,
+    FrameSettings,
+    health_flag,
+    metrics_flag,
+)
 
 Network = TypeVar("Network", IPv4Network, IPv6Network)
 
@@ -47,7 +56,9 @@ def _parse_network(text: str, kind: Callable[[str], Network], *, longest: int, e
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(AdmissionSettings, ElectionSettings, EipLeaseSettings, ApiSettings, FrameSettings):
+class Settings(
+    AdmissionSettings, ElectionSettings, ClusterNetworksSettings, EipLeaseSettings, ApiSettings, FrameSettings
+):
     """coil-egress-controller's settings; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9396")
@@ -64,6 +75,12 @@ class Settings(AdmissionSettings, ElectionSettings, EipLeaseSettings, ApiSetting
         parse=parse_optional_text,
         group=Group.EGRESS,
         help="image of the router pods; if not given, that of this controller's own pod",
+    )
+    cluster_cidr: tuple[IPNetwork, ...] = flag(
+        "",
+        parse=parse_networks,
+        group=Group.EGRESS,
+        help="networks between commas; further networks of the cluster that no object names, for --cluster-networks",
     )
     resync_interval: float = flag(
         "1h",

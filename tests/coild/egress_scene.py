@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from prometheus_client import CollectorRegistry
 
-from coil.crd.builtin import Pod, PodIP, PodSpec, PodStatus, Service, ServiceSpec
+from coil.crd.builtin import ConfigMap, Pod, PodIP, PodSpec, PodStatus, Service, ServiceSpec
 from coil.crd.egress import Egress, EgressSpec
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX, NodeName
@@ -36,7 +36,7 @@ from coil.reconcile.queue import WorkQueue
 from coil.reconcile.store import Indexer, Store
 from coild.egress.client import EgressClients
 from coild.egress.directory import INDEXERS, SERVICE_LABELS, EgressDirectory, NodePods
-from coild.egress.nat import EgressFollow, render_key
+from coild.egress.nat import ClusterNetworksView, EgressFollow, render_key
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
 from coild.model.api_reader import APIReader
@@ -232,6 +232,9 @@ class EgressNode:
         self.pods: MemoryCache[Pod] = MemoryCache(dict(INDEXERS), earlier.pods if earlier else None)
         self.egresses: MemoryCache[Egress] = MemoryCache({}, earlier.egresses if earlier else None)
         self.services: MemoryCache[Service] = MemoryCache({}, earlier.services if earlier else None)
+        self.config_maps: MemoryCache[ConfigMap] = MemoryCache({}, earlier.config_maps if earlier else None)
+        self.cluster = ClusterNetworksView()
+        self.config_maps.subscribe(self.cluster.observe)
         self.recorder = ListRecorder()
         self.registry = CollectorRegistry()
         self.executor = KeyedExecutor(LOG)
@@ -239,7 +242,9 @@ class EgressNode:
         self.node_pods = NodePods(self.pods, ask, node=NODE)
         self.clients = EgressClients(
             pods=self.node_pods,
-            egresses=EgressDirectory(self.egresses, self.services, ask, clock=now),
+            egresses=EgressDirectory(
+                self.egresses, self.services, ask, cluster=lambda: self.cluster.networks, clock=now
+            ),
             tunnels=PodTunnels(self.kernel, self.kernel.sync),
             executor=self.executor,
             options=options,
@@ -260,6 +265,7 @@ class EgressNode:
         self._controller.watch(self.pods, self._events.of_pod)
         self._controller.watch(self.egresses, self._events.of_egress)
         self._controller.watch(self.services, self._events.of_service)
+        self._controller.watch(self.config_maps, self._events.of_networks)
         self._tasks.append(asyncio.create_task(self._controller.run()))
 
     async def close(self) -> None:

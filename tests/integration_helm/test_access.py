@@ -62,9 +62,9 @@ def test_only_route_sync_lets_nodes_read_all_nodes() -> None:
 
 
 def test_without_floating_addresses_the_controller_reads_no_pods() -> None:
-    assert not {"pods", "nodes", "egressgateways"} & resources(render(), "ClusterRole", "coil-egress-controller")
+    assert not {"pods", "namespaces", "egressgateways"} & resources(render(), "ClusterRole", "coil-egress-controller")
     documents = render(None, "eip-gateway")
-    assert {"pods", "nodes", "egressgateways"} <= resources(documents, "ClusterRole", "coil-egress-controller")
+    assert {"pods", "namespaces", "egressgateways"} <= resources(documents, "ClusterRole", "coil-egress-controller")
     assert "coil-egressgateway-view" not in names(render(), "ClusterRole")
     webhooks = pick(render(), "ValidatingWebhookConfiguration", "coil-egress-controller")["webhooks"]
     assert [webhook["name"] for webhook in webhooks] == ["validate.egress.coil.cybozu.com"]

@@ -165,6 +165,11 @@ class ServiceCidr(Struct, frozen=True, kw_only=True):
     spec: ServiceCidrSpec = ServiceCidrSpec()
 
 
+class ConfigMap(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class DeploymentStatus(Struct, frozen=True, kw_only=True):
     replicas: int = 0
 
@@ -205,6 +210,7 @@ SERVICE_CIDRS: Resource[ServiceCidr] = Resource(
     "networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False, type=ServiceCidr
 )
 SERVICES: Resource[Service] = Resource("", "v1", "services", "Service", namespaced=True, type=Service)
+CONFIG_MAPS: Resource[ConfigMap] = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True, type=ConfigMap)
 DEPLOYMENTS: Resource[Deployment] = Resource(
     "apps", "v1", "deployments", "Deployment", namespaced=True, type=Deployment
 )

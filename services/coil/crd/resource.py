@@ -53,6 +53,17 @@ class Resource(Generic[T]):
         return "/".join(parts)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class NamespacedName:
+    """Where an object of a namespace is. As text it is the object's key."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
 def object_key(metadata: ObjectMeta) -> str:
     """The cache and queue key of an object: `namespace/name`, or `name` for a cluster kind."""
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name

@@ -13,7 +13,8 @@ table where its tunnel's would be: the lookup ends there, the narrowest destinat
 EHOSTUNREACH at once instead of a timeout. A tunnel's route takes its place in one step, and the other way round.
 
 A tunnel's own packets are addressed to its gateway, and must leave by the uplink. Where a destination contains a
-gateway that no rule before it takes away, the gateway is thrown out of that table: the lookup goes on.
+gateway that no rule before it takes away, the gateway is thrown out of that table: the lookup goes on. So are the
+cluster's networks that are not private (`ClientSpec.cluster`), where a destination contains them.
 """
 
 from collections.abc import Collection, Iterable
@@ -126,7 +127,7 @@ def plan_client(spec: ClientSpec, uplink: Uplink, present: Collection[Route] = (
         # Also where all is blocked: by these links coild finds after a restart what is ours.
         catch_alls=tuple(map(catch_all, families)),
         tunnels=tunnels,
-        routes=(*draft.bypasses(), *draft.routes.values(), *reply_routes),
+        routes=(*draft.bypasses(), *draft.cluster(), *draft.routes.values(), *reply_routes),
         nft_table=nft_table,
         rules=(*reply_rules, *(rule for family in families for rule in _plan_rules(family, policy))),
         problems=tuple(draft.problems),
@@ -135,13 +136,17 @@ def plan_client(spec: ClientSpec, uplink: Uplink, present: Collection[Route] = (
 
 def unreachable(network: IPNetwork, *, table: int, protocol: int) -> Route:
     """The route that ends a lookup with "no route to host"."""
+    return _special(network, RouteType.UNREACHABLE, table=table, protocol=protocol)
+
+
+def _special(network: IPNetwork, type_: RouteType, *, table: int, protocol: int) -> Route:
     return Route(
         destination=network,
-        # The kernel has IPv6 routes of this type on lo, and IPv4 routes on no link.
+        # The kernel has IPv6 routes of these types on lo, and IPv4 routes on no link.
         device=LOOPBACK if network.version == 6 else None,
         table=table,
         protocol=protocol,
-        type=RouteType.UNREACHABLE,
+        type=type_,
     )
 
 
@@ -285,14 +290,21 @@ class _Draft:
                 if table == policy.public_table and is_private(network):
                     continue  # a rule before this table takes it to the main table
                 if any(route.table == table and covers(route.destination, remote) for route in self.routes.values()):
-                    yield Route(
-                        destination=network,
-                        # The kernel has IPv6 routes of this type on lo, and IPv4 routes on no link.
-                        device=LOOPBACK if remote.version == 6 else None,
-                        table=table,
-                        protocol=policy.protocol,
-                        type=RouteType.THROW,
-                    )
+                    yield _special(network, RouteType.THROW, table=table, protocol=policy.protocol)
+
+    def cluster(self) -> Iterable[Route]:
+        """What keeps packets for the cluster's own networks out of the tunnels. Those that are private have rules."""
+        policy = self._spec.policy
+        led = [route.destination for route in self.routes.values() if route.table == policy.public_table]
+        gateways = {ip_network(tunnel.remote) for tunnel in self.tunnels.values()}
+        for network in self._spec.cluster:
+            if (
+                network not in self.routes
+                and network not in gateways  # thrown out already
+                and not is_private(network)
+                and any(is_within(network, destination) for destination in led)
+            ):
+                yield _special(network, RouteType.THROW, table=policy.public_table, protocol=policy.protocol)
 
     def _report(self, gateway: Gateway, text: str) -> None:
         self.problems.append(GatewayProblem(gateway=gateway.name, text=text))

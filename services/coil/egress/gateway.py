@@ -70,16 +70,18 @@ class Replies(Enum):
 class ClientSpec:
     """A client pod. With neither gateways nor anything blocked there is to be nothing of ours in its namespace.
 
-    `blocked` are destinations that must not be reached by the uplink though no gateway serves them: they are
-    unreachable from the namespace. With `block_unclaimed` so is every destination that the namespace has a route of
-    ours for and that no gateway serves any more. With `fail_open` a destination whose tunnel cannot be made is left to
-    the uplink instead of being blocked.
+    `cluster` are networks of the cluster beside the private ones: they are reached without a tunnel, unless a gateway
+    has a destination within them. `blocked` are destinations that must not be reached by the uplink though no gateway
+    serves them: they are unreachable from the namespace. With `block_unclaimed` so is every destination that the
+    namespace has a route of ours for and that no gateway serves any more. With `fail_open` a destination whose tunnel
+    cannot be made is left to the uplink instead of being blocked.
     """
 
     addresses: tuple[IPAddress, ...]
     gateways: tuple[Gateway, ...]
     replies: Replies = Replies.BY_ROUTE
     policy: TunnelPolicy = field(default_factory=TunnelPolicy)
+    cluster: tuple[IPNetwork, ...] = ()
     blocked: tuple[IPNetwork, ...] = ()
     block_unclaimed: bool = False
     fail_open: bool = False

@@ -80,6 +80,8 @@ class EgressView:
 
     egress: Callable[[EgressRef], Egress | None]
     service: Callable[[EgressRef], Service | None]
+    cluster: Callable[[], tuple[IPNetwork, ...]] = tuple
+    """The cluster's networks that are not private (`coil.egress.cluster_networks`)."""
 
 
 def resolve_client(
@@ -110,6 +112,7 @@ def resolve_client(
         gateways=tuple(draft.gateways),
         replies=options.replies,
         policy=options.policy,
+        cluster=tuple(network for network in view.cluster() if Family.of(network) in draft.families),
         blocked=() if options.fail_open else draft.blocked(),
         block_unclaimed=draft.unknown and not options.fail_open,
         fail_open=options.fail_open,
@@ -123,7 +126,7 @@ class _Draft:
     def __init__(
         self, families: frozenset[Family], view: EgressView, known: Mapping[EgressRef, tuple[IPNetwork, ...]]
     ) -> None:
-        self._families = families
+        self.families = families
         self._view = view
         self._known = known
         self._served: dict[IPNetwork, EgressRef] = {}
@@ -156,7 +159,7 @@ class _Draft:
         networks = set(self._unserved)
         if self.unknown:
             networks.update(DEFAULT_NETWORKS.values())
-        ours = {network for network in networks if Family.of(network) in self._families}
+        ours = {network for network in networks if Family.of(network) in self.families}
         return tuple(sorted(ours - self._served.keys(), key=_order))
 
     def _gateway(self, reference: EgressRef) -> Gateway | None:
@@ -175,12 +178,12 @@ class _Draft:
             return None
         addresses = _addresses(service)
         # A family that the pod does not have is none of its business.
-        missing = {Family.of(destination) for destination in destinations} & self._families - addresses.keys()
+        missing = {Family.of(destination) for destination in destinations} & self.families - addresses.keys()
         for family in sorted(missing):
             text = f"the Service of Egress {reference} has no {_NAMES[family]} address, which its destinations need"
             self.problems.append(EgressProblem(ProblemReason.NO_ADDRESS, text))
         self._unserved.update(destination for destination in destinations if Family.of(destination) in missing)
-        usable = self._families & addresses.keys()
+        usable = self.families & addresses.keys()
         return Gateway(
             name=str(reference),
             addresses=tuple(addresses[family] for family in sorted(addresses)),

@@ -1,7 +1,8 @@
 """The settings that several programs share; a program's own settings extend them.
 
-`FrameSettings` every process has, `ApiSettings` whatever speaks to the API server, `EipLeaseSettings` the programs that
-meet at the Leases of gateway nodes: the controller and the agents. Those Leases have a namespace of their own. They
+`FrameSettings` every process has, `ApiSettings` whatever speaks to the API server, `ClusterNetworksSettings` who writes
+or reads which networks are the cluster's own, `EipLeaseSettings` the programs that meet at the Leases of gateway nodes:
+the controller and the agents. Those Leases have a namespace of their own. They
 have the nodes' names, so no role can name them, and whoever may renew one may write to every Lease of its namespace: in
 the system's those are the scheduler's and the controllers'.
 """
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coil.crd.names import is_namespace_name
+from coil.crd.names import is_namespace_name, is_object_name
+from coil.crd.resource import NamespacedName
 from coil.runtime.flag import Endpoint, Group, flag, kind, parse_endpoint, parse_optional_path, parse_period, parse_word
 from coil.runtime.log import LOG_LEVELS, LogFormat
 
@@ -70,6 +72,31 @@ class ApiSettings:
         env="KUBECONFIG",
         group=Group.API_SERVER,
         help="how to reach the API server; in-cluster if not given",
+    )
+
+
+@kind("NAMESPACE/NAME")
+def parse_optional_name(text: str) -> NamespacedName | None:
+    """Where an object of a namespace is; empty for none."""
+    if not text:
+        return None
+    namespace, _, name = text.partition("/")
+    if not is_namespace_name(namespace) or not is_object_name(name):
+        raise ValueError('a namespace and a name, such as "kube-system/coil-cluster-networks", or nothing')
+    return NamespacedName(namespace, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterNetworksSettings:
+    """The settings of a process that writes or reads which networks are the cluster's own."""
+
+    cluster_networks: NamespacedName | None = flag(
+        "",
+        parse=parse_optional_name,
+        group=Group.EGRESS,
+        help="the ConfigMap in which coil-egress-controller tells the nodes which networks are the cluster's own, "
+        "beside the private ones: what clients of an Egress send there does not leave through it; coild and "
+        "coil-egress-controller must be told the same",
     )
 
 

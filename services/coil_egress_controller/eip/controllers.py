@@ -10,7 +10,7 @@ from datetime import datetime
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
+from coil.crd.builtin import NAMESPACES, Namespace, Node
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import (
     EGRESS_ENDPOINT_SLICES,
@@ -60,8 +60,8 @@ class EipCaches:
     slices: Cache[EgressEndpointSlice]
 
     @classmethod
-    def start(cls, manager: Manager, client: KubeClient, *, lease_namespace: str) -> "EipCaches":
-        """Follow everything from now on."""
+    def start(cls, manager: Manager, client: KubeClient, *, nodes: Cache[Node], lease_namespace: str) -> "EipCaches":
+        """Follow everything else from now on."""
         labels = ",".join(f"{key}={value}" for key, value in LEASE_LABELS.items())
         # There are many objects of the built-in kinds, and no decision relies on a cache for the absence of one.
         cached = Freshness.CACHED
@@ -69,7 +69,7 @@ class EipCaches:
         leases = client.collection(LEASES, namespace=lease_namespace, labels=labels)
         policies, slices = client.collection(EGRESS_GATEWAY_POLICIES), client.collection(EGRESS_ENDPOINT_SLICES)
         return cls(
-            nodes=manager.cache(client.collection(NODES, freshness=cached), optional=True),
+            nodes=nodes,
             namespaces=manager.cache(client.collection(NAMESPACES, freshness=cached), optional=True),
             pods=manager.cache(pods, indexers=POD_INDEXERS, optional=True),
             leases=manager.cache(leases, optional=True),

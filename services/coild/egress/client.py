@@ -155,6 +155,10 @@ class EgressClients:
         """The attachments whose pods name the Egress."""
         return [key for key, client in self._clients.items() if egress in client.egresses]
 
+    def asking(self) -> list[AttachmentKey]:
+        """The attachments whose pods name any Egress."""
+        return [key for key, client in self._clients.items() if client.egresses]
+
     def of_pod(self, pod: Pod) -> list[AttachmentKey]:
         """The attachments that may be the pod's."""
         return [key for key, client in self._clients.items() if client.may_be(pod)]

@@ -23,7 +23,7 @@ from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABE
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.client_pod import FINAL_PHASES, EgressRef, client_addresses
 from coil.egress.resolution import EgressView
-from coil.kernel.family import IPAddress
+from coil.kernel.family import IPAddress, IPNetwork
 from coil.kube.errors import NotFoundError
 from coil.reconcile.cache import Cache
 from coil.reconcile.store import Indexer
@@ -68,7 +68,8 @@ class _Known(Generic[T]):
 class EgressDirectory:
     """The Egresses and their Services.
 
-    `services` are those with the labels `SERVICE_LABELS`, and no other counts. `clock` never jumps.
+    `services` are those with the labels `SERVICE_LABELS`, and no other counts. `cluster` gives the cluster's networks
+    that are not private. `clock` never jumps.
     """
 
     def __init__(
@@ -77,12 +78,13 @@ class EgressDirectory:
         services: Cache[Service],
         reader: APIReader,
         *,
+        cluster: Callable[[], tuple[IPNetwork, ...]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._egresses = _Known(EGRESSES, egresses, clock)
         self._services = _Known(SERVICES, services, clock)
         self._reader = reader
-        self.view = EgressView(egress=self._egresses.get, service=self._services.get)
+        self.view = EgressView(egress=self._egresses.get, service=self._services.get, cluster=cluster)
 
     async def complete(self, references: Iterable[EgressRef], *, deadline: float) -> None:
         """Read what the caches lack of these, all at once, until `deadline` (the event loop's clock) at most.

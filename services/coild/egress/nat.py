@@ -1,8 +1,9 @@
-"""Puts together what `--enable-egress` adds to coild: three informers, the clients, and what follows their changes.
+"""Puts together what `--enable-egress` adds to coild: its informers, the clients, and what follows their changes.
 
     Pod: annotations, addresses      ┐
     Egress: destinations, source port├─► the attachments concerned ─► queue ─► coild.egress.client: refresh
-    Service: addresses               ┘
+    Service: addresses               │
+    ConfigMap: cluster's networks    ┘
 
 Other changes of these objects, such as the replicas of an Egress or the conditions of a pod, are ignored. Changes that
 come together cause one refresh; one that fails is retried without delaying the others.
@@ -19,15 +20,17 @@ from typing import Any, TypeAlias, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import PODS, SERVICES, Pod, Service
+from coil.crd.builtin import CONFIG_MAPS, PODS, SERVICES, ConfigMap, Pod, Service
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX
 from coil.crd.resource import HasMetadata
 from coil.egress.client_pod import EgressRef
+from coil.egress.cluster_networks import parse_cluster_networks
 from coil.egress.gateway import Replies, TunnelPolicy
 from coil.egress.resolution import ClientOptions
 from coil.egress.router_pod import EGRESS_SELECTOR
 from coil.ipam.occupancy import AttachmentKey, ContainerId
+from coil.kernel.family import IPNetwork
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.nat.client import ClientNetwork
@@ -77,6 +80,12 @@ class EgressFollow:
             return ()
         return self._naming(old, new)
 
+    def of_networks(self, old: ConfigMap | None, new: ConfigMap | None) -> Iterable[str]:
+        """Which networks are the cluster's own concerns every client."""
+        if (old.data if old is not None else {}) == (new.data if new is not None else {}):
+            return ()
+        return map(render_key, self._clients.asking())
+
     async def reconcile(self, key: str) -> Done:
         await self._clients.refresh(parse_key(key))
         return DONE
@@ -108,6 +117,18 @@ def _relevant(pod: Pod) -> tuple[object, ...]:
 
 def _routes(egress: Egress) -> tuple[object, ...]:
     return egress.spec.destinations, egress.spec.fou_source_port_auto
+
+
+class ClusterNetworksView:
+    """The cluster's networks that are not private, as the ConfigMap tells them; none before it is seen."""
+
+    def __init__(self) -> None:
+        self.networks: tuple[IPNetwork, ...] = ()
+
+    def observe(self, _old: ConfigMap | None, new: ConfigMap | None) -> None:
+        """The ConfigMap appeared, changed, or went (no `new`): what was told last counts on."""
+        if new is not None:
+            self.networks = parse_cluster_networks(new.data)
 
 
 NAME = "egress-clients"
@@ -170,11 +191,21 @@ class EgressNat:
             "egresses": self._egresses,
             "services": self._services,
         }
+        view = ClusterNetworksView()
+        self._cluster_networks: Informer[ConfigMap] | None = None
+        if (source := settings.cluster_networks) is not None:
+            config_maps = kube.collection(
+                CONFIG_MAPS, namespace=source.namespace, fields=f"metadata.name={source.name}"
+            )
+            self._cluster_networks = Informer(config_maps, log=log, metrics=metrics)
+            # First: a refresh that its event causes is to find it here.
+            self._cluster_networks.subscribe(view.observe)
+            self._informers["cluster-networks"] = self._cluster_networks
         reader = APIReader(kube, log)
         self.pods = NodePods(self._pods, reader, node=settings.node_name)
         self.clients = EgressClients(
             pods=self.pods,
-            egresses=EgressDirectory(self._egresses, self._services, reader),
+            egresses=EgressDirectory(self._egresses, self._services, reader, cluster=lambda: view.networks),
             tunnels=PodTunnels(deps.network, tunnels.sync),
             executor=deps.executor,
             options=client_options(settings),
@@ -223,6 +254,8 @@ class EgressNat:
         self._controller.watch(self._pods, self._events.of_pod)
         self._controller.watch(self._egresses, self._events.of_egress)
         self._controller.watch(self._services, self._events.of_service)
+        if self._cluster_networks is not None:
+            self._controller.watch(self._cluster_networks, self._events.of_networks)
         await self._controller.run()
 
     def _missing(self) -> str | None:

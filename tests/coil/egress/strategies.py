@@ -19,6 +19,16 @@ destinations = st.sampled_from(
         )
     ]
 )
+clusters = st.sampled_from(
+    [
+        ip_network(text)
+        for text in (
+            *("203.0.113.0/24", "203.0.113.200/32", "198.51.100.0/24", "8.0.0.0/8", "10.1.0.0/16", "0.0.0.0/0"),
+            *("2001:db8::/48", "2001:db8::7/128", "2600::/16", "fd97::/64"),
+        )
+    ]
+)
+"""Networks that may be the cluster's own."""
 gateway_addresses = {
     Family.IPV4: [ip_address(text) for text in ("10.96.0.1", "10.96.0.2", "198.51.100.7", "10.64.0.2")],
     Family.IPV6: [ip_address(text) for text in ("fd96::1", "fd96::2", "2001:db8::7")],
@@ -45,6 +55,7 @@ def client_specs(draw: st.DrawFn) -> ClientSpec:
         addresses=tuple(draw(st.sampled_from((POD, POD[:1], POD[1:])))),
         gateways=tuple(draw(gateways(name)) for name in names),
         replies=draw(st.sampled_from(Replies)),
+        cluster=tuple(draw(st.lists(clusters, max_size=3, unique=True))),
         blocked=tuple(draw(st.lists(destinations, max_size=3, unique=True))),
         fail_open=draw(st.booleans()),
     )

@@ -12,7 +12,7 @@ from coil.kernel.family import Family
 from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.route import Route, RouteType
 from coil.kernel.rule import Rule
-from coil.kernel.tunnel import FouPort, Tunnel, catch_all
+from coil.kernel.tunnel import FouPort, Tunnel, catch_all, tunnel_name
 from tests.coil.egress.policy_lookup import MAIN, NOWHERE, lookup
 
 ETH0 = LinkName("eth0")
@@ -305,6 +305,47 @@ class TestMtu:
         assert problems(planned) == [
             "a/nat: the MTU of eth0 is 1327, too small for a tunnel of IPv6; ::/0 cannot be reached through it"
         ]
+
+
+CLUSTER = tuple(map(ip_network, ("100.64.0.0/13", "100.96.0.0/11", "172.20.0.0/16", "2600:1f14:aa:bb00::/56")))
+
+
+class TestTheClustersNetworks:
+    """They are reached as private ones are, wherever they are."""
+
+    def test_of_everything_that_is_tunnelled_the_cluster_is_still_reached(self) -> None:
+        planned = plan(gateway("a/nat", "100.64.12.7 fd68::1", "0.0.0.0/0 ::/0"), cluster=CLUSTER)
+        for inside in ("100.64.0.10", "100.64.12.7", "100.96.9.9", "172.20.1.1", "2600:1f14:aa:bb01::9"):
+            assert lookup(planned, ip_address(inside)) == MAIN
+        for outside in ("203.0.113.9", "100.128.0.1"):
+            assert lookup(planned, ip_address(outside)) == "fou4_64400c07"
+        assert lookup(planned, ip_address("2001:db8::1")) == tunnel_name(IPv6Address("fd68::1"))
+
+    def test_of_everything_that_is_blocked_as_well(self) -> None:
+        planned = plan(blocked=(ip_network("0.0.0.0/0"), ip_network("::/0")), cluster=CLUSTER)
+        for inside in ("100.64.0.10", "2600:1f14:aa:bb01::9"):
+            assert lookup(planned, ip_address(inside)) == MAIN
+        assert lookup(planned, ip_address("203.0.113.9")) == NOWHERE
+
+    def test_an_egress_that_names_part_of_one_serves_that(self) -> None:
+        """As one that names a network within 10.0.0.0/8 does."""
+        named = gateway("a/nat", "10.68.0.1", "100.64.5.0/24 100.96.0.0/11 0.0.0.0/0")
+        planned = plan(named, cluster=CLUSTER)
+        for served in ("100.64.5.9", "100.96.9.9", "203.0.113.9"):
+            assert lookup(planned, ip_address(served)) == "fou4_0a440001"
+        assert lookup(planned, ip_address("100.64.0.10")) == MAIN
+
+    def test_what_no_destination_contains_needs_no_route(self) -> None:
+        planned = plan(gateway("a/nat", "10.68.0.1", "8.0.0.0/8"), cluster=CLUSTER)
+        assert all(route.type is RouteType.UNICAST for route in planned.routes)
+
+    def test_no_place_has_two_routes(self) -> None:
+        cluster = (ip_network("198.51.100.1/32"), ip_network("0.0.0.0/0"), *CLUSTER)
+        planned = plan(gateway("a/nat", "198.51.100.1", "0.0.0.0/0"), cluster=cluster)
+        keys = [route.key for route in planned.routes]
+        assert len(keys) == len(set(keys))
+        assert lookup(planned, ip_address("198.51.100.1")) == MAIN
+        assert lookup(planned, ip_address("203.0.113.9")) == "fou4_c6336401"
 
 
 class TestGatewaysInsideDestinations:

@@ -53,8 +53,9 @@ def test_whatever_is_planned_a_flow_based_link_shows_it(spec: ClientSpec) -> Non
 
 def expected_path(spec: ClientSpec, planned: ClientPlan, address: IPAddress) -> str:
     """The specification, read naively: the most specific destination has a packet, but private networks only go to
-    destinations inside them, and gateways are reached as if there were no tunnels. What no tunnel serves is
-    unreachable, or left to the main table where the client fails open.
+    destinations inside them, and gateways are reached as if there were no tunnels. The cluster's own networks are
+    destinations that lead to the main table. What no tunnel serves is unreachable, or left to the main table where the
+    client fails open.
     """
     family = Family.of(address)
     if not any(Family.of(own) is family for own in spec.addresses):
@@ -88,6 +89,9 @@ def expected_path(spec: ClientSpec, planned: ClientPlan, address: IPAddress) -> 
                 continue
             if best is None or network.prefixlen > best[0] or (network.prefixlen == best[0] and best[1] == NOWHERE):
                 best = network.prefixlen, path
+    for network in spec.cluster:
+        if address in network and not private and (best is None or network.prefixlen > best[0]):
+            best = network.prefixlen, MAIN
     return best[1] if best is not None else MAIN
 
 

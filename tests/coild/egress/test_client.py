@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as msgspec_replace
 
-from coil.crd.builtin import MIRROR_POD, PODS, SERVICES, STATIC_POD_UID
+from coil.crd.builtin import MIRROR_POD, PODS, SERVICES, STATIC_POD_UID, ConfigMap
 from coil.crd.egress import EGRESSES
+from coil.crd.meta import ObjectMeta
 from coil.egress.client_plan import GatewayProblem
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import NetlinkError
@@ -500,6 +501,29 @@ async def test_narrower_destinations_reach_the_clients_of_that_egress_only(follo
     assert followed.take_syncs() == ["c1", "c2"]
     assert followed.routes("c1") == followed.routes("c2") == {"10.96.0.9": ["8.0.0.0/8"]}
     assert followed.metric("coil_node_egress_sync_seconds_count", occasion="follow") == 2
+
+
+def networks(*texts: str) -> ConfigMap:
+    metadata = ObjectMeta(namespace="kube-system", name="coil-cluster-networks", uid="uid-of-networks")
+    return ConfigMap(metadata=metadata, data={"networks": "".join(f"{text}\n" for text in texts)})
+
+
+async def test_the_clusters_networks_reach_the_clients_and_no_other(followed: EgressNode) -> None:
+    followed.config_maps.put(networks("100.64.0.0/13", "2600:1f14::/32", "nonsense"))
+    await advance()
+    assert followed.take_syncs() == ["c1", "c2", "c3"]
+    spec = followed.kernel.specs[Path("/run/netns/c1")]
+    assert list(map(str, spec.cluster)) == ["100.64.0.0/13"], "the pod has no IPv6"
+    followed.config_maps.put(networks("100.64.0.0/13", "2600:1f14::/32", "nonsense"))
+    await advance()
+    assert followed.take_syncs() == []
+    # A pod that starts has them at once, also when the ConfigMap has gone: what was told last counts on.
+    followed.config_maps.remove("kube-system/coil-cluster-networks")
+    await advance()
+    assert followed.take_syncs() == []
+    followed.pods.put(pod("c5", names=WORLD))
+    await followed.add(followed.attachment("c5"))
+    assert followed.kernel.specs[Path("/run/netns/c5")].cluster == spec.cluster
 
 
 async def test_what_does_not_concern_the_tunnels_touches_nothing(followed: EgressNode) -> None:
