@@ -102,6 +102,8 @@ def crowd_a_node(*, width: int) -> Iterator[CrowdedNode]:
         command = coild_command(node.plane, socket=node.socket, flags=[COOLING])
         coild = node.start_daemon(_counted(command, count))
         coild.wait_ready()
+        # coild does this with the first pod, and the kernel then has anycast addresses (RFC 4291, section 2.6.1).
+        node.namespaces.set_sysctls(["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
         untouched = take_inventory(node.kernel)
         sandboxes = [
             node.make_sandbox(PodName(NAMESPACE, f"sandbox-{number}"), container_id=secrets.token_hex(32))
