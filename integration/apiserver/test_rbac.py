@@ -213,7 +213,7 @@ EGRESS_CONTROLLER_MAY_NOT = [
 EGRESS_NODE_MAY = [
     *(access(verb, EIP, kind) for verb in ("list", "watch") for kind in EIP_KINDS),
     access("patch", EIP, "egresstunnels/status"),
-    *(access(verb, "", "nodes") for verb in ("list", "watch")),
+    *(access(verb, "", kind) for verb in ("list", "watch") for kind in ("nodes", "pods")),
     *(access(verb, COIL, "addresspools") for verb in ("list", "watch")),
     *(access(verb, LEASES, "leases", namespace=EIP_LEASES, name="coil-eip-n1") for verb in ("get", "create", "update")),
 ]
@@ -222,7 +222,8 @@ EGRESS_NODE_MAY_NOT = [
     *(access(verb, EIP, f"{kind}/status") for verb in ("update", "patch") for kind in PEOPLES_EIP_KINDS),
     *(access(verb, "", "nodes") for verb in ("create", "update", "patch", "delete")),
     access("patch", "", "nodes/status"),
-    *(access(verb, "", kind) for verb in ("get", "list", "watch") for kind in ("pods", "services", "secrets")),
+    *(access(verb, "", kind) for verb in ("get", "list", "watch") for kind in ("services", "secrets")),
+    *(access(verb, "", "pods") for verb in ("get", "create", "update", "patch", "delete")),
     *(access(verb, "", "namespaces") for verb in ("list", "watch")),
     *(access(verb, LEASES, "leases", namespace=EIP_LEASES) for verb in ("list", "watch", "patch", "delete")),
     # Neither the election of Coil's own controllers nor anybody else's is its business.

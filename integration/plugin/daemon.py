@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from coil.cnirpc.call_gate import CallMetrics
 from coil.cnirpc.server import serve_cni
+from coil.kernel.family import Family
 from coil.netlink.host import HostNetwork
 from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL
 from coild.cni.service import LIMITS, CniService
@@ -49,6 +50,8 @@ class Daemon:
         async with HostNetwork(host.path) as network:
             wiring = VethWiring(network, mtu=1400, gateways=LINK_LOCAL, policy=DEFAULT_POLICY, log=LOG)
             await wiring.prepare()
+            # Else the first pod changes it, for good.
+            await network.ensure_forwarding(tuple(Family))
             source, executor = ListedSource(wiring, tag="default", size=ADDRESSES), KeyedExecutor(LOG)
             service = PodEngine(
                 source=source,
