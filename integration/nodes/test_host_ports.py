@@ -104,4 +104,4 @@ def test_it_moves_with_the_pod_and_goes_with_it(coil: CoilCluster) -> None:
             room.run(published(room, name, node))
             assert coil.nodes[0].run([*FETCH, node_url(node, 4)]) == f"{name}\n"
             room.kubectl("delete", "pod", name, "--timeout=180s")
-            wait_until(lambda: "elements" not in table(coil, node), what="nothing leads to the pod")
+            wait_until(lambda: str(HOST_PORT) not in table(coil, node), what="nothing leads to the pod")
