@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from integration.apiserver.bare_node import BareNode
-from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError, Runtime, addresses_of
+from integration.apiserver.runtime import Runtime, addresses_of
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.bird import Speaker, render_bird
 from integration.cluster.control_plane import ControlPlane
@@ -20,7 +20,6 @@ from integration.cluster.network import Network
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 from integration.deployment import apply
-from integration.patience import wait_until
 from integration.service import Service
 
 _COILD_METRICS_PORT = 9384
@@ -155,17 +154,7 @@ class Neighbours:
     def start(self, station: Station, *, namespace: str) -> LivePod:
         """A pod on that node, tried again as a kubelet does it. Raises CniError when that is of no use."""
         sandbox = station.sandbox(namespace)
-        addresses: list[str] = []
-
-        def added() -> bool:
-            try:
-                addresses.extend(addresses_of(station.runtime.add(sandbox)))
-            except CniError as failure:
-                if failure.code != TRY_AGAIN_LATER:
-                    raise
-            return bool(addresses)
-
-        wait_until(added, what=f"{sandbox.pod} is attached")
+        addresses = addresses_of(station.runtime.add_at_last(sandbox))
         return LivePod(station, sandbox, dict(zip((4, 6), addresses, strict=True)))
 
     def add_block(self, name: str, *, owner: str, ipv4: str, ipv6: str) -> None:

@@ -19,7 +19,7 @@ SERVER4, SERVER6, PROXY = "192.0.2.10", "2001:db8::10", "192.0.2.20"
 TLS_PORT, PLAIN_PORT, PROXY_PORT, OTHER_PROXY_PORT = 6443, 8080, 3128, 3129
 NAME = "api.example"
 VERSION = b'{"major": "1", "minor": "37", "gitVersion": "v1.37.0"}'
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Witness:

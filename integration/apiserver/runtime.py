@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from integration.apiserver.sandbox import Sandbox
+from integration.patience import wait_until
 
 TRY_AGAIN_LATER = 11
 PATIENCE = 90.0
@@ -70,6 +71,21 @@ class Runtime:
     def add(self, sandbox: Sandbox, *, version: str = "1.0.0", more_args: str = "") -> dict[str, Any]:
         """ADD; returns the result. `more_args` end CNI_ARGS, separator included. Raises CniError."""
         return self.begin("ADD", sandbox, version=version, more_args=more_args).result()
+
+    def add_at_last(self, sandbox: Sandbox) -> dict[str, Any]:
+        """ADD, tried again as a kubelet does it; returns the result. Raises CniError when that is of no use."""
+        results: list[dict[str, Any]] = []
+
+        def added() -> bool:
+            try:
+                results.append(self.add(sandbox))
+            except CniError as failure:
+                if failure.code != TRY_AGAIN_LATER:
+                    raise
+            return bool(results)
+
+        wait_until(added, what=f"{sandbox.pod} is attached")
+        return results[0]
 
     def delete(self, sandbox: Sandbox, *, version: str = "1.0.0", cached: dict[str, Any] | None = None) -> None:
         """DEL; `cached` is the result of the ADD, if there was one. Raises CniError."""

@@ -22,7 +22,7 @@ from integration.netns.netns import create_netns, delete_netns
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.kernel]
 
-SECONDS = 30.0
+SECONDS = 180.0
 ROOT = Path(__file__).resolve().parents[2]
 OURS = """
 import asyncio, json, os, sys
@@ -33,7 +33,7 @@ from coil.kube.transport import Timeouts, Transport
 
 async def ask(path):
     try:
-        async with Transport(Access.kubeconfig(Path(path)), timeouts=Timeouts(connect=5.0, total=10.0)) as transport:
+        async with Transport(Access.kubeconfig(Path(path)), timeouts=Timeouts(connect=60.0, total=60.0)) as transport:
             await transport.call("GET", "/version")
     except (AccessError, ApiError) as error:
         return str(error)
@@ -201,7 +201,7 @@ class Programs:
 
     def kubectl(self, case: Case, kubeconfig: Path) -> tuple[bool, list[str]]:
         """Whether it got an answer, and whom it asked."""
-        command = [find_kubectl(), f"--kubeconfig={kubeconfig}", "--request-timeout=10s", "get", "--raw", "/version"]
+        command = [find_kubectl(), f"--kubeconfig={kubeconfig}", "--request-timeout=60s", "get", "--raw", "/version"]
         done = subprocess.run(
             [*self._inside, *command],
             env={"HOME": str(self._folder), "PATH": os.environ["PATH"], **case.environ},

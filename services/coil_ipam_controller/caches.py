@@ -17,7 +17,7 @@ from coil.ipam.cluster_network import ClusterNetworks
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.manager.manager import Manager
-from coil.reconcile.cache import Cache
+from coil.reconcile.cache import Cache, describe_unsynced
 
 BY_POOL: Final = "pool"
 BY_NODE: Final = "node"
@@ -67,6 +67,12 @@ class Caches:
                 kube.collection(SERVICES, namespace="default", fields="metadata.name=kubernetes", freshness=cached)
             ),
         )
+
+    @property
+    def know_networks(self) -> bool:
+        """Whether `networks` has all that the API server can tell. Not every version serves ServiceCIDRs."""
+        required = self.nodes.synced and self.apiserver_service.synced
+        return required and describe_unsynced(self.service_cidrs, optional=True) is None
 
     def __post_init__(self) -> None:
         self.nodes.subscribe(self.networks.observe_node)

@@ -64,7 +64,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     index = IndexSet(
         time.monotonic,
         passed_over=partial(_report_passed_over, log, recorder, caches),
-        occupied=caches.networks.occupies,
+        occupied_run=caches.networks.occupied_run,
     )
     caches.blocks.subscribe(index.observe)
     PoolCollector(caches, process.registry)
@@ -91,7 +91,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     admission = PoolAdmission(
         client=kube,
         known_pools=lambda: pools.items() if pools.synced else None,
-        networks=lambda: caches.networks if caches.nodes.synced and caches.apiserver_service.synced else None,
+        networks=lambda: caches.networks if caches.know_networks else None,
         log=log,
     )
     service = WebhookService(NAME, settings.lease_namespace)

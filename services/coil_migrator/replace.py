@@ -18,6 +18,7 @@ from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.builtin import PODS, Pod
 from coil.crd.cidr import parse_cidr
 from coil.crd.names import LABEL_RESERVED, RESERVED, BlockName, NodeName
+from coil.crd.resource import NamespacedName
 from coil.crd.validation import render_names
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
@@ -119,22 +120,13 @@ class ReplaceError(Exception):
     """Something of v1 is left. The message says what, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonSetName:
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceOptions:
     """Seconds: `interval` between two nodes, `timeout` for one pod. `coild` None: nothing is restarted."""
 
     interval: float = 10.0
     timeout: float = 600.0
-    coild: DaemonSetName | None = None
+    coild: NamespacedName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +135,7 @@ class Outlook:
 
     replacement: Replacement
     blocks: int
-    restart: DaemonSetName | None
+    restart: NamespacedName | None
 
     def __bool__(self) -> bool:
         """False where there is nothing to do."""
@@ -223,7 +215,7 @@ async def _end(cluster: ApiClient, pod: Pod, timeout: float, done: list[str]) ->
     return "" if gone else f"has not ended within {timeout:g} s"
 
 
-async def _restartable(cluster: ApiClient, name: DaemonSetName | None) -> DaemonSetName | None:
+async def _restartable(cluster: ApiClient, name: NamespacedName | None) -> NamespacedName | None:
     """The DaemonSet if it is there and was not restarted by an earlier run."""
     if name is None:
         return None
@@ -234,7 +226,7 @@ async def _restartable(cluster: ApiClient, name: DaemonSetName | None) -> Daemon
     return None if found.spec.template.metadata.annotations.get(RESTART_MARK) == RESTART_VALUE else name
 
 
-async def _restart(cluster: ApiClient, name: DaemonSetName) -> None:
+async def _restart(cluster: ApiClient, name: NamespacedName) -> None:
     template = {"metadata": {"annotations": {RESTART_MARK: RESTART_VALUE}}}
     await cluster.patch(DAEMON_SETS, name.name, {"spec": {"template": template}}, namespace=name.namespace)
 

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from coil.crd.resource import NamespacedName
 from coil.runtime.flag import Group, flag, kind, parse_boolean, parse_duration, parse_optional_path, parse_period
+from coil.runtime.settings import parse_optional_name
 from coil_migrator.dump import DumpOptions
 from coil_migrator.etcd_reader import EtcdAccess
-from coil_migrator.replace import DaemonSetName, ReplaceOptions
+from coil_migrator.replace import ReplaceOptions
 
 
 @kind("URL[,URL...]")
@@ -37,17 +39,6 @@ def parse_prefix(text: str) -> bytes:
 def parse_any_text(text: str) -> str:
     """Any text, an empty one too."""
     return text
-
-
-@kind("NAMESPACE/NAME")
-def parse_daemon_set(text: str) -> DaemonSetName | None:
-    """Namespace and name of a DaemonSet; empty for none."""
-    if not text:
-        return None
-    namespace, _, name = text.partition("/")
-    if not namespace or not name or "/" in name:
-        raise ValueError('a namespace and a name, such as "kube-system/coild", or nothing')
-    return DaemonSetName(namespace, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +127,9 @@ class ReplaceSettings(ClusterSettings):
         "10s", parse=parse_duration, group=Group.MIGRATION, help="how long to wait before the pods of the next node"
     )
     timeout: float = flag("10m", parse=parse_period, group=Group.MIGRATION, help="how long one pod may take to end")
-    coild: DaemonSetName | None = flag(
+    coild: NamespacedName | None = flag(
         "kube-system/coild",
-        parse=parse_daemon_set,
+        parse=parse_optional_name,
         group=Group.MIGRATION,
         help="DaemonSet to restart at the end; empty for none",
     )

@@ -43,7 +43,7 @@ class Life:
         self.clock = 0.0
         self.wall = 0.0
         self.caches = MemoryCaches(client.api)
-        self.index = IndexSet(lambda: self.clock, occupied=self.caches.all.networks.occupies)
+        self.index = IndexSet(lambda: self.clock, occupied_run=self.caches.all.networks.occupied_run)
         self.caches.blocks.subscribe(self.index.observe)
         self.caches.look()
         self.events = MemoryRecorder()

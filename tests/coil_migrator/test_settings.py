@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from coil.crd.resource import NamespacedName
 from coil.runtime.flag import parse_settings
-from coil_migrator.replace import DaemonSetName
 from coil_migrator.settings import DumpSettings, ReplaceSettings
 
 
@@ -21,7 +21,7 @@ def test_the_defaults_are_those_of_coil_v2() -> None:
     assert (settings.etcd_prefix, settings.etcd_timeout) == (b"/coil/", 2.0)
     assert (settings.skip_uninstall, settings.dry_run, settings.kubeconfig) == (False, False, None)
     assert replace_settings().interval == 10.0
-    assert replace_settings().coild == DaemonSetName("kube-system", "coild")
+    assert replace_settings().coild == NamespacedName("kube-system", "coild")
 
 
 def test_what_is_given() -> None:

@@ -10,12 +10,17 @@ stay outside tunnels anyway, so in most clusters there are none.
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from ipaddress import collapse_addresses, ip_network
+from typing import Final
 
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import Node, Service, ServiceCidr
 from coil.egress.client_plan import LINK_LOCAL_NETWORKS, is_private, is_within
 from coil.kernel.family import Family, IPNetwork
 
+LARGEST_POD_CIDR: Final = {Family.IPV4: 16, Family.IPV6: 48}
+"""Shortest prefixes of a node's pod CIDR that are believed. Where nobody has set it, a node can do so itself, and what
+is the cluster's own is reached with a client's own address.
+"""
 NETWORKS = "networks"
 """The key in the ConfigMap: one network on each line."""
 
@@ -29,13 +34,15 @@ def collect_cluster_networks(
     extra: Iterable[IPNetwork] = (),
 ) -> tuple[IPNetwork, ...]:
     """All networks that these objects name and that are not private, none within another, sorted. What is malformed
-    is passed over: others report it. `services` are those whose own addresses count.
+    is passed over: others report it. So are pod CIDRs that no node can need. `services` are those whose own addresses
+    count.
     """
     texts: list[str | None] = []
     found: list[IPNetwork] = [*extra]
     for node in nodes:
         found += map(ip_network, node.addresses())
-        texts += node.spec.pod_cidrs
+        pods = _parse(node.spec.pod_cidrs)
+        found += (network for network in pods if network.prefixlen >= LARGEST_POD_CIDR[Family.of(network)])
     for pool in pools:
         texts += [text for subnet in pool.spec.subnets for text in (subnet.ipv4, subnet.ipv6)]
     for service_cidr in service_cidrs:

@@ -26,7 +26,9 @@ NAMED = 3
 
 
 class ClusterNetworks:
-    """What the caches have told. All methods are synchronous; a question costs O(log nodes + networks of Services)."""
+    """What the caches have told. All methods are synchronous. A question costs O(log nodes + networks of Services), and
+    what is found.
+    """
 
     def __init__(self) -> None:
         self._nodes: dict[int, list[tuple[int, str]]] = {4: [], 6: []}
@@ -70,10 +72,29 @@ class ClusterNetworks:
                 if theirs.version == network.version and network.overlaps(theirs):
                     yield f"{theirs} of {source}"
 
-    def occupies(self, planned: PlannedBlock) -> bool:
-        """Whether an address of the block is the cluster's own."""
-        networks = (network for network in (planned.ipv4, planned.ipv6) if network is not None)
-        return any(next(self.occupants(network), None) is not None for network in networks)
+    def occupied_run(self, planned: PlannedBlock) -> int:
+        """How many blocks of its size, from this one on, have addresses of the cluster's own for certain; 0: it has
+        none. A network of Services may be as large as a pool, and nobody can try its blocks one by one.
+        """
+        runs = (self._run(network) for network in (planned.ipv4, planned.ipv6) if network is not None)
+        return max(runs, default=0)
+
+    def _run(self, network: Network) -> int:
+        first, size = int(network.network_address), network.num_addresses
+        last = max(
+            (
+                int(theirs.broadcast_address)
+                for networks in self._services.values()
+                for theirs in networks
+                if theirs.version == network.version and network.overlaps(theirs)
+            ),
+            default=-1,
+        )
+        if last >= 0:
+            return (last - first) // size + 1
+        entries = self._nodes[network.version]
+        position = bisect_left(entries, (first, ""))
+        return int(position < len(entries) and entries[position][0] < first + size)
 
     def _set_services(self, source: str, texts: Iterable[str]) -> None:
         found: list[Network] = []

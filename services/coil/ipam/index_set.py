@@ -9,8 +9,8 @@ block is its index. So it may err for a while, and a reservation whose block the
 deleted too soon, or never created) is forgotten after `lifetime` seconds.
 
 An index whose addresses are another block's, because somebody has got around admission, is passed over
-(`coil.ipam.address_map`) and reported (`passed_over`). So is, without a report, one with addresses that `occupied` says
-are the cluster's own.
+(`coil.ipam.address_map`) and reported (`passed_over`). So are, without a report, as many from one on as `occupied_run`
+says have addresses of the cluster's own.
 """
 
 from collections import Counter
@@ -74,12 +74,12 @@ class IndexSet:
         *,
         lifetime: float = 60.0,
         passed_over: Callable[[PlannedBlock, BlockName], None] = _ignore,
-        occupied: Callable[[PlannedBlock], bool] = lambda planned: False,
+        occupied_run: Callable[[PlannedBlock], int] = lambda planned: 0,
     ) -> None:
         self._clock = clock
         self._lifetime = lifetime
         self._passed_over = passed_over
-        self._occupied = occupied
+        self._occupied_run = occupied_run
         self._addresses = AddressMap()
         self._shown: dict[PoolName, _ShownIndices] = {}
         # Until when each index is taken by which request; infinite while the outcome of a creation is open.
@@ -148,15 +148,19 @@ class IndexSet:
 
     def _lowest_free(self, layout: PoolLayout, reserved: Container[int]) -> PlannedBlock | None:
         shown = self._shown.setdefault(layout.pool, _ShownIndices())
-        for index in range(shown.floor(), layout.size):
+        index = shown.floor()
+        while index < layout.size:
             if index in reserved or index in shown:
+                index += 1
                 continue
             planned = layout.block_at(index)
-            if self._occupied(planned):
+            if run := self._occupied_run(planned):
+                index = min(index + run, layout.subnet_end(index))
                 continue
             if (holder := self._addresses.holder(planned)) is None:
                 return planned
             self._passed_over(planned, holder)
+            index += 1
         return None
 
     def _live(self, pool: PoolName) -> dict[tuple[int, RequestUid], float]:

@@ -69,6 +69,15 @@ class PoolLayout:
             offset -= subnet.blocks
         raise IndexError(f"the pool {self.pool!r} has {self.size} blocks, none of index {index}")
 
+    def subnet_end(self, index: int) -> int:
+        """The first index after the subnet that has this one."""
+        end = 0
+        for subnet in self.subnets:
+            end += subnet.blocks
+            if index < end:
+                break
+        return end
+
     def _carve(self, subnet: Subnet, *, index: int, offset: int) -> PlannedBlock:
         bits = self.block_size_bits
         ipv4 = subnet.ipv4 and IPv4Network((int(subnet.ipv4.network_address) + (offset << bits), 32 - bits))

@@ -82,7 +82,7 @@ def parse_optional_name(text: str) -> NamespacedName | None:
         return None
     namespace, _, name = text.partition("/")
     if not is_namespace_name(namespace) or not is_object_name(name):
-        raise ValueError('a namespace and a name, such as "kube-system/coil-cluster-networks", or nothing')
+        raise ValueError('a namespace and a name, such as "kube-system/coild", or nothing')
     return NamespacedName(namespace, name)
 
 

@@ -48,6 +48,12 @@ def test_everything_that_objects_name_and_that_is_not_private() -> None:
     assert parse_cluster_networks(render_cluster_networks(found)) == found
 
 
+def test_a_node_cannot_take_more_than_a_node_can_need() -> None:
+    """It may set its pod CIDRs itself where nobody has, and what is the cluster's own is reached without the tunnel."""
+    wide = node("10.0.0.1", pods=("0.0.0.0/1", "::/0", "8.0.0.0/15", "2600::/47", "9.9.0.0/16", "2600:1::/48"))
+    assert list(map(str, collect_cluster_networks(nodes=[wide]))) == ["9.9.0.0/16", "2600:1::/48"]
+
+
 def test_in_most_clusters_there_are_none() -> None:
     assert collect_cluster_networks(nodes=[node("10.0.0.1", "fd00::1", pods=("10.244.0.0/24",))]) == ()
     assert parse_cluster_networks({}) == parse_cluster_networks(render_cluster_networks(())) == ()

@@ -8,7 +8,9 @@ import pytest
 from coil.crd.address_pool import AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.builtin import Node, NodeAddress, NodeStatus, Service, ServiceCidr, ServiceCidrSpec, ServiceSpec
 from coil.crd.meta import ObjectMeta
+from coil.crd.names import RequestUid
 from coil.ipam.cluster_network import ClusterNetworks, describe_occupied, validate_unoccupied
+from coil.ipam.index_set import IndexSet
 from coil.ipam.layout import parse_layout
 
 
@@ -110,4 +112,23 @@ def test_blocks_with_such_addresses() -> None:
     networks = ClusterNetworks()
     networks.observe_node(None, node("n1", "192.0.2.11"))
     layout = parse_layout(pool("192.0.2.0/24"))
-    assert [index for index in range(layout.size) if networks.occupies(layout.block_at(index))] == [1]
+    assert [index for index in range(layout.size) if networks.occupied_run(layout.block_at(index))] == [1]
+
+
+def reserve(networks: ClusterNetworks, of: AddressPool, count: int) -> list[str | None]:
+    """The networks of so many blocks, one after the other."""
+    index, layout = IndexSet(lambda: 0.0, occupied_run=networks.occupied_run), parse_layout(of)
+    planned = [index.reserve(layout, RequestUid(f"r{number}")) for number in range(count)]
+    return [None if block is None else str(block.ipv4 or block.ipv6) for block in planned]
+
+
+def test_blocks_in_a_network_of_services_are_passed_over_at_once() -> None:
+    """Of a pool of 2^59 blocks there may be none left, and of a subnet; the next subnet is another matter."""
+    networks = ClusterNetworks()
+    spec = ServiceCidrSpec(cidrs=("fd00::/64", "10.0.0.64/26", "10.0.0.160/28"))
+    networks.observe_service_cidr(None, ServiceCidr(metadata=ObjectMeta(name="kubernetes"), spec=spec))
+    assert parse_layout(pool("fd00::/64", bits=5)).size == 2**59
+    assert reserve(networks, pool("fd00::/64", bits=5), 1) == [None]
+    assert reserve(networks, pool("fd00::/64", "fd00:1::/64", bits=5), 2) == ["fd00:1::/123", "fd00:1::20/123"]
+    expected = ["10.0.0.0/27", "10.0.0.32/27", "10.0.0.128/27", "10.0.0.192/27", "10.0.0.224/27", None]
+    assert reserve(networks, pool("10.0.0.0/24", bits=5), 6) == expected

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from coil.crd.resource import NamespacedName
 from coil.kube.errors import ForbiddenError, UnavailableError
 from coil_migrator.progress import Progress
 from coil_migrator.replace import (
     MIRROR,
     RESTART_MARK,
-    DaemonSetName,
     Outlook,
     ReplaceError,
     ReplaceOptions,
@@ -19,7 +19,7 @@ from coil_migrator.replace import (
 from tests.coil.kube.memory_api import Document
 from tests.coil_migrator.memory_cluster import MemoryCluster
 
-COILD = DaemonSetName("kube-system", "coild")
+COILD = NamespacedName("kube-system", "coild")
 OPTIONS = ReplaceOptions(interval=10.0, timeout=30.0, coild=COILD)
 
 
