@@ -15,6 +15,7 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, MacAddress
 from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
+from coil.netlink.ethtool import has_tx_checksum
 from coil.netlink.overlay import OverlayNetwork
 from integration.netns.netns import Netns
 from integration.netns.segment import Ear, Host, Segment, exchange_marked, stable_state
@@ -171,6 +172,27 @@ async def test_what_can_be_changed_is_changed_in_place(node: Host, overlay: Over
     node.netns.ip("link", "set", "egress.vxlan", "down")
     assert await overlay.ensure_tunnel(moved) is False
     assert "UP" in tunnel(node.netns)["flags"]
+
+
+async def test_checksums_inside_are_the_kernel_s_if_so_asked(node: Host, overlay: OverlayNetwork) -> None:
+    def offloaded() -> bool:
+        return node.netns.call(lambda: has_tx_checksum(LinkName("egress.vxlan")))
+
+    wanted = vxlan(1, local=node.ipv4)
+    without = replace(wanted, checksum_offload=False)
+    await overlay.ensure_tunnel(wanted)
+    assert offloaded()
+    for _ in range(2):
+        await overlay.ensure_tunnel(without)
+        assert not offloaded()
+    # Who has switched it off by other means is left alone.
+    await overlay.ensure_tunnel(wanted)
+    assert not offloaded()
+    node.netns.ip("link", "delete", "egress.vxlan")
+    await overlay.ensure_tunnel(without)
+    assert not offloaded()
+    with pytest.raises(NetlinkError, match=r"checksum offload of nosuch: No such device"):
+        node.netns.call(lambda: has_tx_checksum(LinkName("nosuch")))
 
 
 @pytest.mark.parametrize(

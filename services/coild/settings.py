@@ -390,6 +390,13 @@ class Settings(ClusterNetworksSettings, ApiSettings, FrameSettings):
         group=Group.NEUTRON,
         help="UDP port of VXLAN between nodes, for ports of type bridge; the same on all nodes",
     )
+    neutron_vxlan_checksum_offload: bool = flag(
+        "true",
+        parse=parse_boolean,
+        group=Group.NEUTRON,
+        help="leave checksums of packets in VXLAN to the node's network interface; if false, the kernel computes them, "
+        "for interfaces that get them wrong",
+    )
     neutron_bind_timeout: float = flag(
         "10s",
         parse=parse_period,

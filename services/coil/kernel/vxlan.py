@@ -27,7 +27,8 @@ _OVERHEAD: Final = {Family.IPV4: 50, Family.IPV6: 70}
 class Vxlan:
     """The tunnel's link. `local` is the address it sends from, and so the family around it; `parent` is the link that
     has that address. `mtu` is what fits inside, see `vxlan_mtu`. `addresses` are all that it shall have. `learning`:
-    the link remembers from packets behind which peer a hardware address is.
+    the link remembers from packets behind which peer a hardware address is. `checksum_offload`: checksums inside are
+    left to the link that sends the packet; some drivers get them wrong. It is only ever switched off.
 
     The link is not bound to its parent: the way to a peer is the node's routes', which may be several links.
     """
@@ -41,6 +42,7 @@ class Vxlan:
     parent: LinkName
     addresses: tuple[IPInterface, ...] = ()
     learning: bool = False
+    checksum_offload: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.vni <= MAX_VNI:

@@ -29,6 +29,7 @@ from coil.kernel.vxlan import (
 from coil.netlink.address import new_address, sync_addresses
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
+from coil.netlink.ethtool import disable_tx_checksum
 from coil.netlink.link import (
     change_virtual_link,
     find_link,
@@ -132,6 +133,8 @@ def ensure_vxlan(vxlan: Vxlan, connection: Connection, *, master: int = 0) -> bo
     elif change is VxlanChange.IN_PLACE:
         connection.apply((set_vxlan(vxlan),))
     ensure_sysctls(_sysctls(vxlan))
+    if not vxlan.checksum_offload:
+        disable_tx_checksum(vxlan.name)
     if link.mac != vxlan.mac:
         connection.apply((set_mac(link.index, vxlan.mac),))
     if link.mtu != vxlan.mtu:

@@ -137,7 +137,12 @@ def parse_network_alias(text: str) -> NetworkId | None:
 
 
 def plan_network(
-    ports: Mapping[LinkName, Handoff], *, local: IPAddress, parent: ParentLink, udp_port: int
+    ports: Mapping[LinkName, Handoff],
+    *,
+    local: IPAddress,
+    parent: ParentLink,
+    udp_port: int,
+    checksum_offload: bool = True,
 ) -> NodeBridge:
     """The links for the network of these ports, at least one, by the hosts' ends of their veths; `parent` is the link
     that has the address `local`.
@@ -187,6 +192,7 @@ def plan_network(
             local=local,
             parent=parent.name,
             learning=True,
+            checksum_offload=checksum_offload,
         ),
         ports=tuple(BridgedPort.of(ifname, port) for ifname, port in sorted(ports.items())),
     )

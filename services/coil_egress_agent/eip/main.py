@@ -45,7 +45,7 @@ from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.kernel_tables import KernelTables, RunProgram, ensure_shim, remove_shim, run_program
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
-from coil_egress_agent.eip.mesh import DEVICE, MeshSync
+from coil_egress_agent.eip.mesh import DEVICE, MeshOptions, MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
 from coil_egress_agent.eip.node_pods import NODE_PODS, NodePods
 from coil_egress_agent.eip.pod_hold import PodHold
@@ -121,7 +121,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         Deps(
             overlay=overlay,
             tables=tables,
-            mesh=MeshSync(overlay, reporter, vni=settings.tunnel_vni, port=settings.tunnel_port, log=log),
+            mesh=MeshSync(overlay, reporter, options=mesh_options(settings), log=log),
             renewer=renewer,
             kernel_lease=kernel_lease,
             announcer=announcer,
@@ -180,6 +180,12 @@ async def _await_permission(
     process.add_readiness("address-source", guard.missing)
     await guard.wait_until_free()
     return guard
+
+
+def mesh_options(settings: Settings) -> MeshOptions:
+    return MeshOptions(
+        vni=settings.tunnel_vni, port=settings.tunnel_port, checksum_offload=settings.tunnel_checksum_offload
+    )
 
 
 def table_options(settings: Settings) -> EipTableOptions:

@@ -7,6 +7,7 @@ The plans are pure; `MeshSync` carries them out.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Final
 
@@ -61,7 +62,16 @@ def underlay_choices(status: EgressTunnelStatus) -> tuple[IPAddress, ...]:
     return tuple(sorted(addresses, key=Family.of))
 
 
-def plan_tunnel(status: EgressTunnelStatus, *, underlay: IPAddress, parent: ParentLink, vni: int, port: int) -> Vxlan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshOptions:
+    """What the settings say of the tunnel's link. `vni` and `port` are the same on all nodes."""
+
+    vni: int
+    port: int
+    checksum_offload: bool = True
+
+
+def plan_tunnel(status: EgressTunnelStatus, *, underlay: IPAddress, parent: ParentLink, options: MeshOptions) -> Vxlan:
     """This node's own end. Raises MeshError where the controller has not given what it takes."""
     end = status.tunnel
     addresses = tuple(address for text in (end.ipv4, end.ipv6) if (address := parse_address(text)) is not None)
@@ -69,13 +79,14 @@ def plan_tunnel(status: EgressTunnelStatus, *, underlay: IPAddress, parent: Pare
         raise MeshError("the EgressTunnel of this node has no addresses yet")
     return Vxlan(
         name=DEVICE,
-        vni=vni,
-        port=port,
+        vni=options.vni,
+        port=options.port,
         mac=MacAddress(end.mac.lower()),
         mtu=vxlan_mtu(parent.mtu, Family.of(underlay)),
         local=underlay,
         parent=parent.name,
         addresses=tuple(ip_interface(address) for address in addresses),
+        checksum_offload=options.checksum_offload,
     )
 
 
@@ -131,12 +142,11 @@ class MeshSync:
     """
 
     def __init__(
-        self, overlay: Overlay, reporter: TunnelReporter, *, vni: int, port: int, log: FilteringBoundLogger
+        self, overlay: Overlay, reporter: TunnelReporter, *, options: MeshOptions, log: FilteringBoundLogger
     ) -> None:
         self._overlay = overlay
         self._reporter = reporter
-        self._vni = vni
-        self._port = port
+        self._options = options
         self._log = log
         self._status: EgressTunnelStatus | None = None
         self._parent: ParentLink | None = None
@@ -191,7 +201,7 @@ class MeshSync:
             self._parent = await self._find_parent(choices)
             self._status = status
         underlay = next(address for address in choices if self._parent.has(address))
-        vxlan = plan_tunnel(status, underlay=underlay, parent=self._parent, vni=self._vni, port=self._port)
+        vxlan = plan_tunnel(status, underlay=underlay, parent=self._parent, options=self._options)
         if look or vxlan != self._vxlan:
             try:
                 await bounded(self._overlay.ensure_sysctls({Family.of(address) for address in vxlan.addresses}))

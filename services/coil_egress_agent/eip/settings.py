@@ -64,6 +64,13 @@ class Settings(EipLeaseSettings, ApiSettings, FrameSettings):
     tunnel_vni: int = flag(
         "100", parse=parse_integer(1, 2**24 - 1), group=Group.EIP, help="VNI of the mesh; the same on all nodes"
     )
+    tunnel_checksum_offload: bool = flag(
+        "true",
+        parse=parse_boolean,
+        group=Group.EIP,
+        help="leave checksums of packets in the mesh to the node's network interface; if false, the kernel computes "
+        "them, for interfaces that get them wrong",
+    )
     cluster_cidr: tuple[IPNetwork, ...] = flag(
         "",
         parse=parse_networks,

@@ -68,6 +68,11 @@ class BridgeKernel(Protocol):
         """That of VXLAN."""
         ...
 
+    @property
+    def checksum_offload(self) -> bool:
+        """Whether checksums in VXLAN are left to the node's network interface."""
+        ...
+
     async def node_links(self) -> Collection[ParentLink]:
         """The node's own links that are up, with their addresses."""
         ...
@@ -451,7 +456,13 @@ class BridgeBinding:
                 f"no Ethernet link of this node that is up has its InternalIP {underlay.local}, from which other nodes "
                 "expect its packets"
             )
-        return plan_network(ports, local=underlay.local, parent=parent, udp_port=self._kernel.udp_port)
+        return plan_network(
+            ports,
+            local=underlay.local,
+            parent=parent,
+            udp_port=self._kernel.udp_port,
+            checksum_offload=self._kernel.checksum_offload,
+        )
 
     def _of_network(self, network: NetworkId) -> dict[LinkName, Handoff]:
         return {name: each.handoff for name, each in self._ports.items() if each.handoff.network == network}

@@ -33,13 +33,14 @@ R = TypeVar("R")
 class BridgeNetwork:
     """Implements `coild.neutron.bridge.BridgeKernel` for the process's namespace, or the one at `netns`.
 
-    `udp_port` is that of VXLAN, the same on all nodes.
+    `udp_port` is that of VXLAN, the same on all nodes; `checksum_offload` is of its links.
 
     An async context manager; leaving it waits for running calls and leaves the kernel's state as it is.
     """
 
-    def __init__(self, *, udp_port: int, netns: Path | None = None) -> None:
+    def __init__(self, *, udp_port: int, checksum_offload: bool = True, netns: Path | None = None) -> None:
         self.udp_port = udp_port
+        self.checksum_offload = checksum_offload
         self._netns = netns
         self._stack = AsyncExitStack()
         self._worker: Worker

@@ -35,7 +35,9 @@ async def open_bridges(
     settings: Settings, nodes: Cache[Node], *, random: Callable[[], float], log: FilteringBoundLogger
 ) -> AsyncIterator[NodeBridges]:
     """For the node of the settings, in the process's network namespace. Leaving it leaves bridges as they are."""
-    async with BridgeNetwork(udp_port=settings.neutron_vxlan_port) as kernel:
+    async with BridgeNetwork(
+        udp_port=settings.neutron_vxlan_port, checksum_offload=settings.neutron_vxlan_checksum_offload
+    ) as kernel:
         binding = BridgeBinding(kernel, random=random, log=log)
         peers = NodePeers(nodes, own=settings.node_name, tell=binding.set_underlay, log=log)
         yield NodeBridges(binding, peers)

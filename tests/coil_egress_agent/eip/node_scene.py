@@ -46,7 +46,7 @@ from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
-from coil_egress_agent.eip.mesh import MeshSync
+from coil_egress_agent.eip.mesh import MeshOptions, MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
 from coil_egress_agent.eip.node_pods import NodePod, NodePods
 from coil_egress_agent.eip.pod_hold import PodHold
@@ -245,7 +245,7 @@ class Agent:
         )
         self.prober = ConnectionProber(self.flows, metrics=ProbeMetrics(self.registry), log=log, clock=loop.time)
         self.reporter = TunnelReporter(cluster.patch_status, self.tracker.own_tunnel, node=NODE, log=log)
-        self.mesh = MeshSync(self.overlay, self.reporter, vni=100, port=7789, log=log)
+        self.mesh = MeshSync(self.overlay, self.reporter, options=MeshOptions(vni=100, port=7789), log=log)
         self.applier = Applier(
             Deps(
                 overlay=self.overlay,

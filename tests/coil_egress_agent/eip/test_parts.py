@@ -25,6 +25,7 @@ from coil_egress_agent.eip.kernel_tables import ensure_shim, remove_shim, split_
 from coil_egress_agent.eip.main import clean_node
 from coil_egress_agent.eip.mesh import (
     MeshError,
+    MeshOptions,
     plan_marks,
     plan_peers,
     plan_tunnel,
@@ -141,14 +142,14 @@ def test_peers_are_the_complete_tunnels_of_others() -> None:
 def test_the_own_tunnel() -> None:
     status = msgspec.structs.replace(tunnel(1).status, node_addresses=("fd06::1", "host", "10.6.0.1"))
     assert underlay_choices(status) == (ip_address("10.6.0.1"), ip_address("fd06::1"))
-    vxlan = plan_tunnel(status, underlay=ip_address("10.6.0.1"), parent=PARENT, vni=100, port=7789)
+    vxlan = plan_tunnel(status, underlay=ip_address("10.6.0.1"), parent=PARENT, options=MeshOptions(vni=100, port=7789))
     assert (vxlan.mtu, vxlan.mac, str(vxlan.local)) == (1450, "66:00:00:00:00:01", "10.6.0.1")
     assert list(map(str, vxlan.addresses)) == ["172.31.0.1/32", "fd11::1/128"]
     with pytest.raises(MeshError):
         underlay_choices(msgspec.structs.replace(status, node_addresses=()))
     bare = msgspec.structs.replace(status, tunnel=msgspec.structs.replace(status.tunnel, mac="x"))
     with pytest.raises(MeshError):
-        plan_tunnel(bare, underlay=ip_address("10.6.0.1"), parent=PARENT, vni=100, port=7789)
+        plan_tunnel(bare, underlay=ip_address("10.6.0.1"), parent=PARENT, options=MeshOptions(vni=100, port=7789))
 
 
 @pytest.mark.parametrize(
