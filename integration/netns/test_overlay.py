@@ -1,8 +1,10 @@
 """The mesh of the EIP gateways: the tunnel's link, its peers, and the ways by mark, as `ip` and `bridge` see them."""
 
+import asyncio
 import json
 import subprocess
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
@@ -323,6 +325,22 @@ async def test_marks_converge_and_others_rules_and_routes_stay(node: Host, overl
     for command in others:
         node.netns.ip(*command.replace(" add ", " delete ").split())
     assert stable_state(node.netns) == before
+
+
+@pytest.mark.parametrize("family", ["-4", "-6"])
+async def test_routes_of_marks_that_others_flush_are_told(node: Host, overlay: OverlayNetwork, family: str) -> None:
+    """As a daemon does it that knows no routes but its own."""
+    await overlay.ensure_tunnel(vxlan(1, local=node.ipv4))
+    marks = {mark_of(number): tunnel_addresses(number) for number in (2, 3)}
+    await overlay.sync_marks(marks)
+    with suppress(TimeoutError):
+        while True:  # our own changes are told as well
+            async with asyncio.timeout(0.5):
+                await overlay.changed()
+    node.netns.ip(family, "route", "flush", "table", str(mark_of(2)))
+    async with asyncio.timeout(60):
+        await overlay.changed()
+    assert len((await overlay.sync_marks(marks)).puts) == 1
 
 
 async def test_packets_without_a_mark_of_another_node_skip_the_marks(node: Host, overlay: OverlayNetwork) -> None:

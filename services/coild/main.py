@@ -54,9 +54,12 @@ from coild.hostports.own_addresses import follow_own_addresses
 from coild.model.address_source import AddressSource
 from coild.model.attachment import AllEgress, NoHostPorts, PodEgress, PodName, PodUnknownError, RefusedHostPorts
 from coild.model.keyed_executor import KeyedExecutor
+from coild.model.node_subject import node_subject
+from coild.model.repairs import Repairs
+from coild.node.state_watch import OwnState, StateParts, StateWatch
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
-from coild.routes.sync import start_route_sync
+from coild.routes.sync import RouteSync, start_route_sync
 from coild.settings import AddressSourceName, HostAddress, Settings
 
 if TYPE_CHECKING:
@@ -122,6 +125,7 @@ class Start:
         self.executor = KeyedExecutor(self.log)
         self.informer_metrics = InformerMetrics(process.registry)
         self.reconcile_metrics = ReconcileMetrics(process.registry)
+        self.repairs = Repairs(process.registry)
 
     async def connect(self) -> None:
         """The kernel and the API server, which need not answer yet; Events may be sent."""
@@ -225,6 +229,7 @@ class Start:
             self.process.spawn("own-addresses", own)
         self.process.spawn("recorded-deletes", self.missed.run())
         self.process.spawn("sweep", self.pods.run_sweeps(self.settings.addressblock_gc_interval))
+        await self.part.watch_node()
         self.part.maintain()
 
     def follow(self, source: ListerWatcher[T]) -> Informer[T]:
@@ -244,6 +249,7 @@ class Start:
             gateways=node_addresses(addresses) if settings.host_address is HostAddress.NODE_IP else LINK_LOCAL,
             policy=policy,
             compat_calico=settings.compat_calico,
+            repairs=self.repairs,
             log=self.log,
         )
 
@@ -288,6 +294,9 @@ class AddressPart:
     def obstacle(self) -> str | None:
         """Why STATUS is to fail; None if it is not. At any time from here on."""
         return None
+
+    async def watch_node(self) -> None:
+        """The calls are served: from now on what others take away of the node's state is put back at once."""
 
     def maintain(self) -> None:
         """The calls are served: what goes on beside them, and the inspection page."""
@@ -426,6 +435,10 @@ class Ports(AddressPart):
         self._start.process.add_readiness("bindings", lambda: self._ipam.trouble)
 
 
+def _nothing() -> None:
+    """There are no routes to other nodes here."""
+
+
 class Pools(AddressPart):
     """Address pools: their informers, and what runs once the source has recovered. Make one with `open`.
 
@@ -462,11 +475,13 @@ class Pools(AddressPart):
                 wiring=wiring,
                 recorder=start.recorder,
                 reconcile_metrics=start.reconcile_metrics,
+                repairs=start.repairs,
                 rng=start.rng,
                 log=log,
             ),
             node_uid=node.metadata.uid,
         )
+        self._route_sync: RouteSync | None = None
         self.source = self._ipam.source
         namespaces.subscribe(self._ipam.source.foresee)
 
@@ -490,15 +505,39 @@ class Pools(AddressPart):
         for name, task in self._ipam.tasks().items():
             start.process.spawn(name, task)
         if start.settings.route_sync:
-            start_route_sync(
+            self._route_sync = start_route_sync(
                 start.settings,
                 start.process,
                 network=start.network,
                 kube=start.kube,
                 informer_metrics=start.informer_metrics,
                 rng=start.rng,
+                repairs=start.repairs,
                 log=start.log,
             )
+
+    async def watch_node(self) -> None:
+        """See `AddressPart`."""
+        start, sync = self._start, self._route_sync
+        watch = StateWatch(
+            OwnState(
+                policy=start.settings.route_policy,
+                is_routed=start.pods.is_routed,
+                node_routes=start.settings.route_sync_protocol_id if sync is not None else None,
+            ),
+            StateParts(
+                wiring=start.pods.repair,
+                export=self._ipam.export.changed,
+                unexported=self._ipam.export.unexported,
+                sync_nodes=sync.wake if sync is not None else _nothing,
+            ),
+            repairs=start.repairs,
+            recorder=start.recorder,
+            node=node_subject(start.settings.node_name),
+            log=start.log,
+        )
+        await start.network.watch(watch.observe)
+        start.process.spawn("state-watch", watch.run())
 
     def maintain(self) -> None:
         """The inspection page, and a look at releases that do not end."""

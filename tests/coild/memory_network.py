@@ -156,8 +156,11 @@ class MemoryNetwork:
         await self.gate(Step.PREPARE)
         self.kernel.sysctls.update(sysctls)
 
-    async def ensure_forwarding(self, families: Collection[Family]) -> None:
-        await self.ensure_sysctls(forwarding_sysctls(families))
+    async def ensure_forwarding(self, families: Collection[Family]) -> int:
+        wanted = forwarding_sysctls(families)
+        missing = [sysctl for sysctl in wanted if sysctl not in self.kernel.sysctls]
+        await self.ensure_sysctls(wanted)
+        return len(missing)
 
     async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:
         await self.gate(Step.PREPARE)

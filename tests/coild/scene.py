@@ -31,6 +31,7 @@ from coild.addresses.pool_ipam import PoolDeps, PoolIpam
 from coild.model.address_source import NONE_ENDED, Ended
 from coild.model.attachment import AddRequest, NoEgress, NoHostPorts, PodEgress, PodHostPorts, PodName
 from coild.model.keyed_executor import KeyedExecutor
+from coild.model.repairs import Repairs
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
 from coild.settings import Settings
@@ -176,6 +177,7 @@ class Coild:
                 journal=world.journal,
             ),
             PoolDeps(
+                repairs=Repairs(CollectorRegistry()),
                 client=self.client,
                 network=self.network,
                 blocks=self.blocks,

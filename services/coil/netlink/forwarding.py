@@ -20,15 +20,16 @@ _LINKS: Final = Path("/proc/sys/net/ipv6/conf")
 _NO_LINKS: Final = {"all", "default"}
 
 
-def ensure_forwarding(families: Collection[Family]) -> None:
+def ensure_forwarding(families: Collection[Family]) -> int:
     """Have the namespace forward packets of the families, on links that exist and on those to come. Idempotent.
 
-    Raises NetlinkError that says what to do where a setting cannot be written.
+    Returns how many settings were otherwise. Raises NetlinkError that says what to do where one cannot be written.
     """
     missing = missing_sysctls(forwarding_sysctls(families))
     if any(sysctl in forwarding_sysctls((Family.IPV6,)) for sysctl in missing):
         ensure_sysctls(_keep_advertised_routes())
     ensure_sysctls(missing)
+    return len(missing)
 
 
 def _keep_advertised_routes() -> list[Sysctl]:

@@ -27,6 +27,7 @@ from coil.netlink.forwarding import ensure_forwarding
 from coil.netlink.link import read_links
 from coil.netlink.monitor import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
+from coil.netlink.node_watch import Listener, NodeWatch
 from coil.netlink.peer_namespace import PeerNamespaces
 from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
 from coil.netlink.route import RouteAdditions
@@ -136,12 +137,17 @@ class HostNetwork:
         """
         await self._reading.run(ensure_sysctls, sysctls)
 
-    async def ensure_forwarding(self, families: Collection[Family]) -> None:
+    async def ensure_forwarding(self, families: Collection[Family]) -> int:
         """Have the node forward packets of the families, and go on to take default routes from routers. Idempotent.
 
-        Raises NetlinkError that says what to do.
+        Returns how many settings were otherwise. Raises NetlinkError that says what to do.
         """
-        await self._reading.run(ensure_forwarding, families)
+        return await self._reading.run(ensure_forwarding, families)
+
+    async def watch(self, listener: Listener) -> None:
+        """Tell of what happens in the host's namespace, until the context is left."""
+        watch = NodeWatch(await self._reading.run(open_event_socket), None, listener)
+        self._stack.callback(watch.close)
 
     async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:
         """Make each rule exist once, and no other of the same protocols. Idempotent; a cancelled call may

@@ -1,7 +1,7 @@
 """Monitors: what the kernel tells of changes, to whoever waits in the event loop.
 
     LinkWatch       a link is gone
-    OverlayWatch    links, addresses or rules of the overlay have changed
+    OverlayWatch    links, addresses or rules of the overlay have changed, or routes of its marks have gone
     TableWatch      somebody else has changed certain nftables tables
 
 All of them give hints only: it is worth looking, and all that happens before somebody looks counts as one. Events may
@@ -13,9 +13,10 @@ returns 15 ms later: the kernel waits for every other processor to let go of the
 netdev_run_todo). In between it sends RTM_DELLINK, at a moment when no request can see the link any more.
 
 **The overlay.** Events of other links are dropped, so nothing grows, however busy the node is. One's own changes are
-reported as well: after them one look finds nothing to do. Routes and neighbours have too many events on a node full of
-pods; those of ours that others delete one by one are found by the next full comparison. Whatever takes many of them
-away (a link that goes down or away) is reported here.
+reported as well: after them one look finds nothing to do. Of routes only those of marks are told, as they go: a daemon
+that knows no routes but its own takes them away. Neighbours have too many events on a node full of pods; those of ours
+that others delete one by one are found by the next full comparison. Whatever takes many of them away (a link that goes
+down or away) is reported here.
 
 **Tables.** What concerns other tables costs a search of the datagram for a name; of a large change to ours no more is
 read than it takes to see that it is one. Every transaction ends with the name of the thread that made it
@@ -35,10 +36,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from coil.kernel.link import LinkName
-from coil.kernel.mark import MARK_CLAIM
+from coil.kernel.mark import MARK_CLAIM, MARK_PROTOCOL, NODE_MARK, NODE_MARK_MASK
 from coil.kernel.nft_table import TableFamily
 from coil.netlink.address import RTM_DELADDR, RTM_NEWADDR, parse_address_index
 from coil.netlink.link import RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK, parse_link
+from coil.netlink.route import RTM_DELROUTE, parse_route_place
 from coil.netlink.rule import RTM_DELRULE, RTM_NEWRULE, parse_rule
 from coil.netlink.wire import parse_attributes, parse_text, split_messages
 
@@ -133,7 +135,17 @@ _RTNLGRP_IPV4_IFADDR: Final = 5
 _RTNLGRP_IPV4_RULE: Final = 8
 _RTNLGRP_IPV6_IFADDR: Final = 9
 _RTNLGRP_IPV6_RULE: Final = 19
-_GROUPS: Final = (RTNLGRP_LINK, _RTNLGRP_IPV4_IFADDR, _RTNLGRP_IPV4_RULE, _RTNLGRP_IPV6_IFADDR, _RTNLGRP_IPV6_RULE)
+_RTNLGRP_IPV4_ROUTE: Final = 7
+_RTNLGRP_IPV6_ROUTE: Final = 11
+_GROUPS: Final = (
+    RTNLGRP_LINK,
+    _RTNLGRP_IPV4_IFADDR,
+    _RTNLGRP_IPV4_ROUTE,
+    _RTNLGRP_IPV4_RULE,
+    _RTNLGRP_IPV6_IFADDR,
+    _RTNLGRP_IPV6_ROUTE,
+    _RTNLGRP_IPV6_RULE,
+)
 
 
 class OverlayWatch:
@@ -191,6 +203,9 @@ class OverlayWatch:
         if kind in (RTM_NEWRULE, RTM_DELRULE):
             rule = parse_rule(body)
             return rule is not None and MARK_CLAIM.covers(rule)
+        if kind == RTM_DELROUTE:
+            table, protocol, _ = parse_route_place(body)
+            return protocol == MARK_PROTOCOL and table & NODE_MARK_MASK == NODE_MARK
         return False
 
 

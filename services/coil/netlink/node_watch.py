@@ -4,7 +4,7 @@ Whoever listens decides what concerns it: an event costs some microseconds, and 
 or goes. None of them is urgent, so they are read in batches: an ADD is not interrupted by each of its own events.
 Events may be lost (ENOBUFS); then it is worth looking at everything.
 
-Of sysctls only those are told that netconf knows (linux/netconf.h), such as the reverse path filter.
+Of sysctls only those are told that netconf knows (linux/netconf.h): the reverse path filter, and forwarding.
 
 Neighbours are told of in the pods' namespaces: there is the permanent entry that leads to the node. One socket hears
 all of them, as the kernel has a number for each namespace at the other end of a veth (NETLINK_LISTEN_ALL_NSID,
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from coil.kernel.family import IPAddress, IPNetwork
+from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import Link
 from coil.kernel.rule import Rule
 from coil.netlink.address import RTM_DELADDR, RTM_NEWADDR, parse_address_place
@@ -40,6 +40,7 @@ _RTNLGRP_IPV4_RULE: Final = 8
 _RTNLGRP_IPV6_ROUTE: Final = 11
 _RTNLGRP_IPV6_RULE: Final = 19
 _RTNLGRP_IPV4_NETCONF: Final = 24
+_RTNLGRP_IPV6_NETCONF: Final = 25
 _NODE_GROUPS: Final = (
     RTNLGRP_LINK,
     _RTNLGRP_IPV4_IFADDR,
@@ -48,6 +49,7 @@ _NODE_GROUPS: Final = (
     _RTNLGRP_IPV6_ROUTE,
     _RTNLGRP_IPV6_RULE,
     _RTNLGRP_IPV4_NETCONF,
+    _RTNLGRP_IPV6_NETCONF,
 )
 BATCH_SECONDS: Final = 0.02
 """What the sockets can hold (`open_event_socket`) is the events of some hundred pods."""
@@ -61,6 +63,7 @@ _RT_TABLE_LOCAL: Final = 255
 RTM_NEWNETCONF: Final = 80
 _NETCONF_ATTRIBUTES: Final = 4  # behind struct netconfmsg
 _NETCONFA_IFINDEX: Final = 1
+_NETCONFA_FORWARDING: Final = 2
 _NETCONFA_RP_FILTER: Final = 3
 ALL_LINKS: Final = -1
 """NETCONFA_IFINDEX_ALL: in the place of a link's index, what is set for all of them."""
@@ -123,12 +126,28 @@ class PathFilterEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ForwardingEvent:
+    """Whether the namespace forwards packets of the family, links to come included."""
+
+    family: Family
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EventsLost:
     """Any of the others may have been."""
 
 
 NodeEvent: TypeAlias = (
-    LinkEvent | AddressEvent | RuleEvent | OtherRuleEvent | RouteEvent | NeighbourEvent | PathFilterEvent | EventsLost
+    LinkEvent
+    | AddressEvent
+    | RuleEvent
+    | OtherRuleEvent
+    | RouteEvent
+    | NeighbourEvent
+    | PathFilterEvent
+    | ForwardingEvent
+    | EventsLost
 )
 Listener: TypeAlias = Callable[[NodeEvent], None]
 """Called in the event loop; must be quick, and must not raise."""
@@ -137,18 +156,19 @@ Listener: TypeAlias = Callable[[NodeEvent], None]
 class NodeWatch:
     """Owns both sockets (`coil.netlink.monitor.open_event_socket`), belongs to the running event loop.
 
-    `hears_pods`: the process has the capability that it takes.
+    Without a socket for `pods` their namespaces are not listened to. `hears_pods`: they are, and the process has the
+    capability that it takes.
     """
 
-    def __init__(self, node: socket.socket, pods: socket.socket, listener: Listener) -> None:
-        self._sockets = (node, pods)
+    def __init__(self, node: socket.socket, pods: socket.socket | None, listener: Listener) -> None:
+        self._sockets = (node,) if pods is None else (node, pods)
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._next: dict[socket.socket, asyncio.Handle] = {}
         for group in _NODE_GROUPS:
             node.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
-        self.hears_pods = _listen_everywhere(pods)
-        if self.hears_pods:
+        self.hears_pods = pods is not None and _listen_everywhere(pods)
+        if pods is not None and self.hears_pods:
             pods.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEIGH)
         for events in self._sockets:
             self._loop.add_reader(events, self._gather, events)
@@ -209,7 +229,7 @@ def parse_event(kind: int, body: bytes, namespace: int | None) -> NodeEvent | No
         if body[_TABLE] == _RT_TABLE_LOCAL:
             return None  # the kernel's own, of which there are several for each link
         return RouteEvent(*parse_route_place(body), gone=kind == RTM_DELROUTE)
-    return _parse_path_filter(body) if kind == RTM_NEWNETCONF else _parse_rule(kind, body)
+    return _parse_netconf(body) if kind == RTM_NEWNETCONF else _parse_rule(kind, body)
 
 
 def _parse_rule(kind: int, body: bytes) -> RuleEvent | OtherRuleEvent | None:
@@ -220,8 +240,11 @@ def _parse_rule(kind: int, body: bytes) -> RuleEvent | OtherRuleEvent | None:
     return OtherRuleEvent() if parse_foreign_rule(body) is not None else None
 
 
-def _parse_path_filter(body: bytes) -> PathFilterEvent | None:
+def _parse_netconf(body: bytes) -> PathFilterEvent | ForwardingEvent | None:
     attributes = parse_attributes(body, _NETCONF_ATTRIBUTES)
-    if _NETCONFA_RP_FILTER not in attributes:
-        return None
-    return PathFilterEvent(parse_s32(attributes[_NETCONFA_IFINDEX]), parse_s32(attributes[_NETCONFA_RP_FILTER]))
+    index = parse_s32(attributes[_NETCONFA_IFINDEX])
+    if _NETCONFA_RP_FILTER in attributes:
+        return PathFilterEvent(index, parse_s32(attributes[_NETCONFA_RP_FILTER]))
+    if index == ALL_LINKS and _NETCONFA_FORWARDING in attributes:
+        return ForwardingEvent(Family(body[0]), on=parse_s32(attributes[_NETCONFA_FORWARDING]) != 0)
+    return None

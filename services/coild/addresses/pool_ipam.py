@@ -41,6 +41,7 @@ from coild.addresses.spare_block import LINGER_PERIODS, SpareBlock
 from coild.model.address_source import PodWiring
 from coild.model.journal_file import JournalFile
 from coild.model.pod_network import PodNetwork
+from coild.model.repairs import Repairs
 from coild.settings import Settings
 
 REFUSAL_BACKOFF = Backoff(base=1.0, cap=30.0)
@@ -65,6 +66,7 @@ class PoolDeps:
     wiring: PodWiring[Any]
     recorder: Recorder
     reconcile_metrics: ReconcileMetrics
+    repairs: Repairs
     rng: Random
     log: FilteringBoundLogger
     observe_wait: WaitObserver | None = None
@@ -91,7 +93,14 @@ class PoolIpam:
         waits = WaitMetrics()
         self.changes = PoolChanges()
         self.release_queue = WorkQueue("block-release", metrics=deps.reconcile_metrics, clock=clock, random=rng.random)
-        self.export = RouteExport(deps.network, policy=settings.route_policy, backoff=export_backoff, rng=rng, log=log)
+        self.export = RouteExport(
+            deps.network,
+            policy=settings.route_policy,
+            backoff=export_backoff,
+            rng=rng,
+            repairs=deps.repairs,
+            log=log,
+        )
         self.store = BlockStore(
             deps.blocks,
             journal=self.journal,

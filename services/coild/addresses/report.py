@@ -64,7 +64,7 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily
             labels=["pool", "state"],
         ),
         GaugeMetricFamily("coil_node_blocks", "Blocks of the pool that the node owns.", labels=["pool"]),
-        GaugeMetricFamily("coil_node_exported_routes", "Routes in the export table after the last complete sync."),
+        GaugeMetricFamily("coil_node_exported_routes", "Routes in the export table."),
         CounterMetricFamily(
             "coil_node_export_failures", "Syncs of the export table in which the kernel rejected a change."
         ),

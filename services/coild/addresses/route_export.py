@@ -16,6 +16,7 @@ from coil.podnet.block_route import plan_export
 from coil.podnet.plan import RoutePolicy
 from coil.reconcile.backoff import Backoff
 from coild.model.pod_network import PodNetwork
+from coild.model.repairs import Repair, Repairs
 
 
 class RouteExport:
@@ -28,19 +29,33 @@ class RouteExport:
         policy: RoutePolicy,
         backoff: Backoff,
         rng: Random,
+        repairs: Repairs | None = None,
         log: FilteringBoundLogger,
     ) -> None:
+        self._repairs = repairs
         self._network = network
         self._policy = policy
         self._backoff = backoff
         self._rng = rng
         self._log = log
-        self.routes = 0
-        """How many are in the table after the last complete pass."""
+        self._made: frozenset[IPNetwork] = frozenset()
+        """What was in the table after the last complete pass."""
+        self._lost: set[IPNetwork] = set()
+        """What of that others have removed since."""
         self.failures = 0
         """How many passes the kernel has refused since the start."""
         self._wake = asyncio.Event()
         self._passed: list[asyncio.Future[None]] = []
+
+    @property
+    def routes(self) -> int:
+        """How many are in the table."""
+        return len(self._made) - len(self._lost)
+
+    def unexported(self, network: IPNetwork) -> None:
+        """The kernel says that a route has left the table."""
+        if network in self._made:
+            self._lost.add(network)
 
     def changed(self) -> None:
         """Ask for a pass. Cheap; many calls before the next pass make one."""
@@ -84,7 +99,9 @@ class RouteExport:
         wanted = plan_export(networks, self._policy)
         table, protocol = self._policy.export_table, self._policy.protocol
         changes = await self._network.sync_routes(table=table, protocol=protocol, wanted=wanted)
-        self.routes = len(wanted)
+        if self._repairs is not None:
+            self._repairs.count(Repair.EXPORTED_ROUTES, sum(route.destination in self._made for route in changes.adds))
+        self._made, self._lost = frozenset(route.destination for route in wanted), set()
         if changes:
             withdrawn = len(changes.clears) + len(changes.deletes)
             self._log.info(

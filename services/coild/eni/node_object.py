@@ -19,7 +19,6 @@ from coil.crd.names import NodeName
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff
-from coil.reconcile.event_recorder import EventSubject
 from coild.eni.node_condition import NodeCondition, plan_conditions
 from coild.eni.store import EniStore
 
@@ -94,10 +93,3 @@ class NodeObject:
         if limit is not None and limit != self._store.pods_limit:
             self._store.pods_limit = limit
             self._store.changed.set()
-
-
-def node_subject(node: NodeName) -> EventSubject:
-    """The Node, as what Events are about. `kubectl describe node` finds those whose uid is the name, as the kubelet's
-    are.
-    """
-    return EventSubject(NODES.api_version, NODES.kind, node, uid=node)

@@ -54,7 +54,6 @@ from coild.eni.interface_lifecycle import InterfaceLifecycle
 from coild.eni.inventory import Inventory
 from coild.eni.journal import Checkpoint
 from coild.eni.lost_addresses import LostAddresses
-from coild.eni.node_object import node_subject
 from coild.eni.node_picture import InterfaceNetwork, NodePicture, PictureSource
 from coild.eni.node_subnets import NodeSubnets
 from coild.eni.pod_limit_watch import PodLimitWatch
@@ -62,6 +61,7 @@ from coild.eni.pool_keeper import PoolKeeper
 from coild.eni.settings import EniSettings
 from coild.eni.store import EniStore
 from coild.eni.vpc_watch import VpcWatch
+from coild.model.node_subject import node_subject
 
 LAG_SHARE: Final = 0.6
 """How late the metadata service may be, as a share of the settings' `resync`. It is asked twice in that time, so that

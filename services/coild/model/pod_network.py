@@ -24,8 +24,10 @@ class PodNetwork(Protocol):
         """Write the sysctls, in the host's namespace. Idempotent."""
         ...
 
-    async def ensure_forwarding(self, families: Collection[Family]) -> None:
-        """Have the node forward packets of the families. Idempotent. For a pod's, `attach_pod` does it."""
+    async def ensure_forwarding(self, families: Collection[Family]) -> int:
+        """Have the node forward packets of the families; how many settings were otherwise. Idempotent. For a pod's,
+        `attach_pod` does it.
+        """
         ...
 
     async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:

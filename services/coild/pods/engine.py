@@ -23,6 +23,7 @@ from typing import TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from coil.ipam.occupancy import AttachmentKey
+from coil.kernel.family import IPNetwork
 from coil.kernel.link import LinkName
 from coil.kube.errors import ApiError
 from coil.netlink.error import NetlinkError, PodCheckError
@@ -140,11 +141,22 @@ class PodEngine:
         while True:
             await asyncio.sleep(interval)
             try:
-                await self._wiring.prepare()
-                await self.restore()
+                await self.repair()
                 await self.collect()
             except (NetlinkError, NftError, ApiError) as error:
                 self._log.warning("sweep not complete", error=str(error))
+
+    async def repair(self) -> None:
+        """Have the wiring put back what others removed, of the node's state and of the pods'. Raises NetlinkError."""
+        await self._wiring.prepare()
+        await self.restore()
+
+    def is_routed(self, network: IPNetwork) -> bool:
+        """Whether the network is the address of a pod that is attached here."""
+        address = network.network_address
+        return network.prefixlen == network.max_prefixlen and any(
+            address in attachment.addresses for attachment in self._attachments.values()
+        )
 
     async def restore(self) -> None:
         """Have the wiring put back what others removed. Raises NetlinkError."""

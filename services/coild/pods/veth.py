@@ -35,6 +35,7 @@ from coil.podnet.plan import HostAddresses, PodPlan, RoutePolicy, plan_pod, plan
 from coild.model.address_source import NONE_ENDED, AddressSource, Ended, Exclusively
 from coild.model.attachment import Attachment, InvalidPodError, alias_key, first_of_each_family, host_link_name
 from coild.model.pod_network import PodNetwork
+from coild.model.repairs import Repair, Repairs
 
 
 class VethWiring:
@@ -48,9 +49,12 @@ class VethWiring:
         gateways: HostAddresses,
         policy: RoutePolicy,
         compat_calico: bool = False,
+        repairs: Repairs | None = None,
         log: FilteringBoundLogger,
     ) -> None:
         self._network = network
+        self._repairs = repairs
+        self._prepared = False
         self._mtu = mtu
         self._gateways = gateways
         self._policy = policy
@@ -64,10 +68,15 @@ class VethWiring:
 
         A family that no pod has is left as it is: to forward IPv6 has side effects on a node.
         """
-        await self._network.ensure_forwarding(self._families)
-        rules = plan_rules(self._policy)
+        written = await self._network.ensure_forwarding(self._families)
+        rules, added = plan_rules(self._policy), 0
         if rules and (changes := await self._network.ensure_rules(rules)):
             self._log.info("rules set", added=len(changes.adds), removed=len(changes.deletes))
+            added = len(changes.adds)
+        if self._prepared:
+            self._count(Repair.FORWARDING, written)
+            self._count(Repair.RULES, added)
+        self._prepared = True
 
     # --- one pod
 
@@ -173,10 +182,15 @@ class VethWiring:
         for key, routes in lost.items():
             if missing := [route for route in routes if route.destination not in taken]:
                 await exclusively(key, partial(put_back, missing))
+        self._count(Repair.POD_ROUTES, len(restored))
         if restored:
             self._log.warning("routes to pods were missing from the pod table and are back", routes=len(restored))
         for route in refused:
             self._log.warning("another's route has the place of a route to a pod", missing=str(route))
+
+    def _count(self, kind: Repair, number: int) -> None:
+        if self._repairs is not None:
+            self._repairs.count(kind, number)
 
 
 def _attachment(link: LinkName, alias: PodAlias, addresses: Collection[IPAddress]) -> Attachment:

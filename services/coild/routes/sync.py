@@ -32,6 +32,7 @@ from coil.reconcile.cache import wait_synced
 from coil.reconcile.informer import Informer, InformerMetrics
 from coil.runtime.process import Process
 from coild.model.pod_network import PodNetwork
+from coild.model.repairs import Repair, Repairs
 from coild.settings import Settings
 
 SHORTEST_PAUSE = 0.2
@@ -51,7 +52,8 @@ _BACKOFF = Backoff(base=0.5, cap=30.0)
 class RouteSyncMetrics:
     """One per registry. Every trouble has a series from the start, so that an alert may rely on its zero."""
 
-    def __init__(self, registry: CollectorRegistry, *, node: NodeName) -> None:
+    def __init__(self, registry: CollectorRegistry, *, node: NodeName, repairs: Repairs | None = None) -> None:
+        self._repairs = repairs
         self.syncs = Counter(
             "coil_router_syncs",
             "Syncs of the main table with the blocks of other nodes.",
@@ -75,6 +77,11 @@ class RouteSyncMetrics:
             registry=registry,
         )
         self.set_troubled(())
+
+    def count_repairs(self, routes: int) -> None:
+        """So many routes were removed by others, and are back."""
+        if self._repairs is not None:
+            self._repairs.count(Repair.NODE_ROUTES, routes)
 
     def set_troubled(self, troubled: Iterable[TroubledNetwork]) -> None:
         counts = Tally(network.trouble for network in troubled)
@@ -105,6 +112,7 @@ class RouteSync:
         metrics: RouteSyncMetrics,
         log: FilteringBoundLogger,
     ) -> None:
+        self._made: frozenset[Route] = frozenset()
         self._network = network
         self._cluster = cluster
         self._own = own
@@ -140,6 +148,10 @@ class RouteSync:
             await asyncio.sleep(pause)
             await self._wait(interval)
 
+    def wake(self) -> None:
+        """Ask for a pass: somebody has removed routes. Cheap; many calls before the next pass make one."""
+        self._wake.set()
+
     async def sync(self) -> None:
         """One pass. Raises NetlinkError after everything else was done."""
         blocks, nodes = self._cluster.blocks.items(), self._cluster.nodes.items()
@@ -159,6 +171,8 @@ class RouteSync:
                     self._passed = True  # a route that the kernel refuses for ever must not keep a node from service
                     self._report(result)
         self._metrics.syncs.inc()
+        self._metrics.count_repairs(sum(route in self._made for route in changes.adds))
+        self._made = frozenset(planned[0].routes)
         if changes:
             self._log.info(
                 "routes to other nodes changed",
@@ -227,8 +241,9 @@ def start_route_sync(
     kube: KubeClient,
     informer_metrics: InformerMetrics,
     rng: Random,
+    repairs: Repairs,
     log: FilteringBoundLogger,
-) -> None:
+) -> RouteSync:
     """Spawn it. Pods of this node are served without waiting for it, but the process is not ready before it is."""
     cluster = ClusterRouting(
         blocks=Informer(
@@ -243,7 +258,7 @@ def start_route_sync(
         protocol=settings.route_sync_protocol_id,
         backoff=_BACKOFF,
         rng=rng,
-        metrics=RouteSyncMetrics(process.registry, node=settings.node_name),
+        metrics=RouteSyncMetrics(process.registry, node=settings.node_name, repairs=repairs),
         log=log,
     )
     if settings.clear_routes_on_shutdown:
@@ -252,3 +267,4 @@ def start_route_sync(
     process.spawn("addressblocks-of-all-nodes", cluster.blocks.run())
     process.spawn("nodes", cluster.nodes.run())
     process.spawn("route-sync", sync.run(settings.route_sync_interval))
+    return sync

@@ -6,16 +6,18 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_interface
+from ipaddress import ip_interface, ip_network
 
 import pytest
 
 from coil.kernel.family import Family
 from coil.kernel.link import Address, LinkName
+from coil.kernel.route import Route
 from coil.kernel.rule import Rule
 from coil.netlink.address import delete_address, new_address
 from coil.netlink.link import new_virtual_link
 from coil.netlink.monitor import OverlayWatch
+from coil.netlink.route import delete_route
 from coil.netlink.rule import delete_rule
 from coil.netlink.wire import HEADER, Request
 from tests.coild.virtual_loop import pass_turns
@@ -79,6 +81,10 @@ def rule(priority: int, *, protocol: int = 30) -> Request:
     return delete_rule(Rule(family=Family.IPV4, priority=priority, table=5, protocol=protocol, mark=0x26000100))
 
 
+def route(table: int, *, protocol: int = 30) -> Request:
+    return delete_route(Route(destination=ip_network("0.0.0.0/0"), device=OURS, table=table, protocol=protocol), 7)
+
+
 async def told(watch: OverlayWatch) -> bool:
     """Whether something was worth a look since the last question."""
     waiting = asyncio.ensure_future(watch.changed())
@@ -104,6 +110,9 @@ async def told(watch: OverlayWatch) -> bool:
         (rule(1700), True),
         (rule(1700, protocol=31), False),
         (rule(1800), False),
+        (route(0x26000100), True),
+        (route(0x26000100, protocol=31), False),
+        (route(116), False),
     ],
 )
 async def test_what_concerns_the_overlay(event: Request, expected: bool) -> None:
@@ -145,6 +154,6 @@ async def test_what_the_kernel_had_to_drop_may_have_concerned_it() -> None:
         assert await told(watch) is True
 
 
-async def test_it_hears_of_links_addresses_and_rules_and_of_nothing_else() -> None:
+async def test_it_hears_of_links_addresses_routes_and_rules_and_of_nothing_else() -> None:
     with watching() as (events, _watch):
-        assert events.groups == [1, 5, 8, 9, 19]  # RTNLGRP_* of linux/rtnetlink.h
+        assert events.groups == [1, 5, 7, 8, 9, 11, 19]  # RTNLGRP_* of linux/rtnetlink.h

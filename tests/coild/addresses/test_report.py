@@ -8,6 +8,7 @@ from coil.ipam.occupancy import Tally
 from coild.addresses.block_store import BlockStore
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.report import MAX_POOLS, OTHER_POOLS, WaitMetrics
+from coild.addresses.route_export import RouteExport
 from tests.coild.scene import Coild, advance
 
 DEFAULT = PoolName("default")
@@ -26,7 +27,8 @@ async def test_the_gauges_are_those_of_the_moment(coild: Coild, monkeypatch: pyt
     assert addresses(registry) == (None, None, None)
     counts = {DEFAULT: Tally(blocks=2, allocated=3, cooling=1, free=2**70)}
     monkeypatch.setattr(BlockStore, "tallies", lambda _store: counts)
-    coild.export.routes, coild.export.failures = 4, 1
+    monkeypatch.setattr(RouteExport, "routes", 4)
+    coild.export.failures = 1
     assert addresses(registry) == (3, 1, 2**70)
     assert registry.get_sample_value("coil_node_blocks", {"pool": DEFAULT}) == 2
     assert registry.get_sample_value("coil_node_exported_routes") == 4

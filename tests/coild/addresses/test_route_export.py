@@ -6,17 +6,20 @@ from ipaddress import IPv4Network, IPv6Network
 from random import Random
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from coil.kernel.family import IPNetwork
 from coil.netlink.error import NetlinkError
 from coil.podnet.plan import DEFAULT_POLICY
 from coil.reconcile.backoff import Backoff
 from coild.addresses.route_export import RouteExport
+from coild.model.repairs import Repairs
 from tests.coild.memory_network import Kernel, MemoryNetwork, Step
 from tests.coild.scene import LOG, end, now
 from tests.coild.virtual_loop import pass_turns
 
 FIRST, SECOND = IPv4Network("10.1.0.0/31"), IPv6Network("fd01::/127")
+THIRD = IPv4Network("10.1.0.2/31")
 
 
 class Exporter:
@@ -27,8 +30,14 @@ class Exporter:
         self.passes: list[float] = []
         self.seconds = 1.0
         self.failures = 0
+        self.registry = CollectorRegistry()
         self.export = RouteExport(
-            self.network, policy=DEFAULT_POLICY, backoff=Backoff(base=2, cap=8, jitter=0), rng=Random(0), log=LOG
+            self.network,
+            policy=DEFAULT_POLICY,
+            backoff=Backoff(base=2, cap=8, jitter=0),
+            rng=Random(0),
+            repairs=Repairs(self.registry),
+            log=LOG,
         )
         self.task = asyncio.create_task(self.export.run(lambda: list(self.networks)))
 
@@ -38,6 +47,10 @@ class Exporter:
         if self.failures:
             self.failures -= 1
             raise NetlinkError("no")
+
+    @property
+    def repaired(self) -> float | None:
+        return self.registry.get_sample_value("coil_node_repairs_total", {"of": "exported_routes"})
 
     @property
     def exported(self) -> set[IPNetwork]:
@@ -56,6 +69,26 @@ async def test_the_first_pass_is_made_unasked(exporter: Exporter) -> None:
     assert exporter.exported == {FIRST, SECOND}
     for route in exporter.kernel.exported:
         assert (route.device, route.table, route.protocol) == ("lo", 119, 30)
+
+
+async def test_what_others_remove_is_not_there_until_it_is_back_and_is_counted(exporter: Exporter) -> None:
+    await asyncio.sleep(5)
+    assert (exporter.export.routes, exporter.repaired) == (2, 0)
+    [lost] = [route for route in exporter.kernel.exported if route.destination == FIRST]
+    exporter.kernel.exported.remove(lost)
+    for network in (FIRST, FIRST, IPv4Network("10.9.0.0/31")):
+        exporter.export.unexported(network)
+    assert exporter.export.routes == 1
+    exporter.export.changed()
+    await asyncio.sleep(5)
+    assert (exporter.export.routes, exporter.repaired) == (2, 1)
+    assert exporter.exported == {FIRST, SECOND}
+    # What is exported for the first time was never removed, and what is withdrawn is no loss.
+    exporter.networks = [SECOND, THIRD]
+    exporter.export.changed()
+    await asyncio.sleep(5)
+    exporter.export.unexported(FIRST)
+    assert (exporter.export.routes, exporter.repaired) == (2, 1)
 
 
 async def test_many_changes_make_one_pass(exporter: Exporter) -> None:
