@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import pytest
 from integration.egress.external_host import NETWORKS
 from integration.egress.pod import RunningPod
 from integration.egress.test_packet_path import PORT, TTL, versions
-from integration.egress.world import EgressUnderTest
+from integration.egress.world import EgressUnderTest, World
 from integration.kernel_state import KernelState
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.kernel
 
@@ -96,6 +97,42 @@ def test_the_client(egress: EgressUnderTest, client: RunningPod, version: int) -
     assert rules(kernel, version) == CLIENT_RULES[version]
     assert table(kernel, version, 118) == {(NETWORKS[version], device(service), PROTOCOL)}
     assert table(kernel, version, 117) == set()
+
+
+def test_the_clusters_own_networks_are_not_for_the_tunnel(
+    world: World, egress: EgressUnderTest, client: RunningPod
+) -> None:
+    """coild is told of them by a ConfigMap, also while the pod runs, and after its own start."""
+    places = "/api/v1/namespaces/kube-system/configmaps"
+    networks = {version: part_of(NETWORKS[version]) for version in NETWORKS}
+    document = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "coil-cluster-networks"},
+        "data": {"networks": "\n".join(networks.values())},
+    }
+
+    def thrown(version: int) -> list[str]:
+        routes = client.kernel.run("ip", f"-{version}", "route", "show", "table", "118", "type", "throw")
+        return [line.split()[1] for line in routes.splitlines()]
+
+    with client.station.coild_with("--cluster-networks=kube-system/coil-cluster-networks"):
+        assert [thrown(version) for version in networks] == [[], []]
+        world.api.create(places, document)
+        try:
+            for version, network in networks.items():
+                wait_until(lambda: thrown(version) == [network], what="they are out of the tunnel")  # noqa: B023
+        finally:
+            world.api.delete(f"{places}/coil-cluster-networks")
+    # The pod is other tests' as well.
+    for version in networks:
+        wait_until(lambda: thrown(version) == [], what="all is for the tunnel again")  # noqa: B023
+
+
+def part_of(network: str) -> str:
+    """Half of it."""
+    first, _ = ip_network(network).subnets()
+    return str(first)
 
 
 @versions
