@@ -156,10 +156,10 @@ def apply_eni_access(plane: ControlPlane) -> None:
     apply(plane, *(document for document in documents if document["metadata"]["name"] == NODE_CONDITION))
 
 
-def apply_own_node_policy(plane: ControlPlane) -> None:
-    """What the profile aws-eni binds each coild to its own Node with. Returns before it is enforced. Idempotent."""
+def apply_own_node_policy(plane: ControlPlane, values: Mapping[str, object] | None = None) -> None:
+    """What binds each coild to its own Node. Returns before it is enforced. Idempotent."""
     version = f"{plane.version.major}.{plane.version.minor}.0"
-    documents = render({"aws": {"clusterName": "test"}}, "aws-eni", kubernetes=version)
+    documents = render(values, kubernetes=version)
     apply(plane, *(document for document in documents if document["metadata"]["name"] == OWN_NODE))
 
 

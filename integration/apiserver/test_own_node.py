@@ -1,4 +1,4 @@
-"""Each coild may change the status of its own Node and no other's: the profile aws-eni's policy, with bound tokens.
+"""Each coild may change the status of its own Node and no other's: the chart's policy, with bound tokens.
 
 The role covers all Nodes. The API server takes the node of a token from the pod that the token is bound to.
 """
@@ -22,8 +22,9 @@ from coild.eni.node_condition import (
     describe_addresses,
     describe_diversions,
     describe_pod_limit,
-    plan_conditions,
 )
+from coild.model.node_condition import plan_conditions
+from coild.node.condition import NETWORK_UNAVAILABLE, TRAFFIC_DROPPED, describe_available, describe_dropped
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import apply, apply_eni_access, apply_own_node_policy, remove_own_node_policy
@@ -35,7 +36,7 @@ HERE, THERE = "own-node-here", "own-node-there"
 OLDEST: Final = Version(1, 30)
 """The first that has the policy's API, and tells the node of a token."""
 OTHERS = "coild may change the status of its own Node only"
-CONDITIONS = f"{ADDRESSES_AVAILABLE}, {POD_LIMIT_TOO_HIGH} and {TRAFFIC_DIVERTED}"
+CONDITIONS = f"{ADDRESSES_AVAILABLE}, {POD_LIMIT_TOO_HIGH}, {TRAFFIC_DIVERTED} and {TRAFFIC_DROPPED}"
 MORE = f"coild may change only the conditions {CONDITIONS} of its Node"
 FOREIGN: Final = {"type": "Ready", "status": "True", "reason": "Fine", "message": ""}
 Patch = list[dict[str, Any]]
@@ -67,15 +68,16 @@ class Guarded:
         return str(refused.value)
 
     def conditions(self, node: str) -> dict[str, str]:
-        return {each["type"]: each["status"] for each in self._conditions(node)}
+        return {each["type"]: each["status"] for each in self.documents(node)}
 
     def condition_patch(self, node: str, obstacle: str | None, diversions: Sequence[str] = ()) -> Patch:
         """As coild makes it."""
         limit = describe_pod_limit(pods_limit=110, ip_max=18 if diversions else 110)
-        wanted = describe_addresses(obstacle), limit, describe_diversions(diversions)
-        return plan_conditions(self._conditions(node), wanted, now=datetime.now(UTC))
+        found = describe_diversions(diversions), describe_dropped(diversions)
+        wanted = describe_addresses(obstacle), limit, *found
+        return plan_conditions(self.documents(node), wanted, now=datetime.now(UTC))
 
-    def _conditions(self, node: str) -> list[Mapping[str, Any]]:
+    def documents(self, node: str) -> list[Mapping[str, Any]]:
         found: list[Mapping[str, Any]] = self.plane.read(f"/api/v1/nodes/{node}")["status"].get("conditions", [])
         return found
 
@@ -135,8 +137,29 @@ def test_its_own_node_has_the_conditions_that_coild_says(guarded: Guarded) -> No
     for obstacle, available in (("no address is free", "False"), (None, "True")):
         for diversions, diverted in ((["a rule of others"], "True"), ([], "False")):
             guarded.patch(HERE, guarded.condition_patch(HERE, obstacle, diversions), kubeconfig=own)
-            told = {ADDRESSES_AVAILABLE: available, POD_LIMIT_TOO_HIGH: diverted, TRAFFIC_DIVERTED: diverted}
+            told = dict.fromkeys((POD_LIMIT_TOO_HIGH, TRAFFIC_DIVERTED, TRAFFIC_DROPPED), diverted)
+            told[ADDRESSES_AVAILABLE] = available
             assert guarded.conditions(HERE) == {"Ready": "True", **told}
+
+
+def test_whether_the_network_is_available_it_may_say_only_where_the_chart_is_told_so(guarded: Guarded) -> None:
+    own = guarded.token_of(HERE)
+    patch = plan_conditions(guarded.documents(HERE), [describe_available()], now=datetime.now(UTC))
+    assert MORE in guarded.refusal(HERE, patch, kubeconfig=own)
+    apply_own_node_policy(guarded.plane, {"coild": {"setNetworkUnavailable": True}})
+    try:
+
+        def is_told() -> bool:
+            try:
+                guarded.patch(HERE, patch, kubeconfig=own)
+            except ApiError as error:
+                return MORE not in str(error)
+            return True
+
+        wait_until(is_told, what="the API server enforces the policy that allows it")
+        assert guarded.conditions(HERE)[NETWORK_UNAVAILABLE] == "False"
+    finally:
+        apply_own_node_policy(guarded.plane)
 
 
 def test_the_node_of_another_coild_is_not_its_own(guarded: Guarded) -> None:

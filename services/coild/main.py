@@ -14,7 +14,8 @@ import itertools
 import os
 import random
 import sys
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -54,8 +55,13 @@ from coild.hostports.own_addresses import follow_own_addresses
 from coild.model.address_source import AddressSource
 from coild.model.attachment import AllEgress, NoHostPorts, PodEgress, PodName, PodUnknownError, RefusedHostPorts
 from coild.model.keyed_executor import KeyedExecutor
+from coild.model.node_condition import NodeCondition
 from coild.model.node_subject import node_subject
 from coild.model.repairs import Repairs
+from coild.node.condition import describe_available, describe_dropped
+from coild.node.forward_watch import ForwardWatch
+from coild.node.kernel_forward import KernelForward
+from coild.node.node_object import NodeObject
 from coild.node.state_watch import OwnState, StateParts, StateWatch
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
@@ -116,6 +122,7 @@ class Start:
     pods: PodEngine
     missed: MissedDeletes
     host_ports: HostPorts | None = None
+    _forward_watch: ForwardWatch | None = None
 
     def __init__(self, settings: Settings, process: Process) -> None:
         self.settings = settings
@@ -230,6 +237,19 @@ class Start:
         self.process.spawn("recorded-deletes", self.missed.run())
         self.process.spawn("sweep", self.pods.run_sweeps(self.settings.addressblock_gc_interval))
         await self.part.watch_node()
+        if self.part.reaches_pods and self.settings.enable_ipam:
+            self._forward_watch = await self._watch_forwarding()
+        if self.part.learns_status or self.settings.node_conditions or self.settings.set_network_unavailable:
+            node_object = NodeObject(
+                self.kube,
+                self._conditions,
+                learn=self.part.learn_status,
+                node=self.settings.node_name,
+                clock=time.monotonic,
+                random=self.rng.random,
+                log=self.log,
+            )
+            self.process.spawn("node-object", node_object.run())
         self.part.maintain()
 
     def follow(self, source: ListerWatcher[T]) -> Informer[T]:
@@ -252,6 +272,29 @@ class Start:
             repairs=self.repairs,
             log=self.log,
         )
+
+    async def _watch_forwarding(self) -> ForwardWatch:
+        kernel = await self.process.stack.enter_async_context(KernelForward(self.network))
+        watch = ForwardWatch(
+            kernel,
+            self.pods.attachments,
+            registry=self.process.registry,
+            recorder=self.recorder,
+            node=node_subject(self.settings.node_name),
+            log=self.log,
+        )
+        self.process.spawn("forward-watch", watch.run())
+        return watch
+
+    def _conditions(self) -> tuple[NodeCondition, ...]:
+        """Those that are known yet. The socket is served before anybody asks."""
+        settings, watch = self.settings, self._forward_watch
+        found = list(self.part.conditions())
+        if settings.node_conditions and watch is not None and watch.dropped is not None:
+            found.append(describe_dropped(watch.dropped))
+        if settings.set_network_unavailable:
+            found.append(describe_available())
+        return tuple(found)
 
     def _pod_egress(self) -> PodEgress:
         if self.settings.eip_agent_socket is None:
@@ -284,6 +327,8 @@ class AddressPart:
     source: AddressSource
     reaches_pods = True
     """Whether the node itself has a way to its pods, so that its ports can lead to them."""
+    learns_status = False
+    """Whether the source needs to know what its Node's status says."""
 
     async def list_objects(self) -> None:
         """Wait for what the ledger is made of; for what egress is made of, some seconds."""
@@ -294,6 +339,13 @@ class AddressPart:
     def obstacle(self) -> str | None:
         """Why STATUS is to fail; None if it is not. At any time from here on."""
         return None
+
+    def conditions(self) -> tuple[NodeCondition, ...]:
+        """What the Node is to say of the source now."""
+        return ()
+
+    def learn_status(self, status: Mapping[str, Any]) -> None:
+        """The Node's status was read."""
 
     async def watch_node(self) -> None:
         """The calls are served: from now on what others take away of the node's state is put back at once."""
@@ -316,6 +368,8 @@ class Chained(AddressPart):
 
 class Interfaces(AddressPart):
     """The node's network interfaces in AWS. Make one with `open`."""
+
+    learns_status = True
 
     def __init__(self, start: Start, ipam: "EniIpam") -> None:
         self._start = start
@@ -363,6 +417,14 @@ class Interfaces(AddressPart):
     def obstacle(self) -> str | None:
         """See `AddressPart`."""
         return self._ipam.status
+
+    def conditions(self) -> tuple[NodeCondition, ...]:
+        """See `AddressPart`."""
+        return self._ipam.conditions()
+
+    def learn_status(self, status: Mapping[str, Any]) -> None:
+        """See `AddressPart`. How many pods the node may run."""
+        self._ipam.store.learn_limit(status)
 
     def maintain(self) -> None:
         """See `AddressPart`."""

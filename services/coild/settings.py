@@ -203,6 +203,20 @@ class Settings(ClusterNetworksSettings, ApiSettings, FrameSettings):
         help="networks between commas; host ports are served at the node's addresses in them, too, beside those that "
         "its Node has",
     )
+    node_conditions: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.PODS,
+        help="say in a condition of the Node when packet filters of others drop packets of pods; takes the right to "
+        "patch the status of nodes",
+    )
+    set_network_unavailable: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.PODS,
+        help="set the Node's condition NetworkUnavailable to False once pods can be connected, where a cloud provider "
+        "leaves it True; takes the right to patch the status of nodes",
+    )
     eip_agent_socket: Path | None = flag(
         "",
         parse=parse_optional_path,

@@ -168,6 +168,23 @@ that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O)
 {{- if and .Values.ipam.enabled (eq (.Values.ipam.addressSource | default "pools") "aws-eni") }}true{{ end }}
 {{- end }}
 
+{{/* Whether a policy can keep each coild to its own Node's status: RBAC cannot. */}}
+{{- define "coil.ownNodePolicy" -}}
+{{- if and (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) (ne (toString .Values.aws.nodeStatusPolicy) "false") }}true{{ end }}
+{{- end }}
+
+{{/* Whether coild says in its Node's conditions what is wrong with the pod network. Without the policy only where it has
+to, with aws-eni. Former charts have no such value. */}}
+{{- define "coil.nodeConditions" -}}
+{{- $wanted := and .Values.ipam.enabled (not (include "coil.neutron" .)) (ne (toString .Values.coild.nodeConditions) "false") }}
+{{- if or (include "coil.awsEni" .) (and $wanted (include "coil.ownNodePolicy" .)) }}true{{ end }}
+{{- end }}
+
+{{/* Whether coild writes the status of its Node. */}}
+{{- define "coil.nodeStatus" -}}
+{{- if or (include "coil.nodeConditions" .) .Values.coild.setNetworkUnavailable }}true{{ end }}
+{{- end }}
+
 {{/* Whether nodes plug pods into ports of Neutron's networks. Former charts have none of the values. */}}
 {{- define "coil.neutron" -}}
 {{- if and .Values.ipam.enabled (eq (.Values.ipam.addressSource | default "pools") "neutron") }}true{{ end }}

@@ -17,6 +17,9 @@ class TableFamily(StrEnum):
     INET = "inet"
     """Packets of IPv4 and IPv6."""
     ARP = "arp"
+    IP = "ip"
+    IP6 = "ip6"
+    """Of these two, only others have tables: those of iptables-nft are called so."""
     BRIDGE = "bridge"
     """Frames, while a bridge forwards them or hands them to the node."""
 

@@ -35,7 +35,13 @@ _HEADER: Final = struct.Struct("=IHHII")
 _GENERIC: Final = struct.Struct("!BBH")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _ERRNO: Final = struct.Struct("=i")
-_FAMILIES: Final = {TableFamily.INET: 1, TableFamily.ARP: 3, TableFamily.BRIDGE: 7}
+_FAMILIES: Final = {
+    TableFamily.INET: 1,
+    TableFamily.IP: 2,
+    TableFamily.ARP: 3,
+    TableFamily.BRIDGE: 7,
+    TableFamily.IP6: 10,
+}
 _ROOM: Final = 1 << 18
 _MOST: Final = 60_000
 """Bytes of elements in one message; an attribute's length has 16 bits."""

@@ -3,7 +3,7 @@
     instance metadata ─┐
     EC2 ◄──────────────┴► Provisioner ─► EniStore ◄─ EniSource ◄─ pods' ADD, DEL
                               └─► NodeNetwork ◄─ EniWiring ◄───┘
-    the Node object ◄─► NodeObject ◄─► EniStore
+    the Node object ◄─► coild.node.node_object ◄─► EniStore
 
 `coild.main` hands nothing of it to anybody else. `open_eni` needs neither the API server nor EC2, and `start` waits for
 nobody longer than it is told: what this node was by its journal is enough to go on with.
@@ -33,10 +33,9 @@ from coil.reconcile.backoff import Backoff
 from coil.reconcile.event_recorder import Recorder
 from coild.eni.departure import NodeDeparture
 from coild.eni.journal import Checkpoint, EniJournal
-from coild.eni.node_condition import NodeCondition, describe_addresses, describe_diversions, describe_pod_limit
+from coild.eni.node_condition import describe_addresses, describe_diversions, describe_pod_limit
 from coild.eni.node_kernel import NodeKernel
 from coild.eni.node_network import EniKernel, NodeNetwork
-from coild.eni.node_object import NodeObject
 from coild.eni.provisioner import Provisioner
 from coild.eni.report import EniCollector, WaitMetrics, describe_node
 from coild.eni.settings import read_eni_settings
@@ -45,6 +44,7 @@ from coild.eni.store import EniStore
 from coild.eni.wiring import EniWiring
 from coild.model.address_source import PodWiring
 from coild.model.journal_file import JournalFile
+from coild.model.node_condition import NodeCondition
 from coild.model.pod_network import PodNetwork
 from coild.settings import Settings
 
@@ -118,15 +118,6 @@ class EniIpam:
             collectors=(EniCollector(self.store), waits.seconds, *deps.ec2_metrics.collectors()),
             log=log,
         )
-        self._node_object = NodeObject(
-            deps.client,
-            self.store,
-            self._conditions,
-            node=settings.node_name,
-            clock=clock,
-            random=rng.random,
-            log=log,
-        )
 
     async def start(self, *, timeout: float) -> None:
         """Have a picture of the interfaces, of whoever answers within so many seconds."""
@@ -140,10 +131,9 @@ class EniIpam:
             "interfaces": self.provisioner.run(),
             "interface-network": self.network.run(),
             "pod-network": self.wiring.follow(restore),
-            "node-object": self._node_object.run(),
         }
 
-    def _conditions(self) -> tuple[NodeCondition, ...]:
+    def conditions(self) -> tuple[NodeCondition, ...]:
         """Those that are known yet."""
         found = [describe_addresses(self.store.obstacle)]
         if (diversions := self.network.diversions) is not None:

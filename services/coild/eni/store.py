@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import SystemRandom
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from coil.eni.interface import InterfaceId, NetworkInterface
 from coil.eni.ledger import Allocation, EniLedger, InterfaceUse
@@ -294,6 +294,14 @@ class EniStore:
         if (place := self._ledger.place(address)) is not None:
             return place[0]
         return self.pods().get(address) or None
+
+    def learn_limit(self, status: Mapping[str, Any]) -> None:
+        """Learn how many pods the node may run from its Node's `status`; nothing where that is no number."""
+        text = str((status.get("allocatable") or {}).get("pods", ""))
+        limit = int(text) if text.isascii() and text.isdigit() else None
+        if limit is not None and limit != self.pods_limit:
+            self.pods_limit = limit
+            self.changed.set()
 
     # --- for people
 

@@ -1,7 +1,7 @@
-"""This node's object at the API server: how many pods the node may run, and what coild says of the node.
+"""This node's object at the API server: what its status tells coild, and what coild says of the node.
 
-    Node ─► status.allocatable.pods ─► EniStore.pods_limit
-    what coild knows ─► coild.eni.node_condition ─► conditions of the Node
+    Node ─► status ─► `learn`
+    what coild knows ─► coild.model.node_condition ─► conditions of the Node
 
 Nothing waits for either: without the API server a node gives addresses as before. The kubelet leaves conditions alone
 that are not its own.
@@ -19,27 +19,26 @@ from coil.crd.names import NodeName
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError
 from coil.reconcile.backoff import Backoff
-from coild.eni.node_condition import NodeCondition, plan_conditions
-from coild.eni.store import EniStore
+from coild.model.node_condition import NodeCondition, plan_conditions
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks at what is so: a shortage that is shorter need not be known to the cluster."""
 READ_SECONDS: Final = 600.0
-"""Between two reads of the object: its limit hardly ever changes, and seldom does anybody remove a condition."""
+"""Between two reads of the object: its status seldom tells anything new, and seldom does anybody remove a condition."""
 BACKOFF: Final = Backoff(base=1.0, cap=60.0)
 
 
 class NodeObject:
     """One per process; `run` is its task. `conditions` are what is so now, at most one of each type, and may grow.
-    `clock` never jumps, `wall` is the time of day.
+    `learn` is called with each status that is read. `clock` never jumps, `wall` is the time of day.
     """
 
     def __init__(
         self,
         client: ApiClient,
-        store: EniStore,
         conditions: Callable[[], tuple[NodeCondition, ...]],
         *,
+        learn: Callable[[Mapping[str, Any]], None],
         node: NodeName,
         clock: Callable[[], float],
         random: Callable[[], float],
@@ -47,7 +46,7 @@ class NodeObject:
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
-        self._store = store
+        self._learn = learn
         self._conditions = conditions
         self._node = node
         self._clock = clock
@@ -73,23 +72,16 @@ class NodeObject:
             await asyncio.sleep(max(LOOK_SECONDS, pause))
 
     async def sync(self) -> None:
-        """Have the store know the limit, and the object the conditions. Raises ApiError."""
+        """Read the status if it is time to, and have it tell the conditions. Raises ApiError."""
         wanted = self._conditions()
         if self._told == wanted and self._clock() < self._read_at:
             return
         document = await self._client.get_document(NODES, self._node)
         status: Mapping[str, Any] = document.get("status") or {}
-        self._learn_limit(status)
+        self._learn(status)
         patch = plan_conditions(status.get("conditions") or (), wanted, now=self._wall())
         if patch:
             await self._client.patch(NODES, self._node, patch, subresource="status")
         self._told = wanted
         # A part is left to chance, or all nodes that were started together would come back in one instant.
         self._read_at = self._clock() + READ_SECONDS * (0.9 + 0.2 * self._random())
-
-    def _learn_limit(self, status: Mapping[str, Any]) -> None:
-        text = str((status.get("allocatable") or {}).get("pods", ""))
-        limit = int(text) if text.isascii() and text.isdigit() else None
-        if limit is not None and limit != self._store.pods_limit:
-            self._store.pods_limit = limit
-            self._store.changed.set()

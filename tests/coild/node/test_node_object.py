@@ -15,13 +15,12 @@ from coild.eni.node_condition import (
     ADDRESSES_AVAILABLE,
     POD_LIMIT_TOO_HIGH,
     TRAFFIC_DIVERTED,
-    NodeCondition,
     describe_addresses,
     describe_diversions,
     describe_pod_limit,
-    plan_conditions,
 )
-from coild.eni.node_object import LOOK_SECONDS, READ_SECONDS, NodeObject
+from coild.model.node_condition import NodeCondition, plan_conditions
+from coild.node.node_object import LOOK_SECONDS, READ_SECONDS, NodeObject
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coild.eni.node import LOG, Node, loop_time, one
 from tests.coild.virtual_loop import pass_turns
@@ -49,8 +48,8 @@ class Cluster:
         self.node = Node(None)
         self.object = NodeObject(
             self.client,
-            self.node.store,
             self.wanted,
+            learn=self.node.store.learn_limit,
             node=NAME,
             clock=loop_time,
             random=lambda: 0.5,

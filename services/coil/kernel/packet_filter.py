@@ -1,0 +1,151 @@
+"""Whether packet filters of others let the packets of pods through: their FORWARD chains, as far as they can be judged.
+
+    coil.nft.forward_hook (nf_tables, iptables-nft), coil.nft.legacy_iptables ─► ForwardHook ─► judge ─► a sentence
+
+A packet is dropped if one of the namespace's filters drops it, whatever the others say; so each hook is judged alone. A
+rule is taken into account only where all that it asks of a packet is known here: its links, its addresses, its family.
+Rules with other conditions (state of the connection, marks, sets, ports) are passed over, whichever way they decide:
+what is judged is a new connection that nothing else sets apart. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.link import LinkName
+
+_DEEPEST: Final = 32
+"""Jumps within jumps. The kernel allows 16 (NFT_JUMP_STACK_SIZE, linux/netfilter/nf_tables.h)."""
+
+
+class FilterVerdict(Enum):
+    """What becomes of a packet that a rule is about. `CONTINUE`: the rule decides nothing."""
+
+    ACCEPT = "accept"
+    DROP = "drop"
+    RETURN = "return"
+    JUMP = "jump"
+    GOTO = "goto"
+    CONTINUE = "continue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedPacket:
+    """The first one of a connection. An address is None where it may be any."""
+
+    family: Family
+    input: LinkName
+    output: LinkName
+    source: IPAddress | None = None
+    destination: IPAddress | None = None
+
+
+class Side(Enum):
+    """Where a packet comes from, and where it goes."""
+
+    FROM = "from"
+    TO = "to"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMatch:
+    """The packet's link is called `name`, or begins so (`is_prefix`: `veth+` of iptables, `veth*` of nftables)."""
+
+    side: Side
+    name: str
+    is_prefix: bool = False
+    negated: bool = False
+
+    def covers(self, packet: ForwardedPacket) -> bool:
+        """Whether it holds for the packet."""
+        link = packet.input if self.side is Side.FROM else packet.output
+        return (link.startswith(self.name) if self.is_prefix else link == self.name) != self.negated
+
+
+@dataclass(frozen=True, slots=True)
+class AddressMatch:
+    """The packet's address is in the network."""
+
+    side: Side
+    network: IPNetwork
+    negated: bool = False
+
+    def covers(self, packet: ForwardedPacket) -> bool:
+        """Whether it holds for the packet; for an address that may be any it does not."""
+        address = packet.source if self.side is Side.FROM else packet.destination
+        if address is None or address.version != self.network.version:
+            return False
+        return (address in self.network) != self.negated
+
+
+FilterMatch: TypeAlias = LinkMatch | AddressMatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterRule:
+    """All of `matches` must hold, and the family if there is one. `target` is the chain of a JUMP or GOTO."""
+
+    matches: tuple[FilterMatch, ...] = ()
+    family: Family | None = None
+    verdict: FilterVerdict
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterChain:
+    """Rules of which everything is known, in their order; `policy` is what a base chain does with what they leave."""
+
+    rules: tuple[FilterRule, ...]
+    policy: FilterVerdict | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardHook:
+    """A base chain at the kernel's hook for packets that are forwarded, and the chains that it may jump to, by name.
+
+    `label` says to an admin where it is: `iptables (legacy) chain FORWARD`, `nftables chain inet filter forward`.
+    """
+
+    label: str
+    families: frozenset[Family]
+    base: str
+    chains: Mapping[str, FilterChain]
+
+
+def judge(hook: ForwardHook, packet: ForwardedPacket) -> str | None:
+    """Why the hook drops the packet, for an admin: a rule, or the policy. None if it does not."""
+    if packet.family not in hook.families:
+        return None
+    verdict, reason = _walk(hook, hook.base, packet, _DEEPEST)
+    if verdict is FilterVerdict.CONTINUE:
+        verdict, reason = hook.chains[hook.base].policy or FilterVerdict.ACCEPT, "its policy"
+    return f"{hook.label}: {reason} drops it" if verdict is FilterVerdict.DROP else None
+
+
+def _walk(hook: ForwardHook, name: str, packet: ForwardedPacket, depth: int) -> tuple[FilterVerdict, str]:
+    chain = hook.chains.get(name)
+    if chain is None or depth == 0:
+        return FilterVerdict.CONTINUE, ""
+    for rule in chain.rules:
+        if not _concerns(rule, packet):
+            continue
+        match rule.verdict:
+            case FilterVerdict.ACCEPT | FilterVerdict.DROP:
+                return rule.verdict, f"a rule of {name}"
+            case FilterVerdict.RETURN:
+                break
+            case FilterVerdict.JUMP | FilterVerdict.GOTO:
+                decided = _walk(hook, rule.target, packet, depth - 1)
+                if decided[0] is not FilterVerdict.CONTINUE:
+                    return decided
+                if rule.verdict is FilterVerdict.GOTO:
+                    break
+            case FilterVerdict.CONTINUE:
+                pass
+    return FilterVerdict.CONTINUE, ""
+
+
+def _concerns(rule: FilterRule, packet: ForwardedPacket) -> bool:
+    return rule.family in (None, packet.family) and all(match.covers(packet) for match in rule.matches)

@@ -1,0 +1,124 @@
+"""The FORWARD chains of iptables-legacy, which nf_tables knows nothing of, as its own program prints them.
+
+Asked only where the kernel has the table already: to look at a table that is not there would make it.
+"""
+
+import shlex
+import subprocess
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final
+
+from coil.kernel.family import Family
+from coil.kernel.packet_filter import (
+    AddressMatch,
+    FilterChain,
+    FilterMatch,
+    FilterRule,
+    FilterVerdict,
+    ForwardHook,
+    LinkMatch,
+    Side,
+)
+from coil.nft.netfilter import NftError
+
+_TABLE: Final = "filter"
+_BASE: Final = "FORWARD"
+_TABLES: Final = {
+    # Of the calling thread's namespace; /proc/net would be that of the process's first thread.
+    Family.IPV4: Path("/proc/thread-self/net/ip_tables_names"),
+    Family.IPV6: Path("/proc/thread-self/net/ip6_tables_names"),
+}
+_PROGRAMS: Final = {Family.IPV4: "iptables-legacy-save", Family.IPV6: "ip6tables-legacy-save"}
+_SECONDS: Final = 10.0
+_VERDICTS: Final = {
+    "ACCEPT": FilterVerdict.ACCEPT,
+    "DROP": FilterVerdict.DROP,
+    "REJECT": FilterVerdict.DROP,
+    "RETURN": FilterVerdict.RETURN,
+}
+_LINKS: Final = {"-i": Side.FROM, "-o": Side.TO}
+_NETWORKS: Final = {"-s": Side.FROM, "-d": Side.TO}
+_REJECT_OPTION: Final = "--reject-with"
+
+
+def read_legacy_hooks() -> Iterator[ForwardHook]:
+    """Those of the calling thread's namespace, none where nobody uses iptables-legacy. Raises NftError."""
+    for family in Family:
+        if _has_table(family):
+            yield parse_forward(_save(family), family)
+
+
+def parse_forward(text: str, family: Family) -> ForwardHook:
+    """What `iptables-legacy-save -t filter` has printed; see iptables-save(8) and iptables(8)."""
+    rules: dict[str, list[FilterRule]] = {}
+    policies: dict[str, FilterVerdict] = {}
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        if words[0].startswith(":"):
+            name = words[0][1:]
+            rules[name] = []
+            if (policy := _VERDICTS.get(words[1])) is not None:
+                policies[name] = policy
+        elif words[0] == "-A" and (rule := _parse_rule(words[2:], rules)) is not None:
+            rules[words[1]].append(rule)
+    chains = {name: FilterChain(rules=tuple(found), policy=policies.get(name)) for name, found in rules.items()}
+    program = "iptables" if family is Family.IPV4 else "ip6tables"
+    return ForwardHook(
+        label=f"{program} (legacy) chain {_BASE}", families=frozenset({family}), base=_BASE, chains=chains
+    )
+
+
+def _parse_rule(words: list[str], chains: Iterable[str]) -> FilterRule | None:
+    """None for a rule with a condition that is not known here, and for one that decides nothing."""
+    matches: list[FilterMatch] = []
+    verdict, target = FilterVerdict.CONTINUE, ""
+    rest = iter(words)
+    negated = False
+    for word in rest:
+        if word == "!":
+            negated = True
+            continue
+        value = next(rest, "")
+        if (side := _LINKS.get(word)) is not None:
+            matches.append(LinkMatch(side, value.removesuffix("+"), is_prefix=value.endswith("+"), negated=negated))
+        elif (side := _NETWORKS.get(word)) is not None:
+            try:
+                matches.append(AddressMatch(side, ip_network(value, strict=False), negated=negated))
+            except ValueError:
+                return None  # a mask with gaps
+        elif word in {"-j", "-g"}:
+            if value in chains:
+                verdict, target = FilterVerdict.JUMP if word == "-j" else FilterVerdict.GOTO, value
+            else:
+                verdict = _VERDICTS.get(value, FilterVerdict.CONTINUE)
+        elif (word, value) == ("-m", "comment") or word in {"--comment", _REJECT_OPTION}:
+            continue
+        elif verdict is FilterVerdict.CONTINUE:
+            return None
+        negated = False
+    if verdict is FilterVerdict.CONTINUE:
+        return None
+    return FilterRule(matches=tuple(matches), verdict=verdict, target=target)
+
+
+def _has_table(family: Family) -> bool:
+    try:
+        return _TABLE in _TABLES[family].read_text().split()
+    except OSError:
+        return False  # a kernel without iptables
+
+
+def _save(family: Family) -> str:
+    program = _PROGRAMS[family]
+    doing = f"run {program}"
+    try:
+        done = subprocess.run([program, "-t", _TABLE], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NftError(doing=doing, reason=str(error)) from error
+    if done.returncode:
+        raise NftError(doing=doing, reason=done.stderr.strip()[:200] or f"exit code {done.returncode}")
+    return done.stdout

@@ -1,0 +1,47 @@
+"""The packet filters of the node, read from its kernel without blocking the event loop."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+
+from coil.kernel.link import LinkName
+from coil.kernel.packet_filter import ForwardHook
+from coil.netlink.host import HostNetwork
+from coil.netlink.namespace import Namespace
+from coil.netlink.worker import Worker
+from coil.nft.forward_hook import read_forward_hooks
+from coil.nft.legacy_iptables import read_legacy_hooks
+
+
+class KernelForward:
+    """Implements `coild.node.forward_watch.ForwardReader` for the process's namespace, or the one at `netns`.
+
+    An async context manager; leaving it waits for a running call.
+    """
+
+    def __init__(self, network: HostNetwork, *, netns: Path | None = None) -> None:
+        self._network = network
+        self._netns = netns
+        self._stack = AsyncExitStack()
+        self._worker: Worker
+
+    async def __aenter__(self) -> "KernelForward":
+        async with AsyncExitStack() as stack:
+            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
+            self._worker = Worker("forward-read", home, threads=1)
+            stack.push_async_callback(self._worker.aclose)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def hooks(self) -> list[ForwardHook]:
+        """See `ForwardReader`."""
+        return await self._worker.run(lambda: [*read_forward_hooks(), *read_legacy_hooks()])
+
+    async def uplink(self) -> LinkName:
+        """See `ForwardReader`."""
+        return (await self._network.uplink()).name
