@@ -33,6 +33,7 @@ from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
 from coil.netlink.host import HostNetwork
+from coil.netlink.node_sysctl import NodeSysctls
 from coil.page import node_document as page
 from coil.page.node_page import render_node_page
 from coil.podnet.plan import LINK_LOCAL, RoutePolicy, node_addresses
@@ -116,6 +117,7 @@ class Start:
     """The phases of coild's start; each is called once, in the order in which they stand here."""
 
     network: HostNetwork
+    sysctls: NodeSysctls
     kube: KubeClient
     egress: NodeEgress
     part: "AddressPart"
@@ -137,7 +139,8 @@ class Start:
     async def connect(self) -> None:
         """The kernel and the API server, which need not answer yet; Events may be sent."""
         stack = self.process.stack
-        self.network = await stack.enter_async_context(HostNetwork())
+        self.sysctls = NodeSysctls(self.settings.sysctl_record)
+        self.network = await stack.enter_async_context(HostNetwork(sysctls=self.sysctls))
         self.kube = await stack.enter_async_context(KubeClient.connect(self.settings.kubeconfig))
         self.recorder = EventRecorder(
             self.kube,
@@ -393,6 +396,7 @@ class Interfaces(AddressPart):
                 veth=wiring,
                 recorder=start.recorder,
                 stopping=start.process.stopping.is_set,
+                sysctls=start.sysctls,
                 rng=start.rng,
                 log=start.log,
             )

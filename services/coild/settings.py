@@ -31,7 +31,14 @@ from coil.runtime.flag import (
     parse_text,
     variable,
 )
-from coil.runtime.settings import ApiSettings, ClusterNetworksSettings, FrameSettings, health_flag, metrics_flag
+from coil.runtime.settings import (
+    ApiSettings,
+    ClusterNetworksSettings,
+    FrameSettings,
+    NodeSysctlSettings,
+    health_flag,
+    metrics_flag,
+)
 
 _TABLES = parse_integer(1, 2**32 - 1)
 _PROTOCOLS = parse_integer(5, 255)
@@ -135,7 +142,7 @@ def _parse_node_name(text: str) -> NodeName:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ClusterNetworksSettings, ApiSettings, FrameSettings):
+class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSettings):
     """coild's settings; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9384")

@@ -25,6 +25,7 @@ from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import find_link, get_link, new_virtual_link, parse_link, read_links, set_up
 from coil.netlink.neighbour import delete_proxy, dump_proxies, parse_proxy, put_proxy
+from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.readiness import await_local
 from coil.netlink.route import find_uplink
 from coil.netlink.sysctl import ensure_sysctls
@@ -125,7 +126,12 @@ def _create(name: LinkName, connection: Connection) -> None:
 
 
 def sync_eips(
-    name: LinkName, eips: Iterable[IPAddress], *, parent: LinkName | None, connection: Connection
+    name: LinkName,
+    eips: Iterable[IPAddress],
+    *,
+    parent: LinkName | None,
+    connection: Connection,
+    sysctls: NodeSysctls,
 ) -> AddressChanges:
     """Make `eips` all addresses of the link, and have them answered for where they are looked for. Idempotent.
 
@@ -144,7 +150,7 @@ def sync_eips(
         refused = error  # all the more has the address to go
     changes = _sync_addresses(link, wanted, connection)
     announcers = _announcers(wanted, read_parents(connection, without=(name,)), parent=parent)
-    ensure_sysctls(_sysctls(announcers))
+    sysctls.ensure(_sysctls(announcers))
     _sync_proxies(announcers, connection)
     if refused is not None:
         raise refused

@@ -38,6 +38,7 @@ from coil.netlink.connection import Connection
 from coil.netlink.eni_sysctl import keep_advertised_routes, loosen_path_filter
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import find_link, read_links, set_mtu, set_up
+from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.route import delete_route, dump_protocol_routes, parse_route, replace_route
 from coil.netlink.rule import delete_rule, new_rule, read_rules, sync_rules
 from coil.netlink.wire import Request
@@ -61,6 +62,7 @@ def sync_node(
     pod_table: int,
     mtu: int | None,
     connection: Connection,
+    sysctls: NodeSysctls,
 ) -> NodeSync:
     """Make the links, tables and rules what `coil.eni.node_plan` says. Idempotent.
 
@@ -68,7 +70,7 @@ def sync_node(
     their rules, and the tables of other interfaces. `mtu` None: that of the primary interface's link. Raises the first
     NetlinkError after having tried everything else.
     """
-    links, changes, errors = _sync_links(interfaces, mtu, connection)
+    links, changes, errors = _sync_links(interfaces, mtu, connection, sysctls)
     names = {interface: link.name for interface, link in links.items()}
     plan = plan_node(interfaces, names, pods or (), pod_table=pod_table)
     pods_known = pods is not None
@@ -87,7 +89,7 @@ class _Steps:
 
 
 def _sync_links(
-    interfaces: Collection[AttachedInterface], mtu: int | None, connection: Connection
+    interfaces: Collection[AttachedInterface], mtu: int | None, connection: Connection, sysctls: NodeSysctls
 ) -> tuple[dict[InterfaceId, Link], list[str], list[NetlinkError]]:
     links = _find_links(interfaces, connection)
     primary = next((links.get(each.interface.id) for each in interfaces if each.is_primary), None)
@@ -99,7 +101,8 @@ def _sync_links(
         if link is None:
             continue
         try:
-            written += (f"set {sysctl.path} to {sysctl.value}" for sysctl in _ensure_settings(link.name, attached))
+            settings = _ensure_settings(link.name, attached, sysctls)
+            written += (f"set {sysctl.path} to {sysctl.value}" for sysctl in settings)
         except NetlinkError as error:
             errors.append(error)
         if link.state is not LinkState.UP:
@@ -145,12 +148,12 @@ def select_link(links: Collection[Link]) -> Link:
     return min(links, key=lambda link: (link.kind != "", link.index))
 
 
-def _ensure_settings(link: LinkName, attached: AttachedInterface) -> tuple[Sysctl, ...]:
+def _ensure_settings(link: LinkName, attached: AttachedInterface, sysctls: NodeSysctls) -> tuple[Sysctl, ...]:
     """Returns what was written."""
-    written = loosen_path_filter(link)
+    written = loosen_path_filter(link, sysctls)
     if attached.is_primary:
         # Also where pods have no IPv6: the node has it, and forwards.
-        written += keep_advertised_routes(link)
+        written += keep_advertised_routes(link, sysctls)
     return written
 
 

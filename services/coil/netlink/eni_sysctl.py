@@ -19,8 +19,9 @@ from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.route import DEFAULT_NETWORKS, RouteProtocol
 from coil.netlink.connection import Connection
 from coil.netlink.link import read_links
+from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.route import dump_protocol_routes, parse_route
-from coil.netlink.sysctl import ensure_sysctls, read_sysctl
+from coil.netlink.sysctl import read_sysctl
 
 STRICT: Final = "1"
 LOOSE: Final = "2"
@@ -30,7 +31,7 @@ _ACCEPT, _ACCEPT_FORWARDING = "1", "2"
 """Of accept_ra."""
 
 
-def loosen_path_filter(link: LinkName) -> tuple[Sysctl, ...]:
+def loosen_path_filter(link: LinkName, sysctls: NodeSysctls) -> tuple[Sysctl, ...]:
     """Make the reverse path filter of the link loose if it is strict; returns what was written. Idempotent.
 
     A link that is gone has none. Raises NetlinkError that names the file where it cannot be written.
@@ -39,20 +40,16 @@ def loosen_path_filter(link: LinkName) -> tuple[Sysctl, ...]:
     own = read_sysctl(path)
     if own is None or max(own, read_sysctl(_ALL_LINKS) or "") != STRICT:
         return ()
-    wanted = (Sysctl(path, LOOSE),)
-    ensure_sysctls(wanted)
-    return wanted
+    return tuple(sysctls.ensure((Sysctl(path, LOOSE),)))
 
 
-def keep_advertised_routes(link: LinkName) -> tuple[Sysctl, ...]:
+def keep_advertised_routes(link: LinkName, sysctls: NodeSysctls) -> tuple[Sysctl, ...]:
     """Have the kernel take default routes from routers on the link although it forwards, if it does otherwise; returns
     what was written. Idempotent. Raises as `loosen_path_filter`.
     """
     if accepts_advertised_routes(link):
         return ()
-    wanted = (Sysctl(_accept_ra(link), _ACCEPT_FORWARDING),)
-    ensure_sysctls(wanted)
-    return wanted
+    return tuple(sysctls.ensure((Sysctl(_accept_ra(link), _ACCEPT_FORWARDING),)))
 
 
 def accepts_advertised_routes(link: LinkName) -> bool:
@@ -60,7 +57,7 @@ def accepts_advertised_routes(link: LinkName) -> bool:
     return read_sysctl(_accept_ra(link)) != _ACCEPT
 
 
-def keep_advertised_default_route(connection: Connection) -> None:
+def keep_advertised_default_route(connection: Connection, sysctls: NodeSysctls) -> None:
     """The same for the link of the default route that a router has advertised, of several the one that is used. To be
     called before the kernel forwards, when it need not be known yet which link is whose. Raises NetlinkError.
     """
@@ -77,7 +74,7 @@ def keep_advertised_default_route(connection: Connection) -> None:
     ]
     if routes:
         *_, used = min(routes)
-        keep_advertised_routes(used)
+        keep_advertised_routes(used, sysctls)
 
 
 def _accept_ra(link: LinkName) -> str:

@@ -14,22 +14,22 @@ from typing import Final
 
 from coil.kernel.family import Family
 from coil.kernel.link import Sysctl, forwarding_sysctls
-from coil.netlink.sysctl import ensure_sysctls, missing_sysctls, read_sysctl
+from coil.netlink.node_sysctl import NodeSysctls
+from coil.netlink.sysctl import missing_sysctls, read_sysctl
 
 _LINKS: Final = Path("/proc/sys/net/ipv6/conf")
 _NO_LINKS: Final = {"all", "default"}
 
 
-def ensure_forwarding(families: Collection[Family]) -> int:
+def ensure_forwarding(families: Collection[Family], sysctls: NodeSysctls) -> int:
     """Have the namespace forward packets of the families, on links that exist and on those to come. Idempotent.
 
     Returns how many settings were otherwise. Raises NetlinkError that says what to do where one cannot be written.
     """
     missing = missing_sysctls(forwarding_sysctls(families))
     if any(sysctl in forwarding_sysctls((Family.IPV6,)) for sysctl in missing):
-        ensure_sysctls(_keep_advertised_routes())
-    ensure_sysctls(missing)
-    return len(missing)
+        sysctls.ensure(_keep_advertised_routes())
+    return len(sysctls.ensure(missing))
 
 
 def _keep_advertised_routes() -> list[Sysctl]:

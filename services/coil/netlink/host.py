@@ -27,6 +27,7 @@ from coil.netlink.forwarding import ensure_forwarding
 from coil.netlink.link import read_links
 from coil.netlink.monitor import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
+from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.node_watch import Listener, NodeWatch
 from coil.netlink.peer_namespace import PeerNamespaces
 from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
@@ -60,8 +61,9 @@ class HostNetwork:
     context waits for running jobs and leaves the kernel's state as it is.
     """
 
-    def __init__(self, netns: NetnsPath | None = None) -> None:
+    def __init__(self, netns: NetnsPath | None = None, *, sysctls: NodeSysctls | None = None) -> None:
         self._netns = netns
+        self._sysctls = sysctls or NodeSysctls()
         self._stack = AsyncExitStack()
         self._home: Namespace
         self._attaching: Worker
@@ -142,7 +144,7 @@ class HostNetwork:
 
         Returns how many settings were otherwise. Raises NetlinkError that says what to do.
         """
-        return await self._reading.run(ensure_forwarding, families)
+        return await self._reading.run(ensure_forwarding, families, self._sysctls)
 
     async def watch(self, listener: Listener) -> None:
         """Tell of what happens in the host's namespace, until the context is left."""
@@ -200,7 +202,7 @@ class HostNetwork:
 
     def _attach(self, plan: PodPlan, netns: NetnsPath) -> None:
         # The first pod of a family makes the node a router of it.
-        ensure_forwarding({route.family for route in plan.host.routes})
+        ensure_forwarding({route.family for route in plan.host.routes}, self._sysctls)
         with Namespace(netns) as pod_netns:
             attachment.attach(plan, pod_netns, home=self._home)
 

@@ -32,10 +32,11 @@ from coil.netlink.forwarding import ensure_forwarding
 from coil.netlink.link import find_link
 from coil.netlink.monitor import OverlayWatch, open_event_socket
 from coil.netlink.namespace import Namespace
+from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.removal import remove_links
 from coil.netlink.route import delete_route, dump_link_routes, parse_route, replace_route
 from coil.netlink.rule import delete_gate, new_gate, read_rules, sync_rules
-from coil.netlink.sysctl import ensure_sysctls, read_sysctl
+from coil.netlink.sysctl import read_sysctl
 from coil.netlink.vxlan import ensure_vxlan, sync_peers
 from coil.netlink.worker import Worker
 
@@ -131,9 +132,15 @@ class OverlayNetwork:
     """
 
     def __init__(
-        self, netns: Path | None = None, *, tunnel: LinkName = TUNNEL_LINK, eip_device: LinkName = EIP_LINK
+        self,
+        netns: Path | None = None,
+        *,
+        tunnel: LinkName = TUNNEL_LINK,
+        eip_device: LinkName = EIP_LINK,
+        sysctls: NodeSysctls | None = None,
     ) -> None:
         self._netns = netns
+        self._sysctls = sysctls or NodeSysctls()
         self._tunnel = tunnel
         self._eip_device = eip_device
         self._parent: LinkName | None = None
@@ -177,7 +184,7 @@ class OverlayNetwork:
         What concerns a single link of ours, or a link that answers for an EIP, is written with that link. Raises
         NetlinkError that names the sysctl and says what to do.
         """
-        await self._eips.run(_ensure_sysctls, families)
+        await self._eips.run(_ensure_sysctls, families, self._sysctls)
 
     async def ensure_tunnel(self, vxlan: Vxlan) -> bool:
         """Have the tunnel's link there as described, up, with exactly these addresses. Idempotent.
@@ -217,7 +224,9 @@ class OverlayNetwork:
         wanted, parent = frozenset(eips), self._parent
         return await self._connected(
             self._eips,
-            lambda connection: eip_link.sync_eips(self._eip_device, wanted, parent=parent, connection=connection),
+            lambda connection: eip_link.sync_eips(
+                self._eip_device, wanted, parent=parent, connection=connection, sysctls=self._sysctls
+            ),
         )
 
     async def announce(
@@ -287,10 +296,10 @@ def _remove_link(name: LinkName, kinds: Collection[str], connection: Connection)
         remove_links((name,))
 
 
-def _ensure_sysctls(families: Collection[Family]) -> None:
-    ensure_forwarding(families)
+def _ensure_sysctls(families: Collection[Family], sysctls: NodeSysctls) -> None:
+    ensure_forwarding(families, sysctls)
     if read_sysctl(_LIBERAL) is not None:
-        ensure_sysctls((Sysctl(_LIBERAL, "1"),))
+        sysctls.ensure((Sysctl(_LIBERAL, "1"),))
     arp_ignore = read_sysctl("net/ipv4/conf/all/arp_ignore")
     if Family.IPV4 in families and arp_ignore not in (None, "0"):
         # Others have set that on purpose (kube-proxy's strictARP), so it is not for us to undo.

@@ -1,10 +1,10 @@
 """The settings that several programs share; a program's own settings extend them.
 
 `FrameSettings` every process has, `ApiSettings` whatever speaks to the API server, `ClusterNetworksSettings` who writes
-or reads which networks are the cluster's own, `EipLeaseSettings` the programs that meet at the Leases of gateway nodes:
-the controller and the agents. Those Leases have a namespace of their own. They
-have the nodes' names, so no role can name them, and whoever may renew one may write to every Lease of its namespace: in
-the system's those are the scheduler's and the controllers'.
+or reads which networks are the cluster's own, `NodeSysctlSettings` who changes settings of the node, `EipLeaseSettings`
+the programs that meet at the Leases of gateway nodes: the controller and the agents. Those Leases have a namespace of
+their own. They have the nodes' names, so no role can name them, and whoever may renew one may write to every Lease of
+its namespace: in the system's those are the scheduler's and the controllers'.
 """
 
 from dataclasses import dataclass
@@ -97,6 +97,19 @@ class ClusterNetworksSettings:
         help="the ConfigMap in which coil-egress-controller tells the nodes which networks are the cluster's own, "
         "beside the private ones: what clients of an Egress send there does not leave through it; coild and "
         "coil-egress-controller must be told the same",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSysctlSettings:
+    """The settings of a process that changes sysctls of the node."""
+
+    sysctl_record: Path | None = flag(
+        "",
+        parse=parse_optional_path,
+        group=Group.PROCESS,
+        help="file, below /run and of this program alone, that records what the node's sysctls were before the program "
+        "changed them: `coil-installer restore-sysctls` puts them back; if not given, they stay as they are",
     )
 
 

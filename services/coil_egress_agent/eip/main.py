@@ -31,6 +31,7 @@ from coil.kube.lease_lock import LeaseLock
 from coil.manager.manager import Manager
 from coil.manager.term import Run
 from coil.netlink.conntrack import FlowTable
+from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.overlay import OverlayNetwork
 from coil.runtime.flag import parse_settings
 from coil.runtime.log import describe_error, make_logger
@@ -79,7 +80,9 @@ async def assemble(settings: Settings, process: Process) -> None:
     log = process.log.bind(node=node)
     stack = process.stack
     options = table_options(settings)
-    overlay = await stack.enter_async_context(OverlayNetwork(tunnel=DEVICE))
+    overlay = await stack.enter_async_context(
+        OverlayNetwork(tunnel=DEVICE, sysctls=NodeSysctls(settings.sysctl_record))
+    )
     guard = await _await_permission(process, overlay, log=log)
     tables = await stack.enter_async_context(KernelTables(options))
     kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))

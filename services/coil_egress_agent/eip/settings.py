@@ -18,7 +18,14 @@ from coil.runtime.flag import (
     parse_optional_path,
     parse_period,
 )
-from coil.runtime.settings import ApiSettings, EipLeaseSettings, FrameSettings, health_flag, metrics_flag
+from coil.runtime.settings import (
+    ApiSettings,
+    EipLeaseSettings,
+    FrameSettings,
+    NodeSysctlSettings,
+    health_flag,
+    metrics_flag,
+)
 
 SHORTEST_FENCE: Final = 0.3
 """Below it a renewal would have less than a tenth of a second for its way to the API server's store and back."""
@@ -43,7 +50,7 @@ def parse_fence(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(EipLeaseSettings, ApiSettings, FrameSettings):
+class Settings(EipLeaseSettings, NodeSysctlSettings, ApiSettings, FrameSettings):
     """The settings of coil-egress-agent on a node; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9398")

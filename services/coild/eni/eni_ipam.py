@@ -27,6 +27,7 @@ from coil.aws.call_metrics import Ec2CallMetrics
 from coil.aws.ec2 import BotocoreEc2, Ec2
 from coil.aws.metadata import ENDPOINT, HttpInstanceMetadata, InstanceMetadata, MetadataError
 from coil.kube.api_client import ApiClient
+from coil.netlink.node_sysctl import NodeSysctls
 from coil.page.eni_document import EniNodeDocument
 from coil.podnet.plan import PodPlan
 from coil.reconcile.backoff import Backoff
@@ -162,7 +163,7 @@ class EniIpam:
 
 
 @asynccontextmanager
-async def open_eni(
+async def open_eni(  # noqa: PLR0913 - every one of them is another's
     settings: Settings,
     *,
     client: ApiClient,
@@ -170,6 +171,7 @@ async def open_eni(
     veth: PodWiring[PodPlan],
     recorder: Recorder,
     stopping: Callable[[], bool],
+    sysctls: NodeSysctls,
     rng: Random,
     log: FilteringBoundLogger,
 ) -> AsyncIterator[EniIpam]:
@@ -196,7 +198,7 @@ async def open_eni(
                 client=client,
                 network=network,
                 veth=veth,
-                kernel=await stack.enter_async_context(NodeKernel()),
+                kernel=await stack.enter_async_context(NodeKernel(sysctls=sysctls)),
                 ec2=ec2,
                 ec2_metrics=metrics,
                 metadata=metadata,

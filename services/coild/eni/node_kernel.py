@@ -25,6 +25,7 @@ from coil.netlink.eni_routing import read_diversions
 from coil.netlink.eni_sysctl import accepts_advertised_routes, keep_advertised_default_route
 from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
 from coil.netlink.namespace import Namespace
+from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.node_watch import Listener, NodeWatch
 from coil.netlink.worker import Worker
 from coil.nft.element_sync import TableReconciler
@@ -36,8 +37,9 @@ class NodeKernel:
     An async context manager; leaving it waits for running calls and leaves the kernel's state as it is.
     """
 
-    def __init__(self, *, netns: Path | None = None) -> None:
+    def __init__(self, *, netns: Path | None = None, sysctls: NodeSysctls | None = None) -> None:
         self._netns = netns
+        self._sysctls = sysctls or NodeSysctls()
         self._stack = AsyncExitStack()
         self._worker: Worker
         self._tables: Worker
@@ -70,7 +72,7 @@ class NodeKernel:
 
         def job() -> None:
             with Connection() as connection:
-                keep_advertised_default_route(connection)
+                keep_advertised_default_route(connection, self._sysctls)
 
         await self._worker.run(job)
 
@@ -90,7 +92,9 @@ class NodeKernel:
 
         def job() -> NodeSync:
             with Connection() as connection:
-                return sync_node(interfaces, pods, pod_table=pod_table, mtu=mtu, connection=connection)
+                return sync_node(
+                    interfaces, pods, pod_table=pod_table, mtu=mtu, connection=connection, sysctls=self._sysctls
+                )
 
         return await self._worker.run(job)
 
