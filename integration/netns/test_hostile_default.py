@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coil.kernel.family import Family
+from coil.kernel.link import LinkName
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import HostNetwork
 from coil.podnet.plan import plan_rules
@@ -40,6 +41,16 @@ async def await_connected(network: HostNetwork, host: Netns, pods: tuple[Netns, 
         await network.detach_pod(plan.host.name)
 
 
+def spoil_resolution(host: Netns, link: LinkName) -> None:
+    """Whoever has to ask for a hardware address gets none: nobody is asked, and no packet waits for the answer.
+
+    As a link would have it from net.ipv4.neigh.default, which only the machine's first namespace has.
+    """
+    for family in ("ipv4", "ipv6"):
+        for setting in ("mcast_solicit", "ucast_solicit", "app_solicit", "unres_qlen_bytes"):
+            host.set_sysctl(f"net/{family}/neigh/{link}/{setting}", "0")
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -55,6 +66,32 @@ async def test_one(network: HostNetwork, host: Netns, pods: tuple[Netns, Netns],
     host.set_sysctl("net/ipv4/ip_forward", "1")
     host.set_sysctl(f"net/{setting}", value)
     await await_connected(network, host, pods)
+
+
+async def test_a_node_that_asks_for_no_hardware_address_reaches_its_pods(
+    network: HostNetwork, host: Netns, pod: Netns
+) -> None:
+    plan = pod_plan()
+    await network.attach_pod(plan, pod.path)
+    spoil_resolution(host, plan.host.name)
+    for address in ("10.64.0.1", "fd64::1"):
+        exchange(host, pod, ip_address(address))
+
+
+async def test_neighbours_that_others_delete_are_missed_and_put_back(
+    network: HostNetwork, host: Netns, pod: Netns
+) -> None:
+    plan = pod_plan()
+    await network.attach_pod(plan, pod.path)
+    for address in ("10.64.0.1", "fd64::1"):
+        host.ip("neighbour", "delete", address, "dev", plan.host.name)
+    with pytest.raises(PodCheckError) as missed:
+        await network.check_pod(plan, pod.path)
+    assert [str(each) for each in plan.host.neighbours] == list(missed.value.missing)
+    assert [await network.ensure_neighbours(plan.host.neighbours) for _ in range(2)] == [2, 0]
+    await network.check_pod(plan, pod.path)
+    await network.detach_pod(plan.host.name)
+    assert await network.ensure_neighbours(plan.host.neighbours) == 0
 
 
 @pytest.mark.slow

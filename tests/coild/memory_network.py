@@ -85,6 +85,8 @@ class Kernel:
     pod_sysctls: dict[Path, set[Sysctl]] = field(default_factory=dict)
     neighbours: dict[PodAlias, set[Neighbour]] = field(default_factory=dict)
     """Those of pods that were put back."""
+    host_neighbours: set[Neighbour] = field(default_factory=set)
+    """Those of the node that were put back."""
     numbers: dict[int, PodAlias] = field(default_factory=dict)
     """Of pods' namespaces."""
     modules: set[str] = field(default_factory=set)
@@ -288,12 +290,18 @@ class MemoryNetwork:
         await self.gate(Step.READ)
         return frozenset(alias for number, alias in self.kernel.numbers.items() if number in numbers)
 
-    async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> bool:
+    async def ensure_neighbours(self, neighbours: Collection[Neighbour]) -> int:
+        await self.gate(Step.RESTORE)
+        missing = {each for each in neighbours if each.device in self.kernel.veths} - self.kernel.host_neighbours
+        self.kernel.host_neighbours |= missing
+        return len(missing)
+
+    async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> int:
         await self.gate(Step.RESTORE)
         there = self.kernel.neighbours.setdefault(alias, set())
         missing = {*neighbours} - there
         there |= missing
-        return bool(missing)
+        return len(missing)
 
     async def ensure_modules(self, names: Sequence[str]) -> None:
         await self.gate(Step.PREPARE)

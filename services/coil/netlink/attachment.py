@@ -129,8 +129,8 @@ def check(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> None:
         raise PodCheckError(tuple(missing))
 
 
-def ensure_neighbours(neighbours: Collection[Neighbour], connection: Connection) -> bool:
-    """Have these permanent neighbours in the connection's namespace; whether any was missing, or was something else. A
+def ensure_neighbours(neighbours: Collection[Neighbour], connection: Connection) -> int:
+    """Have these permanent neighbours in the connection's namespace; how many were missing, or were something else. A
     link that is gone needs none. Idempotent. Raises KernelError.
     """
     indices = {
@@ -141,8 +141,9 @@ def ensure_neighbours(neighbours: Collection[Neighbour], connection: Connection)
         for each in neighbours
         if each.device in indices and not _has_neighbour(each, indices[each.device], connection)
     ]
-    connection.apply([put_neighbour(each, indices[each.device]) for each in missing])
-    return bool(missing)
+    requests = [put_neighbour(each, indices[each.device]) for each in missing]
+    connection.apply(requests, tolerate={errno.ENODEV})
+    return len(missing)
 
 
 def _has_neighbour(neighbour: Neighbour, index: int, connection: Connection) -> bool:
@@ -164,7 +165,7 @@ def _adapted(plan: PodPlan, host: Link | None, pod: Link | None) -> PodPlan:
     return replace(
         plan,
         mtu=host.mtu,
-        host=replace(plan.host, mac=host.mac or plan.host.mac, addresses=(), sysctls=()),
+        host=replace(plan.host, mac=host.mac or plan.host.mac, addresses=(), neighbours=(), sysctls=()),
         pod=replace(plan.pod, mac=pod.mac or plan.pod.mac, routes=(), neighbours=(), sysctls=()),
     )
 

@@ -272,17 +272,23 @@ class HostNetwork:
         found = (parse_alias(link.alias) for link in links if link.peer_netns in numbers)
         return frozenset(alias for alias in found if alias is not None)
 
-    async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> bool:
-        """Have the permanent neighbours in the namespace of the pod whose veth has this alias; whether any was missing.
+    async def ensure_neighbours(self, neighbours: Collection[Neighbour]) -> int:
+        """Have the permanent neighbours in the host's namespace; how many were missing. A link that is gone needs none.
+        Idempotent.
+        """
+        return await self._connected(lambda connection: attachment.ensure_neighbours(neighbours, connection))
+
+    async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> int:
+        """Have the permanent neighbours in the namespace of the pod whose veth has this alias; how many were missing.
 
         Idempotent. A pod that is gone needs none. Raises NetlinkError.
         """
 
-        def job() -> bool:
+        def job() -> int:
             with Connection() as connection:
                 pod_netns = self._peers.open_pod(alias, connection)
             if pod_netns is None:
-                return False
+                return 0
             with pod_netns, pod_netns.entered(self._home), Connection() as pod:
                 return attachment.ensure_neighbours(neighbours, pod)
 

@@ -141,11 +141,10 @@ def plan_pod(
         pairs.append((address, gateway))
     if not pairs:
         raise ValueError("a pod needs at least one address")
-    host_mac = derive_mac(host_name, end="host")
     return PodPlan(
         mtu=mtu,
-        pod=_pod_end(ifname, pairs, mac=derive_mac(host_name, end="pod"), host_mac=host_mac),
-        host=_host_end(host_name, pairs, mac=host_mac, alias=render_alias(alias), policy=policy),
+        pod=_pod_end(ifname, pairs, mac=derive_mac(host_name, end="pod"), host_mac=derive_mac(host_name, end="host")),
+        host=_host_end(host_name, pairs, alias=render_alias(alias), policy=policy),
         assignments=tuple(
             Assignment(interface=ip_interface(address), gateway=gateway.ip) for address, gateway in pairs
         ),
@@ -213,6 +212,14 @@ def plan_pod_routes(
     )
 
 
+def plan_pod_neighbours(host_name: LinkName, addresses: Collection[IPAddress]) -> tuple[Neighbour, ...]:
+    """What the node knows of a pod's addresses, so that it need not ask for them, whatever its settings for that are
+    (net.ipv4.neigh.default.mcast_solicit), and however many neighbours it has: these are not counted (gc_thresh3).
+    """
+    mac = derive_mac(host_name, end="pod")
+    return tuple(Neighbour(host_name, address, mac) for address in addresses)
+
+
 def plan_rules(policy: RoutePolicy = DEFAULT_POLICY, families: Collection[Family] = tuple(Family)) -> tuple[Rule, ...]:
     """The lookup of the pod table, once per family; none where it is not this policy's."""
     priority = policy.rule_priority
@@ -260,10 +267,10 @@ def _host_end(
     name: LinkName,
     pairs: _Pairs,
     *,
-    mac: MacAddress,
     alias: str,
     policy: RoutePolicy,
 ) -> LinkEnd:
+    pod_addresses = [address for address, _ in pairs]
     addresses = [gateway for _, gateway in pairs]
     settings = {"accept_ra": "0"}  # without IPv6 as well: no pod may advertise routes to its node
     if _has_ipv6(pairs):
@@ -276,13 +283,13 @@ def _host_end(
             addresses.append(LINK_LOCAL_IPV6)
     return LinkEnd(
         name=name,
-        mac=mac,
+        mac=derive_mac(name, end="host"),
         alias=alias,
         # What comes in by a link is forwarded only if the link's own setting says so; it takes that from the default.
         sysctls=(*_ipv6_sysctls(name, settings), *_ipv4_sysctls(name, {"forwarding": "1"} if _has_ipv4(pairs) else {})),
         addresses=tuple(Address(name, address) for address in addresses),
-        routes=plan_pod_routes(name, [address for address, _ in pairs], policy),
-        neighbours=(),
+        routes=plan_pod_routes(name, pod_addresses, policy),
+        neighbours=plan_pod_neighbours(name, pod_addresses),
     )
 
 

@@ -34,6 +34,10 @@ class PodNetwork(Protocol):
         """Make each rule exist once, and no other of the same protocols. Idempotent."""
         ...
 
+    async def ensure_neighbours(self, neighbours: Collection[Neighbour]) -> int:
+        """Have the permanent neighbours in the host's namespace; how many were missing. Idempotent."""
+        ...
+
     async def pod_links(self) -> list[PodLink]:
         """The host ends of all veths that carry an alias of ours."""
         ...
@@ -88,8 +92,8 @@ class PodNetwork(Protocol):
         """The pods whose namespaces have one of these numbers, by the aliases of their veths."""
         ...
 
-    async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> bool:
-        """Have these permanent neighbours in the pod's namespace; whether any was missing. Idempotent."""
+    async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> int:
+        """Have these permanent neighbours in the pod's namespace; how many were missing. Idempotent."""
         ...
 
     async def ensure_modules(self, names: Sequence[str]) -> None:

@@ -30,8 +30,16 @@ from coil.kernel.link import LinkName, parse_link_name
 from coil.kernel.route import Route
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
-from coil.podnet.host_link import PodAlias
-from coil.podnet.plan import HostAddresses, PodPlan, RoutePolicy, plan_pod, plan_pod_routes, plan_rules
+from coil.podnet.host_link import PodAlias, derive_mac
+from coil.podnet.plan import (
+    HostAddresses,
+    PodPlan,
+    RoutePolicy,
+    plan_pod,
+    plan_pod_neighbours,
+    plan_pod_routes,
+    plan_rules,
+)
 from coild.model.address_source import NONE_ENDED, AddressSource, Ended, Exclusively
 from coild.model.attachment import Attachment, InvalidPodError, alias_key, first_of_each_family, host_link_name
 from coild.model.pod_network import PodNetwork
@@ -153,7 +161,8 @@ class VethWiring:
         ]
 
     async def restore(self, attachments: Collection[Attachment], exclusively: Exclusively) -> None:
-        """See `PodWiring`. Takes one look at the pod table."""
+        """See `PodWiring`. Takes one look at the links, and one at the pod table."""
+        await self._restore_neighbours(attachments)
         wanted = {
             attachment.key: plan_pod_routes(attachment.link, attachment.addresses, self._policy)
             for attachment in attachments
@@ -187,6 +196,18 @@ class VethWiring:
             self._log.warning("routes to pods were missing from the pod table and are back", routes=len(restored))
         for route in refused:
             self._log.warning("another's route has the place of a route to a pod", missing=str(route))
+
+    async def _restore_neighbours(self, attachments: Collection[Attachment]) -> None:
+        # Another program's pods have hardware addresses that only they know.
+        own = {link.name for link in await self._network.pod_links() if link.mac == derive_mac(link.name, end="host")}
+        neighbours = [
+            neighbour
+            for attachment in attachments
+            if attachment.link is not None and attachment.link in own
+            for neighbour in plan_pod_neighbours(attachment.link, attachment.addresses)
+        ]
+        if restored := await self._network.ensure_neighbours(neighbours):
+            self._log.info("neighbours of pods were missing and are back", neighbours=restored)
 
     def _count(self, kind: Repair, number: int) -> None:
         if self._repairs is not None:
