@@ -38,6 +38,8 @@ RESYNC = "--resync-interval=3s"
 """What others have changed is to be found while a test waits."""
 START_SECONDS = 300.0
 TERM_SECONDS = 20.0
+_KNOWN = {"known4", "known6"}
+"""Sets of the node's pods."""
 _TRANSIENT = {"alive", "current"}
 """Sets whose elements come and go by themselves."""
 _SYSCTLS = """
@@ -268,9 +270,12 @@ class StageNode:
         return sum("rule" in entry for family in ("inet", "arp") for entry in self._table(family))
 
     def state(self) -> dict[str, object]:
-        """All that policies and gateways could leave behind, to be compared with a state before them."""
+        """All that policies and gateways could leave behind, to be compared with a state before them.
+
+        The node's pods are known to the agent whether a policy selects them or not.
+        """
         return {
-            "inet": self.elements(),
+            "inet": {name: elements for name, elements in self.elements().items() if name not in _KNOWN},
             "arp": self.elements("arp"),
             "rules": self.rule_count(),
             "eips": sorted(self.eips()),
