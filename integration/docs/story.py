@@ -95,6 +95,7 @@ TROUBLESHOOTING: Final = (
     Step("describe-blocks", [r"^Name: +shop-\d", "coil.cybozu.com/pool=shop"]),
     Step("nodes-and-blocks", [f"^{NODE} +Ready", rf"^shop-\d .*{NODE}"]),
     Step("routes", [r"^10\.101\.0\.\d+/29 dev lo", r"^10\.101\.0\.\d+/29 via"]),
+    Step("forward-chains", ["hook forward", "^-P FORWARD"]),
     Step("route-sync-metrics", ["^coil_router_troubled_networks"]),
     Step("controllers", [r"^coil-ipam-controller-\S+ +1/1", r"^coil-ipam-controller +\S+:9443", "^coil-egress-con"]),
 )

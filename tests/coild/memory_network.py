@@ -85,8 +85,8 @@ class Kernel:
     pod_sysctls: dict[Path, set[Sysctl]] = field(default_factory=dict)
     neighbours: dict[PodAlias, set[Neighbour]] = field(default_factory=dict)
     """Those of pods that were put back."""
-    host_neighbours: set[Neighbour] = field(default_factory=set)
-    """Those of the node that were put back."""
+    lost_neighbours: set[Neighbour] = field(default_factory=set)
+    """Those of the node that somebody deleted, or that a former version has not made."""
     numbers: dict[int, PodAlias] = field(default_factory=dict)
     """Of pods' namespaces."""
     modules: set[str] = field(default_factory=set)
@@ -291,9 +291,11 @@ class MemoryNetwork:
         return frozenset(alias for number, alias in self.kernel.numbers.items() if number in numbers)
 
     async def ensure_neighbours(self, neighbours: Collection[Neighbour]) -> int:
-        await self.gate(Step.RESTORE)
-        missing = {each for each in neighbours if each.device in self.kernel.veths} - self.kernel.host_neighbours
-        self.kernel.host_neighbours |= missing
+        await self.gate(Step.READ)
+        missing = {each for each in neighbours if each.device in self.kernel.veths} & self.kernel.lost_neighbours
+        if missing:
+            await self.gate(Step.RESTORE)
+        self.kernel.lost_neighbours -= missing
         return len(missing)
 
     async def ensure_pod_neighbours(self, neighbours: Collection[Neighbour], alias: PodAlias) -> int:

@@ -17,7 +17,7 @@ from tests.docs.program_help import foreign_flags, subcommand
 PAGES = read_pages()
 COMMAND_BLOCKS = [block for page in PAGES for block in page.blocks if block.language == COMMANDS]
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-ON_A_NODE = {"birdc", "curl", "ip", "ls", "modinfo", "modprobe", "sysctl"}
+ON_A_NODE = {"birdc", "curl", "ip", "iptables", "ls", "modinfo", "modprobe", "nft", "sysctl"}
 DOCKER = {"build", "buildx", "compose", "push"}
 AWS_GLOBAL_FLAGS = {"--output", "--query"}
 VARIABLES = {"BLOCK", "CONF_DIR", "INTERFACE", "NAMESPACE", "NODE", "POD", "POOL", "REPOSITORY", "USER", "VALUES"}

@@ -85,12 +85,52 @@ def test_pools_know_nothing_of_it(profile: str) -> None:
     coild = pick(documents, "DaemonSet", "coild")
     assert ("state" in {volume["name"] for volume in pod_spec(coild)["volumes"]}) == (profile in ("aws-eni", "neutron"))
     assert ("WARM_ENI_TARGET" in {entry["name"] for entry in all_containers(coild)["coild"]["env"]}) == mode
-    assert ("coild-node-condition" in names(documents, "ClusterRole")) == mode
 
 
 def test_what_the_mode_adds_to_the_rights() -> None:
-    added = [right for right in chart_rights(render(VALUES)) if right not in chart_rights(render())]
+    """It needs to say in the Node's conditions what it has to, also where no policy keeps nodes apart."""
+    former = "1.29.9"
+    present = chart_rights(render(kubernetes=former))
+    added = [right for right in chart_rights(render(VALUES, kubernetes=former)) if right not in present]
     assert [(right.account, right.verb, right.resource) for right in added] == [("coild", "patch", "nodes/status")]
+    assert [right for right in chart_rights(render(VALUES)) if right not in chart_rights(render())] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "kubernetes", "conditions"),
+    [
+        ({}, "1.34.0", ["--node-conditions=true"]),
+        ({}, "1.29.9", []),
+        ({"aws": {"nodeStatusPolicy": False}}, "1.34.0", []),
+        ({"coild": {"nodeConditions": False}}, "1.34.0", []),
+        ({"coild": {"nodeConditions": None}}, "1.34.0", ["--node-conditions=true"]),
+        (
+            {"coild": {"nodeConditions": False, "setNetworkUnavailable": True}},
+            "1.34.0",
+            ["--set-network-unavailable=true"],
+        ),
+        ({"coild": {"setNetworkUnavailable": True}}, "1.29.9", ["--set-network-unavailable=true"]),
+    ],
+)
+def test_coild_writes_conditions_where_a_policy_keeps_nodes_apart_or_where_it_is_told_to(
+    values: dict[str, object], kubernetes: str, conditions: list[str]
+) -> None:
+    documents = render(values, kubernetes=kubernetes)
+    arguments = all_containers(pick(documents, "DaemonSet", "coild"))["coild"]["args"]
+    flags = ("--node-conditions", "--set-network-unavailable")
+    assert [argument for argument in arguments if argument.startswith(flags)] == conditions
+    assert ("coild-node-condition" in names(documents, "ClusterRole")) == bool(conditions)
+    has_policy = kubernetes == "1.34.0" and bool(conditions)
+    assert ("coild-own-node" in names(documents, "ValidatingAdmissionPolicy")) == has_policy
+
+
+def test_the_policy_allows_no_condition_that_coild_is_not_told_to_set() -> None:
+    for told in (False, True):
+        documents = render({"coild": {"setNetworkUnavailable": told}}, kubernetes="1.34.0")
+        policy = pick(documents, "ValidatingAdmissionPolicy", "coild-own-node")
+        others = policy["spec"]["variables"][1]["expression"]
+        assert "'CoilPodTrafficDropped'" in others
+        assert ("'NetworkUnavailable'" in others) == told
 
 
 def test_what_the_mode_takes_from_the_rights() -> None:
@@ -107,7 +147,11 @@ def policies(values: dict[str, object], kubernetes: str = "1.34.0") -> set[str]:
 
 def test_the_policy_for_the_nodes_status_is_there_where_the_api_is_unless_it_is_not_wanted() -> None:
     assert policies(VALUES) == policies(VALUES, "1.30.3-eks-1a2b3c4") == {"coild-own-node"}
-    assert policies(VALUES, "1.29.9") == policies({}) == set()
+    assert (
+        policies(VALUES, "1.29.9")
+        == policies({"ipam": {"enabled": False}, "cni": {"before": [{"type": "ptp"}]}})
+        == set()
+    )
     assert policies({**VALUES, "aws": {**VALUES["aws"], "nodeStatusPolicy": False}}) == set()
     # A former chart has no such value (--reuse-values).
     assert policies({**VALUES, "aws": {**VALUES["aws"], "nodeStatusPolicy": None}}) == {"coild-own-node"}

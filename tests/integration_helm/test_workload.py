@@ -31,6 +31,7 @@ ROOT_CAPABILITIES = {
     ("coil-egress-agent-node", "coil-egress-agent-node"): ["NET_ADMIN", "NET_RAW"],
     ("coil-cleanup", "coil-installer"): [],
     ("coil-cleanup", "coil-egress-agent-node"): ["NET_ADMIN", "NET_RAW"],
+    ("coil-cleanup", "coil-sysctls"): ["NET_ADMIN"],
 }
 """By workload and container: who is root, and what more than others that is."""
 HEARS_PODS = {"coild": ["NET_BROADCAST"]}
@@ -111,7 +112,7 @@ def test_who_writes_to_the_node_may_do_so_where_it_enforces_selinux(
     assert {name: set(map(str, options)) for name, options in found.items() if name != "coil-cleanup"} == {
         name: {str(options)} for name, options in expected.items()
     }
-    assert found["coil-cleanup"] == [expected["coild"], expected["coil-egress-agent-node"]]
+    assert found["coil-cleanup"] == [expected["coild"], expected["coil-egress-agent-node"], expected["coild"]]
 
 
 def test_modules_are_loaded_by_choice_only() -> None:

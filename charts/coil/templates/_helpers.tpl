@@ -170,7 +170,7 @@ that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O)
 
 {{/* Whether a policy can keep each coild to its own Node's status: RBAC cannot. */}}
 {{- define "coil.ownNodePolicy" -}}
-{{- if and (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) (ne (toString .Values.aws.nodeStatusPolicy) "false") }}true{{ end }}
+{{- if and (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) (ne (toString (.Values.aws).nodeStatusPolicy) "false") }}true{{ end }}
 {{- end }}
 
 {{/* Whether coild says in its Node's conditions what is wrong with the pod network. Without the policy only where it has

@@ -161,8 +161,7 @@ class VethWiring:
         ]
 
     async def restore(self, attachments: Collection[Attachment], exclusively: Exclusively) -> None:
-        """See `PodWiring`. Takes one look at the links, and one at the pod table."""
-        await self._restore_neighbours(attachments)
+        """See `PodWiring`. Takes one look at the pod table, and one at the links."""
         wanted = {
             attachment.key: plan_pod_routes(attachment.link, attachment.addresses, self._policy)
             for attachment in attachments
@@ -196,6 +195,10 @@ class VethWiring:
             self._log.warning("routes to pods were missing from the pod table and are back", routes=len(restored))
         for route in refused:
             self._log.warning("another's route has the place of a route to a pod", missing=str(route))
+        try:
+            await self._restore_neighbours(attachments)
+        except NetlinkError as error:
+            self._log.warning("neighbours of pods may be missing", error=str(error))
 
     async def _restore_neighbours(self, attachments: Collection[Attachment]) -> None:
         # Another program's pods have hardware addresses that only they know.

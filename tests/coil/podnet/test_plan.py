@@ -68,7 +68,9 @@ def test_a_dual_stack_pod() -> None:
         "route 10.64.0.5/32 dev veth01234567 table 116 proto 30",
         "route fd02::5/128 dev veth01234567 table 116 proto 30",
     ]
-    assert made.host.neighbours == ()
+    assert [str(neighbour) for neighbour in made.host.neighbours] == [
+        f"neighbour {assignment.address} at {made.pod.mac} on veth01234567" for assignment in made.assignments
+    ]
     assert made.host.alias == "COIL:default:c0ffee:eth0"
     assert [(str(a.address), str(a.gateway)) for a in made.assignments] == [
         ("10.64.0.5", "169.254.1.1"),

@@ -13,7 +13,7 @@ import pytest
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import BlockName, PoolName
 from coil.ipam.occupancy import AttachmentKey, ContainerId
-from coil.kernel.link import LinkName
+from coil.kernel.link import LinkName, MacAddress
 from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
 from coil.nft.netfilter import NftError
@@ -623,12 +623,26 @@ async def test_the_sweep_puts_routes_back_from_one_look(world: World, coild: Coi
 
     coild.network.gate = gate
     await coild.pods.restore()
-    assert steps == [Step.READ]
+    look = [Step.READ]
+    assert steps == 3 * look, "at routes, links and neighbours"
     world.kernel.flush()
     steps.clear()
     await coild.pods.restore()
-    assert steps == [Step.READ, *[Step.RESTORE] * 8]
+    assert steps == look + [Step.RESTORE] * 8 + 2 * look
     assert set(world.kernel.routes) == routes
+
+
+async def test_the_sweep_puts_back_neighbours_of_our_own_pods(world: World, coild: Coild) -> None:
+    for number in range(2):
+        await coild.add(f"c{number}")
+    ours, theirs = world.kernel.veths.values()
+    theirs.plan = replace(theirs.plan, host=replace(theirs.plan.host, mac=MacAddress("02:00:00:00:00:01")))
+    world.kernel.lost_neighbours = {*ours.plan.host.neighbours, *theirs.plan.host.neighbours}
+    coild.network.gate = failing(Step.RESTORE, KernelError(doing="put", errno=errno.ENOMEM))
+    await coild.pods.restore()
+    assert len(world.kernel.lost_neighbours) == 4, "which the next sweep tries again"
+    await coild.pods.restore()
+    assert world.kernel.lost_neighbours == {*theirs.plan.host.neighbours}
 
 
 async def test_an_attachment_that_is_deleted_meanwhile_gets_no_route(world: World, coild: Coild) -> None:
