@@ -13,7 +13,10 @@ import pytest
 import structlog
 
 from coil.kernel.family import IPAddress
+from coil.kernel.link import ParentLink
+from coil.netlink.connection import Connection
 from coil.netlink.error import BusyError
+from coil.netlink.port_network import read_node_links
 from coil.neutron.node_bridge import bridge_name, uplink_name
 from coil.neutron.overlay_filter import STRANGERS
 from coil.neutron.underlay import Underlay
@@ -334,3 +337,31 @@ def carries(client: Netns, server: Netns, address: IPAddress, size: int) -> bool
         asking.setsockopt(level, option, value)
         asking.sendto(b"x" * size, listener.getsockname()[:2])
         return len(listener.recv(1 << 16)) == size
+
+
+@pytest.mark.parametrize("local", ["192.0.2.7", "2001:db8::7"])
+def test_a_node_that_speaks_bgp_has_its_address_where_its_packets_leave(
+    new_netns: Callable[[], Netns], local: str
+) -> None:
+    """lo has the address, and the default route leads over a link that has another one."""
+    node, address = new_netns(), ip_address(local)
+    node.ip("link", "add", "up0", "type", "veth", "peer", "name", "router")
+    for link in ("up0", "router"):
+        node.ip("link", "set", link, "up")
+    node.ip("address", "add", "198.51.100.7/24", "dev", "up0")
+    node.ip("address", "add", "fd00:5::7/64", "dev", "up0", "nodad")
+    node.ip("route", "add", "default", "via", "198.51.100.1")
+    node.ip("-6", "route", "add", "default", "via", "fd00:5::1")
+
+    def has_it(told: IPAddress | None) -> set[str]:
+        def read() -> list[ParentLink]:
+            with Connection() as connection:
+                return read_node_links(connection, told)
+
+        return {link.name for link in node.call(read) if link.has(address)}
+
+    assert has_it(address) == set(), "nobody has it"
+    node.ip("address", "add", local, "dev", "lo")
+    assert (has_it(None), has_it(address)) == (set(), {"up0"})
+    node.ip("address", "add", local, "dev", "up0")
+    assert has_it(address) == {"up0"}

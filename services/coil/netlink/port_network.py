@@ -23,8 +23,8 @@ from coil.kernel.vxlan import VXLAN_KIND
 from coil.netlink.address import new_host_address, sync_addresses
 from coil.netlink.bridge import ensure_bridge, ensure_port, ensure_uplink, release_port, sync_flood
 from coil.netlink.connection import Connection
-from coil.netlink.eip_link import read_parents
-from coil.netlink.error import NetlinkError
+from coil.netlink.eip_link import find_parent, read_parents
+from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import find_link, read_links
 from coil.netlink.neighbour import delete_neighbour, dump_neighbours, parse_neighbour, put_neighbour
 from coil.netlink.removal import remove_links
@@ -125,10 +125,23 @@ def read_networks(connection: Connection) -> frozenset[NetworkId]:
     return frozenset(network for network in found if network is not None)
 
 
-def read_node_links(connection: Connection) -> list[ParentLink]:
-    """The node's own links: all that are up and have an address, but for bridges of networks of ports."""
+def read_node_links(connection: Connection, local: IPAddress | None = None) -> list[ParentLink]:
+    """The node's own links: all that are up and have an address, but for bridges of networks of ports.
+
+    Where a link by which nothing leaves has the address `local` (lo of a node that speaks BGP), the one by which its
+    packets leave has it among its `interfaces`, as `find_parent` finds it. Raises NetlinkError.
+    """
     bridges = {link.name for link in read_links(connection) if parse_network_alias(link.alias) is not None}
-    return read_parents(connection, without=bridges)
+    links = read_parents(connection, without=bridges)
+    if local is None or any(link.has(local) for link in links):
+        return links
+    try:
+        parent = find_parent(local, connection, without=bridges)
+    except KernelError:
+        raise
+    except NetlinkError:
+        return links  # nobody has it, or nothing leaves
+    return [parent if link.name == parent.name else link for link in links]
 
 
 def _find(network: NetworkId, connection: Connection) -> Link | None:

@@ -73,8 +73,10 @@ class BridgeKernel(Protocol):
         """Whether checksums in VXLAN are left to the node's network interface."""
         ...
 
-    async def node_links(self) -> Collection[ParentLink]:
-        """The node's own links that are up, with their addresses."""
+    async def node_links(self, local: IPAddress | None, /) -> Collection[ParentLink]:
+        """The node's own links that are up, with their addresses; the one by which packets of `local` leave has that,
+        too.
+        """
         ...
 
     async def load(self, elements: Elements, rule_sets: Collection[RuleSet]) -> bool:
@@ -272,7 +274,7 @@ class BridgeBinding:
         if self._underlay is None:
             raise NetworkRefusedError(_UNTOLD)
         if self._links is None:
-            self._links = await self._kernel.node_links()
+            self._links = await self._kernel.node_links(self._underlay.local)
         refuse_conflicts(ifname, port, {name: each.handoff for name, each in self._ports.items()}, self._links)
         underlay, made, before = self._underlay, self._made.get(port.network), self._ports.get(ifname)
         try:
@@ -288,7 +290,7 @@ class BridgeBinding:
                 return
             await self._update()
             if plan is None:
-                self._links = await self._kernel.node_links()
+                self._links = await self._kernel.node_links(underlay.local)
                 plan = self._plan(self._of_network(port.network), underlay, self._links)
             if ifname in await self._make(plan, underlay):
                 raise NetlinkError(f"there is no link {ifname}")
@@ -385,7 +387,7 @@ class BridgeBinding:
         Raises where the tables cannot be loaded: then no port is plugged in. Of networks one does not wait for another.
         """
         mended = await self._load()
-        self._links = await self._kernel.node_links()
+        self._links = await self._kernel.node_links(self._underlay.local if self._underlay is not None else None)
         failed = False
         networks = {port.handoff.network for port in self._ports.values()}
         for network in sorted(networks | await self._kernel.networks()):

@@ -68,9 +68,9 @@ class BridgeNetwork:
     ) -> None:
         await self._stack.aclose()
 
-    async def node_links(self) -> Collection[ParentLink]:
+    async def node_links(self, local: IPAddress | None) -> Collection[ParentLink]:
         """See `BridgeKernel`."""
-        return await self._connected(port_network.read_node_links)
+        return await self._connected(lambda connection: port_network.read_node_links(connection, local))
 
     async def load(self, elements: Elements, rule_sets: Collection[RuleSet]) -> bool:
         """See `BridgeKernel`."""
