@@ -107,6 +107,11 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
         {"patch nodes/status": f"{_API}/test_own_node.py::test_its_own_node_has_the_conditions_that_coild_says"},
     ),
     _keys(
+        "coil-test-nodes",
+        "ClusterRole coil-test-nodes",
+        {"get, list nodes": f"{_API}/test_check_nodes.py::test_each_fault_is_told_with_its_node"},
+    ),
+    _keys(
         "coil-egress-node",
         "ClusterRole coil-egress-node",
         {

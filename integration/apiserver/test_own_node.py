@@ -24,7 +24,14 @@ from coild.eni.node_condition import (
     describe_pod_limit,
 )
 from coild.model.node_condition import plan_conditions
-from coild.node.condition import NETWORK_UNAVAILABLE, TRAFFIC_DROPPED, describe_available, describe_dropped
+from coild.node.condition import (
+    NETWORK_UNAVAILABLE,
+    STATE_REMOVED,
+    TRAFFIC_DROPPED,
+    describe_available,
+    describe_dropped,
+    describe_removed,
+)
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import apply, apply_eni_access, apply_own_node_policy, remove_own_node_policy
@@ -36,7 +43,7 @@ HERE, THERE = "own-node-here", "own-node-there"
 OLDEST: Final = Version(1, 30)
 """The first that has the policy's API, and tells the node of a token."""
 OTHERS = "coild may change the status of its own Node only"
-CONDITIONS = f"{ADDRESSES_AVAILABLE}, {POD_LIMIT_TOO_HIGH}, {TRAFFIC_DIVERTED} and {TRAFFIC_DROPPED}"
+CONDITIONS = f"{ADDRESSES_AVAILABLE}, {POD_LIMIT_TOO_HIGH}, {TRAFFIC_DIVERTED}, {TRAFFIC_DROPPED} and {STATE_REMOVED}"
 MORE = f"coild may change only the conditions {CONDITIONS} of its Node"
 FOREIGN: Final = {"type": "Ready", "status": "True", "reason": "Fine", "message": ""}
 Patch = list[dict[str, Any]]
@@ -73,7 +80,8 @@ class Guarded:
     def condition_patch(self, node: str, obstacle: str | None, diversions: Sequence[str] = ()) -> Patch:
         """As coild makes it."""
         limit = describe_pod_limit(pods_limit=110, ip_max=18 if diversions else 110)
-        found = describe_diversions(diversions), describe_dropped(diversions)
+        removed = describe_removed(next(iter(diversions), None))
+        found = describe_diversions(diversions), describe_dropped(diversions), removed
         wanted = describe_addresses(obstacle), limit, *found
         return plan_conditions(self.documents(node), wanted, now=datetime.now(UTC))
 
@@ -137,7 +145,7 @@ def test_its_own_node_has_the_conditions_that_coild_says(guarded: Guarded) -> No
     for obstacle, available in (("no address is free", "False"), (None, "True")):
         for diversions, diverted in ((["a rule of others"], "True"), ([], "False")):
             guarded.patch(HERE, guarded.condition_patch(HERE, obstacle, diversions), kubeconfig=own)
-            told = dict.fromkeys((POD_LIMIT_TOO_HIGH, TRAFFIC_DIVERTED, TRAFFIC_DROPPED), diverted)
+            told = dict.fromkeys((POD_LIMIT_TOO_HIGH, TRAFFIC_DIVERTED, TRAFFIC_DROPPED, STATE_REMOVED), diverted)
             told[ADDRESSES_AVAILABLE] = available
             assert guarded.conditions(HERE) == {"Ready": "True", **told}
 

@@ -59,7 +59,7 @@ from coild.model.keyed_executor import KeyedExecutor
 from coild.model.node_condition import NodeCondition
 from coild.model.node_subject import node_subject
 from coild.model.repairs import Repairs
-from coild.node.condition import describe_available, describe_dropped
+from coild.node.condition import describe_available, describe_dropped, describe_removed
 from coild.node.forward_watch import ForwardWatch
 from coild.node.kernel_forward import KernelForward
 from coild.node.node_object import NodeObject
@@ -548,6 +548,7 @@ class Pools(AddressPart):
             node_uid=node.metadata.uid,
         )
         self._route_sync: RouteSync | None = None
+        self._state_watch: StateWatch | None = None
         self.source = self._ipam.source
         namespaces.subscribe(self._ipam.source.foresee)
 
@@ -604,6 +605,12 @@ class Pools(AddressPart):
         )
         await start.network.watch(watch.observe)
         start.process.spawn("state-watch", watch.run())
+        self._state_watch = watch
+
+    def conditions(self) -> tuple[NodeCondition, ...]:
+        """See `AddressPart`."""
+        watch = self._state_watch
+        return (describe_removed(watch.removed),) if self._start.settings.node_conditions and watch is not None else ()
 
     def maintain(self) -> None:
         """The inspection page, and a look at releases that do not end."""

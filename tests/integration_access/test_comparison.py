@@ -198,6 +198,7 @@ def test_the_charts_rights_name_each_account_and_none_is_granted_twice() -> None
     rights = chart_rights(render({"eip": {"enabled": True}, "routeSync": {"enabled": True}}))
     assert {right.account for right in rights} == {
         *("coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-node", "coil-egress"),
+        "coil-test-nodes",
     }
     granted = [(right.account, right.verb, right.group, right.resource, right.namespace) for right in rights]
     assert len(set(granted)) == len(granted)

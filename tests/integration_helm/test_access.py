@@ -35,7 +35,8 @@ def test_no_role_has_a_wildcard() -> None:
 def test_accounts_are_in_the_namespace_of_the_release_and_bound_there() -> None:
     documents = render(EVERYTHING, namespace="coil-system")
     accounts = names(documents, "ServiceAccount")
-    assert accounts == {"coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-node", "coil-raven"}
+    programs = {"coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-node", "coil-raven"}
+    assert accounts == {*programs, "coil-test-nodes"}
     for document in documents:
         if document["kind"] == "ServiceAccount":
             assert document["metadata"]["namespace"] == "coil-system"

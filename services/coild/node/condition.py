@@ -12,6 +12,10 @@ TRAFFIC_DROPPED: Final = "CoilPodTrafficDropped"
 """Whether a packet filter of others drops what pods send or receive (`coil.kernel.packet_filter`)."""
 FORWARD_DROPPED: Final = "ForwardDropped"
 FORWARD_ACCEPTED: Final = "ForwardAccepted"
+STATE_REMOVED: Final = "CoilNodeStateRemoved"
+"""Whether somebody keeps removing rules and routes of Coil (`coild.node.state_watch`)."""
+REMOVED_OFTEN: Final = "RemovedRepeatedly"
+LEFT_ALONE: Final = "LeftAlone"
 NETWORK_UNAVAILABLE: Final = "NetworkUnavailable"
 """Kubernetes' own. While it is true, the node has the taint node.kubernetes.io/network-unavailable; cloud providers set
 it so for a new node.
@@ -26,6 +30,16 @@ def describe_dropped(reasons: Sequence[str]) -> NodeCondition:
         status=bool(reasons),
         reason=FORWARD_DROPPED if reasons else FORWARD_ACCEPTED,
         message=fit_sentences(reasons) if reasons else "no packet filter of others drops what pods send or receive",
+    )
+
+
+def describe_removed(message: str | None) -> NodeCondition:
+    """`message` says what is removed again and again, and what to do; None if nothing is."""
+    return NodeCondition(
+        type=STATE_REMOVED,
+        status=message is not None,
+        reason=LEFT_ALONE if message is None else REMOVED_OFTEN,
+        message=message or "nobody keeps removing rules and routes of Coil",
     )
 
 

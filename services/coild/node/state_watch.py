@@ -86,6 +86,7 @@ class StateWatch:
         self._clock = clock
         self._wanted = asyncio.Event()
         self._times: deque[float] = deque()
+        self._told_at = float("-inf")
         repairs.subscribe(self._note_repair)
 
     def observe(self, event: NodeEvent) -> None:
@@ -101,6 +102,11 @@ class StateWatch:
                 self._wanted.set()
             case RouteEvent(gone=True):
                 self._observe_route(event)
+
+    @property
+    def removed(self) -> str | None:
+        """What somebody keeps removing, and what to do about it; None if that was not so for a while."""
+        return MESSAGE if self._clock() - self._told_at < 2 * OFTEN_SECONDS else None
 
     async def run(self) -> None:
         """Have things put back, until cancelled."""
@@ -136,5 +142,6 @@ class StateWatch:
             self._times.popleft()
         if len(self._times) >= OFTEN:
             self._times.clear()
+            self._told_at = now
             self._log.error("somebody removes what coild makes on this node", times=OFTEN, seconds=OFTEN_SECONDS)
             self._recorder.warn(self._node, reason=TAKEN_AWAY, message=MESSAGE)

@@ -144,11 +144,15 @@ async def test_again_and_again_is_told_once_for_each_three_times(scene: Scene) -
     assert scene.recorder.told == []
     scene.repairs.count(Repair.POD_ROUTES, 0)
     assert scene.recorder.told == [], "nothing was missing"
+    said = [scene.watch.removed]
     scene.repairs.count(Repair.POD_ROUTES, 1)
     assert [told[2:] for told in scene.recorder.told] == [("NodeStateRemoved", MESSAGE)]
+    said.append(scene.watch.removed)
     for _ in range(5):
         await asyncio.sleep(OFTEN_SECONDS)
+        said.append(scene.watch.removed)
         scene.repairs.count(Repair.RULES, 1)
     assert len(scene.recorder.told) == 1, "now and then is not often"
     value = scene.registry.get_sample_value("coil_node_repairs_total", {"of": "rules"})
     assert value == 9
+    assert said == [None, MESSAGE, MESSAGE, None, None, None, None]
