@@ -179,6 +179,8 @@ def test_a_stop_is_graceful_and_leaves_the_pods_their_network(coil: CoilNode, ma
 
 MAY = {
     ("", "nodes"): {"get"},
+    # Of its own node, and its own conditions: test_own_node.py.
+    ("", "nodes/status"): {"patch"},
     ("", "namespaces"): {"get", "list", "watch"},
     ("", "events"): {"create", "patch"},
     ("coil.cybozu.com", "addresspools"): {"get"},
