@@ -8,7 +8,8 @@ Rules with other conditions (state of the connection, marks, sets, ports) are pa
 what is judged is a new connection that nothing else sets apart. Pure.
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
@@ -18,6 +19,8 @@ from coil.kernel.link import LinkName
 
 _DEEPEST: Final = 32
 """Jumps within jumps. The kernel allows 16 (NFT_JUMP_STACK_SIZE, linux/netfilter/nf_tables.h)."""
+MOST_CHAINS: Final = 256
+"""That are read. Those beyond count as empty."""
 
 
 class FilterVerdict(Enum):
@@ -112,6 +115,20 @@ class ForwardHook:
     families: frozenset[Family]
     base: str
     chains: Mapping[str, FilterChain]
+
+
+def reach_chains(base: str, rules_of: Callable[[str], tuple[FilterRule, ...]]) -> dict[str, FilterChain]:
+    """The base chain and those that its rules lead to, by name. A table may have many thousands that they do not: of
+    Services, for example.
+    """
+    found: dict[str, FilterChain] = {}
+    waiting = deque([base])
+    while waiting and len(found) < MOST_CHAINS:
+        name = waiting.popleft()
+        if name not in found:
+            found[name] = FilterChain(rules=rules_of(name))
+            waiting.extend(rule.target for rule in found[name].rules if rule.target)
+    return found
 
 
 def judge(hook: ForwardHook, packet: ForwardedPacket) -> str | None:

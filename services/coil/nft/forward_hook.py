@@ -9,6 +9,7 @@ Source: linux/netfilter/nf_tables.h (the numbers of attributes, expressions' key
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from ipaddress import ip_network
 from typing import Final
 
@@ -16,13 +17,13 @@ from coil.kernel.family import Family, IPNetwork
 from coil.kernel.nft_table import TableFamily
 from coil.kernel.packet_filter import (
     AddressMatch,
-    FilterChain,
     FilterMatch,
     FilterRule,
     FilterVerdict,
     ForwardHook,
     LinkMatch,
     Side,
+    reach_chains,
 )
 from coil.nft.netfilter import Dump, attributes, converse, has_nftables, text
 
@@ -75,40 +76,36 @@ def read_forward_hooks() -> list[ForwardHook]:
 
 
 def _read_hooks(family: TableFamily) -> Iterator[ForwardHook]:
-    rules: dict[str, dict[str, tuple[FilterRule, ...]]] = {}
     for chain in _dump(Dump.CHAINS, family):
         hook = dict(attributes(chain.get(_CHAIN_HOOK, b"")))
         if _number(hook.get(1, b"\xff")) != _FORWARD or _text(chain.get(_CHAIN_TYPE, b"")) != "filter":
             continue
         table, name = _text(chain[_TABLE]), _text(chain[_CHAIN_NAME])
-        if table not in rules:
-            rules[table] = _read_rules(family, table)
         policy = _VERDICTS.get(_number(chain.get(_CHAIN_POLICY, b"\1")), FilterVerdict.ACCEPT)
-        chains = {each: FilterChain(rules=found) for each, found in rules[table].items()}
-        chains[name] = FilterChain(rules=rules[table].get(name, ()), policy=policy)
+        chains = reach_chains(name, partial(_read_rules, family, table))
+        chains[name] = replace(chains[name], policy=policy)
         label = f"nftables chain {family} {table} {name}"
         yield ForwardHook(label=label, families=_FAMILIES[family], base=name, chains=chains)
 
 
-def _read_rules(family: TableFamily, table: str) -> dict[str, tuple[FilterRule, ...]]:
-    found: dict[str, list[FilterRule]] = {}
-    for rule in _dump(Dump.RULES, family, table):
+def _read_rules(family: TableFamily, table: str, chain: str) -> tuple[FilterRule, ...]:
+    found: list[FilterRule] = []
+    for rule in _dump(Dump.RULES, family, text(_TABLE, table) + text(_RULE_CHAIN, chain)):
+        if (_text(rule[_TABLE]), _text(rule[_RULE_CHAIN])) != (table, chain):
+            continue  # a kernel that tells of all of them
         try:
             parsed = _Parser(family).parse(rule.get(_RULE_EXPRESSIONS, b""))
         except _UnknownError:
             continue
         if parsed is not None:
-            found.setdefault(_text(rule[_RULE_CHAIN]), []).append(parsed)
-    return {chain: tuple(rules) for chain, rules in found.items()}
+            found.append(parsed)
+    return tuple(found)
 
 
-def _dump(kind: Dump, family: TableFamily, table: str | None = None) -> Iterator[dict[int, bytes]]:
-    body = b"" if table is None else text(_TABLE, table)
+def _dump(kind: Dump, family: TableFamily, body: bytes = b"") -> Iterator[dict[int, bytes]]:
     for answer, content, _ in converse(kind, family, body, doing=_DOING):
         if answer == kind - 1:
-            found = dict(attributes(content))
-            if table is None or _text(found.get(_TABLE, b"")) == table:
-                yield found
+            yield dict(attributes(content))
 
 
 class _Field(Enum):

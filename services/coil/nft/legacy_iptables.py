@@ -6,6 +6,7 @@ Asked only where the kernel has the table already: to look at a table that is no
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
@@ -13,13 +14,13 @@ from typing import Final
 from coil.kernel.family import Family
 from coil.kernel.packet_filter import (
     AddressMatch,
-    FilterChain,
     FilterMatch,
     FilterRule,
     FilterVerdict,
     ForwardHook,
     LinkMatch,
     Side,
+    reach_chains,
 )
 from coil.nft.netfilter import NftError
 
@@ -52,20 +53,23 @@ def read_legacy_hooks() -> Iterator[ForwardHook]:
 
 def parse_forward(text: str, family: Family) -> ForwardHook:
     """What `iptables-legacy-save -t filter` has printed; see iptables-save(8) and iptables(8)."""
-    rules: dict[str, list[FilterRule]] = {}
-    policies: dict[str, FilterVerdict] = {}
+    lines: dict[str, list[str]] = {}
+    policy: FilterVerdict | None = None
     for line in text.splitlines():
-        words = shlex.split(line, comments=True)
-        if not words:
-            continue
-        if words[0].startswith(":"):
-            name = words[0][1:]
-            rules[name] = []
-            if (policy := _VERDICTS.get(words[1])) is not None:
-                policies[name] = policy
-        elif words[0] == "-A" and (rule := _parse_rule(words[2:], rules)) is not None:
-            rules[words[1]].append(rule)
-    chains = {name: FilterChain(rules=tuple(found), policy=policies.get(name)) for name, found in rules.items()}
+        if line.startswith(":"):
+            name, word, *_ = line[1:].split()
+            lines[name] = []
+            policy = _VERDICTS.get(word) if name == _BASE else policy
+        elif line.startswith("-A "):
+            _, name, *rule = line.split(" ", 2)
+            lines[name] += rule
+
+    def rules_of(chain: str) -> tuple[FilterRule, ...]:
+        rules = (_parse_rule(shlex.split(line), lines) for line in lines.get(chain, ()))
+        return tuple(rule for rule in rules if rule is not None)
+
+    chains = reach_chains(_BASE, rules_of)
+    chains[_BASE] = replace(chains[_BASE], policy=policy)
     program = "iptables" if family is Family.IPV4 else "ip6tables"
     return ForwardHook(
         label=f"{program} (legacy) chain {_BASE}", families=frozenset({family}), base=_BASE, chains=chains
