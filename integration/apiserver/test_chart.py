@@ -37,8 +37,11 @@ def server() -> Iterator[ControlPlane]:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OTHER_NAMESPACE}}
     leases = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "coil-eip-leases"}}
     account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    # Helm makes that of a test's pod before the pod, for which the server looks it up.
     accounts = [
-        {**account, "metadata": {"name": "default", "namespace": place}} for place in (NAMESPACE, OTHER_NAMESPACE)
+        {**account, "metadata": {"name": name, "namespace": place}}
+        for place in (NAMESPACE, OTHER_NAMESPACE)
+        for name in ("default", "coil-test-nodes")
     ]
     with ControlPlane.start() as plane:
         check_supported(plane)
