@@ -42,6 +42,8 @@ class Node:
     outside: Netns
     link: LinkName
     kernel: KernelForward
+    has_legacy: bool
+    """Whether the kernel has the tables of iptables-legacy: newer ones may be built without."""
 
     def run(self, *command: str, text: str = "") -> None:
         """Run a program in the node's namespace."""
@@ -70,8 +72,19 @@ async def node(host: Netns, pod: Netns, network: HostNetwork, new_netns: Callabl
     outside.ip("route", "add", "fd64::/64", "via", "fd00:5::1")
     plan = pod_plan()
     await network.attach_pod(plan, pod.path)
+    asked = subprocess.run(
+        ["ip", "netns", "exec", host.name, "iptables-legacy-save", "-t", "filter"],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
     async with KernelForward(network, netns=host.path) as kernel:
-        yield Node(host, pod, outside, plan.host.name, kernel)
+        made = Node(host, pod, outside, plan.host.name, kernel, has_legacy=asked.returncode == 0)
+        # From now on all hardware addresses are known: nothing waits for them while a filter comes or goes.
+        for family in Family:
+            for packet, sender, receiver in made.packets(family):
+                assert passes(made, packet, sender, receiver)
+        yield made
 
 
 async def dropped(node: Node, packet: ForwardedPacket) -> list[str]:
@@ -109,8 +122,9 @@ def passes(node: Node, packet: ForwardedPacket, sender: Netns, receiver: Netns) 
 def flush(node: Node) -> None:
     """Take all filters away, of whatever program."""
     node.run("nft", "flush", "ruleset")
-    for version in VERSIONS.values():
-        node.run(f"{version}tables-legacy-restore", text=legacy_text({}, "ACCEPT"))
+    if node.has_legacy:
+        for version in VERSIONS.values():
+            node.run(f"{version}tables-legacy-restore", text=legacy_text({}, "ACCEPT"))
 
 
 # --- rulesets that nobody has thought of
@@ -140,6 +154,13 @@ class Written:
 
 
 Ruleset = Mapping[str, Sequence[Written]]
+
+
+NO_WAY_BACK: Ruleset = {
+    "FORWARD": [Written((), "goto", "FIRST"), Written((), "accept")],
+    "FIRST": [Written((), "nothing")],
+}
+"""Chance seldom makes a difference between `goto` and `jump`."""
 
 
 def random_ruleset(random: Random, family: Family, link: LinkName) -> Ruleset:
@@ -209,11 +230,12 @@ def write(node: Node, program: str, family: Family, ruleset: Ruleset, policy: st
 @pytest.mark.parametrize("family", list(Family))
 async def test_what_is_said_is_what_the_kernel_does(node: Node, program: str, family: Family) -> None:
     """iptables-legacy, iptables-nft, and nftables' own tables of one family and of both."""
+    if program == "legacy" and not node.has_legacy:
+        pytest.skip("this kernel has no tables of iptables-legacy")
     random = Random(f"{program} {family}")
     said = {True: 0, False: 0}
-    for number in range(ROUNDS):
-        ruleset = random_ruleset(random, family, node.link)
-        policy = random.choice(["ACCEPT", "DROP"])
+    found = [(random_ruleset(random, family, node.link), random.choice(["ACCEPT", "DROP"])) for _ in range(ROUNDS)]
+    for number, (ruleset, policy) in enumerate([(NO_WAY_BACK, "DROP"), *found]):
         for packet, sender, receiver in node.packets(family):
             write(node, program, family, ruleset, policy)
             reasons = await dropped(node, packet)

@@ -41,6 +41,16 @@ async def test_the_first_pod_with_ipv6_keeps_what_routers_advertise(node: Netns,
     assert accepts(node) == ("2", "0")
 
 
+async def test_a_pod_is_no_router_of_its_node(node: Netns, pod: Netns) -> None:
+    """Of whatever network: another plugin's veth has the kernel's defaults."""
+    node.ip("link", "add", "other0", "type", "veth", "peer", "name", "eth0", "netns", pod.name)
+    node.set_sysctl("net/ipv6/conf/other0/accept_ra", "1")
+    async with HostNetwork(node.path) as network:
+        await network.ensure_forwarding((Family.IPV6,))
+    assert node.sysctl("net/ipv6/conf/other0/accept_ra") == "1"
+    assert accepts(node) == ("2", "0")
+
+
 async def test_what_forwards_already_is_left_as_it_is(node: Netns) -> None:
     node.set_sysctl(IPV6, "1")
     node.set_sysctl("net/ipv6/conf/up0/accept_ra", "1")

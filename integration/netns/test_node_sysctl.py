@@ -1,6 +1,7 @@
 """What Coil changes of a node's own settings is undone at the end, unless others have changed it or still need it."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,16 @@ async def test_nothing_is_changed_that_cannot_be_recorded(node: Netns, tmp_path:
         with pytest.raises(NetlinkError, match="ip_forward not changed: cannot record what it was"):
             await network.ensure_forwarding((Family.IPV4,))
     assert settings(node) == ("0", "0", "1")
+
+
+def test_a_record_that_somebody_has_forged_reaches_no_other_file(node: Netns, tmp_path: Path) -> None:
+    target, record = tmp_path / "target", tmp_path / "record"
+    target.write_text("mine")
+    forged = {"before": "theirs", "written": "mine"}
+    paths = [f"net/../../../{target.relative_to('/')}", str(target), f"../../{target.relative_to('/')}"]
+    record.write_text(json.dumps(dict.fromkeys(paths, forged)))
+    assert restore(node, record) == ""
+    assert target.read_text() == "mine"
 
 
 def test_a_setting_of_a_link_that_is_gone_is_passed_over(node: Netns, tmp_path: Path) -> None:

@@ -214,8 +214,8 @@ class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSe
         "false",
         parse=parse_boolean,
         group=Group.PODS,
-        help="say in a condition of the Node when packet filters of others drop packets of pods; takes the right to "
-        "patch the status of nodes",
+        help="say in conditions of the Node when other programs drop packets of pods, or keep removing routes; takes "
+        "the right to patch the status of nodes",
     )
     set_network_unavailable: bool = flag(
         "false",

@@ -17,8 +17,6 @@ from typing import Final, TypeAlias
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import LinkName
 
-_DEEPEST: Final = 32
-"""Jumps within jumps. The kernel allows 16 (NFT_JUMP_STACK_SIZE, linux/netfilter/nf_tables.h)."""
 MOST_CHAINS: Final = 256
 """That are read. Those beyond count as empty."""
 
@@ -135,17 +133,26 @@ def judge(hook: ForwardHook, packet: ForwardedPacket) -> str | None:
     """Why the hook drops the packet, for an admin: a rule, or the policy. None if it does not."""
     if packet.family not in hook.families:
         return None
-    verdict, reason = _walk(hook, hook.base, packet, _DEEPEST)
+    verdict, reason = _walk(hook, hook.base, packet, {})
     if verdict is FilterVerdict.CONTINUE:
         verdict, reason = hook.chains[hook.base].policy or FilterVerdict.ACCEPT, "its policy"
     return f"{hook.label}: {reason} drops it" if verdict is FilterVerdict.DROP else None
 
 
-def _walk(hook: ForwardHook, name: str, packet: ForwardedPacket, depth: int) -> tuple[FilterVerdict, str]:
-    chain = hook.chains.get(name)
-    if chain is None or depth == 0:
-        return FilterVerdict.CONTINUE, ""
-    for rule in chain.rules:
+_Decision: TypeAlias = tuple[FilterVerdict, str]
+_UNDECIDED: Final = (FilterVerdict.CONTINUE, "")
+
+
+def _walk(hook: ForwardHook, name: str, packet: ForwardedPacket, known: dict[str, _Decision]) -> _Decision:
+    # Each chain once, however many rules lead there: what it decides is the same each time.
+    if name not in known:
+        known[name] = _UNDECIDED
+        known[name] = _decide(hook, name, packet, known)
+    return known[name]
+
+
+def _decide(hook: ForwardHook, name: str, packet: ForwardedPacket, known: dict[str, _Decision]) -> _Decision:
+    for rule in hook.chains[name].rules if name in hook.chains else ():
         if not _concerns(rule, packet):
             continue
         match rule.verdict:
@@ -154,14 +161,14 @@ def _walk(hook: ForwardHook, name: str, packet: ForwardedPacket, depth: int) -> 
             case FilterVerdict.RETURN:
                 break
             case FilterVerdict.JUMP | FilterVerdict.GOTO:
-                decided = _walk(hook, rule.target, packet, depth - 1)
+                decided = _walk(hook, rule.target, packet, known)
                 if decided[0] is not FilterVerdict.CONTINUE:
                     return decided
                 if rule.verdict is FilterVerdict.GOTO:
                     break
             case FilterVerdict.CONTINUE:
                 pass
-    return FilterVerdict.CONTINUE, ""
+    return _UNDECIDED
 
 
 def _concerns(rule: FilterRule, packet: ForwardedPacket) -> bool:

@@ -3,22 +3,20 @@
 A kernel that forwards IPv6 takes no default route from router advertisements any more, unless the link's `accept_ra` is
 2: those that it has it drops when it begins to forward, or they end with their lifetime (Linux'
 Documentation/networking/ip-sysctl.rst). So before it does, `accept_ra` becomes 2 where it is 1. Where something else
-than the kernel listens to routers (0), as networkd does, nothing is to be done.
+than the kernel listens to routers (0), as networkd does, nothing is to be done; nor for a veth that leads to another
+namespace: a pod of whatever network is no router of its node.
 
 Runs in a worker's thread, in the namespace.
 """
 
 from collections.abc import Collection
-from pathlib import Path
-from typing import Final
 
 from coil.kernel.family import Family
 from coil.kernel.link import Sysctl, forwarding_sysctls
+from coil.netlink.connection import Connection
+from coil.netlink.link import read_links
 from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.sysctl import missing_sysctls, read_sysctl
-
-_LINKS: Final = Path("/proc/sys/net/ipv6/conf")
-_NO_LINKS: Final = {"all", "default"}
 
 
 def ensure_forwarding(families: Collection[Family], sysctls: NodeSysctls) -> int:
@@ -33,9 +31,7 @@ def ensure_forwarding(families: Collection[Family], sysctls: NodeSysctls) -> int
 
 
 def _keep_advertised_routes() -> list[Sysctl]:
-    try:
-        names = sorted(path.name for path in _LINKS.iterdir() if path.name not in _NO_LINKS)
-    except OSError:
-        return []
+    with Connection() as connection:
+        names = [link.name for link in read_links(connection) if link.kind != "veth" or link.peer_netns is None]
     paths = [f"net/ipv6/conf/{name}/accept_ra" for name in names]
     return [Sysctl(path, "2") for path in paths if read_sysctl(path) == "1"]

@@ -3,7 +3,8 @@
     NodeSysctls.ensure ─► record, below /run ─► restore_sysctls (`coil-installer restore-sysctls`)
 
 The record lies in a tmpfs, and so lasts as long as the settings do: a restart of the node ends both. What belongs to a
-link that Coil has made ends with the link and is not recorded. DESIGN.md has the list ("What is written to a node").
+link that Coil has made ends with the link and is not recorded. DESIGN.md has the list
+("What is changed of a node's own settings").
 
 Runs in a worker's thread, in the node's namespace.
 """
@@ -109,7 +110,12 @@ def _read(path: Path) -> _Record:
         return {}
     if not isinstance(found, Mapping):
         return {}
-    return {name: dict(entry) for name, entry in found.items() if _is_entry(entry)}
+    return {path: dict(entry) for path, entry in found.items() if _is_of_network(path) and _is_entry(entry)}
+
+
+def _is_of_network(path: str) -> bool:
+    # The record of a program that somebody has taken over must not have the cleanup write anywhere else.
+    return path.startswith("net/") and ".." not in path.split("/")
 
 
 def _is_entry(entry: object) -> bool:

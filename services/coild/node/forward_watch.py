@@ -22,6 +22,7 @@ from coil.nft.netfilter import NftError
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coild.model.attachment import Attachment
+from coild.model.node_condition import fit_sentences
 
 LOOK_SECONDS: Final = 60.0
 """Between two looks. A change of tables is not listened to: on some nodes they change many times a second."""
@@ -92,7 +93,7 @@ class ForwardWatch:
         )
         if dropped and dropped != self.dropped:
             self._log.error("a packet filter of others drops packets of pods", dropped=dropped)
-            self._recorder.warn(self._node, reason=DROPPED, message="; ".join(dropped)[:1024])
+            self._recorder.warn(self._node, reason=DROPPED, message=fit_sentences(dropped))
         elif self.dropped and not dropped:
             self._log.info("no packet filter of others drops packets of pods any more")
         self._gauge.set(len(dropped))

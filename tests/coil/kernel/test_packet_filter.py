@@ -50,6 +50,13 @@ def test_however_many_chains_there_are_the_reading_ends() -> None:
     assert judge(endless, PACKET) is None
 
 
+def test_a_chain_that_many_rules_lead_to_is_walked_once() -> None:
+    """2 ** 60 ways lead to the last one."""
+    chains = {str(number): FilterChain(rules=2 * (jump(str(number + 1)),)) for number in range(60)}
+    crowded = ForwardHook(label="the filter", families=frozenset(Family), base="0", chains=chains)
+    assert judge(crowded, PACKET) is None
+
+
 def test_an_address_that_may_be_any_is_in_no_network() -> None:
     for negated in (False, True):
         match = AddressMatch(Side.TO, ip_network("198.51.100.0/24"), negated=negated)
