@@ -13,8 +13,8 @@ from typing import TextIO
 
 from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
+from coil.netlink.forwarding import read_pod_links
 from coil.netlink.kernel_module import Loader, ensure_modules, load_module
-from coil.netlink.link import read_links
 from coil.netlink.node_sysctl import restore_sysctls
 from coil_installer.node_files import install, uninstall
 from coil_installer.settings import InstallError, parse_folders, parse_settings
@@ -46,9 +46,9 @@ def report_restored(records: Sequence[Path], out: TextIO) -> None:
     Raises NetlinkError.
     """
     with Connection() as connection:
-        links = read_links(connection)
+        has_pods = bool(read_pod_links(connection))
     for record in records:
-        done = restore_sysctls(record, links)
+        done = restore_sysctls(record, has_pods=has_pods)
         for sysctl in done.restored:
             print(f"coil-installer: {sysctl.path} is {sysctl.value} again", file=out)
         for sysctl in done.kept:

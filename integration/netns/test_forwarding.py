@@ -51,6 +51,16 @@ async def test_a_pod_is_no_router_of_its_node(node: Netns, pod: Netns) -> None:
     assert accepts(node) == ("2", "0")
 
 
+async def test_the_uplink_of_a_node_that_is_a_container_leads_to_another_namespace(node: Netns, pod: Netns) -> None:
+    """As LXD and kind have it; `pod` is the machine that has the node."""
+    node.ip("link", "add", "eth0", "type", "veth", "peer", "name", "lxc0", "netns", pod.name)
+    node.ip("address", "add", "198.51.100.7/24", "dev", "eth0")
+    node.set_sysctl("net/ipv6/conf/eth0/accept_ra", "1")
+    async with HostNetwork(node.path) as network:
+        await network.ensure_forwarding((Family.IPV6,))
+    assert node.sysctl("net/ipv6/conf/eth0/accept_ra") == "2"
+
+
 async def test_what_forwards_already_is_left_as_it_is(node: Netns) -> None:
     node.set_sysctl(IPV6, "1")
     node.set_sysctl("net/ipv6/conf/up0/accept_ra", "1")

@@ -125,6 +125,7 @@ class Start:
     missed: MissedDeletes
     host_ports: HostPorts | None = None
     _forward_watch: ForwardWatch | None = None
+    _node_addresses: Collection[IPAddress] = ()
 
     def __init__(self, settings: Settings, process: Process) -> None:
         self.settings = settings
@@ -266,6 +267,7 @@ class Start:
     async def veth_wiring(self, addresses: Collection[IPAddress], policy: RoutePolicy) -> VethWiring:
         """A veth for each pod. `addresses` are the node's, as far as they are known."""
         settings = self.settings
+        self._node_addresses = addresses
         return VethWiring(
             self.network,
             mtu=settings.mtu or (await self.network.uplink(addresses)).mtu,
@@ -277,7 +279,9 @@ class Start:
         )
 
     async def _watch_forwarding(self) -> ForwardWatch:
-        kernel = await self.process.stack.enter_async_context(KernelForward(self.network))
+        kernel = await self.process.stack.enter_async_context(
+            KernelForward(self.network, node_addresses=self._node_addresses)
+        )
         watch = ForwardWatch(
             kernel,
             self.pods.attachments,

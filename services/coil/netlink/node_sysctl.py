@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from coil.kernel.family import Family
-from coil.kernel.link import Link, Sysctl, forwarding_sysctls
+from coil.kernel.link import Sysctl, forwarding_sysctls
 from coil.netlink.error import NetlinkError
 from coil.netlink.sysctl import apply_sysctls, ensure_sysctls, missing_sysctls, read_sysctl
 
@@ -71,21 +71,20 @@ class Restoration:
     kept: tuple[Sysctl, ...]
 
 
-def restore_sysctls(record: Path, links: Collection[Link]) -> Restoration:
+def restore_sysctls(record: Path, *, has_pods: bool) -> Restoration:
     """Give the sysctls of the record their former values, the newest first. Idempotent.
 
-    What others have changed since is theirs. While one of `links`, which are the node's, leads to another namespace,
-    somebody's pod is connected: then the node goes on to forward, and that remains in the record. Raises NetlinkError.
+    What others have changed since is theirs. While the node has pods, of whatever network, it goes on to forward, and
+    what that takes remains in the record. Raises NetlinkError.
     """
     known = _read(record)
-    in_use = any(link.kind == "veth" and link.peer_netns is not None for link in links)
     restored: list[Sysctl] = []
     kept: list[Sysctl] = []
     left: _Record = {}
     for path, entry in reversed(known.items()):
         if read_sysctl(path) != entry[_WRITTEN]:
             continue
-        if in_use and (path in _FORWARDING or path.endswith(_ACCEPT_RA)):
+        if has_pods and (path in _FORWARDING or path.endswith(_ACCEPT_RA)):
             kept.append(Sysctl(path, entry[_WRITTEN]))
             left[path] = entry
             continue

@@ -37,7 +37,7 @@ class ForwardReader(Protocol):
         ...
 
     async def uplink(self) -> LinkName:
-        """The link of the default route. Raises NetlinkError if there is none."""
+        """The link by which packets leave the node. Raises NetlinkError if there is none."""
         ...
 
 
