@@ -16,6 +16,7 @@ from coil.kernel.family import Family, IPNetwork
 from coil.kernel.link import LinkName
 from coil.kernel.route import Route
 from coil.netlink.host import HostNetwork
+from coil.netlink.node_watch import ForwardingEvent, NodeEvent, RouteEvent, RuleEvent
 from coil.podnet.plan import DEFAULT_POLICY, LINK_LOCAL
 from coil.reconcile.backoff import Backoff
 from coild.addresses.route_export import RouteExport
@@ -78,7 +79,7 @@ class WatchedNode:
         self.host.ip("link", "set", "veth0", "up")
         await self._repair()
         await self.network.ensure_forwarding(tuple(Family))
-        await self.network.watch(self.watch.observe)
+        await self.network.watch_removals(self.watch.observe)
         for task in (self.export.run(lambda: BLOCKS), self.watch.run()):
             running = asyncio.create_task(task)
             stack.callback(running.cancel)
@@ -168,3 +169,31 @@ async def test_somebody_who_takes_it_away_again_and_again_is_told_of(node: Watch
     assert [(kind, name, reason) for kind, name, reason, _ in node.recorder.told] == [
         ("Node", "n1", "NodeStateRemoved")
     ]
+
+
+async def test_only_what_goes_reaches_the_process(new_netns: Callable[[], Netns]) -> None:
+    """A pod that comes makes some twenty events, of which none is passed on: they would cost each ADD half a
+    millisecond.
+    """
+    host = new_netns()
+    heard: list[NodeEvent] = []
+    async with HostNetwork(host.path) as network:
+        await network.watch_removals(heard.append)
+        host.ip("link", "add", "pod0", "type", "veth", "peer", "name", "pod1")
+        for link in ("pod0", "pod1"):
+            host.ip("link", "set", link, "up")
+        host.set_sysctl("net/ipv4/conf/pod0/forwarding", "1")
+        host.set_sysctl("net/ipv6/conf/pod0/forwarding", "1")
+        for destination in ("10.1.0.1/32", "fd10:1::1/128"):
+            host.ip("route", "add", destination, "dev", "pod0", "table", "116")
+        for family in ("-4", "-6"):
+            host.ip(family, "rule", "add", "priority", "2000", "lookup", "116", "protocol", "30")
+        for family in ("-4", "-6"):
+            host.ip(family, "rule", "delete", "priority", "2000")
+        for destination in ("10.1.0.1/32", "fd10:1::1/128"):
+            host.ip("route", "delete", destination, "table", "116")
+        host.set_sysctl("net/ipv6/conf/all/forwarding", "1")
+        await seen(lambda: any(isinstance(event, ForwardingEvent) for event in heard), "forwarding, which was last")
+    assert [type(event) for event in heard[:4]] == [RuleEvent, RuleEvent, RouteEvent, RouteEvent]
+    assert all(event.gone for event in heard[:4] if isinstance(event, RuleEvent | RouteEvent))
+    assert {type(event) for event in heard[4:]} == {ForwardingEvent}

@@ -607,7 +607,7 @@ class Pools(AddressPart):
             node=node_subject(start.settings.node_name),
             log=start.log,
         )
-        await start.network.watch(watch.observe)
+        await start.network.watch_removals(watch.observe)
         start.process.spawn("state-watch", watch.run())
         self._state_watch = watch
 

@@ -28,7 +28,7 @@ from coil.netlink.link import read_links
 from coil.netlink.monitor import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
 from coil.netlink.node_sysctl import NodeSysctls
-from coil.netlink.node_watch import Listener, NodeWatch
+from coil.netlink.node_watch import Interest, Listener, NodeWatch
 from coil.netlink.peer_namespace import PeerNamespaces
 from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
 from coil.netlink.route import RouteAdditions
@@ -146,9 +146,10 @@ class HostNetwork:
         """
         return await self._reading.run(ensure_forwarding, families, self._sysctls)
 
-    async def watch(self, listener: Listener) -> None:
-        """Tell of what happens in the host's namespace, until the context is left."""
-        watch = NodeWatch(await self._reading.run(open_event_socket), None, listener)
+    async def watch_removals(self, listener: Listener) -> None:
+        """Tell of rules and routes that go from the host's namespace, and of forwarding, until the context is left."""
+        events = await self._reading.run(open_event_socket)
+        watch = NodeWatch(events, None, listener, interest=Interest.REMOVALS)
         self._stack.callback(watch.close)
 
     async def ensure_rules(self, rules: Collection[Rule]) -> RuleChanges:

@@ -13,11 +13,13 @@ Entries that go with their link are not told.
 """
 
 import asyncio
+import ctypes
 import errno
 import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, TypeAlias
 
 from coil.kernel.family import Family, IPAddress, IPNetwork
@@ -41,9 +43,7 @@ _RTNLGRP_IPV6_ROUTE: Final = 11
 _RTNLGRP_IPV6_RULE: Final = 19
 _RTNLGRP_IPV4_NETCONF: Final = 24
 _RTNLGRP_IPV6_NETCONF: Final = 25
-_NODE_GROUPS: Final = (
-    RTNLGRP_LINK,
-    _RTNLGRP_IPV4_IFADDR,
+_REMOVAL_GROUPS: Final = (
     _RTNLGRP_IPV4_ROUTE,
     _RTNLGRP_IPV4_RULE,
     _RTNLGRP_IPV6_ROUTE,
@@ -67,6 +67,59 @@ _NETCONFA_FORWARDING: Final = 2
 _NETCONFA_RP_FILTER: Final = 3
 ALL_LINKS: Final = -1
 """NETCONFA_IFINDEX_ALL: in the place of a link's index, what is set for all of them."""
+
+_SO_ATTACH_FILTER: Final = 26  # asm-generic/socket.h
+_LOAD_BYTE: Final = 0x30  # BPF_LD | BPF_B | BPF_ABS, linux/bpf_common.h
+_LOAD_HALF: Final = 0x28
+_LOAD_WORD: Final = 0x20
+_JUMP_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_RETURN: Final = 0x06  # BPF_RET | BPF_K
+_ALL_BYTES: Final = 0xFFFFFFFF
+_KIND: Final = 4  # offset of nlmsg_type in struct nlmsghdr
+_BODY: Final = 16  # its size
+_FIRST_VALUE: Final = _BODY + _NETCONF_ATTRIBUTES + 4  # of a netconf message; that is NETCONFA_IFINDEX
+
+
+def _instruction(code: int, value: int, *, equal: int = 0, other: int = 0) -> bytes:
+    """One of classic BPF; `equal` and `other` are how many are skipped after a comparison."""
+    return struct.pack("=HBBI", code, equal, other, value)
+
+
+def _as_loaded(number: int) -> int:
+    """A message's 16 bits as BPF loads them: it takes all fields for big-endian."""
+    return int.from_bytes(struct.pack("=H", number), "big")
+
+
+_REMOVALS: Final = (
+    _instruction(_LOAD_HALF, _KIND),
+    _instruction(_JUMP_EQUAL, _as_loaded(RTM_DELRULE), equal=7),
+    _instruction(_JUMP_EQUAL, _as_loaded(RTM_DELROUTE), equal=3),
+    _instruction(_JUMP_EQUAL, _as_loaded(RTM_NEWNETCONF), equal=0, other=4),
+    _instruction(_LOAD_WORD, _FIRST_VALUE),
+    _instruction(_JUMP_EQUAL, ALL_LINKS & _ALL_BYTES, equal=3, other=2),
+    # Of routes not those that the kernel itself has in the local table: they go with their link.
+    _instruction(_LOAD_BYTE, _BODY + _TABLE),
+    _instruction(_JUMP_EQUAL, _RT_TABLE_LOCAL, equal=0, other=1),
+    _instruction(_RETURN, 0),
+    _instruction(_RETURN, _ALL_BYTES),
+)
+"""The socket filter for `Interest.REMOVALS`. Each event is a message of its own; the last two lines drop and pass."""
+
+
+class Interest(Enum):
+    """Which events of the node's namespace are wanted."""
+
+    ALL = "all"
+    REMOVALS = "removals"
+    """Rules and routes that have gone, and forwarding of the whole namespace. The kernel passes on no others, so that a
+    pod that comes costs nothing.
+    """
+
+
+_GROUPS: Final = {
+    Interest.ALL: (RTNLGRP_LINK, _RTNLGRP_IPV4_IFADDR, *_REMOVAL_GROUPS),
+    Interest.REMOVALS: _REMOVAL_GROUPS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +213,21 @@ class NodeWatch:
     capability that it takes.
     """
 
-    def __init__(self, node: socket.socket, pods: socket.socket | None, listener: Listener) -> None:
+    def __init__(
+        self,
+        node: socket.socket,
+        pods: socket.socket | None,
+        listener: Listener,
+        *,
+        interest: Interest = Interest.ALL,
+    ) -> None:
         self._sockets = (node,) if pods is None else (node, pods)
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._next: dict[socket.socket, asyncio.Handle] = {}
-        for group in _NODE_GROUPS:
+        if interest is Interest.REMOVALS:
+            _pass_removals(node)
+        for group in _GROUPS[interest]:
             node.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
         self.hears_pods = pods is not None and _listen_everywhere(pods)
         if pods is not None and self.hears_pods:
@@ -206,6 +268,13 @@ class NodeWatch:
                     self._listener(event)
         self._loop.remove_reader(events)
         self._next[events] = self._loop.call_soon(self._read, events)
+
+
+def _pass_removals(events: socket.socket) -> None:
+    """Have the kernel drop what `Interest.REMOVALS` is not about (linux/filter.h). Before the socket is subscribed."""
+    code = ctypes.create_string_buffer(b"".join(_REMOVALS))
+    # The kernel copies the program.
+    events.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(_REMOVALS), ctypes.addressof(code)))
 
 
 def _listen_everywhere(events: socket.socket) -> bool:
