@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coild.node.condition import NETWORK_UNAVAILABLE, STATE_REMOVED, TRAFFIC_DROPPED
+from coil.crd.node_condition import NETWORK_UNAVAILABLE, STATE_REMOVED, TRAFFIC_DROPPED
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.runtime import Runtime
 from integration.apiserver.sandbox import PodName, Sandbox

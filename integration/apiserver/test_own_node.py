@@ -13,25 +13,19 @@ from typing import Any, Final
 import pytest
 
 from coil.crd.builtin import NODES
+from coil.crd.node_condition import (
+    ADDRESSES_AVAILABLE,
+    NETWORK_UNAVAILABLE,
+    POD_LIMIT_TOO_HIGH,
+    STATE_REMOVED,
+    TRAFFIC_DIVERTED,
+    TRAFFIC_DROPPED,
+)
 from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError
-from coild.eni.node_condition import (
-    ADDRESSES_AVAILABLE,
-    POD_LIMIT_TOO_HIGH,
-    TRAFFIC_DIVERTED,
-    describe_addresses,
-    describe_diversions,
-    describe_pod_limit,
-)
+from coild.eni.node_condition import describe_addresses, describe_diversions, describe_pod_limit
 from coild.model.node_condition import plan_conditions
-from coild.node.condition import (
-    NETWORK_UNAVAILABLE,
-    STATE_REMOVED,
-    TRAFFIC_DROPPED,
-    describe_available,
-    describe_dropped,
-    describe_removed,
-)
+from coild.node.condition import describe_available, describe_dropped, describe_removed
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import apply, apply_eni_access, apply_own_node_policy, remove_own_node_policy

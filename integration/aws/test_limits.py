@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from coild.eni.node_condition import BEYOND_ADDRESSES, POD_LIMIT_TOO_HIGH, WITHIN_ADDRESSES
+from coil.crd.node_condition import POD_LIMIT_TOO_HIGH
+from coild.eni.node_condition import BEYOND_ADDRESSES, WITHIN_ADDRESSES
 from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError
 from integration.aws.node import EniNode
 from integration.aws.talk import ask

@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from coild.eni.node_condition import FOREIGN_ROUTING, TRAFFIC_DIVERTED
+from coil.crd.node_condition import TRAFFIC_DIVERTED
+from coild.eni.node_condition import FOREIGN_ROUTING
 from integration.aws.networkd import Networkd
 from integration.aws.node import EniNode, EniPod
 from integration.aws.talk import ask, is_silent

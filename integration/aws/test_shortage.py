@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from coild.eni.node_condition import ADDRESSES_AVAILABLE, AVAILABLE, SHORTAGE
+from coil.crd.node_condition import ADDRESSES_AVAILABLE
+from coild.eni.node_condition import AVAILABLE, SHORTAGE
 from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError
 from integration.aws.ec2_state import read_state
 from integration.aws.node import EniNode, EniPod

@@ -6,17 +6,8 @@ import sys
 from pathlib import Path
 
 from coil.crd.builtin import NODES
+from coil.crd.node_condition import FAULTS
 from coil.kube.client import KubeClient
-
-FAULTS = {
-    "CoilAddressesAvailable": "False",
-    "CoilNodeStateRemoved": "True",
-    "CoilPodLimitTooHigh": "True",
-    "CoilPodTrafficDiverted": "True",
-    "CoilPodTrafficDropped": "True",
-    "NetworkUnavailable": "True",
-}
-"""What docs/troubleshooting.md explains, by the condition's status."""
 
 
 async def find_faults() -> tuple[int, list[str]]:

@@ -1,20 +1,12 @@
-"""What the Node's conditions say of a node whose pods have addresses of its interfaces. Pure.
-
-The chart's policy `coild-own-node` allows these types, and those of `coild.node.condition`.
-"""
+"""What the Node's conditions say of a node whose pods have addresses of its interfaces. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
 
+from coil.crd.node_condition import ADDRESSES_AVAILABLE, POD_LIMIT_TOO_HIGH, TRAFFIC_DIVERTED
 from coil.eni.pod_limit import explain_excess
 from coild.model.node_condition import LONGEST_MESSAGE, NodeCondition, fit_sentences
 
-ADDRESSES_AVAILABLE: Final = "CoilAddressesAvailable"
-"""Whether a new pod would get an address."""
-TRAFFIC_DIVERTED: Final = "CoilPodTrafficDiverted"
-"""Whether routing of others catches what pods send (`coil.eni.diversion`)."""
-POD_LIMIT_TOO_HIGH: Final = "CoilPodLimitTooHigh"
-"""Whether the Node allows more pods than can have addresses (`coil.eni.pod_limit`)."""
 AVAILABLE: Final = "AddressesAvailable"
 SHORTAGE: Final = "NoAddresses"
 FOREIGN_ROUTING: Final = "ForeignRouting"

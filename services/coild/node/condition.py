@@ -1,25 +1,15 @@
-"""What the Node's conditions say of the pod network, whatever the source of its addresses. Pure.
-
-The chart's policy `coild-own-node` allows these types, and those of `coild.eni.node_condition`.
-"""
+"""What the Node's conditions say of the pod network, whatever the source of its addresses. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
 
+from coil.crd.node_condition import NETWORK_UNAVAILABLE, STATE_REMOVED, TRAFFIC_DROPPED
 from coild.model.node_condition import NodeCondition, fit_sentences
 
-TRAFFIC_DROPPED: Final = "CoilPodTrafficDropped"
-"""Whether a packet filter of others drops what pods send or receive (`coil.kernel.packet_filter`)."""
 FORWARD_DROPPED: Final = "ForwardDropped"
 FORWARD_ACCEPTED: Final = "ForwardAccepted"
-STATE_REMOVED: Final = "CoilNodeStateRemoved"
-"""Whether somebody keeps removing rules and routes of Coil (`coild.node.state_watch`)."""
 REMOVED_OFTEN: Final = "RemovedRepeatedly"
 LEFT_ALONE: Final = "LeftAlone"
-NETWORK_UNAVAILABLE: Final = "NetworkUnavailable"
-"""Kubernetes' own. While it is true, the node has the taint node.kubernetes.io/network-unavailable; cloud providers set
-it so for a new node.
-"""
 POD_NETWORK_READY: Final = "CoildIsUp"
 
 

@@ -10,15 +10,9 @@ import pytest
 
 from coil.crd.builtin import NODES
 from coil.crd.names import NodeName
+from coil.crd.node_condition import ADDRESSES_AVAILABLE, POD_LIMIT_TOO_HIGH, TRAFFIC_DIVERTED
 from coil.kube.errors import InvalidError, UnavailableError
-from coild.eni.node_condition import (
-    ADDRESSES_AVAILABLE,
-    POD_LIMIT_TOO_HIGH,
-    TRAFFIC_DIVERTED,
-    describe_addresses,
-    describe_diversions,
-    describe_pod_limit,
-)
+from coild.eni.node_condition import describe_addresses, describe_diversions, describe_pod_limit
 from coild.model.node_condition import NodeCondition, plan_conditions
 from coild.node.node_object import LOOK_SECONDS, READ_SECONDS, NodeObject
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
