@@ -158,6 +158,9 @@ INSTALLING: Final = (
     Step("default-pool", ["addresspool.*/default created"]),
     Step("wait-for-pool", ["condition met", "^default .*True"]),
     Step("helm-test", ["^Phase: +Succeeded", r" saw \S*10\.100\."]),
+    Step("status", ["^Coil is fine", r"^coild +\S+ +2/2 ", "^default +yes +HasRoom "]),
+    Step("status-document", [r'^ +"verdict": "fine",$']),
+    Step("allow-viewer", ["clusterrolebinding.*/coil-viewer created"]),
     Step("bird", ["Established", r"^10\.100\.0\.\d+/27"], waits=True),
 )
 """install.md from its beginning, and routing.md with BIRD."""

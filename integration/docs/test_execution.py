@@ -32,6 +32,7 @@ from integration.helm.program import find_helm
 from integration.helm.release import import_image
 from integration.image.build import build_image
 from integration.kernel_state import KernelState
+from integration.kubectl_plugin import write_kubectl_plugin
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -49,6 +50,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         made.mkdir()
     (tools / "kubectl").symlink_to(find_kubectl())
     (tools / "helm").symlink_to(find_helm())
+    write_kubectl_plugin(tools)
     with Cluster.up(nodes=2) as cluster:
         import_image(cluster, archive)
         for node in cluster.nodes:

@@ -8,6 +8,8 @@ from contextlib import redirect_stdout, suppress
 from functools import cache
 from typing import Any, Final
 
+from click.testing import CliRunner
+
 import coil_egress_agent.egress.settings
 import coil_egress_agent.eip.settings
 import coil_egress_controller.settings
@@ -18,6 +20,7 @@ import coild.settings
 from coil.runtime.flag import parse_settings
 from integration.cluster.control_plane import find_kubectl
 from integration.helm.program import find_helm
+from kubectl_coil.main import cli
 
 OURS: Final[Mapping[str, type[Any]]] = {
     "coild": coild.settings.Settings,
@@ -31,7 +34,7 @@ OURS: Final[Mapping[str, type[Any]]] = {
 }
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _LISTED = re.compile(r"^ +(?:(-\w), )?(--[a-z][a-z0-9-]*)", re.MULTILINE)
-_GROUPS: Final = {"kubectl": {"auth", "create", "rollout"}, "helm": set[str]()}
+_GROUPS: Final = {"kubectl": {"auth", "coil", "create", "rollout"}, "helm": set[str]()}
 _DEEPER: Final = {("create", "secret")}
 """Groups of a group."""
 _VALUED: Final = {"-n", "-o", "--namespace"}
@@ -49,6 +52,12 @@ def own_help(program: str) -> str:
 def own_flags(program: str) -> frozenset[str]:
     """Of one of our programs."""
     return frozenset(_FLAG.findall(own_help(program)))
+
+
+@cache
+def plugin_flags() -> frozenset[str]:
+    """Of all commands of `kubectl coil`."""
+    return frozenset[str]().union(*(foreign_flags(("kubectl", "coil", name)) for name in cli.commands))
 
 
 def subcommand(words: Sequence[str]) -> tuple[str, ...]:
@@ -69,6 +78,9 @@ def subcommand(words: Sequence[str]) -> tuple[str, ...]:
 @cache
 def foreign_flags(verb: tuple[str, ...]) -> frozenset[str]:
     """Long and short ones of a verb, those of all verbs included; empty for a verb that the program does not have."""
+    if verb[:2] == ("kubectl", "coil"):
+        done = CliRunner().invoke(cli, [*verb[2:], "--help"])
+        return frozenset(flag for pair in _LISTED.findall(done.output) for flag in pair if flag)
     text = _help(*verb, "--help")
     if not re.search(rf"(?m)^ *{' '.join(verb)}( |$)", text):
         return frozenset()

@@ -103,4 +103,6 @@ def test_a_subcommand_that_does_not_exist_is_found(words: list[str]) -> None:
 def test_a_flag_that_does_not_exist_is_found() -> None:
     assert "--reuse-values" in foreign_flags(("helm", "upgrade"))
     assert "--reuse-value" not in foreign_flags(("helm", "upgrade"))
+    assert {"-o", "--output", "--wait"} <= foreign_flags(("kubectl", "coil", "status"))
+    assert not foreign_flags(("kubectl", "coil", "stratus"))
     assert {"-n", "--namespace", "--timeout"} <= foreign_flags(("kubectl", "rollout", "status"))

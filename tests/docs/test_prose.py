@@ -11,7 +11,7 @@ from integration.cluster.bird import Speaker, render_bird
 from integration.docs.page import DOCS, ROOT, SAYINGS, Block, Page, read_pages
 from integration.helm.chart import CHART
 from tests.docs.code_text import is_said, unsaid
-from tests.docs.program_help import OURS, own_flags
+from tests.docs.program_help import OURS, own_flags, plugin_flags
 from tests.docs.test_command import SCHEMA, is_value
 
 PAGES = read_pages()
@@ -83,7 +83,7 @@ def test_the_index_has_every_page() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_flags_exist(name: str) -> None:
-    every = frozenset().union(*map(own_flags, OURS))
+    every = plugin_flags().union(*map(own_flags, OURS))
     for span in spans(name):
         if not span.startswith(_OTHERS):
             program = span.split()[0]

@@ -39,8 +39,8 @@ class Access:
         self.trouble = ""  # why the last re-read failed, for the message of a refusal
 
     @classmethod
-    def kubeconfig(cls, path: Path, *, clock: Callable[[], float] = time.monotonic) -> "Access":
-        """The current context of the kubeconfig at `path`: client certificate, token, tokenFile or exec.
+    def kubeconfig(cls, path: Path, *, context: str = "", clock: Callable[[], float] = time.monotonic) -> "Access":
+        """The current context of the kubeconfig at `path`, or the one of that name.
 
         Certificates and keys embedded in it are written to private temporary files until the process ends.
         """
@@ -48,7 +48,7 @@ class Access:
 
         async def load() -> ClientConfig:
             try:
-                return await load_kubeconfig(path, files)
+                return await load_kubeconfig(path, files, context=context)
             except OSError as error:
                 file = error.filename or path
                 raise AccessError(f"the kubeconfig {path} cannot be read: {file}: {error.strerror}") from error

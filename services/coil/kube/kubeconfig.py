@@ -147,20 +147,20 @@ class _ExecCredential(Struct, frozen=True, kw_only=True):
 _Named = TypeVar("_Named", _NamedCluster, _NamedUser, _NamedContext)
 
 
-async def load_kubeconfig(path: Path, files: PrivateFiles) -> ClientConfig:
-    """The current context of the file at `path`; names of files in it are relative to its folder.
+async def load_kubeconfig(path: Path, files: PrivateFiles, *, context: str = "") -> ClientConfig:
+    """The current context of the file at `path`, or the one of that name; names of files are relative to its folder.
 
     Runs the user's exec plugin, if there is one; cancelled, it ends the plugin. Raises OSError and ValueError.
     """
     document = msgspec.yaml.decode(path.read_bytes())  # noqa: ASYNC240 - a small local file
     config = msgspec.convert(_without_nulls(document), _Kubeconfig)
-    if not config.current_context:
+    if not (context or config.current_context):
         raise ConfigError("it names no current-context")
-    context = _find("context", config.contexts, config.current_context).context
-    cluster = _find("cluster", config.clusters, context.cluster).cluster
-    user = (_find("user", config.users, context.user).user if context.user else None) or _User()
+    chosen = _find("context", config.contexts, context or config.current_context).context
+    cluster = _find("cluster", config.clusters, chosen.cluster).cluster
+    user = (_find("user", config.users, chosen.user).user if chosen.user else None) or _User()
     if not cluster.server:
-        raise ConfigError(f"the cluster {context.cluster!r} has no server")
+        raise ConfigError(f"the cluster {chosen.cluster!r} has no server")
     folder = path.parent
 
     def file(name: str, data: str) -> Path | None:

@@ -39,7 +39,7 @@ class Session:
         """Raises ProxyError."""
         self._server = config.server
         self._options: dict[str, Any] = {
-            "proxy": _proxy(config),
+            "proxy": proxy_of(config),
             "server_hostname": config.tls_server_name or None,
         }
         self._session = aiohttp.ClientSession(
@@ -93,7 +93,7 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext:
     return context
 
 
-def _proxy(config: ClientConfig) -> str | None:
+def proxy_of(config: ClientConfig) -> str | None:
     """The kubeconfig's own, else the environment's for this server. Raises ProxyError."""
     return config.proxy or find_proxy(config.server, os.environ)
 

@@ -1,0 +1,180 @@
+"""`kubectl coil` against a real API server: run by kubectl itself, with the rights of the ClusterRole coil-viewer."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coil.kube.access import Access
+from integration.cluster.control_plane import ControlPlane, find_kubectl
+from integration.deployment import apply, apply_chart
+from integration.helm.chart import render
+from integration.kubectl_plugin import write_kubectl_plugin
+from integration.patience import wait_until
+from kubectl_coil.cluster import Cluster
+from kubectl_coil.status.snapshot import Snapshot, read_snapshot
+
+pytestmark = pytest.mark.apiserver
+
+NAMESPACE = "kubectl-coil"
+ROLE = "coil-viewer"
+RBAC = "rbac.authorization.k8s.io"
+
+Document = dict[str, Any]
+
+
+def viewer_rules() -> list[Document]:
+    [role] = (each for each in render() if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", ROLE))
+    rules: list[Document] = role["rules"]
+    return rules
+
+
+RIGHTS = [(rule["apiGroups"][0], resource) for rule in viewer_rules() for resource in rule["resources"]]
+
+
+def account_documents(name: str, rules: list[Document]) -> list[Document]:
+    """An account that may do what the rules say."""
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}},
+        {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": f"test-{name}"}, "rules": rules},
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"test-{name}"},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": f"test-{name}"},
+            "subjects": [subject],
+        },
+    ]
+
+
+def without(group: str, resource: str) -> list[Document]:
+    """The viewer's rules but for one resource."""
+    rules = []
+    for rule in viewer_rules():
+        kept = [each for each in rule["resources"] if (rule["apiGroups"][0], each) != (group, resource)]
+        if kept:
+            rules.append({**rule, "resources": kept})
+    return rules
+
+
+def workload(kind: str, name: str, *, component: str) -> Document:
+    labels = {"app.kubernetes.io/name": "coil", "app.kubernetes.io/component": component}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "coil:9.8.7"}]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+POOL = {
+    "apiVersion": "coil.cybozu.com/v2",
+    "kind": "AddressPool",
+    "metadata": {"name": "kubectl-coil"},
+    "spec": {"blockSizeBits": 2, "subnets": [{"ipv4": "10.77.0.0/24"}]},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Town:
+    """A cluster in which programs of Coil should run, but nobody runs them."""
+
+    plane: ControlPlane
+    plugins: Path
+    """A folder with kubectl-coil."""
+
+    def account(self, name: str) -> Path:
+        return self.plane.kubeconfig_for(name, NAMESPACE)
+
+    def run(self, *arguments: str, kubeconfig: Path) -> subprocess.CompletedProcess[str]:
+        """`kubectl coil …`, which kubectl looks for on the PATH."""
+        environment: Mapping[str, str] = {
+            **os.environ,
+            "PATH": f"{self.plugins}:{os.environ['PATH']}",
+            "KUBECONFIG": str(kubeconfig),
+        }
+        command = [find_kubectl(), "coil", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def town(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    apply_chart(plane)
+    apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    documents = [*account_documents("viewer", viewer_rules()), *account_documents("nobody", [])]
+    for number, right in enumerate(RIGHTS):
+        documents += account_documents(f"without-{number}", without(*right))
+    apply(plane, *documents, POOL)
+    apply(plane, workload("DaemonSet", "coild", component="coild"))
+    apply(plane, workload("Deployment", "coil-ipam-controller", component="ipam-controller"))
+    status = {
+        "status": {"desiredNumberScheduled": 2, "numberReady": 1, "currentNumberScheduled": 2, "numberMisscheduled": 0}
+    }
+    patch = f"--patch={json.dumps(status)}"
+    plane.kubectl("patch", "daemonset/coild", f"--namespace={NAMESPACE}", "--subresource=status", "--type=merge", patch)
+    folder = tmp_path_factory.mktemp("plugins")
+    write_kubectl_plugin(folder)
+    try:
+        yield Town(plane, folder)
+    finally:
+        plane.kubectl("delete", "addresspool", "kubectl-coil", "--wait=false")
+        plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def test_kubectl_finds_the_plugin_and_a_viewer_sees_all_of_it(town: Town) -> None:
+    kubeconfig = town.account("viewer")
+    wait_until(lambda: "could not be read" not in town.run("status", kubeconfig=kubeconfig).stdout, what="the role")
+    done = town.run("status", "--output=json", kubeconfig=kubeconfig)
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    assert document["verdict"] == "degraded"
+    told = {(finding["subject"], finding["message"]) for finding in document["findings"]}
+    assert ("DaemonSet coild", "1 of 2 pods are not ready") in told
+    assert ("Deployment coil-ipam-controller", "no replica leads") in told
+    assert ("AddressPool kubectl-coil", "coil-ipam-controller has not judged it") in told
+    assert {each["name"]: each["version"] for each in document["components"]} == {
+        "coil-ipam-controller": "9.8.7",
+        "coild": "9.8.7",
+    }
+    assert "kubectl-coil" in {each["name"] for each in document["pools"]}
+    assert document["egresses"] == document["gateways"] == []
+
+
+def test_tables_are_for_people_and_yaml_for_programs(town: Town) -> None:
+    kubeconfig = town.account("viewer")
+    done = town.run("status", kubeconfig=kubeconfig)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Coil is degraded"
+    assert any(line.split()[:3] == ["coild", "9.8.7", "1/2"] for line in lines)
+    assert "\x1b" not in done.stdout, "no colour without a terminal"
+    assert town.run("status", "--output=yaml", kubeconfig=kubeconfig).stdout.startswith("at: ")
+
+
+def test_who_may_see_nothing_is_told_what_to_ask_for(town: Town) -> None:
+    done = town.run("status", "--output=json", kubeconfig=town.account("nobody"))
+    assert done.returncode == 1
+    findings = json.loads(done.stdout)["findings"]
+    assert findings
+    for finding in findings:
+        assert "forbidden" in finding["message"]
+        assert "bind the ClusterRole coil-viewer" in finding["remedy"]
+
+
+async def look(town: Town, name: str) -> Snapshot:
+    access = Access.kubeconfig(town.account(name))
+    await access.read()
+    async with Cluster.connect(access.config, timeout=30.0) as cluster:
+        return await read_snapshot(cluster)
+
+
+@pytest.mark.parametrize("number", range(len(RIGHTS)), ids=[f"{resource}.{group}" for group, resource in RIGHTS])
+async def test_each_right_of_the_viewer_is_needed(town: Town, number: int) -> None:
+    snapshot = await look(town, f"without-{number}")
+    assert any(f'"{RIGHTS[number][1]}' in part.trouble for part in snapshot.parts())

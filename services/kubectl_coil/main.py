@@ -1,0 +1,80 @@
+"""The command line of `kubectl coil`: each command with its options, and what becomes of errors.
+
+What a command does is imported when it runs, so that `--help` and completion take no longer than Python and click.
+
+Exit codes: 0 fine, 1 something is wrong (in the cluster, or what was asked for does not exist), 2 the cluster could not
+be asked, or the command line could not be read; 130 when interrupted.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import click
+
+from kubectl_coil.options import ClusterCommand, Options, Period
+
+UNREACHABLE: Final = 2
+INTERRUPTED: Final = 128 + signal.SIGINT
+_NAME: Final = "kubectl coil"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def cli() -> None:
+    """See and check what Coil does in a cluster. Changes nothing."""
+
+
+@cli.command()
+def version() -> None:
+    """Print the version of this command."""
+    from importlib.metadata import version as package_version
+
+    click.echo(package_version("coil"))
+
+
+@cli.command(cls=ClusterCommand)
+@click.option(
+    "--wait",
+    type=Period(),
+    default=None,
+    help="Look again until all is fine, for this time at most, such as 5m.",
+)
+@click.pass_obj
+def status(options: Options, wait: float | None) -> None:
+    """Show whether Coil is fine: programs, pools, Egresses, gateways, and the last warnings.
+
+    The exit code is 0 if all is fine, 1 if something is wrong, and 2 if the cluster cannot be asked.
+    """
+    from kubectl_coil.status.command import show_status
+
+    _run(show_status(options, wait=wait or 0.0))
+
+
+def _run(command: Coroutine[Any, Any, int]) -> None:
+    """Run it to its end and exit with its code; an error becomes one sentence."""
+    from coil.kube.access import AccessError
+    from coil.kube.errors import ApiError
+
+    try:
+        code = asyncio.run(command)
+    except (ApiError, AccessError) as error:
+        click.echo(f"{_NAME}: {error}", err=True)
+        code = UNREACHABLE
+    raise click.exceptions.Exit(code)
+
+
+def main() -> int:
+    """The program. Standard output that is closed early, as by `head`, is no error."""
+    try:
+        code = cli.main(prog_name=_NAME, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    return code if isinstance(code, int) else 0
