@@ -89,6 +89,8 @@ ARG SOURCE_DATE_EPOCH=0
 RUN set -eu; umask 022; \
     packages=/image/usr/local/lib/$PYTHON/dist-packages; \
     PYTHONPATH=/tools $PYTHON -m pip install -q --no-build-isolation --no-deps --no-compile --target "$packages" /source; \
+    # A command for where kubectl is, with libraries of its own.
+    rm -r "$packages/kubectl_coil" "$packages/bin/kubectl-coil"; \
     mv "$packages"/bin/* /image/usr/local/bin/; rmdir "$packages/bin"; \
     $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash \
       "$packages"/coil "$packages"/coil_* "$packages"/coild; \

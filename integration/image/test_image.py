@@ -11,6 +11,7 @@ import pytest
 from coil_installer.node_files import check_self_contained
 from integration.cluster.image import BUSYBOX_IMAGE
 from integration.image.build import IMAGE, REPOSITORY, build_image
+from integration.image.programs import read_programs
 from integration.image.rootfs import Rootfs
 
 LARGEST = 130 << 20
@@ -72,12 +73,16 @@ def test_exactly_the_pinned_packages(image: Rootfs) -> None:
     assert not found.keys() & {"pip", "setuptools", "wheel", "hatchling", "pyroute2", "pytest", "mypy", "ruff"}
 
 
-def test_no_program_but_ours_the_interpreter_and_iptables(image: Rootfs, scripts: set[str]) -> None:
+def test_no_program_but_ours_the_interpreter_and_iptables(image: Rootfs) -> None:
     interpreter = str((image.root / "usr/bin/python3").readlink())
     names = set()
     for folder in ("usr/bin", "usr/sbin", "usr/local/bin", "usr/local/sbin"):
         names |= {path.name for path in (image.root / folder).glob("*")}
-    assert {name for name in names if name.partition("-")[0] not in TABLES} == {"python3", interpreter, *scripts}
+    assert {name for name in names if name.partition("-")[0] not in TABLES} == {
+        "python3",
+        interpreter,
+        *read_programs(),
+    }
     elsewhere = {
         path.relative_to(image.root)
         for path in image.root.glob("**/*")
@@ -130,11 +135,3 @@ def test_a_second_call_builds_nothing(capsys: pytest.CaptureFixture[str]) -> Non
     assert build_image() == first
     assert first.stat().st_ino == file
     assert capsys.readouterr().out == ""
-
-
-@pytest.fixture
-def scripts() -> set[str]:
-    """The programs that the project file names."""
-    text = (REPOSITORY / "pyproject.toml").read_text()
-    section = text.partition("[project.scripts]")[2].partition("[tool")[0]
-    return set(re.findall(r"^([\w-]+) = ", section, re.MULTILINE))

@@ -1,16 +1,15 @@
 """Programs of the image, started as a runtime would: read-only root, nothing writable, not as root where they can."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from coil_cni.invocation import NEWEST
-from integration.image.build import REPOSITORY
+from integration.image.programs import read_programs
 from integration.image.rootfs import Container, Rootfs
 
-PROGRAMS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+PROGRAMS = read_programs()
 ROOT = "0:0"
 CONFLIST = {"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [{"type": "coil"}]}
 
