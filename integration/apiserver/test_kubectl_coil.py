@@ -13,6 +13,7 @@ import pytest
 from coil.kube.access import Access
 from integration.cluster.control_plane import ControlPlane, find_kubectl
 from integration.deployment import apply, apply_chart
+from integration.helm.chart import NAMESPACE as INSTALLED
 from integration.helm.chart import render
 from integration.kubectl_plugin import write_kubectl_plugin
 from integration.patience import wait_until
@@ -63,16 +64,21 @@ def without(group: str, resource: str) -> list[Document]:
     return rules
 
 
-def workload(kind: str, name: str, *, component: str) -> Document:
+def workload(kind: str, name: str, *, component: str, namespace: str = INSTALLED) -> Document:
     labels = {"app.kubernetes.io/name": "coil", "app.kubernetes.io/component": component}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "coil:9.8.7"}]}}
     return {
         "apiVersion": "apps/v1",
         "kind": kind,
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "spec": {"selector": {"matchLabels": labels}, "template": template},
     }
 
+
+PROGRAMS = [
+    workload("DaemonSet", "coild", component="coild"),
+    workload("Deployment", "coil-ipam-controller", component="ipam-controller"),
+]
 
 POOL = {
     "apiVersion": "coil.cybozu.com/v2",
@@ -112,18 +118,20 @@ def town(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
     for number, right in enumerate(RIGHTS):
         documents += account_documents(f"without-{number}", without(*right))
     apply(plane, *documents, POOL)
-    apply(plane, workload("DaemonSet", "coild", component="coild"))
-    apply(plane, workload("Deployment", "coil-ipam-controller", component="ipam-controller"))
+    apply(plane, *PROGRAMS)
+    # What a tenant could make, to be taken for a program of Coil.
+    apply(plane, workload("Deployment", "coil-egress-controller", component="egress-controller", namespace=NAMESPACE))
     status = {
         "status": {"desiredNumberScheduled": 2, "numberReady": 1, "currentNumberScheduled": 2, "numberMisscheduled": 0}
     }
     patch = f"--patch={json.dumps(status)}"
-    plane.kubectl("patch", "daemonset/coild", f"--namespace={NAMESPACE}", "--subresource=status", "--type=merge", patch)
+    plane.kubectl("patch", "daemonset/coild", f"--namespace={INSTALLED}", "--subresource=status", "--type=merge", patch)
     folder = tmp_path_factory.mktemp("plugins")
     write_kubectl_plugin(folder)
     try:
         yield Town(plane, folder)
     finally:
+        plane.kubectl("delete", "daemonset/coild", "deployment/coil-ipam-controller", f"--namespace={INSTALLED}")
         plane.kubectl("delete", "addresspool", "kubectl-coil", "--wait=false")
         plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
@@ -177,4 +185,4 @@ async def look(town: Town, name: str) -> Snapshot:
 @pytest.mark.parametrize("number", range(len(RIGHTS)), ids=[f"{resource}.{group}" for group, resource in RIGHTS])
 async def test_each_right_of_the_viewer_is_needed(town: Town, number: int) -> None:
     snapshot = await look(town, f"without-{number}")
-    assert any(f'"{RIGHTS[number][1]}' in part.trouble for part in snapshot.parts())
+    assert any(f'"{RIGHTS[number][1]}' in part.error for part in snapshot.parts())

@@ -132,8 +132,8 @@ class Cluster:
                 async with self._calls:
                     return await self._read_once(path, query)
             except UnavailableError as error:
-                # Without an answer there is nothing to wait for: kubectl, too, tells at once.
-                if not error.status or attempt == ATTEMPTS:
+                # Without an answer, as kubectl, it tells at once; and so it does of a path that is not served.
+                if error.status < HTTPStatus.TOO_MANY_REQUESTS or attempt == ATTEMPTS:
                     raise
                 pause = error.retry_after or _FIRST_PAUSE * 2 ** (attempt - 1)
             await asyncio.sleep(min(pause, _LONGEST_PAUSE) * random.uniform(1.0, 1.2))  # noqa: S311 - not a secret

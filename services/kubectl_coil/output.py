@@ -58,5 +58,5 @@ def make_table(*columns: str, rows: Iterable[Sequence[str]]) -> "Table":
 
 
 def printable(text: str) -> str:
-    """With what a terminal would obey replaced: messages and names in Events are written by others."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    """In one line, with what a terminal would obey replaced: messages and names in Events are written by others."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))

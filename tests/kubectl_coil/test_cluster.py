@@ -90,6 +90,13 @@ async def test_a_refusal_is_told_at_once(
     assert len(server.requests) == 1
 
 
+async def test_a_kind_that_is_not_served_is_asked_for_once(server: FaultyServer, cluster: Cluster) -> None:
+    server.script(page(404, b"404 page not found"))
+    with pytest.raises(UnavailableError) as raised:
+        await cluster.list(THINGS)
+    assert (raised.value.status, len(server.requests)) == (404, 1)
+
+
 @pytest.mark.parametrize("answer", [hold, reset])
 async def test_no_answer_is_told_within_the_time_limit(server: FaultyServer, cluster: Cluster, answer: Answer) -> None:
     server.script(answer, answer)  # aiohttp sends a GET once more on a new connection

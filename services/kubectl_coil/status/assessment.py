@@ -40,6 +40,7 @@ NAMED: Final = 3
 T = TypeVar("T")
 D = TypeVar("D")
 
+_KINDS = "apply the chart's kinds: kubectl apply --server-side -f charts/coil/crds"
 _VIEWER = "bind the ClusterRole coil-viewer to the user of this kubeconfig"
 
 
@@ -89,14 +90,22 @@ def _warning(subject: str, message: str, remedy: str) -> Finding:
 
 def _judge_parts(snapshot: Snapshot) -> Iterator[Finding]:
     for part in snapshot.parts():
-        if part.trouble:
-            yield _error(part.what, f"could not be read: {part.trouble}", f"{_VIEWER}, or try again")
+        if part.error:
+            yield _error(part.what, f"could not be read: {part.error}", f"{_VIEWER}, or try again")
     if snapshot.programs.items == []:
         yield _error(
             "cluster",
             "no program of Coil is installed here",
             "install the chart, or choose another cluster with --context",
         )
+    installed = {program.metadata.name for program in snapshot.programs.known()}
+    for program, parts in (
+        ("coil-ipam-controller", (snapshot.pools, snapshot.blocks, snapshot.requests)),
+        ("coil-egress-controller", (snapshot.egresses,)),
+    ):
+        for part in parts if program in installed else ():
+            if part.items is None and not part.error:
+                yield _error(part.what, f"the API server does not serve them, and {program} needs them", _KINDS)
 
 
 def _judge_programs(snapshot: Snapshot) -> Iterator[Finding]:
@@ -113,7 +122,7 @@ def _judge_programs(snapshot: Snapshot) -> Iterator[Finding]:
         elif counts.updated < counts.desired:
             old = counts.desired - counts.updated
             yield _warning(name, f"{old} of {counts.desired} pods are of an older template", f"wait, or see {look}")
-        if program.metadata.name in ELECTIONS and not snapshot.leases.trouble:
+        if program.metadata.name in ELECTIONS and not snapshot.leases.error:
             yield from _judge_lease(program, leases.get(program.metadata.name), snapshot.at)
         if counts.desired:
             versions.setdefault(program.spec.template.version, []).append(program.metadata.name)
@@ -208,7 +217,7 @@ def _judge_requests(requests: Sequence[BlockRequest], now: datetime) -> Iterator
 def _judge_egresses(snapshot: Snapshot) -> Iterator[Finding]:
     for egress in snapshot.egresses.known():
         counts = _describe_egress(egress, snapshot.routers.known())
-        if counts.ready < counts.desired and not snapshot.routers.trouble:
+        if counts.ready < counts.desired and not snapshot.routers.error:
             outcome = "its clients reach nothing" if not counts.ready else f"{counts.ready} serve its clients"
             yield _error(
                 f"Egress {counts.namespace}/{counts.name}",

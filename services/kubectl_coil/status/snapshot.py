@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
-from coil.crd.builtin import EVENTS, Event
+from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, EVENTS, Event
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
@@ -29,10 +29,11 @@ from kubectl_coil.status.resources import (
     Workload,
 )
 
+COILD: Final = "coild"
 ELECTIONS: Final = ("coil-ipam-controller", "coil-egress-controller", "coil-raven")
 """Programs of which one replica leads; each has a Lease of its name."""
 REPORTERS: Final = (
-    *("coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-agent-node", "coil-raven"),
+    *(COILD, "coil-ipam-controller", "coil-egress-controller", "coil-egress-agent-node", "coil-raven"),
     *("coil-egress-agent", "coil-installer"),
 )
 """Programs that write Events."""
@@ -44,12 +45,12 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Part(Generic[T]):
     """The objects of one kind. `items` is None if the cluster does not serve it, or if it could not be read; then
-    `trouble` says why.
+    `error` says why.
     """
 
     what: str
     items: Sequence[T] | None = None
-    trouble: str = ""
+    error: str = ""
 
     def known(self) -> Sequence[T]:
         """The objects, none where they are unknown."""
@@ -92,6 +93,7 @@ async def read_snapshot(cluster: Reader) -> Snapshot:
         async with asyncio.TaskGroup() as group:
             deployments = group.create_task(read(DEPLOYMENTS, labels=_LABELS))
             daemons = group.create_task(read(DAEMON_SETS, labels=_LABELS))
+            homes = group.create_task(_read("clusterrolebindings", _find_homes(cluster)))
             nodes, pools, blocks, requests, egresses, gateways, policies = (
                 group.create_task(read(resource))
                 for resource in (
@@ -102,8 +104,8 @@ async def read_snapshot(cluster: Reader) -> Snapshot:
             events = [
                 group.create_task(read(EVENTS, fields=f"type=Warning,reportingComponent={name}")) for name in REPORTERS
             ]
-            await asyncio.wait((deployments, daemons))
-            programs, routers = _divide(deployments.result(), daemons.result())
+            await asyncio.wait((deployments, daemons, homes))
+            programs, routers = _divide(deployments.result(), daemons.result(), homes=homes.result())
             leases = group.create_task(_read("leases", _read_leases(cluster, programs.known())))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from errors
@@ -132,7 +134,20 @@ async def _read(what: str, listing: Coroutine[Any, Any, Sequence[T]]) -> Part[T]
         if not error.status:
             raise
         # The path of a kind that is not served is answered without a Status document.
-        return Part(what) if error.status == HTTPStatus.NOT_FOUND else Part(what, trouble=error.message)
+        return Part(what) if error.status == HTTPStatus.NOT_FOUND else Part(what, error=error.message)
+
+
+async def _find_homes(cluster: Reader) -> list[str]:
+    """The namespace that Coil is installed in, or none.
+
+    Labels and names of workloads do not tell it: whoever may create a Deployment somewhere can give it Coil's. A
+    ClusterRoleBinding is an administrator's, and its name is the same in each installation.
+    """
+    try:
+        binding = await cluster.get(CLUSTER_ROLE_BINDINGS, COILD)
+    except NotFoundError:
+        return []
+    return [subject.namespace for subject in binding.subjects or () if subject.name == COILD]
 
 
 async def _read_leases(cluster: Reader, programs: Sequence[Workload]) -> list[Lease]:
@@ -146,7 +161,9 @@ async def _read_leases(cluster: Reader, programs: Sequence[Workload]) -> list[Le
     return found
 
 
-def _divide(deployments: Part[Deployment], daemons: Part[DaemonSet]) -> tuple[Part[Workload], Part[Deployment]]:
+def _divide(
+    deployments: Part[Deployment], daemons: Part[DaemonSet], *, homes: Part[str]
+) -> tuple[Part[Workload], Part[Deployment]]:
     """Coil's own programs, and the routers of Egresses: their Deployments carry the same label."""
     routers: list[Deployment] = []
     programs: list[Workload] = [*daemons.known()]
@@ -155,18 +172,19 @@ def _divide(deployments: Part[Deployment], daemons: Part[DaemonSet]) -> tuple[Pa
             routers.append(workload)
         else:
             programs.append(workload)
+    programs = [program for program in programs if program.metadata.namespace in homes.known()]
     programs.sort(key=lambda workload: workload.metadata.name)
-    trouble = deployments.trouble or daemons.trouble
-    if trouble:
-        return Part("deployments and daemonsets", trouble=trouble), Part("deployments")
-    return Part("deployments and daemonsets", programs), Part("deployments", routers)
+    what = "deployments and daemonsets"
+    if error := deployments.error or daemons.error or homes.error:
+        return Part(what, error=error), Part("deployments")
+    return Part(what, programs), Part("deployments", routers)
 
 
 def _join(what: str, parts: Iterable[Part[T]]) -> Part[T]:
     """What several lists of one kind have found; unknown if one of them is."""
     found: list[T] = []
     for part in parts:
-        if part.trouble:
+        if part.error:
             return part
         found += part.known()
     return Part(what, found)

@@ -190,6 +190,23 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert document.warnings == ()
 
 
+def test_what_a_program_needs_and_nobody_serves_is_an_error() -> None:
+    egress = msgspec.convert(workload("coil-egress-controller"), DEPLOYMENTS.type)
+    held = {**lease(), "metadata": {"name": "coil-egress-controller"}}
+    installed = Part("programs", [*FINE.programs.known(), egress])
+    document = assess(
+        replace(
+            FINE,
+            programs=installed,
+            leases=parts(LEASES, lease(), held),
+            pools=Part("addresspools"),
+            egresses=Part("egresses"),
+        )
+    )
+    assert document.verdict is Verdict.DEGRADED
+    assert {finding.subject for finding in document.findings} == {"addresspools", "egresses"}
+
+
 def test_a_cluster_without_egress_is_fine_and_says_so() -> None:
     absent = replace(FINE, egresses=Part("egresses"), gateways=Part("egressgateways"), policies=Part("policies"))
     document = assess(absent)
@@ -207,7 +224,7 @@ def of(**changed: Any) -> Change:
 @pytest.mark.parametrize(
     ("change", "subject", "message"),
     [
-        (of(nodes=Part("nodes", trouble="GET: forbidden")), "nodes", "could not be read: GET: forbidden"),
+        (of(nodes=Part("nodes", error="GET: forbidden")), "nodes", "could not be read: GET: forbidden"),
         (of(programs=Part("p", [])), "cluster", "no program of Coil is installed here"),
         (of(programs=programs(coild=workload("coild", numberReady=1))), "DaemonSet coild", "2 of 3 pods are not ready"),
         (
@@ -321,7 +338,7 @@ def test_a_program_without_pods_needs_no_leader() -> None:
 
 
 def test_unknown_nodes_are_no_absent_nodes() -> None:
-    document = assess(replace(FINE, nodes=Part("nodes", trouble="forbidden")))
+    document = assess(replace(FINE, nodes=Part("nodes", error="forbidden")))
     assert [finding.subject for finding in document.findings] == ["nodes"]
     assert document.pools is not None
     assert document.pools[0].nodes_without is None
