@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from coil.kube.access import Access
+from coil.kube.errors import ForbiddenError
 from integration.cluster.control_plane import ControlPlane, find_kubectl
 from integration.deployment import apply, apply_chart
 from integration.helm.chart import NAMESPACE as INSTALLED
@@ -18,11 +19,14 @@ from integration.helm.chart import render
 from integration.kubectl_plugin import write_kubectl_plugin
 from integration.patience import wait_until
 from kubectl_coil.cluster import Cluster
-from kubectl_coil.status.snapshot import Snapshot, read_snapshot
+from kubectl_coil.ipam.lookup import look_up
+from kubectl_coil.ipam.target import parse_target
+from kubectl_coil.status.snapshot import read_snapshot
 
 pytestmark = pytest.mark.apiserver
 
 NAMESPACE = "kubectl-coil"
+NODE = "kubectl-coil-node"
 ROLE = "coil-viewer"
 RBAC = "rbac.authorization.k8s.io"
 
@@ -35,7 +39,12 @@ def viewer_rules() -> list[Document]:
     return rules
 
 
-RIGHTS = [(rule["apiGroups"][0], resource) for rule in viewer_rules() for resource in rule["resources"]]
+RIGHTS = [
+    (rule["apiGroups"][0], resource, verb)
+    for rule in viewer_rules()
+    for resource in rule["resources"]
+    for verb in rule["verbs"]
+]
 
 
 def account_documents(name: str, rules: list[Document]) -> list[Document]:
@@ -54,13 +63,14 @@ def account_documents(name: str, rules: list[Document]) -> list[Document]:
     ]
 
 
-def without(group: str, resource: str) -> list[Document]:
-    """The viewer's rules but for one resource."""
+def without(group: str, resource: str, verb: str) -> list[Document]:
+    """The viewer's rules but for one right."""
     rules = []
     for rule in viewer_rules():
-        kept = [each for each in rule["resources"] if (rule["apiGroups"][0], each) != (group, resource)]
-        if kept:
-            rules.append({**rule, "resources": kept})
+        for each in rule["resources"]:
+            same = (rule["apiGroups"][0], each) == (group, resource)
+            if verbs := [other for other in rule["verbs"] if not same or other != verb]:
+                rules.append({**rule, "resources": [each], "verbs": verbs})
     return rules
 
 
@@ -86,6 +96,32 @@ POOL = {
     "metadata": {"name": "kubectl-coil"},
     "spec": {"blockSizeBits": 2, "subnets": [{"ipv4": "10.77.0.0/24"}]},
 }
+
+
+BLOCK = {
+    "apiVersion": "coil.cybozu.com/v2",
+    "kind": "AddressBlock",
+    "metadata": {
+        "name": "kubectl-coil-0",
+        "labels": {"coil.cybozu.com/pool": "kubectl-coil", "coil.cybozu.com/node": NODE},
+    },
+    "index": 0,
+    "ipv4": "10.77.0.0/30",
+}
+
+
+def pod_document() -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "pod", "namespace": NAMESPACE},
+        "spec": {
+            "nodeName": NODE,
+            "serviceAccountName": "nobody",
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "c", "image": "coil:9.8.7"}],
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +153,8 @@ def town(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
     documents = [*account_documents("viewer", viewer_rules()), *account_documents("nobody", [])]
     for number, right in enumerate(RIGHTS):
         documents += account_documents(f"without-{number}", without(*right))
-    apply(plane, *documents, POOL)
-    apply(plane, *PROGRAMS)
+    apply(plane, *documents, POOL, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}, BLOCK)
+    apply(plane, pod_document(), *PROGRAMS)
     # What a tenant could make, to be taken for a program of Coil.
     apply(plane, workload("Deployment", "coil-egress-controller", component="egress-controller", namespace=NAMESPACE))
     status = {
@@ -133,6 +169,8 @@ def town(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
     finally:
         plane.kubectl("delete", "daemonset/coild", "deployment/coil-ipam-controller", f"--namespace={INSTALLED}")
         plane.kubectl("delete", "addresspool", "kubectl-coil", "--wait=false")
+        plane.kubectl("delete", "addressblock", "kubectl-coil-0", "--wait=false")
+        plane.kubectl("delete", "node", NODE)
         plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
@@ -175,14 +213,49 @@ def test_who_may_see_nothing_is_told_what_to_ask_for(town: Town) -> None:
         assert "bind the ClusterRole coil-viewer" in finding["remedy"]
 
 
-async def look(town: Town, name: str) -> Snapshot:
+def test_who_has_an_address(town: Town) -> None:
+    """By a pod's status, as a kubelet writes it."""
+    addresses = {"status": {"phase": "Running", "podIP": "10.77.0.1", "podIPs": [{"ip": "10.77.0.1"}]}}
+    patch = f"--patch={json.dumps(addresses)}"
+    town.plane.kubectl("patch", "pod/pod", f"--namespace={NAMESPACE}", "--subresource=status", "--type=merge", patch)
+    kubeconfig = town.account("viewer")
+    for target in ("10.77.0.1", f"node/{NODE}", f"pod/{NAMESPACE}/pod"):
+        done = town.run("ipam", "show", target, "--output=json", kubeconfig=kubeconfig)
+        assert done.returncode == 0, done.stderr
+        document = json.loads(done.stdout)
+        assert [(each["name"], each["addresses"], each["block"]) for each in document["pods"]] == [
+            ("pod", ["10.77.0.1"], "kubectl-coil-0")
+        ]
+        assert [each["name"] for each in document["blocks"]] == ["kubectl-coil-0"]
+    lines = town.run("ipam", "show", kubeconfig=kubeconfig).stdout.splitlines()
+    assert any(line.split()[:2] == ["kubectl-coil", "10.77.0.0/24"] for line in lines)
+    absent = town.run("ipam", "show", "pool/none", kubeconfig=kubeconfig)
+    assert (absent.returncode, absent.stdout) == (1, "")
+    assert 'addresspools.coil.cybozu.com "none" not found' in absent.stderr
+
+
+TARGETS = ("", "pool/kubectl-coil", f"node/{NODE}", f"pod/{NAMESPACE}/pod", "10.77.0.1")
+
+
+async def find_refusals(town: Town, name: str) -> list[str]:
+    """What the API server refuses to the account, of all that the commands ask."""
     access = Access.kubeconfig(town.account(name))
     await access.read()
+    refusals = []
     async with Cluster.connect(access.config, timeout=30.0) as cluster:
-        return await read_snapshot(cluster)
+        snapshot = await read_snapshot(cluster)
+        for target in TARGETS:
+            try:
+                await look_up(cluster, parse_target(target, namespace="") if target else None)
+            except ForbiddenError as error:
+                refusals.append(error.message)
+    return [*refusals, *(part.error for part in snapshot.parts() if part.error)]
 
 
-@pytest.mark.parametrize("number", range(len(RIGHTS)), ids=[f"{resource}.{group}" for group, resource in RIGHTS])
+@pytest.mark.parametrize("number", range(len(RIGHTS)), ids=[f"{verb} {kind}.{group}" for group, kind, verb in RIGHTS])
 async def test_each_right_of_the_viewer_is_needed(town: Town, number: int) -> None:
-    snapshot = await look(town, f"without-{number}")
-    assert any(f'"{RIGHTS[number][1]}' in part.error for part in snapshot.parts())
+    _, resource, verb = RIGHTS[number]
+    refusals = await find_refusals(town, f"without-{number}")
+    assert refusals
+    for refusal in refusals:
+        assert f'cannot {verb} resource "{resource}"' in refusal

@@ -159,6 +159,7 @@ INSTALLING: Final = (
     Step("wait-for-pool", ["condition met", "^default .*True"]),
     Step("helm-test", ["^Phase: +Succeeded", r" saw \S*10\.100\."]),
     Step("status", ["^Coil is fine", r"^coild +\S+ +2/2 ", "^default +yes +HasRoom "]),
+    Step("ipam-show", [r"^default +10\.100\.0\.0/16", rf"^default-\d+ +default +{NODE} +used"]),
     Step("status-document", [r'^ +"verdict": "fine",$']),
     Step("allow-viewer", ["clusterrolebinding.*/coil-viewer created"]),
     Step("bird", ["Established", r"^10\.100\.0\.\d+/27"], waits=True),

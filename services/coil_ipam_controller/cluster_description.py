@@ -64,12 +64,7 @@ def describe_cluster(snapshot: ClusterSnapshot) -> page.ClusterDocument:
 
 
 def _place(block: AddressBlock, present: Container[str]) -> page.PlacedBlock:
-    if block.metadata.deleting:
-        state = page.BlockState.LEAVING
-    elif block.reserved:
-        state = page.BlockState.RESERVED
-    else:
-        state = page.BlockState.USED if block.node in present else page.BlockState.ORPHANED
+    state = page.state_of(block, present)
     return page.PlacedBlock(
         name=block.name, index=block.index, node=block.node, state=state, ipv4=block.ipv4, ipv6=block.ipv6
     )

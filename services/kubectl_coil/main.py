@@ -16,6 +16,7 @@ import click
 
 from kubectl_coil.options import ClusterCommand, Options, Period
 
+ABSENT: Final = 1
 UNREACHABLE: Final = 2
 INTERRUPTED: Final = 128 + signal.SIGINT
 _NAME: Final = "kubectl coil"
@@ -52,13 +53,42 @@ def status(options: Options, wait: float | None) -> None:
     _run(show_status(options, wait=wait or 0.0))
 
 
+@cli.group()
+def ipam() -> None:
+    """See who has which address."""
+
+
+@ipam.command(cls=ClusterCommand)
+@click.argument("target", default="")
+@click.option("-n", "--namespace", default="default", show_default=True, help="The namespace of pod/NAME.")
+@click.pass_obj
+def show(options: Options, target: str, namespace: str) -> None:
+    """Show who has which address: of TARGET, or of all pools.
+
+    TARGET is an address, pool/NAME, node/NAME, pod/NAMESPACE/NAME, or pod/NAME with --namespace.
+
+    The exit code is 1 if there is no such pool, node or pod.
+    """
+    from kubectl_coil.ipam.command import show_ipam
+    from kubectl_coil.ipam.target import TargetError, parse_target
+
+    try:
+        about = parse_target(target, namespace=namespace) if target else None
+    except TargetError as error:
+        raise click.UsageError(str(error)) from None
+    _run(show_ipam(options, about))
+
+
 def _run(command: Coroutine[Any, Any, int]) -> None:
     """Run it to its end and exit with its code; an error becomes one sentence."""
     from coil.kube.access import AccessError
-    from coil.kube.errors import ApiError
+    from coil.kube.errors import ApiError, NotFoundError
 
     try:
         code = asyncio.run(command)
+    except NotFoundError as error:
+        click.echo(f"{_NAME}: {error}", err=True)
+        code = ABSENT
     except (ApiError, AccessError) as error:
         click.echo(f"{_NAME}: {error}", err=True)
         code = UNREACHABLE

@@ -8,6 +8,7 @@ from contextlib import redirect_stdout, suppress
 from functools import cache
 from typing import Any, Final
 
+import click
 from click.testing import CliRunner
 
 import coil_egress_agent.egress.settings
@@ -35,7 +36,7 @@ OURS: Final[Mapping[str, type[Any]]] = {
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _LISTED = re.compile(r"^ +(?:(-\w), )?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 _GROUPS: Final = {"kubectl": {"auth", "coil", "create", "rollout"}, "helm": set[str]()}
-_DEEPER: Final = {("create", "secret")}
+_DEEPER: Final = {("create", "secret"), ("coil", "ipam")}
 """Groups of a group."""
 _VALUED: Final = {"-n", "-o", "--namespace"}
 
@@ -57,7 +58,11 @@ def own_flags(program: str) -> frozenset[str]:
 @cache
 def plugin_flags() -> frozenset[str]:
     """Of all commands of `kubectl coil`."""
-    return frozenset[str]().union(*(foreign_flags(("kubectl", "coil", name)) for name in cli.commands))
+    groups = {name: each for name, each in cli.commands.items() if isinstance(each, click.Group)}
+    verbs = [(name,) for name in cli.commands] + [
+        (name, verb) for name, group in groups.items() for verb in group.commands
+    ]
+    return frozenset[str]().union(*(foreign_flags(("kubectl", "coil", *verb)) for verb in verbs))
 
 
 def subcommand(words: Sequence[str]) -> tuple[str, ...]:

@@ -104,5 +104,6 @@ def test_a_flag_that_does_not_exist_is_found() -> None:
     assert "--reuse-values" in foreign_flags(("helm", "upgrade"))
     assert "--reuse-value" not in foreign_flags(("helm", "upgrade"))
     assert {"-o", "--output", "--wait"} <= foreign_flags(("kubectl", "coil", "status"))
+    assert "--namespace" in foreign_flags(("kubectl", "coil", "ipam", "show"))
     assert not foreign_flags(("kubectl", "coil", "stratus"))
     assert {"-n", "--namespace", "--timeout"} <= foreign_flags(("kubectl", "rollout", "status"))

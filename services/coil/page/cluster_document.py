@@ -1,10 +1,13 @@
 """The blocks of the cluster: pools, where their blocks are, who waits for one, and how it came about."""
 
+from collections.abc import Container
 from datetime import datetime
 from enum import StrEnum
 
 import msgspec
 
+from coil.crd.address_block import AddressBlock
+from coil.crd.address_pool import Usage
 from coil.page.document import Document
 
 
@@ -16,6 +19,15 @@ class BlockState(StrEnum):
     """Its deletion was asked for; the index is taken until it has gone."""
     ORPHANED = "orphaned"
     """Its node is not, or no more, in the cluster."""
+
+
+def state_of(block: AddressBlock, nodes: Container[str]) -> BlockState:
+    """`nodes` are those of the cluster, or all that may be the block's."""
+    if block.metadata.deleting:
+        return BlockState.LEAVING
+    if block.reserved:
+        return BlockState.RESERVED
+    return BlockState.USED if block.node in nodes else BlockState.ORPHANED
 
 
 class PlacedBlock(Document, frozen=True, kw_only=True):
@@ -40,6 +52,11 @@ class UseCounts(Document, frozen=True, kw_only=True):
     total: int = 0
     used: int = 0
     free: int = 0
+
+    @classmethod
+    def of(cls, usage: Usage) -> "UseCounts":
+        """What a pool's status says."""
+        return cls(total=usage.total, used=usage.used, free=max(0, usage.total - usage.used))
 
     def __add__(self, other: "UseCounts") -> "UseCounts":
         return UseCounts(total=self.total + other.total, used=self.used + other.used, free=self.free + other.free)

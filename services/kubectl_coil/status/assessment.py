@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from coil.crd.address_block import AddressBlock
-from coil.crd.address_pool import AddressPool, PoolConditionType, PoolFill, Usage
+from coil.crd.address_pool import AddressPool, PoolConditionType, PoolFill
 from coil.crd.block_request import BlockRequest, Pending
 from coil.crd.builtin import Event, ObjectReference
 from coil.crd.egress import Egress
@@ -277,15 +277,11 @@ def _describe_pool(pool: AddressPool, blocks: Sequence[AddressBlock], *, nodes: 
         name=pool.name,
         ready=ready is not None and ready.status == "True",
         fill="" if full is None else full.reason,
-        blocks=_count_use(pool.status.blocks),
-        addresses=_count_use(pool.status.addresses),
+        blocks=UseCounts.of(pool.status.blocks),
+        addresses=UseCounts.of(pool.status.addresses),
         nodes=having,
         nodes_without=None if nodes is None else max(0, nodes - having),
     )
-
-
-def _count_use(usage: Usage) -> UseCounts:
-    return UseCounts(total=usage.total, used=usage.used, free=max(0, usage.total - usage.used))
 
 
 def _describe_egress(egress: Egress, routers: Sequence[Deployment]) -> page.EgressDocument:

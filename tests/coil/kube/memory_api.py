@@ -233,16 +233,22 @@ class MemoryClient:
 
         return await self._call("get", resource, name, read)
 
-    async def list(self, resource: Resource[T], *, namespace: str = "", labels: str = "") -> list[T]:
+    async def list(self, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = "") -> list[T]:
+        """`fields` are paths in the document, such as `spec.nodeName=n1`."""
         wanted = dict(pair.split("=") for pair in labels.split(",") if pair)
-        return await self._call(
-            "list",
-            resource,
-            namespace,
-            lambda: [
-                item for item in self.api.all(resource, namespace) if wanted.items() <= item.metadata.labels.items()
-            ],
-        )
+        values = [pair.split("=") for pair in fields.split(",") if pair]
+
+        def select() -> list[T]:
+            return [
+                item
+                for item in self.api.all(resource, namespace)
+                if wanted.items() <= item.metadata.labels.items()
+                and all(
+                    _field(self.api.find_document(resource, *_place(item)), path) == value for path, value in values
+                )
+            ]
+
+        return await self._call("list", resource, namespace, select)
 
     async def create(self, resource: Resource[T], body: Body, *, namespace: str = "") -> T:
         _check_scope(resource, namespace)
@@ -360,3 +366,14 @@ def _apply_operations(document: Document, operations: Sequence[Mapping[str, Any]
             assert operation["op"] in {"add", "replace"}
             parent[last] = operation["value"]
     return changed
+
+
+def _place(item: HasMetadata) -> tuple[str, str]:
+    return item.metadata.name, item.metadata.namespace
+
+
+def _field(document: Any, path: str) -> Any:
+    """The text at the path; "" where there is nothing, as the API server has it."""
+    for part in path.split("."):
+        document = (document or {}).get(part)
+    return document or ""

@@ -1,0 +1,15 @@
+"""`kubectl coil ipam`, from the options to the exit code."""
+
+from kubectl_coil.ipam.lookup import look_up
+from kubectl_coil.ipam.tables import render_ipam
+from kubectl_coil.ipam.target import Target
+from kubectl_coil.options import Options
+from kubectl_coil.output import print_document
+
+
+async def show_ipam(options: Options, target: Target | None) -> int:
+    """Print what there is about the target. Raises ApiError, NotFoundError among them, and AccessError."""
+    async with options.connect() as cluster:
+        document = await look_up(cluster, target)
+    print_document(document, options.output, lambda console: render_ipam(document, console))
+    return 0
