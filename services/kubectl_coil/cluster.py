@@ -9,22 +9,26 @@ sessions, aiohttp's own, know no networks in NO_PROXY.
 import asyncio
 import builtins
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
 from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL, get_websocket_url
+from yarl import URL
 
-from coil.crd.resource import HasMetadata, Resource
+from coil.crd.builtin import PODS
+from coil.crd.resource import HasMetadata, NamespacedName, Resource
 from coil.kube.access import AccessError
 from coil.kube.collection import PageDocument
-from coil.kube.errors import GoneError, UnavailableError, excerpt, parse_error
+from coil.kube.errors import ApiError, GoneError, Status, UnavailableError, error_of, excerpt, parse_error
 from coil.kube.kubeconfig import ClientConfig
 from coil.kube.proxy import ProxyError
 from coil.kube.transport import READ_BUFFER, network_errors, proxy_of, tls_context
@@ -56,6 +60,24 @@ class Reader(Protocol):
     def now(self) -> datetime:
         """The API server's time, as far as it is known; times in objects are compared with it."""
         ...
+
+
+class Executor(Protocol):
+    """Who runs commands in pods, which takes the rights to get and to create pods/exec."""
+
+    async def execute(
+        self, pod: NamespacedName, command: Sequence[str], *, container: str, seconds: float, limit: int
+    ) -> bytes:
+        """What the command writes to its standard output, of at most `limit` bytes.
+
+        Cancelled, or when the time is over, it closes the connection, and the kubelet ends the command. Raises
+        ApiError, and ExecError if the command failed, was not found, or wrote too much.
+        """
+        ...
+
+
+class ExecError(Exception):
+    """The command was not carried out, or not to its end. The message has what it wrote to standard error."""
 
 
 @dataclass(slots=True)
@@ -112,6 +134,33 @@ class Cluster:
     def now(self) -> datetime:
         return datetime.now(UTC) + self._ahead
 
+    async def execute(
+        self, pod: NamespacedName, command: Sequence[str], *, container: str, seconds: float, limit: int
+    ) -> bytes:
+        path = PODS.path(namespace=pod.namespace, name=pod.name, subresource="exec")
+        query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+        query += [("command", word) for word in command]
+        configuration = self._client.configuration
+        url = get_websocket_url(f"{configuration.host}{path}?{urlencode(query)}")
+        headers: dict[str, str] = {}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        with network_errors(f"GET {path}"):
+            async with self._calls, asyncio.timeout(seconds):
+                try:
+                    # The library's own client of this protocol knows neither the proxy nor the server's name.
+                    connection = await self._client.rest_client.pool_manager.ws_connect(
+                        URL(url, encoded=True),
+                        headers=headers,
+                        protocols=_PROTOCOLS,
+                        proxy=configuration.proxy,
+                        server_hostname=configuration.tls_server_name,
+                        max_msg_size=limit + _MESSAGE,
+                    )
+                except aiohttp.WSServerHandshakeError as error:
+                    raise _handshake_error(error, pod) from error
+                async with connection:
+                    return await _read_channels(connection, limit=limit)
+
     async def _list(self, resource: Resource[T], *, namespace: str, selectors: dict[str, str]) -> builtins.list[T]:
         path = resource.path(namespace=namespace)
         document: Any = PageDocument
@@ -163,6 +212,41 @@ class Cluster:
             self._ahead = parsedate_to_datetime(date) - datetime.now(UTC)
         except (TypeError, ValueError):
             return
+
+
+_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_MESSAGE: Final = 1 << 16
+_COMPLAINT: Final = 4096
+"""Bytes of standard error that are told."""
+
+
+async def _read_channels(connection: aiohttp.ClientWebSocketResponse, *, limit: int) -> bytes:
+    """Standard output to its end. A message's first byte is its channel (k8s.io/kubelet, pkg/cri/streaming)."""
+    output, complaint = bytearray(), bytearray()
+    async for message in connection:
+        if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+            continue
+        channel, data = message.data[0], message.data[1:]
+        if channel == STDOUT_CHANNEL:
+            output += data
+            if len(output) > limit:
+                raise ExecError(f"it wrote more than {limit} bytes")
+        elif channel == STDERR_CHANNEL:
+            complaint += data[: _COMPLAINT - len(complaint)]
+        elif channel == ERROR_CHANNEL:
+            status = _decode(data, Status, what="exec")
+            if status.reason or status.code:
+                said = " ".join(complaint.decode(errors="replace").split())
+                raise ExecError(": ".join(filter(None, (status.message, said))))
+            return bytes(output)
+    raise ExecError("the connection was closed before the command had ended")
+
+
+def _handshake_error(error: aiohttp.WSServerHandshakeError, pod: NamespacedName) -> ApiError:
+    """Of a refusal only the status is told."""
+    what = f"exec in the pod {pod}"
+    status = Status(kind="Status", message=HTTPStatus(error.status).phrase)
+    return error_of(status, code=error.status, what=what)
 
 
 def _decode(body: bytes, type_: Any, *, what: str) -> Any:
