@@ -22,26 +22,29 @@ from kubectl_coil.cluster import Cluster
 from kubectl_coil.ipam.lookup import look_up
 from kubectl_coil.ipam.target import parse_target
 from kubectl_coil.status.snapshot import read_snapshot
+from tests.kubectl_coil.memory_nodes import MemoryNodes
 
 pytestmark = pytest.mark.apiserver
 
 NAMESPACE = "kubectl-coil"
 NODE = "kubectl-coil-node"
-ROLE = "coil-viewer"
+VIEWER = "coil-viewer"
+NODE_READER = "coil-node-reader"
 RBAC = "rbac.authorization.k8s.io"
 
 Document = dict[str, Any]
 
 
-def viewer_rules() -> list[Document]:
-    [role] = (each for each in render() if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", ROLE))
-    rules: list[Document] = role["rules"]
+def rules_of(role: str) -> list[Document]:
+    """What the chart's ClusterRole grants."""
+    [found] = (each for each in render() if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", role))
+    rules: list[Document] = found["rules"]
     return rules
 
 
 RIGHTS = [
     (rule["apiGroups"][0], resource, verb)
-    for rule in viewer_rules()
+    for rule in rules_of(VIEWER)
     for resource in rule["resources"]
     for verb in rule["verbs"]
 ]
@@ -66,7 +69,7 @@ def account_documents(name: str, rules: list[Document]) -> list[Document]:
 def without(group: str, resource: str, verb: str) -> list[Document]:
     """The viewer's rules but for one right."""
     rules = []
-    for rule in viewer_rules():
+    for rule in rules_of(VIEWER):
         for each in rule["resources"]:
             same = (rule["apiGroups"][0], each) == (group, resource)
             if verbs := [other for other in rule["verbs"] if not same or other != verb]:
@@ -110,18 +113,24 @@ BLOCK = {
 }
 
 
-def pod_document() -> Document:
+def pod_document(name: str, *, account: str, namespace: str = NAMESPACE) -> Document:
+    labels = {"app.kubernetes.io/name": "coil", "app.kubernetes.io/component": name}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "pod", "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "spec": {
             "nodeName": NODE,
-            "serviceAccountName": "nobody",
+            "serviceAccountName": account,
             "automountServiceAccountToken": False,
-            "containers": [{"name": "c", "image": "coil:9.8.7"}],
+            "containers": [{"name": name, "image": "coil:9.8.7"}],
         },
     }
+
+
+def set_status(plane: ControlPlane, about: str, status: Document, *, namespace: str) -> None:
+    patch = f"--patch={json.dumps(status)}"
+    plane.kubectl("patch", about, f"--namespace={namespace}", "--subresource=status", "--type=merge", patch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +159,29 @@ class Town:
 def town(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     apply_chart(plane)
     apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    documents = [*account_documents("viewer", viewer_rules()), *account_documents("nobody", [])]
+    viewer, executor = rules_of(VIEWER), rules_of(NODE_READER)
+    documents = [*account_documents("viewer", viewer), *account_documents("nobody", [])]
+    documents += account_documents("reader", [*viewer, *executor])
+    for verb in ("get", "create"):
+        documents += account_documents(f"only-{verb}", [*viewer, {**executor[0], "verbs": [verb]}])
     for number, right in enumerate(RIGHTS):
         documents += account_documents(f"without-{number}", without(*right))
     apply(plane, *documents, POOL, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}, BLOCK)
-    apply(plane, pod_document(), *PROGRAMS)
+    apply(plane, pod_document("pod", account="nobody"), *PROGRAMS)
+    apply(plane, pod_document("coild", account="coild", namespace=INSTALLED))
     # What a tenant could make, to be taken for a program of Coil.
     apply(plane, workload("Deployment", "coil-egress-controller", component="egress-controller", namespace=NAMESPACE))
     status = {
         "status": {"desiredNumberScheduled": 2, "numberReady": 1, "currentNumberScheduled": 2, "numberMisscheduled": 0}
     }
-    patch = f"--patch={json.dumps(status)}"
-    plane.kubectl("patch", "daemonset/coild", f"--namespace={INSTALLED}", "--subresource=status", "--type=merge", patch)
+    set_status(plane, "daemonset/coild", status, namespace=INSTALLED)
+    set_status(plane, "pod/coild", {"status": {"phase": "Running"}}, namespace=INSTALLED)
     folder = tmp_path_factory.mktemp("plugins")
     write_kubectl_plugin(folder)
     try:
         yield Town(plane, folder)
     finally:
+        plane.kubectl("delete", "pod/coild", f"--namespace={INSTALLED}", "--force")
         plane.kubectl("delete", "daemonset/coild", "deployment/coil-ipam-controller", f"--namespace={INSTALLED}")
         plane.kubectl("delete", "addresspool", "kubectl-coil", "--wait=false")
         plane.kubectl("delete", "addressblock", "kubectl-coil-0", "--wait=false")
@@ -216,8 +231,7 @@ def test_who_may_see_nothing_is_told_what_to_ask_for(town: Town) -> None:
 def test_who_has_an_address(town: Town) -> None:
     """By a pod's status, as a kubelet writes it."""
     addresses = {"status": {"phase": "Running", "podIP": "10.77.0.1", "podIPs": [{"ip": "10.77.0.1"}]}}
-    patch = f"--patch={json.dumps(addresses)}"
-    town.plane.kubectl("patch", "pod/pod", f"--namespace={NAMESPACE}", "--subresource=status", "--type=merge", patch)
+    set_status(town.plane, "pod/pod", addresses, namespace=NAMESPACE)
     kubeconfig = town.account("viewer")
     for target in ("10.77.0.1", f"node/{NODE}", f"pod/{NAMESPACE}/pod"):
         done = town.run("ipam", "show", target, "--output=json", kubeconfig=kubeconfig)
@@ -227,11 +241,24 @@ def test_who_has_an_address(town: Town) -> None:
             ("pod", ["10.77.0.1"], "kubectl-coil-0")
         ]
         assert [each["name"] for each in document["blocks"]] == ["kubectl-coil-0"]
+        assert document["ledger"] is None
+        [trouble] = document["troubles"]
+        assert trouble.endswith(f"ask for the ClusterRole {NODE_READER}")
     lines = town.run("ipam", "show", kubeconfig=kubeconfig).stdout.splitlines()
     assert any(line.split()[:2] == ["kubectl-coil", "10.77.0.0/24"] for line in lines)
     absent = town.run("ipam", "show", "pool/none", kubeconfig=kubeconfig)
     assert (absent.returncode, absent.stdout) == (1, "")
     assert 'addresspools.coil.cybozu.com "none" not found' in absent.stderr
+
+
+def test_nodes_are_asked_by_who_may_execute_there(town: Town) -> None:
+    """Both rights are needed. (There is no kubelet, so the API server itself has no answer.)"""
+    for account, refused in (("only-get", True), ("only-create", True), ("reader", False)):
+        done = town.run("ipam", "show", f"node/{NODE}", "--output=json", kubeconfig=town.account(account))
+        assert done.returncode == 0, done.stderr
+        [trouble] = json.loads(done.stdout)["troubles"]
+        assert trouble.startswith(f"the node {NODE} ")
+        assert (NODE_READER in trouble) == refused, trouble
 
 
 TARGETS = ("", "pool/kubectl-coil", f"node/{NODE}", f"pod/{NAMESPACE}/pod", "10.77.0.1")
@@ -246,7 +273,7 @@ async def find_refusals(town: Town, name: str) -> list[str]:
         snapshot = await read_snapshot(cluster)
         for target in TARGETS:
             try:
-                await look_up(cluster, parse_target(target, namespace="") if target else None)
+                await look_up(cluster, MemoryNodes(), parse_target(target, namespace="") if target else None)
             except ForbiddenError as error:
                 refusals.append(error.message)
     return [*refusals, *(part.error for part in snapshot.parts() if part.error)]

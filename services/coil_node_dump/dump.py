@@ -23,7 +23,7 @@ from coil.netlink.namespace import Namespace
 from coil.netlink.peer_namespace import namespace_mounts
 from coil.nft.netfilter import NftError
 from coil.nft.table_sync import run
-from coil.page.node_dump import VERSION, FouPortDump, NamespaceDump, NodeDump
+from coil.page.node_dump import VERSION, FouPortDump, NamespaceDump, NodeDump, Part
 from coil.runtime.flag import Endpoint
 from coil_node_dump.kernel_reader import Limits, NamespaceReader, TornDumpError, read_fou_ports
 from coil_node_dump.settings import Settings
@@ -60,15 +60,25 @@ class _Draft:
 
 
 def dump_node(settings: Settings) -> NodeDump:
-    """Read everything. The calling thread stays in its namespace."""
+    """Read what the settings ask for. The calling thread stays in its namespace."""
     draft = _Draft(settings, time.monotonic() + settings.time_limit)
     at, system = datetime.now(UTC), os.uname()
-    node = draft.read("the node", lambda: draft.reader().read(""), NamespaceDump(path=""))
-    no_ports: tuple[FouPortDump, ...] = ()
-    fou_ports = draft.read("Foo-over-UDP", read_fou_ports, no_ports)
-    inspection = draft.read("coild's page", lambda: _fetch_page(settings.inspect_page_addr), None)
-    tables = draft.read("nftables", lambda: _read_tables(draft), None)
-    pods = tuple(_read_pods(draft)) if settings.pods else ()
+    wanted = settings.parts
+    node = NamespaceDump(path="")
+    pods: tuple[NamespaceDump, ...] = ()
+    fou_ports: tuple[FouPortDump, ...] = ()
+    inspection = tables = None
+    # What is small and most asked for comes first.
+    if Part.INSPECTION in wanted:
+        inspection = draft.read("coild's page", lambda: _fetch_page(settings.inspect_page_addr), None)
+    if Part.NODE in wanted:
+        node = draft.read("the node", lambda: draft.reader().read(""), node)
+    if Part.FOU in wanted:
+        fou_ports = draft.read("Foo-over-UDP", read_fou_ports, fou_ports)
+    if Part.TABLES in wanted:
+        tables = draft.read("nftables", lambda: _read_tables(draft), None)
+    if Part.PODS in wanted:
+        pods = tuple(_read_pods(draft))
     return NodeDump(
         version=VERSION,
         at=at,

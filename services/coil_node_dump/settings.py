@@ -2,12 +2,22 @@
 
 from dataclasses import dataclass
 
-from coil.runtime.flag import Endpoint, flag, parse_boolean, parse_integer, parse_optional_endpoint, parse_period
+from coil.page.node_dump import Part
+from coil.runtime.flag import Endpoint, flag, parse_integer, parse_optional_endpoint, parse_period
+
+
+def _parse_parts(text: str) -> frozenset[Part]:
+    try:
+        return frozenset(map(Part, text.split(",")))
+    except ValueError:
+        raise ValueError(f"some of {', '.join(Part)}, separated by commas") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    pods: bool = flag("true", parse=parse_boolean, help="read the network namespaces of pods as well")
+    parts: frozenset[Part] = flag(
+        ",".join(Part), parse=_parse_parts, help=f"what to read, separated by commas: {', '.join(Part)}"
+    )
     entries: int = flag(
         "20000", parse=parse_integer(1, 1_000_000), help="how many entries of each kind are told of a namespace"
     )

@@ -1,6 +1,8 @@
 """The node as a document: the addresses of the ledger, the names of the journal."""
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 from coil.crd.names import BlockName, NodeName, PoolName
@@ -9,9 +11,10 @@ from coil.ipam.node_ledger import NodeLedger
 from coil.ipam.occupancy import AttachmentKey, ContainerId
 from coil.page.node_document import AddressCounts, AddressState, NodeDocument
 from coil.runtime.flag import Endpoint, parse_settings
+from coild.addresses.journal import FormerHolder
 from coild.addresses.report import describe_pools
 from coild.main import describe_node
-from coild.model.attachment import Holder, PodName
+from coild.model.attachment import UNKNOWN_HOLDER, Holder, PodName
 from coild.settings import Settings
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -27,14 +30,24 @@ def block(pool: str, index: int, *, ipv4: str = "", ipv6: str = "", use: BlockUs
     return Block(BlockName(f"{pool}-{index}"), PoolName(pool), index, *networks, use)
 
 
+@dataclass(frozen=True)
+class Known:
+    """Implements `Holders`: who has an address by container, who had it by block and slot."""
+
+    holders: Mapping[str, Holder] = field(default_factory=dict)
+    had: Mapping[BlockName, dict[int, FormerHolder]] = field(default_factory=dict)
+
+    def holder(self, key: AttachmentKey) -> Holder:
+        return self.holders.get(key.container_id, UNKNOWN_HOLDER)
+
+    def former(self, block: BlockName) -> dict[int, FormerHolder]:
+        return self.had.get(block, {})
+
+
 def describe(ledger: NodeLedger, *, now: float = 0.0, **holders: Holder) -> NodeDocument:
     """`holders` by container."""
-    unknown = Holder(None, None)
-    return describe_node(
-        NodeName("node1"),
-        describe_pools(ledger.occupancy(now=now), holder=lambda key: holders.get(key.container_id, unknown)),
-        now=NOON,
-    )
+    document = describe_pools(ledger.occupancy(now=now), Known(holders))
+    return describe_node(NodeName("node1"), document, now=NOON)
 
 
 def test_a_node_without_blocks() -> None:
@@ -59,6 +72,18 @@ def test_what_is_out_and_who_has_it() -> None:
     assert (first.interface, first.since, str(first.ipv6)) == ("eth0", NOON, "fd00::")
     assert (second.state, second.slot, second.ipv4) == (AddressState.COOLING, 1, IPv4Address("10.1.0.1"))
     assert (second.pod, second.container, second.since) == (None, None, None)
+
+
+def test_who_had_an_address_before() -> None:
+    ledger = NodeLedger(cooldown=30.0)
+    ledger.add_block(block("default", 0, ipv4="10.1.0.0/30", ipv6="fd00::/126"))
+    had = FormerHolder(key("c0"), PodName("apps", "old"), NOON, NOON + timedelta(hours=1))
+    known = Known(had={BlockName("default-0"): {2: had, 4: had, -1: had}})
+    [pool] = describe_pools(ledger.occupancy(now=0.0), known)
+    [shown] = pool.blocks[0].former
+    assert (shown.slot, str(shown.ipv4), str(shown.ipv6)) == (2, "10.1.0.2", "fd00::2")
+    assert (shown.namespace, shown.pod, shown.container, shown.interface) == ("apps", "old", "c0", "eth0")
+    assert (shown.since, shown.until) == (NOON, NOON + timedelta(hours=1))
 
 
 def test_an_attachment_that_nobody_noted() -> None:

@@ -19,7 +19,7 @@ async def execute(server: ExecServer, *command: str, seconds: float = 60.0, limi
 
 async def test_the_output_is_put_together() -> None:
     server = ExecServer([STDOUT, STDOUT + b"\xc3", STDERR + b"a warning", STDOUT + b"\xbc\n", DONE, STDOUT + b"late"])
-    assert await execute(server, "coil-node-dump", "--pods=false", "a b&c") == "ü\n".encode()
+    assert await execute(server, "coil-node-dump", "--parts=node", "a b&c") == "ü\n".encode()
     [asked] = server.asked
     assert urlsplit(asked).path == "/api/v1/namespaces/kube-system/pods/coild-x/exec"
     assert parse_qsl(urlsplit(asked).query) == [
@@ -27,7 +27,7 @@ async def test_the_output_is_put_together() -> None:
         ("stdout", "true"),
         ("stderr", "true"),
         ("command", "coil-node-dump"),
-        ("command", "--pods=false"),
+        ("command", "--parts=node"),
         ("command", "a b&c"),
     ]
     assert server.authorization == "Bearer secret"

@@ -68,8 +68,24 @@ class AddressDocument(Document, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.pod}" if self.pod else None
 
 
+class FormerHolderDocument(Document, frozen=True, kw_only=True):
+    """Who had the addresses of a slot before they were given back, and from when until when."""
+
+    slot: int
+    ipv4: IPv4Address | None = None
+    ipv6: IPv6Address | None = None
+    namespace: str
+    pod: str
+    container: str
+    interface: str
+    since: datetime | None = None
+    until: datetime | None = None
+
+
 class BlockDocument(Document, frozen=True, kw_only=True):
-    """`used` has the addresses that are allocated or cooling, by slot; the rest are not listed."""
+    """`used` has the addresses that are allocated or cooling, by slot; the rest are not listed. `former` has who had
+    addresses before, one for each address, as far as that is remembered.
+    """
 
     name: str
     index: int
@@ -78,6 +94,7 @@ class BlockDocument(Document, frozen=True, kw_only=True):
     use: BlockUse = BlockUse.OPEN
     addresses: AddressCounts
     used: tuple[AddressDocument, ...] = ()
+    former: tuple[FormerHolderDocument, ...] = ()
 
 
 class PoolDocument(Document, frozen=True, kw_only=True):

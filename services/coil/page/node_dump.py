@@ -5,6 +5,7 @@ grows when one of them means something else.
 """
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,16 @@ import msgspec
 from coil.page.document import Document
 
 VERSION: Final = 1
+
+
+class Part(StrEnum):
+    """What a dump can be asked for."""
+
+    NODE = "node"
+    PODS = "pods"
+    FOU = "fou"
+    TABLES = "tables"
+    INSPECTION = "inspection"
 
 
 class LinkDump(Document, frozen=True, kw_only=True):
@@ -126,7 +137,7 @@ class FouPortDump(Document, frozen=True, kw_only=True):
 class NodeDump(Document, frozen=True, kw_only=True):
     """`troubles` says what could not be read, and why; `truncated` what was longer than the limit. `inspection` is
     the document of coild's own page, null if there is no coild; `tables` is what `nft --json list ruleset` prints,
-    without the elements of sets if these are too many.
+    without the elements of sets if these are too many. Parts that were not asked for are empty or null.
     """
 
     version: int

@@ -1,8 +1,8 @@
 """What the next process and the inspection page need to know about addresses and the kernel does not say.
 
 For each block the slot given out last and the slots that are still cooling down; for each attachment its pod, and since
-when. Every allocation and release is one record, written at once (`coild.model.journal_file`), in the event loop's
-thread.
+when; and of the addresses that came back last, which pod had them. Every allocation and release is one record, written
+at once (`coild.model.journal_file`), in the event loop's thread.
 
 The journal is a hint and never an authority: the kernel says who holds which address, and what is read here can only
 keep an address back for a while, move the position from which the search for a free one goes on, or name a pod. So an
@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
@@ -71,9 +72,37 @@ class _Left(_Record, frozen=True, array_like=True, tag="left"):
     block: BlockName
 
 
-_Entry = _Given | _Taken | _Revoked | _Last | _Left
+class _Had(_Record, frozen=True, array_like=True, tag="had"):
+    """Who had an address last. `since` and `until` in seconds since 1970."""
+
+    container: ContainerId
+    ifname: str
+    namespace: str
+    pod: str
+    block: BlockName
+    slot: int
+    since: float
+    until: float
+
+
+_Entry = _Given | _Taken | _Revoked | _Last | _Left | _Had
+_NOBODY: Final = ContainerId("")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Entry).decode
+
+
+FORMER_HOLDERS: Final = 1024
+"""Of how many addresses it is remembered who had them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormerHolder:
+    """Who had an address last, before it came back."""
+
+    key: AttachmentKey
+    pod: PodName
+    since: datetime | None
+    until: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +133,8 @@ class AddressJournal:
         self._last: dict[BlockName, int] = {}
         self._cooldowns: OrderedDict[tuple[BlockName, int], float] = OrderedDict()
         """Until when, by the clock; the oldest first."""
+        self._had: OrderedDict[tuple[BlockName, int], _Had] = OrderedDict()
+        """In the order in which the addresses came back."""
         for record in file.load():
             try:
                 self._apply(_decode(record))
@@ -116,6 +147,19 @@ class AddressJournal:
         if given is None or not given.pod:
             return UNKNOWN_HOLDER
         return Holder(PodName(given.namespace, given.pod), _moment(given.at))
+
+    def former(self, block: BlockName) -> dict[int, FormerHolder]:
+        """Who had addresses of the block before, by slot: the last pod of each, of the last 1024 that came back."""
+        return {
+            slot: FormerHolder(
+                AttachmentKey(had.container, had.ifname),
+                PodName(had.namespace, had.pod),
+                _moment(had.since),
+                _moment(had.until),
+            )
+            for (name, slot), had in self._had.items()
+            if name == block
+        }
 
     def gave(self, allocation: Allocation, pod: PodName) -> None:
         """The pod was given the address now."""
@@ -142,9 +186,8 @@ class AddressJournal:
         key = allocation.key
         if cooldown_left > 0:
             at = self._wall() + cooldown_left - self._cooldown
-            self._note(_Taken(key.container_id, key.ifname, allocation.block, allocation.slot, at))
-        else:
-            self._note(_Revoked(key.container_id, key.ifname))
+            self._note(_Taken(_NOBODY, "", allocation.block, allocation.slot, at))
+        self._note(_Revoked(key.container_id, key.ifname))
 
     def left(self, block: BlockName) -> None:
         """The block is not this node's any more."""
@@ -174,7 +217,7 @@ class AddressJournal:
                 # Its pod is not known; but when it vanishes, its address has to cool down.
                 self._given[key] = _Given(key.container_id, key.ifname, "", "", allocation.block, allocation.slot, 0.0)
         own = set(blocks)
-        for name in {*self._last, *(block for block, _ in self._cooldowns)} - own:
+        for name in {*self._last, *(block for block, _ in self._cooldowns), *(block for block, _ in self._had)} - own:
             self._apply(_Left(name))
         found = {name: Resumption(last) for name, last in self._last.items()}
         now = self._clock()
@@ -201,7 +244,10 @@ class AddressJournal:
                 self._last[entry.block] = entry.slot
                 self._cooldowns.pop((entry.block, entry.slot), None)
             case _Taken():
-                self._given.pop(AttachmentKey(entry.container, entry.ifname), None)
+                given = self._given.pop(AttachmentKey(entry.container, entry.ifname), None)
+                if given is not None and given.pod:
+                    holder = given.container, given.ifname, given.namespace, given.pod
+                    self._keep(_Had(*holder, given.block, given.slot, given.at, entry.at))
                 self._start_cooldown(entry)
             case _Revoked():
                 self._given.pop(AttachmentKey(entry.container, entry.ifname), None)
@@ -209,8 +255,18 @@ class AddressJournal:
                 self._last[entry.block] = entry.slot
             case _Left():
                 self._last.pop(entry.block, None)
-                for slot in [slot for slot in self._cooldowns if slot[0] == entry.block]:
-                    del self._cooldowns[slot]
+                for slots in (self._cooldowns, self._had):
+                    for slot in [slot for slot in slots if slot[0] == entry.block]:
+                        del slots[slot]
+            case _Had():
+                self._keep(entry)
+
+    def _keep(self, had: _Had) -> None:
+        slot = had.block, had.slot
+        self._had[slot] = had
+        self._had.move_to_end(slot)
+        if len(self._had) > FORMER_HOLDERS:
+            self._had.popitem(last=False)
 
     def _time_of_day(self, at: float | None) -> float:
         """What the wall clock says of a moment of the clock that is past; None: of now."""
@@ -230,10 +286,11 @@ class AddressJournal:
         """The fewest records that say all that is known."""
         yield from (_encode(given) for given in self._given.values())
         yield from (_encode(_Last(block, slot)) for block, slot in self._last.items())
+        yield from (_encode(had) for had in self._had.values())
         now, wall = self._clock(), self._wall()
         for (block, slot), until in self._cooldowns.items():
             if until > now:
-                yield _encode(_Taken(ContainerId(""), "", block, slot, wall - self._cooldown + until - now))
+                yield _encode(_Taken(_NOBODY, "", block, slot, wall - self._cooldown + until - now))
 
 
 def _moment(at: float) -> datetime | None:

@@ -116,7 +116,7 @@ class PoolAddressSource:
 
     def describe(self) -> tuple[PoolDocument, ...]:
         """The pools of this node, for its inspection page."""
-        return describe_pools(self.store.occupancy(), holder=self.journal.holder)
+        return describe_pools(self.store.occupancy(), self.journal)
 
     def metrics(self) -> Collection[Collector]:
         """See `AddressSource`."""

@@ -5,18 +5,20 @@ address. The gauges are read from the block store at the moment of a scrape, so 
 measured by `coil.cnirpc.call_gate`, routes to other nodes by `coild.routes.sync`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
+from typing import Protocol
 
 from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coil.crd.names import PoolName
-from coil.ipam.block import BlockUse
+from coil.crd.names import BlockName, PoolName
+from coil.ipam.block import Block, BlockUse
 from coil.ipam.occupancy import AddressState, AddressUse, AttachmentKey, BlockOccupancy
 from coil.page import node_document as page
 from coild.addresses.block_store import BlockStore
+from coild.addresses.journal import FormerHolder
 from coild.addresses.pool_demand import WaitOutcome
 from coild.addresses.route_export import RouteExport
 from coild.model.attachment import UNKNOWN_HOLDER, Holder
@@ -108,13 +110,23 @@ _USES = {
     BlockUse.OCCUPIED: page.BlockUse.OCCUPIED,
 }
 
-FindHolder = Callable[[AttachmentKey], Holder]
+
+class Holders(Protocol):
+    """Who has an address, and who had it. Implemented by `coild.addresses.journal`."""
+
+    def holder(self, key: AttachmentKey) -> Holder:
+        """Which pod the attachment is, and since when."""
+        ...
+
+    def former(self, block: BlockName) -> dict[int, FormerHolder]:
+        """Who had addresses of the block before, by slot."""
+        ...
 
 
-def describe_pools(blocks: Iterable[BlockOccupancy], *, holder: FindHolder) -> tuple[page.PoolDocument, ...]:
+def describe_pools(blocks: Iterable[BlockOccupancy], holders: Holders) -> tuple[page.PoolDocument, ...]:
     """The pools' documents: the ledger, with the pods' names out of the journal. Pure. `blocks` by pool."""
     return tuple(
-        _describe_pool(pool, [_describe_block(occupancy, holder) for occupancy in members])
+        _describe_pool(pool, [_describe_block(occupancy, holders) for occupancy in members])
         for pool, members in groupby(blocks, key=lambda occupancy: occupancy.block.pool)
     )
 
@@ -127,7 +139,7 @@ def _describe_pool(name: str, blocks: list[page.BlockDocument]) -> page.PoolDocu
     )
 
 
-def _describe_block(occupancy: BlockOccupancy, holder: FindHolder) -> page.BlockDocument:
+def _describe_block(occupancy: BlockOccupancy, holders: Holders) -> page.BlockDocument:
     block = occupancy.block
     allocated, cooling, free = occupancy.allocated, occupancy.cooling, occupancy.free
     return page.BlockDocument(
@@ -143,13 +155,33 @@ def _describe_block(occupancy: BlockOccupancy, holder: FindHolder) -> page.Block
             free=free,
             withheld=occupancy.size - allocated - cooling - free,
         ),
-        used=tuple(_describe_use(use, holder) for use in occupancy.uses),
+        used=tuple(_describe_use(use, holders) for use in occupancy.uses),
+        former=tuple(
+            _describe_former(block, slot, had)
+            for slot, had in sorted(holders.former(block.name).items())
+            if 0 <= slot < occupancy.size  # the journal may be of a larger block of that name
+        ),
     )
 
 
-def _describe_use(use: AddressUse, holder: FindHolder) -> page.AddressDocument:
+def _describe_former(block: Block, slot: int, had: FormerHolder) -> page.FormerHolderDocument:
+    ipv4, ipv6 = block.addresses(slot)
+    return page.FormerHolderDocument(
+        slot=slot,
+        ipv4=ipv4,
+        ipv6=ipv6,
+        namespace=had.pod.namespace,
+        pod=had.pod.name,
+        container=had.key.container_id,
+        interface=had.key.ifname,
+        since=had.since,
+        until=had.until,
+    )
+
+
+def _describe_use(use: AddressUse, holders: Holders) -> page.AddressDocument:
     key = use.key
-    held = UNKNOWN_HOLDER if key is None else holder(key)
+    held = UNKNOWN_HOLDER if key is None else holders.holder(key)
     return page.AddressDocument(
         ipv4=use.ipv4,
         ipv6=use.ipv6,

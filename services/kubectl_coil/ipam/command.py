@@ -3,6 +3,7 @@
 from kubectl_coil.ipam.lookup import look_up
 from kubectl_coil.ipam.tables import render_ipam
 from kubectl_coil.ipam.target import Target
+from kubectl_coil.node_reader import ExecNodeReader
 from kubectl_coil.options import Options
 from kubectl_coil.output import print_document
 
@@ -10,6 +11,6 @@ from kubectl_coil.output import print_document
 async def show_ipam(options: Options, target: Target | None) -> int:
     """Print what there is about the target. Raises ApiError, NotFoundError among them, and AccessError."""
     async with options.connect() as cluster:
-        document = await look_up(cluster, target)
+        document = await look_up(cluster, ExecNodeReader(cluster), target)
     print_document(document, options.output, lambda console: render_ipam(document, console))
     return 0

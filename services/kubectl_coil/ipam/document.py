@@ -1,6 +1,7 @@
 """What `kubectl coil ipam show` tells, as a document. The names of the fields are a contract."""
 
 from datetime import datetime
+from enum import StrEnum
 
 from coil.page.cluster_document import BlockState, UseCounts
 from coil.page.document import Document
@@ -22,8 +23,8 @@ class BlockDocument(Document, frozen=True, kw_only=True):
 
 
 class PodDocument(Document, frozen=True, kw_only=True):
-    """A pod with addresses. `block` is "" if no block has them: they are not of Coil's pools, or are in no block any
-    more.
+    """A pod with addresses, of its status. `block` is "" if no block has them: they are not of Coil's pools, or are in
+    no block any more.
     """
 
     namespace: str
@@ -31,7 +32,35 @@ class PodDocument(Document, frozen=True, kw_only=True):
     node: str
     addresses: tuple[str, ...]
     block: str
+    created: datetime | None
+
+
+class LedgerState(StrEnum):
+    ALLOCATED = "allocated"
+    COOLING = "cooling"
+    FREE = "free"
+
+
+class FormerPodDocument(Document, frozen=True, kw_only=True):
+    """Who had an address, from when until when, as far as it is known."""
+
+    pod: str
     since: datetime | None
+    until: datetime | None
+
+
+class LedgerEntryDocument(Document, frozen=True, kw_only=True):
+    """One address of each family, as the node's coild has it. `block` may be a network interface of EC2; `pod` is
+    `namespace/name`, "" where nobody has the address, or where it is not known who. `before` is who had it last.
+    """
+
+    addresses: tuple[str, ...]
+    block: str
+    state: LedgerState
+    pod: str
+    container: str
+    since: datetime | None
+    before: FormerPodDocument | None
 
 
 class IpamPoolDocument(Document, frozen=True, kw_only=True):
@@ -45,11 +74,14 @@ class IpamPoolDocument(Document, frozen=True, kw_only=True):
 class IpamDocument(Document, frozen=True, kw_only=True):
     """`asked` is what was asked for, as `KIND/NAME` or an address; "" for everything.
 
-    `note` says what is not known, or what it means that something is empty.
+    `ledger` is null where no node was asked, or none answered. `note` says what it means that something is empty;
+    `troubles` what could not be read, and what to do.
     """
 
     asked: str
     pools: tuple[IpamPoolDocument, ...]
     blocks: tuple[BlockDocument, ...]
     pods: tuple[PodDocument, ...]
+    ledger: tuple[LedgerEntryDocument, ...] | None = None
     note: str
+    troubles: tuple[str, ...] = ()

@@ -1,12 +1,14 @@
 """Reads what `kubectl coil ipam show` is about, and no more: of pods only those of a node, or the one that was named.
 
-    target ─► look_up ─► cluster.Reader ─► describe ─► IpamDocument
+    target ─► look_up ─┬► cluster.Reader ─► pools, blocks, pods ─┬► IpamDocument
+                       └► NodeReader ─► the ledger of a node ────┘
 
-Who has an address is what pods' `status.podIPs` say. Which addresses are free, or cooling down, only the coild of the
-node knows; its page shows that (docs/inspection.md).
+Which pod has an address is what pods' `status.podIPs` say; since when, who had it before, and what is cooling down only
+the coild of the node knows. Where it cannot be asked, the rest is told.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence, Set
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Final, TypeVar
 
@@ -16,9 +18,19 @@ from coil.crd.builtin import NODES, PODS, Pod
 from coil.crd.names import LABEL_NODE, LABEL_POOL
 from coil.kernel.family import IPAddress, IPNetwork
 from coil.page.cluster_document import UseCounts, state_of
+from coil.page.node_dump import Part
 from kubectl_coil.cluster import Reader
-from kubectl_coil.ipam.document import BlockDocument, IpamDocument, IpamPoolDocument, PodDocument
+from kubectl_coil.ipam.document import (
+    BlockDocument,
+    IpamDocument,
+    IpamPoolDocument,
+    LedgerEntryDocument,
+    LedgerState,
+    PodDocument,
+)
+from kubectl_coil.ipam.ledger import flatten_ledger
 from kubectl_coil.ipam.target import AddressTarget, NodeTarget, PodTarget, PoolTarget, Target
+from kubectl_coil.node_reader import NodeReader, NodeUnreadableError, ledger_of
 
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 """Phases of pods whose addresses may be others' by now."""
@@ -26,7 +38,7 @@ ENDED: Final = frozenset({"Succeeded", "Failed"})
 T = TypeVar("T")
 
 
-async def look_up(cluster: Reader, target: Target | None) -> IpamDocument:
+async def look_up(cluster: Reader, nodes: NodeReader, target: Target | None) -> IpamDocument:
     """What there is about the target; about everything if it is None. Raises ApiError, NotFoundError among them."""
     match target:
         case None:
@@ -34,11 +46,11 @@ async def look_up(cluster: Reader, target: Target | None) -> IpamDocument:
         case PoolTarget(name):
             return await _pool(cluster, name, asked=str(target))
         case NodeTarget(name):
-            return await _node(cluster, name, asked=str(target))
+            return await _node(cluster, nodes, name, asked=str(target))
         case PodTarget(namespace, name):
-            return await _pod(cluster, namespace, name, asked=str(target))
+            return await _pod(cluster, nodes, namespace, name, asked=str(target))
         case AddressTarget(address):
-            return await _address(cluster, address)
+            return await _address(cluster, nodes, address)
 
 
 async def _overview(cluster: Reader) -> IpamDocument:
@@ -66,69 +78,114 @@ async def _pool(cluster: Reader, name: str, *, asked: str) -> IpamDocument:
     )
 
 
-async def _node(cluster: Reader, name: str, *, asked: str) -> IpamDocument:
+async def _node(cluster: Reader, nodes: NodeReader, name: str, *, asked: str) -> IpamDocument:
     await cluster.get(NODES, name)
     blocks = await cluster.list(ADDRESS_BLOCKS, labels=f"{LABEL_NODE}={name}")
     pods = await _pods_of(cluster, name)
+    ledger = await _read_ledgers(nodes, [name])
     return IpamDocument(
         asked=asked,
         pools=(),
         blocks=tuple(_describe_block(block, {name}, pods) for block in _in_order(blocks)),
         pods=tuple(_describe_pod(pod, blocks) for pod in pods),
-        note="" if blocks else "the node has no block: no pod on it has asked for an address",
+        ledger=ledger.select(lambda entry: entry.state is not LedgerState.FREE),
+        note="" if blocks or ledger.entries else "the node has no block: no pod on it has asked for an address",
+        troubles=ledger.troubles,
     )
 
 
-async def _pod(cluster: Reader, namespace: str, name: str, *, asked: str) -> IpamDocument:
+async def _pod(cluster: Reader, nodes: NodeReader, namespace: str, name: str, *, asked: str) -> IpamDocument:
     pod = await cluster.get(PODS, name, namespace=namespace)
-    blocks = await cluster.list(ADDRESS_BLOCKS, labels=f"{LABEL_NODE}={pod.spec.node_name}")
-    own = [block for block in blocks if any(_has(block, address) for address in _addresses(pod))]
+    node, addresses = pod.spec.node_name, _addresses(pod)
+    blocks = await cluster.list(ADDRESS_BLOCKS, labels=f"{LABEL_NODE}={node}")
+    own = [block for block in blocks if any(_has(block, address) for address in addresses)]
     note = ""
+    ledger = _Ledgers()
     if pod.spec.host_network:
         note = "the pod is on its node's network, and has the node's addresses"
     elif not pod.status.pod_ips:
         note = "the pod has no address yet: see its Events"
-    elif not own:
-        note = "no block of its node has the pod's addresses"
+    else:
+        ledger = await _read_ledgers(nodes, [node])
+        if not own and not ledger.about(addresses):
+            note = "no block of its node has the pod's addresses"
     return IpamDocument(
         asked=asked,
         pools=(),
-        blocks=tuple(_describe_block(block, {pod.spec.node_name}) for block in own),
+        blocks=tuple(_describe_block(block, {node}) for block in own),
         pods=(_describe_pod(pod, own),),
+        ledger=ledger.about(addresses),
         note=note,
+        troubles=ledger.troubles,
     )
 
 
-async def _address(cluster: Reader, address: IPAddress) -> IpamDocument:
+async def _address(cluster: Reader, nodes: NodeReader, address: IPAddress) -> IpamDocument:
     pools = [pool for pool in await cluster.list(ADDRESS_POOLS) if _contains(pool, address)]
     blocks = [block for block in await cluster.list(ADDRESS_BLOCKS) if _has(block, address)]
-    nodes = {node.metadata.name for node in await cluster.list(NODES)}
-    pods = [
-        pod
-        for node in sorted({str(block.node) for block in blocks if block.node})
-        for pod in await _pods_of(cluster, node)
-        if address in _addresses(pod)
-    ]
-    if not pools and not blocks:
-        note = "no pool has the address"
-    elif not blocks:
-        note = "no node has a block with the address: it is free"
-    elif not pods:
-        note = "no pod has the address: it is free or cooling down, which the node's coild knows"
-    else:
-        note = ""
+    known = {node.metadata.name for node in await cluster.list(NODES)}
+    owners = sorted({str(block.node) for block in blocks if block.node})
+    # Addresses of other sources are in no block: then each pod is looked at.
+    candidates = [pod for node in owners or [""] for pod in await _pods_of(cluster, node)]
+    pods = [pod for pod in candidates if address in _addresses(pod)]
+    asked = owners or sorted({pod.spec.node_name for pod in pods})
+    ledger = await _read_ledgers(nodes, [node for node in asked if node in known])
+    entries = ledger.about({address})
     return IpamDocument(
         asked=str(address),
         pools=tuple(_describe_pool(pool, [block for block in blocks if block.pool == pool.name]) for pool in pools),
-        blocks=tuple(_describe_block(block, nodes) for block in _in_order(blocks)),
+        blocks=tuple(_describe_block(block, known) for block in _in_order(blocks)),
         pods=tuple(_describe_pod(pod, blocks) for pod in pods),
-        note=note,
+        ledger=entries,
+        note="" if pods else _explain(pools=bool(pools), blocks=bool(blocks), entries=entries),
+        troubles=ledger.troubles,
     )
 
 
+def _explain(*, pools: bool, blocks: bool, entries: Sequence[LedgerEntryDocument] | None) -> str:
+    """Why no pod has an address."""
+    if not blocks:
+        return "no node has a block with the address: it is free" if pools else "no pod has the address"
+    if entries is None:
+        return "no pod has the address: it is free or cooling down, which the node's coild knows"
+    states = {entry.state for entry in entries}
+    if LedgerState.ALLOCATED in states:
+        return "its node's coild has given the address away, and no pod shows it: the pod is starting or has just ended"
+    if LedgerState.COOLING in states:
+        return "the address is cooling down: it was given back a moment ago, and no pod gets it yet"
+    return "no pod has the address: it is free"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledgers:
+    """What the coilds of some nodes know. `entries` is None if none was asked or none has answered."""
+
+    entries: Sequence[LedgerEntryDocument] | None = None
+    troubles: tuple[str, ...] = ()
+
+    def select(self, wanted: Callable[[LedgerEntryDocument], bool]) -> tuple[LedgerEntryDocument, ...] | None:
+        return None if self.entries is None else tuple(filter(wanted, self.entries))
+
+    def about(self, addresses: Set[IPAddress]) -> tuple[LedgerEntryDocument, ...] | None:
+        return self.select(lambda entry: not addresses.isdisjoint(map(ip_address, entry.addresses)))
+
+
+async def _read_ledgers(nodes: NodeReader, names: Iterable[str]) -> _Ledgers:
+    entries: list[LedgerEntryDocument] | None = None
+    troubles: list[str] = []
+    for name in names:
+        try:
+            ledger = ledger_of(await nodes.read(name, [Part.INSPECTION]), name)
+        except NodeUnreadableError as error:
+            troubles.append(str(error))
+        else:
+            entries = [*(entries or ()), *flatten_ledger(ledger)]
+    return _Ledgers(entries, tuple(troubles))
+
+
 async def _pods_of(cluster: Reader, node: str) -> list[Pod]:
-    """Those with addresses of their own, in the order of their names."""
-    pods = await cluster.list(PODS, fields=f"spec.nodeName={node}")
+    """Those with addresses of their own, of one node, or of all for "", in the order of their names."""
+    pods = await cluster.list(PODS, fields=f"spec.nodeName={node}" if node else "")
     own = [pod for pod in pods if pod.status.pod_ips and not pod.spec.host_network and pod.status.phase not in ENDED]
     return sorted(own, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
 
@@ -167,7 +224,7 @@ def _describe_pod(pod: Pod, blocks: Iterable[AddressBlock]) -> PodDocument:
         node=pod.spec.node_name,
         addresses=tuple(map(str, addresses)),
         block=block,
-        since=pod.metadata.creation_timestamp,
+        created=pod.metadata.creation_timestamp,
     )
 
 
@@ -175,9 +232,10 @@ def _in_order(blocks: Iterable[AddressBlock]) -> list[AddressBlock]:
     return sorted(blocks, key=lambda block: (block.pool, block.index, block.name))
 
 
-def _addresses(pod: Pod) -> list[IPAddress]:
-    """What is no address is passed over: anybody who may write pods' status writes it."""
-    return [address for entry in pod.status.pod_ips if (address := _parse(ip_address, entry.ip)) is not None]
+def _addresses(pod: Pod) -> Set[IPAddress]:
+    """In their order. What is no address is passed over: anybody who may write pods' status writes it."""
+    found = (_parse(ip_address, entry.ip) for entry in pod.status.pod_ips)
+    return dict.fromkeys(address for address in found if address is not None).keys()
 
 
 def _has(block: AddressBlock, address: IPAddress) -> bool:

@@ -1,9 +1,16 @@
 """The document of `kubectl coil ipam show` for people."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kubectl_coil.ipam.document import BlockDocument, IpamDocument, IpamPoolDocument, PodDocument
+from kubectl_coil.ipam.document import (
+    BlockDocument,
+    IpamDocument,
+    IpamPoolDocument,
+    LedgerEntryDocument,
+    PodDocument,
+)
 from kubectl_coil.output import make_table, printable
 
 if TYPE_CHECKING:
@@ -18,7 +25,11 @@ def render_ipam(document: IpamDocument, console: "Console") -> None:
             ("block", "pool", "node", "state", "ipv4", "ipv6", "pods", "occupied by"),
             [_block_row(each) for each in document.blocks],
         ),
-        (("pod", "addresses", "node", "block", "since"), [_pod_row(each) for each in document.pods]),
+        (("pod", "addresses", "node", "block", "created"), [_pod_row(each) for each in document.pods]),
+        (
+            ("addresses", "block", "state", "held by", "since", "before", "until"),
+            [_ledger_row(each) for each in document.ledger or ()],
+        ),
     )
     shown = False
     for columns, rows in sections:
@@ -27,10 +38,12 @@ def render_ipam(document: IpamDocument, console: "Console") -> None:
                 console.print()
             console.print(make_table(*columns, rows=rows))
             shown = True
-    if document.note:
+    about = f"{document.asked}: " if document.asked else ""
+    for remark in ([f"{about}{document.note}"] if document.note else []) + list(document.troubles):
         if shown:
             console.print()
-        console.print(printable(f"{document.asked}: {document.note}" if document.asked else document.note))
+        console.print(printable(remark))
+        shown = True
 
 
 def _pool_row(each: IpamPoolDocument) -> Sequence[str]:
@@ -44,5 +57,13 @@ def _block_row(each: BlockDocument) -> Sequence[str]:
 
 
 def _pod_row(each: PodDocument) -> Sequence[str]:
-    since = "" if each.since is None else each.since.isoformat(timespec="seconds")
-    return f"{each.namespace}/{each.name}", " ".join(each.addresses), each.node, each.block, since
+    return f"{each.namespace}/{each.name}", " ".join(each.addresses), each.node, each.block, _moment(each.created)
+
+
+def _ledger_row(each: LedgerEntryDocument) -> Sequence[str]:
+    before = ("", "") if each.before is None else (each.before.pod, _moment(each.before.until))
+    return " ".join(each.addresses), each.block, each.state, each.pod or each.container, _moment(each.since), *before
+
+
+def _moment(at: datetime | None) -> str:
+    return "" if at is None else at.isoformat(timespec="seconds")

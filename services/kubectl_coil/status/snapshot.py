@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.block_request import BLOCK_REQUESTS, BlockRequest
-from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, EVENTS, Event
+from coil.crd.builtin import EVENTS, Event
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
@@ -19,6 +19,7 @@ from coil.crd.resource import Resource
 from coil.kube.errors import ApiError, NotFoundError, UnauthorizedError
 from coil.kube.lease_lock import LEASES, Lease
 from kubectl_coil.cluster import Reader
+from kubectl_coil.installation import COILD, find_homes
 from kubectl_coil.status.resources import (
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -29,7 +30,6 @@ from kubectl_coil.status.resources import (
     Workload,
 )
 
-COILD: Final = "coild"
 ELECTIONS: Final = ("coil-ipam-controller", "coil-egress-controller", "coil-raven")
 """Programs of which one replica leads; each has a Lease of its name."""
 REPORTERS: Final = (
@@ -93,7 +93,7 @@ async def read_snapshot(cluster: Reader) -> Snapshot:
         async with asyncio.TaskGroup() as group:
             deployments = group.create_task(read(DEPLOYMENTS, labels=_LABELS))
             daemons = group.create_task(read(DAEMON_SETS, labels=_LABELS))
-            homes = group.create_task(_read("clusterrolebindings", _find_homes(cluster)))
+            homes = group.create_task(_read("clusterrolebindings", find_homes(cluster)))
             nodes, pools, blocks, requests, egresses, gateways, policies = (
                 group.create_task(read(resource))
                 for resource in (
@@ -135,19 +135,6 @@ async def _read(what: str, listing: Coroutine[Any, Any, Sequence[T]]) -> Part[T]
             raise
         # The path of a kind that is not served is answered without a Status document.
         return Part(what) if error.status == HTTPStatus.NOT_FOUND else Part(what, error=error.message)
-
-
-async def _find_homes(cluster: Reader) -> list[str]:
-    """The namespace that Coil is installed in, or none.
-
-    Labels and names of workloads do not tell it: whoever may create a Deployment somewhere can give it Coil's. A
-    ClusterRoleBinding is an administrator's, and its name is the same in each installation.
-    """
-    try:
-        binding = await cluster.get(CLUSTER_ROLE_BINDINGS, COILD)
-    except NotFoundError:
-        return []
-    return [subject.namespace for subject in binding.subjects or () if subject.name == COILD]
 
 
 async def _read_leases(cluster: Reader, programs: Sequence[Workload]) -> list[Lease]:

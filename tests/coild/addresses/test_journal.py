@@ -8,8 +8,8 @@ import pytest
 
 from coil.crd.names import BlockName, PoolName
 from coil.ipam.block import Block
-from coil.ipam.node_ledger import NodeLedger, Reuse
-from coild.addresses.journal import AddressJournal, Resumption
+from coil.ipam.node_ledger import Allocation, NodeLedger, Reuse
+from coild.addresses.journal import FORMER_HOLDERS, AddressJournal, FormerHolder, Resumption
 from coild.model.attachment import Holder, PodName
 from coild.model.journal_file import COMPACT_BYTES, JournalFile
 from tests.coild.scene import LOG, key
@@ -190,6 +190,45 @@ def test_who_has_an_address_and_since_when_survives(node: Node) -> None:
     assert third.journal.holder(key("c0")) == Holder(PodName("apps", "first"), since)
     third.delete("c0")
     assert third.journal.holder(key("c0")) == Holder(None, None)
+
+
+def test_who_had_an_address_survives(node: Node) -> None:
+    slot = node.add("c0", PodName("apps", "first", "some-uid"))
+    since = datetime.fromtimestamp(node.times.wall, UTC)
+    node.times.pass_(77)
+    until = datetime.fromtimestamp(node.times.wall, UTC)
+    assert node.journal.former(ZERO) == {}
+    node.delete("c0")
+    had = {slot: FormerHolder(key("c0"), PodName("apps", "first"), since, until)}
+    assert node.journal.former(ZERO) == had
+    assert node.journal.former(ONE) == {}
+    successor = node.killed()
+    successor.resume()
+    third = successor.killed()
+    third.resume()
+    assert third.journal.former(ZERO) == had, "after two restarts as well"
+    third.journal.left(ZERO)
+    assert third.killed().journal.former(ZERO) == {}
+
+
+def test_who_was_given_an_address_and_never_used_it_did_not_have_it(node: Node) -> None:
+    for number in range(16):
+        node.add(f"c{number}", PodName("apps", f"pod-{number}"))
+    node.delete("c0")
+    node.add("d0", PodName("apps", "other"), reuse=Reuse.ANY)
+    node.revoke("d0")
+    assert [had.pod.name for had in node.journal.former(ZERO).values()] == ["pod-0"]
+    assert [had.pod.name for had in node.killed().journal.former(ZERO).values()] == ["pod-0"]
+
+
+def test_of_some_addresses_it_is_remembered_who_had_them(node: Node) -> None:
+    """The last that came back, however many there are."""
+    for number in range(FORMER_HOLDERS + 3):
+        allocation = Allocation(key(f"c{number}"), POOL, ZERO, number, None, None)
+        node.journal.gave(allocation, PodName("apps", f"pod-{number}"))
+        node.journal.took(allocation)
+    former = node.journal.former(ZERO)
+    assert (len(former), min(former), max(former)) == (FORMER_HOLDERS, 3, FORMER_HOLDERS + 2)
 
 
 def test_a_note_of_another_place_than_the_kernel_s_is_not_believed(node: Node) -> None:

@@ -1,5 +1,7 @@
 """Who has which address, of the objects of a small cluster."""
 
+from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
@@ -9,11 +11,23 @@ from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.builtin import NODES, PODS
 from coil.kube.errors import NotFoundError
 from coil.page.cluster_document import BlockState
-from kubectl_coil.ipam.document import IpamDocument
+from coil.page.eni_document import EniAddressDocument, EniNodeDocument, InterfaceDocument
+from coil.page.node_document import (
+    AddressCounts,
+    AddressDocument,
+    AddressState,
+    FormerHolderDocument,
+    NodeDocument,
+    PoolDocument,
+)
+from coil.page.node_document import BlockDocument as PageBlock
+from coil.page.node_dump import Part
+from kubectl_coil.ipam.document import FormerPodDocument, IpamDocument, LedgerState
 from kubectl_coil.ipam.lookup import look_up
 from kubectl_coil.ipam.target import parse_target
 from tests.coil.kube.memory_api import MemoryApi
-from tests.kubectl_coil.memory_reader import MemoryReader
+from tests.kubectl_coil.memory_nodes import MemoryNodes, node_dump
+from tests.kubectl_coil.memory_reader import NOW, MemoryReader
 
 
 def block(name: str, *, node: str, number: int, pool: str = "default", **labels: str) -> dict[str, Any]:
@@ -58,8 +72,63 @@ def reader() -> MemoryReader:
     return MemoryReader(api)
 
 
-async def show(reader: MemoryReader, text: str = "") -> IpamDocument:
-    return await look_up(reader, parse_target(text, namespace="shop") if text else None)
+LEDGER = NodeDocument(
+    node="n1",
+    at=NOW,
+    addresses=AddressCounts(),
+    pools=(
+        PoolDocument(
+            name="default",
+            addresses=AddressCounts(),
+            blocks=(
+                PageBlock(
+                    name="default-1",
+                    index=1,
+                    addresses=AddressCounts(),
+                    used=(
+                        AddressDocument(
+                            ipv4=IPv4Address("10.0.1.7"),
+                            ipv6=IPv6Address("fd00::107"),
+                            slot=7,
+                            state=AddressState.ALLOCATED,
+                            namespace="shop",
+                            pod="web-0",
+                            container="c7",
+                            since=NOW - timedelta(hours=1),
+                        ),
+                        AddressDocument(ipv4=IPv4Address("10.0.1.9"), slot=9, state=AddressState.COOLING),
+                        AddressDocument(
+                            ipv4=IPv4Address("10.0.1.10"), slot=10, state=AddressState.ALLOCATED, container="c10"
+                        ),
+                    ),
+                    former=tuple(
+                        FormerHolderDocument(
+                            ipv4=IPv4Address(f"10.0.1.{slot}"),
+                            slot=slot,
+                            namespace="shop",
+                            pod=f"old-{slot}",
+                            container="c0",
+                            interface="eth0",
+                            since=NOW - timedelta(hours=3),
+                            until=NOW - timedelta(hours=2),
+                        )
+                        for slot in (7, 9, 11)
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def nodes() -> MemoryNodes:
+    return MemoryNodes({"n1": node_dump(LEDGER)})
+
+
+async def show(reader: MemoryReader, text: str = "", nodes: MemoryNodes | None = None) -> IpamDocument:
+    """Without `nodes`, none can be asked."""
+    return await look_up(reader, nodes or MemoryNodes(), parse_target(text, namespace="shop") if text else None)
 
 
 async def test_everything(reader: MemoryReader) -> None:
@@ -120,7 +189,7 @@ async def test_a_pod(reader: MemoryReader, name: str, blocks: list[str], note: s
             "no pod has the address: it is free or cooling down, which the node's coild knows",
         ),
         ("10.0.9.9", [], [], "no node has a block with the address: it is free"),
-        ("192.0.2.1", [], [], "no pool has the address"),
+        ("192.0.2.9", [], [], "no pod has the address"),
     ],
 )
 async def test_an_address(reader: MemoryReader, address: str, blocks: list[str], pods: list[str], note: str) -> None:
@@ -134,3 +203,84 @@ async def test_an_address(reader: MemoryReader, address: str, blocks: list[str],
 async def test_what_does_not_exist_is_told(reader: MemoryReader, text: str) -> None:
     with pytest.raises(NotFoundError):
         await show(reader, text)
+
+
+async def test_since_when_a_pod_has_its_addresses_and_who_had_them(reader: MemoryReader, nodes: MemoryNodes) -> None:
+    for target in ("10.0.1.7", "fd00::107", "pod/web-0"):
+        document = await show(reader, target, nodes)
+        assert document.ledger is not None
+        [entry] = document.ledger
+        assert (entry.addresses, entry.block, entry.pod) == (("10.0.1.7", "fd00::107"), "default-1", "shop/web-0")
+        assert (entry.state, entry.container, entry.since) == (LedgerState.ALLOCATED, "c7", NOW - timedelta(hours=1))
+        assert entry.before == FormerPodDocument(
+            pod="shop/old-7", since=NOW - timedelta(hours=3), until=NOW - timedelta(hours=2)
+        )
+        assert (document.note, document.troubles) == ("", ())
+    assert set(nodes.asked) == {("n1", frozenset({Part.INSPECTION}))}
+
+
+@pytest.mark.parametrize(
+    ("address", "state", "before", "note"),
+    [
+        ("10.0.1.9", LedgerState.COOLING, "shop/old-9", "the address is cooling down"),
+        ("10.0.1.10", LedgerState.ALLOCATED, None, "its node's coild has given the address away, and no pod shows it"),
+        ("10.0.1.11", LedgerState.FREE, "shop/old-11", "no pod has the address: it is free"),
+    ],
+)
+async def test_an_address_that_no_pod_has(
+    reader: MemoryReader, nodes: MemoryNodes, address: str, state: LedgerState, before: str | None, note: str
+) -> None:
+    document = await show(reader, address, nodes)
+    assert document.ledger is not None
+    [entry] = document.ledger
+    assert (entry.state, entry.before.pod if entry.before else None) == (state, before)
+    assert document.note.startswith(note)
+
+
+async def test_an_address_that_nobody_had(reader: MemoryReader, nodes: MemoryNodes) -> None:
+    document = await show(reader, "10.0.1.12", nodes)
+    assert (document.ledger, document.note) == ((), "no pod has the address: it is free")
+
+
+async def test_what_is_out_on_a_node(reader: MemoryReader, nodes: MemoryNodes) -> None:
+    document = await show(reader, "node/n1", nodes)
+    assert document.ledger is not None
+    assert [entry.addresses[0] for entry in document.ledger] == ["10.0.1.7", "10.0.1.9", "10.0.1.10"]
+
+
+async def test_a_node_that_cannot_be_asked_is_told_with_the_rest(reader: MemoryReader) -> None:
+    for target in ("10.0.1.7", "pod/web-0", "node/n1"):
+        document = await show(reader, target)
+        assert document.ledger is None
+        assert document.troubles == ("the node n1 could not be asked: it is silent",)
+        assert "web-0" in {each.name for each in document.pods}
+
+
+async def test_no_node_is_asked_about_what_no_node_has(reader: MemoryReader, nodes: MemoryNodes) -> None:
+    for target in ("", "pool/default", "pod/on-host", "pod/new", "10.0.9.9", "10.0.2.1"):
+        assert (await show(reader, target, nodes)).ledger is None
+    assert nodes.asked == []
+
+
+async def test_an_address_of_a_network_interface(reader: MemoryReader, nodes: MemoryNodes) -> None:
+    """Where no pool has the address, the pod says which node to ask."""
+    reader.api.put(PODS, pod("in-vpc", "172.31.0.5", node="n2"))
+    use = EniAddressDocument(
+        address=IPv4Address("172.31.0.5"), state=AddressState.ALLOCATED, namespace="shop", pod="in-vpc", since=NOW
+    )
+    interface = InterfaceDocument(
+        id="eni-1",
+        mac="02:00:00:00:00:01",
+        device_number=1,
+        subnet="subnet-1",
+        primary=IPv4Address("172.31.0.4"),
+        up=True,
+        addresses=AddressCounts(),
+        used=(use,),
+    )
+    page = EniNodeDocument(node="n2", at=NOW, addresses=AddressCounts(), interfaces=(interface,))
+    nodes.dumps["n2"] = node_dump(page)
+    document = await show(reader, "172.31.0.5", nodes)
+    assert document.ledger is not None
+    assert [(entry.block, entry.pod, entry.since) for entry in document.ledger] == [("eni-1", "shop/in-vpc", NOW)]
+    assert document.note == ""
