@@ -65,8 +65,8 @@ COPY constraints.txt pyproject.toml /source/
 RUN set -eu; umask 022; cd /source; \
     packages=/image/usr/local/lib/$PYTHON/dist-packages; \
     $PYTHON -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-      print(*project["dependencies"], *project["optional-dependencies"]["aws"], \
-            *project["optional-dependencies"]["openstack"], sep="\n")' \
+      extras = project["optional-dependencies"]; \
+      print(*project["dependencies"], *extras["aws"], *extras["node-dump"], *extras["openstack"], sep="\n")' \
       > requirements.txt; \
     $PYTHON -m pip install -q -c constraints.txt --target /tools hatchling; \
     $PYTHON -m pip install -q -c constraints.txt --no-compile --target "$packages" -r requirements.txt; \

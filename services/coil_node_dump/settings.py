@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from coil.page.node_dump import Part
-from coil.runtime.flag import Endpoint, flag, parse_integer, parse_optional_endpoint, parse_period
+from coil.runtime.flag import Endpoint, flag, parse_integer, parse_period
+from coil.runtime.settings import node_page_flag
 
 
 def _parse_parts(text: str) -> frozenset[Part]:
@@ -25,6 +26,4 @@ class Settings:
         "8388608", parse=parse_integer(0, 1 << 30), help="nftables beyond so many bytes come without elements of sets"
     )
     time_limit: float = flag("20s", parse=parse_period, help="what has not been read by then is left out")
-    inspect_page_addr: Endpoint | None = flag(
-        ":9383", parse=parse_optional_endpoint, env="COIL_INSPECT_PAGE_ADDR", help="coild's inspection page, or off"
-    )
+    inspect_page_addr: Endpoint | None = node_page_flag()  # noqa: RUF009 - a flag's value cannot be changed

@@ -38,6 +38,7 @@ from coil.runtime.settings import (
     NodeSysctlSettings,
     health_flag,
     metrics_flag,
+    node_page_flag,
 )
 
 _TABLES = parse_integer(1, 2**32 - 1)
@@ -153,12 +154,7 @@ class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSe
         group=Group.INSPECTION,
         help="address of /ip-manager; without a host, 127.0.0.1; off for none",
     )
-    inspect_page_addr: Endpoint | None = flag(
-        ":9383",
-        parse=parse_optional_endpoint,
-        group=Group.INSPECTION,
-        help="another address of the same page, for browsers, which refuse port 6666; off for none",
-    )
+    inspect_page_addr: Endpoint | None = node_page_flag()  # noqa: RUF009 - a flag's value cannot be changed
     node_name: NodeName = variable("COIL_NODE_NAME", parse=_parse_node_name, help="the Node this process runs on")
     socket: Path = flag(
         "/run/coild.sock", parse=parse_path, group=Group.PODS, help="the Unix socket that the plugin calls"

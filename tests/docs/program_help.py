@@ -16,6 +16,7 @@ import coil_egress_agent.eip.settings
 import coil_egress_controller.settings
 import coil_ipam_controller.settings
 import coil_migrator.settings
+import coil_node_dump.settings
 import coil_raven.settings
 import coild.settings
 from coil.runtime.flag import parse_settings
@@ -30,6 +31,7 @@ OURS: Final[Mapping[str, type[Any]]] = {
     "coil-egress-agent": coil_egress_agent.egress.settings.Settings,
     "coil-egress-agent-node": coil_egress_agent.eip.settings.Settings,
     "coil-raven": coil_raven.settings.Settings,
+    "coil-node-dump": coil_node_dump.settings.Settings,
     "coil-migrator dump": coil_migrator.settings.DumpSettings,
     "coil-migrator replace": coil_migrator.settings.ReplaceSettings,
 }
