@@ -51,7 +51,7 @@ POOLS: Final = (
     Step("grow-shop-pool", ["addresspool.*/shop configured"]),
     Step("see-blocks", [rf"^shop-\d .*{NODE}", r"^default-\d"]),
     Step("ip-manager", [f"{TENANT}-{NODE}", r"10\.101\.0\.\d"]),
-    Step("ipam-show-address", [rf"^10\.101\.0\.\d+ .*shop-\d+ +allocated +{TENANT}/{TENANT}-{NODE} +20"]),
+    Step("ipam-show-pod", [rf"^10\.101\.0\.\d+ .*shop-\d+ +allocated +{TENANT}/{TENANT}-{NODE} +20"]),
     Step("node-dump", [f'"inspection":{{"node":"{NODE}"', '"troubles":\\[\\]']),
     Step("see-routes", [r"^2000:.*lookup 116", r"^10\.101\.0\.\d+ dev veth", r"^10\.101\.0\.\d+/29 dev lo", "^fd10:"]),
     Step("synced-routes", [r"^10\.101\.0\.\d+/29 via 198\.18\."], waits=True),
