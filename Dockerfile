@@ -29,7 +29,7 @@ RUN set -eu; umask 022; \
     apt-get -q -o APT::Sandbox::User=root download \
       libc6 gcc-14-base libgcc-s1 libstdc++6 zlib1g \
       $PYTHON-minimal lib$PYTHON-minimal lib$PYTHON-stdlib \
-      libbz2-1.0 libexpat1 libffi8 liblzma5 libssl3t64 libuuid1 \
+      libbz2-1.0 libexpat1 libffi8 liblzma5 libsqlite3-0 libssl3t64 libuuid1 \
       libnftables1 libgmp10 libjansson4 libmnl0 libnftnl11 libxtables12 \
       libkmod2 libzstd1 netbase \
       iptables libip4tc2 libip6tc2 libnetfilter-conntrack3 libnfnetlink0; \
@@ -47,7 +47,7 @@ RUN set -eu; umask 022; \
     # Conversions of character sets (Python has its own), modules whose libraries are not here, and Python's own tests.
     rm -r /image/usr/lib/*-linux-gnu/gconv; \
     cd /image/usr/lib/$PYTHON/lib-dynload; \
-    rm -f _curses* _dbm* readline* _sqlite3* *_test* _xxtest* xx*; \
+    rm -f _curses* _dbm* readline* *_test* _xxtest* xx*; \
     cd /image; \
     mkdir -p dev etc proc run sys usr/libexec/coil usr/local/bin; \
     mkdir -m 1777 tmp; \
