@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,6 +24,7 @@ from coil.netlink.namespace import Namespace
 from coil.netlink.peer_namespace import namespace_mounts
 from coil.nft.netfilter import NftError
 from coil.nft.table_sync import run
+from coil.page.frame import PATH
 from coil.page.node_dump import VERSION, FouPortDump, NamespaceDump, NodeDump, Part
 from coil.runtime.flag import Endpoint
 from coil_node_dump.kernel_reader import Limits, NamespaceReader, TornDumpError, read_fou_ports
@@ -31,6 +33,7 @@ from coil_node_dump.settings import Settings
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _PAGE_SECONDS: Final = 5.0
 _PAGE_BYTES: Final = 32 << 20
+_COMPLAINT: Final = 200
 
 T = TypeVar("T")
 
@@ -109,12 +112,15 @@ def _fetch_page(endpoint: Endpoint | None) -> Any:
         return None
     connection = HTTPConnection(endpoint.host, endpoint.port, timeout=_PAGE_SECONDS)
     try:
-        connection.request("GET", "/", headers={"Accept": "application/json", "Host": "localhost"})
-        body = connection.getresponse().read(_PAGE_BYTES + 1)
+        connection.request("GET", PATH, headers={"Accept": "application/json", "Host": "localhost"})
+        response = connection.getresponse()
+        body = response.read(_PAGE_BYTES + 1)
     except ConnectionRefusedError:
         return None  # there is no coild in this pod's network
     finally:
         connection.close()
+    if response.status != HTTPStatus.OK:
+        raise ValueError(f"{response.status} {response.reason}: {body[:_COMPLAINT].decode(errors='replace').strip()}")
     if len(body) > _PAGE_BYTES:
         raise ValueError(f"the page has more than {_PAGE_BYTES} bytes")
     return json.loads(body)
