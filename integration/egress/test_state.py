@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import socket
+import sys
 from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,23 @@ def part_of(network: str) -> str:
     """Half of it."""
     first, _ = ip_network(network).subnets()
     return str(first)
+
+
+@versions
+def test_a_second_reader_sees_both_ends(egress: EgressUnderTest, client: RunningPod, version: int) -> None:
+    """coil-node-dump, by pyroute2."""
+    [router] = egress.routers()
+    for pod, remote in ((client, egress.addresses[version]), (router, client.addresses[version])):
+        command = [sys.executable, "-m", "coil_node_dump", "--parts=node,fou,tables", "--inspect-page-addr=off"]
+        document = json.loads(pod.kernel.run(*command))
+        assert document["troubles"] == []
+        ports = {(port["port"], port["family"], port["protocol"]) for port in document["fouPorts"]}
+        assert ports == {(PORT, socket.AF_INET, 4), (PORT, socket.AF_INET6, 41)}
+        [tunnel] = [link for link in document["node"]["links"] if link["name"] == device(remote)]
+        assert (tunnel["kind"], tunnel["mtu"]) == (KIND[version], MTU[version])
+        assert remote in tunnel["info"].values()
+        routes = [route for route in document["node"]["routes"] if route["table"] == 118]
+        assert any(hop["link"] == tunnel["index"] for route in routes for hop in route["hops"])
 
 
 @versions

@@ -625,7 +625,9 @@ class Pools(AddressPart):
 
         def look() -> Callable[[], page.NodeDocument]:
             # All of it at once: there are no more addresses out than pods here, and the ledger changes with every ADD.
-            node = describe_node(start.settings.node_name, self._ipam.source.describe(), now=datetime.now(UTC))
+            settings = start.settings
+            pools, routes = self._ipam.source.describe(), settings.route_policy
+            node = describe_node(settings.node_name, pools, routes=routes, now=datetime.now(UTC))
             return lambda: node
 
         start_node_inspection(start, Inspection(look, render_node_page))
@@ -660,7 +662,10 @@ def start_node_inspection(start: Start, inspection: Inspection[Any]) -> None:
     start_inspection(start.process, inspection, endpoints, log=start.log)
 
 
-def describe_node(node: NodeName, pools: tuple[page.PoolDocument, ...], *, now: datetime) -> page.NodeDocument:
+def describe_node(
+    node: NodeName, pools: tuple[page.PoolDocument, ...], *, routes: RoutePolicy, now: datetime
+) -> page.NodeDocument:
     """The node's document."""
     addresses = sum((pool.addresses for pool in pools), start=page.AddressCounts())
-    return page.NodeDocument(node=node, at=now, addresses=addresses, pools=pools)
+    tables = page.RouteTablesDocument(pods=routes.pod_table, export=routes.export_table, protocol=routes.protocol)
+    return page.NodeDocument(node=node, at=now, addresses=addresses, pools=pools, tables=tables)

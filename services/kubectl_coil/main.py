@@ -55,7 +55,7 @@ def status(options: Options, wait: float | None) -> None:
 
 @cli.group()
 def ipam() -> None:
-    """See who has which address."""
+    """See who has which address, and whether all agree on it."""
 
 
 @ipam.command(cls=ClusterCommand)
@@ -77,6 +77,25 @@ def show(options: Options, target: str, namespace: str) -> None:
     except TargetError as error:
         raise click.UsageError(str(error)) from None
     _run(show_ipam(options, about))
+
+
+@ipam.command(cls=ClusterCommand)
+@click.option(
+    "--settle",
+    type=Period(),
+    default="15s",
+    show_default=True,
+    help="How long a fault must last to be reported.",
+)
+@click.pass_obj
+def check(options: Options, settle: float) -> None:
+    """Compare the API server's objects, the nodes' coilds and kernels, and show where they disagree.
+
+    The exit code is 0 if all agree, 1 if not, or if a node could not be asked, and 2 if the cluster cannot be asked.
+    """
+    from kubectl_coil.ipam.command import check_ipam
+
+    _run(check_ipam(options, settle=settle))
 
 
 def _run(command: Coroutine[Any, Any, int]) -> None:

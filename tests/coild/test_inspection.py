@@ -9,7 +9,8 @@ from coil.crd.names import BlockName, NodeName, PoolName
 from coil.ipam.block import Block, BlockUse
 from coil.ipam.node_ledger import NodeLedger
 from coil.ipam.occupancy import AttachmentKey, ContainerId
-from coil.page.node_document import AddressCounts, AddressState, NodeDocument
+from coil.page.node_document import AddressCounts, AddressState, NodeDocument, RouteTablesDocument
+from coil.podnet.plan import RoutePolicy
 from coil.runtime.flag import Endpoint, parse_settings
 from coild.addresses.journal import FormerHolder
 from coild.addresses.report import describe_pools
@@ -47,12 +48,13 @@ class Known:
 def describe(ledger: NodeLedger, *, now: float = 0.0, **holders: Holder) -> NodeDocument:
     """`holders` by container."""
     document = describe_pools(ledger.occupancy(now=now), Known(holders))
-    return describe_node(NodeName("node1"), document, now=NOON)
+    return describe_node(NodeName("node1"), document, routes=RoutePolicy(pod_table=1016), now=NOON)
 
 
 def test_a_node_without_blocks() -> None:
     document = describe(NodeLedger(cooldown=30.0))
     assert (document.node, document.at, document.pools) == ("node1", NOON, ())
+    assert document.tables == RouteTablesDocument(pods=1016, export=119, protocol=30)
     assert document.addresses == AddressCounts()
 
 

@@ -103,8 +103,19 @@ class PoolDocument(Document, frozen=True, kw_only=True):
     blocks: tuple[BlockDocument, ...] = ()
 
 
+class RouteTablesDocument(Document, frozen=True, kw_only=True):
+    """By which numbers the node's routes to its pods, and those that it exports, are coild's."""
+
+    pods: int
+    export: int
+    protocol: int
+
+
 class NodeDocument(Document, frozen=True, kw_only=True):
+    """`tables` is null where coild is older."""
+
     node: str
     at: datetime
     addresses: AddressCounts
     pools: tuple[PoolDocument, ...] = ()
+    tables: RouteTablesDocument | None = None

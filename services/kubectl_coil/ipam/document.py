@@ -85,3 +85,24 @@ class IpamDocument(Document, frozen=True, kw_only=True):
     ledger: tuple[LedgerEntryDocument, ...] | None = None
     note: str
     troubles: tuple[str, ...] = ()
+
+
+class FaultDocument(Document, frozen=True, kw_only=True):
+    """`kind` is a `kubectl_coil.ipam.fault.FaultKind`; `subject` what it is about, `remedy` what to do."""
+
+    kind: str
+    subject: str
+    message: str
+    remedy: str
+
+
+class CheckDocument(Document, frozen=True, kw_only=True):
+    """What `kubectl coil ipam check` tells. `nodes` is how many were asked and have answered, `looks` how often it was
+    looked at what it had found; `troubles` is what could not be judged.
+    """
+
+    at: datetime
+    nodes: int
+    looks: int
+    faults: tuple[FaultDocument, ...]
+    troubles: tuple[str, ...]

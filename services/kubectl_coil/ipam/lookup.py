@@ -9,17 +9,17 @@ the coild of the node knows. Where it cannot be asked, the rest is told.
 
 from collections.abc import Callable, Container, Iterable, Sequence, Set
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
-from typing import Final, TypeVar
+from ipaddress import ip_address
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.builtin import NODES, PODS, Pod
 from coil.crd.names import LABEL_NODE, LABEL_POOL
-from coil.kernel.family import IPAddress, IPNetwork
+from coil.kernel.family import IPAddress
 from coil.page.cluster_document import UseCounts, state_of
 from coil.page.node_dump import Part
 from kubectl_coil.cluster import Reader
+from kubectl_coil.ipam.addresses import addresses_of, has_own_addresses, networks_of
 from kubectl_coil.ipam.document import (
     BlockDocument,
     IpamDocument,
@@ -31,11 +31,6 @@ from kubectl_coil.ipam.document import (
 from kubectl_coil.ipam.ledger import flatten_ledger
 from kubectl_coil.ipam.target import AddressTarget, NodeTarget, PodTarget, PoolTarget, Target
 from kubectl_coil.node_reader import NodeReader, NodeUnreadableError, ledger_of
-
-ENDED: Final = frozenset({"Succeeded", "Failed"})
-"""Phases of pods whose addresses may be others' by now."""
-
-T = TypeVar("T")
 
 
 async def look_up(cluster: Reader, nodes: NodeReader, target: Target | None) -> IpamDocument:
@@ -96,7 +91,7 @@ async def _node(cluster: Reader, nodes: NodeReader, name: str, *, asked: str) ->
 
 async def _pod(cluster: Reader, nodes: NodeReader, namespace: str, name: str, *, asked: str) -> IpamDocument:
     pod = await cluster.get(PODS, name, namespace=namespace)
-    node, addresses = pod.spec.node_name, _addresses(pod)
+    node, addresses = pod.spec.node_name, addresses_of(pod)
     blocks = await cluster.list(ADDRESS_BLOCKS, labels=f"{LABEL_NODE}={node}")
     own = [block for block in blocks if any(_has(block, address) for address in addresses)]
     note = ""
@@ -127,7 +122,7 @@ async def _address(cluster: Reader, nodes: NodeReader, address: IPAddress) -> Ip
     owners = sorted({str(block.node) for block in blocks if block.node})
     # Addresses of other sources are in no block: then each pod is looked at.
     candidates = [pod for node in owners or [""] for pod in await _pods_of(cluster, node)]
-    pods = [pod for pod in candidates if address in _addresses(pod)]
+    pods = [pod for pod in candidates if address in addresses_of(pod)]
     asked = owners or sorted({pod.spec.node_name for pod in pods})
     ledger = await _read_ledgers(nodes, [node for node in asked if node in known])
     entries = ledger.about({address})
@@ -186,8 +181,7 @@ async def _read_ledgers(nodes: NodeReader, names: Iterable[str]) -> _Ledgers:
 async def _pods_of(cluster: Reader, node: str) -> list[Pod]:
     """Those with addresses of their own, of one node, or of all for "", in the order of their names."""
     pods = await cluster.list(PODS, fields=f"spec.nodeName={node}" if node else "")
-    own = [pod for pod in pods if pod.status.pod_ips and not pod.spec.host_network and pod.status.phase not in ENDED]
-    return sorted(own, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
+    return sorted(filter(has_own_addresses, pods), key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
 
 
 def _describe_pool(pool: AddressPool, blocks: Iterable[AddressBlock]) -> IpamPoolDocument:
@@ -211,12 +205,12 @@ def _describe_block(block: AddressBlock, nodes: Container[str], pods: Sequence[P
         ipv4=block.ipv4,
         ipv6=block.ipv6,
         occupied_by=block.occupied_by,
-        pods=None if pods is None else sum(any(_has(block, each) for each in _addresses(pod)) for pod in pods),
+        pods=None if pods is None else sum(any(_has(block, each) for each in addresses_of(pod)) for pod in pods),
     )
 
 
 def _describe_pod(pod: Pod, blocks: Iterable[AddressBlock]) -> PodDocument:
-    addresses = _addresses(pod)
+    addresses = addresses_of(pod)
     block = next((block.name for block in blocks if any(_has(block, address) for address in addresses)), "")
     return PodDocument(
         namespace=pod.metadata.namespace,
@@ -232,26 +226,9 @@ def _in_order(blocks: Iterable[AddressBlock]) -> list[AddressBlock]:
     return sorted(blocks, key=lambda block: (block.pool, block.index, block.name))
 
 
-def _addresses(pod: Pod) -> Set[IPAddress]:
-    """In their order. What is no address is passed over: anybody who may write pods' status writes it."""
-    found = (_parse(ip_address, entry.ip) for entry in pod.status.pod_ips)
-    return dict.fromkeys(address for address in found if address is not None).keys()
-
-
 def _has(block: AddressBlock, address: IPAddress) -> bool:
-    return any(address in network for network in _networks(block.ipv4, block.ipv6))
+    return any(address in network for network in networks_of(block.ipv4, block.ipv6))
 
 
 def _contains(pool: AddressPool, address: IPAddress) -> bool:
-    return any(address in network for subnet in pool.spec.subnets for network in _networks(subnet.ipv4, subnet.ipv6))
-
-
-def _networks(*texts: str | None) -> list[IPNetwork]:
-    return [network for text in texts if text and (network := _parse(ip_network, text)) is not None]
-
-
-def _parse(parse: Callable[[str], T], text: str) -> T | None:
-    try:
-        return parse(text)
-    except ValueError:
-        return None
+    return any(address in network for subnet in pool.spec.subnets for network in networks_of(subnet.ipv4, subnet.ipv6))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kubectl_coil.ipam.document import (
     BlockDocument,
+    CheckDocument,
     IpamDocument,
     IpamPoolDocument,
     LedgerEntryDocument,
@@ -44,6 +45,21 @@ def render_ipam(document: IpamDocument, console: "Console") -> None:
             console.print()
         console.print(printable(remark))
         shown = True
+
+
+def render_check(document: CheckDocument, console: "Console") -> None:
+    """What was compared, then a table of the faults, and what could not be judged."""
+    nodes = f"{document.nodes} node{'' if document.nodes == 1 else 's'}"
+    if document.faults:
+        console.print(f"{len(document.faults)} faults, by the objects and {nodes}")
+        console.print()
+        rows = [(each.kind, each.subject, each.message, each.remedy) for each in document.faults]
+        console.print(make_table("fault", "about", "message", "what to do", rows=rows))
+    else:
+        console.print(f"No fault, by the objects and {nodes}")
+    for trouble in document.troubles:
+        console.print()
+        console.print(printable(trouble))
 
 
 def _pool_row(each: IpamPoolDocument) -> Sequence[str]:
