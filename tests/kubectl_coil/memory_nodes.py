@@ -7,24 +7,29 @@ from datetime import UTC, datetime
 import msgspec
 
 from coil.page.document import Document
-from coil.page.node_dump import VERSION, NamespaceDump, NodeDump, Part
+from coil.page.node_dump import VERSION, NamespaceDump, NodeDump, Part, RouteDump
 from kubectl_coil.node_reader import NodeUnreadableError
 
 
 def node_dump(
-    inspection: Document | None = None, *, troubles: tuple[str, ...] = (), version: int = VERSION
+    inspection: Document | None = None,
+    *,
+    routes: tuple[RouteDump, ...] = (),
+    truncated: tuple[str, ...] = (),
+    troubles: tuple[str, ...] = (),
+    version: int = VERSION,
 ) -> NodeDump:
     return NodeDump(
         version=version,
         at=datetime(2030, 1, 1, 12, tzinfo=UTC),
         host="n1",
         kernel="6.1",
-        node=NamespaceDump(path=""),
+        node=NamespaceDump(path="", routes=routes),
         pods=(),
         fou_ports=(),
         tables=None,
         inspection=None if inspection is None else msgspec.to_builtins(inspection, enc_hook=str),
-        truncated=(),
+        truncated=truncated,
         troubles=troubles,
     )
 
