@@ -66,3 +66,16 @@ def test_each_fault_is_told_with_its_node(plane: ControlPlane, kubeconfig: Path)
     )
     set_conditions(plane, FAULTY, CoilPodTrafficDropped="False", NetworkUnavailable="False")
     assert check(kubeconfig)[1] == []
+
+
+def test_a_limit_is_told_and_is_no_fault(plane: ControlPlane, kubeconfig: Path) -> None:
+    """A node that is full has no fault, and neither has the installation."""
+    set_conditions(plane, FAULTY, CoilAddressesAvailable="False", CoilPodLimitTooHigh="True")
+    code, told = check(kubeconfig)
+    assert (code, told) == (
+        0,
+        [
+            f"a limit, and no fault: {FAULTY}: CoilAddressesAvailable: why CoilAddressesAvailable",
+            f"a limit, and no fault: {FAULTY}: CoilPodLimitTooHigh: why CoilPodLimitTooHigh",
+        ],
+    )

@@ -31,3 +31,6 @@ FAULTS: Final[Mapping[str, str]] = {
     NETWORK_UNAVAILABLE: "True",
 }
 """The status of each with which it tells of a fault; docs/troubleshooting.md explains them."""
+
+LIMITS: Final = frozenset({ADDRESSES_AVAILABLE, POD_LIMIT_TOO_HIGH})
+"""Those of them that tell what the node cannot have more of. The pods that it has are well."""

@@ -18,7 +18,7 @@ from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_tunnel import TunnelPhase
 from coil.crd.meta import Condition
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_INSTANCE, LABEL_APP_NAME
-from coil.crd.node_condition import FAULTS
+from coil.crd.node_condition import FAULTS, LIMITS
 from coil.eip.gateway_status import EXHAUSTED, READY
 from coil.kube.lease_lock import Lease
 from coil.page.cluster_document import UseCounts
@@ -150,7 +150,8 @@ def _judge_nodes(nodes: Sequence[NodeWithConditions]) -> Iterator[Finding]:
     for node in nodes:
         for condition in node.status.conditions:
             if FAULTS.get(condition.type) == condition.status:
-                yield _error(
+                judge = _warning if condition.type in LIMITS else _error
+                yield judge(
                     f"Node {node.metadata.name}",
                     f"{condition.type}: {condition.message or condition.reason}",
                     "see docs/troubleshooting.md for this condition",

@@ -297,6 +297,10 @@ def test_what_does_not_work_is_an_error(change: Change, subject: str, message: s
     ("change", "subject", "message"),
     [
         (
+            of(nodes=parts(NODES, node("n1", CoilAddressesAvailable="False"))),
+            *("Node n1", "CoilAddressesAvailable: why CoilAddressesAvailable"),
+        ),
+        (
             of(programs=programs(coild=workload("coild", updatedNumberScheduled=1))),
             *("DaemonSet coild", "2 of 3 pods are of an older template"),
         ),
