@@ -31,7 +31,6 @@ ATTEMPTS: Final = 5
 """How often a dump is made that others keep changing."""
 _NLM_F_DUMP_INTR: Final = 0x10  # linux/netlink.h
 _FAMILIES: Final = (2, 10)
-_AF_BRIDGE: Final = 7
 _ANYTHING: Final = {2: "0.0.0.0", 10: "::"}
 _SYSCTLS: Final = (
     *("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/all/rp_filter"),
@@ -109,7 +108,7 @@ class NamespaceReader:
 
 def read_fou_ports() -> tuple[FouPortDump, ...]:
     """The ports of Foo-over-UDP of the calling thread's namespace; none if the kernel does not have it. Raises
-    NetlinkError.
+    NetlinkError and TornDumpError.
     """
     with GenericNetlinkSocket() as socket:
         try:
@@ -120,7 +119,8 @@ def read_fou_ports() -> tuple[FouPortDump, ...]:
             raise
         request = _FouMessage()
         request["cmd"], request["version"] = _FOU_GET, 1
-        found = socket.nlm_request(request, msg_type=socket.prid, msg_flags=NLM_F_REQUEST | NLM_F_DUMP)
+        flags = NLM_F_REQUEST | NLM_F_DUMP
+        found = _whole(lambda: socket.nlm_request(request, msg_type=socket.prid, msg_flags=flags), "ports")
         return tuple(
             FouPortDump(
                 port=message.get_attr("FOU_ATTR_PORT"),

@@ -33,6 +33,6 @@ class Settings:
         help="nftables beyond so many bytes are printed without the elements of sets",
     )
     time_limit: float = flag(
-        "20s", parse=parse_period, group=Group.INSPECTION, help="what has not been read by then is left out"
+        "20s", parse=parse_period, group=Group.INSPECTION, help="what has not been begun by then is left out"
     )
     inspect_page_addr: Endpoint | None = node_page_flag()  # noqa: RUF009 - a flag's value cannot be changed

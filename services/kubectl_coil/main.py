@@ -85,7 +85,7 @@ def show(options: Options, target: str, namespace: str) -> None:
     type=Period(),
     default="15s",
     show_default=True,
-    help="How long a fault must last to be reported.",
+    help="How long a finding must last to be reported.",
 )
 @click.pass_obj
 def check(options: Options, settle: float) -> None:

@@ -4,7 +4,7 @@ command ─► NodeReader ─► Executor (pods/exec) ─► coil-node-dump ─�
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -44,11 +44,13 @@ class _ClusterAccess(Reader, Executor, Protocol):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ExecNodeReader:
     """A `NodeReader` of a cluster's nodes. What it runs is in Coil's own namespace: nobody else can pass for coild."""
 
     _cluster: _ClusterAccess
+    _homes: list[str] = field(default_factory=list)
+    """Where Coil is installed, as soon as it is known."""
 
     async def read(self, node: str, parts: Collection[Part]) -> NodeDump:
         try:
@@ -65,7 +67,8 @@ class ExecNodeReader:
         return _decode(output, node)
 
     async def _find_coild(self, node: str) -> NamespacedName:
-        for namespace in await find_homes(self._cluster):
+        self._homes = self._homes or await find_homes(self._cluster)
+        for namespace in self._homes:
             pods = await self._cluster.list(
                 PODS, namespace=namespace, labels=_LABELS, fields=f"spec.nodeName={node},status.phase={_RUNNING}"
             )

@@ -1,11 +1,11 @@
-"""Looks for faults, and at what it has found again, until only what stays is left.
+"""Looks for findings, and at what it has found again, until only what stays is left.
 
-    check_addresses ─► Reader, NodeReader ─► Evidence ─► find_faults ─┐
+    check_addresses ─► Reader, NodeReader ─► Evidence ─► compare ─┐
           ▲                                                           │
           └──────── after a pause, the nodes of what was found ◄──────┘
 
-A pod that starts, ends or is deleted looks like a fault for some seconds, so what is reported was seen in each look for
-as long as `settle` says. Only the nodes that it concerns are asked again.
+A pod that starts, ends or is deleted looks wrong for some seconds. What is reported was seen in each look for as
+long as `settle` says. Only the nodes that it concerns are asked again.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from coil.page.node_document import NodeDocument
 from coil.page.node_dump import Part
 from kubectl_coil.cluster import CALLS, Reader
 from kubectl_coil.ipam.addresses import has_own_addresses
-from kubectl_coil.ipam.document import CheckDocument, FaultDocument
-from kubectl_coil.ipam.fault import REMEDIES, Evidence, NodeEvidence, find_faults
+from kubectl_coil.ipam.document import CheckDocument, FindingDocument
+from kubectl_coil.ipam.finding import REMEDIES, Evidence, NodeEvidence, compare
 from kubectl_coil.node_reader import NodeReader, NodeUnreadableError, ledger_of
 
 PAUSE: Final = 3.0
@@ -49,25 +49,25 @@ async def check_addresses(
     Takes as long as the nodes take, and up to `settle` and one more look if something was found.
     """
     first = await _look(cluster, nodes)
-    faults = find_faults(first.evidence)
+    findings = compare(first.evidence)
     troubles = dict.fromkeys(first.troubles)
     looks, begun = 1, clock()
-    while faults and clock() - begun < settle:
+    while findings and clock() - begun < settle:
         await sleep(min(PAUSE, settle))
-        again = await _look(cluster, nodes, only={node for fault in faults for node in fault.nodes})
-        seen = set(find_faults(again.evidence))
-        unread = {node for fault in faults for node in fault.nodes} - again.evidence.ledgers.keys()
+        again = await _look(cluster, nodes, only={node for finding in findings for node in finding.nodes})
+        seen = set(compare(again.evidence))
+        unread = {node for finding in findings for node in finding.nodes} - again.evidence.ledgers.keys()
         # A node that does not answer this time has not shown that all is well.
-        faults = [fault for fault in faults if fault in seen or fault.nodes & unread]
+        findings = [finding for finding in findings if finding in seen or finding.nodes & unread]
         troubles |= dict.fromkeys(again.troubles)
         looks += 1
     return CheckDocument(
         at=cluster.now(),
         nodes=len(first.evidence.ledgers),
         looks=looks,
-        faults=tuple(
-            FaultDocument(kind=each.kind, subject=each.subject, message=each.message, remedy=REMEDIES[each.kind])
-            for each in faults
+        findings=tuple(
+            FindingDocument(kind=each.kind, subject=each.subject, message=each.message, remedy=REMEDIES[each.kind])
+            for each in findings
         ),
         troubles=tuple(troubles),
     )
@@ -99,10 +99,12 @@ async def _read_nodes(nodes: NodeReader, names: Iterable[str]) -> tuple[dict[str
                 return
         if not isinstance(ledger, NodeDocument):
             return  # its addresses are of a VPC, and coil-ipam-controller compares them with EC2
-        whole = not dump.truncated and not dump.troubles
-        if not whole:
-            troubles.append(f"the routes of {name} are not judged: {'; '.join((*dump.truncated, *dump.troubles))}")
-        found[name] = NodeEvidence(ledger, dump.node if whole else None)
+        gaps = [*dump.truncated, *dump.troubles]
+        if ledger.tables is None:
+            gaps.append("its coild is older, and does not tell which are its own")
+        if gaps:
+            troubles.append(f"the routes of {name} are not judged: {'; '.join(gaps)}")
+        found[name] = NodeEvidence(ledger, None if gaps else dump.node)
 
     async with asyncio.TaskGroup() as group:
         for name in names:

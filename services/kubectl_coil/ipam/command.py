@@ -25,4 +25,4 @@ async def check_ipam(options: Options, *, settle: float) -> int:
     async with options.connect() as cluster:
         document = await check_addresses(cluster, ExecNodeReader(cluster), settle=settle)
     print_document(document, options.output, lambda console: render_check(document, console))
-    return 1 if document.faults or document.troubles else 0
+    return 1 if document.findings or document.troubles else 0

@@ -87,8 +87,8 @@ class IpamDocument(Document, frozen=True, kw_only=True):
     troubles: tuple[str, ...] = ()
 
 
-class FaultDocument(Document, frozen=True, kw_only=True):
-    """`kind` is a `kubectl_coil.ipam.fault.FaultKind`; `subject` what it is about, `remedy` what to do."""
+class FindingDocument(Document, frozen=True, kw_only=True):
+    """`kind` is a `kubectl_coil.ipam.finding.FindingKind`; `subject` what it is about, `remedy` what to do."""
 
     kind: str
     subject: str
@@ -104,5 +104,5 @@ class CheckDocument(Document, frozen=True, kw_only=True):
     at: datetime
     nodes: int
     looks: int
-    faults: tuple[FaultDocument, ...]
+    findings: tuple[FindingDocument, ...]
     troubles: tuple[str, ...]

@@ -48,15 +48,17 @@ def render_ipam(document: IpamDocument, console: "Console") -> None:
 
 
 def render_check(document: CheckDocument, console: "Console") -> None:
-    """What was compared, then a table of the faults, and what could not be judged."""
+    """What was compared, then a table of the findings, and what could not be judged."""
     nodes = f"{document.nodes} node{'' if document.nodes == 1 else 's'}"
-    if document.faults:
-        console.print(f"{len(document.faults)} faults, by the objects and {nodes}")
+    if document.findings:
+        plural = "" if len(document.findings) == 1 else "s"
+        console.print(f"{len(document.findings)} finding{plural}, by the objects and {nodes}")
         console.print()
-        rows = [(each.kind, each.subject, each.message, each.remedy) for each in document.faults]
-        console.print(make_table("fault", "about", "message", "what to do", rows=rows))
+        rows = [(each.kind, each.subject, each.message, each.remedy) for each in document.findings]
+        console.print(make_table("finding", "about", "message", "what to do", rows=rows))
     else:
-        console.print(f"No fault, by the objects and {nodes}")
+        but = ", but not everything could be judged" if document.troubles else ""
+        console.print(f"Nothing is wrong, by the objects and {nodes}{but}")
     for trouble in document.troubles:
         console.print()
         console.print(printable(trouble))

@@ -14,7 +14,7 @@ from coil.page.node_dump import NodeDump, RouteDump
 from kubectl_coil.ipam.check import PAUSE, check_addresses
 from kubectl_coil.ipam.document import CheckDocument
 from tests.coil.kube.memory_api import MemoryApi
-from tests.kubectl_coil.ipam.test_fault import Town, route
+from tests.kubectl_coil.ipam.test_finding import Town, route
 from tests.kubectl_coil.memory_nodes import MemoryNodes, node_dump
 from tests.kubectl_coil.memory_reader import MemoryReader
 
@@ -76,20 +76,20 @@ def watched() -> Watched:
 
 async def test_where_all_agree_one_look_is_enough(watched: Watched) -> None:
     document = await watched.check()
-    assert (document.faults, document.troubles, document.nodes, document.looks) == ((), (), 2, 1)
+    assert (document.findings, document.troubles, document.nodes, document.looks) == ((), (), 2, 1)
 
 
 async def test_what_stays_is_reported_and_the_other_nodes_are_not_asked_again(watched: Watched) -> None:
     watched.town.routes["n0"].append(route("10.0.0.77/32", 116))
     document = await watched.check()
-    [fault] = document.faults
-    assert (fault.kind, fault.subject) == ("RouteWithoutAddress", "address 10.0.0.77")
-    assert fault.remedy
+    [finding] = document.findings
+    assert (finding.kind, finding.subject) == ("RouteWithoutAddress", "address 10.0.0.77")
+    assert finding.remedy
     assert document.looks > SETTLE / PAUSE
     assert [node for node, _ in watched.nodes.asked].count("n1") == 1
 
 
-async def test_a_pod_that_starts_is_no_fault(watched: Watched) -> None:
+async def test_a_pod_that_starts_is_not_reported(watched: Watched) -> None:
     """Its node has its address before its status has."""
     town = watched.town
     started = town.pods.pop(0)
@@ -99,10 +99,10 @@ async def test_a_pod_that_starts_is_no_fault(watched: Watched) -> None:
             town.pods.append(started)
 
     watched.meanwhile = start
-    assert (await watched.check()).faults == ()
+    assert (await watched.check()).findings == ()
 
 
-async def test_pods_that_are_replaced_all_the_time_are_no_fault(watched: Watched) -> None:
+async def test_pods_that_are_replaced_all_the_time_are_not_reported(watched: Watched) -> None:
     """Each look finds another one."""
     town = watched.town
 
@@ -113,7 +113,7 @@ async def test_pods_that_are_replaced_all_the_time_are_no_fault(watched: Watched
     replace(0)
     watched.meanwhile = replace
     document = await watched.check()
-    assert (document.faults, document.looks) == ((), 2)
+    assert (document.findings, document.looks) == ((), 2)
 
 
 async def test_a_node_that_falls_silent_has_not_shown_that_all_is_well(watched: Watched) -> None:
@@ -121,14 +121,14 @@ async def test_a_node_that_falls_silent_has_not_shown_that_all_is_well(watched: 
     town.routes["n0"].append(route("10.0.0.77/32", 116))
     watched.meanwhile = lambda _seconds: town.silent.add("n0")
     document = await watched.check()
-    assert [fault.kind for fault in document.faults] == ["RouteWithoutAddress"]
+    assert [finding.kind for finding in document.findings] == ["RouteWithoutAddress"]
     assert document.troubles == ("the node n0 could not be asked: it is silent",)
 
 
 async def test_a_node_that_cannot_be_asked_is_told(watched: Watched) -> None:
     watched.town.silent = {"n1"}
     document = await watched.check()
-    assert (document.faults, document.nodes) == ((), 1)
+    assert (document.findings, document.nodes) == ((), 1)
     assert document.troubles == ("the node n1 could not be asked: it is silent",)
 
 
@@ -136,5 +136,16 @@ async def test_routes_that_were_not_read_whole_are_not_judged(watched: Watched) 
     watched.town.routes["n0"] = []
     watched.truncated = ("routes of the node",)
     document = await watched.check()
-    assert document.faults == ()
+    assert document.findings == ()
     assert document.troubles[0] == "the routes of n0 are not judged: routes of the node"
+
+
+async def test_an_older_coild_does_not_tell_which_routes_are_its_own(watched: Watched) -> None:
+    watched.town.tables = None
+    watched.town.routes["n0"] = []
+    document = await watched.check()
+    assert document.findings == ()
+    assert [trouble.partition(":")[0] for trouble in document.troubles] == [
+        "the routes of n0 are not judged",
+        "the routes of n1 are not judged",
+    ]

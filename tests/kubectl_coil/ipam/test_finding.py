@@ -1,4 +1,4 @@
-"""Each kind of fault, made on purpose in what a cluster and its nodes would tell, and a cluster without one."""
+"""Each kind of finding, made on purpose in what a cluster and its nodes would tell, and a cluster without one."""
 
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -21,7 +21,7 @@ from coil.page.node_document import (
     RouteTablesDocument,
 )
 from coil.page.node_dump import NamespaceDump, RouteDump
-from kubectl_coil.ipam.fault import REMEDIES, Evidence, Fault, FaultKind, NodeEvidence, find_faults
+from kubectl_coil.ipam.finding import REMEDIES, Evidence, Finding, FindingKind, NodeEvidence, compare
 from tests.kubectl_coil.memory_reader import NOW
 
 TABLES = RouteTablesDocument(pods=116, export=119, protocol=30)
@@ -58,6 +58,7 @@ class Town:
         self.pods = [self.pod("web-0", "n0", "10.0.0.5", "fd00::5"), self.pod("web-1", "n1", "10.0.1.5", "fd00::105")]
         self.uses = {"n0": [self.use(0, 5, "web-0")], "n1": [self.use(1, 5, "web-1")]}
         self.use_of_block = BlockUse.OPEN
+        self.tables: RouteTablesDocument | None = TABLES
         self.routes = {
             node: [
                 *(route(f"10.0.{number}.5/32", 116), route(f"fd00::{number}05/128", 116)),
@@ -104,15 +105,15 @@ class Town:
             used=tuple(self.uses[node]),
         )
         pool = PoolDocument(name="default", addresses=AddressCounts(), blocks=(block,))
-        return NodeDocument(node=node, at=NOW, addresses=AddressCounts(), pools=(pool,), tables=TABLES)
+        return NodeDocument(node=node, at=NOW, addresses=AddressCounts(), pools=(pool,), tables=self.tables)
 
-    def faults(self) -> list[Fault]:
+    def findings(self) -> list[Finding]:
         ledgers = {
             node: NodeEvidence(self.ledger(node, number), NamespaceDump(path="", routes=tuple(self.routes[node])))
             for number, node in enumerate(("n0", "n1"))
             if node not in self.silent
         }
-        return find_faults(
+        return compare(
             Evidence(
                 pools=[msgspec.convert(each, ADDRESS_POOLS.type) for each in self.pools],
                 blocks=[msgspec.convert(each, ADDRESS_BLOCKS.type) for each in self.blocks],
@@ -122,8 +123,8 @@ class Town:
             )
         )
 
-    def kinds(self) -> set[tuple[FaultKind, str]]:
-        return {(fault.kind, fault.subject) for fault in self.faults()}
+    def kinds(self) -> set[tuple[FindingKind, str]]:
+        return {(finding.kind, finding.subject) for finding in self.findings()}
 
 
 @pytest.fixture
@@ -131,14 +132,14 @@ def town() -> Town:
     return Town()
 
 
-def test_where_all_agree_there_is_no_fault(town: Town) -> None:
+def test_where_all_agree_nothing_is_found(town: Town) -> None:
     town.uses["n0"].append(town.use(0, 9, "gone", AddressState.COOLING))
     town.pods.append(town.pod("of-another-network", "n0", "192.168.3.4", "not an address"))
-    assert town.faults() == []
+    assert town.findings() == []
 
 
 def test_every_kind_has_a_remedy() -> None:
-    assert set(REMEDIES) == set(FaultKind)
+    assert set(REMEDIES) == set(FindingKind)
 
 
 def two_pods(town: Town) -> None:
@@ -218,55 +219,68 @@ def route_without_address(town: Town) -> None:
 @pytest.mark.parametrize(
     ("break_it", "found"),
     [
-        (two_pods, {(FaultKind.HELD_TWICE, "address 10.0.0.5")}),
-        (two_ledgers, {(FaultKind.HELD_TWICE, "address 10.0.0.5"), (FaultKind.HELD_TWICE, "address fd00::5")}),
-        (two_blocks, {(FaultKind.HELD_TWICE, "block default-0"), (FaultKind.OUTSIDE_POOL, "pod shop/web-1")}),
-        (leaked, {(FaultKind.LEAKED, "address 10.0.0.9"), (FaultKind.LEAKED, "address fd00::9")}),
-        (pod_gone, {(FaultKind.POD_GONE, "address 10.0.0.5"), (FaultKind.POD_GONE, "address fd00::5")}),
-        (not_in_ledger, {(FaultKind.NOT_IN_LEDGER, "address 10.0.0.5"), (FaultKind.NOT_IN_LEDGER, "address fd00::5")}),
-        (no_pool, {(FaultKind.OUTSIDE_POOL, "block default-0")}),
-        (another_pools_network, {(FaultKind.OUTSIDE_POOL, "block default-1")}),
-        (another_nodes_address, {(FaultKind.OUTSIDE_POOL, "pod shop/web-0")}),
-        (absent_node, {(FaultKind.ABSENT_NODE, "block default-1")}),
-        (unknown_block, {(FaultKind.BLOCK_NOT_IN_LEDGER, "block default-7")}),
+        (two_pods, {(FindingKind.HELD_TWICE, "address 10.0.0.5")}),
+        (two_ledgers, {(FindingKind.HELD_TWICE, "address 10.0.0.5"), (FindingKind.HELD_TWICE, "address fd00::5")}),
+        (two_blocks, {(FindingKind.HELD_TWICE, "block default-1"), (FindingKind.OUTSIDE_POOL, "pod shop/web-1")}),
+        (leaked, {(FindingKind.LEAKED, "address 10.0.0.9"), (FindingKind.LEAKED, "address fd00::9")}),
+        (pod_gone, {(FindingKind.POD_GONE, "address 10.0.0.5"), (FindingKind.POD_GONE, "address fd00::5")}),
+        (
+            not_in_ledger,
+            {(FindingKind.NOT_IN_LEDGER, "address 10.0.0.5"), (FindingKind.NOT_IN_LEDGER, "address fd00::5")},
+        ),
+        (no_pool, {(FindingKind.OUTSIDE_POOL, "block default-0")}),
+        (another_pools_network, {(FindingKind.OUTSIDE_POOL, "block default-1")}),
+        (another_nodes_address, {(FindingKind.OUTSIDE_POOL, "pod shop/web-0")}),
+        (absent_node, {(FindingKind.ABSENT_NODE, "block default-1")}),
+        (unknown_block, {(FindingKind.BLOCK_NOT_IN_LEDGER, "block default-7")}),
         (
             block_of_the_ledger_only,
-            {(FaultKind.BLOCK_NOT_IN_LEDGER, "block default-0"), (FaultKind.OUTSIDE_POOL, "pod shop/web-0")},
+            {(FindingKind.BLOCK_NOT_IN_LEDGER, "block default-0"), (FindingKind.OUTSIDE_POOL, "pod shop/web-0")},
         ),
-        (block_without_route, {(FaultKind.BLOCK_WITHOUT_ROUTE, "network 10.0.0.0/24")}),
-        (route_without_block, {(FaultKind.ROUTE_WITHOUT_BLOCK, "network fd00::700/120")}),
+        (block_without_route, {(FindingKind.BLOCK_WITHOUT_ROUTE, "network 10.0.0.0/24")}),
+        (route_without_block, {(FindingKind.ROUTE_WITHOUT_BLOCK, "network fd00::700/120")}),
         (
             occupied_block_with_a_route,
             {
-                (FaultKind.ROUTE_WITHOUT_BLOCK, "network 10.0.0.0/24"),
-                (FaultKind.ROUTE_WITHOUT_BLOCK, "network fd00::/120"),
+                (FindingKind.ROUTE_WITHOUT_BLOCK, "network 10.0.0.0/24"),
+                (FindingKind.ROUTE_WITHOUT_BLOCK, "network fd00::/120"),
             },
         ),
-        (address_without_route, {(FaultKind.ADDRESS_WITHOUT_ROUTE, "address fd00::5")}),
-        (route_without_address, {(FaultKind.ROUTE_WITHOUT_ADDRESS, "address 10.0.0.77")}),
+        (address_without_route, {(FindingKind.ADDRESS_WITHOUT_ROUTE, "address fd00::5")}),
+        (route_without_address, {(FindingKind.ROUTE_WITHOUT_ADDRESS, "address 10.0.0.77")}),
     ],
 )
-def test_a_fault_is_found_and_no_other(
-    town: Town, break_it: Callable[[Town], None], found: set[tuple[FaultKind, str]]
+def test_it_is_found_and_nothing_else(
+    town: Town, break_it: Callable[[Town], None], found: set[tuple[FindingKind, str]]
 ) -> None:
     break_it(town)
     kinds = town.kinds()
     if break_it is two_ledgers:
         # The second node has it without a pod, too.
-        kinds -= {(FaultKind.LEAKED, f"address {text}") for text in ("10.0.0.5", "fd00::5")}
+        kinds -= {(FindingKind.LEAKED, f"address {text}") for text in ("10.0.0.5", "fd00::5")}
     assert kinds == found
 
 
 def test_a_fault_names_the_nodes_to_look_at_again(town: Town) -> None:
     two_ledgers(town)
-    [nodes] = {fault.nodes for fault in town.faults() if fault.kind is FaultKind.HELD_TWICE}
+    [nodes] = {finding.nodes for finding in town.findings() if finding.kind is FindingKind.HELD_TWICE}
     assert nodes == {"n0", "n1"}
-    assert all(ip_address(fault.subject.removeprefix("address ")) for fault in town.faults())
+    assert all(ip_address(finding.subject.removeprefix("address ")) for finding in town.findings())
 
 
 def test_a_node_that_does_not_say_which_routes_are_its_own_is_not_judged_by_them(town: Town) -> None:
     """As an older coild."""
     ledger = msgspec.structs.replace(town.ledger("n0", 0), tables=None)
     evidence = Evidence(pools=[], blocks=[], nodes=[], pods=[], ledgers={"n0": NodeEvidence(ledger, None)})
-    kinds = {fault.kind for fault in find_faults(evidence)}
-    assert kinds == {FaultKind.BLOCK_NOT_IN_LEDGER, FaultKind.POD_GONE}
+    kinds = {finding.kind for finding in compare(evidence)}
+    assert kinds == {FindingKind.BLOCK_NOT_IN_LEDGER, FindingKind.POD_GONE}
+
+
+def test_each_block_within_another_is_found(town: Town) -> None:
+    """Not only the one that comes next."""
+    town.pools[0]["spec"]["subnets"] = [{"ipv4": "10.0.0.0/8", "ipv6": "fd00::/16"}]
+    town.silent = {"n0", "n1"}
+    town.pods = []
+    town.blocks = [town.block(f"default-{number}", "n0", number) for number in range(3)]
+    town.blocks[0]["ipv4"] = "10.0.0.0/16"
+    assert town.kinds() == {(FindingKind.HELD_TWICE, f"block default-{number}") for number in (1, 2)}

@@ -1,9 +1,9 @@
 """What can be wrong with addresses, found by comparing who should know of them. Pure.
 
-    Evidence ─► find_faults ─► Fault
+    Evidence ─► compare ─► Finding
 
 Compared are the API server's pools, blocks and pods, the ledger of each coild, and its node's routes. All are read one
-after the other, so whatever is just changing looks like a fault: who asks looks again (`kubectl_coil.ipam.check`).
+after the other, so whatever is just changing looks like a finding: who asks looks again (`kubectl_coil.ipam.check`).
 """
 
 from collections import defaultdict
@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
-from itertools import pairwise
 from typing import Final
 
 from coil.crd.address_block import AddressBlock
@@ -23,7 +22,7 @@ from coil.page.node_dump import NamespaceDump, RouteDump
 from kubectl_coil.ipam.addresses import addresses_of, networks_of
 
 
-class FaultKind(StrEnum):
+class FindingKind(StrEnum):
     HELD_TWICE = "HeldTwice"
     """Two pods, nodes or blocks have one address."""
     LEAKED = "Leaked"
@@ -46,26 +45,26 @@ class FaultKind(StrEnum):
     """The node has a route to an address that nobody has."""
 
 
-REMEDIES: Final[Mapping[FaultKind, str]] = {
-    FaultKind.HELD_TWICE: "delete the younger of both; for a report, keep coild's logs and what `ipam show` prints",
-    FaultKind.LEAKED: "restart the node's coild, which takes back what no pod has",
-    FaultKind.POD_GONE: "look for the container on the node (crictl ps); a restart of kubelet and coild takes it back",
-    FaultKind.NOT_IN_LEDGER: "restart the node's coild, which adopts what the kernel has; or recreate the pod",
-    FaultKind.OUTSIDE_POOL: "recreate the pods that have the addresses, then delete the block if it is empty",
-    FaultKind.ABSENT_NODE: "coil-ipam-controller deletes such blocks; if they stay, see its log",
-    FaultKind.BLOCK_NOT_IN_LEDGER: "see the log of the node's coild, and the Events of the block",
-    FaultKind.BLOCK_WITHOUT_ROUTE: "see the Node's condition CoilNodeStateRemoved, and which program changes the table",
-    FaultKind.ROUTE_WITHOUT_BLOCK: "see the log of the node's coild; delete the route if no program owns it",
-    FaultKind.ADDRESS_WITHOUT_ROUTE: "see the Node's condition CoilNodeStateRemoved; recreate the pod if it stays",
-    FaultKind.ROUTE_WITHOUT_ADDRESS: "see the log of the node's coild; delete the route if no program owns it",
+REMEDIES: Final[Mapping[FindingKind, str]] = {
+    FindingKind.HELD_TWICE: "delete the younger of both; for a report, keep coild's logs and what `ipam show` prints",
+    FindingKind.LEAKED: "restart the node's coild, which takes back what no pod has",
+    FindingKind.POD_GONE: "look for its container on the node (crictl ps); restart kubelet and coild if there is none",
+    FindingKind.NOT_IN_LEDGER: "restart the node's coild, which adopts what the kernel has; or recreate the pod",
+    FindingKind.OUTSIDE_POOL: "recreate the pods that have the addresses, then delete the block if it is empty",
+    FindingKind.ABSENT_NODE: "coil-ipam-controller deletes such blocks; if they stay, see its log",
+    FindingKind.BLOCK_NOT_IN_LEDGER: "see the log of the node's coild, and the Events of the block",
+    FindingKind.BLOCK_WITHOUT_ROUTE: "see the Node's condition CoilNodeStateRemoved, and who changes the table",
+    FindingKind.ROUTE_WITHOUT_BLOCK: "see the log of the node's coild; delete the route if no program owns it",
+    FindingKind.ADDRESS_WITHOUT_ROUTE: "see the Node's condition CoilNodeStateRemoved; recreate the pod if it stays",
+    FindingKind.ROUTE_WITHOUT_ADDRESS: "see the log of the node's coild; delete the route if no program owns it",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Finding:
     """`nodes` are those whose ledger and kernel show it; none where the API server's objects do."""
 
-    kind: FaultKind
+    kind: FindingKind
     subject: str
     message: str
     nodes: frozenset[str] = frozenset()
@@ -90,12 +89,12 @@ class Evidence:
     ledgers: Mapping[str, NodeEvidence]
 
 
-def find_faults(evidence: Evidence) -> list[Fault]:
+def compare(evidence: Evidence) -> list[Finding]:
     """All that the evidence shows, by what it is about."""
     return [
         *_judge_blocks(evidence),
         *_judge_pods(evidence),
-        *(fault for node in sorted(evidence.ledgers) for fault in _judge_node(evidence, node)),
+        *(finding for node in sorted(evidence.ledgers) for finding in _judge_node(evidence, node)),
         *_judge_ledgers(evidence.ledgers),
     ]
 
@@ -103,7 +102,7 @@ def find_faults(evidence: Evidence) -> list[Fault]:
 # --- objects
 
 
-def _judge_blocks(evidence: Evidence) -> Iterator[Fault]:
+def _judge_blocks(evidence: Evidence) -> Iterator[Finding]:
     pools = {pool.name: pool for pool in evidence.pools}
     spans: list[tuple[IPNetwork, AddressBlock]] = []
     for block in evidence.blocks:
@@ -111,23 +110,30 @@ def _judge_blocks(evidence: Evidence) -> Iterator[Fault]:
         networks = networks_of(block.ipv4, block.ipv6)
         spans += [(network, block) for network in networks]
         if (pool := pools.get(block.pool)) is None:
-            yield Fault(kind=FaultKind.OUTSIDE_POOL, subject=subject, message=f"there is no pool {block.pool}")
+            yield Finding(kind=FindingKind.OUTSIDE_POOL, subject=subject, message=f"there is no pool {block.pool}")
         else:
             subnets = _subnets(pool)
             for network in networks:
                 if not any(_contains(subnet, network) for subnet in subnets):
                     message = f"{network} is in no subnet of the pool {pool.name}"
-                    yield Fault(kind=FaultKind.OUTSIDE_POOL, subject=subject, message=message)
+                    yield Finding(kind=FindingKind.OUTSIDE_POOL, subject=subject, message=message)
         if block.node and block.node not in evidence.nodes:
-            yield Fault(kind=FaultKind.ABSENT_NODE, subject=subject, message=f"there is no node {block.node}")
-    spans.sort(key=lambda span: (span[0].version, int(span[0].network_address), span[0].prefixlen))
-    for (network, block), (other, second) in pairwise(spans):
-        if network.overlaps(other):
-            message = f"{network} overlaps {other} of the block {second.name}"
-            yield Fault(kind=FaultKind.HELD_TWICE, subject=f"block {block.name}", message=message)
+            yield Finding(kind=FindingKind.ABSENT_NODE, subject=subject, message=f"there is no node {block.node}")
+    yield from _judge_overlaps(spans)
 
 
-def _judge_pods(evidence: Evidence) -> Iterator[Fault]:
+def _judge_overlaps(spans: list[tuple[IPNetwork, AddressBlock]]) -> Iterator[Finding]:
+    """Of two networks that overlap, one is in the other, and comes after it."""
+    outer: tuple[IPNetwork, AddressBlock] | None = None
+    for network, block in sorted(spans, key=lambda span: _position(span[0])):
+        if outer is not None and network.overlaps(outer[0]):
+            message = f"{network} overlaps {outer[0]} of the block {outer[1].name}"
+            yield Finding(kind=FindingKind.HELD_TWICE, subject=f"block {block.name}", message=message)
+        else:
+            outer = network, block
+
+
+def _judge_pods(evidence: Evidence) -> Iterator[Finding]:
     holders: dict[IPAddress, list[Pod]] = defaultdict(list)
     for pod in evidence.pods:
         for address in addresses_of(pod):
@@ -135,7 +141,9 @@ def _judge_pods(evidence: Evidence) -> Iterator[Fault]:
     for address, pods in holders.items():
         if len(pods) > 1:
             names = " and ".join(sorted(map(_name, pods)))
-            yield Fault(kind=FaultKind.HELD_TWICE, subject=f"address {address}", message=f"the pods {names} have it")
+            yield Finding(
+                kind=FindingKind.HELD_TWICE, subject=f"address {address}", message=f"the pods {names} have it"
+            )
     by_node: dict[str, list[IPNetwork]] = defaultdict(list)
     for block in evidence.blocks:
         by_node[str(block.node)] += networks_of(block.ipv4, block.ipv6)
@@ -146,7 +154,7 @@ def _judge_pods(evidence: Evidence) -> Iterator[Fault]:
         for pod in pods:
             if not any(address in network for network in by_node[pod.spec.node_name]):
                 message = f"{address} is in no block of its node {pod.spec.node_name}"
-                yield Fault(kind=FaultKind.OUTSIDE_POOL, subject=f"pod {_name(pod)}", message=message)
+                yield Finding(kind=FindingKind.OUTSIDE_POOL, subject=f"pod {_name(pod)}", message=message)
 
 
 # --- nodes
@@ -188,82 +196,6 @@ class _Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """One node, by all that know of it. `here` is who has an address by the API server; `routed` is None where the
-    kernel's routes are not known.
-    """
-
-    node: str
-    ledger: _Ledger
-    blocks: set[str]
-    here: Mapping[IPAddress, Pod]
-    routed: "_Routes | None"
-
-    @classmethod
-    def of(cls, evidence: Evidence, node: str) -> "_View":
-        known = evidence.ledgers[node]
-        return cls(
-            node=node,
-            ledger=_Ledger.of(known.ledger),
-            blocks={str(block.name) for block in evidence.blocks if block.node == node},
-            here={address: pod for pod in evidence.pods if pod.spec.node_name == node for address in addresses_of(pod)},
-            routed=None if known.kernel is None else _routes(known.ledger, known.kernel),
-        )
-
-    def fault(self, kind: FaultKind, subject: str, message: str) -> Fault:
-        return Fault(kind=kind, subject=subject, message=message, nodes=frozenset({self.node}))
-
-
-def _judge_node(evidence: Evidence, node: str) -> Iterator[Fault]:
-    view = _View.of(evidence, node)
-    yield from _judge_node_blocks(view)
-    yield from _judge_addresses(view)
-    if view.routed is not None:
-        yield from _judge_routes(view, view.routed)
-
-
-def _judge_node_blocks(view: _View) -> Iterator[Fault]:
-    for name in sorted(view.blocks - view.ledger.networks.keys()):
-        message = f"the coild of {view.node} does not have it"
-        yield view.fault(FaultKind.BLOCK_NOT_IN_LEDGER, f"block {name}", message)
-    for name in sorted(view.ledger.networks.keys() - view.blocks):
-        message = f"the coild of {view.node} has it, and the API server has no such block of the node"
-        yield view.fault(FaultKind.BLOCK_NOT_IN_LEDGER, f"block {name}", message)
-
-
-def _judge_addresses(view: _View) -> Iterator[Fault]:
-    node, here, allocated = view.node, view.here, view.ledger.allocated
-    own = [network for networks in view.ledger.networks.values() for network in networks]
-    for address, pod in here.items():
-        if address not in allocated and any(address in network for network in own):
-            message = f"the pod {_name(pod)} has it, and the coild of {node} takes it for free"
-            yield view.fault(FaultKind.NOT_IN_LEDGER, f"address {address}", message)
-    for address, holder in allocated.items():
-        subject, has_route = f"address {address}", view.routed is None or address in view.routed.pods
-        if address in here and not has_route:
-            message = f"{node} has no route to it, and the pod {_name(here[address])} has it"
-            yield view.fault(FaultKind.ADDRESS_WITHOUT_ROUTE, subject, message)
-        elif address not in here and has_route:
-            yield view.fault(FaultKind.POD_GONE, subject, f"{node} has it for {holder}, and no pod there shows it")
-        elif address not in here:
-            message = f"the coild of {node} has given it to {holder}, and neither a pod nor the kernel has it"
-            yield view.fault(FaultKind.LEAKED, subject, message)
-
-
-def _judge_routes(view: _View, routed: "_Routes") -> Iterator[Fault]:
-    exported, allocated = view.ledger.exported, view.ledger.allocated
-    for network in _sorted(exported - routed.exported):
-        message = f"{view.node} does not export its block"
-        yield view.fault(FaultKind.BLOCK_WITHOUT_ROUTE, f"network {network}", message)
-    for network in _sorted(routed.exported - exported):
-        message = f"{view.node} exports it, and has no such block"
-        yield view.fault(FaultKind.ROUTE_WITHOUT_BLOCK, f"network {network}", message)
-    for address in sorted(routed.pods - allocated.keys(), key=lambda each: (each.version, int(each))):
-        message = f"{view.node} has a route to it in its table of pods, and nobody has it"
-        yield view.fault(FaultKind.ROUTE_WITHOUT_ADDRESS, f"address {address}", message)
-
-
-@dataclass(frozen=True, slots=True)
 class _Routes:
     pods: set[IPAddress]
     exported: set[IPNetwork]
@@ -283,7 +215,83 @@ def _routes(ledger: NodeDocument, kernel: NamespaceDump) -> _Routes | None:
     )
 
 
-def _judge_ledgers(ledgers: Mapping[str, NodeEvidence]) -> Iterator[Fault]:
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One node, by all that know of it. `here` is who has an address by the API server; `routed` is None where the
+    kernel's routes are not known.
+    """
+
+    node: str
+    ledger: _Ledger
+    blocks: set[str]
+    here: Mapping[IPAddress, Pod]
+    routed: _Routes | None
+
+    @classmethod
+    def of(cls, evidence: Evidence, node: str) -> "_View":
+        known = evidence.ledgers[node]
+        return cls(
+            node=node,
+            ledger=_Ledger.of(known.ledger),
+            blocks={str(block.name) for block in evidence.blocks if block.node == node},
+            here={address: pod for pod in evidence.pods if pod.spec.node_name == node for address in addresses_of(pod)},
+            routed=None if known.kernel is None else _routes(known.ledger, known.kernel),
+        )
+
+    def finding(self, kind: FindingKind, subject: str, message: str) -> Finding:
+        return Finding(kind=kind, subject=subject, message=message, nodes=frozenset({self.node}))
+
+
+def _judge_node(evidence: Evidence, node: str) -> Iterator[Finding]:
+    view = _View.of(evidence, node)
+    yield from _judge_node_blocks(view)
+    yield from _judge_addresses(view)
+    if view.routed is not None:
+        yield from _judge_routes(view, view.routed)
+
+
+def _judge_node_blocks(view: _View) -> Iterator[Finding]:
+    for name in sorted(view.blocks - view.ledger.networks.keys()):
+        message = f"the coild of {view.node} does not have it"
+        yield view.finding(FindingKind.BLOCK_NOT_IN_LEDGER, f"block {name}", message)
+    for name in sorted(view.ledger.networks.keys() - view.blocks):
+        message = f"the coild of {view.node} has it, and the API server has no such block of the node"
+        yield view.finding(FindingKind.BLOCK_NOT_IN_LEDGER, f"block {name}", message)
+
+
+def _judge_addresses(view: _View) -> Iterator[Finding]:
+    node, here, allocated = view.node, view.here, view.ledger.allocated
+    own = [network for networks in view.ledger.networks.values() for network in networks]
+    for address, pod in here.items():
+        if address not in allocated and any(address in network for network in own):
+            message = f"the pod {_name(pod)} has it, and the coild of {node} takes it for free"
+            yield view.finding(FindingKind.NOT_IN_LEDGER, f"address {address}", message)
+    for address, holder in allocated.items():
+        subject, has_route = f"address {address}", view.routed is None or address in view.routed.pods
+        if address in here and not has_route:
+            message = f"{node} has no route to it, and the pod {_name(here[address])} has it"
+            yield view.finding(FindingKind.ADDRESS_WITHOUT_ROUTE, subject, message)
+        elif address not in here and has_route:
+            yield view.finding(FindingKind.POD_GONE, subject, f"{node} has it for {holder}, and no pod there shows it")
+        elif address not in here:
+            message = f"the coild of {node} has given it to {holder}, and neither a pod nor the kernel has it"
+            yield view.finding(FindingKind.LEAKED, subject, message)
+
+
+def _judge_routes(view: _View, routed: _Routes) -> Iterator[Finding]:
+    exported, allocated = view.ledger.exported, view.ledger.allocated
+    for network in _sorted(exported - routed.exported):
+        message = f"{view.node} does not export its block"
+        yield view.finding(FindingKind.BLOCK_WITHOUT_ROUTE, f"network {network}", message)
+    for network in _sorted(routed.exported - exported):
+        message = f"{view.node} exports it, and has no such block"
+        yield view.finding(FindingKind.ROUTE_WITHOUT_BLOCK, f"network {network}", message)
+    for address in sorted(routed.pods - allocated.keys(), key=lambda each: (each.version, int(each))):
+        message = f"{view.node} has a route to it in its table of pods, and nobody has it"
+        yield view.finding(FindingKind.ROUTE_WITHOUT_ADDRESS, f"address {address}", message)
+
+
+def _judge_ledgers(ledgers: Mapping[str, NodeEvidence]) -> Iterator[Finding]:
     """What two nodes have given away."""
     holders: dict[IPAddress, list[str]] = defaultdict(list)
     for node, known in sorted(ledgers.items()):
@@ -292,8 +300,8 @@ def _judge_ledgers(ledgers: Mapping[str, NodeEvidence]) -> Iterator[Fault]:
     for address, nodes in holders.items():
         if len(nodes) > 1:
             message = f"the coilds of {' and '.join(nodes)} have given it away"
-            yield Fault(
-                kind=FaultKind.HELD_TWICE, subject=f"address {address}", message=message, nodes=frozenset(nodes)
+            yield Finding(
+                kind=FindingKind.HELD_TWICE, subject=f"address {address}", message=message, nodes=frozenset(nodes)
             )
 
 
@@ -305,13 +313,15 @@ def _subnets(pool: AddressPool) -> list[IPNetwork]:
 
 
 def _contains(network: IPNetwork, other: IPNetwork) -> bool:
-    return (
-        network.version == other.version and network.prefixlen <= other.prefixlen and other.network_address in network
-    )
+    return network.version == other.version and other.subnet_of(network)  # type: ignore[arg-type]  # of one family here
+
+
+def _position(network: IPNetwork) -> tuple[int, int, int]:
+    return network.version, int(network.network_address), network.prefixlen
 
 
 def _sorted(networks: Iterable[IPNetwork]) -> list[IPNetwork]:
-    return sorted(networks, key=lambda each: (each.version, int(each.network_address), each.prefixlen))
+    return sorted(networks, key=_position)
 
 
 def _name(pod: Pod) -> str:
