@@ -132,21 +132,30 @@ def _read_pods(draft: _Draft) -> Iterator[NamespaceDump]:
     own = os.stat("/proc/thread-self/ns/net")  # noqa: PTH116 - it is no path to a file
     seen.add((own.st_dev, own.st_ino))
     nowhere: list[Path] = []
-    paths = draft.read("mounts", lambda: sorted(namespace_mounts(_MOUNTS.read_text())), nowhere)
+    paths = draft.read("mounts", _list_mounts, nowhere)
     for path in paths:
         found = draft.read(str(path), lambda path=path: _read_pod(path, seen, draft), None)  # type: ignore[misc]
         if found is not None:
             yield found
 
 
+def _list_mounts() -> list[Path]:
+    return sorted(namespace_mounts(_MOUNTS.read_text()))
+
+
 def _read_pod(path: Path, seen: set[tuple[int, int]], draft: _Draft) -> NamespaceDump | None:
-    """None if it has been read already: runtimes mount a namespace in several places."""
-    with Namespace(path) as namespace:
-        identity = os.fstat(namespace.fileno())
-        if (key := (identity.st_dev, identity.st_ino)) in seen:
-            return None
-        seen.add(key)
-        return _in_thread(namespace, lambda: draft.reader().read(str(path)))
+    """None if it has been read already, as runtimes mount a namespace in several places, or if it is gone."""
+    try:
+        with Namespace(path) as namespace:
+            identity = os.fstat(namespace.fileno())
+            if (key := (identity.st_dev, identity.st_ino)) in seen:
+                return None
+            seen.add(key)
+            return _in_thread(namespace, lambda: draft.reader().read(str(path)))
+    except NamespaceError:
+        if path in _list_mounts():
+            raise
+        return None  # the pod has ended since the mounts were listed
 
 
 def _in_thread(namespace: Namespace, read: Callable[[], NamespaceDump]) -> NamespaceDump:

@@ -13,7 +13,7 @@ from coil.runtime.flag import Endpoint
 from coil.runtime.http_server import serve_pages
 from coil.runtime.inspection import Inspection, InspectionPages
 from coil.runtime.visitor import guard
-from coil_node_dump.dump import dump_node
+from coil_node_dump import dump
 from coil_node_dump.settings import Settings
 from kubectl_coil.node_reader import ledger_of
 from tests.kubectl_coil.memory_reader import NOW
@@ -22,9 +22,9 @@ ANY_PORT = Endpoint("127.0.0.1", 0)
 PAGE = NodeDocument(node="n1", at=NOW, addresses=AddressCounts(total=4))
 
 
-async def dump(endpoint: Endpoint | None) -> NodeDump:
-    settings = Settings(parts=frozenset({Part.INSPECTION}), inspect_page_addr=endpoint)
-    return await asyncio.to_thread(dump_node, settings)
+async def dump_parts(endpoint: Endpoint | None, part: Part = Part.INSPECTION) -> NodeDump:
+    settings = Settings(parts=frozenset({part}), inspect_page_addr=endpoint)
+    return await asyncio.to_thread(dump.dump_node, settings)
 
 
 @asynccontextmanager
@@ -38,7 +38,7 @@ async def coild() -> AsyncIterator[Endpoint]:
 
 async def test_the_page_is_read_as_coild_serves_it() -> None:
     async with coild() as bound:
-        found = await dump(bound)
+        found = await dump_parts(bound)
     assert found.troubles == ()
     # What the document has is decoded again by who asked for the dump.
     assert found.inspection["node"] == "n1"
@@ -49,7 +49,7 @@ async def test_without_coild_there_is_no_page() -> None:
     async with coild() as bound:
         pass
     for endpoint in (bound, None):
-        found = await dump(endpoint)
+        found = await dump_parts(endpoint)
         assert (found.inspection, found.troubles) == (None, ())
 
 
@@ -66,7 +66,30 @@ async def mumble(_request: web.Request) -> web.Response:
 )
 async def test_a_page_that_is_none_is_told(page: object, said: str) -> None:
     async with serve_pages(ANY_PORT, {"/ip-manager": page}) as bound:  # type: ignore[dict-item]
-        found = await dump(bound)
+        found = await dump_parts(bound)
     assert found.inspection is None
     [trouble] = found.troubles
     assert trouble.startswith(f"coild's page: {said}")
+
+
+MOUNT = "41 29 0:4 net:[4026532001] /run/netns/{} rw shared:21 - nsfs nsfs rw\n"
+
+
+class Mounts:
+    """What is mounted: each look finds the next, and the last for ever."""
+
+    def __init__(self, *looks: str) -> None:
+        self._looks = list(looks)
+
+    def read_text(self) -> str:
+        return self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
+
+
+@pytest.mark.parametrize(("now", "troubles"), [("", 0), (MOUNT.format("none-of-coil"), 1)])
+async def test_a_pod_that_ends_while_it_is_looked_for_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, now: str, troubles: int
+) -> None:
+    """One that is still mounted, and cannot be opened, is."""
+    monkeypatch.setattr(dump, "_MOUNTS", Mounts(MOUNT.format("none-of-coil"), now))
+    found = await dump_parts(None, Part.PODS)
+    assert (found.pods, len(found.troubles)) == ((), troubles)
