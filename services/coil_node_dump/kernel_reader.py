@@ -50,6 +50,8 @@ _STATES: Final = {
     **{0x40: "NOARP", 0x80: "PERMANENT"},
 }
 _PERMANENT: Final = 0x80  # IFA_F_PERMANENT
+_NOTHING: Final = 0x80000000
+_UNUSABLE: Final = 0x1 | 0x10  # RTNH_F_DEAD, RTNH_F_LINKDOWN
 _INVERTED: Final = 0x2  # FIB_RULE_INVERT
 _FOU_GET: Final = 3  # FOU_CMD_GET, linux/fou.h
 
@@ -235,8 +237,16 @@ def _rule(message: Any) -> RuleDump:
         goto=message.get_attr("FRA_GOTO"),
         protocol=message.get_attr("FRA_PROTOCOL") or 0,
         inverted=bool(message["flags"] & _INVERTED),
-        others=tuple(sorted({name for name, _ in message["attrs"]} - _RULE_FIELDS)),
+        suppress=_suppressed(message.get_attr("FRA_SUPPRESS_PREFIXLEN")),
+        others=tuple(
+            sorted({name for name, _ in message["attrs"]} - _RULE_FIELDS | ({"FRA_TOS"} if message["tos"] else set()))
+        ),
     )
+
+
+def _suppressed(length: int | None) -> int | None:
+    """The kernel says −1 for a rule that suppresses nothing."""
+    return None if length is None or length >= _NOTHING else length
 
 
 def _network(family: int, address: str | None, length: int) -> str:
@@ -266,7 +276,7 @@ def _hop(message: Any) -> NextHopDump:
     gateway = message.get_attr("RTA_GATEWAY") or ("" if via is None else via["addr"])
     # A next hop of several has its link in its own header.
     link = message.get("oif") if "oif" in message else message.get_attr("RTA_OIF")
-    return NextHopDump(link=link, gateway=gateway)
+    return NextHopDump(link=link, gateway=gateway, dead=bool(message.get("flags", 0) & _UNUSABLE))
 
 
 def _neighbour(message: Any) -> NeighbourDump:

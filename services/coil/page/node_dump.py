@@ -55,7 +55,8 @@ class AddressDump(Document, frozen=True, kw_only=True):
 
 class RuleDump(Document, frozen=True, kw_only=True):
     """A policy routing rule. `action` is lookup, goto, nop, blackhole, unreachable or prohibit; `inverted` says that it
-    is about what its selectors do not match. Selectors of which this document has no field are in `others`.
+    is about what its selectors do not match. `suppress` is the prefix length up to which routes of the table do not
+    count. Selectors of which this document has no field are in `others`.
     """
 
     family: int
@@ -71,12 +72,16 @@ class RuleDump(Document, frozen=True, kw_only=True):
     goto: int | None
     protocol: int
     inverted: bool
+    suppress: int | None = None
     others: tuple[str, ...]
 
 
 class NextHopDump(Document, frozen=True, kw_only=True):
+    """`dead` is one that the kernel does not use now."""
+
     link: int | None
     gateway: str
+    dead: bool = False
 
 
 class RouteDump(Document, frozen=True, kw_only=True):

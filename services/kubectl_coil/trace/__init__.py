@@ -1,0 +1,1 @@
+"""`kubectl coil trace`: the way of a packet, from objects and dumps."""
