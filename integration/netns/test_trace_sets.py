@@ -9,7 +9,7 @@ import pytest
 
 from coil.eip.eip_set import ALIVE, NODES, SETS, WAYS
 from coil.kernel.family import Family
-from coil.kernel.nft_element import SetName
+from coil.kernel.nft_element import Elements, SetName
 from coil.kernel.nft_table import TableFamily
 from coil.nft.element_sync import load_elements, refresh_timeouts
 from integration.netns.eip_world import TABLES
@@ -20,7 +20,7 @@ from kubectl_coil.trace.nft_set import NftSets
 pytestmark = pytest.mark.kernel
 
 FOUR = SETS[Family.IPV4]
-MORE = {
+MORE: Elements = {
     SETS[Family.IPV6].classes: {"fd00::1": "1:1"},
     SETS[Family.IPV6].subnet_classes: {"fd00:1::/64": "1:2", "fd00:2::5-fd00:2::9": "1:3"},
     SETS[Family.IPV6].choices: {("1:2", "2001:db8::/32"): "3:9", ("1:3", "2001:db8::1-2001:db8::7"): "3:a"},

@@ -98,6 +98,37 @@ def check(options: Options, settle: float) -> None:
     _run(check_ipam(options, settle=settle))
 
 
+@cli.command(cls=ClusterCommand)
+@click.argument("pod")
+@click.argument("destination")
+@click.option("-n", "--namespace", default="default", show_default=True, help="The namespace of the pod.")
+@click.option(
+    "--protocol",
+    type=click.Choice(["tcp", "udp", "sctp", "icmp"]),
+    default="tcp",
+    show_default=True,
+    help="The protocol of the packet.",
+)
+@click.pass_obj
+def trace(options: Options, pod: str, destination: str, namespace: str, protocol: str) -> None:
+    """Show the way of a packet from POD to DESTINATION, hop by hop.
+
+    POD is NAME or NAMESPACE/NAME, DESTINATION an address with a port where the protocol has one, such as 192.0.2.1:443
+    or [2001:db8::1]:443.
+
+    No packet is sent: the answer is from objects, and from what the nodes' kernels hold. The exit code is 0 if the
+    packet reaches its destination or leaves the cluster, and 1 if not.
+    """
+    from kubectl_coil.trace.command import show_trace
+    from kubectl_coil.trace.target import TraceTargetError, parse_destination, parse_pod
+
+    try:
+        whose, where = parse_pod(pod, namespace=namespace), parse_destination(destination)
+    except TraceTargetError as error:
+        raise click.UsageError(str(error)) from None
+    _run(show_trace(options, whose, where, protocol=protocol))
+
+
 def _run(command: Coroutine[Any, Any, int]) -> None:
     """Run it to its end and exit with its code; an error becomes one sentence."""
     from coil.kube.access import AccessError

@@ -1,0 +1,77 @@
+"""What the EIP agent's tables decide about a packet of a pod, by the sets of a dump. Pure.
+
+The lookups are those of `coil.eip.eip_table`: the source gives a class, class and destination a policy, and the policy
+a way.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import Any
+
+from coil.eip.eip_set import ALIVE, CLOSED, CURRENT, HERE, NODE_IPS, SETS, UNKNOWN_WORD, WAYS
+from coil.kernel.family import Family, IPAddress
+from kubectl_coil.trace.nft_set import NftSets
+
+
+class WayKind(StrEnum):
+    NONE = "none"
+    """No policy concerns it."""
+    TUNNEL = "tunnel"
+    HERE = "here"
+    FENCED = "fenced"
+    """It would leave here, and the node's lease has run out."""
+    CLOSED = "closed"
+    """No node carries it."""
+    HELD = "held"
+    """Nobody knows yet which policies select its source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """`mark` leads to the gateway node; `eip` is the source address that this node gives it, None: the node's own."""
+
+    kind: WayKind
+    policy: str = ""
+    mark: int = 0
+    eip: IPAddress | None = None
+    node_ip: bool = False
+
+
+def find_way(sets: NftSets, source: IPAddress, destination: IPAddress) -> Way:
+    """Of a packet that begins a connection."""
+    family = Family.of(source)
+    names, word = SETS[family], f"ipv{source.version}"
+    if names.classes not in sets:
+        return Way(kind=WayKind.NONE)
+    class_ = _first(sets.get(names.classes, source), sets.get(names.subnet_classes, source))
+    if class_ is None:
+        known = sets.has(CURRENT, word) or sets.has(names.known, source)
+        held = not known and _policy(sets, family, UNKNOWN_WORD, destination) is not None
+        return Way(kind=WayKind.HELD if held else WayKind.NONE)
+    policy = _policy(sets, family, class_, destination)
+    mark = None if policy is None else sets.get(WAYS, policy)
+    if policy is None or mark is None:
+        return Way(kind=WayKind.NONE)
+    if mark != HERE:
+        return Way(kind=WayKind.CLOSED if mark == CLOSED else WayKind.TUNNEL, policy=policy, mark=mark)
+    eip = sets.get(names.eips, policy)
+    return Way(
+        kind=WayKind.HERE if sets.has(ALIVE, word) else WayKind.FENCED,
+        policy=policy,
+        mark=mark,
+        eip=None if eip is None else ip_address(eip),
+        node_ip=sets.has(NODE_IPS, policy),
+    )
+
+
+def _policy(sets: NftSets, family: Family, class_: str, destination: IPAddress) -> str | None:
+    names = SETS[family]
+    chosen = sets.get(names.choices, class_, destination)
+    if chosen is None and not sets.has(names.cluster, destination):
+        chosen = sets.get(names.default_choices, class_)
+    return None if chosen is None else str(chosen)
+
+
+def _first(*found: Any | None) -> str | None:
+    return next((str(each) for each in found if each is not None), None)
