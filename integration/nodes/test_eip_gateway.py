@@ -1,11 +1,14 @@
 """Floating egress addresses on real nodes: the agents are pods of the release, a pod is seen outside as its EIP."""
 
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from integration.demo.outside_server import serve_outside
+from integration.demo.reach import url
+from integration.kubectl_plugin import ask_coil
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.nodes.eip_gateway import (
     AGENT,
@@ -69,6 +72,32 @@ def test_a_chosen_pod_is_seen_outside_as_its_eip(
     await_seen(room, outside[family], as_=eip_of(eip, family))
 
 
+def trace(eip: CoilCluster, room: Room, pod: str, where: str) -> dict[str, Any]:
+    """What `kubectl coil trace` tells of the way to the URL's host."""
+    place = urlsplit(where)
+    assert place.hostname is not None
+    destination = f"{f'[{place.hostname}]' if ':' in place.hostname else place.hostname}:{place.port}"
+    code, document = ask_coil(eip.plane.admin_kubeconfig, "trace", pod, destination, f"--namespace={room.namespace}")
+    assert (code == 0) == (document["verdict"] == "delivered")
+    return document
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_trace_says_whom_the_host_sees(eip: CoilCluster, room: Room, outside: dict[int, str], family: int) -> None:
+    for pod in (CHOSEN, "plain"):
+        document = trace(eip, room, pod, outside[family])
+        assert (document["verdict"], document["reason"], document["doubts"]) == ("delivered", "", [])
+        assert document["sourceSeen"] == whom_it_sees(room, pod, outside[family])
+        gateways = [hop["at"] for hop in document["hops"] if "as " in hop["action"]]
+        assert gateways == ([f"node {eip.nodes[0].name}"] if pod == CHOSEN else [])
+    with eip.room() as other:
+        other.run(other.pod("answering", eip.nodes[0]))
+        [answering] = other.pods()
+        document = trace(eip, room, "plain", url(answering.ipv4 if family == 4 else answering.ipv6))
+        assert document["hops"][-1]["at"] == f"node {eip.nodes[0].name}"
+        assert f"the pod {other.namespace}/answering" in document["hops"][-1]["action"]
+
+
 @pytest.mark.parametrize("family", [4, 6])
 def test_the_host_behind_a_service_sees_the_eip_whatever_kube_proxy_masquerades(
     eip: CoilCluster, room: Room, outside: dict[int, str], family: int
@@ -99,8 +128,10 @@ def test_the_host_behind_a_service_sees_the_eip_whatever_kube_proxy_masquerades(
     address = str(node.ipv4 if family == 4 else node.ipv6)
     by_node = _url(address, found["ports"][0]["nodePort"])
     wait_until(lambda: whom_it_sees(room, "plain", by_node) == address, what="kube-proxy masquerades another pod")
-    for url in (_url(found["clusterIP"], _PORT), by_node):
-        await_seen(room, url, as_=eip_of(eip, family))
+    for place in (_url(found["clusterIP"], _PORT), by_node):
+        await_seen(room, place, as_=eip_of(eip, family))
+        for pod in (CHOSEN, "plain"):
+            assert trace(eip, room, pod, place)["sourceSeen"] == whom_it_sees(room, pod, place)
 
 
 def _url(address: str, port: int) -> str:
@@ -113,8 +144,8 @@ def test_the_eip_moves_to_the_node_that_is_chosen_next(eip: CoilCluster, room: R
     with gateway_nodes(eip, there):
         eip.plane.kubectl("label", "node", here.name, f"{LABEL}-")
         wait_until(lambda: carrier(eip) == there.name, what="the EIP is on the other node")
-        for family, url in outside.items():
-            await_seen(room, url, as_=eip_of(eip, family))
+        for family, place in outside.items():
+            await_seen(room, place, as_=eip_of(eip, family))
         eip.plane.kubectl("label", "node", here.name, f"{LABEL}=true")
     wait_until(lambda: carrier(eip) == here.name, what="the EIP is back")
 
@@ -126,6 +157,6 @@ def test_an_agent_that_dies_is_started_by_the_kubelet_and_carries_on(
     eip.programs.kill(AGENT)
     wait_until(lambda: eip.programs.restarts(AGENT) == restarts + 2, what="both are started again")
     eip.release.wait_rolled_out(f"daemonset/coil-{AGENT}")
-    for family, url in outside.items():
-        await_seen(room, url, as_=eip_of(eip, family))
+    for family, place in outside.items():
+        await_seen(room, place, as_=eip_of(eip, family))
     assert eip.programs.complaints(AGENT, "egress-controller") == []

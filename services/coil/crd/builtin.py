@@ -112,11 +112,14 @@ def pod_uids(pod: Pod) -> list[str]:
 
 
 class ServicePort(Struct, frozen=True, kw_only=True):
-    """`name` may be "" where a Service has one port only. `target_port` is resolved in its EndpointSlices."""
+    """`name` may be "" where a Service has one port only. `target_port` is resolved in its EndpointSlices, `node_port`
+    0 where there is none.
+    """
 
     port: int
     name: str = ""
     protocol: str = "TCP"
+    node_port: int = 0
 
 
 class ServiceSpec(Struct, frozen=True, kw_only=True):

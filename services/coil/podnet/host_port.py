@@ -82,35 +82,35 @@ def _describe(address: object, port: object, protocol: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Maps:
+class PortMaps:
     """From a port of the node to the pod's address, and to its port: two maps with the same keys."""
 
     addresses: SetName
     ports: SetName
 
     @classmethod
-    def of(cls, prefix: str, bits: str) -> "_Maps":
+    def of(cls, prefix: str, bits: str) -> "PortMaps":
         return cls(*(SetName(TableFamily.INET, TABLE, f"{prefix}{name}{bits}") for name in ("address", "port")))
 
 
 @dataclass(frozen=True, slots=True)
-class _Sets:
+class HostPortSets:
     """Those of one family: `every` by protocol and port, `one` by address, protocol and port, `hairpin` each pod with
     itself, `own` the node's addresses and networks of such.
     """
 
-    every: _Maps
-    one: _Maps
+    every: PortMaps
+    one: PortMaps
     hairpin: SetName
     own: SetName
 
     @classmethod
-    def of(cls, bits: str) -> "_Sets":
+    def of(cls, bits: str) -> "HostPortSets":
         hairpin, own = (SetName(TableFamily.INET, TABLE, f"{name}{bits}") for name in ("hairpin", "own"))
-        return cls(_Maps.of("", bits), _Maps.of("bound_", bits), hairpin, own)
+        return cls(PortMaps.of("", bits), PortMaps.of("bound_", bits), hairpin, own)
 
 
-_SETS: Final = {Family.IPV4: _Sets.of("4"), Family.IPV6: _Sets.of("6")}
+SETS: Final = {Family.IPV4: HostPortSets.of("4"), Family.IPV6: HostPortSets.of("6")}
 _ADDRESS: Final = {Family.IPV4: DataType.IPV4, Family.IPV6: DataType.IPV6}
 _LOOPBACK: Final = IPv4Network("127.0.0.0/8")
 _LOCAL: Final = Match(Field.DESTINATION_KIND, Comparison.IS, "local")
@@ -162,7 +162,7 @@ def plan_host_port_table() -> NftTable:
             *(
                 (
                     _TRANSLATED,
-                    Match((SOURCE[family], DESTINATION[family]), Comparison.IS, Member(_SETS[family].hairpin.name)),
+                    Match((SOURCE[family], DESTINATION[family]), Comparison.IS, Member(SETS[family].hairpin.name)),
                     Verdict.MASQUERADE,
                 )
                 for family in Family
@@ -180,12 +180,12 @@ def plan_host_port_table() -> NftTable:
 def _to_node(chain: str) -> Iterator[Rule]:
     """To the chain, with what is for an address of the node."""
     for family in Family:
-        own = Match(DESTINATION[family], Comparison.IS, Member(_SETS[family].own.name))
+        own = Match(DESTINATION[family], Comparison.IS, Member(SETS[family].own.name))
         yield _LOCAL, own, Jump(chain)
 
 
 def _sets_of(family: Family) -> Iterator[NftSet]:
-    address, names = _ADDRESS[family], _SETS[family]
+    address, names = _ADDRESS[family], SETS[family]
     by_port = (DataType.PROTOCOL, DataType.PORT)
     for maps, key in ((names.every, by_port), (names.one, (address, *by_port))):
         yield NftSet(name=maps.addresses.name, key=key, value=address)
@@ -195,7 +195,7 @@ def _sets_of(family: Family) -> Iterator[NftSet]:
 
 
 def _lookups(family: Family) -> Iterator[Rule]:
-    names = _SETS[family]
+    names = SETS[family]
     by_port = (Field.PROTOCOL, Field.DESTINATION_PORT)
     for maps, key in ((names.one, (DESTINATION[family], *by_port)), (names.every, by_port)):
         yield (DestinationNat(family, Lookup(key, maps.addresses.name), Lookup(key, maps.ports.name)),)
@@ -208,7 +208,7 @@ def plan_host_ports(addresses: Iterable[IPAddress], mappings: Collection[PortMap
     found: dict[SetName, dict[ElementKey, ElementValue]] = {}
     for address in addresses:
         family = Family.of(address)
-        names = _SETS[family]
+        names = SETS[family]
         for mapping in mappings:
             host = mapping.host_address
             if host is not None and Family.of(host) is not family:
@@ -231,7 +231,7 @@ def plan_own(networks: Iterable[IPNetwork]) -> Elements:
         united = collapse_addresses([network for network in networks if Family.of(network) is family])  # type: ignore[type-var]
         words: dict[ElementKey, ElementValue] = {_word(network): None for network in united}
         if words:
-            found[_SETS[family].own] = words
+            found[SETS[family].own] = words
     return found
 
 
@@ -239,7 +239,7 @@ def parse_own(elements: Elements) -> frozenset[IPNetwork]:
     """The inverse of `plan_own`."""
     return frozenset(
         network
-        for names in _SETS.values()
+        for names in SETS.values()
         for word in elements.get(names.own, {})
         for network in _networks(cast("str", word))
     )
@@ -256,7 +256,7 @@ def _networks(word: str) -> Iterable[IPNetwork]:
 
 def plan_loopback(link: LinkName, elements: Elements) -> tuple[Sysctl, ...]:
     """What 127.0.0.1 needs at the host's end of the veth of a pod, where these elements lead from there to the pod."""
-    names = _SETS[Family.IPV4]
+    names = SETS[Family.IPV4]
     bound = (IPv4Address(key[0]) for key in elements.get(names.one.addresses, {}))
     if elements.get(names.every.addresses) or any(address.is_loopback for address in bound):
         return (Sysctl(f"net/ipv4/conf/{link}/route_localnet", "1"),)
@@ -266,7 +266,7 @@ def plan_loopback(link: LinkName, elements: Elements) -> tuple[Sysctl, ...]:
 def group_by_pod(elements: Elements) -> dict[IPAddress, Elements]:
     """What is in the table's sets, by the address of the pod that it leads to. The inverse of `plan_host_ports`."""
     found: dict[IPAddress, dict[SetName, dict[ElementKey, ElementValue]]] = {}
-    for names in _SETS.values():
+    for names in SETS.values():
         for maps in (names.every, names.one):
             ports = elements.get(maps.ports, {})
             for key, address in elements.get(maps.addresses, {}).items():
@@ -286,7 +286,7 @@ def describe_host_port(key: ElementKey) -> str:
 
 def host_ports(elements: Elements) -> Iterator[tuple[SetName, ElementKey, IPAddress]]:
     """The ports of the node among the elements, each as a map and its key there, and the pod that it leads to."""
-    for names in _SETS.values():
+    for names in SETS.values():
         for maps in (names.every, names.one):
             for key, address in elements.get(maps.addresses, {}).items():
                 yield maps.addresses, key, ip_address(cast("str", address))

@@ -58,6 +58,15 @@ class ClusterView:
         services: Sequence[Service] = await self._list(SERVICES)
         return next((service for service in services if str(address) in _service_addresses(service)), None)
 
+    async def service_with_node_port(self, port: int, protocol: str) -> Service | None:
+        """The Service that each node serves at that port; `protocol` in lower case."""
+        services: Sequence[Service] = await self._list(SERVICES)
+        wanted = port, protocol
+        return next(
+            (each for each in services if any((p.node_port, p.protocol.lower()) == wanted for p in each.spec.ports)),
+            None,
+        )
+
     async def service_named(self, namespace: str, name: str) -> Service | None:
         return await _or_none(self._cluster.get(SERVICES, name, namespace=namespace))
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
-from coil.crd.builtin import Pod, Service
+from coil.crd.builtin import Pod, Service, ServicePort
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX
-from coil.kernel.family import IPAddress
+from coil.kernel.family import Family, IPAddress
 from coil.page.node_dump import LinkDump, NamespaceDump, NodeDump
+from coil.podnet.host_port import SETS as HOST_PORT_SETS
 from kubectl_coil.ipam.addresses import addresses_of
 from kubectl_coil.node_reader import NodeUnreadableError
 from kubectl_coil.trace.cluster_view import ClusterView
@@ -171,12 +172,15 @@ class Walk:
             dump = await self.view.dump(node)
             at = f"node {node}"
             self._note_translators(dump, node)
-            await self._translate_destination(dump, node)
             sets = NftSets.of(dump.tables or ())
+            by_node_port = await self._translate_destination(sets, node)
             way = find_way(sets, source, self.destination) if input_link != "lo" else Way(kind=WayKind.NONE)
             if way.kind is WayKind.HERE:
                 return await self._leave_here(node, source, way)
             self._check_way(way, node)
+            if by_node_port and way.kind is WayKind.NONE:
+                source = await self.view.address_of(node, version=source.version) or source
+                self._hop(at, f"has it come from itself, {source}", "kube-proxy, for node ports")
             packet = Packet(source=source, destination=self.destination, mark=way.mark, input_link=input_link)
             decision = self._route(dump.node, packet, at=at)
             if decision.result is RouteResult.LOCAL:
@@ -255,31 +259,59 @@ class Walk:
                 return node
         return None
 
-    async def _translate_destination(self, dump: NodeDump, node: str) -> None:
-        """A Service becomes one of its endpoints. Raises StoppedError where it has none."""
+    async def _translate_destination(self, sets: NftSets, node: str) -> bool:
+        """A Service becomes one of its endpoints, a host port its pod; True for a node port, whose packets kube-proxy
+        masquerades. Raises StoppedError where a Service has none.
+        """
         service = await self.view.service_at(self.destination)
-        if service is None:
-            return
-        name = f"Service {service.metadata.namespace}/{service.metadata.name}"
-        if self.port is None:
-            raise StoppedError(f"{self.destination} is the {name}, which has ports: name one")
-        ports = [
-            each for each in service.spec.ports if (each.port, each.protocol.lower()) == (self.port, self.protocol)
-        ]
-        if not ports:
-            raise StoppedError(f"the {name} has no port {self.port}/{self.protocol.upper()}")
+        if service is not None:
+            if self.port is None:
+                raise StoppedError(f"{self.destination} is the {_service_name(service)}, which has ports: name one")
+            asked = self.port, self.protocol
+            port = next((each for each in service.spec.ports if (each.port, each.protocol.lower()) == asked), None)
+            if port is None:
+                raise StoppedError(f"the {_service_name(service)} has no port {self.port}/{self.protocol.upper()}")
+            await self._choose_endpoint(service, port, node)
+            return False
+        if self.port is None or await self.view.node_at(self.destination) is None:
+            return False
+        service = await self.view.service_with_node_port(self.port, self.protocol)
+        if service is not None:
+            port = next(each for each in service.spec.ports if each.node_port == self.port)
+            await self._choose_endpoint(service, port, node)
+            return service.spec.external_traffic_policy != "Local"
+        self._translate_host_port(sets, node)
+        return False
+
+    async def _choose_endpoint(self, service: Service, port: ServicePort, node: str) -> None:
         found = [
-            (address, port.port)
+            (address, each.port)
             for slice_, addresses in await self.view.endpoints(service, version=self.destination.version)
-            for port in slice_.ports or ()
-            if (port.name or "") == ports[0].name
+            for each in slice_.ports or ()
+            if (each.name or "") == port.name
             for address in addresses
         ]
         if not found:
-            raise StoppedError(f"the {name} has no ready endpoint")
-        address, port = min(found)
-        self._hop(f"node {node}", f"picks one of {len(found)} endpoints: {address} port {port}", name)
-        self.destination, self.port = ip_address(address), port
+            raise StoppedError(f"the {_service_name(service)} has no ready endpoint")
+        address, number = min(found)
+        action = f"picks one of {len(found)} endpoints: {address} port {number}"
+        self._hop(f"node {node}", action, _service_name(service))
+        self.destination, self.port = ip_address(address), number
+
+    def _translate_host_port(self, sets: NftSets, node: str) -> None:
+        """As the node that has the address does; another one sends it there first."""
+        names = HOST_PORT_SETS[Family.of(self.destination)]
+        if self.port is None or not sets.has(names.own, self.destination):
+            return
+        for maps, key in (
+            (names.one, (self.destination, self.protocol, self.port)),
+            (names.every, (self.protocol, self.port)),
+        ):
+            if (address := sets.get(maps.addresses, *key)) is not None:
+                port = int(sets.get(maps.ports, *key) or self.port)
+                self._hop(f"node {node}", f"has the host port lead to {address} port {port}", maps.addresses.table)
+                self.destination, self.port = ip_address(address), port
+                return
 
     def _note_translators(self, dump: NodeDump, node: str) -> None:
         """Tables of others that may give packets another source."""
@@ -339,6 +371,10 @@ def _egresses_of(pod: Pod) -> list[tuple[str, str]]:
         if key.startswith(ANNOTATION_EGRESS_PREFIX)
         for name in names.split(",")
     ]
+
+
+def _service_name(service: Service) -> str:
+    return f"Service {service.metadata.namespace}/{service.metadata.name}"
 
 
 def _name(pod: Pod) -> str:
