@@ -52,6 +52,9 @@ POOLS: Final = (
     Step("see-blocks", [rf"^shop-\d .*{NODE}", r"^default-\d"]),
     Step("ip-manager", [f"{TENANT}-{NODE}", r"10\.101\.0\.\d"]),
     Step("ipam-show-pod", [rf"^10\.101\.0\.\d+ .*shop-\d+ +allocated +{TENANT}/{TENANT}-{NODE} +20"]),
+    Step(
+        "trace", [r"^2 +node node-1 +sends it out by ", r"^Delivered: 192\.0\.2\.1 sees 10\.101\.0\.\d+ as source\.$"]
+    ),
     Step("ipam-check", ["^Nothing is wrong, by the objects and 2 nodes$"]),
     Step("node-dump", [f'"inspection":{{"node":"{NODE}"', '"troubles":\\[\\]']),
     Step("see-routes", [r"^2000:.*lookup 116", r"^10\.101\.0\.\d+ dev veth", r"^10\.101\.0\.\d+/29 dev lo", "^fd10:"]),

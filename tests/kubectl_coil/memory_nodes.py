@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,8 @@ def node_dump(
     inspection: Document | None = None,
     *,
     routes: tuple[RouteDump, ...] = (),
+    namespaces: tuple[NamespaceDump, ...] = (),
+    tables: Any = None,
     truncated: tuple[str, ...] = (),
     troubles: tuple[str, ...] = (),
     version: int = VERSION,
@@ -25,9 +28,9 @@ def node_dump(
         host="n1",
         kernel="6.1",
         node=NamespaceDump(path="", routes=routes),
-        pods=(),
+        pods=namespaces,
         fou_ports=(),
-        tables=None,
+        tables=tables,
         inspection=None if inspection is None else msgspec.to_builtins(inspection, enc_hook=str),
         truncated=truncated,
         troubles=troubles,
