@@ -5,13 +5,16 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from coil.kube.access import Access
 from coil.kube.errors import ForbiddenError
+from coil.page.node_dump import NodeDump
 from integration.cluster.control_plane import ControlPlane, find_kubectl
 from integration.deployment import apply, apply_chart
 from integration.helm.chart import NAMESPACE as INSTALLED
@@ -22,7 +25,10 @@ from kubectl_coil.cluster import Cluster
 from kubectl_coil.ipam.lookup import look_up
 from kubectl_coil.ipam.target import parse_target
 from kubectl_coil.status.snapshot import read_snapshot
-from tests.kubectl_coil.memory_nodes import MemoryNodes
+from kubectl_coil.trace.cluster_view import ClusterView
+from kubectl_coil.trace.walk import Walk
+from tests.kubectl_coil.memory_nodes import MemoryNodes, node_dump
+from tests.kubectl_coil.trace.scene import MARK, nft_map, pod_namespace, route, rule, tunnel_to, with_eip
 
 pytestmark = pytest.mark.apiserver
 
@@ -30,6 +36,7 @@ NAMESPACE = "kubectl-coil"
 NODE = "kubectl-coil-node"
 VIEWER = "coil-viewer"
 NODE_READER = "coil-node-reader"
+SERVICE = "10.96.77.77"
 RBAC = "rbac.authorization.k8s.io"
 
 Document = dict[str, Any]
@@ -43,10 +50,10 @@ def rules_of(role: str) -> list[Document]:
 
 
 RIGHTS = [
-    (rule["apiGroups"][0], resource, verb)
-    for rule in rules_of(VIEWER)
-    for resource in rule["resources"]
-    for verb in rule["verbs"]
+    (granted["apiGroups"][0], resource, verb)
+    for granted in rules_of(VIEWER)
+    for resource in granted["resources"]
+    for verb in granted["verbs"]
 ]
 
 
@@ -69,11 +76,11 @@ def account_documents(name: str, rules: list[Document]) -> list[Document]:
 def without(group: str, resource: str, verb: str) -> list[Document]:
     """The viewer's rules but for one right."""
     rules = []
-    for rule in rules_of(VIEWER):
-        for each in rule["resources"]:
-            same = (rule["apiGroups"][0], each) == (group, resource)
-            if verbs := [other for other in rule["verbs"] if not same or other != verb]:
-                rules.append({**rule, "resources": [each], "verbs": verbs})
+    for granted in rules_of(VIEWER):
+        for each in granted["resources"]:
+            same = (granted["apiGroups"][0], each) == (group, resource)
+            if verbs := [other for other in granted["verbs"] if not same or other != verb]:
+                rules.append({**granted, "resources": [each], "verbs": verbs})
     return rules
 
 
@@ -115,10 +122,11 @@ BLOCK = {
 
 def pod_document(name: str, *, account: str, namespace: str = NAMESPACE) -> Document:
     labels = {"app.kubernetes.io/name": "coil", "app.kubernetes.io/component": name}
+    annotations = {f"egress.coil.cybozu.com/{NAMESPACE}": "nat"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations},
         "spec": {
             "nodeName": NODE,
             "serviceAccountName": account,
@@ -126,6 +134,12 @@ def pod_document(name: str, *, account: str, namespace: str = NAMESPACE) -> Docu
             "containers": [{"name": name, "image": "coil:9.8.7"}],
         },
     }
+
+
+def service_document() -> Document:
+    """As one of an Egress, of which there is none."""
+    spec = {"clusterIP": SERVICE, "ports": [{"port": 5555, "protocol": "UDP"}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "nat", "namespace": NAMESPACE}, "spec": spec}
 
 
 def set_status(plane: ControlPlane, about: str, status: Document, *, namespace: str) -> None:
@@ -167,7 +181,7 @@ def town(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
     for number, right in enumerate(RIGHTS):
         documents += account_documents(f"without-{number}", without(*right))
     apply(plane, *documents, POOL, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}, BLOCK)
-    apply(plane, pod_document("pod", account="nobody"), *PROGRAMS)
+    apply(plane, pod_document("pod", account="nobody"), service_document(), *PROGRAMS)
     apply(plane, pod_document("coild", account="coild", namespace=INSTALLED))
     # What a tenant could make, to be taken for a program of Coil.
     apply(plane, workload("Deployment", "coil-egress-controller", component="egress-controller", namespace=NAMESPACE))
@@ -264,6 +278,26 @@ def test_nodes_are_asked_by_who_may_execute_there(town: Town) -> None:
 TARGETS = ("", "pool/kubectl-coil", f"node/{NODE}", f"pod/{NAMESPACE}/pod", "10.77.0.1")
 
 
+def gated_dump() -> NodeDump:
+    """The node's tables lead the pod to a gateway node, so that policies and tunnels are looked at."""
+    scene = with_eip(MARK)
+    scene.tables["n0"][0] = nft_map("class4", ["10.77.0.1", "1:1"])
+    dump = node_dump(namespaces=(pod_namespace("10.77.0.1", peer=20),), tables=scene.tables["n0"])
+    return msgspec.structs.replace(dump, node=scene.hosts["n0"])
+
+
+def tunnelled_dump() -> NodeDump:
+    """The pod's way is the tunnel to the Service `nat`, whose routers are looked for."""
+    routes = (route("192.0.2.0/24", 254, 9),)
+    return node_dump(namespaces=(pod_namespace("10.77.0.1", peer=20, tunnel=tunnel_to(SERVICE), routes=routes),))
+
+
+def blocked_dump() -> NodeDump:
+    """The pod has no way out, so that its Egresses are looked at."""
+    routes = (route("0.0.0.0/0", 118, None, kind="unreachable"),)
+    return node_dump(namespaces=(pod_namespace("10.77.0.1", peer=20, rules=(rule(2100, 118),), routes=routes),))
+
+
 async def find_refusals(town: Town, name: str) -> list[str]:
     """What the API server refuses to the account, of all that the commands ask."""
     access = Access.kubeconfig(town.account(name))
@@ -274,6 +308,13 @@ async def find_refusals(town: Town, name: str) -> list[str]:
         for target in TARGETS:
             try:
                 await look_up(cluster, MemoryNodes(), parse_target(target, namespace="") if target else None)
+            except ForbiddenError as error:
+                refusals.append(error.message)
+        for dump in (gated_dump(), tunnelled_dump(), blocked_dump()):
+            view = ClusterView(cluster, MemoryNodes({NODE: dump}))
+            try:
+                pod = await view.pod(NAMESPACE, "pod")
+                await Walk(view, pod, ip_address("192.0.2.1"), "tcp", 80).trace()
             except ForbiddenError as error:
                 refusals.append(error.message)
     return [*refusals, *(part.error for part in snapshot.parts() if part.error)]

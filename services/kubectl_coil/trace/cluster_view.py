@@ -68,7 +68,9 @@ class ClusterView:
         )
 
     async def service_named(self, namespace: str, name: str) -> Service | None:
-        return await _or_none(self._cluster.get(SERVICES, name, namespace=namespace))
+        services: Sequence[Service] = await self._list(SERVICES)
+        wanted = namespace, name
+        return next((each for each in services if (each.metadata.namespace, each.metadata.name) == wanted), None)
 
     async def endpoints(self, service: Service, *, version: int) -> list[tuple[EndpointSlice, list[str]]]:
         """The slices of that family with the ready addresses of each."""

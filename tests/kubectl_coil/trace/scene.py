@@ -22,6 +22,7 @@ from tests.kubectl_coil.memory_reader import MemoryReader
 OUTSIDE = "203.0.113.9"
 CLIENT, FAR, ROUTER, EGRESS = "10.0.0.5", "10.0.1.5", "10.0.1.9", "10.96.0.7"
 N0, N1 = "192.0.2.10", "192.0.2.11"
+EIP, MARK, HERE = "198.51.100.7", 0x26000100, 0x26000000
 Document = dict[str, Any]
 
 
@@ -176,3 +177,38 @@ class Scene:
         view = ClusterView(MemoryReader(api), nodes)
         whose = await view.pod("shop", "client")
         return await Walk(view, whose, ip_address(destination), protocol, port).trace()
+
+
+def nft_map(name: str, *elements: Any, kind: str = "map") -> dict[str, Any]:
+    return {kind: {"family": "inet", "table": "coil-eip", "name": name, "elem": list(elements)}}
+
+
+def eip_tables(way: int, *, alive: bool = True) -> list[dict[str, Any]]:
+    """The client has a class, and the class a policy for everything beyond the cluster."""
+    return [
+        nft_map("class4", [CLIENT, "1:1"]),
+        nft_map("subnet_class4"),
+        nft_map("choice4"),
+        nft_map("default_choice4", ["1:1", "3:1"]),
+        nft_map("cluster4", {"prefix": {"addr": "10.0.0.0", "len": 8}}, kind="set"),
+        nft_map("way", ["3:1", way]),
+        nft_map("eip4", ["3:1", EIP]),
+        nft_map("alive", *([{"elem": {"val": "ipv4", "timeout": 5}}] if alive else []), kind="set"),
+        nft_map("current", "ipv4", kind="set"),
+    ]
+
+
+def with_eip(way: int, there: int = HERE, *, alive: bool = True) -> Scene:
+    """n1 is the gateway node; its tunnel is link 30 of n0."""
+    scene = Scene.plain()
+    scene.add_policy(EIP, node="n1", mark=MARK)
+    scene.tables = {"n0": eip_tables(way), "n1": eip_tables(there, alive=alive)}
+    host = scene.hosts["n0"]
+    mesh = msgspec.structs.replace(host.links[0], index=30, name="egress.vxlan", kind="vxlan")
+    scene.hosts["n0"] = msgspec.structs.replace(
+        host,
+        links=(*host.links, mesh),
+        rules=(host.rules[0], rule(1700, 500, mark=MARK, mask=0xFFFFFFFF), *host.rules[1:]),
+        routes=(*host.routes, route("0.0.0.0/0", 500, 30, gateway="172.31.0.2")),
+    )
+    return scene

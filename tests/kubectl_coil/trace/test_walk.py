@@ -6,32 +6,27 @@ import msgspec
 import pytest
 
 from kubectl_coil.trace.document import TraceDocument, Verdict
-from tests.kubectl_coil.trace.scene import CLIENT, EGRESS, FAR, N1, OUTSIDE, ROUTER, Scene, pod, route, rule
-
-EIP, MARK, HERE = "198.51.100.7", 0x26000100, 0x26000000
+from tests.kubectl_coil.trace.scene import (
+    CLIENT,
+    EGRESS,
+    EIP,
+    FAR,
+    HERE,
+    MARK,
+    N1,
+    OUTSIDE,
+    ROUTER,
+    Scene,
+    eip_tables,
+    nft_map,
+    pod,
+    route,
+    with_eip,
+)
 
 
 def places(document: TraceDocument) -> list[str]:
     return [hop.at for hop in document.hops]
-
-
-def nft_map(name: str, *elements: list[Any], kind: str = "map") -> dict[str, Any]:
-    return {kind: {"family": "inet", "table": "coil-eip", "name": name, "elem": list(elements)}}
-
-
-def eip_tables(way: int, *, alive: bool = True) -> list[dict[str, Any]]:
-    """The client has a class, and the class a policy for everything beyond the cluster."""
-    return [
-        nft_map("class4", [CLIENT, "1:1"]),
-        nft_map("subnet_class4"),
-        nft_map("choice4"),
-        nft_map("default_choice4", ["1:1", "3:1"]),
-        nft_map("cluster4", {"prefix": {"addr": "10.0.0.0", "len": 8}}, kind="set"),  # type: ignore[arg-type]
-        nft_map("way", ["3:1", way]),
-        nft_map("eip4", ["3:1", EIP]),
-        nft_map("alive", *([{"elem": {"val": "ipv4", "timeout": 5}}] if alive else []), kind="set"),  # type: ignore[list-item]
-        nft_map("current", "ipv4", kind="set"),  # type: ignore[arg-type]
-    ]
 
 
 async def test_a_pod_without_egress_is_seen_outside_as_itself() -> None:
@@ -134,22 +129,6 @@ async def test_why_it_does_not_pass_an_egress(change: Any, reason: str) -> None:
     document = await scene.trace()
     assert (document.verdict, document.reason, document.source_seen) == (Verdict.STOPPED, reason, "")
     assert document.replies == ""
-
-
-def with_eip(way: int, there: int = HERE, *, alive: bool = True) -> Scene:
-    """n1 is the gateway node; its tunnel is link 30 of n0."""
-    scene = Scene.plain()
-    scene.add_policy(EIP, node="n1", mark=MARK)
-    scene.tables = {"n0": eip_tables(way), "n1": eip_tables(there, alive=alive)}
-    host = scene.hosts["n0"]
-    mesh = msgspec.structs.replace(host.links[0], index=30, name="egress.vxlan", kind="vxlan")
-    scene.hosts["n0"] = msgspec.structs.replace(
-        host,
-        links=(*host.links, mesh),
-        rules=(host.rules[0], rule(1700, 500, mark=MARK, mask=0xFFFFFFFF), *host.rules[1:]),
-        routes=(*host.routes, route("0.0.0.0/0", 500, 30, gateway="172.31.0.2")),
-    )
-    return scene
 
 
 async def test_by_a_gateway_node() -> None:
