@@ -74,8 +74,20 @@ RUN set -eu; umask 022; cd /source; \
     for library in keystoneauth1 openstack pbr stevedore; do rm -r "$packages/$library/tests"; done; \
     find "$packages/botocore/data" -mindepth 1 -maxdepth 1 -type d ! -name ec2 ! -name sts -exec rm -r '{}' +; \
     find "$packages/botocore/data/ec2" -mindepth 1 -maxdepth 1 | sort | head -n -1 | xargs rm -r; \
+    # Of Kubernetes' client what loads kubeconfigs and calls the API server, without its models.
+    rm -r "$packages/kubernetes_asyncio/client/models" "$packages/kubernetes_asyncio/client/api"; \
+    find "$packages/kubernetes_asyncio" -mindepth 1 -maxdepth 1 -type d \
+      ! -name client ! -name config ! -name stream -exec rm -r '{}' +; \
+    find "$packages/kubernetes_asyncio" -name '*_test.py' -delete; \
+    # Of kubectl-coil, in a folder of its own: structlog would have each program import rich where it finds it. Markdown
+    # and coloured source code are not printed.
+    cli=/image/usr/local/lib/kubectl-coil; \
+    $PYTHON -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+      print(*project["optional-dependencies"]["cli"], sep="\n")' > requirements.txt; \
+    $PYTHON -m pip install -q -c constraints.txt --no-compile --target "$cli" -r requirements.txt; \
+    rm -rf "$cli/bin" "$cli"/markdown_it* "$cli"/mdurl* "$cli"/pygments*; \
     # Bytecode that is taken as it is: the root may be read-only, and times of files mean nothing in an image.
-    $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/$PYTHON "$packages"
+    $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/$PYTHON "$packages" "$cli"
 
 # The plugin: one static executable, which the installer puts on each node.
 COPY cni/ /source/cni/
@@ -89,10 +101,13 @@ ARG SOURCE_DATE_EPOCH=0
 RUN set -eu; umask 022; \
     packages=/image/usr/local/lib/$PYTHON/dist-packages; \
     PYTHONPATH=/tools $PYTHON -m pip install -q --no-build-isolation --no-deps --no-compile --target "$packages" /source; \
-    # A command for where kubectl is, with libraries of its own.
-    rm -r "$packages/kubectl_coil" "$packages/bin/kubectl-coil"; \
+    cli=/image/usr/local/lib/kubectl-coil; \
+    mv "$packages/kubectl_coil" "$cli/"; rm "$packages/bin/kubectl-coil"; \
     mv "$packages"/bin/* /image/usr/local/bin/; rmdir "$packages/bin"; \
-    $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash \
+    printf '%s\n' '#!/usr/bin/python3' 'import sys' '' "sys.path.insert(0, \"${cli#/image}\")" '' \
+      'from kubectl_coil.main import main' '' 'sys.exit(main())' > /image/usr/local/bin/kubectl-coil; \
+    chmod 755 /image/usr/local/bin/kubectl-coil; \
+    $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash "$cli" \
       "$packages"/coil "$packages"/coil_* "$packages"/coild; \
     find /image -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" '{}' +
 

@@ -16,6 +16,7 @@ from coil.kube.access import Access
 from coil.kube.errors import ForbiddenError
 from coil.page.node_dump import NodeDump
 from integration.cluster.control_plane import ControlPlane, find_kubectl
+from integration.cluster.family import SERVICES_IPV4
 from integration.deployment import apply, apply_chart
 from integration.helm.chart import NAMESPACE as INSTALLED
 from integration.helm.chart import render
@@ -36,7 +37,7 @@ NAMESPACE = "kubectl-coil"
 NODE = "kubectl-coil-node"
 VIEWER = "coil-viewer"
 NODE_READER = "coil-node-reader"
-SERVICE = "10.96.77.77"
+SERVICE = str(SERVICES_IPV4[7777])
 RBAC = "rbac.authorization.k8s.io"
 
 Document = dict[str, Any]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from integration.image.rootfs import Container, Rootfs
-from integration.image.test_start import CONFLIST, IMPORT_ALL, LOAD_ALL, PROGRAMS, ROOT
+from integration.image.test_start import CONFLIST, IMPORT_ALL, LOAD_ALL, PROGRAMS, ROOT, USAGES
 
 SECONDS = 300
 """An emulated program computes some ten times as long, and the machine may have more to do."""
@@ -36,7 +36,7 @@ def test_every_extension_finds_its_libraries(image: Rootfs) -> None:
 def test_each_program_starts(image: Rootfs, program: str) -> None:
     done = image.run(program, "--help", seconds=SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: {program} ")
+    assert done.stdout.startswith(USAGES.get(program, f"usage: {program} "))
 
 
 def test_the_installer_tries_the_plugin_out_and_installs_it(image: Rootfs, plugin: Path, tmp_path: Path) -> None:

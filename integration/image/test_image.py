@@ -14,7 +14,7 @@ from integration.image.build import IMAGE, REPOSITORY, build_image
 from integration.image.programs import read_programs
 from integration.image.rootfs import Rootfs
 
-LARGEST = 138 << 20
+LARGEST = 144 << 20
 """Bytes of the unpacked layer. OpenStack's client library and what it needs are 14 MB of them, pyroute2 and the SQLite
 that it imports 7.
 """
@@ -77,7 +77,6 @@ def test_exactly_the_pinned_packages(image: Rootfs) -> None:
         "setuptools",
         "wheel",
         "hatchling",
-        "kubernetes-asyncio",
         "pytest",
         "mypy",
         "ruff",

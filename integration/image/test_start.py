@@ -10,11 +10,13 @@ from integration.image.programs import read_programs
 from integration.image.rootfs import Container, Rootfs
 
 PROGRAMS = read_programs()
+USAGES = {"kubectl-coil": "Usage: kubectl coil "}
 ROOT = "0:0"
 CONFLIST = {"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [{"type": "coil"}]}
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys
+sys.path.append("/usr/local/lib/kubectl-coil")
 for name in sys.argv[1:]:
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, f"{name}."):
@@ -54,7 +56,23 @@ def python(image: Rootfs, script: str, *arguments: str, user: str = "") -> str:
 def test_each_program_starts_without_root(image: Rootfs, program: str) -> None:
     done = image.run(program, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: {program} ")
+    assert done.stdout.startswith(USAGES.get(program, f"usage: {program} "))
+
+
+def test_kubectl_coil_asks_an_api_server_by_the_library(image: Rootfs) -> None:
+    """Its client, the tables and a loaded kubeconfig need what was left out of none of them."""
+    program = "import kubectl_coil.cluster, kubectl_coil.output, coil.kube.kubeconfig, rich.progress"
+    path = 'import sys; sys.path.insert(0, "/usr/local/lib/kubectl-coil"); '
+    assert python(image, path + program) == ""
+    done = image.run("kubectl-coil", "status", container=Container(environment={"KUBECONFIG": "/none"}))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "/none: No such file" in done.stderr
+
+
+def test_no_other_program_finds_the_libraries_of_kubectl_coil(image: Rootfs) -> None:
+    """structlog would import rich in each of them."""
+    program = "import importlib.util; print([importlib.util.find_spec(name) for name in ('rich', 'click')])"
+    assert python(image, program) == "[None, None]\n"
 
 
 def test_the_root_is_read_only_even_for_root(image: Rootfs) -> None:

@@ -20,18 +20,22 @@ from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL, get_websocket_url
 from yarl import URL
 
 from coil.crd.builtin import PODS
 from coil.crd.resource import HasMetadata, NamespacedName, Resource
 from coil.kube.access import AccessError
+from coil.kube.client_config import ClientConfig
 from coil.kube.collection import PageDocument
 from coil.kube.errors import ApiError, GoneError, Status, UnavailableError, error_of, excerpt, parse_error
-from coil.kube.kubeconfig import ClientConfig
+from coil.kube.light_import import without_models
 from coil.kube.proxy import ProxyError
 from coil.kube.transport import READ_BUFFER, network_errors, proxy_of, tls_context
+
+with without_models():
+    from kubernetes_asyncio.client.api_client import ApiClient
+    from kubernetes_asyncio.client.configuration import Configuration
+    from kubernetes_asyncio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL, get_websocket_url
 
 PAGE: Final = 500
 CALLS: Final = 8

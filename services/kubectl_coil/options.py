@@ -48,27 +48,24 @@ async def _connect(options: Options) -> "AsyncIterator[Cluster]":
     from coil.kube.access import Access
     from kubectl_coil.cluster import Cluster
 
-    path = find_kubeconfig(options.kubeconfig, os.environ, home=Path.home())
-    access = Access.in_cluster() if path is None else Access.kubeconfig(path, context=options.context)
+    paths = find_kubeconfigs(options.kubeconfig, os.environ, home=Path.home())
+    access = Access.kubeconfig(*paths, context=options.context) if paths else Access.in_cluster()
     await access.read()
     async with Cluster.connect(access.config, timeout=options.timeout) as cluster:
         yield cluster
 
 
-def find_kubeconfig(chosen: Path | None, environment: Mapping[str, str], *, home: Path) -> Path | None:
-    """The file to use: the chosen one, KUBECONFIG's, or the one in the home folder; None in a pod that has none.
-
-    Raises click.UsageError where KUBECONFIG names several files, which kubectl would merge.
+def find_kubeconfigs(chosen: Path | None, environment: Mapping[str, str], *, home: Path) -> list[Path]:
+    """The files to merge: the chosen one, those of KUBECONFIG, or the one in the home folder; none in a pod that has
+    none. Of several in KUBECONFIG, those that do not exist are passed over, as by kubectl.
     """
     if chosen is not None:
-        return chosen
-    named = [part for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
-    if len(named) > 1:
-        raise click.UsageError("KUBECONFIG names several files: choose one with --kubeconfig")
+        return [chosen]
+    named = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     if named:
-        return Path(named[0])
+        return [path for path in named if path.exists()] or named
     usual = home / DEFAULT_KUBECONFIG
-    return usual if usual.exists() or "KUBERNETES_SERVICE_HOST" not in environment else None
+    return [usual] if usual.exists() or "KUBERNETES_SERVICE_HOST" not in environment else []
 
 
 class Period(click.ParamType[float]):

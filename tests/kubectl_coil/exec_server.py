@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import WSCloseCode, web
 
-from coil.kube.kubeconfig import ClientConfig
+from coil.kube.client_config import ClientConfig
 
 STDOUT: Final = b"\1"
 STDERR: Final = b"\2"

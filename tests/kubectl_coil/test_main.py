@@ -5,10 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
-from kubectl_coil.options import find_kubeconfig
+from kubectl_coil.options import find_kubeconfigs
 from tests.coil.kube.faulty_server import FaultyServer, fail
 
 LIGHT = {"click", "kubectl_coil"}
@@ -47,15 +46,17 @@ def test_where_the_kubeconfig_is(tmp_path: Path) -> None:
     usual = tmp_path / ".kube" / "config"
     chosen, named = tmp_path / "chosen", tmp_path / "named"
     pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
-    assert find_kubeconfig(chosen, {"KUBECONFIG": str(named)}, home=tmp_path) == chosen
-    assert find_kubeconfig(None, {"KUBECONFIG": f"{named}:"}, home=tmp_path) == named
-    assert find_kubeconfig(None, {}, home=tmp_path) == usual, "so that the error names it"
-    assert find_kubeconfig(None, pod, home=tmp_path) is None
+    assert find_kubeconfigs(chosen, {"KUBECONFIG": str(named)}, home=tmp_path) == [chosen]
+    assert find_kubeconfigs(None, {"KUBECONFIG": f"{named}:"}, home=tmp_path) == [named], "so that the error names it"
+    assert find_kubeconfigs(None, {}, home=tmp_path) == [usual], "so that the error names it"
+    assert find_kubeconfigs(None, pod, home=tmp_path) == []
     usual.parent.mkdir()
     usual.touch()
-    assert find_kubeconfig(None, pod, home=tmp_path) == usual
-    with pytest.raises(click.UsageError, match="--kubeconfig"):
-        find_kubeconfig(None, {"KUBECONFIG": f"{named}:{chosen}"}, home=tmp_path)
+    assert find_kubeconfigs(None, pod, home=tmp_path) == [usual]
+    chosen.touch()
+    assert find_kubeconfigs(None, {"KUBECONFIG": f"{named}:{chosen}"}, home=tmp_path) == [chosen]
+    named.touch()
+    assert find_kubeconfigs(None, {"KUBECONFIG": f"{named}:{chosen}"}, home=tmp_path) == [named, chosen]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from coil.kube.kubeconfig import ClientConfig, PrivateFiles, load_kubeconfig, load_service_account
+from coil.kube.client_config import ClientConfig, load_service_account
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _Fingerprint: TypeAlias = tuple[str, int, int]  # path, time of modification in ns, size
@@ -39,21 +39,23 @@ class Access:
         self.trouble = ""  # why the last re-read failed, for the message of a refusal
 
     @classmethod
-    def kubeconfig(cls, path: Path, *, context: str = "", clock: Callable[[], float] = time.monotonic) -> "Access":
-        """The current context of the kubeconfig at `path`, or the one of that name.
+    def kubeconfig(cls, *paths: Path, context: str = "", clock: Callable[[], float] = time.monotonic) -> "Access":
+        """The current context of the kubeconfigs at `paths`, which are merged, or the one of that name.
 
-        Certificates and keys embedded in it are written to private temporary files until the process ends.
+        Certificates and keys embedded in them are written to private temporary files until the process ends.
         """
-        files = PrivateFiles()
+        from coil.kube.kubeconfig import Kubeconfig  # pods have a service account, and pay for no library
+
+        kubeconfig, named = Kubeconfig(paths, context), ", ".join(map(str, paths))
 
         async def load() -> ClientConfig:
             try:
-                return await load_kubeconfig(path, files, context=context)
+                return await kubeconfig.load()
             except OSError as error:
-                file = error.filename or path
-                raise AccessError(f"the kubeconfig {path} cannot be read: {file}: {error.strerror}") from error
+                file = error.filename or named
+                raise AccessError(f"the kubeconfig {named} cannot be read: {file}: {error.strerror}") from error
             except ValueError as error:
-                raise AccessError(f"the kubeconfig {path} cannot be used: {error}") from error
+                raise AccessError(f"the kubeconfig {named} cannot be used: {error}") from error
 
         return cls(load, clock=clock)
 

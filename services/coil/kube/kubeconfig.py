@@ -1,203 +1,269 @@
-"""How to reach an API server and who to be there, read from a kubeconfig or from a pod's service account.
+"""Kubeconfigs, read by kubernetes-asyncio as client-go reads them (tools/clientcmd), for every program that is given
+one.
 
-Supported is what client-go reads for the current context (k8s.io/client-go, tools/clientcmd/api/v1/types.go): server,
-authority, client certificate, token, exec plugin, user and password, proxy; not `auth-provider`, which exec plugins
-have replaced, nor to act as another user. What is not supported is refused, and not passed over: kubectl would do it.
-Each call reads everything anew, because the files change while a process runs.
+Its loader chooses the context and how to prove who the user is. What it does otherwise than kubectl is put right
+around it: the file's content before it sees it (fields that are null, several files, servers without a scheme, line
+ends in base64, the names of files, what goes before what), and after that the programs and providers that give
+credentials (`coil.kube.exec_plugin`, `coil.kube.oidc`). What is not supported is refused, and not passed over: kubectl
+would do it. Nothing is written, and each call reads everything anew, because the files change while a process runs.
 """
 
-import asyncio
-import base64
-import binascii
-import hashlib
-import os
-import shutil
-import weakref
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import Final, TypeVar
+from types import SimpleNamespace
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
 
+from coil.kube.client_config import ClientConfig, ConfigError, PrivateFiles, decode_base64
+from coil.kube.exec_plugin import ExecPlugin, run_exec_plugin, run_program
+from coil.kube.light_import import without_models
+from coil.kube.oidc import OidcTokens
 from coil.kube.proxy import check_proxy
 
-EXEC_SECONDS: Final = 60.0
-"""How long an exec plugin may take."""
+with without_models():
+    from kubernetes_asyncio.config import ConfigException
+    from kubernetes_asyncio.config.kube_config import ConfigNode, KubeConfigLoader
+
+_KINDS: Final = {"contexts": "context", "clusters": "cluster", "users": "user"}
+_FILES: Final = ("certificate-authority", "client-certificate", "client-key")
+"""Each may be embedded instead, in a field that ends in -data."""
+_FLAG: Final = "insecure-skip-tls-verify"
+_CLUSTER_TEXTS: Final = (
+    "server",
+    "certificate-authority",
+    "certificate-authority-data",
+    "tls-server-name",
+    "proxy-url",
+)
+_USER_TEXTS: Final = (
+    *("client-certificate", "client-certificate-data", "client-key", "client-key-data"),
+    *("token", "tokenFile", "username", "password", "as"),
+)
 
 
-class ConfigError(ValueError):
-    """The configuration is there, and cannot be used; says why."""
+@dataclass(slots=True)
+class Kubeconfig:
+    """Of several files, the first one that has an entry, or names the current context, is right.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig:
-    """`server` has no slash at its end; `authorization` is the header's value. Paths that are None are not wanted."""
-
-    server: str
-    authorization: str = ""
-    authority: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    verify: bool = True
-    tls_server_name: str = ""
-    proxy: str = ""
-
-
-class PrivateFiles:
-    """Files for data that OpenSSL reads from files only. The same data is the same file; all go with this object, or
-    with the process.
+    Embedded certificates and keys are private files for as long as this object lives.
     """
 
-    def __init__(self) -> None:
-        self._folder: Path | None = None
+    paths: Sequence[Path]
+    context: str = ""
+    """The current one, unless it is given."""
+    _files: PrivateFiles = field(default_factory=PrivateFiles)
+    _oidc: OidcTokens = field(default_factory=OidcTokens)
 
-    def keep(self, data: bytes) -> Path:
-        """Readable by this user only."""
-        if self._folder is None:
-            self._folder = Path(mkdtemp(prefix="kubeconfig-"))  # mode 0700
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        path = self._folder / hashlib.sha256(data).hexdigest()
-        if not path.exists():
-            path.write_bytes(data)
-        return path
+    async def load(self) -> ClientConfig:
+        """Names of files are relative to the folder of the file that has them.
 
-
-class _Cluster(Struct, frozen=True, kw_only=True, rename="kebab"):
-    server: str = ""
-    certificate_authority: str = ""
-    certificate_authority_data: str = ""
-    insecure_skip_tls_verify: bool = False
-    tls_server_name: str = ""
-    proxy_url: str = ""
-
-
-class _Variable(Struct, frozen=True):
-    name: str
-    value: str
-
-
-class _Exec(Struct, frozen=True, kw_only=True, rename="camel"):
-    api_version: str
-    command: str
-    args: tuple[str, ...] | None = None
-    env: tuple[_Variable, ...] | None = None
-    install_hint: str = ""
-    interactive_mode: str = ""
-    provide_cluster_info: bool = False
-
-
-class _User(Struct, frozen=True, kw_only=True, rename="kebab"):
-    client_certificate: str = ""
-    client_certificate_data: str = ""
-    client_key: str = ""
-    client_key_data: str = ""
-    token: str = ""
-    token_file: str = msgspec.field(default="", name="tokenFile")
-    username: str = ""
-    password: str = ""
-    exec: _Exec | None = None
-    auth_provider: dict[str, object] | None = None
-    impersonate: str = msgspec.field(default="", name="as")
-
-
-class _Context(Struct, frozen=True, kw_only=True):
-    cluster: str = ""
-    user: str = ""
-
-
-class _NamedCluster(Struct, frozen=True):
-    name: str
-    cluster: _Cluster
-
-
-class _NamedUser(Struct, frozen=True):
-    name: str
-    user: _User | None = None
-
-
-class _NamedContext(Struct, frozen=True):
-    name: str
-    context: _Context
-
-
-class _Kubeconfig(Struct, frozen=True, kw_only=True, rename="kebab"):
-    current_context: str = ""
-    clusters: tuple[_NamedCluster, ...] | None = None
-    users: tuple[_NamedUser, ...] | None = None
-    contexts: tuple[_NamedContext, ...] | None = None
-
-
-class _Credential(Struct, frozen=True, kw_only=True, rename="camel"):
-    token: str = ""
-    client_certificate_data: str = ""
-    client_key_data: str = ""
-
-
-class _ExecCredential(Struct, frozen=True, kw_only=True):
-    """client.authentication.k8s.io, v1 and v1beta1."""
-
-    status: _Credential
-
-
-_Named = TypeVar("_Named", _NamedCluster, _NamedUser, _NamedContext)
-
-
-async def load_kubeconfig(path: Path, files: PrivateFiles, *, context: str = "") -> ClientConfig:
-    """The current context of the file at `path`, or the one of that name; names of files are relative to its folder.
-
-    Runs the user's exec plugin, if there is one; cancelled, it ends the plugin. Raises OSError and ValueError.
-    """
-    document = msgspec.yaml.decode(path.read_bytes())  # noqa: ASYNC240 - a small local file
-    config = msgspec.convert(_without_nulls(document), _Kubeconfig)
-    if not (context or config.current_context):
-        raise ConfigError("it names no current-context")
-    chosen = _find("context", config.contexts, context or config.current_context).context
-    cluster = _find("cluster", config.clusters, chosen.cluster).cluster
-    user = (_find("user", config.users, chosen.user).user if chosen.user else None) or _User()
-    if not cluster.server:
-        raise ConfigError(f"the cluster {chosen.cluster!r} has no server")
-    folder = path.parent
-
-    def file(name: str, data: str) -> Path | None:
-        """Embedded data goes before the name of a file."""
-        if data:
-            return files.keep(base64.b64decode(data.translate(_LINE_ENDS), validate=True))
-        return folder / name if name else None
-
-    found = ClientConfig(
-        server=_server_url(cluster.server),
-        verify=not cluster.insecure_skip_tls_verify,
-        tls_server_name=cluster.tls_server_name,
-        proxy=check_proxy(cluster.proxy_url) if cluster.proxy_url else "",
-    )
-    if not found.server.startswith("https:"):
-        return found  # nobody is told on the way who this is
-    try:
-        found = replace(
-            found,
-            authority=file(cluster.certificate_authority, cluster.certificate_authority_data),
-            certificate=file(user.client_certificate, user.client_certificate_data),
-            key=file(user.client_key, user.client_key_data),
+        Runs the user's exec plugin, if there is one; cancelled, it ends the plugin. Raises OSError and ValueError.
+        """
+        found = SimpleNamespace(
+            host="",
+            api_key={},
+            ssl_ca_cert="",
+            cert_file="",
+            key_file="",
+            verify_ssl=True,
+            tls_server_name="",
+            proxy="",
         )
-    except binascii.Error as error:
-        raise ConfigError(f"embedded data is not base64: {error}") from None
-    return await _authenticate(found, user, folder, files)
+        try:
+            await _Loader(_merge(self.paths), self.context, self._files, self._oidc).load_and_set(found)
+        except ConfigException as error:
+            raise ConfigError(str(error)) from None
+        return ClientConfig(
+            server=found.host,
+            authorization=found.api_key.get("BearerToken", ""),
+            authority=_path(found.ssl_ca_cert),
+            certificate=_path(found.cert_file),
+            key=_path(found.key_file),
+            verify=found.verify_ssl,
+            tls_server_name=found.tls_server_name,
+            proxy=check_proxy(found.proxy) if found.proxy else "",
+        )
 
 
-_LINE_ENDS: Final = dict.fromkeys(map(ord, "\r\n"))
-"""`base64 FILE` writes them, and they mean nothing."""
+class _Loader(KubeConfigLoader):
+    """The library's, of one context, with the credentials that it cannot get by itself."""
+
+    _cluster: ConfigNode  # type: ignore[assignment]
+    _current_context: ConfigNode  # type: ignore[assignment]
+    _user: ConfigNode | None
+    cert_file: str
+    key_file: str
+    token: str
+
+    def __init__(self, config: ConfigNode, context: str, files: PrivateFiles, oidc: OidcTokens) -> None:
+        context = context or str(config["current-context"])
+        if not context:
+            raise ConfigError("it names no current-context")
+        if context not in (entry["name"] for entry in config.value["contexts"]):
+            raise ConfigError(f"there is no context {context!r}")
+        super().__init__(config, active_context=context)
+        self._files, self._oidc = files, oidc
+        self._identity = self._find_user()
+        self._cluster.value = cluster = self._read_cluster()
+        is_verified = cluster["server"].startswith("https:")
+        # Without TLS nobody is told on the way who this is.
+        self._identity.value = self._with_files(self._choose_authentication()) if is_verified else {}
+        provider = self._identity.value.get("auth-provider", {})
+        self.provider = provider.get("name")
+        # Not a method of this object, which would then outlive its use, and with it the private files.
+        self._get_google_credentials = partial(_run_gcloud, provider.get("config", {}))
+
+    def _find_user(self) -> ConfigNode:
+        """The library's `_user`, which is None for a context without one, and for a name that no user has."""
+        name = self._current_context["context"].safe_get("user")
+        if name and self._user is None:
+            raise ConfigError(f"there is no user {name!r}")
+        if self._user is None:
+            self._user = ConfigNode("user", {}, self._cluster.path)
+        _check_fields(self._user, texts=_USER_TEXTS)
+        return self._user
+
+    def _read_cluster(self) -> dict[str, Any]:
+        _check_fields(self._cluster, texts=_CLUSTER_TEXTS, flags=(_FLAG,))
+        fields = self._with_files(self._cluster)
+        if "server" not in fields:
+            raise ConfigError(f"the cluster {self._current_context['context']['cluster']!r} has no server")
+        return {**fields, "server": _server_url(fields["server"])}
+
+    # --- before the library looks at it
+
+    def _with_files(self, section: ConfigNode) -> dict[str, Any]:
+        """Its fields, with names of files that are absolute, also for what is embedded, which goes before."""
+        fields = {name: value for name, value in section.value.items() if value != ""}
+        for name in _FILES:
+            if data := fields.pop(f"{name}-data", None):
+                fields[name] = str(self._files.keep(decode_base64(data, what=f"{name}-data")))
+            elif name in fields:
+                fields[name] = str(_folder(section) / fields[name])
+        return fields
+
+    def _choose_authentication(self) -> ConfigNode:
+        """The user with one way to prove who it is: the one that client-go would take."""
+        user = self._identity
+        fields = {name: value for name, value in user.value.items() if value != ""}
+        if "as" in fields:
+            raise ConfigError("to act as another user (as) is not supported: give this user the rights")
+        has_token, has_password = (
+            bool(fields.keys() & {"token", "tokenFile"}),
+            bool(fields.keys() & {"username", "password"}),
+        )
+        if has_token and has_password:
+            raise ConfigError("the user has both a token and a password: remove one of them")
+        if "exec" in fields and "auth-provider" in fields:
+            raise ConfigError("the user has both an exec plugin and an auth-provider: remove one of them")
+        if name := fields.pop("tokenFile", ""):
+            fields["token"] = (_folder(user) / name).read_text().strip()  # before a token, as it may change
+        if has_token or "username" in fields:
+            fields.pop("exec", None)
+            fields.pop("auth-provider", None)
+        if provider := fields.get("auth-provider"):
+            _check_provider(provider)
+        return ConfigNode(user.name, fields, user.path)
+
+    # --- while it does
+
+    async def load_from_exec_plugin(self) -> bool:
+        plugin = msgspec.convert(self._identity.value["exec"], ExecPlugin)
+        credential = await run_exec_plugin(plugin, _folder(self._identity))
+        if credential.client_certificate_data:
+            self.cert_file = str(self._files.keep(credential.client_certificate_data.encode()))
+            self.key_file = str(self._files.keep(credential.client_key_data.encode()))
+        if credential.token:
+            self.token = f"Bearer {credential.token}"
+        return True
+
+    async def _load_oid_token(self) -> str:
+        settings = self._identity.value["auth-provider"].get("config", {})
+        self.token = f"Bearer {await self._oidc.find(settings, _folder(self._identity))}"
+        return self.token
 
 
-def _without_nulls(value: object) -> object:
-    """A field that is null is one that is not there."""
+class _GcloudCredential(msgspec.Struct, frozen=True):
+    access_token: str
+    token_expiry: str = ""
+
+
+class _GcloudAnswer(msgspec.Struct, frozen=True):
+    """Of `gcloud config config-helper --format=json`."""
+
+    credential: _GcloudCredential
+
+
+async def _run_gcloud(settings: Mapping[str, str]) -> SimpleNamespace:
+    if "cmd-path" not in settings:
+        raise ConfigError("the access-token of GCP has ended, and no cmd-path gives another: use an exec plugin")
+    argv = [settings["cmd-path"], *shlex.split(settings.get("cmd-args", ""))]
+    output = await run_program(argv, what=f"program {argv[0]} of the auth-provider gcp", environment={})
+    credential = msgspec.json.decode(output, type=_GcloudAnswer).credential
+    return SimpleNamespace(token=credential.access_token, expiry=credential.token_expiry)
+
+
+def _merge(paths: Sequence[Path]) -> ConfigNode:
+    """As the library does it, but for the current context, of which it takes the last one."""
+    merged: dict[str, Any] = {"current-context": "", **{kind: [] for kind in _KINDS}}
+    for path in paths:
+        document = _plain(msgspec.yaml.decode(path.read_bytes()))
+        if not isinstance(document, dict):
+            raise ConfigError(f"{path} is no kubeconfig")
+        if not isinstance(current := document.get("current-context", ""), str):
+            raise ConfigError("current-context is no text")
+        merged["current-context"] = merged["current-context"] or current
+        for kind in _KINDS:
+            earlier = {entry["name"] for entry in merged[kind]}
+            entries = _entries(document, kind)
+            merged[kind] += [ConfigNode(kind, each, str(path)) for each in entries if each["name"] not in earlier]
+    return ConfigNode("kubeconfig", merged)
+
+
+def _entries(document: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
+    entries = document.get(kind, [])
+    if not isinstance(entries, list):
+        raise ConfigError(f"{kind} is no list")
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise ConfigError(f"{kind} has an entry without a name")
+        content = entry.get(_KINDS[kind], {})
+        if not isinstance(content, dict):
+            raise ConfigError(f"{entry['name']!r} in {kind} is no {_KINDS[kind]}")
+        if not isinstance(content.get("auth-provider", {}), dict):
+            raise ConfigError(f"auth-provider of {entry['name']!r} has no name and config")
+        yield {"name": entry["name"], _KINDS[kind]: content}
+
+
+def _plain(value: object) -> object:
+    """A field that is null is one that is not there, and a time that YAML has understood is a text again."""
     if isinstance(value, dict):
-        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
-    return [*map(_without_nulls, value)] if isinstance(value, list) else value
+        return {key: _plain(part) for key, part in value.items() if part is not None}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return [*map(_plain, value)] if isinstance(value, list) else value
+
+
+def _check_fields(section: ConfigNode, *, texts: Sequence[str], flags: Sequence[str] = ()) -> None:
+    """Raises ConfigError: the library would use them as they are."""
+    for types, names in ((str, texts), (bool, flags)):
+        for name in names:
+            if not isinstance(section.value.get(name, types()), types):
+                raise ConfigError(f"{name} is no {'text' if types is str else 'boolean'}")
+
+
+def _check_provider(provider: dict[str, Any]) -> None:
+    name, settings = provider.get("name"), provider.get("config", {})
+    if name not in ("gcp", "oidc"):
+        raise ConfigError(f"the auth-provider {name} is not supported: use an exec plugin")
+    if not isinstance(settings, dict) or not all(isinstance(value, str) for value in settings.values()):
+        raise ConfigError(f"the config of the auth-provider {name} is no object of texts")
 
 
 def _server_url(server: str) -> str:
@@ -209,91 +275,10 @@ def _server_url(server: str) -> str:
     return f"http://{server.rstrip('/')}"
 
 
-async def _authenticate(found: ClientConfig, user: _User, folder: Path, files: PrivateFiles) -> ClientConfig:
-    # In the order of client-go: a token file goes before a token, as it may change.
-    if user.impersonate:
-        raise ConfigError("to act as another user (as) is not supported: give this user the rights")
-    if (user.token or user.token_file) and (user.username or user.password):
-        raise ConfigError("the user has both a token and a password: remove one of them")
-    if user.exec is not None and not (user.token or user.token_file or user.username):
-        credential = await _run_plugin(user.exec, folder)
-        if credential.client_certificate_data:
-            found = replace(
-                found,
-                certificate=files.keep(credential.client_certificate_data.encode()),
-                key=files.keep(credential.client_key_data.encode()),
-            )
-        return replace(found, authorization=f"Bearer {credential.token}" if credential.token else "")
-    if user.token_file:
-        return replace(found, authorization=f"Bearer {(folder / user.token_file).read_text().strip()}")
-    if user.token:
-        return replace(found, authorization=f"Bearer {user.token}")
-    if user.username and user.password:
-        pair = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
-        return replace(found, authorization=f"Basic {pair}")
-    if user.auth_provider is not None:
-        raise ConfigError("auth-provider is not supported: use an exec plugin")
-    return found
+def _folder(section: ConfigNode) -> Path:
+    """Of the file that has it; names of files are relative to it."""
+    return Path(section.path or "").absolute().parent
 
 
-async def _run_plugin(plugin: _Exec, folder: Path) -> _Credential:
-    """What the plugin prints. A command with a slash is relative to the kubeconfig's folder, as for kubectl."""
-    if plugin.interactive_mode == "Always":
-        raise ConfigError(f"the exec plugin {plugin.command} wants a terminal (interactiveMode: Always)")
-    if plugin.provide_cluster_info:
-        raise ConfigError(
-            f"the exec plugin {plugin.command} wants to know the cluster (provideClusterInfo): not supported"
-        )
-    command = str((folder / plugin.command).absolute()) if "/" in plugin.command else plugin.command
-    info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
-    environment = {
-        **os.environ,
-        **{variable.name: variable.value for variable in plugin.env or ()},
-        "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode(),
-    }
-    try:
-        process = await asyncio.create_subprocess_exec(
-            command, *(plugin.args or ()), env=environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
-        )
-    except FileNotFoundError:
-        raise ConfigError(f"there is no exec plugin {command}. {plugin.install_hint}".rstrip()) from None
-    try:
-        async with asyncio.timeout(EXEC_SECONDS):
-            output, complaint = await process.communicate()
-    except TimeoutError:
-        raise ConfigError(f"the exec plugin {command} did not answer within {EXEC_SECONDS:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        reason = complaint.decode(errors="replace").strip()
-        raise ConfigError(f"the exec plugin {command} failed with exit code {process.returncode}: {reason}")
-    credential = msgspec.json.decode(output, type=_ExecCredential).status
-    if not credential.token and not (credential.client_certificate_data and credential.client_key_data):
-        raise ConfigError(f"the exec plugin {command} gave neither a token nor a certificate with its key")
-    return credential
-
-
-def _find(what: str, entries: Iterable[_Named] | None, name: str) -> _Named:
-    for entry in entries or ():
-        if entry.name == name:
-            return entry
-    raise ConfigError(f"there is no {what} {name!r}")
-
-
-def load_service_account(*, token: Path, authority: Path, environ: Mapping[str, str]) -> ClientConfig:
-    """What the kubelet gives to a pod: two files, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
-
-    Raises OSError and ConfigError.
-    """
-    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
-    if not host or not port:
-        raise ConfigError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
-    secret = token.read_text().strip()
-    if not secret:
-        raise ConfigError(f"{token} is empty")
-    if not authority.stat().st_size:
-        raise ConfigError(f"{authority} is empty")
-    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return ClientConfig(server=server, authorization=f"Bearer {secret}", authority=authority)
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name else None

@@ -24,8 +24,8 @@ import aiohttp
 from yarl import URL
 
 from coil.kube.access import Access, AccessError
+from coil.kube.client_config import ClientConfig
 from coil.kube.errors import UnavailableError, parse_error
-from coil.kube.kubeconfig import ClientConfig
 from coil.kube.proxy import ProxyError, find_proxy
 
 READ_BUFFER = 2**21

@@ -1,4 +1,4 @@
-"""Kubeconfigs and service accounts: what is read from them, held against kubernetes-asyncio, and what is refused."""
+"""Kubeconfigs and service accounts: what is read, held against kubernetes-asyncio alone, and what is refused."""
 
 import base64
 import json
@@ -13,8 +13,9 @@ import yaml
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import load_kube_config
 
-from coil.kube import kubeconfig
-from coil.kube.kubeconfig import ClientConfig, PrivateFiles, load_kubeconfig, load_service_account
+from coil.kube import exec_plugin
+from coil.kube.client_config import ClientConfig, load_service_account
+from coil.kube.kubeconfig import Kubeconfig
 
 
 def write(folder: Path, *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None) -> Path:
@@ -30,11 +31,13 @@ def write(folder: Path, *, cluster: dict[str, Any] | None = None, user: dict[str
     return path
 
 
-FILES = PrivateFiles()
+KEPT: list[Kubeconfig] = []
+"""Files for embedded data are there as long as these are."""
 
 
-async def load(path: Path) -> ClientConfig:
-    return await load_kubeconfig(path, FILES)
+async def load(*paths: Path, context: str = "") -> ClientConfig:
+    KEPT.append(Kubeconfig(paths, context))
+    return await KEPT[-1].load()
 
 
 def encoded(text: str) -> str:
@@ -128,7 +131,14 @@ async def test_a_plugin_is_found_beside_the_kubeconfig_and_gets_its_variables(tm
         (plugin("print('no JSON')"), "malformed"),
         (plugin("print('{}')"), "status"),
         (plugin("import json; print(json.dumps({'status': {'clientCertificateData': 'C'}}))"), "neither a token"),
-        ({"auth-provider": {"name": "oidc"}}, "use an exec plugin"),
+        ({"auth-provider": {"name": "azure"}}, "auth-provider azure is not supported: use an exec plugin"),
+        ({"auth-provider": "name"}, "auth-provider of 'u' has no name"),
+        ({"auth-provider": {"name": "gcp", "config": {"expiry": 5}}}, "config of the auth-provider gcp"),
+        ({"auth-provider": {"name": "gcp", "config": {"access-token": "a", "expiry": "soon"}}}, "soon"),
+        ({"auth-provider": {"name": "gcp"}}, "no cmd-path"),
+        ({"auth-provider": {"name": "oidc"}}, "log in again"),
+        ({"auth-provider": {"name": "oidc", "config": {"id-token": "a.b"}}}, "no JSON Web Token"),
+        ({"auth-provider": {"name": "oidc"}, **plugin(PLUGIN)}, "both an exec plugin and an auth-provider"),
         ({"client-key-data": "***"}, "not base64"),
         ({"token": ["a"]}, "token"),
     ],
@@ -139,7 +149,7 @@ async def test_what_cannot_be_used_is_refused(tmp_path: Path, user: dict[str, An
 
 
 async def test_a_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubeconfig, "EXEC_SECONDS", 0.01)
+    monkeypatch.setattr(exec_plugin, "SECONDS", 0.01)
     with pytest.raises(ValueError, match="did not answer within"):
         await load(write(tmp_path, user=plugin("import time; time.sleep(3600)")))
 
@@ -149,10 +159,14 @@ async def test_a_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.
     [
         ({"current-context": ""}, "current-context"),
         ({"contexts": None}, "no context 'x'"),
-        ({"clusters": None}, "no cluster 'c'"),
+        ({"clusters": None}, "name c in .*clusters"),
         ({"users": None}, "no user 'u'"),
         ({"clusters": [{"name": "c", "cluster": {}}]}, "no server"),
-        ({"clusters": 5}, r"\$\.clusters"),
+        ({"clusters": [{"name": "c"}] * 2}, "only one object with name c in .*clusters"),
+        ({"clusters": 5}, "clusters is no list"),
+        ({"users": [{"user": {}}]}, "users has an entry without a name"),
+        ({"users": [{"name": "u", "user": "me"}]}, "'u' in users is no user"),
+        ({"clusters": [{"name": "c", "cluster": {"insecure-skip-tls-verify": "yes"}}]}, "is no boolean"),
     ],
 )
 async def test_what_is_missing_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -163,14 +177,59 @@ async def test_what_is_missing_is_named(tmp_path: Path, change: dict[str, Any], 
 
 
 async def test_embedded_data_is_one_private_file_until_the_end(tmp_path: Path) -> None:
-    files = PrivateFiles()
-    path = write(tmp_path, cluster={"certificate-authority-data": encoded("CA")})
-    first, second = [(await load_kubeconfig(path, files)).authority for _ in range(2)]
+    kubeconfig = Kubeconfig([write(tmp_path, cluster={"certificate-authority-data": encoded("CA")})])
+    first, second = [(await kubeconfig.load()).authority for _ in range(2)]
     assert first is not None
     assert first == second, "the same authority is not a changed one"
     assert stat.S_IMODE(first.parent.stat().st_mode) == 0o700
-    del files
+    del kubeconfig
     assert not first.exists()
+
+
+GCLOUD = """
+import json, sys
+print(json.dumps({"credential": {"access_token": sys.argv[1], "token_expiry": "2017-11-05T00:00:00Z"}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "token"),
+    [
+        ({"access-token": "kept"}, "kept"),
+        ({"access-token": "kept", "expiry": "2100-01-01T00:00:00Z"}, "kept"),
+        ({"access-token": "old", "expiry": "2017-11-05T00:00:00Z"}, "the new one"),
+        ({}, "the new one"),
+    ],
+)
+async def test_gcp(tmp_path: Path, settings: dict[str, Any], token: str) -> None:
+    (tmp_path / "gcloud.py").write_text(GCLOUD)
+    asked = {"cmd-path": sys.executable, "cmd-args": f"-IS {tmp_path / 'gcloud.py'} 'the new one'"}
+    path = write(tmp_path, user={"auth-provider": {"name": "gcp", "config": {**asked, **settings}}})
+    content = path.read_bytes()
+    assert (await load(path)).authorization == f"Bearer {token}"
+    assert path.read_bytes() == content
+
+
+async def test_of_several_files_the_first_that_has_an_entry_is_right(tmp_path: Path) -> None:
+    """Names of files are relative to the folder of the file that has them."""
+    paths = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for file in ("ca.crt", "client.crt", "client.key"):
+            (tmp_path / name / file).write_text(f"{file} of {name}")
+        user = {"client-certificate": "client.crt", "client-key": "client.key"}
+        paths.append(write(tmp_path / name, cluster={"certificate-authority": "ca.crt"}, user=user))
+    first, second = paths
+    document = yaml.safe_load(first.read_text())
+    first.write_text(yaml.safe_dump({**document, "users": [], "contexts": []}))
+    document = yaml.safe_load(second.read_text())
+    second.write_text(yaml.safe_dump({**document, "current-context": "other"}))
+    found = await load(first, second)
+    assert content(found.authority) == "ca.crt of a"
+    assert (content(found.certificate), content(found.key)) == ("client.crt of b", "client.key of b")
+    assert (await load(second, first, context="x")).authority == tmp_path / "b" / "ca.crt"
+    with pytest.raises(ValueError, match="no context 'other'"):
+        await load(second, first)
 
 
 @pytest.mark.parametrize(
@@ -196,18 +255,24 @@ def test_a_pod_pays_for_no_library_and_no_yaml() -> None:
     assert not {"kubernetes_asyncio", "yaml", "urllib3"} & set(done.stdout.split())
 
 
-def test_a_kubeconfig_is_read_without_the_library(tmp_path: Path) -> None:
+def test_a_kubeconfig_is_read_without_the_librarys_models(tmp_path: Path) -> None:
     path = write(tmp_path, user={"username": "a", "password": "b"})
     program = (
         "import asyncio, sys, pathlib\n"
         "from coil.kube.access import Access\n"
         "access = Access.kubeconfig(pathlib.Path(sys.argv[1]))\n"
         "asyncio.run(access.read())\n"
-        "print(access.config.server, *{name.partition('.')[0] for name in sys.modules})"
+        "from kubectl_coil.cluster import Cluster\n"
+        "from coil.kube.light_import import _modules\n"
+        "print(access.config.server, len(_modules), *sys.modules)\n"
+        "import kubernetes_asyncio.client as whole\n"
+        "print(whole.ApiClient.__name__, whole.V1Pod.__name__, whole.models.V1Pod is whole.V1Pod)"
     )
     argv = [sys.executable, "-c", program, str(path)]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
-    server, *modules = done.stdout.split()
+    first, last = done.stdout.splitlines()
+    server, number, *modules = first.split()
     assert server == "https://api.example.com:6443"
-    assert "yaml" in modules
-    assert not {"kubernetes_asyncio", "urllib3"} & set(modules)
+    assert int(number) < 30
+    assert not {"kubernetes_asyncio"} & {name.partition(".")[0] for name in modules}
+    assert last == "ApiClient V1Pod True"
