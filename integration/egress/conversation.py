@@ -25,6 +25,8 @@ DISCARD_PORT = 9
 
 _CHUNK = 1 << 16
 _INTERVAL = 0.02
+_LOST_SECONDS = 5.0
+"""After which a packet counts as lost where some may be."""
 
 
 class Asker(Protocol):
@@ -68,13 +70,17 @@ def sees(client: Asker, external: Answerer, address: str, whom: str) -> bool:
 
 
 class Conversation(SideThread):
-    """Questions and answers of one flow while the context is open, one at a time. `seen` is whom the host saw."""
+    """Questions and answers of one flow while the context is open, one at a time. `seen` is whom the host saw.
 
-    def __init__(self, client: Asker, external: Answerer, address: str) -> None:
+    A lost packet is a failure, or, up to `spare` of them, followed by another question.
+    """
+
+    def __init__(self, client: Asker, external: Answerer, address: str, *, spare: int = 0) -> None:
         self.failed = threading.Event()
         super().__init__("conversation", failed=self.failed.set)
         self._asking = client.socket(socket.SOCK_DGRAM, address)
         self._answering = _bound(external, address, socket.SOCK_DGRAM)
+        self._spare = spare
         self.count = 0
         self.seen: set[str] = set()
 
@@ -88,15 +94,28 @@ class Conversation(SideThread):
     def work(self) -> None:
         with self._asking as asking, self._answering as answering:
             answering.settimeout(SECONDS)
+            if self._spare:
+                for end in (asking, answering):
+                    end.settimeout(_LOST_SECONDS)
+            number = 0
             while not self.stopped.is_set():
-                self.count += 1
-                question = struct.pack("!I", self.count)
-                asking.sendto(question, answering.getsockname())
-                heard, peer = answering.recvfrom(64)
-                assert heard == question, "a packet was lost or came twice"
-                self.seen.add(str(peer[0]))
-                answering.sendto(heard, peer)
-                assert asking.recv(64) == question
+                number += 1
+                try:
+                    self._exchange(asking, answering, struct.pack("!I", number))
+                except TimeoutError:
+                    if not self._spare:
+                        raise
+                    self._spare -= 1
+                else:
+                    self.count += 1
+
+    def _exchange(self, asking: socket.socket, answering: socket.socket, question: bytes) -> None:
+        asking.sendto(question, answering.getsockname())
+        heard, peer = answering.recvfrom(64)
+        assert heard == question, "a packet was lost or came twice"
+        self.seen.add(str(peer[0]))
+        answering.sendto(heard, peer)
+        assert asking.recv(64) == question
 
 
 @dataclass(slots=True)
