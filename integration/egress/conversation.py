@@ -25,7 +25,7 @@ DISCARD_PORT = 9
 
 _CHUNK = 1 << 16
 _INTERVAL = 0.02
-_LOST_SECONDS = 5.0
+_LOST_SECONDS = 20.0
 """After which a packet counts as lost where some may be."""
 
 
