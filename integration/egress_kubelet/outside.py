@@ -23,6 +23,9 @@ POOL = {"blockSizeBits": 3, "subnets": [{"ipv4": "10.100.0.0/24", "ipv6": "fd10:
 EGRESS_NAMESPACE = "internet"
 CLIENT_NAMESPACE = "apps"
 
+EMULATED = 10.0
+"""How many times as long everything takes in the virtual machine, at most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletStage(Stage):
@@ -72,7 +75,12 @@ def daemon_set() -> Document:
         "egress": {"loadKernelModules": False},
         "routeSync": {"enabled": True},
     }
-    return next(each for each in render(values) if each["kind"] == "DaemonSet" and each["metadata"]["name"] == "coild")
+    documents = (each for each in render(values) if each["kind"] == "DaemonSet")
+    found = next(each for each in documents if each["metadata"]["name"] == "coild")
+    # A daemon that starts slowly, as everything does there, is none that hangs.
+    for container in found["spec"]["template"]["spec"]["containers"]:
+        container["livenessProbe"]["failureThreshold"] *= int(EMULATED)
+    return found
 
 
 def _describe(plane: ControlPlane, image: Path) -> KubeletStage:

@@ -22,7 +22,7 @@ from integration.egress.api import Api, Document
 from integration.egress.external_host import NETWORKS, ExternalHost, family_of
 from integration.egress.pod import child_of
 from integration.egress.station import PATIENCE, PAUSE, masquerade_to
-from integration.egress_kubelet.outside import CLIENT_NAMESPACE, EGRESS_NAMESPACE, NODE, KubeletStage
+from integration.egress_kubelet.outside import CLIENT_NAMESPACE, EGRESS_NAMESPACE, EMULATED, NODE, KubeletStage
 from integration.kernel_state import EXPORT_TABLE, KernelState
 from integration.netns.netns import call_inside
 from integration.patience import wait_until
@@ -32,8 +32,6 @@ from integration.vm.run import INSIDE_VARIABLE
 EGRESSES = f"/apis/coil.cybozu.com/v2/namespaces/{EGRESS_NAMESPACE}/egresses"
 ANNOTATION = f"egress.coil.cybozu.com/{EGRESS_NAMESPACE}"
 COILD_PODS = "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dcoild"
-EMULATED = 10.0
-"""How many times as long everything takes in the virtual machine, at most."""
 START_SECONDS = 600.0
 _LOG_LINES = 60
 _SECONDS = 60.0
@@ -265,8 +263,9 @@ class World:
 
 def _template() -> Document:
     """A router's, for which a restart of its agent is no reason to lose its clients: where it takes longer, too."""
-    failures = int(3 * EMULATED) if os.environ.get(INSIDE_VARIABLE) else 3
-    return {"spec": {"containers": [{"name": ROUTER_CONTAINER, "readinessProbe": {"failureThreshold": failures}}]}}
+    slowness = int(EMULATED) if os.environ.get(INSIDE_VARIABLE) else 1
+    probes = {"readinessProbe": {"failureThreshold": 3 * slowness}, "livenessProbe": {"failureThreshold": 6 * slowness}}
+    return {"spec": {"containers": [{"name": ROUTER_CONTAINER, **probes}]}}
 
 
 @dataclass(frozen=True, slots=True)

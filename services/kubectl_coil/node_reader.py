@@ -1,4 +1,5 @@
-"""What a node knows and the API server does not: `coil-node-dump`, run in the pod of the node's coild.
+"""What a node knows and the API server does not: `coil-node-dump`, run in the pod of the node's coild, or of its EIP
+agent where there is no coild.
 
 command ─► NodeReader ─► Executor (pods/exec) ─► coil-node-dump ─► coil.page.node_dump.NodeDump
 """
@@ -24,7 +25,8 @@ PROGRAM: Final = "coil-node-dump"
 SECONDS: Final = 30.0
 LIMIT: Final = 64 << 20
 """Bytes of one node's dump."""
-_LABELS: Final = f"{LABEL_APP_NAME}={APP_NAME},{LABEL_APP_COMPONENT}={COILD}"
+_HOSTS: Final = ((COILD, COILD), ("egress-agent-node", "coil-egress-agent-node"))
+"""Component and container; the agent's does not see the pods' namespaces."""
 _RUNNING: Final = "Running"
 
 
@@ -54,9 +56,9 @@ class ExecNodeReader:
 
     async def read(self, node: str, parts: Collection[Part]) -> NodeDump:
         try:
-            pod = await self._find_coild(node)
+            pod, container = await self._find_host(node)
             output = await self._cluster.execute(
-                pod, [PROGRAM, f"--parts={','.join(sorted(parts))}"], container=COILD, seconds=SECONDS, limit=LIMIT
+                pod, [PROGRAM, f"--parts={','.join(sorted(parts))}"], container=container, seconds=SECONDS, limit=LIMIT
             )
         except ForbiddenError as error:
             raise NodeUnreadableError(
@@ -66,15 +68,16 @@ class ExecNodeReader:
             raise NodeUnreadableError(f"the node {node} could not be asked: {error}") from error
         return _decode(output, node)
 
-    async def _find_coild(self, node: str) -> NamespacedName:
+    async def _find_host(self, node: str) -> tuple[NamespacedName, str]:
+        """A pod, and its container that has the program and the node's network."""
         self._homes = self._homes or await find_homes(self._cluster)
-        for namespace in self._homes:
-            pods = await self._cluster.list(
-                PODS, namespace=namespace, labels=_LABELS, fields=f"spec.nodeName={node},status.phase={_RUNNING}"
-            )
-            if pods:
-                return _newest(pods)
-        raise NodeUnreadableError(f"the node {node} could not be asked: no coild runs on it")
+        fields = f"spec.nodeName={node},status.phase={_RUNNING}"
+        for component, container in _HOSTS:
+            labels = f"{LABEL_APP_NAME}={APP_NAME},{LABEL_APP_COMPONENT}={component}"
+            for namespace in self._homes:
+                if pods := await self._cluster.list(PODS, namespace=namespace, labels=labels, fields=fields):
+                    return _newest(pods), container
+        raise NodeUnreadableError(f"the node {node} could not be asked: neither coild nor an EIP agent runs on it")
 
 
 class EniUse(Document, frozen=True, kw_only=True):

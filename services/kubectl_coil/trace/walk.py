@@ -89,8 +89,12 @@ class Walk:
         if (source := self._source_of(pod)) is None:
             raise StoppedError(f"the pod {_name(pod)} has no IPv{self.destination.version} address")
         namespace = await self.view.namespace_of(pod)
+        node = pod.spec.node_name
+        if namespace is None and (await self.view.dump(node)).pods:
+            raise StoppedError(f"no network namespace on {node} has the address {source}")
         if namespace is None:
-            raise StoppedError(f"no network namespace on {pod.spec.node_name} has the address {source}")
+            self.doubts.append(f"the routes of the pod itself, which nothing on {node} can read")
+            return await self._on_node(node, source, input_link=await self._link_to(source, node))
         at = f"pod {_name(pod)}"
         decision = self._route(namespace, Packet(source=source, destination=self.destination), at=at)
         if decision.result is RouteResult.LOCAL:
@@ -102,8 +106,7 @@ class Walk:
         if link is not None and link.kind in _TUNNELS:
             return await self._through_egress(pod, source, link, decision)
         self._hop(at, f"sends to its node by {', '.join(decision.links)}", _by(decision))
-        host = await self._host_link(pod, namespace, decision)
-        return await self._on_node(pod.spec.node_name, source, input_link=host)
+        return await self._on_node(node, source, input_link=await self._link_to(source, node))
 
     async def _explain_block(self, pod: Pod, decision: Decision) -> str:
         """Why the pod's own namespace does not let it out."""
@@ -116,12 +119,11 @@ class Walk:
                 return f"held back: Egress {namespace}/{name} has no ready router"
         return f"the pod's namespace has no way to {self.destination} ({_by(decision)})"
 
-    async def _host_link(self, pod: Pod, namespace: NamespaceDump, decision: Decision) -> str:
-        """The name of the node's end of the link; "" where it is not known."""
-        inside = _link(namespace, decision)
-        dump = await self.view.dump(pod.spec.node_name)
-        found = next((link for link in dump.node.links if inside is not None and link.index == inside.link), None)
-        return "" if found is None else found.name
+    async def _link_to(self, address: IPAddress, node: str) -> str:
+        """The node's end of the link to a pod of its own; "" where it has no route to it."""
+        dump = await self.view.dump(node)
+        links = find_route(dump.node, Packet(source=None, destination=address)).links
+        return links[0] if links else ""
 
     # --- egress NAT
 
@@ -154,8 +156,8 @@ class Walk:
         if onward.result is not RouteResult.FORWARD:
             raise StoppedError(f"the {at} has no route to {self.destination} ({_by(onward)})")
         self._hop(at, f"unwraps it, and sends it as {translated} by {', '.join(onward.links)}", _by(onward))
-        host = await self._host_link(router, namespace, onward)
-        return await self._on_node(router.spec.node_name, translated, input_link=host)
+        node = router.spec.node_name
+        return await self._on_node(node, translated, input_link=await self._link_to(translated, node))
 
     async def _ready(self, service: Service, *, version: int = 0) -> list[str]:
         """The ready addresses of the Service, of that family or of any."""
@@ -171,7 +173,6 @@ class Walk:
         for _ in range(LONGEST):
             dump = await self.view.dump(node)
             at = f"node {node}"
-            self._note_translators(dump, node)
             sets = NftSets.of(dump.tables or ())
             by_node_port = await self._translate_destination(sets, node)
             way = find_way(sets, source, self.destination) if input_link != "lo" else Way(kind=WayKind.NONE)
@@ -190,8 +191,8 @@ class Walk:
                 raise StoppedError(f"{at} has no route to {self.destination}: {decision.result} ({_by(decision)})")
             if way.kind is WayKind.TUNNEL:
                 return await self._through_tunnel(node, source, way, decision)
-            link = _link(dump.node, decision)
-            if link is not None and link.alias.startswith(_POD_ALIAS):
+            self._note_translators(dump, node)
+            if await self._is_here(node, decision):
                 return await self._arrive(at, source, decision)
             following = await self._next_node(decision)
             if following is None:
@@ -246,6 +247,14 @@ class Walk:
                 f"the node {gateway} does not carry the policy's address (any more): it drops the packet"
             )
         return await self._leave_here(gateway, source, there)
+
+    async def _is_here(self, node: str, decision: Decision) -> bool:
+        """Whether the link leads to a pod of this node, whoever has wired it."""
+        link = _link((await self.view.dump(node)).node, decision)
+        if link is not None and link.alias.startswith(_POD_ALIAS):
+            return True
+        pod = await self.view.pod_at(self.destination)
+        return pod is not None and pod.spec.node_name == node
 
     async def _arrive(self, at: str, source: IPAddress, decision: Decision) -> IPAddress:
         pod = await self.view.pod_at(self.destination)
