@@ -102,11 +102,14 @@ RUN set -eu; umask 022; \
     packages=/image/usr/local/lib/$PYTHON/dist-packages; \
     PYTHONPATH=/tools $PYTHON -m pip install -q --no-build-isolation --no-deps --no-compile --target "$packages" /source; \
     cli=/image/usr/local/lib/kubectl-coil; \
-    mv "$packages/kubectl_coil" "$cli/"; rm "$packages/bin/kubectl-coil"; \
+    mv "$packages/kubectl_coil" "$cli/"; \
+    for program in kubectl-coil:main kubectl_complete-coil:completion; do \
+      rm "$packages/bin/${program%:*}"; \
+      printf '%s\n' '#!/usr/bin/python3' 'import sys' '' "sys.path.insert(0, \"${cli#/image}\")" '' \
+        "from kubectl_coil.${program#*:} import main" '' 'sys.exit(main())' > "/image/usr/local/bin/${program%:*}"; \
+      chmod 755 "/image/usr/local/bin/${program%:*}"; \
+    done; \
     mv "$packages"/bin/* /image/usr/local/bin/; rmdir "$packages/bin"; \
-    printf '%s\n' '#!/usr/bin/python3' 'import sys' '' "sys.path.insert(0, \"${cli#/image}\")" '' \
-      'from kubectl_coil.main import main' '' 'sys.exit(main())' > /image/usr/local/bin/kubectl-coil; \
-    chmod 755 /image/usr/local/bin/kubectl-coil; \
     $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash "$cli" \
       "$packages"/coil "$packages"/coil_* "$packages"/coild; \
     find /image -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" '{}' +

@@ -1,4 +1,6 @@
-"""kubectl-coil where kubectl finds it, a file of that name in a folder of the PATH; and run without it."""
+"""kubectl-coil and its completion where kubectl finds them, files of their names in a folder of the PATH; and run
+without kubectl.
+"""
 
 import json
 import subprocess
@@ -9,11 +11,15 @@ from typing import Any
 SECONDS = 180.0
 
 
+_PROGRAMS = {"kubectl-coil": "kubectl_coil", "kubectl_complete-coil": "kubectl_coil.completion"}
+
+
 def write_kubectl_plugin(folder: Path) -> None:
-    """Put an executable into the folder that runs the checkout's own."""
-    plugin = folder / "kubectl-coil"
-    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m kubectl_coil "$@"\n')
-    plugin.chmod(0o755)
+    """Put executables into the folder that run the checkout's own."""
+    for name, module in _PROGRAMS.items():
+        plugin = folder / name
+        plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        plugin.chmod(0o755)
 
 
 def ask_coil(kubeconfig: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -161,12 +161,16 @@ class Town:
 
     def run(self, *arguments: str, kubeconfig: Path) -> subprocess.CompletedProcess[str]:
         """`kubectl coil …`, which kubectl looks for on the PATH."""
+        return self.kubectl("coil", *arguments, kubeconfig=kubeconfig)
+
+    def kubectl(self, *arguments: str, kubeconfig: Path) -> subprocess.CompletedProcess[str]:
+        """With the folder of plugins on its PATH."""
         environment: Mapping[str, str] = {
             **os.environ,
             "PATH": f"{self.plugins}:{os.environ['PATH']}",
             "KUBECONFIG": str(kubeconfig),
         }
-        command = [find_kubectl(), "coil", *arguments]
+        command = [find_kubectl(), *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -221,6 +225,14 @@ def test_kubectl_finds_the_plugin_and_a_viewer_sees_all_of_it(town: Town) -> Non
     }
     assert "kubectl-coil" in {each["name"] for each in document["pools"]}
     assert document["egresses"] == document["gateways"] == []
+
+
+def test_kubectl_completes(town: Town) -> None:
+    """As its completion script asks for bash, zsh and fish."""
+    done = town.kubectl("__complete", "coil", "trace", "--protocol", "", kubeconfig=town.account("viewer"))
+    *found, directive = done.stdout.splitlines()
+    assert (done.returncode, directive) == (0, ":4")
+    assert {line.partition("\t")[0] for line in found} == {"tcp", "udp", "sctp", "icmp"}
 
 
 def test_tables_are_for_people_and_yaml_for_programs(town: Town) -> None:
