@@ -8,6 +8,7 @@ import pytest
 
 from integration.demo.outside_server import serve_outside
 from integration.demo.reach import url
+from integration.egress.capture import Capture
 from integration.kubectl_plugin import ask_coil
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.nodes.eip_gateway import (
@@ -82,12 +83,24 @@ def trace(eip: CoilCluster, room: Room, pod: str, where: str) -> dict[str, Any]:
     return document
 
 
+def source_at_the_host(eip: CoilCluster, room: Room, pod: str, where: str, *, arrives_at: str = "") -> str:
+    """Whose the pod's packet is on the host's link; the host knows no way to pods, and answers none of their own
+    addresses.
+    """
+    place = urlsplit(arrives_at or where)
+    end = place.hostname, place.port
+    with Capture(eip.cluster.network.fabric.net, "host") as captured:
+        whom_it_sees(room, pod, where)
+        packet = captured.wait_for(lambda packet: (packet.destination, packet.port) == end, what=f"from {pod}")
+    return packet.source
+
+
 @pytest.mark.parametrize("family", [4, 6])
 def test_trace_says_whom_the_host_sees(eip: CoilCluster, room: Room, outside: dict[int, str], family: int) -> None:
     for pod in (CHOSEN, "plain"):
         document = trace(eip, room, pod, outside[family])
         assert (document["verdict"], document["reason"], document["doubts"]) == ("delivered", "", [])
-        assert document["sourceSeen"] == whom_it_sees(room, pod, outside[family])
+        assert document["sourceSeen"] == source_at_the_host(eip, room, pod, outside[family])
         gateways = [hop["at"] for hop in document["hops"] if "as " in hop["action"]]
         assert gateways == ([f"node {eip.nodes[0].name}"] if pod == CHOSEN else [])
     with eip.room() as other:
@@ -131,7 +144,8 @@ def test_the_host_behind_a_service_sees_the_eip_whatever_kube_proxy_masquerades(
     for place in (_url(found["clusterIP"], _PORT), by_node):
         await_seen(room, place, as_=eip_of(eip, family))
         for pod in (CHOSEN, "plain"):
-            assert trace(eip, room, pod, place)["sourceSeen"] == whom_it_sees(room, pod, place)
+            told = trace(eip, room, pod, place)["sourceSeen"]
+            assert told == source_at_the_host(eip, room, pod, place, arrives_at=outside[family])
 
 
 def _url(address: str, port: int) -> str:
