@@ -65,9 +65,23 @@ async def test_the_program_runs_beside_the_node_s_coild(pods: Pods) -> None:
     assert pods.executed == [(NamespacedName("coil", "coild-1"), command, "coild")]
 
 
+async def test_without_coild_it_runs_beside_the_eip_agent() -> None:
+    api = MemoryApi()
+    subject = {"kind": "ServiceAccount", "name": "coil-egress-node", "namespace": "coil"}
+    api.put(CLUSTER_ROLE_BINDINGS, {"metadata": {"name": "coil-egress-node"}, "subjects": [subject]})
+    agent = coild("agent-1")
+    agent["metadata"]["labels"]["app.kubernetes.io/component"] = "egress-agent-node"
+    api.put(PODS, agent)
+    pods = Pods(api)
+    await ExecNodeReader(pods).read("n1", [Part.NODE])
+    assert pods.executed == [
+        (NamespacedName("coil", "agent-1"), ("coil-node-dump", "--parts=node"), "coil-egress-agent-node")
+    ]
+
+
 async def test_a_pod_of_a_tenant_is_never_taken_for_coild(pods: Pods) -> None:
     pods.api.put(PODS, coild("coild-4", node="n4", namespace="tenant"))
-    with pytest.raises(NodeUnreadableError, match="n4 could not be asked: no coild runs on it"):
+    with pytest.raises(NodeUnreadableError, match="n4 could not be asked: neither coild nor an EIP agent runs on it"):
         await ExecNodeReader(pods).read("n4", [Part.NODE])
     assert pods.executed == []
 

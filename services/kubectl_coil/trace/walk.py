@@ -254,7 +254,7 @@ class Walk:
         if link is not None and link.alias.startswith(_POD_ALIAS):
             return True
         pod = await self.view.pod_at(self.destination)
-        return pod is not None and pod.spec.node_name == node
+        return pod is not None and pod.spec.node_name == node and not decision.gateways
 
     async def _arrive(self, at: str, source: IPAddress, decision: Decision) -> IPAddress:
         pod = await self.view.pod_at(self.destination)

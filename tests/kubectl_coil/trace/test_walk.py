@@ -20,6 +20,7 @@ from tests.kubectl_coil.trace.scene import (
     eip_tables,
     nft_map,
     pod,
+    pod_namespace,
     route,
     with_eip,
 )
@@ -216,3 +217,29 @@ async def test_a_pod_on_its_node_s_network() -> None:
     scene.pods["client"]["spec"]["hostNetwork"] = True
     document = await scene.trace()
     assert (document.source_seen, document.hops[0].action) == ("192.0.2.10", "sends as its node")
+
+
+async def test_behind_another_cni_plugin_where_no_coild_sees_the_pods_namespaces() -> None:
+    scene = Scene.plain()
+    scene.namespaces = {"n0": [], "n1": []}
+    for node, host in scene.hosts.items():
+        links = tuple(msgspec.structs.replace(each, alias="") for each in host.links)
+        scene.hosts[node] = msgspec.structs.replace(host, links=links)
+    document = await scene.trace(FAR)
+    assert (document.verdict, document.source_seen) == (Verdict.DELIVERED, CLIENT)
+    assert document.hops[-1].action == "hands it to the pod shop/far by vethpod"
+    assert document.doubts == ("the routes of the pod itself, which nothing on n0 can read",)
+
+
+async def test_a_pod_that_the_node_does_not_have() -> None:
+    scene = Scene.plain()
+    scene.namespaces["n0"] = [pod_namespace("10.0.0.99", peer=20)]
+    assert (await scene.trace()).reason == f"no network namespace on n0 has the address {CLIENT}"
+
+
+async def test_translations_do_not_concern_a_packet_that_leaves_by_a_tunnel() -> None:
+    scene = with_eip(MARK)
+    statement = {"family": "ip", "table": "nat", "chain": "POSTROUTING", "expr": [{"masquerade": None}]}
+    scene.tables["n0"] = [*scene.tables["n0"], {"rule": statement}]
+    document = await scene.trace()
+    assert (document.source_seen, document.doubts) == (EIP, ())
