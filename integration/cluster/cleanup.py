@@ -65,6 +65,7 @@ def remove_cluster(cluster: str) -> None:
     # moment looks for its etcd by the machine's default route.
     here = _network_of(os.getpid())
     _kill_all(cluster, lambda: {pid for pid in marked_processes(cluster) if _network_of(pid) == here})
+    flush_addresses(link_name(cluster))
     _kill_all(cluster, lambda: {*marked_processes(cluster), *container_processes(cluster)})
     for cgroup in cgroup_folders(cluster):
         _remove_cgroup(cgroup)
@@ -85,6 +86,15 @@ def remove_cluster(cluster: str) -> None:
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
     owner_lock(cluster).unlink(missing_ok=True)
+
+
+def flush_addresses(link: str) -> None:
+    """Take the addresses of a link away that is about to go. Idempotent.
+
+    Of a link that goes, the kernel removes the routes first and the addresses a moment later: what it sends again in
+    between, for a program that has ended, leaves by the default route.
+    """
+    subprocess.run(["ip", "address", "flush", "dev", link], check=False, capture_output=True, timeout=60)
 
 
 def kill_node(cluster: str, node: str, *, network: int) -> None:

@@ -3,9 +3,11 @@
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
+from integration.cluster.cleanup import flush_addresses
 from integration.netns.netns import Netns
 from integration.patience import wait_until
 from integration.side_thread import SideThread
@@ -86,6 +88,45 @@ class Talker(SideThread):
                 self._sender.sendto(b"x", ("198.18.3.11", 9))
                 time.sleep(0.01)
         self.silent = True
+
+
+class _Sender(SideThread):
+    """Sends from an address of the cluster's link for as long as the kernel takes it."""
+
+    def __init__(self, machine: Netns) -> None:
+        super().__init__("sender")
+        self._socket = machine.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self._socket.bind(("198.18.4.1", 0))
+        self._socket.setblocking(False)
+        self.sent = 0
+
+    def work(self) -> None:
+        with self._socket:
+            while not self.stopped.is_set():
+                with suppress(OSError):
+                    self._socket.sendto(b"x", (STRANGER, 9))
+                    self.sent += 1
+
+
+def test_a_network_that_goes_leaves_nothing_to_the_default_route(machine: Netns) -> None:
+    """Its routes would go before its addresses."""
+    with UplinkWatch(machine) as watch:
+        for _ in range(10):
+            machine.ip_batch(
+                [
+                    "link add going type veth peer name peer",
+                    "address add 198.18.4.1/24 dev going",
+                    "link set going up",
+                    "link set peer up",
+                    "route append 198.18.0.0/15 dev going metric 100000",
+                    f"neighbour add {STRANGER} lladdr 02:00:00:00:00:01 nud permanent dev going",
+                ]
+            )
+            with _Sender(machine) as sender:
+                wait_until(lambda sender=sender: sender.sent > 100, what="it sends")  # type: ignore[misc]
+                machine.call(lambda: flush_addresses("going"))
+                machine.ip("link", "delete", "going")
+    assert watch.leaks() == []
 
 
 def test_it_ends_while_others_go_on_talking(machine: Netns) -> None:
