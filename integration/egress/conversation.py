@@ -5,8 +5,6 @@ Over UDP nothing is repeated, so one lost packet is a failure. The host tells wh
 
 import secrets
 import socket
-import struct
-import threading
 import zlib
 from collections import Counter
 from contextlib import ExitStack
@@ -20,13 +18,12 @@ from integration.egress.station import PATIENCE
 from integration.netns.netns import call_inside
 from integration.patience import wait_until
 from integration.side_thread import SideThread
+from integration.udp_conversation import UdpConversation
 
 DISCARD_PORT = 9
 
 _CHUNK = 1 << 16
 _INTERVAL = 0.02
-_LOST_SECONDS = 20.0
-"""After which a packet counts as lost where some may be."""
 
 
 class Asker(Protocol):
@@ -69,20 +66,12 @@ def sees(client: Asker, external: Answerer, address: str, whom: str) -> bool:
         return False
 
 
-class Conversation(SideThread):
-    """Questions and answers of one flow while the context is open, one at a time. `seen` is whom the host saw.
+class Conversation(UdpConversation):
+    """From a pod to the host."""
 
-    A lost packet is a failure, or, up to `spare` of them, followed by another question.
-    """
-
-    def __init__(self, client: Asker, external: Answerer, address: str, *, spare: int = 0) -> None:
-        self.failed = threading.Event()
-        super().__init__("conversation", failed=self.failed.set)
-        self._asking = client.socket(socket.SOCK_DGRAM, address)
-        self._answering = _bound(external, address, socket.SOCK_DGRAM)
-        self._spare = spare
-        self.count = 0
-        self.seen: set[str] = set()
+    def __init__(self, client: Asker, external: Answerer, address: str, *, may_lose: int = 0) -> None:
+        asking = client.socket(socket.SOCK_DGRAM, address)
+        super().__init__(asking, _bound(external, address, socket.SOCK_DGRAM), may_lose=may_lose)
 
     def goes_on(self) -> None:
         """Return when it has had ten more answers; at once when it has failed, which leaving the context tells."""
@@ -90,32 +79,6 @@ class Conversation(SideThread):
         wait_until(
             lambda: self.failed.is_set() or self.count > before + 10, what="the conversation goes on", timeout=PATIENCE
         )
-
-    def work(self) -> None:
-        with self._asking as asking, self._answering as answering:
-            answering.settimeout(SECONDS)
-            if self._spare:
-                for end in (asking, answering):
-                    end.settimeout(_LOST_SECONDS)
-            number = 0
-            while not self.stopped.is_set():
-                number += 1
-                try:
-                    self._exchange(asking, answering, struct.pack("!I", number))
-                except TimeoutError:
-                    if not self._spare:
-                        raise
-                    self._spare -= 1
-                else:
-                    self.count += 1
-
-    def _exchange(self, asking: socket.socket, answering: socket.socket, question: bytes) -> None:
-        asking.sendto(question, answering.getsockname())
-        heard, peer = answering.recvfrom(64)
-        assert heard == question, "a packet was lost or came twice"
-        self.seen.add(str(peer[0]))
-        answering.sendto(heard, peer)
-        assert asking.recv(64) == question
 
 
 @dataclass(slots=True)

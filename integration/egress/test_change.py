@@ -44,7 +44,7 @@ def test_the_source_port_changes_under_a_running_flow(world: World) -> None:
     """The kernel does not lock such a change against sending (DESIGN.md): each of the two may cost a packet."""
     with world.egress() as egress, world.client(egress.name) as client, Capture(client.netns) as wire:
         own = client.addresses[4]
-        with Conversation(client, world.external, ADDRESSES[4], spare=2) as conversation:
+        with Conversation(client, world.external, ADDRESSES[4], may_lose=2) as conversation:
             wire.wait_for(lambda packet: wrapped(packet, source=own), what="from the client")
             egress.change(fouSourcePortAuto=True)
             wire.wait_for(lambda packet: wrapped(packet, source=own) and packet.source_port != PORT, what="changed")

@@ -1,4 +1,5 @@
-"""What `kubectl coil trace` tells of packets is what the server sees of them, in random arrangements of the stage.
+"""What `kubectl coil trace` tells of packets is what the server sees of them, in arrangements of the stage that a seed
+makes: always the same ones in `make test`, any in `make test-all`.
 
 A failure names the seed of its arrangement, `COIL_TRACE_SEED`, which makes it again.
 """
@@ -21,7 +22,7 @@ from coil.page.node_dump import NodeDump, Part
 from integration.eip.description import Description
 from integration.eip.pod import Pod
 from integration.eip.world import Policy, World
-from integration.patience import wait_until
+from integration.patience import wait_until, wait_until_clean
 from kubectl_coil.cluster import Cluster
 from kubectl_coil.trace.cluster_view import ClusterView
 from kubectl_coil.trace.document import TraceDocument, Verdict
@@ -32,6 +33,10 @@ pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
 NODES = ("n1", "n2", "n3")
 APPS = ("red", "green", "blue")
 PORT = 9
+USUAL = (1197, 108, 1292)
+"""Of these, pods have addresses of this node and of others, or a node's own, by destination and for all; gateways are
+without a node, Open and Closed; one family; two policies; and none.
+"""
 SECONDS = 240
 
 
@@ -43,12 +48,14 @@ class StageReader:
 
     async def read(self, node: str, parts: Collection[Part]) -> NodeDump:
         entrance = self.world.node(node).namespaces.entrance
-        command = [sys.executable, "-m", "coil_node_dump", f"--parts={','.join(sorted(parts))}"]
+        limit = f"--time-limit={SECONDS}s"
+        command = [sys.executable, "-m", "coil_node_dump", f"--parts={','.join(sorted(parts))}", limit]
         process = await asyncio.create_subprocess_exec(*entrance, *command, stdout=subprocess.PIPE)
         async with asyncio.timeout(SECONDS):
             output, _ = await process.communicate()
         dump = msgspec.json.decode(output, type=NodeDump)
-        assert dump.troubles == ()
+        # In the namespaces of other tests, which it finds as well, anything may be going on.
+        assert [trouble for trouble in dump.troubles if not trouble.startswith("/")] == []
         return dump
 
 
@@ -89,7 +96,6 @@ def arranged(world: World, dice: random.Random) -> Iterator[Arrangement]:
             )
             for _ in range(dice.randint(1, 3))
         ]
-        await_settled(world, policies)
         yield Arrangement(pods, policies)
 
 
@@ -155,24 +161,25 @@ def compare(world: World, description: Description, arrangement: Arrangement) ->
 
 
 def check(world: World, description: Description, seed: int) -> None:
+    """They agree once all is settled; on a machine that stands still for a moment, an answer may come too late."""
     with arranged(world, random.Random(seed)) as arrangement:
-        if differences := compare(world, description, arrangement):
-            # A lease may have run out, or a packet got lost, while they were looked at.
+
+        def find_differences() -> list[str]:
             await_settled(world, arrangement.policies)
-            differences = compare(world, description, arrangement)
-    assert differences == [], f"COIL_TRACE_SEED={seed}"
+            return compare(world, description, arrangement)
+
+        wait_until_clean(find_differences, after=f"COIL_TRACE_SEED={seed}")
 
 
-def seeds(number: int) -> list[int]:
-    if (given := os.environ.get("COIL_TRACE_SEED")) is not None:
-        return [int(given)]
-    return [random.randrange(1 << 32) for _ in range(number)]
+def seeds(*usual: int) -> Sequence[int]:
+    given = os.environ.get("COIL_TRACE_SEED")
+    return usual if given is None else [int(given)]
 
 
 def test_what_is_told_is_what_the_server_sees(
     world: World, control: tuple[Description, object], subtests: pytest.Subtests
 ) -> None:
-    for seed in seeds(3):
+    for seed in seeds(*USUAL):
         with subtests.test(seed=seed):
             check(world, control[0], seed)
 
@@ -181,6 +188,6 @@ def test_what_is_told_is_what_the_server_sees(
 def test_what_is_told_is_what_the_server_sees_in_many_arrangements(
     world: World, control: tuple[Description, object], subtests: pytest.Subtests
 ) -> None:
-    for seed in seeds(34):
+    for seed in seeds(*(random.randrange(1 << 32) for _ in range(34))):
         with subtests.test(seed=seed):
             check(world, control[0], seed)

@@ -2,7 +2,6 @@
 
 import socket
 import subprocess
-import threading
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
 from types import TracebackType
@@ -14,11 +13,9 @@ from coil.nat.client import ClientChanges, ClientNetwork
 from coil.nat.router import RouterNetwork
 from integration.nat_stage import OUTSIDE, Host, NatStage
 from integration.netns.netns import Netns
-from integration.side_thread import SideThread
+from integration.udp_conversation import UdpConversation
 
 SECONDS = 60.0
-LOST_SECONDS = 20.0
-"""After which a packet of a conversation that may lose some is lost."""
 
 
 def lines(netns: Netns, *command: str) -> list[str]:
@@ -104,44 +101,12 @@ def ask(asking: Host, answering: Host, family: Family, *, size: int = 8) -> IPAd
         return ip_address(peer[0])
 
 
-class Conversation(SideThread):
-    """Questions and answers by UDP without a pause, one at a time. A lost packet fails the test, or, up to `spare` of
-    them, is followed by another question.
-    """
+class Conversation(UdpConversation):
+    """From one host to another."""
 
-    def __init__(self, asking: Host, answering: Host, family: Family, *, spare: int = 0) -> None:
-        self.failed = threading.Event()
-        super().__init__("conversation", failed=self.failed.set)
-        self._asking = unbound(asking, family, socket.SOCK_DGRAM)
-        self._answering = bound(answering, family, socket.SOCK_DGRAM)
-        self._spare = spare
-        self.count = 0
-        self.peers: set[str] = set()
-
-    def work(self) -> None:
-        with self._asking as asking, self._answering as answering:
-            if self._spare:
-                for end in (asking, answering):
-                    end.settimeout(LOST_SECONDS)
-            number = 0
-            while not self.stopped.is_set():
-                number += 1
-                try:
-                    self._exchange(asking, answering, number.to_bytes(4, "big"))
-                except TimeoutError:
-                    if not self._spare:
-                        raise
-                    self._spare -= 1
-                else:
-                    self.count += 1
-
-    def _exchange(self, asking: socket.socket, answering: socket.socket, question: bytes) -> None:
-        asking.sendto(question, answering.getsockname())
-        heard, peer = answering.recvfrom(64)
-        assert heard == question
-        answering.sendto(heard, peer)
-        assert asking.recv(64) == question
-        self.peers.add(peer[0])
+    def __init__(self, asking: Host, answering: Host, family: Family, *, may_lose: int = 0) -> None:
+        kind = socket.SOCK_DGRAM
+        super().__init__(unbound(asking, family, kind), bound(answering, family, kind), may_lose=may_lose)
 
 
 def kernel_state(netns: Netns) -> dict[str, Any]:

@@ -56,7 +56,7 @@ async def test_other_gateways_come_change_and_go(world: NatWorld, family: Family
         for replies in (Replies.WHERE_THEY_CAME_FROM, Replies.BY_ROUTE):
             assert await world.sync(steady, replies=replies)
             go_on(conversation)
-    assert conversation.peers == {str(world.stage.router.addresses[family])}
+    assert conversation.seen == {str(world.stage.router.addresses[family])}
 
 
 @families
@@ -64,13 +64,13 @@ async def test_a_flow_whose_source_port_changes_at_both_ends(world: NatWorld, fa
     """The kernel does not lock such a change against sending (DESIGN.md): each of the six may cost a packet."""
     await world.connect()
     clients = tuple(world.stage.client.addresses.values())
-    with Conversation(world.stage.client, world.stage.outside, family, spare=6) as conversation:
+    with Conversation(world.stage.client, world.stage.outside, family, may_lose=6) as conversation:
         for source_port in (SourcePort.AUTO, SourcePort.FIXED, SourcePort.AUTO):
             await world.router.add_peers(clients, source_port)
             go_on(conversation)
             await world.sync(world.gateway(source_port=source_port))
             go_on(conversation)
-    assert conversation.peers == {str(world.stage.router.addresses[family])}
+    assert conversation.seen == {str(world.stage.router.addresses[family])}
 
 
 @families
@@ -98,7 +98,7 @@ async def test_destinations_that_are_narrowed_and_widened_around_a_flow(world: N
             if destination == "default" or ip_network(destination).version == version:
                 (there.discard if event.withdrawn else there.add)(destination)
                 assert there
-    assert conversation.peers == {str(stage.router.addresses[family])}
+    assert conversation.seen == {str(stage.router.addresses[family])}
 
 
 @families
@@ -112,10 +112,10 @@ async def test_a_destination_goes_over_to_another_gateway(world: NatWorld, famil
     await router.add_peers(tuple(stage.client.addresses.values()), SourcePort.FIXED)
     with Conversation(stage.client, stage.outside, family) as conversation:
         await world.sync(world.gateway("b/second", router=second))
-        wait_until(lambda: len(conversation.peers) == 2, what="the other router's address")
+        wait_until(lambda: len(conversation.seen) == 2, what="the other router's address")
         await world.sync(world.gateway())
         go_on(conversation)
-    assert conversation.peers == {str(host.addresses[family]) for host in (stage.router, second)}
+    assert conversation.seen == {str(host.addresses[family]) for host in (stage.router, second)}
 
 
 @families
@@ -171,7 +171,7 @@ async def test_what_the_go_programs_made_is_taken_over_around_a_flow(world: NatW
         go_on(conversation)
         changes = await world.sync(gateway)
         go_on(conversation)
-    assert conversation.peers == {str(stage.router.addresses[family])}
+    assert conversation.seen == {str(stage.router.addresses[family])}
     assert tunnels_of(stage) == before
     # The same rules once more, as ours are told from others' by their protocol; and, of IPv6, the encapsulation limit.
     rules = [made for made in changes.made if made.startswith("add rule")]

@@ -83,16 +83,18 @@ def trace(eip: CoilCluster, room: Room, pod: str, where: str) -> dict[str, Any]:
     return document
 
 
-def source_at_the_host(eip: CoilCluster, room: Room, pod: str, where: str, *, arrives_at: str = "") -> str:
-    """Whose the pod's packet is on the host's link; the host knows no way to pods, and answers none of their own
-    addresses.
+def check_arrival(eip: CoilCluster, room: Room, pod: str, where: str, *, source: str, host: str = "") -> None:
+    """The pod's packets have that source on the link of the host, whose URL is `host` unless it is asked for directly.
+
+    The host knows no way to pods, and answers none of their own addresses.
     """
-    place = urlsplit(arrives_at or where)
-    end = place.hostname, place.port
+    place = urlsplit(host or where)
+    wanted = source, place.hostname, place.port
     with Capture(eip.cluster.network.fabric.net, "host") as captured:
         whom_it_sees(room, pod, where)
-        packet = captured.wait_for(lambda packet: (packet.destination, packet.port) == end, what=f"from {pod}")
-    return packet.source
+        captured.wait_for(
+            lambda packet: (packet.source, packet.destination, packet.port) == wanted, what=f"from {pod} as {source}"
+        )
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -100,7 +102,7 @@ def test_trace_says_whom_the_host_sees(eip: CoilCluster, room: Room, outside: di
     for pod in (CHOSEN, "plain"):
         document = trace(eip, room, pod, outside[family])
         assert (document["verdict"], document["reason"], document["doubts"]) == ("delivered", "", [])
-        assert document["sourceSeen"] == source_at_the_host(eip, room, pod, outside[family])
+        check_arrival(eip, room, pod, outside[family], source=document["sourceSeen"])
         gateways = [hop["at"] for hop in document["hops"] if "as " in hop["action"]]
         assert gateways == ([f"node {eip.nodes[0].name}"] if pod == CHOSEN else [])
     with eip.room() as other:
@@ -145,7 +147,7 @@ def test_the_host_behind_a_service_sees_the_eip_whatever_kube_proxy_masquerades(
         await_seen(room, place, as_=eip_of(eip, family))
         for pod in (CHOSEN, "plain"):
             told = trace(eip, room, pod, place)["sourceSeen"]
-            assert told == source_at_the_host(eip, room, pod, place, arrives_at=outside[family])
+            check_arrival(eip, room, pod, place, source=told, host=outside[family])
 
 
 def _url(address: str, port: int) -> str:

@@ -1,8 +1,8 @@
 """Tokens of an OpenID Connect provider, renewed with the user's refresh token (`auth-provider` oidc of a kubeconfig).
 
-kubernetes-asyncio asks the provider. Unless the kubeconfig has an authority it verifies no certificate, and it has no
-bound: both are mended here. What is renewed stays in memory: a provider may give each refresh token once, so that the
-file's is of no use after the first renewal.
+kubernetes-asyncio asks the provider. By itself it verifies no certificate, or fails where the kubeconfig has the
+provider's authority, and it waits without a bound: that is mended here. What is renewed stays in memory: a provider may
+give each refresh token once, so that the file's is of no use after the first renewal.
 """
 
 import asyncio
@@ -63,15 +63,19 @@ class OidcTokens:
             token, following = answer["id_token"], answer.get("refresh_token", refresh)
         except TimeoutError:
             raise ConfigError(f"the OIDC provider {issuer} did not answer within {SECONDS:g} s") from None
-        except (ConfigException, aiohttp.ClientError, KeyError, ValueError) as error:
+        except ConfigError:
+            raise
+        except (ConfigException, aiohttp.ClientError, LookupError, TypeError, AttributeError, ValueError) as error:
+            # Not its representation: that of a response has the request's headers, and with them the client's secret.
             reason = error.__cause__ or error
-            raise ConfigError(f"the OIDC provider {issuer} gave no token ({reason!r}): log in again") from error
+            told = f"{type(reason).__name__}: {reason}"
+            raise ConfigError(f"the OIDC provider {issuer} gave no token ({told}): log in again") from None
         self._renewed[key] = token, following
         return str(token)
 
 
 class _Requestor(OpenIDRequestor):
-    """Asks by verified TLS only, as what is sent is worth as much as the token."""
+    """Asks by verified TLS only, and goes nowhere else, as what is sent is worth as much as the token."""
 
     _ssl_ca_cert: ssl.SSLContext
 
@@ -85,10 +89,10 @@ class _Requestor(OpenIDRequestor):
         )
 
     async def _get(self, client: aiohttp.ClientSession, url: str, **keywords: Any) -> Any:
-        return await super()._get(client, url, proxy=_proxy_of(url), **keywords)
+        return await super()._get(client, url, proxy=_proxy_of(url), allow_redirects=False, **keywords)
 
     async def _post(self, client: aiohttp.ClientSession, url: str, **keywords: Any) -> Any:
-        return await super()._post(client, url, proxy=_proxy_of(url), **keywords)
+        return await super()._post(client, url, proxy=_proxy_of(url), allow_redirects=False, **keywords)
 
 
 def _proxy_of(url: str) -> str | None:

@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from traceback import format_exception
 
 import pytest
 from aiohttp import web
@@ -31,11 +32,15 @@ class Provider:
         self.url = ""
         self.given = 0
         self.asked: list[tuple[str, str]] = []
-        self.answer: dict[str, str] | None = None
+        self.answer: object = None
+        self.elsewhere = ""
+        """Where whoever asks for a token is sent."""
         self._endpoint = endpoint
         application = web.Application()
         application.router.add_get("/.well-known/openid-configuration", self._describe)
         application.router.add_post("/token", self._renew)
+        application.router.add_post("/elsewhere", self._stray)
+        self.strayed: list[str] = []
         self.runner = web.AppRunner(application)
 
     async def _describe(self, _: web.Request) -> web.Response:
@@ -43,12 +48,18 @@ class Provider:
 
     async def _renew(self, request: web.Request) -> web.Response:
         form = await request.post()
+        if self.elsewhere:
+            raise web.HTTPTemporaryRedirect(self.elsewhere)
         self.asked.append((request.headers["Authorization"], str(form["refresh_token"])))
         if form["grant_type"] != "refresh_token" or form["refresh_token"] != f"refresh-{self.given}":
             return web.json_response({"error": "invalid_grant"}, status=400)
         self.given += 1
         fresh = {"id_token": token(ends_in=0, about=str(self.given)), "refresh_token": f"refresh-{self.given}"}
         return web.json_response(fresh if self.answer is None else self.answer)
+
+    async def _stray(self, request: web.Request) -> web.Response:
+        self.strayed.append(await request.text())
+        return web.json_response({"id_token": token(ends_in=3600)})
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +112,9 @@ async def test_renewed_with_the_refresh_token_that_was_given_last(
 
 async def test_a_renewed_token_is_kept_while_it_is_good(provider: Provider, authority: CertificateAuthority) -> None:
     tokens, asked = OidcTokens(), settings(provider, authority, client_secret="")
-    provider.answer = {"id_token": token(ends_in=3600)}
-    assert [await tokens.find(asked, NONE) for _ in range(3)] == [provider.answer["id_token"]] * 3
+    good = token(ends_in=3600)
+    provider.answer = {"id_token": good}
+    assert [await tokens.find(asked, NONE) for _ in range(3)] == [good] * 3
     assert len(provider.asked) == 1
 
 
@@ -139,14 +151,25 @@ async def test_plain_http_is_told_nothing(provider: Provider, authority: Certifi
 async def test_what_does_not_work_is_told(
     provider: Provider, authority: CertificateAuthority, changes: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as raised:
         await OidcTokens().find(settings(provider, authority, **changes), NONE)
+    told = "".join(format_exception(raised.value))
+    assert "Authorization" not in told, "the client's secret is in that header"
 
 
-async def test_an_answer_without_a_token(provider: Provider, authority: CertificateAuthority) -> None:
-    provider.answer = {"access_token": "another"}
-    with pytest.raises(ConfigError, match=r"gave no token .*id_token"):
+@pytest.mark.parametrize("answer", [{"access_token": "another"}, ["id_token"], "token"])
+async def test_an_answer_without_a_token(provider: Provider, authority: CertificateAuthority, answer: object) -> None:
+    provider.answer = answer
+    with pytest.raises(ConfigError, match="gave no token"):
         await OidcTokens().find(settings(provider, authority), NONE)
+
+
+async def test_a_redirect_is_not_followed(provider: Provider, authority: CertificateAuthority) -> None:
+    """It would take the refresh token along."""
+    provider.elsewhere = f"{provider.url}/elsewhere"
+    with pytest.raises(ConfigError, match="gave no token"):
+        await OidcTokens().find(settings(provider, authority), NONE)
+    assert provider.strayed == []
 
 
 async def test_a_provider_that_does_not_answer(
