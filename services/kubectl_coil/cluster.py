@@ -9,8 +9,8 @@ sessions, aiohttp's own, know no networks in NO_PROXY.
 import asyncio
 import builtins
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -27,7 +27,16 @@ from coil.crd.resource import HasMetadata, NamespacedName, Resource
 from coil.kube.access import AccessError
 from coil.kube.client_config import ClientConfig
 from coil.kube.collection import PageDocument
-from coil.kube.errors import ApiError, GoneError, Status, UnavailableError, error_of, excerpt, parse_error
+from coil.kube.errors import (
+    ApiError,
+    GoneError,
+    NotFoundError,
+    Status,
+    UnavailableError,
+    error_of,
+    excerpt,
+    parse_error,
+)
 from coil.kube.light_import import without_models
 from coil.kube.proxy import ProxyError
 from coil.kube.transport import READ_BUFFER, network_errors, proxy_of, tls_context
@@ -49,7 +58,7 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 class Reader(Protocol):
-    """What commands ask of the API server. Methods raise `coil.kube.errors.ApiError`; nothing is written."""
+    """What commands ask of the API server. Methods raise `coil.kube.errors.ApiError`."""
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """The object as it is now. Raises NotFoundError."""
@@ -63,6 +72,21 @@ class Reader(Protocol):
 
     def now(self) -> datetime:
         """The API server's time, as far as it is known; times in objects are compared with it."""
+        ...
+
+
+class Writer(Protocol):
+    """Who makes and deletes objects. Methods raise ApiError."""
+
+    async def create(self, resource: Resource[T], document: Mapping[str, Any], *, namespace: str = "") -> T:
+        """The object that the API server made of it. Raises AlreadyExistsError.
+
+        Where no answer came, or it is cancelled, it may have been made.
+        """
+        ...
+
+    async def delete(self, resource: Resource[T], name: str, *, namespace: str = "") -> None:
+        """Have it deleted, which the API server may finish later. Idempotent."""
         ...
 
 
@@ -86,7 +110,7 @@ class ExecError(Exception):
 
 @dataclass(slots=True)
 class Cluster:
-    """A `Reader` of one cluster. Made by `connect`."""
+    """A `Reader`, `Writer` and `Executor` of one cluster. Made by `connect`."""
 
     _client: ApiClient
     _timeout: float
@@ -138,6 +162,16 @@ class Cluster:
     def now(self) -> datetime:
         return datetime.now(UTC) + self._ahead
 
+    async def create(self, resource: Resource[T], document: Mapping[str, Any], *, namespace: str = "") -> T:
+        path = resource.path(namespace=namespace)
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
+        found: T = _decode(await self._call("POST", path, body=whole), resource.type, what=path)
+        return found
+
+    async def delete(self, resource: Resource[T], name: str, *, namespace: str = "") -> None:
+        with suppress(NotFoundError):
+            await self._call("DELETE", resource.path(namespace=namespace, name=name))
+
     async def execute(
         self, pod: NamespacedName, command: Sequence[str], *, container: str, seconds: float, limit: int
     ) -> bytes:
@@ -178,12 +212,17 @@ class Cluster:
                 return found
 
     async def _read(self, path: str, query: dict[str, str] | None = None) -> bytes:
+        return await self._call("GET", path, query)
+
+    async def _call(
+        self, method: str, path: str, query: dict[str, str] | None = None, body: Mapping[str, Any] | None = None
+    ) -> bytes:
         """The body of a successful answer. Raises ApiError."""
         attempt = 1
         while True:
             try:
                 async with self._calls:
-                    return await self._read_once(path, query)
+                    return await self._call_once(method, path, query, body)
             except UnavailableError as error:
                 # Without an answer, as kubectl, it tells at once; and so it does of a path that is not served.
                 if error.status < HTTPStatus.TOO_MANY_REQUESTS or attempt == ATTEMPTS:
@@ -192,24 +231,27 @@ class Cluster:
             await asyncio.sleep(min(pause, _LONGEST_PAUSE) * random.uniform(1.0, 1.2))  # noqa: S311 - not a secret
             attempt += 1
 
-    async def _read_once(self, path: str, query: dict[str, str] | None) -> bytes:
-        what = f"GET {path}"
+    async def _call_once(
+        self, method: str, path: str, query: dict[str, str] | None, body: Mapping[str, Any] | None
+    ) -> bytes:
+        what = f"{method} {path}"
         with network_errors(what):
             response: aiohttp.ClientResponse = await self._client.call_api(
                 path,
-                "GET",
+                method,
                 query_params=[pair for pair in (query or {}).items() if pair[1]],
-                header_params={"Accept": "application/json"},
+                header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                body=body,
                 auth_settings=["BearerToken"],
                 _preload_content=False,
                 _request_timeout=aiohttp.ClientTimeout(total=self._timeout),
             )
             async with response:
-                body = await response.read()
+                answer = await response.read()
         self._set_clock(response.headers.get("Date", ""))
-        if response.status != HTTPStatus.OK:
-            raise parse_error(response.status, body, what=what, retry_after=response.headers.get("Retry-After", ""))
-        return body
+        if response.status not in _SUCCESSES:
+            raise parse_error(response.status, answer, what=what, retry_after=response.headers.get("Retry-After", ""))
+        return answer
 
     def _set_clock(self, date: str) -> None:
         try:
@@ -218,6 +260,7 @@ class Cluster:
             return
 
 
+_SUCCESSES: Final = frozenset({HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.ACCEPTED})
 _PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _MESSAGE: Final = 1 << 16
 _COMPLAINT: Final = 4096

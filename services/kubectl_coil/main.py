@@ -3,7 +3,7 @@
 What a command does is imported when it runs, so that `--help` and completion take no longer than Python and click.
 
 Exit codes: 0 fine, 1 something is wrong (in the cluster, or what was asked for does not exist), 2 the cluster could not
-be asked, or the command line could not be read; 130 when interrupted.
+be asked, or the command line could not be read; 130 when interrupted, and 143 when ended by SIGTERM.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from kubectl_coil.options import ClusterCommand, Options, Period
+from kubectl_coil.options import CheckCommand, ClusterCommand, Options, Period
 
 ABSENT: Final = 1
 UNREACHABLE: Final = 2
@@ -24,7 +24,7 @@ _NAME: Final = "kubectl coil"
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def cli() -> None:
-    """See and check what Coil does in a cluster. Changes nothing."""
+    """See and check what Coil does in a cluster. Nothing changes anything, but for `connectivity`."""
 
 
 @cli.command()
@@ -129,13 +129,58 @@ def trace(options: Options, pod: str, destination: str, namespace: str, protocol
     _run(show_trace(options, whose, where, protocol=protocol))
 
 
+@cli.command(cls=CheckCommand)
+@click.option(
+    "--node", "nodes", multiple=True, help="A node to try it on; given twice, the other one. By default any two."
+)
+@click.option(
+    "--image", default="", help="The image of the pods, which has coil-connectivity-probe. By default Coil's."
+)
+@click.option(
+    "--outside",
+    multiple=True,
+    metavar="ADDRESS:PORT",
+    help="Where coil-connectivity-probe serves outside of the cluster, once for each family.",
+)
+@click.option(
+    "--timeout", type=Period(), default="2m", show_default=True, help="How long pods and policies may take to be ready."
+)
+@click.pass_obj
+def connectivity(
+    options: Options, nodes: tuple[str, ...], image: str, outside: tuple[str, ...], timeout: float
+) -> None:
+    """Send real packets between pods, nodes and Services, and out of the cluster, and show what arrives.
+
+    Makes a namespace coil-connectivity-..., with pods on two nodes, and deletes it at the end, also after Ctrl-C.
+    Nothing else in the cluster is changed.
+
+    The exit code is 0 if every check passed or could not be tried, 1 if one failed, and 2 if the cluster cannot be
+    asked.
+    """
+    from kubectl_coil.connectivity.command import ConnectivityError, Wishes, try_connectivity
+    from kubectl_coil.connectivity.tour import OutsideServer
+    from kubectl_coil.trace.target import TraceTargetError, parse_destination
+
+    try:
+        places = [parse_destination(each) for each in outside]
+    except TraceTargetError as error:
+        raise click.UsageError(str(error)) from None
+    if any(place.port is None for place in places):
+        raise click.UsageError("--outside has no port: such as 192.0.2.1:8080 or [2001:db8::1]:8080")
+    servers = [OutsideServer(place.address, place.port or 0) for place in places]
+    try:
+        _run(try_connectivity(options, Wishes(image=image, nodes=nodes, outside=servers, seconds=timeout)))
+    except ConnectivityError as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _run(command: Coroutine[Any, Any, int]) -> None:
     """Run it to its end and exit with its code; an error becomes one sentence."""
     from coil.kube.access import AccessError
     from coil.kube.errors import ApiError, NotFoundError
 
     try:
-        code = asyncio.run(command)
+        code = asyncio.run(_end_with(signal.SIGTERM, command))
     except NotFoundError as error:
         click.echo(f"{_NAME}: {error}", err=True)
         code = ABSENT
@@ -143,6 +188,18 @@ def _run(command: Coroutine[Any, Any, int]) -> None:
         click.echo(f"{_NAME}: {error}", err=True)
         code = UNREACHABLE
     raise click.exceptions.Exit(code)
+
+
+async def _end_with(number: signal.Signals, command: Coroutine[Any, Any, int]) -> int:
+    """Its exit code; the signal cancels it, as SIGINT does, so that it cleans up."""
+    task = asyncio.ensure_future(command)
+    asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if (this := asyncio.current_task()) is not None and this.cancelling():
+            raise  # by SIGINT, which asyncio.run handles
+        return 128 + number
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
@@ -27,6 +27,7 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+    JUNIT = "junit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +86,12 @@ class Period(click.ParamType[float]):
 
 
 class ClusterCommand(click.Command):
-    """A command that reads a cluster: it has the shared options, and its function gets them by `click.pass_obj`."""
+    """A command that asks a cluster: it has the shared options, and its function gets them by `click.pass_obj`."""
+
+    outputs: ClassVar[Sequence[Output]] = (Output.TABLE, Output.JSON, Output.YAML)
 
     def __init__(self, name: str | None, *, params: Sequence[click.Parameter] = (), **keywords: Any) -> None:
-        super().__init__(name, params=[*params, *_shared_options()], **keywords)
+        super().__init__(name, params=[*params, *_shared_options(self.outputs)], **keywords)
 
     def invoke(self, ctx: click.Context) -> Any:
         take = ctx.params.pop
@@ -101,10 +104,16 @@ class ClusterCommand(click.Command):
         return super().invoke(ctx)
 
 
-def _shared_options() -> Iterator[click.Option]:
+class CheckCommand(ClusterCommand):
+    """One whose answer is read by CI systems, too."""
+
+    outputs = (*ClusterCommand.outputs, Output.JUNIT)
+
+
+def _shared_options(outputs: Sequence[Output]) -> Iterator[click.Option]:
     yield click.Option(
         ["-o", "--output"],
-        type=click.Choice([each.value for each in Output]),
+        type=click.Choice([each.value for each in outputs]),
         default=Output.TABLE.value,
         show_default=True,
         help="How to print the answer.",
