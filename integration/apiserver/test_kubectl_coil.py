@@ -26,6 +26,7 @@ from kubectl_coil.cluster import Cluster
 from kubectl_coil.ipam.lookup import look_up
 from kubectl_coil.ipam.target import parse_target
 from kubectl_coil.status.snapshot import read_snapshot
+from kubectl_coil.sysdump.collector import KINDS
 from kubectl_coil.trace.cluster_view import ClusterView
 from kubectl_coil.trace.walk import Walk
 from tests.kubectl_coil.memory_nodes import MemoryNodes, node_dump
@@ -321,6 +322,11 @@ async def find_refusals(town: Town, name: str) -> list[str]:
         for target in TARGETS:
             try:
                 await look_up(cluster, MemoryNodes(), parse_target(target, namespace="") if target else None)
+            except ForbiddenError as error:
+                refusals.append(error.message)
+        for resource in KINDS:
+            try:
+                await cluster.list(resource)
             except ForbiddenError as error:
                 refusals.append(error.message)
         for dump in (gated_dump(), tunnelled_dump(), blocked_dump()):

@@ -56,6 +56,15 @@ POOLS: Final = (
         "trace", [r"^2 +node node-1 +sends it out by ", r"^Delivered: 192\.0\.2\.1 sees 10\.101\.0\.\d+ as source\.$"]
     ),
     Step("ipam-check", ["^Nothing is wrong, by the objects and 2 nodes$"]),
+    Step(
+        "connectivity",
+        [
+            *(r"^ok +a pod on another node, TCP IPv4: seen as 10\.100\.", r"^ok +a Service, UDP IPv6: seen as fd"),
+            r"^skipped +outside of the cluster",
+            r"^\d+ checks, 0 failed\.$",
+        ],
+    ),
+    Step("sysdump", [r"^coil-sysdump\.zip$"]),
     Step("node-dump", [f'"inspection":{{"node":"{NODE}"', '"troubles":\\[\\]']),
     Step("see-routes", [r"^2000:.*lookup 116", r"^10\.101\.0\.\d+ dev veth", r"^10\.101\.0\.\d+/29 dev lo", "^fd10:"]),
     Step("synced-routes", [r"^10\.101\.0\.\d+/29 via 198\.18\."], waits=True),

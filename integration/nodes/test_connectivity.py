@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
 
 import pytest
 
 from integration.cluster.network import Namespaces
+from integration.helm.chart import NAMESPACE
 from integration.kubectl_plugin import ask_coil
 from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster
 from integration.nodes.eip_gateway import GATEWAY, gateway_document, gateway_nodes
@@ -66,8 +68,21 @@ def namespaces(coil: CoilCluster) -> list[str]:
     return [name for name in names if "coil-connectivity-" in name]
 
 
-def test_all_that_should_work_does(ready: CoilCluster, outside: list[str]) -> None:
-    code, document = ask_coil(ready.plane.admin_kubeconfig, "connectivity", *outside)
+@pytest.fixture(scope="module")
+def administrator(ready: CoilCluster) -> Iterator[Path]:
+    """Whoever has the chart's roles for it and no other right."""
+    plane, name = ready.plane, "connectivity-tester"
+    account = f"--serviceaccount={NAMESPACE}:{name}"
+    plane.kubectl("create", "serviceaccount", name, f"--namespace={NAMESPACE}")
+    for role in ("coil-viewer", "coil-node-reader", "coil-connectivity"):
+        plane.kubectl("create", "clusterrolebinding", f"test-{role}", f"--clusterrole={role}", account)
+    yield plane.kubeconfig_for(name, NAMESPACE)
+    plane.kubectl("delete", "clusterrolebinding", "test-coil-viewer", "test-coil-node-reader", "test-coil-connectivity")
+    plane.kubectl("delete", "serviceaccount", name, f"--namespace={NAMESPACE}")
+
+
+def test_all_that_should_work_does(ready: CoilCluster, outside: list[str], administrator: Path) -> None:
+    code, document = ask_coil(administrator, "connectivity", *outside)
     failures = [check for check in document["checks"] if check["outcome"] == "failed"]
     assert (code, failures, document["leftOver"]) == (0, [], False)
     assert document["nodes"] == [node.name for node in ready.nodes]

@@ -70,10 +70,12 @@ def dump_node(settings: Settings) -> NodeDump:
     node = NamespaceDump(path="")
     pods: tuple[NamespaceDump, ...] = ()
     fou_ports: tuple[FouPortDump, ...] = ()
-    inspection = tables = None
+    inspection = tables = metrics = None
     # What is small and most asked for comes first.
     if Part.INSPECTION in wanted:
         inspection = draft.read("coild's page", lambda: _fetch_page(settings.inspect_page_addr), None)
+    if Part.METRICS in wanted:
+        metrics = draft.read("metrics", lambda: _fetch(settings.metrics_addr, "/metrics").decode(), None)
     if Part.NODE in wanted:
         node = draft.read("the node", lambda: draft.reader().read(""), node)
     if Part.FOU in wanted:
@@ -94,6 +96,7 @@ def dump_node(settings: Settings) -> NodeDump:
         inspection=inspection,
         truncated=tuple(draft.truncated),
         troubles=tuple(draft.troubles),
+        metrics=metrics,
     )
 
 
@@ -110,20 +113,26 @@ def _fetch_page(endpoint: Endpoint | None) -> Any:
     """The document of the page; None without one. Raises OSError, HTTPException and ValueError."""
     if endpoint is None:
         return None
-    connection = HTTPConnection(endpoint.host, endpoint.port, timeout=_PAGE_SECONDS)
     try:
-        connection.request("GET", PATH, headers={"Accept": "application/json", "Host": "localhost"})
-        response = connection.getresponse()
-        body = response.read(_PAGE_BYTES + 1)
+        return json.loads(_fetch(endpoint, PATH))
     except ConnectionRefusedError:
         return None  # there is no coild in this pod's network
+
+
+def _fetch(endpoint: Endpoint, path: str) -> bytes:
+    """Raises OSError, HTTPException and ValueError."""
+    connection = HTTPConnection(endpoint.host or "127.0.0.1", endpoint.port, timeout=_PAGE_SECONDS)
+    try:
+        connection.request("GET", path, headers={"Accept": "application/json, text/plain", "Host": "localhost"})
+        response = connection.getresponse()
+        body = response.read(_PAGE_BYTES + 1)
     finally:
         connection.close()
     if response.status != HTTPStatus.OK:
         raise ValueError(f"{response.status} {response.reason}: {body[:_COMPLAINT].decode(errors='replace').strip()}")
     if len(body) > _PAGE_BYTES:
-        raise ValueError(f"the page has more than {_PAGE_BYTES} bytes")
-    return json.loads(body)
+        raise ValueError(f"{path} has more than {_PAGE_BYTES} bytes")
+    return body
 
 
 def _read_pods(draft: _Draft) -> Iterator[NamespaceDump]:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from coil.page.node_dump import Part
-from coil.runtime.flag import Endpoint, Group, flag, kind, parse_integer, parse_period
+from coil.runtime.flag import Endpoint, Group, flag, kind, parse_endpoint, parse_integer, parse_period
 from coil.runtime.settings import node_page_flag
+
+_ALL = ",".join(part for part in Part if part is not Part.METRICS)
 
 
 @kind(",".join(Part))
@@ -19,7 +21,7 @@ def _parse_parts(text: str) -> frozenset[Part]:
 class Settings:
     """`time_limit` is in seconds."""
 
-    parts: frozenset[Part] = flag(",".join(Part), parse=_parse_parts, group=Group.INSPECTION, help="what to read")
+    parts: frozenset[Part] = flag(_ALL, parse=_parse_parts, group=Group.INSPECTION, help="what to read")
     entries: int = flag(
         "20000",
         parse=parse_integer(1, 1_000_000),
@@ -34,5 +36,11 @@ class Settings:
     )
     time_limit: float = flag(
         "20s", parse=parse_period, group=Group.INSPECTION, help="what has not been begun by then is left out"
+    )
+    metrics_addr: Endpoint = flag(
+        ":9384",
+        parse=parse_endpoint,
+        group=Group.INSPECTION,
+        help="where the program beside this one serves its metrics; without a host, 127.0.0.1",
     )
     inspect_page_addr: Endpoint | None = node_page_flag()  # noqa: RUF009 - a flag's value cannot be changed

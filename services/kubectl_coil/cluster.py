@@ -143,7 +143,7 @@ class Cluster:
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         path = resource.path(namespace=namespace, name=name)
-        found: T = _decode(await self._read(path), resource.type, what=path)
+        found: T = _decode(await self.read_raw(path), resource.type, what=path)
         return found
 
     async def list(
@@ -206,12 +206,13 @@ class Cluster:
         token = ""
         while True:
             query = {**selectors, "limit": str(PAGE), "continue": token}
-            page: PageDocument[T] = _decode(await self._read(path, query), document[resource.type], what=path)
+            page: PageDocument[T] = _decode(await self.read_raw(path, query), document[resource.type], what=path)
             found += page.items or ()
             if not (token := page.metadata.continue_token):
                 return found
 
-    async def _read(self, path: str, query: dict[str, str] | None = None) -> bytes:
+    async def read_raw(self, path: str, query: dict[str, str] | None = None) -> bytes:
+        """What the API server has at a path, as it is: logs, its version. Raises ApiError."""
         return await self._call("GET", path, query)
 
     async def _call(
@@ -240,7 +241,7 @@ class Cluster:
                 path,
                 method,
                 query_params=[pair for pair in (query or {}).items() if pair[1]],
-                header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                header_params={"Accept": "application/json, */*", "Content-Type": "application/json"},
                 body=body,
                 auth_settings=["BearerToken"],
                 _preload_content=False,

@@ -10,11 +10,12 @@ import asyncio
 import signal
 import sys
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from kubectl_coil.options import CheckCommand, ClusterCommand, Options, Period
+from kubectl_coil.options import READABLE, ClusterCommand, Options, Output, Period
 
 ABSENT: Final = 1
 UNREACHABLE: Final = 2
@@ -129,7 +130,7 @@ def trace(options: Options, pod: str, destination: str, namespace: str, protocol
     _run(show_trace(options, whose, where, protocol=protocol))
 
 
-@cli.command(cls=CheckCommand)
+@cli.command(cls=ClusterCommand, outputs=(*READABLE, Output.JUNIT))
 @click.option(
     "--node", "nodes", multiple=True, help="A node to try it on; given twice, the other one. By default any two."
 )
@@ -172,6 +173,44 @@ def connectivity(
         _run(try_connectivity(options, Wishes(image=image, nodes=nodes, outside=servers, seconds=timeout)))
     except ConnectivityError as error:
         raise click.ClickException(str(error)) from None
+
+
+@cli.command(cls=ClusterCommand, outputs=())
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write, which must not exist. By default coil-sysdump-TIME.zip.",
+)
+@click.option("--node", "nodes", multiple=True, help="A node to read, given once or more.")
+@click.option(
+    "--most-nodes", type=click.IntRange(min=0), default=20, show_default=True, help="How many nodes to read otherwise."
+)
+@click.option(
+    "--size-limit",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="What the files may have together, in MiB, before they are compressed.",
+)
+@click.pass_obj
+def sysdump(options: Options, path: Path | None, nodes: tuple[str, ...], most_nodes: int, size_limit: int) -> None:
+    """Collect what somebody who helps from afar needs, in one zip file.
+
+    That is objects, Events, logs, metrics, what nodes hold, and what `status` and `ipam show` tell. Secrets are not
+    read; values of environment variables and of unknown annotations are redacted. Logs are as they are: look at them
+    before you hand them on.
+
+    The exit code is 0 if the dump has everything, 1 if something could not be read, which index.json in it tells, and 2
+    if the cluster cannot be asked.
+    """
+    from kubectl_coil.sysdump.command import Wishes, write_sysdump
+
+    try:
+        _run(write_sysdump(options, Wishes(path=path, nodes=nodes, most=most_nodes, limit=size_limit << 20)))
+    except OSError as error:
+        raise click.ClickException(f"the dump cannot be written: {error}") from None
 
 
 def _run(command: Coroutine[Any, Any, int]) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -28,6 +28,10 @@ class Output(StrEnum):
     JSON = "json"
     YAML = "yaml"
     JUNIT = "junit"
+    """For CI systems, where an answer is a list of checks."""
+
+
+READABLE: Final = (Output.TABLE, Output.JSON, Output.YAML)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +92,15 @@ class Period(click.ParamType[float]):
 class ClusterCommand(click.Command):
     """A command that asks a cluster: it has the shared options, and its function gets them by `click.pass_obj`."""
 
-    outputs: ClassVar[Sequence[Output]] = (Output.TABLE, Output.JSON, Output.YAML)
-
-    def __init__(self, name: str | None, *, params: Sequence[click.Parameter] = (), **keywords: Any) -> None:
-        super().__init__(name, params=[*params, *_shared_options(self.outputs)], **keywords)
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        params: Sequence[click.Parameter] = (),
+        outputs: Sequence[Output] = READABLE,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(name, params=[*params, *_shared_options(outputs)], **keywords)
 
     def invoke(self, ctx: click.Context) -> Any:
         take = ctx.params.pop
@@ -99,25 +108,21 @@ class ClusterCommand(click.Command):
             kubeconfig=take("kubeconfig"),
             context=take("context"),
             timeout=take("request_timeout"),
-            output=Output(take("output")),
+            output=Output(take("output", Output.TABLE)),
         )
         return super().invoke(ctx)
 
 
-class CheckCommand(ClusterCommand):
-    """One whose answer is read by CI systems, too."""
-
-    outputs = (*ClusterCommand.outputs, Output.JUNIT)
-
-
 def _shared_options(outputs: Sequence[Output]) -> Iterator[click.Option]:
-    yield click.Option(
-        ["-o", "--output"],
-        type=click.Choice([each.value for each in outputs]),
-        default=Output.TABLE.value,
-        show_default=True,
-        help="How to print the answer.",
-    )
+    """Without `outputs`, a command has one way to tell what it does."""
+    if outputs:
+        yield click.Option(
+            ["-o", "--output"],
+            type=click.Choice([each.value for each in outputs]),
+            default=Output.TABLE.value,
+            show_default=True,
+            help="How to print the answer.",
+        )
     yield click.Option(
         ["--kubeconfig"],
         type=click.Path(dir_okay=False, path_type=Path),

@@ -4,12 +4,14 @@ import pytest
 
 from kubectl_coil.completion import complete
 
+COMMANDS = ["connectivity", "ipam", "status", "sysdump", "trace", "version"]
+
 
 @pytest.mark.parametrize(
     ("words", "values", "directive"),
     [
-        ([], ["ipam", "status", "trace", "version"], 4),
-        (["s"], ["status"], 4),
+        ([], COMMANDS, 4),
+        (["s"], ["status", "sysdump"], 4),
         (["ipam", ""], ["check", "show"], 4),
         (["status", "--w"], ["--wait"], 4),
         (["trace", "--protocol", "s"], ["sctp"], 4),
@@ -17,7 +19,9 @@ from kubectl_coil.completion import complete
         (["status", "--output="], ["--output=json", "--output=table", "--output=yaml"], 4),
         (["status", "--kubeconfig", ""], [], 0),
         (["status", "--kubeconfig="], [], 0),
-        (["nonsense", ""], ["ipam", "status", "trace", "version"], 4),
+        (["connectivity", "--output", "j"], ["json", "junit"], 4),
+        (["sysdump", "--file", ""], [], 0),
+        (["nonsense", ""], COMMANDS, 4),
     ],
 )
 def test_completions(words: list[str], values: list[str], directive: int) -> None:

@@ -23,6 +23,8 @@ class Part(StrEnum):
     FOU = "fou"
     TABLES = "tables"
     INSPECTION = "inspection"
+    METRICS = "metrics"
+    """Of the program beside which it runs. Only if it is asked for."""
 
 
 class LinkDump(Document, frozen=True, kw_only=True):
@@ -142,7 +144,8 @@ class FouPortDump(Document, frozen=True, kw_only=True):
 class NodeDump(Document, frozen=True, kw_only=True):
     """`troubles` says what could not be read, and why; `truncated` what was longer than the limit. `inspection` is
     the document of coild's own page, null if there is no coild; `tables` is what `nft --json list ruleset` prints,
-    without the elements of sets if these are too many. Parts that were not asked for are empty or null.
+    without the elements of sets if these are too many; `metrics` is a program's, in Prometheus' text format. Parts that
+    were not asked for are empty or null.
     """
 
     version: int
@@ -156,3 +159,4 @@ class NodeDump(Document, frozen=True, kw_only=True):
     inspection: Any
     truncated: tuple[str, ...]
     troubles: tuple[str, ...]
+    metrics: str | None = None

@@ -1,0 +1,73 @@
+"""`kubectl coil sysdump` on two real nodes: everything is in it, and nothing that is secret."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from integration.nodes.coil_cluster import CoilCluster
+
+pytestmark = pytest.mark.cluster
+
+
+def collect(coil: CoilCluster, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kubectl_coil", "sysdump", f"--file={path}", *arguments]
+    return subprocess.run(
+        [*command, f"--kubeconfig={coil.plane.admin_kubeconfig}"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def read(dump: ZipFile, name: str) -> Any:
+    return json.loads(dump.read(name))
+
+
+def test_everything_is_in_it(coil: CoilCluster, tmp_path: Path) -> None:
+    """With a Secret, a variable and an annotation that must not be."""
+    with coil.room() as room:
+        secret = "hunter2"  # noqa: S105
+        pod = room.pod("keeper", coil.nodes[0])
+        pod["metadata"]["annotations"] = {"example.com/password": secret}
+        pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": secret}]
+        room.run(pod)
+        room.kubectl("create", "secret", "generic", "keeper", f"--from-literal=password={secret}")
+        done = collect(coil, tmp_path / "dump.zip")
+    assert (done.returncode, done.stderr) == (0, "")
+    with ZipFile(tmp_path / "dump.zip") as dump:
+        names = set(dump.namelist())
+        index = read(dump, "index.json")
+        assert [each for each in index["files"] if each["error"]] == []
+        assert names == {each["name"] for each in index["files"]} | {"index.json"}
+        for node in coil.nodes:
+            found = read(dump, f"nodes/{node.name}.json")
+            assert (found["troubles"], found["node"]["path"]) == ([], "")
+            assert {"coil-eip"} <= {entry["table"]["name"] for entry in found["tables"] if "table" in entry}
+        assert {"keeper"} <= {each["metadata"]["name"] for each in read(dump, "objects/pods.json")}
+        assert read(dump, "status.json")["verdict"] == "fine"
+        for component in ("coild", "ipam-controller", "egress-controller", "egress-agent-node"):
+            pods = {each["metadata"]["name"] for each in coil.programs.of(component)}
+            for folder, suffix in (("logs", ".log"), ("metrics", ".txt")):
+                inside = {name for name in names if name.startswith(f"{folder}/") and name.endswith(suffix)}
+                assert {pod for pod in pods if any(f"/{pod}/" in name for name in inside)} == pods
+        metrics = next(name for name in names if name.startswith("metrics/") and "/coild" in name)
+        assert b"\ncoil_" in dump.read(metrics)
+        assert not any(secret.encode() in dump.read(name) for name in names)
+
+
+def test_a_node_that_is_named_and_little_room(coil: CoilCluster, tmp_path: Path) -> None:
+    second = coil.nodes[1].name
+    done = collect(coil, tmp_path / "dump.zip", f"--node={second}", "--size-limit=1")
+    with ZipFile(tmp_path / "dump.zip") as dump:
+        index = read(dump, "index.json")
+        assert index["leftOut"] == [coil.nodes[0].name]
+        assert sum(each["bytes"] for each in index["files"]) <= 1 << 20
+        left_out = [each["name"] for each in index["files"] if each["error"]]
+    assert done.returncode == (1 if left_out else 0)
+    assert "1 nodes were not asked" in done.stderr

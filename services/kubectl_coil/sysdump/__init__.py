@@ -1,0 +1,1 @@
+"""`kubectl coil sysdump`: what whoever helps from afar needs to see, in one file."""
