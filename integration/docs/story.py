@@ -23,7 +23,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "POOL": TENANT,
     "USER": "alice",
 }
-"""What the blocks name with a dollar sign. VALUES is the stage's."""
+"""What the blocks name with a dollar sign. VALUES and FILE are the stage's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ POOLS: Final = (
             r"^\d+ checks, 0 failed\.$",
         ],
     ),
-    Step("sysdump", [r"^coil-sysdump\.zip$"]),
+    Step("sysdump", [r"/sysdump\.zip$"]),
     Step("node-dump", [f'"inspection":{{"node":"{NODE}"', '"troubles":\\[\\]']),
     Step("see-routes", [r"^2000:.*lookup 116", r"^10\.101\.0\.\d+ dev veth", r"^10\.101\.0\.\d+/29 dev lo", "^fd10:"]),
     Step("synced-routes", [r"^10\.101\.0\.\d+/29 via 198\.18\."], waits=True),

@@ -62,7 +62,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             kubeconfig=cluster.plane.admin_kubeconfig,
             home=home,
             programs=[tools],
-            variables={**VARIABLES, "VALUES": str(values), "CONF_DIR": str(CNI_CONF_DIR)},
+            variables={
+                **VARIABLES,
+                "VALUES": str(values),
+                "CONF_DIR": str(CNI_CONF_DIR),
+                "FILE": str(values.with_name("sysdump.zip")),
+            },
             seconds=2 * PATIENCE,
         )
         stage = Stage(cluster, shell, values)

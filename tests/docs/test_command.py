@@ -20,7 +20,19 @@ SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 ON_A_NODE = {"birdc", "curl", "ip", "iptables", "ls", "modinfo", "modprobe", "nft", "sysctl"}
 DOCKER = {"build", "buildx", "compose", "push"}
 AWS_GLOBAL_FLAGS = {"--output", "--query"}
-VARIABLES = {"BLOCK", "CONF_DIR", "INTERFACE", "NAMESPACE", "NODE", "POD", "POOL", "REPOSITORY", "USER", "VALUES"}
+VARIABLES = {
+    "BLOCK",
+    "CONF_DIR",
+    "FILE",
+    "INTERFACE",
+    "NAMESPACE",
+    "NODE",
+    "POD",
+    "POOL",
+    "REPOSITORY",
+    "USER",
+    "VALUES",
+}
 
 
 def is_value(path: str) -> bool:
