@@ -13,6 +13,7 @@ from integration.bench import (
     aws_node_part,
     aws_part,
     aws_traffic_part,
+    cli_part,
     cni_part,
     coild_part,
     egress_part,
@@ -48,6 +49,7 @@ _PARTS = (
     neutron_part.PART,
     neutron_node_part.PART,
     helm_part.PART,
+    *cli_part.PARTS,
 )
 _RESULT = Path(__file__).parents[2] / "build" / "bench.json"
 
