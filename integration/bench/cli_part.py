@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from coil.crd.names import PoolName
 from integration.bench.figure import Figure, Reading
 from integration.bench.ipam_stage import open_stage
 from integration.bench.part import Part
@@ -29,7 +30,7 @@ _BLOCKS: Final = 4000
 _STARTS: Final = 20
 _RUNS: Final = 5
 _SECONDS: Final = 120.0
-_POOL: Final = "default"
+_POOL: Final = PoolName("default")
 _KINDS: Final = (
     *("nodes", "addresspools", "addressblocks", "blockrequests", "egresses", "deployments", "daemonsets"),
     *("egressgateways.egressgateway.spidernet.io", "egressgatewaypolicies.egressgateway.spidernet.io"),

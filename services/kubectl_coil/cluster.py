@@ -78,7 +78,7 @@ class Reader(Protocol):
 class Writer(Protocol):
     """Who makes and deletes objects. Methods raise ApiError."""
 
-    async def create(self, resource: Resource[T], document: Mapping[str, Any], *, namespace: str = "") -> T:
+    async def create(self, resource: Resource[T], body: Mapping[str, Any], *, namespace: str = "") -> T:
         """The object that the API server made of it. Raises AlreadyExistsError.
 
         Where no answer came, or it is cancelled, it may have been made.
@@ -162,9 +162,9 @@ class Cluster:
     def now(self) -> datetime:
         return datetime.now(UTC) + self._ahead
 
-    async def create(self, resource: Resource[T], document: Mapping[str, Any], *, namespace: str = "") -> T:
+    async def create(self, resource: Resource[T], body: Mapping[str, Any], *, namespace: str = "") -> T:
         path = resource.path(namespace=namespace)
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         found: T = _decode(await self._call("POST", path, body=whole), resource.type, what=path)
         return found
 
