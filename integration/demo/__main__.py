@@ -16,6 +16,7 @@ from shlex import quote
 
 from integration.cluster.cluster import Cluster, Ending
 from integration.cluster.control_plane import KubectlError, find_kubectl
+from integration.demo.coil_command import ask_coil, print_answer
 from integration.demo.eip_release import show_eip_release
 from integration.demo.inventory import BlockRow, PodRow, read_blocks, read_pods
 from integration.demo.narration import DemoError, print_table, step
@@ -127,6 +128,7 @@ def show(cluster: Cluster, following: Part, *, keep: bool) -> None:
         f"TCP: every pod and every node to every pod, both families ({asked} requests)",
         lambda: check_reach(cluster, pods),
     )
+    print_answer(step("kubectl coil status", lambda: ask_coil(cluster, "status", "--wait=1m")))
     show_eip_release(cluster, release, [pod for pod in pods if pod.namespace == "dmz"])
     # Not earlier: while it starts, the agents of the cluster would not have the time that their short leases need.
     following.begin()

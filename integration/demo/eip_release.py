@@ -4,10 +4,12 @@ namespace are seen outside by the address that their policy got. What happens wh
 
 import time
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import KubectlError
 from integration.cluster.family import SERVICES_IPV4, SERVICES_IPV6
+from integration.demo.coil_command import ask_coil, print_answer
 from integration.demo.inventory import PodRow
 from integration.demo.narration import DemoError, print_table, step
 from integration.demo.outside_server import serve_outside
@@ -42,8 +44,14 @@ def show_eip_release(cluster: Cluster, release: Release, pods: list[PodRow]) -> 
             "a host outside, which has no way to pods, answers them as the EIP",
             lambda: [await_seen(cluster, pod, urls[family], eip) for pod in pods for family, eip in eips.items()],
         )
-    print()
-    print_table(("WHO ASKED", "ON NODE", "WITH ADDRESS", "THE HOST SAW"), seen)
+        print()
+        print_table(("WHO ASKED", "ON NODE", "WITH ADDRESS", "THE HOST SAW"), seen)
+        far = next((pod for pod in pods if pod.node != node), pods[0])
+        answer = step(
+            f"kubectl coil trace: why the host sees {far.name} as the EIP",
+            lambda: trace(cluster, far, urls[4], eips[4]),
+        )
+        print_answer(answer)
 
 
 def upgrade(release: Release) -> None:
@@ -70,6 +78,14 @@ def await_seen(cluster: Cluster, pod: PodRow, url: str, eip: str) -> tuple[str, 
         if time.monotonic() > deadline:
             raise DemoError(f"the host saw {pod.name} as {seen or 'nobody'}, not as {eip}")
     return f"{pod.namespace}/{pod.name}", pod.node, pod.ipv6 if ":" in eip else pod.ipv4, seen
+
+
+def trace(cluster: Cluster, pod: PodRow, url: str, eip: str) -> str:
+    """What the command prints. Raises DemoError if it says that the host sees another address."""
+    answer = ask_coil(cluster, "trace", f"{pod.namespace}/{pod.name}", urlsplit(url).netloc)
+    if f" sees {eip} as source." not in answer:
+        raise DemoError(f"the trace does not end with {eip}:\n{answer}")
+    return answer
 
 
 def ask(cluster: Cluster, pod: PodRow, url: str) -> str:
