@@ -47,11 +47,8 @@ def show_eip_release(cluster: Cluster, release: Release, pods: list[PodRow]) -> 
         print()
         print_table(("WHO ASKED", "ON NODE", "WITH ADDRESS", "THE HOST SAW"), seen)
         far = next((pod for pod in pods if pod.node != node), pods[0])
-        answer = step(
-            f"kubectl coil trace: why the host sees {far.name} as the EIP",
-            lambda: trace(cluster, far, urls[4], eips[4]),
-        )
-        print_answer(answer)
+        why = f"kubectl coil trace: why the host sees {far.name} as the EIP"
+        print_answer(step(why, lambda: trace(cluster, far, urls[4], eips[4])))
 
 
 def upgrade(release: Release) -> None:
