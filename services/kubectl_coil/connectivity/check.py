@@ -20,6 +20,8 @@ class Check:
     """Of IP; 0 where that is left to the pod."""
     seen_as: Collection[str] = ()
     error: str = ""
+    settles_in: float = 0.0
+    """Seconds in which it may fail and be tried again: what was created for it is not on each node at once."""
 
     @property
     def family(self) -> str:

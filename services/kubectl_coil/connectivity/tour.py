@@ -8,6 +8,7 @@ and nodes, which is never the pod's own address where an Egress or a floating ad
 
 import asyncio
 import random
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from coil.kube.errors import ApiError, NotFoundError
 from coil.page.probe_answer import ProbeAnswer, Scheme, target_of
 from kubectl_coil.cluster import ExecError
 from kubectl_coil.connectivity.check import Check, failed, skipped
-from kubectl_coil.connectivity.document import CheckDocument
+from kubectl_coil.connectivity.document import CheckDocument, Outcome
 from kubectl_coil.connectivity.resources import CandidateNode
 from kubectl_coil.connectivity.site import CONTAINER, LABEL, PORT, PodPlan, Site
 from kubectl_coil.node_reader import ExecNodeReader
@@ -47,6 +48,9 @@ _LIMIT: Final = 1 << 20
 _HOST_PORTS: Final = range(40000, 50000)
 _KUBELET_PORT: Final = 10250
 _POLICY_PAUSE: Final = 0.5
+_SETTLE_SECONDS: Final = 15.0
+"""For kube-proxy to serve a new Service, and for a node to send by a new policy."""
+_SETTLE_PAUSE: Final = 0.5
 _VERSIONS: Final = (4, 6)
 _API_SERVER: Final = NamespacedName("default", "kubernetes")
 _DNS: Final = NamespacedName("kube-system", "kube-dns")
@@ -147,6 +151,7 @@ class Tour:
                         target=target_of(scheme, str(address), PORT),
                         version=address.version,
                         seen_as={str(own)},
+                        settles_in=_SETTLE_SECONDS,
                     )
                 )
         if (api := await self._service(_API_SERVER)) is not None:
@@ -248,7 +253,16 @@ class Tour:
             told = await self._trace(client, server)
             seen_as = {eip} if eip else {told.source_seen} if _is_known(told) else set()
             target = target_of(Scheme.TCP, str(server.address), server.port)
-            checks.append(Check(name=name, client=client, target=target, version=version, seen_as=seen_as))
+            checks.append(
+                Check(
+                    name=name,
+                    client=client,
+                    target=target,
+                    version=version,
+                    seen_as=seen_as,
+                    settles_in=0.0 if policy is None else _SETTLE_SECONDS,
+                )
+            )
         return checks
 
     async def _trace(self, client: str, server: OutsideServer) -> TraceDocument:
@@ -264,22 +278,34 @@ class Tour:
         for check in checks:
             by_client[check.client].append(check)
         for client, whole in by_client.items():
-            targets = [each.target for each in whole]
-            try:
-                output = await self.site.cluster.execute(
-                    NamespacedName(self.site.namespace, client),
-                    ["coil-connectivity-probe", "ask", f"--timeout={PROBE_SECONDS:g}", *targets],
-                    container=CONTAINER,
-                    seconds=_EXEC_SECONDS,
-                    limit=_LIMIT,
-                )
-                answers = msgspec.json.decode(output, type=list[ProbeAnswer])
-            except (ApiError, ExecError, msgspec.MsgspecError) as error:
-                for each in whole:
-                    yield each.fail(f"the pod {client} could not be asked: {error}")
-                continue
-            for check, answer in zip(whole, answers, strict=True):
-                yield check.judge(answer)
+            begun, pending = time.monotonic(), whole
+            while pending:
+                documents = await self._ask_client(client, pending)
+                passed = time.monotonic() - begun
+                again = []
+                for check, document in zip(pending, documents, strict=True):
+                    if document.outcome is Outcome.FAILED and passed < check.settles_in:
+                        again.append(check)
+                    else:
+                        yield document
+                pending = again
+                if pending:
+                    await asyncio.sleep(_SETTLE_PAUSE)
+
+    async def _ask_client(self, client: str, checks: Sequence[Check]) -> list[CheckDocument]:
+        """One document for each, in their order."""
+        try:
+            output = await self.site.cluster.execute(
+                NamespacedName(self.site.namespace, client),
+                ["coil-connectivity-probe", "ask", f"--timeout={PROBE_SECONDS:g}", *(each.target for each in checks)],
+                container=CONTAINER,
+                seconds=_EXEC_SECONDS,
+                limit=_LIMIT,
+            )
+            answers = msgspec.json.decode(output, type=list[ProbeAnswer])
+        except (ApiError, ExecError, msgspec.MsgspecError) as error:
+            return [each.fail(f"the pod {client} could not be asked: {error}") for each in checks]
+        return [check.judge(answer) for check, answer in zip(checks, answers, strict=True)]
 
     async def _list_egresses(self) -> list[NamespacedName]:
         try:

@@ -13,6 +13,7 @@ from coil.kube.errors import ForbiddenError, Status, UnavailableError, error_of
 from coil.page.probe_answer import ProbeAnswer
 from kubectl_coil.cluster import ExecError
 from kubectl_coil.connectivity import site as site_module
+from kubectl_coil.connectivity import tour as tour_module
 from kubectl_coil.connectivity.document import CheckDocument, Outcome
 from kubectl_coil.connectivity.resources import NODES, PODS, CandidateNode
 from kubectl_coil.connectivity.site import PREFIX, Site, open_site
@@ -70,6 +71,8 @@ class Cluster(MemoryReader):
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_module, "_PAUSE", 0.001)
+    monkeypatch.setattr(tour_module, "_SETTLE_PAUSE", 0.001)
+    monkeypatch.setattr(tour_module, "_SETTLE_SECONDS", 0.01)
 
 
 async def tour(cluster: Cluster, *outside: OutsideServer, seconds: float = 1.0) -> list[CheckDocument]:
@@ -99,6 +102,33 @@ async def test_a_source_that_is_masqueraded_is_a_failure() -> None:
     cluster = Cluster()
     cluster.answers["tcp://10.0.1.1:8080"] = "192.0.2.1", ""
     assert failures(await tour(cluster)) == {"a pod on another node, TCP": "seen as 192.0.2.1, not 10.0.0.1"}
+
+
+async def test_a_service_is_there_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not settle is asked about once."""
+
+    class Slow(Cluster):
+        async def execute(
+            self, pod: NamespacedName, command: Sequence[str], *, container: str, seconds: float, limit: int
+        ) -> bytes:
+            output = await super().execute(pod, command, container=container, seconds=seconds, limit=limit)
+            if self.asked.count("tcp://10.96.0.7:8080") > 2:
+                self.answers.pop("tcp://10.96.0.7:8080", None)
+            return output
+
+    monkeypatch.setattr(tour_module, "_SETTLE_SECONDS", 60.0)
+    cluster = Slow()
+    cluster.answers["tcp://10.96.0.7:8080"] = "", "ECONNREFUSED"
+    cluster.answers["tcp://10.0.0.2:8080"] = "", "ETIMEDOUT"
+    assert failures(await tour(cluster)) == {"a pod on its node, TCP": "ETIMEDOUT"}
+    assert cluster.asked.count("tcp://10.96.0.7:8080") == 4
+    assert cluster.asked.count("tcp://10.0.0.2:8080") == cluster.asked.count("udp://10.96.0.7:8080") == 1
+
+
+async def test_a_service_that_does_not_come() -> None:
+    cluster = Cluster()
+    cluster.answers["tcp://10.96.0.7:8080"] = "", "ECONNREFUSED"
+    assert failures(await tour(cluster)) == {"a Service, TCP": "ECONNREFUSED"}
 
 
 async def test_silence_where_nobody_listens_is_a_failure() -> None:
