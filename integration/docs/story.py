@@ -56,14 +56,6 @@ POOLS: Final = (
         "trace", [r"^2 +node node-1 +sends it out by ", r"^Delivered: 192\.0\.2\.1 sees 10\.101\.0\.\d+ as source\.$"]
     ),
     Step("ipam-check", ["^Nothing is wrong, by the objects and 2 nodes$"]),
-    Step(
-        "connectivity",
-        [
-            *(r"^ok +a pod on another node, TCP IPv4: seen as 10\.100\.", r"^ok +a Service, UDP IPv6: seen as fd"),
-            r"^skipped +outside of the cluster",
-            r"^\d+ checks, 0 failed\.$",
-        ],
-    ),
     Step("sysdump", [r"/sysdump\.zip$"]),
     Step("node-dump", [f'"inspection":{{"node":"{NODE}"', '"troubles":\\[\\]']),
     Step("see-routes", [r"^2000:.*lookup 116", r"^10\.101\.0\.\d+ dev veth", r"^10\.101\.0\.\d+/29 dev lo", "^fd10:"]),
@@ -179,6 +171,15 @@ INSTALLING: Final = (
     Step("allow-viewer", ["clusterrolebinding.*/coil-viewer created"]),
     Step("allow-node-reader", ["rolebinding.*/coil-node-reader created"]),
     Step("bird", ["Established", r"^10\.100\.0\.\d+/27"], waits=True),
+    # Last, as the API server, which is behind a Service, answers pods by the routes that it has from BIRD.
+    Step(
+        "connectivity",
+        [
+            *(r"^ok +a pod on another node, TCP IPv4: seen as 10\.100\.", r"^ok +a Service, UDP IPv6: seen as fd"),
+            r"^skipped +outside of the cluster",
+            r"^\d+ checks, 0 failed\.$",
+        ],
+    ),
 )
 """install.md from its beginning, and routing.md with BIRD."""
 
