@@ -108,7 +108,7 @@ def test_an_egress_becomes_router_pods_behind_a_service(world: EgressWorld, name
     }
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"metrics": 8080, "health": 8081}
     assert container["resources"] == {"requests": {"cpu": "100m", "memory": "200Mi"}}
-    service = world.get("service", namespace)["spec"]
+    service = world.await_object("service", namespace)["spec"]
     assert service["ports"] == [{"name": "fou", "port": 5555, "targetPort": 5555, "protocol": "UDP"}]
     assert (service["selector"], service["sessionAffinity"], service["type"]) == (LABELS, "ClientIP", "ClusterIP")
     assert service["ipFamilies"] == ["IPv4", "IPv6"], "the cluster under test has both"

@@ -65,7 +65,7 @@ def test_a_cluster_of_one_family(single_stack: ControlPlane) -> None:
         namespace = world.add_namespace()
         world.apply_egress(namespace)
         wait_until(lambda: "status" in world.get("egress", namespace), what="the status")
-        service = world.get("service", namespace)
+        service = world.await_object("service", namespace)
         assert service["spec"]["clusterIP"].startswith("198.19.")
         assert len(service["spec"].get("clusterIPs", [""])) == 1
         before, compared = world.versions(namespace), replica.resyncs()
