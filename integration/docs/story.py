@@ -165,7 +165,10 @@ INSTALLING: Final = (
     Step("default-pool", ["addresspool.*/default created"]),
     Step("wait-for-pool", ["condition met", "^default .*True"]),
     Step("helm-test", ["^Phase: +Succeeded", r" saw \S*10\.100\."]),
-    Step("status", ["^Coil is fine", r"^coild +\S+ +2/2 ", "^default +yes +HasRoom "]),
+    Step(
+        "status",
+        ["^Coil is fine", r"^coild +\S+ +2/2 +2 +\d+s", r"^coil-ipam\S+ +.* \d+s +364 days", "^default +yes +HasRoom "],
+    ),
     Step("ipam-show", [r"^default +10\.100\.0\.0/16", rf"^default-\d+ +default +{NODE} +used"]),
     Step("status-document", [r'^ +"verdict": "fine",$']),
     Step("allow-viewer", ["clusterrolebinding.*/coil-viewer created"]),

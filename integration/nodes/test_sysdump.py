@@ -50,7 +50,11 @@ def test_everything_is_in_it(coil: CoilCluster, tmp_path: Path) -> None:
             assert (found["troubles"], found["node"]["path"]) == ([], "")
             assert {"coil-eip"} <= {entry["table"]["name"] for entry in found["tables"] if "table" in entry}
         assert {"keeper"} <= {each["metadata"]["name"] for each in read(dump, "objects/pods.json")}
-        assert read(dump, "status.json")["verdict"] == "fine"
+        status = read(dump, "status.json")
+        assert (status["verdict"], status["nodes"]) == ("fine", {"total": 2, "asked": 2, "blockedPods": 0})
+        ages = {each["name"]: each["cacheAge"] for each in status["components"]}
+        assert all(age < 300 for age in ages.values()), ages  # None of a program fails, too
+        assert all(each["certificateEnd"] for each in status["components"] if each["kind"] == "Deployment")
         for component in ("coild", "ipam-controller", "egress-controller", "egress-agent-node"):
             pods = {each["metadata"]["name"] for each in coil.programs.of(component)}
             for folder, suffix in (("logs", ".log"), ("metrics", ".txt")):

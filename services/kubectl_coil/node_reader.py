@@ -20,8 +20,8 @@ from coil.page.node_document import AddressState, NodeDocument
 from coil.page.node_dump import VERSION, NodeDump, Part
 from kubectl_coil.cluster import ExecError, Executor, Reader
 from kubectl_coil.installation import COILD, find_homes
+from kubectl_coil.program import NODE_DUMP
 
-PROGRAM: Final = "coil-node-dump"
 SECONDS: Final = 30.0
 LIMIT: Final = 64 << 20
 """Bytes of one node's dump."""
@@ -57,9 +57,8 @@ class ExecNodeReader:
     async def read(self, node: str, parts: Collection[Part]) -> NodeDump:
         try:
             pod, container = await self._find_host(node)
-            output = await self._cluster.execute(
-                pod, [PROGRAM, f"--parts={','.join(sorted(parts))}"], container=container, seconds=SECONDS, limit=LIMIT
-            )
+            command = [NODE_DUMP, f"--parts={','.join(sorted(parts))}"]
+            output = await self._cluster.execute(pod, command, container=container, seconds=SECONDS, limit=LIMIT)
         except ForbiddenError as error:
             raise NodeUnreadableError(
                 f"the node {node} was not asked: {error.message}: ask for the ClusterRole coil-node-reader"

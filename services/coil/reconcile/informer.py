@@ -72,6 +72,12 @@ class InformerMetrics:
             registry=registry,
         )
         self.objects = Gauge("informer_objects", "Objects in the cache.", ["resource"], registry=registry)
+        self.last_contact = Gauge(
+            "informer_last_contact_timestamp_seconds",
+            "When the API server was last heard, in seconds since 1970. A quiet watch is silent for a minute or so.",
+            ["resource"],
+            registry=registry,
+        )
 
     def named(self, name: str) -> "InformerMetrics":
         """The same families for one informer, which is called `name` there and in the log."""
@@ -150,6 +156,7 @@ class Informer(Generic[T]):
         self._failures = metrics.failures
         self._events = metrics.events.labels(resource)
         self._objects = metrics.objects.labels(resource)
+        self._contact_gauge = metrics.last_contact
 
     def get(self, key: str) -> T | None:
         """The object of that key (`namespace/name`, or `name`) as last seen."""
@@ -349,6 +356,7 @@ class Informer(Generic[T]):
 
     def _heard(self) -> None:
         self._last_contact = self._clock()
+        self._contact_gauge.labels(self._name).set_to_current_time()  # no series before, rather than 1970
         self._last_error = None
 
     def _report(self, outcome: Outcome, verdict: Verdict) -> None:

@@ -24,7 +24,7 @@ from coil.kube.lease_lock import Lease
 from coil.page.cluster_document import UseCounts
 from kubectl_coil.status import document as page
 from kubectl_coil.status.document import Finding, Severity
-from kubectl_coil.status.resources import Deployment, NodeWithConditions, Workload
+from kubectl_coil.status.resources import NodeWithConditions, Workload
 from kubectl_coil.status.snapshot import ELECTIONS, Part, Snapshot
 
 WARNINGS: Final = 10
@@ -34,6 +34,10 @@ REQUEST_PATIENCE: Final = timedelta(seconds=30)
 """How long a BlockRequest may be unanswered: a controller that works takes less than a second."""
 SKEW: Final = timedelta(seconds=15)
 """By how much the clocks of a leader and of the API server may differ."""
+CACHE_AGE: Final = timedelta(minutes=5)
+"""A watch that is well hears a bookmark each minute, or is made anew."""
+CERTIFICATE_LEFT: Final = timedelta(days=1)
+"""Certificates are renewed long before."""
 NAMED: Final = 3
 """How many objects a finding names."""
 
@@ -41,6 +45,7 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 _KINDS = "apply the chart's kinds: kubectl apply --server-side -f charts/coil/crds"
+_CERTIFICATE = "see docs/troubleshooting.md, Certificates"
 _VIEWER = "bind the ClusterRole coil-viewer to the user of this kubeconfig"
 
 
@@ -49,6 +54,7 @@ def assess(snapshot: Snapshot) -> page.StatusDocument:
     findings = [
         *_judge_parts(snapshot),
         *_judge_programs(snapshot),
+        *_judge_vitals(snapshot),
         *_judge_nodes(snapshot.nodes.known()),
         *_judge_pools(snapshot.pools.known()),
         *_judge_blocks(snapshot),
@@ -65,9 +71,10 @@ def assess(snapshot: Snapshot) -> page.StatusDocument:
         at=snapshot.at,
         verdict=page.Verdict.DEGRADED if failed else page.Verdict.FINE,
         findings=tuple(findings),
-        components=_each(snapshot.programs, lambda program: _describe_program(program, snapshot.leases.known())),
+        components=_each(snapshot.programs, lambda program: _describe_program(program, snapshot)),
+        nodes=_describe_nodes(snapshot),
         pools=_each(snapshot.pools, lambda pool: _describe_pool(pool, blocks, nodes=nodes)),
-        egresses=_each(snapshot.egresses, lambda egress: _describe_egress(egress, snapshot.routers.known())),
+        egresses=_each(snapshot.egresses, lambda egress: _describe_egress(egress, snapshot)),
         gateways=_each(snapshot.gateways, lambda gateway: _describe_gateway(gateway, snapshot.policies.known())),
         warnings=_describe_warnings(snapshot),
     )
@@ -146,16 +153,41 @@ def _judge_lease(program: Workload, lease: Lease | None, now: datetime) -> Itera
         yield _error(name, f"{lease.spec.holder_identity} leads, and last renewed its lease {ago}", remedy)
 
 
+def _judge_vitals(snapshot: Snapshot) -> Iterator[Finding]:
+    silent, blocked = [], []
+    for each in snapshot.vitals.known():
+        name = f"Pod {each.program.key}"
+        if each.error:
+            silent.append(f"{each.program.key} ({each.error})")
+        if each.cache_age is not None and each.cache_age > CACHE_AGE:
+            ago = f"{each.cache_age.total_seconds():.0f} s"
+            yield _error(name, f"one of its caches has not heard the API server for {ago}", "see its log")
+        if each.certificate_end is not None and each.certificate_end < snapshot.at + CERTIFICATE_LEFT:
+            judge = _error if each.certificate_end < snapshot.at else _warning
+            yield judge(name, f"its webhook's certificate ends at {each.certificate_end:%F %T} UTC", _CERTIFICATE)
+        if each.blocked_pods:
+            blocked.append(f"{each.blocked_pods} on {each.program.spec.node_name}")
+    if silent:
+        yield _warning("pods", f"these could not be asked: {_name_some(silent)}", "see whether their nodes answer")
+    if blocked:
+        yield _error(
+            "pods with an Egress",
+            f"nobody serves it: {_name_some(blocked)}",
+            "see the Events of the pods, and docs/troubleshooting.md, Egress NAT",
+        )
+
+
 def _judge_nodes(nodes: Sequence[NodeWithConditions]) -> Iterator[Finding]:
+    faults: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         for condition in node.status.conditions:
             if FAULTS.get(condition.type) == condition.status:
-                judge = _warning if condition.type in LIMITS else _error
-                yield judge(
-                    f"Node {node.metadata.name}",
-                    f"{condition.type}: {condition.message or condition.reason}",
-                    "see docs/troubleshooting.md for this condition",
-                )
+                fault = (condition.type, condition.message or condition.reason)
+                faults.setdefault(fault, []).append(node.metadata.name)
+    for (kind, message), names in faults.items():
+        judge = _warning if kind in LIMITS else _error
+        subject = f"Node {names[0]}" if len(names) == 1 else f"Nodes {_name_some(names)}"
+        yield judge(subject, f"{kind}: {message}", "see docs/troubleshooting.md for this condition")
 
 
 def _judge_pools(pools: Sequence[AddressPool]) -> Iterator[Finding]:
@@ -217,7 +249,7 @@ def _judge_requests(requests: Sequence[BlockRequest], now: datetime) -> Iterator
 
 def _judge_egresses(snapshot: Snapshot) -> Iterator[Finding]:
     for egress in snapshot.egresses.known():
-        counts = _describe_egress(egress, snapshot.routers.known())
+        counts = _describe_egress(egress, snapshot)
         if counts.ready < counts.desired and not snapshot.routers.error:
             outcome = "its clients reach nothing" if not counts.ready else f"{counts.ready} serve its clients"
             yield _error(
@@ -254,10 +286,16 @@ def _judge_gateways(gateways: Sequence[EgressGateway]) -> Iterator[Finding]:
 # --- what there is
 
 
-def _describe_program(program: Workload, leases: Sequence[Lease]) -> page.ComponentDocument:
+def _describe_program(program: Workload, snapshot: Snapshot) -> page.ComponentDocument:
     counts = program.pods
     name = program.metadata.name
+    leases = snapshot.leases.known()
     held = next((lease.spec.holder_identity for lease in leases if lease.metadata.name == name), "")
+    place = (program.metadata.namespace, program.metadata.labels.get(LABEL_APP_COMPONENT))
+    own = [
+        each for each in snapshot.vitals.known() if (each.program.metadata.namespace, each.program.component) == place
+    ]
+    ages = [each.cache_age.total_seconds() for each in own if each.cache_age is not None]
     return page.ComponentDocument(
         name=name,
         namespace=program.metadata.namespace,
@@ -267,6 +305,17 @@ def _describe_program(program: Workload, leases: Sequence[Lease]) -> page.Compon
         ready=counts.ready,
         updated=counts.updated,
         leader=held if name in ELECTIONS else None,
+        cache_age=round(max(ages), 1) if ages else None,
+        certificate_end=min((each.certificate_end for each in own if each.certificate_end is not None), default=None),
+    )
+
+
+def _describe_nodes(snapshot: Snapshot) -> page.NodesDocument | None:
+    if snapshot.nodes.items is None:
+        return None
+    blocked = [each.blocked_pods for each in snapshot.vitals.known() if each.blocked_pods is not None]
+    return page.NodesDocument(
+        total=len(snapshot.nodes.items), asked=len(blocked), blocked_pods=sum(blocked) if blocked else None
     )
 
 
@@ -285,17 +334,28 @@ def _describe_pool(pool: AddressPool, blocks: Sequence[AddressBlock], *, nodes: 
     )
 
 
-def _describe_egress(egress: Egress, routers: Sequence[Deployment]) -> page.EgressDocument:
+def _describe_egress(egress: Egress, snapshot: Snapshot) -> page.EgressDocument:
     place = (egress.metadata.namespace, egress.metadata.name)
     ready = next(
         (
             router.pods.ready
-            for router in routers
+            for router in snapshot.routers.known()
             if (router.metadata.namespace, router.metadata.labels.get(LABEL_APP_INSTANCE)) == place
         ),
         0,
     )
-    return page.EgressDocument(namespace=place[0], name=place[1], desired=egress.spec.replicas, ready=ready)
+    served = (
+        each.client_addresses
+        for each in snapshot.vitals.known()
+        if (each.program.metadata.namespace, each.program.instance) == place
+    )
+    return page.EgressDocument(
+        namespace=place[0],
+        name=place[1],
+        desired=egress.spec.replicas,
+        ready=ready,
+        client_addresses=next((count for count in served if count is not None), None),
+    )
 
 
 def _describe_gateway(gateway: EgressGateway, policies: Sequence[EgressGatewayPolicy]) -> page.GatewayDocument:

@@ -37,7 +37,9 @@ class ComponentDocument(Document, frozen=True, kw_only=True):
     """One program: its DaemonSet or Deployment. `updated` counts pods of the present template.
 
     `version` is the tag or digest of its image. `leader` is the replica that leads; null for programs without an
-    election, "" where nobody leads.
+    election, "" where nobody leads. Of the pods that were asked, `cache_age` is the longest time, in seconds, that a
+    cache has not heard the API server, and `certificate_end` the earliest end of a webhook's certificate; null if none
+    has such a thing, or could be asked.
     """
 
     name: str
@@ -48,6 +50,18 @@ class ComponentDocument(Document, frozen=True, kw_only=True):
     ready: int
     updated: int
     leader: str | None
+    cache_age: float | None
+    certificate_end: datetime | None
+
+
+class NodesDocument(Document, frozen=True, kw_only=True):
+    """`asked` are those whose coild was asked, and has answered. `blocked_pods` of them have an Egress that nobody
+    serves; null if none was asked.
+    """
+
+    total: int
+    asked: int
+    blocked_pods: int | None
 
 
 class PoolDocument(Document, frozen=True, kw_only=True):
@@ -65,12 +79,15 @@ class PoolDocument(Document, frozen=True, kw_only=True):
 
 
 class EgressDocument(Document, frozen=True, kw_only=True):
-    """`desired` and `ready` count router pods."""
+    """`desired` and `ready` count router pods. `client_addresses` are those that a router has a tunnel to; null if none
+    was asked.
+    """
 
     namespace: str
     name: str
     desired: int
     ready: int
+    client_addresses: int | None
 
 
 class FamilyUsage(Document, frozen=True, kw_only=True):
@@ -81,8 +98,8 @@ class FamilyUsage(Document, frozen=True, kw_only=True):
 
 
 class GatewayDocument(Document, frozen=True, kw_only=True):
-    """`placed` and `waiting` count policies; `eips` the addresses that nodes carry; `ready_nodes` of `nodes` can carry
-    some.
+    """`placed` and `waiting` count policies; `eips` the addresses that nodes carry; `ready_nodes` of `nodes` hold
+    their Lease, and can carry some.
     """
 
     name: str
@@ -111,6 +128,7 @@ class StatusDocument(Document, frozen=True, kw_only=True):
     verdict: Verdict
     findings: tuple[Finding, ...]
     components: tuple[ComponentDocument, ...] | None
+    nodes: NodesDocument | None
     pools: tuple[PoolDocument, ...] | None
     egresses: tuple[EgressDocument, ...] | None
     gateways: tuple[GatewayDocument, ...] | None

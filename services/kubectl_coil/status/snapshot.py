@@ -29,6 +29,7 @@ from kubectl_coil.status.resources import (
     NodeWithConditions,
     Workload,
 )
+from kubectl_coil.status.vitals import Access, Vitals, survey
 
 ELECTIONS: Final = ("coil-ipam-controller", "coil-egress-controller", "coil-raven")
 """Programs of which one replica leads; each has a Lease of its name."""
@@ -75,15 +76,16 @@ class Snapshot:
     gateways: Part[EgressGateway]
     policies: Part[EgressGatewayPolicy]
     events: Part[Event]
+    vitals: Part[Vitals]
 
     def parts(self) -> Iterable[Part[Any]]:
         return (
             *(self.programs, self.routers, self.leases, self.nodes, self.pools, self.blocks, self.requests),
-            *(self.egresses, self.gateways, self.policies, self.events),
+            *(self.egresses, self.gateways, self.policies, self.events, self.vitals),
         )
 
 
-async def read_snapshot(cluster: Reader) -> Snapshot:
+async def read_snapshot(cluster: Access) -> Snapshot:
     """Raises ApiError if the API server does not answer at all, or does not know who asks."""
 
     async def read(resource: Resource[Any], *, labels: str = "", fields: str = "") -> Part[Any]:
@@ -104,9 +106,12 @@ async def read_snapshot(cluster: Reader) -> Snapshot:
             events = [
                 group.create_task(read(EVENTS, fields=f"type=Warning,reportingComponent={name}")) for name in REPORTERS
             ]
-            await asyncio.wait((deployments, daemons, homes))
+            await asyncio.wait((deployments, daemons, homes, nodes))
             programs, routers = _divide(deployments.result(), daemons.result(), homes=homes.result())
             leases = group.create_task(_read("leases", _read_leases(cluster, programs.known())))
+            names = sorted(node.metadata.name for node in nodes.result().known())
+            asking = survey(cluster, homes=homes.result().known(), nodes=names, now=cluster.now())
+            vitals = group.create_task(_read("pods of programs", asking))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from errors
     return Snapshot(
@@ -122,6 +127,7 @@ async def read_snapshot(cluster: Reader) -> Snapshot:
         gateways=gateways.result(),
         policies=policies.result(),
         events=_join("events", [task.result() for task in events]),
+        vitals=vitals.result(),
     )
 
 

@@ -10,6 +10,7 @@ from kubectl_coil.status.document import (
     EgressDocument,
     FamilyUsage,
     GatewayDocument,
+    NodesDocument,
     PoolDocument,
     Severity,
     StatusDocument,
@@ -40,14 +41,15 @@ def render_status(document: StatusDocument, console: "Console") -> None:
 
 def _sections(document: StatusDocument) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]]:
     yield (
-        ("component", "version", "ready", "updated", "leader"),
-        [_component_row(each) for each in document.components or ()],
+        ("component", "version", "ready", "updated", "leader", "cache age", "certificate"),
+        [_component_row(each, document.at) for each in document.components or ()],
     )
     yield (
         ("pool", "ready", "fill", "blocks", "addresses", "nodes", "without"),
         [_pool_row(each) for each in document.pools or ()],
     )
-    yield ("egress", "routers"), [_egress_row(each) for each in document.egresses or ()]
+    yield ("nodes", "asked", "blocked pods"), [_nodes_row(each) for each in (document.nodes,) if each is not None]
+    yield ("egress", "routers", "client addresses"), [_egress_row(each) for each in document.egresses or ()]
     yield (
         ("gateway", "nodes", "eips", "policies", "waiting", "free ipv4", "free ipv6"),
         [_gateway_row(each) for each in document.gateways or ()],
@@ -58,9 +60,15 @@ def _sections(document: StatusDocument) -> Iterator[tuple[Sequence[str], list[Se
     )
 
 
-def _component_row(each: ComponentDocument) -> Sequence[str]:
+def _component_row(each: ComponentDocument, now: datetime) -> Sequence[str]:
     leader = "" if each.leader is None else each.leader.partition("_")[0] or "nobody"
-    return each.name, each.version, f"{each.ready}/{each.desired}", str(each.updated), leader
+    age = "" if each.cache_age is None else f"{each.cache_age:.0f}s"
+    left = "" if each.certificate_end is None else f"{(each.certificate_end - now).days} days"
+    return each.name, each.version, f"{each.ready}/{each.desired}", str(each.updated), leader, age, left
+
+
+def _nodes_row(each: NodesDocument) -> Sequence[str]:
+    return str(each.total), str(each.asked), "?" if each.blocked_pods is None else str(each.blocked_pods)
 
 
 def _pool_row(each: PoolDocument) -> Sequence[str]:
@@ -70,7 +78,8 @@ def _pool_row(each: PoolDocument) -> Sequence[str]:
 
 
 def _egress_row(each: EgressDocument) -> Sequence[str]:
-    return f"{each.namespace}/{each.name}", f"{each.ready}/{each.desired}"
+    clients = "?" if each.client_addresses is None else str(each.client_addresses)
+    return f"{each.namespace}/{each.name}", f"{each.ready}/{each.desired}", clients
 
 
 def _gateway_row(each: GatewayDocument) -> Sequence[str]:

@@ -17,16 +17,16 @@ from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EGRESS_GATEWAY_POLICIES
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.endpoint_slice import ENDPOINT_SLICES
-from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
 from coil.crd.resource import NamespacedName, Resource
 from coil.kube.errors import ApiError, NotFoundError
 from coil.page.document import Document, render_json
-from coil.page.node_dump import NodeDump, Part
+from coil.page.node_dump import Part
 from kubectl_coil.cluster import Cluster, ExecError
 from kubectl_coil.installation import find_homes
 from kubectl_coil.ipam.lookup import look_up
-from kubectl_coil.node_reader import LIMIT, PROGRAM, SECONDS, ExecNodeReader, NodeUnreadableError
+from kubectl_coil.node_reader import SECONDS, ExecNodeReader, NodeUnreadableError
+from kubectl_coil.program import PROGRAMS, Container, Program, read_metrics
 from kubectl_coil.status.assessment import assess
 from kubectl_coil.status.resources import DAEMON_SETS, DEPLOYMENTS
 from kubectl_coil.status.snapshot import read_snapshot
@@ -47,45 +47,6 @@ KINDS: Final[tuple[Resource[Any], ...]] = (
 """Those that are read whole, of all namespaces."""
 
 Piece = Callable[[], Awaitable[bytes]]
-
-
-class _Port(Struct, frozen=True, kw_only=True):
-    name: str = ""
-    container_port: int = 0
-
-
-class _Container(Struct, frozen=True, kw_only=True):
-    name: str
-    args: tuple[str, ...] = ()
-    ports: tuple[_Port, ...] = ()
-
-    @property
-    def metrics(self) -> str:
-        """Where it serves its metrics, as a flag has it; "" where it does not."""
-        for argument in self.args:
-            if argument.startswith("--metrics-addr="):
-                return argument.partition("=")[2]
-        return next((f":{port.container_port}" for port in self.ports if port.name == "metrics"), "")
-
-
-class _PodSpec(Struct, frozen=True, kw_only=True):
-    node_name: str = ""
-    containers: tuple[_Container, ...] = ()
-    init_containers: tuple[_Container, ...] = ()
-
-
-class _Program(Struct, frozen=True, kw_only=True):
-    """A pod of Coil's own."""
-
-    metadata: ObjectMeta
-    spec: _PodSpec = _PodSpec()
-
-    @property
-    def key(self) -> NamespacedName:
-        return NamespacedName(self.metadata.namespace, self.metadata.name)
-
-
-_PROGRAMS: Final[Resource[_Program]] = Resource("", "v1", "pods", "Pod", namespaced=True, type=_Program)
 
 
 @dataclass(slots=True)
@@ -151,7 +112,7 @@ class Collector:
         return _redacted([msgspec.to_builtins(pod) for pod in await self.cluster.list(PODS)])
 
     async def _own_pods(self) -> bytes:
-        return _redacted(await self.cluster.list(_whole(_PROGRAMS), labels=_LABELS))
+        return _redacted(await self.cluster.list(_whole(PROGRAMS), labels=_LABELS))
 
     async def _status(self) -> bytes:
         return _rendered(assess(await read_snapshot(self.cluster)))
@@ -161,20 +122,20 @@ class Collector:
 
     # --- programs
 
-    async def _list_programs(self) -> list[_Program]:
+    async def _list_programs(self) -> list[Program]:
         """Those in Coil's namespace, and routers of Egresses, wherever they are."""
         homes = await find_homes(self.cluster)
-        found = await self.cluster.list(_PROGRAMS, labels=_LABELS)
+        found = await self.cluster.list(PROGRAMS, labels=_LABELS)
         return [each for each in found if each.metadata.namespace in homes or _is_router(each)]
 
-    def _of_program(self, program: _Program) -> Iterator[tuple[str, Piece]]:
+    def _of_program(self, program: Program) -> Iterator[tuple[str, Piece]]:
         place = f"{program.key.namespace}/{program.key.name}"
         for container in (*program.spec.init_containers, *program.spec.containers):
             for suffix, previous in (("log", False), ("previous.log", True)):
                 yield f"logs/{place}/{container.name}.{suffix}", _bind(self._log, program.key, container.name, previous)
         for container in program.spec.containers:
             if container.metrics:
-                yield f"metrics/{place}/{container.name}.txt", _bind(self._metrics, program.key, container)
+                yield f"metrics/{place}/{container.name}.txt", _bind(self._metrics, program, container)
 
     async def _log(self, pod: NamespacedName, container: str, previous: bool) -> bytes:
         path = PODS.path(namespace=pod.namespace, name=pod.name, subresource="log")
@@ -186,13 +147,8 @@ class Collector:
         }
         return await self.cluster.read_raw(path, query | ({"previous": "true"} if previous else {}))
 
-    async def _metrics(self, pod: NamespacedName, container: _Container) -> bytes:
-        command = [PROGRAM, f"--parts={Part.METRICS}", f"--metrics-addr={container.metrics}"]
-        output = await self.cluster.execute(pod, command, container=container.name, seconds=SECONDS, limit=LIMIT)
-        dump = msgspec.json.decode(output, type=NodeDump)
-        if dump.metrics is None:
-            raise ValueError("; ".join(dump.troubles) or "it serves no metrics")
-        return dump.metrics.encode()
+    async def _metrics(self, program: Program, container: Container) -> bytes:
+        return await read_metrics(self.cluster, program, container, seconds=SECONDS)
 
     # --- nodes
 
@@ -206,7 +162,7 @@ class Collector:
         return _rendered(await ExecNodeReader(self.cluster).read(name, _PARTS))
 
 
-def _is_router(program: _Program) -> bool:
+def _is_router(program: Program) -> bool:
     return program.metadata.labels.get(LABEL_APP_COMPONENT) == COMPONENT_EGRESS
 
 

@@ -1,6 +1,7 @@
 """What an informer promises while nothing goes wrong, and what it tells whoever asks."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -180,6 +181,7 @@ async def test_what_readiness_is_told(
 
 
 async def test_metrics(things: ServedThings, collection: Collection[Thing], server: FaultyServer) -> None:
+    begun = time.time()
     things.put("a")
     server.script(fail(503))
     async with following(collection) as follower:
@@ -193,6 +195,7 @@ async def test_metrics(things: ServedThings, collection: Collection[Thing], serv
         assert follower.metric("informer_watches_total") == 1
         assert follower.metric("informer_events_total") == 3
         assert follower.metric("informer_objects") == 2
+        assert begun <= follower.metric("informer_last_contact_timestamp_seconds") <= time.time()
         assert follower.metric("informer_failures_total", error="UnavailableError") == 1
         assert follower.metric("informer_failures_total", error="EmptyWatchError") == 1
 

@@ -18,13 +18,16 @@ from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.resource import Resource
 from coil.kube.lease_lock import LEASES
 from coil.page.cluster_document import UseCounts
+from kubectl_coil.program import PROGRAMS
 from kubectl_coil.status import document as page
 from kubectl_coil.status.assessment import WARNINGS, assess
 from kubectl_coil.status.document import Severity, StatusDocument, Verdict
 from kubectl_coil.status.resources import DAEMON_SETS, DEPLOYMENTS, NODES
 from kubectl_coil.status.snapshot import Part, Snapshot
+from kubectl_coil.status.vitals import Vitals
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
+Change = Callable[[Snapshot], Snapshot]
 
 
 def ago(**length: float) -> str:
@@ -137,6 +140,21 @@ def router(ready: int) -> dict[str, Any]:
     return {"metadata": {"namespace": "internet", "name": "nat", "labels": labels}, "status": {"readyReplicas": ready}}
 
 
+def vitals(component: str, name: str, *, namespace: str = "coil-system", **told: Any) -> Vitals:
+    labels = {"app.kubernetes.io/component": component, "app.kubernetes.io/instance": "nat"}
+    document = {
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "spec": {"nodeName": "n1"},
+    }
+    return Vitals(program=msgspec.convert(document, PROGRAMS.type), **told)
+
+
+def also(**told: Any) -> Change:
+    """A second coild."""
+    found = [*FINE.vitals.known(), vitals("coild", "d-2", **told)]
+    return lambda snapshot: replace(snapshot, vitals=Part("pods", found))
+
+
 FINE = Snapshot(
     at=NOW,
     programs=programs(),
@@ -150,6 +168,15 @@ FINE = Snapshot(
     gateways=parts(EGRESS_GATEWAYS, gateway()),
     policies=parts(EGRESS_GATEWAY_POLICIES, policy()),
     events=parts(EVENTS),
+    vitals=Part(
+        "pods",
+        [
+            vitals("ipam-controller", "c-1", cache_age=timedelta(seconds=8), certificate_end=NOW + timedelta(days=90)),
+            vitals("ipam-controller", "c-2", cache_age=timedelta(seconds=2), certificate_end=NOW + timedelta(days=80)),
+            vitals("coild", "d-1", cache_age=timedelta(seconds=3), blocked_pods=0),
+            vitals("egress", "r-1", namespace="internet", client_addresses=12),
+        ],
+    ),
 )
 
 
@@ -174,7 +201,14 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
             nodes_without=1,
         ),
     )
-    assert document.egresses == (page.EgressDocument(namespace="internet", name="nat", desired=2, ready=2),)
+    assert document.egresses == (
+        page.EgressDocument(namespace="internet", name="nat", desired=2, ready=2, client_addresses=12),
+    )
+    assert [(each.cache_age, each.certificate_end) for each in document.components] == [
+        (8.0, NOW + timedelta(days=80)),
+        (3.0, None),
+    ]
+    assert document.nodes == page.NodesDocument(total=2, asked=1, blocked_pods=0)
     assert document.gateways == (
         page.GatewayDocument(
             name="office",
@@ -214,9 +248,6 @@ def test_a_cluster_without_egress_is_fine_and_says_so() -> None:
     assert document.verdict is Verdict.FINE
 
 
-Change = Callable[[Snapshot], Snapshot]
-
-
 def of(**changed: Any) -> Change:
     return lambda snapshot: replace(snapshot, **changed)
 
@@ -238,9 +269,22 @@ def of(**changed: Any) -> Change:
             *("Deployment coil-ipam-controller", "n1_uuid leads, and last renewed its lease 40 s ago"),
         ),
         (
-            of(nodes=parts(NODES, node("n1", CoilPodTrafficDropped="True"))),
+            of(nodes=parts(NODES, node("n1", CoilPodTrafficDropped="True"), node("n2"))),
             *("Node n1", "CoilPodTrafficDropped: why CoilPodTrafficDropped"),
         ),
+        (
+            of(nodes=parts(NODES, *(node(f"n{number}", CoilPodTrafficDropped="True") for number in range(1, 7)))),
+            *("Nodes n1, n2, n3 and 3 more", "CoilPodTrafficDropped: why CoilPodTrafficDropped"),
+        ),
+        (
+            also(cache_age=timedelta(seconds=301)),
+            *("Pod coil-system/d-2", "one of its caches has not heard the API server for 301 s"),
+        ),
+        (
+            also(certificate_end=NOW - timedelta(seconds=1)),
+            *("Pod coil-system/d-2", "its webhook's certificate ends at 2030-01-01 11:59:59 UTC"),
+        ),
+        (also(blocked_pods=3), "pods with an Egress", "nobody serves it: 3 on n1"),
         (
             of(pools=parts(ADDRESS_POOLS, pool(ready="False"))),
             *("AddressPool default", "it gives no blocks: it overlaps others"),
@@ -300,6 +344,11 @@ def test_what_does_not_work_is_an_error(change: Change, subject: str, message: s
             of(nodes=parts(NODES, node("n1", CoilAddressesAvailable="False"))),
             *("Node n1", "CoilAddressesAvailable: why CoilAddressesAvailable"),
         ),
+        (
+            also(certificate_end=NOW + timedelta(hours=23)),
+            *("Pod coil-system/d-2", "its webhook's certificate ends at 2030-01-02 11:00:00 UTC"),
+        ),
+        (also(error="it is silent"), "pods", "these could not be asked: coil-system/d-2 (it is silent)"),
         (
             of(programs=programs(coild=workload("coild", updatedNumberScheduled=1))),
             *("DaemonSet coild", "2 of 3 pods are of an older template"),
