@@ -77,6 +77,7 @@ EGRESS: Final = (
 """egress-nat.md and what troubleshooting.md has of it, with one pod that is written wrongly."""
 
 TROUBLESHOOTING: Final = (
+    Step("begin", ["^Coil is fine", "^Nothing is wrong", r"^Delivered: 192\.0\.2\.1 sees 10\.101\.0\.\d+ as source"]),
     Step("warnings", [f"EgressNotFound +pod/{STRAY}", r"^coild-\S+ +1/1"]),
     Step("log-of-a-node", [r"^coild-\S+ +1/1", r"^\[pod/coild-\S+ {"]),
     Step("readiness", ['"status": ?"ok"']),
