@@ -5,12 +5,17 @@ waited for.
 """
 
 import json
-from collections.abc import Sequence
-from ipaddress import ip_network
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from ipaddress import ip_address, ip_network
 
 import pytest
 
 from integration.cluster.node import Node
+from integration.cluster.node_config import CNI_BIN_DIR
+from integration.helm.release import IPAM_CONTROLLER
 from integration.kubectl_plugin import ask_coil
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.nodes.conftest import OpenRoom
@@ -18,19 +23,26 @@ from integration.patience import wait_until
 
 pytestmark = pytest.mark.cluster
 
+CONTAINER = "coil-test-of-ipam-check"
 POD_TABLE, EXPORT_TABLE, PROTOCOL = "116", "119", "30"
+REPLICAS = 24
+REPLACED, LOOKS = 1000, 10
 STRANGE_NETWORK = "198.51.100.0/28"
 Found = set[tuple[str, str]]
 
 
-def check(coil: CoilCluster) -> tuple[int, Found, list[str]]:
+def check(coil: CoilCluster, *, settle: str = "1s") -> tuple[int, Found, list[str]]:
     """The exit code, kind and subject of each finding that lasts for a moment, and what could not be judged."""
-    code, document = ask_coil(coil.plane.admin_kubeconfig, "ipam", "check", "--settle=1s")
+    code, document = ask_coil(coil.plane.admin_kubeconfig, "ipam", "check", f"--settle={settle}")
     return code, {(each["kind"], each["subject"]) for each in document["findings"]}, document["troubles"]
 
 
 def await_agreement(coil: CoilCluster) -> None:
     wait_until(lambda: check(coil) == (0, set(), []), what="all agree on the addresses")
+
+
+def is_found(coil: CoilCluster, *wanted: tuple[str, str]) -> bool:
+    return set(wanted) <= check(coil)[1]
 
 
 def put_route(node: Node, destination: str, table: str) -> None:
@@ -47,6 +59,37 @@ def test_nodes_on_which_all_agree(open_room: OpenRoom, coil: CoilCluster) -> Non
     room = open_room()
     room.run(*(room.pod(f"pod-{node.name}", node) for node in coil.nodes))
     await_agreement(coil)
+
+
+@pytest.mark.slow
+def test_nothing_is_found_while_pods_are_replaced(open_room: OpenRoom, coil: CoilCluster) -> None:
+    room = open_room(bits=5)
+    labels = {"app": "churn"}
+    pod = room.pod("churn", coil.nodes[0], nodeName=None)
+    replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {**pod["metadata"], "labels": labels}}
+    template = {"metadata": {"labels": labels}, "spec": pod["spec"]}
+    selector = {"matchLabels": labels}
+    room.create({**replica_set, "spec": {"replicas": REPLICAS, "selector": selector, "template": template}})
+
+    def replace_pods() -> int:
+        replaced = 0
+        while replaced < REPLACED:
+            ready = f"--for=jsonpath={{.status.readyReplicas}}={REPLICAS}"
+            room.kubectl("wait", "replicaset/churn", ready, "--timeout=300s")
+            replaced += len(room.kubectl("delete", "pods", "--all", "--output=name").splitlines())
+        return replaced
+
+    looks: list[tuple[int, Found, list[str]]] = []
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        replacing = pool.submit(replace_pods)
+        while not replacing.done():
+            code, document = ask_coil(coil.plane.admin_kubeconfig, "ipam", "check")
+            looks.append(
+                (code, {(each["kind"], each["subject"]) for each in document["findings"]}, document["troubles"])
+            )
+        assert replacing.result() >= REPLACED
+    assert len(looks) >= LOOKS
+    assert looks == [(0, set(), [])] * len(looks)
 
 
 def test_routes_that_nobody_has_made(open_room: OpenRoom, coil: CoilCluster) -> None:
@@ -83,6 +126,109 @@ def test_an_address_that_two_pods_show(open_room: OpenRoom, coil: CoilCluster) -
     assert {("HeldTwice", f"address {address}") for address in pod.addresses} <= found
     assert ("OutsidePool", f"pod {room.namespace}/twin") in found
     room.kubectl("delete", "pod", "twin", "--force", "--grace-period=0")
+    await_agreement(coil)
+
+
+@contextmanager
+def deleted_again_and_again(node: Node, destination: str, table: str) -> Iterator[None]:
+    """coild puts its routes back within a second or two."""
+    script = f"while ip route flush {destination} table {table} proto {PROTOCOL}; do sleep 0.02; done"
+    process = node.spawn("route-deleter", ["sh", "-c", script])
+    try:
+        yield
+    finally:
+        process.stop()
+
+
+def test_routes_that_somebody_deletes(open_room: OpenRoom, coil: CoilCluster) -> None:
+    room, node = open_room(), coil.nodes[0]
+    room.run(room.pod("pod", node))
+    [pod] = room.pods()
+    [block] = room.blocks()
+    network = next(each for each in block.networks if ip_network(each).version == 4)
+    for destination, table, wanted in (
+        (f"{pod.ipv4}/32", POD_TABLE, ("AddressWithoutRoute", f"address {pod.ipv4}")),
+        (network, EXPORT_TABLE, ("BlockWithoutRoute", f"network {network}")),
+    ):
+        with deleted_again_and_again(node, destination, table):
+            wait_until(partial(is_found, coil, wanted), what=f"{wanted} is found")
+        await_agreement(coil)
+
+
+def call_plugin(node: Node, command: str, *, container: str, namespace: str, pod: str) -> None:
+    """As a runtime does."""
+    [path] = node.cni_conf_dir.glob("*.conflist")
+    conflist = json.loads(path.read_text())
+    conf = {**conflist["plugins"][0], "cniVersion": conflist["cniVersion"], "name": conflist["name"]}
+    environment = {
+        "CNI_COMMAND": command,
+        "CNI_CONTAINERID": container,
+        "CNI_NETNS": f"/run/netns/{namespace}" if namespace else "",
+        "CNI_IFNAME": "eth0",
+        "CNI_PATH": str(CNI_BIN_DIR),
+        "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE={pod.partition('/')[0]};K8S_POD_NAME={pod.partition('/')[2]}",
+    }
+    node.run([str(CNI_BIN_DIR / "coil")], stdin=json.dumps(conf), env=environment)
+
+
+def test_an_address_of_a_container_that_is_no_pods(open_room: OpenRoom, coil: CoilCluster) -> None:
+    """The kernel has it first, and then only coild, as its route is away."""
+    room, node = open_room(), coil.nodes[0]
+    room.create(room.pod("ghost", node, nodeName=None, schedulerName="nobody"))
+    node.run(["ip", "netns", "add", CONTAINER])
+    try:
+        call_plugin(node, "ADD", container=CONTAINER, namespace=CONTAINER, pod=f"{room.namespace}/ghost")
+        found: Found = set()
+
+        def are_found() -> bool:
+            found.update(each for each in check(coil)[1] if each[0] == "PodGone")
+            return bool(found)
+
+        wait_until(are_found, what="an address that no pod shows is found")
+        addresses = [subject.removeprefix("address ") for _, subject in found]
+        [address] = [each for each in addresses if ip_address(each).version == 4]
+        with deleted_again_and_again(node, f"{address}/32", POD_TABLE):
+            leaked = ("Leaked", f"address {address}")
+            wait_until(lambda: is_found(coil, leaked), what="it is found to be leaked")
+    finally:
+        call_plugin(node, "DEL", container=CONTAINER, namespace=CONTAINER, pod=f"{room.namespace}/ghost")
+        node.run(["ip", "netns", "delete", CONTAINER])
+    await_agreement(coil)
+
+
+def test_a_pod_whose_address_was_given_back(open_room: OpenRoom, coil: CoilCluster) -> None:
+    room, node = open_room(), coil.nodes[0]
+    room.run(room.pod("pod", node))
+    [pod] = room.pods()
+    _, shown = ask_coil(coil.plane.admin_kubeconfig, "ipam", "show", f"pod/{room.namespace}/pod")
+    [entry] = shown["ledger"]
+    call_plugin(node, "DEL", container=entry["container"], namespace="", pod=f"{room.namespace}/pod")
+    wanted = {("NotInLedger", f"address {address}") for address in pod.addresses}
+    wait_until(lambda: is_found(coil, *wanted), what="both addresses are found")
+    room.kubectl("delete", "pod", "pod", "--force", "--grace-period=0")
+    await_agreement(coil)
+
+
+def test_blocks_of_an_absent_node_and_of_no_coild(open_room: OpenRoom, coil: CoilCluster) -> None:
+    """Nobody collects the one while the controller is away; coild takes none that is in no subnet of its pool."""
+    room, node = open_room(), coil.nodes[0]
+    room.run(room.pod("pod", node))
+    blocks = {
+        "gone": {"index": 200, "ipv4": "198.51.100.0/29", "node": "nobody"},
+        "strange": {"index": 201, "ipv4": "198.51.100.8/29", "node": node.name},
+    }
+    with coil.programs.away("ipam-controller", IPAM_CONTROLLER):
+        for name, block in blocks.items():
+            labels = {"coil.cybozu.com/pool": room.pool, "coil.cybozu.com/node": block.pop("node")}
+            metadata = {"name": f"{room.pool}-{name}", "labels": labels}
+            room.create({"apiVersion": "coil.cybozu.com/v2", "kind": "AddressBlock", "metadata": metadata, **block})
+        gone, strange = (f"block {room.pool}-{name}" for name in blocks)
+        wanted = {("AbsentNode", gone), ("OutsidePool", gone), ("OutsidePool", strange), ("BlockNotInLedger", strange)}
+        try:
+            wait_until(lambda: is_found(coil, *wanted), what="both are found")
+        finally:
+            for name in blocks:
+                coil.plane.kubectl("delete", "addressblock", f"{room.pool}-{name}")
     await_agreement(coil)
 
 
