@@ -50,6 +50,8 @@ def test_everything_is_in_it(coil: CoilCluster, tmp_path: Path) -> None:
             assert (found["troubles"], found["node"]["path"]) == ([], "")
             assert {"coil-eip"} <= {entry["table"]["name"] for entry in found["tables"] if "table" in entry}
         assert {"keeper"} <= {each["metadata"]["name"] for each in read(dump, "objects/pods.json")}
+        helm = read(dump, "helm.json")
+        assert (helm["release"], helm["values"]["egress"]["enabled"]) == ("coil", True)
         status = read(dump, "status.json")
         assert (status["verdict"], status["nodes"]) == ("fine", {"total": 2, "asked": 2, "blockedPods": 0})
         ages = {each["name"]: each["cacheAge"] for each in status["components"]}

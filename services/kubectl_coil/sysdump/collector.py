@@ -11,7 +11,7 @@ import msgspec
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.block_request import BLOCK_REQUESTS
-from coil.crd.builtin import EVENTS, NODES, PODS, SERVICES
+from coil.crd.builtin import CONFIG_MAPS, EVENTS, NODES, PODS, SERVICES
 from coil.crd.egress import EGRESSES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EGRESS_GATEWAY_POLICIES
@@ -36,6 +36,7 @@ from kubectl_coil.sysdump.redaction import redact
 AT_A_TIME: Final = 8
 LOG_LINES: Final = 5000
 LOG_BYTES: Final = 4 << 20
+_VALUES: Final = "coil-values"
 _LABELS: Final = f"{LABEL_APP_NAME}={APP_NAME}"
 _PARTS: Final = tuple(part for part in Part if part is not Part.METRICS)
 
@@ -71,7 +72,7 @@ class Collector:
         self.archive.add("version.json", first)
         programs = await self._list_programs()
         pieces = dict(self._objects())
-        pieces |= {"status.json": self._status, "ipam.json": self._ipam}
+        pieces |= {"status.json": self._status, "ipam.json": self._ipam, "helm.json": self._helm}
         for program in programs:
             pieces |= dict(self._of_program(program))
         for node in await self._choose_nodes():
@@ -119,6 +120,13 @@ class Collector:
 
     async def _ipam(self) -> bytes:
         return _rendered(await look_up(self.cluster, ExecNodeReader(self.cluster), None))
+
+    async def _helm(self) -> bytes:
+        """The chart and its values, as the chart itself has written them down."""
+        [home, *_] = await find_homes(self.cluster) or [""]
+        data = (await self.cluster.get(CONFIG_MAPS, _VALUES, namespace=home)).data
+        values = redact(msgspec.json.decode(data.get("values.json", "{}")))
+        return msgspec.json.encode({"chart": data.get("chart"), "release": data.get("release"), "values": values})
 
     # --- programs
 

@@ -4,7 +4,7 @@
     annotations                         those of Kubernetes and Coil stay; of others the names
     kubectl's last applied configuration   left out: it repeats the object, environment included
     env[].value                         the names stay
-    args, command                       a flag whose name speaks of a secret keeps its name only
+    args, command, extraArgs            a flag whose name speaks of a secret keeps its name only
 
 Secrets are not read at all.
 """
@@ -45,7 +45,7 @@ def _redact_field(name: str, value: Any) -> Any:
         return {key: text if _is_known(key) else REDACTED for key, text in value.items() if key != _LAST_APPLIED}
     if name == "env" and isinstance(value, list):
         return [_redact_variable(each) for each in value]
-    if name in ("args", "command") and isinstance(value, list):
+    if name in ("args", "command", "extraArgs") and isinstance(value, list):
         return [_redact_argument(each) for each in value]
     return _redact(value)
 
