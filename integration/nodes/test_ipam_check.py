@@ -172,12 +172,12 @@ def call_plugin(node: Node, command: str, *, container: str, namespace: str, pod
 
 
 def test_an_address_of_a_container_that_is_no_pods(open_room: OpenRoom, coil: CoilCluster) -> None:
-    """The kernel has it first, and then only coild, as its route is away."""
+    """A sandbox that a runtime has forgotten: the kernel has it first, and then only coild, as its route is away."""
     room, node = open_room(), coil.nodes[0]
-    room.create(room.pod("ghost", node, nodeName=None, schedulerName="nobody"))
+    room.run(room.pod("pod", node))
     node.run(["ip", "netns", "add", CONTAINER])
     try:
-        call_plugin(node, "ADD", container=CONTAINER, namespace=CONTAINER, pod=f"{room.namespace}/ghost")
+        call_plugin(node, "ADD", container=CONTAINER, namespace=CONTAINER, pod=f"{room.namespace}/pod")
         found: Found = set()
 
         def are_found() -> bool:
@@ -191,15 +191,16 @@ def test_an_address_of_a_container_that_is_no_pods(open_room: OpenRoom, coil: Co
             leaked = ("Leaked", f"address {address}")
             wait_until(lambda: is_found(coil, leaked), what="it is found to be leaked")
     finally:
-        call_plugin(node, "DEL", container=CONTAINER, namespace=CONTAINER, pod=f"{room.namespace}/ghost")
+        call_plugin(node, "DEL", container=CONTAINER, namespace=CONTAINER, pod=f"{room.namespace}/pod")
         node.run(["ip", "netns", "delete", CONTAINER])
     await_agreement(coil)
 
 
 def test_a_pod_whose_address_was_given_back(open_room: OpenRoom, coil: CoilCluster) -> None:
+    """The other pod keeps the node from giving the block back, too."""
     room, node = open_room(), coil.nodes[0]
-    room.run(room.pod("pod", node))
-    [pod] = room.pods()
+    room.run(room.pod("other", node), room.pod("pod", node))
+    pod = next(each for each in room.pods() if each.name == "pod")
     _, shown = ask_coil(coil.plane.admin_kubeconfig, "ipam", "show", f"pod/{room.namespace}/pod")
     [entry] = shown["ledger"]
     call_plugin(node, "DEL", container=entry["container"], namespace="", pod=f"{room.namespace}/pod")
@@ -210,20 +211,22 @@ def test_a_pod_whose_address_was_given_back(open_room: OpenRoom, coil: CoilClust
 
 
 def test_blocks_of_an_absent_node_and_of_no_coild(open_room: OpenRoom, coil: CoilCluster) -> None:
-    """Nobody collects the one while the controller is away; coild takes none that is in no subnet of its pool."""
+    """Nobody collects the one while the controller is away; coild takes none that overlaps another of its node."""
     room, node = open_room(), coil.nodes[0]
     room.run(room.pod("pod", node))
+    [own] = room.blocks()
+    network = next(each for each in own.networks if ip_network(each).version == 4)
     blocks = {
-        "gone": {"index": 200, "ipv4": "198.51.100.0/29", "node": "nobody"},
-        "strange": {"index": 201, "ipv4": "198.51.100.8/29", "node": node.name},
+        "gone": {"index": 200, "ipv4": STRANGE_NETWORK, "node": "nobody"},
+        "twin": {"index": 201, "ipv4": network, "node": node.name},
     }
     with coil.programs.away("ipam-controller", IPAM_CONTROLLER):
         for name, block in blocks.items():
             labels = {"coil.cybozu.com/pool": room.pool, "coil.cybozu.com/node": block.pop("node")}
             metadata = {"name": f"{room.pool}-{name}", "labels": labels}
             room.create({"apiVersion": "coil.cybozu.com/v2", "kind": "AddressBlock", "metadata": metadata, **block})
-        gone, strange = (f"block {room.pool}-{name}" for name in blocks)
-        wanted = {("AbsentNode", gone), ("OutsidePool", gone), ("OutsidePool", strange), ("BlockNotInLedger", strange)}
+        gone, twin = (f"block {room.pool}-{name}" for name in blocks)
+        wanted = {("AbsentNode", gone), ("OutsidePool", gone), ("HeldTwice", twin), ("BlockNotInLedger", twin)}
         try:
             wait_until(lambda: is_found(coil, *wanted), what="both are found")
         finally:
