@@ -14,10 +14,9 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-from pyroute2.netlink.exceptions import NetlinkError
 
 from coil.netlink.error import NamespaceError
 from coil.netlink.namespace import Namespace
@@ -27,8 +26,11 @@ from coil.nft.table_sync import run
 from coil.page.frame import PATH
 from coil.page.node_dump import VERSION, FouPortDump, NamespaceDump, NodeDump, Part
 from coil.runtime.flag import Endpoint
-from coil_node_dump.kernel_reader import Limits, NamespaceReader, TornDumpError, read_fou_ports
+from coil_node_dump.limits import KernelReadError, Limits
 from coil_node_dump.settings import Settings
+
+if TYPE_CHECKING:
+    from coil_node_dump.kernel_reader import NamespaceReader
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _PAGE_SECONDS: Final = 5.0
@@ -54,11 +56,13 @@ class _Draft:
             return otherwise
         try:
             return part()
-        except (OSError, HTTPException, ValueError, NetlinkError, NamespaceError, NftError, TornDumpError) as error:
+        except (OSError, HTTPException, ValueError, NamespaceError, NftError, KernelReadError) as error:
             self.troubles.append(f"{what}: {error}")
             return otherwise
 
-    def reader(self) -> NamespaceReader:
+    def reader(self) -> "NamespaceReader":
+        from coil_node_dump.kernel_reader import NamespaceReader
+
         return NamespaceReader(Limits(self.settings.entries), self.truncated.append)
 
 
@@ -79,7 +83,7 @@ def dump_node(settings: Settings) -> NodeDump:
     if Part.NODE in wanted:
         node = draft.read("the node", lambda: draft.reader().read(""), node)
     if Part.FOU in wanted:
-        fou_ports = draft.read("Foo-over-UDP", read_fou_ports, fou_ports)
+        fou_ports = draft.read("Foo-over-UDP", _read_fou_ports, fou_ports)
     if Part.TABLES in wanted:
         tables = draft.read("nftables", lambda: _read_tables(draft), None)
     if Part.PODS in wanted:
@@ -98,6 +102,12 @@ def dump_node(settings: Settings) -> NodeDump:
         troubles=tuple(draft.troubles),
         metrics=metrics,
     )
+
+
+def _read_fou_ports() -> tuple[FouPortDump, ...]:
+    from coil_node_dump.kernel_reader import read_fou_ports
+
+    return read_fou_ports()
 
 
 def _read_tables(draft: _Draft) -> list[dict[str, Any]]:

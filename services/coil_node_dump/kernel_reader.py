@@ -6,7 +6,7 @@ socket serves one namespace, that of the thread that opens it, and is closed aft
 
 import errno
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from coil.page.node_dump import (
     RouteDump,
     RuleDump,
 )
+from coil_node_dump.limits import KernelReadError, Limits
 
 ATTEMPTS: Final = 5
 """How often a dump is made that others keep changing."""
@@ -56,17 +57,6 @@ _INVERTED: Final = 0x2  # FIB_RULE_INVERT
 _FOU_GET: Final = 3  # FOU_CMD_GET, linux/fou.h
 
 
-class TornDumpError(Exception):
-    """Others have changed it each time while it was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """`entries` is for each list of a namespace; of a longer one the first are kept."""
-
-    entries: int
-
-
 class NamespaceReader:
     """Reads the namespace that the calling thread is in. `note` is told which lists were cut."""
 
@@ -75,9 +65,9 @@ class NamespaceReader:
         self._note = note
 
     def read(self, path: str) -> NamespaceDump:
-        """`path` is where the namespace is mounted. Raises OSError, NetlinkError, and TornDumpError."""
+        """`path` is where the namespace is mounted. Raises OSError and KernelReadError."""
         what = path or "node"
-        with IPRoute() as socket:
+        with _kernel_errors(), IPRoute() as socket:
 
             def dump(name: str, *requests: Callable[[], Iterable[Any]]) -> list[Any]:
                 found = [message for request in requests for message in _whole(request, name)]
@@ -110,9 +100,9 @@ class NamespaceReader:
 
 def read_fou_ports() -> tuple[FouPortDump, ...]:
     """The ports of Foo-over-UDP of the calling thread's namespace; none if the kernel does not have it. Raises
-    NetlinkError and TornDumpError.
+    KernelReadError.
     """
-    with GenericNetlinkSocket() as socket:
+    with _kernel_errors(), GenericNetlinkSocket() as socket:
         try:
             socket.bind("fou", _FouMessage)
         except NetlinkError as error:
@@ -153,6 +143,14 @@ class _FouMessage(genlmsg):  # type: ignore[misc]  # the library has no types
     )
 
 
+@contextmanager
+def _kernel_errors() -> Iterator[None]:
+    try:
+        yield
+    except NetlinkError as error:
+        raise KernelReadError(str(error)) from error
+
+
 def _each_family(request: Callable[[int], Iterable[Any]]) -> Iterator[Callable[[], Iterable[Any]]]:
     for family in _FAMILIES:
         yield lambda family=family: request(family)  # type: ignore[misc]  # its own family, not the last
@@ -164,7 +162,7 @@ def _whole(request: Callable[[], Iterable[Any]], name: str) -> list[Any]:
         found = list(request())
         if not any(message["header"]["flags"] & _NLM_F_DUMP_INTR for message in found):
             return found
-    raise TornDumpError(f"{name}: changed each of {ATTEMPTS} times while they were read")
+    raise KernelReadError(f"{name}: changed each of {ATTEMPTS} times while they were read")
 
 
 def _read_sysctls() -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from coil.page.node_dump import Part
 from coil.runtime.flag import Endpoint, Group, flag, kind, parse_endpoint, parse_integer, parse_period
-from coil.runtime.settings import node_page_flag
+from coil.runtime.node_page_flag import node_page_flag
 
 _ALL = ",".join(part for part in Part if part is not Part.METRICS)
 

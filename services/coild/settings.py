@@ -31,6 +31,7 @@ from coil.runtime.flag import (
     parse_text,
     variable,
 )
+from coil.runtime.node_page_flag import node_page_flag
 from coil.runtime.settings import (
     ApiSettings,
     ClusterNetworksSettings,
@@ -38,7 +39,6 @@ from coil.runtime.settings import (
     NodeSysctlSettings,
     health_flag,
     metrics_flag,
-    node_page_flag,
 )
 
 _TABLES = parse_integer(1, 2**32 - 1)

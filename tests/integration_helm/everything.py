@@ -57,6 +57,11 @@ def names(documents: Iterable[Document], *kinds: str) -> set[str]:
     return {document["metadata"]["name"] for document in documents if document["kind"] in kinds}
 
 
+def without_record(documents: Iterable[Document]) -> list[Document]:
+    """All but what the values were, which `kubectl coil sysdump` collects."""
+    return [document for document in documents if document["metadata"]["name"] != "coil-values"]
+
+
 def pod_spec(workload: Document) -> dict[str, Any]:
     """Of a Deployment, a DaemonSet, a Job or a Pod."""
     spec: dict[str, Any] = workload["spec"]

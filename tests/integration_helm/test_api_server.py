@@ -3,7 +3,7 @@
 import pytest
 
 from integration.helm.chart import render
-from tests.integration_helm.everything import CLEANUP, EVERYTHING, WORKLOADS, all_containers
+from tests.integration_helm.everything import CLEANUP, EVERYTHING, WORKLOADS, all_containers, without_record
 
 PROGRAMS = {"coil-ipam-controller", "coil-egress-controller", "coil-egress-agent-node", "coil-raven", "coild"}
 
@@ -29,4 +29,4 @@ def test_every_program_is_told_the_address(values: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("values", [EVERYTHING, CLEANUP])
 def test_an_upgrade_may_reuse_values_of_a_chart_that_did_not_have_it(values: dict[str, object]) -> None:
-    assert render({**values, "apiServer": None}) == render(values)
+    assert without_record(render({**values, "apiServer": None})) == without_record(render(values))

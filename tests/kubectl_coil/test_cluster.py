@@ -8,7 +8,7 @@ import pytest
 from coil.kube.access import Access
 from coil.kube.errors import ForbiddenError, NotFoundError, UnauthorizedError, UnavailableError
 from kubectl_coil import cluster as module
-from kubectl_coil.cluster import ATTEMPTS, Cluster
+from kubectl_coil.cluster import ATTEMPTS, PAGE, Cluster
 from tests.coil.kube.faulty_server import Answer, FaultyServer, fail, hold, page, reply, reset
 from tests.coil.kube.thing import COLLECTION, THINGS, thing, thing_list
 
@@ -48,7 +48,7 @@ async def test_a_list_comes_in_pages_with_both_selectors(server: FaultyServer, c
     assert [each.metadata.name for each in found] == ["a", "b"]
     first, second = server.requests
     assert first.path == COLLECTION
-    assert first.query == {"labelSelector": "a=b,c", "fieldSelector": "metadata.name=x", "limit": "500"}
+    assert first.query == {"labelSelector": "a=b,c", "fieldSelector": "metadata.name=x", "limit": str(PAGE)}
     assert second.query == {**first.query, "continue": "token+/="}
 
 

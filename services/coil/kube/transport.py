@@ -300,7 +300,8 @@ def network_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise UnavailableError(f"{what}: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
+        raise UnavailableError(f"{what}: {said}") from error
 
 
 async def _read_beginning(content: aiohttp.StreamReader) -> bytes:

@@ -19,7 +19,6 @@ from coil.runtime.flag import (
     flag,
     kind,
     parse_endpoint,
-    parse_optional_endpoint,
     parse_optional_path,
     parse_period,
     parse_word,
@@ -41,17 +40,6 @@ def health_flag(default: str) -> Endpoint:
         parse=parse_endpoint,
         group=Group.PROCESS,
         help="address of /healthz and /readyz; without a host, 127.0.0.1",
-    )
-
-
-def node_page_flag() -> Endpoint | None:
-    """Where coild serves the page of its node; `coil-node-dump`, which runs beside it, reads that."""
-    return flag(
-        ":9383",
-        parse=parse_optional_endpoint,
-        env="COIL_INSPECT_PAGE_ADDR",
-        group=Group.INSPECTION,
-        help="address of the node's page for browsers, which refuse port 6666; without a host, 127.0.0.1; off for none",
     )
 
 

@@ -23,7 +23,7 @@ CONTROLLERS: Final = ("ipam-controller", "egress-controller", "raven")
 """Components of which every pod is asked."""
 MOST_NODES: Final = 8
 MOST_ROUTERS: Final = 8
-SECONDS: Final = 5.0
+SECONDS: Final = 10.0
 """For one program to answer."""
 _APP: Final = f"{LABEL_APP_NAME}={APP_NAME}"
 _RUNNING: Final = "status.phase=Running"

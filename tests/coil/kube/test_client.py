@@ -214,7 +214,7 @@ async def test_silence_ends_a_call(server: FaultyServer, tmp_path: Path) -> None
     access = Access.kubeconfig(server.write_kubeconfig(tmp_path))
     async with KubeClient(access, timeouts=Timeouts(total=0.05)) as client:
         for _ in range(2):
-            with pytest.raises(UnavailableError, match="Timeout"):
+            with pytest.raises(UnavailableError, match="no answer in time"):
                 await client.get(THINGS, "a", namespace="here")
 
 
@@ -222,7 +222,7 @@ async def test_silence_ends_the_opening_of_a_watch(server: FaultyServer, tmp_pat
     server.script(hold)
     access = Access.kubeconfig(server.write_kubeconfig(tmp_path))
     async with KubeClient(access, timeouts=Timeouts(total=0.05)) as client:
-        with pytest.raises(UnavailableError, match="Timeout"):
+        with pytest.raises(UnavailableError, match="no answer in time"):
             async with client.collection(THINGS).watch(resource_version="1"):
                 pytest.fail("there was no answer")
 
