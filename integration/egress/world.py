@@ -1,9 +1,10 @@
 """The stage inside: two nodes, the host outside the cluster, and what tests do with Egresses, Services and pods."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from integration.cluster.network import Network
@@ -21,15 +22,24 @@ EGRESSES = f"/apis/coil.cybozu.com/v2/namespaces/{EGRESS_NAMESPACE}/egresses"
 ANNOTATION = f"egress.coil.cybozu.com/{EGRESS_NAMESPACE}"
 _LOG_LINES = 40
 EVERYTHING = tuple(NETWORKS.values())
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 class World:
     """Make it with `up`. Egresses and pods are a test's own."""
 
     def __init__(
-        self, api: Api, *, workspace: Workspace, stations: list[Station], external: ExternalHost, kubelet: Kubelet
+        self,
+        api: Api,
+        *,
+        description: Description,
+        workspace: Workspace,
+        stations: list[Station],
+        external: ExternalHost,
+        kubelet: Kubelet,
     ) -> None:
         self.api = api
+        self.description = description
         self.stations = stations
         self.external = external
         self.kubelet = kubelet
@@ -50,6 +60,7 @@ class World:
             external.be_known(stations)
             world = cls(
                 api,
+                description=description,
                 workspace=workspace,
                 stations=stations,
                 external=external,
@@ -81,9 +92,15 @@ class World:
             egress.delete()
 
     @contextmanager
-    def client(self, *egresses: str, station: int = 0, namespace: str = CLIENT_NAMESPACE) -> Iterator[RunningPod]:
+    def client(
+        self,
+        *egresses: str,
+        station: int = 0,
+        namespace: str = CLIENT_NAMESPACE,
+        labels: Mapping[str, str] = NO_LABELS,
+    ) -> Iterator[RunningPod]:
         """A pod with the annotation for those Egresses, or with none; deleted at the end of the block."""
-        with self.pod_object(*egresses, station=station, namespace=namespace) as uid:
+        with self.pod_object(*egresses, station=station, namespace=namespace, labels=labels) as uid:
             yield self.wait_running(uid)
 
     def wait_running(self, uid: str) -> RunningPod:
@@ -95,12 +112,18 @@ class World:
         return pod
 
     @contextmanager
-    def pod_object(self, *egresses: str, station: int = 0, namespace: str = CLIENT_NAMESPACE) -> Iterator[str]:
+    def pod_object(
+        self,
+        *egresses: str,
+        station: int = 0,
+        namespace: str = CLIENT_NAMESPACE,
+        labels: Mapping[str, str] = NO_LABELS,
+    ) -> Iterator[str]:
         """The UID of a pod that the kubelet may start or not; deleted at the end of the block."""
         name = f"client-{secrets.token_hex(3)}"
         wanted = {ANNOTATION: ",".join(egresses)} if egresses else {}
         document = {
-            "metadata": {"name": name, "annotations": wanted},
+            "metadata": {"name": name, "annotations": wanted, "labels": dict(labels)},
             "spec": {
                 "nodeName": self.stations[station].name,
                 "automountServiceAccountToken": False,

@@ -4,29 +4,20 @@ makes: always the same ones in `make test`, any in `make test-all`.
 A failure names the seed of its arrangement, `COIL_TRACE_SEED`, which makes it again.
 """
 
-import asyncio
 import os
 import random
-import subprocess
-import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 
-import msgspec
 import pytest
 
-from coil.kube.client_config import ClientConfig
-from coil.page.node_dump import NodeDump, Part
 from integration.eip.description import Description
 from integration.eip.pod import Pod
 from integration.eip.world import Policy, World
 from integration.patience import wait_until, wait_until_clean
-from kubectl_coil.cluster import Cluster
-from kubectl_coil.trace.cluster_view import ClusterView
+from integration.stage_trace import Question, StageReader, describe, trace_packets
 from kubectl_coil.trace.document import TraceDocument, Verdict
-from kubectl_coil.trace.walk import Walk
 
 pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
 
@@ -37,26 +28,6 @@ USUAL = (1197, 108, 1292)
 """Of these, pods have addresses of this node and of others, or a node's own, by destination and for all; gateways are
 without a node, Open and Closed; one family; two policies; and none.
 """
-SECONDS = 240
-
-
-@dataclass(frozen=True, slots=True)
-class StageReader:
-    """A `NodeReader` of the stage's nodes: the program runs in the node's namespaces, as in a pod of its network."""
-
-    world: World
-
-    async def read(self, node: str, parts: Collection[Part]) -> NodeDump:
-        entrance = self.world.node(node).namespaces.entrance
-        limit = f"--time-limit={SECONDS}s"
-        command = [sys.executable, "-m", "coil_node_dump", f"--parts={','.join(sorted(parts))}", limit]
-        process = await asyncio.create_subprocess_exec(*entrance, *command, stdout=subprocess.PIPE)
-        async with asyncio.timeout(SECONDS):
-            output, _ = await process.communicate()
-        dump = msgspec.json.decode(output, type=NodeDump)
-        # In the namespaces of other tests, which it finds as well, anything may be going on.
-        assert [trouble for trouble in dump.troubles if not trouble.startswith("/")] == []
-        return dump
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +85,6 @@ def await_settled(world: World, policies: Sequence[Policy]) -> None:
     wait_until(is_same, what="nothing changes any more", pause=1.5)
 
 
-@dataclass(slots=True)
-class Tracer:
-    """Asks `kubectl coil trace`'s own code; objects and nodes are read once."""
-
-    config: ClientConfig
-    reader: StageReader
-
-    async def trace(self, questions: Sequence[tuple[Pod, str]]) -> list[TraceDocument]:
-        async with Cluster.connect(self.config, timeout=SECONDS) as cluster:
-            view = ClusterView(cluster, self.reader)
-            documents = []
-            for pod, destination in questions:
-                found = await view.pod(pod.sandbox.pod.namespace, pod.sandbox.pod.name)
-                documents.append(await Walk(view, found, ip_address(destination), "udp", PORT).trace())
-            return documents
-
-
 def agrees(document: TraceDocument, seen: str | None, *, node: str) -> bool:
     """The plain CNI of the stage masquerades, which is told as a doubt."""
     if document.verdict is not Verdict.DELIVERED:
@@ -140,23 +94,16 @@ def agrees(document: TraceDocument, seen: str | None, *, node: str) -> bool:
 
 def compare(world: World, description: Description, arrangement: Arrangement) -> list[str]:
     """Where they do not agree."""
-    config = ClientConfig(
-        server=f"https://{description.address}:{description.port}",
-        authority=description.authority,
-        certificate=description.admin_certificate,
-        key=description.admin_key,
-    )
-    questions = [(pod, address) for pod in arrangement.pods for address in world.server.addresses.values()]
-    documents = asyncio.run(Tracer(config, StageReader(world)).trace(questions))
+    reader = StageReader(lambda node: world.node(node).namespaces.entrance)
+    asked = [(pod, address) for pod in arrangement.pods for address in world.server.addresses.values()]
+    questions = [Question(pod.sandbox.pod, address, PORT) for pod, address in asked]
     differences = []
-    for (pod, address), document in zip(questions, documents, strict=True):
+    for (pod, address), question, document in zip(
+        asked, questions, trace_packets(description, reader, questions), strict=True
+    ):
         seen = world.seen(pod, address)
         if not agrees(document, seen, node=world.node(pod.node).addresses[6 if ":" in address else 4]):
-            hops = "; ".join(f"{hop.at} {hop.action} ({hop.by})" for hop in document.hops)
-            differences.append(
-                f"{pod.sandbox.pod.name} on {pod.node} to {address}: seen as {seen}, told: {document.verdict} "
-                f"{document.source_seen} {document.reason}: {hops}"
-            )
+            differences.append(describe(question, document, seen))
     return differences
 
 
