@@ -46,7 +46,7 @@ with without_models():
     from kubernetes_asyncio.client.configuration import Configuration
     from kubernetes_asyncio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL, get_websocket_url
 
-PAGE: Final = 250
+PAGE: Final = 500
 CALLS: Final = 8
 """Calls under way at a time: a fraction of what API Priority and Fairness gives one user."""
 ATTEMPTS: Final = 5
