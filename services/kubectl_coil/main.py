@@ -21,6 +21,7 @@ ABSENT: Final = 1
 UNREACHABLE: Final = 2
 INTERRUPTED: Final = 128 + signal.SIGINT
 _NAME: Final = "kubectl coil"
+_RIGHTS: Final = "the user lacks a right; to read takes the ClusterRole coil-viewer, to ask nodes coil-node-reader"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -216,7 +217,7 @@ def sysdump(options: Options, path: Path | None, nodes: tuple[str, ...], most_no
 def _run(command: Coroutine[Any, Any, int]) -> None:
     """Run it to its end and exit with its code; an error becomes one sentence."""
     from coil.kube.access import AccessError
-    from coil.kube.errors import ApiError, NotFoundError
+    from coil.kube.errors import ApiError, ForbiddenError, NotFoundError
 
     try:
         code = asyncio.run(_end_with(signal.SIGTERM, command))
@@ -224,7 +225,8 @@ def _run(command: Coroutine[Any, Any, int]) -> None:
         click.echo(f"{_NAME}: {error}", err=True)
         code = ABSENT
     except (ApiError, AccessError) as error:
-        click.echo(f"{_NAME}: {error}", err=True)
+        remedy = f"; {_RIGHTS}" if isinstance(error, ForbiddenError) else ""
+        click.echo(f"{_NAME}: {error}{remedy}", err=True)
         code = UNREACHABLE
     raise click.exceptions.Exit(code)
 

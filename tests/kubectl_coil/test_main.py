@@ -86,6 +86,38 @@ async def test_a_server_that_refuses_everything_is_unreachable(tmp_path: Path) -
     assert len(done.stderr.splitlines()) == 1
 
 
+COMMANDS = (
+    *(["status"], ["ipam", "show"], ["ipam", "check"], ["trace", "pod", "192.0.2.1"]),
+    *(["connectivity"], ["sysdump"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (403, "no such luck (HTTP 403); the user lacks a right; to read takes the ClusterRole coil-viewer"),
+        (429, "no such luck (HTTP 429)"),
+        (503, "no such luck (HTTP 503)"),
+    ],
+)
+async def test_no_command_can_be_carried_out_without_an_answer(tmp_path: Path, code: int, told: str) -> None:
+    """The sentence has what the server says. Of one that refuses, `status` tells what it may not see, part by part."""
+    async with FaultyServer() as server:
+        server.otherwise = fail(code, message="no such luck", Retry_After="1")
+        where = f"--kubeconfig={server.write_kubeconfig(tmp_path)}"
+        runs = (asyncio.to_thread(run, *command, where, home=tmp_path) for command in COMMANDS)
+        done = dict(zip(map(" ".join, COMMANDS), await asyncio.gather(*runs), strict=True))
+    if code == 403:
+        seen = done.pop("status")
+        assert seen.returncode == 1
+        assert "bind the ClusterRole coil-viewer to the user of this kubeconfig" in seen.stdout
+    for command, each in done.items():
+        assert (each.returncode, each.stdout) == (2, ""), command
+        [sentence] = each.stderr.splitlines()
+        assert sentence.startswith("kubectl coil: GET /"), command
+        assert told in sentence, command
+
+
 def test_the_name_of_another_context(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("{current-context: x, contexts: []}")

@@ -47,6 +47,7 @@ D = TypeVar("D")
 _KINDS = "apply the chart's kinds: kubectl apply --server-side -f charts/coil/crds"
 _CERTIFICATE = "see docs/troubleshooting.md, Certificates"
 _VIEWER = "bind the ClusterRole coil-viewer to the user of this kubeconfig"
+_BUSY = "try again: the API server was busy, or not ready"
 
 
 def assess(snapshot: Snapshot) -> page.StatusDocument:
@@ -98,7 +99,7 @@ def _warning(subject: str, message: str, remedy: str) -> Finding:
 def _judge_parts(snapshot: Snapshot) -> Iterator[Finding]:
     for part in snapshot.parts():
         if part.error:
-            yield _error(part.what, f"could not be read: {part.error}", f"{_VIEWER}, or try again")
+            yield _error(part.what, f"could not be read: {part.error}", _VIEWER if part.forbidden else _BUSY)
     if snapshot.programs.items == []:
         yield _error(
             "cluster",

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final, Generic, TypeVar
@@ -16,7 +16,7 @@ from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
 from coil.crd.resource import Resource
-from coil.kube.errors import ApiError, NotFoundError, UnauthorizedError
+from coil.kube.errors import ApiError, ForbiddenError, NotFoundError, UnauthorizedError, UnavailableError
 from coil.kube.lease_lock import LEASES, Lease
 from kubectl_coil.cluster import Reader
 from kubectl_coil.installation import COILD, find_homes
@@ -46,12 +46,13 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Part(Generic[T]):
     """The objects of one kind. `items` is None if the cluster does not serve it, or if it could not be read; then
-    `error` says why.
+    `error` says why, and `forbidden` whether a right was missing.
     """
 
     what: str
     items: Sequence[T] | None = None
     error: str = ""
+    forbidden: bool = False
 
     def known(self) -> Sequence[T]:
         """The objects, none where they are unknown."""
@@ -86,16 +87,17 @@ class Snapshot:
 
 
 async def read_snapshot(cluster: Access) -> Snapshot:
-    """Raises ApiError if the API server does not answer at all, or does not know who asks."""
+    """Raises ApiError if the API server does not answer at all, has no time for anything, or does not know who asks."""
+    reading = _Reading()
 
     async def read(resource: Resource[Any], *, labels: str = "", fields: str = "") -> Part[Any]:
-        return await _read(resource.plural, cluster.list(resource, labels=labels, fields=fields))
+        return await reading.read(resource.plural, cluster.list(resource, labels=labels, fields=fields))
 
     try:
         async with asyncio.TaskGroup() as group:
             deployments = group.create_task(read(DEPLOYMENTS, labels=_LABELS))
             daemons = group.create_task(read(DAEMON_SETS, labels=_LABELS))
-            homes = group.create_task(_read("clusterrolebindings", find_homes(cluster)))
+            homes = group.create_task(reading.read("clusterrolebindings", find_homes(cluster)))
             nodes, pools, blocks, requests, egresses, gateways, policies = (
                 group.create_task(read(resource))
                 for resource in (
@@ -108,12 +110,14 @@ async def read_snapshot(cluster: Access) -> Snapshot:
             ]
             await asyncio.wait((deployments, daemons, homes, nodes))
             programs, routers = _divide(deployments.result(), daemons.result(), homes=homes.result())
-            leases = group.create_task(_read("leases", _read_leases(cluster, programs.known())))
+            leases = group.create_task(reading.read("leases", _read_leases(cluster, programs.known())))
             names = sorted(node.metadata.name for node in nodes.result().known())
             asking = survey(cluster, homes=homes.result().known(), nodes=names, now=cluster.now())
-            vitals = group.create_task(_read("pods of programs", asking))
+            vitals = group.create_task(reading.read("pods of programs", asking))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from errors
+    if reading.refusal is not None and not reading.answers:
+        raise reading.refusal
     return Snapshot(
         at=cluster.now(),
         programs=programs,
@@ -131,16 +135,29 @@ async def read_snapshot(cluster: Access) -> Snapshot:
     )
 
 
-async def _read(what: str, listing: Coroutine[Any, Any, Sequence[T]]) -> Part[T]:
-    try:
-        return Part(what, await listing)
-    except UnauthorizedError:
-        raise
-    except ApiError as error:
-        if not error.status:
+@dataclass(slots=True)
+class _Reading:
+    """What has come of all lists so far. `refusal` is of a server that has no time, or is not ready."""
+
+    answers: int = 0
+    refusal: UnavailableError | None = field(default=None)
+
+    async def read(self, what: str, listing: Coroutine[Any, Any, Sequence[T]]) -> Part[T]:
+        try:
+            items = await listing
+        except UnauthorizedError:
             raise
-        # The path of a kind that is not served is answered without a Status document.
-        return Part(what) if error.status == HTTPStatus.NOT_FOUND else Part(what, error=error.message)
+        except ApiError as error:
+            if not error.status:
+                raise
+            # The path of a kind that is not served is answered without a Status document.
+            if error.status == HTTPStatus.NOT_FOUND:
+                return Part(what)
+            if isinstance(error, UnavailableError):
+                self.refusal = error
+            return Part(what, error=error.message, forbidden=isinstance(error, ForbiddenError))
+        self.answers += len(items)
+        return Part(what, items)
 
 
 async def _read_leases(cluster: Reader, programs: Sequence[Workload]) -> list[Lease]:
@@ -168,8 +185,9 @@ def _divide(
     programs = [program for program in programs if program.metadata.namespace in homes.known()]
     programs.sort(key=lambda workload: workload.metadata.name)
     what = "deployments and daemonsets"
-    if error := deployments.error or daemons.error or homes.error:
-        return Part(what, error=error), Part("deployments")
+    for part in (deployments, daemons, homes):
+        if part.error:
+            return Part(what, error=part.error, forbidden=part.forbidden), Part("deployments")
     return Part(what, programs), Part("deployments", routers)
 
 
