@@ -189,6 +189,8 @@ def _judge_nodes(nodes: Sequence[NodeWithConditions]) -> Iterator[Finding]:
         judge = _warning if kind in LIMITS else _error
         subject = f"Node {names[0]}" if len(names) == 1 else f"Nodes {_name_some(names)}"
         yield judge(subject, f"{kind}: {message}", "see docs/troubleshooting.md for this condition")
+    if silent := [node.metadata.name for node in nodes if node.silent]:
+        yield _warning("nodes", f"these are not Ready, and are not asked: {_name_some(silent)}", "see their kubelets")
 
 
 def _judge_pools(pools: Sequence[AddressPool]) -> Iterator[Finding]:

@@ -96,6 +96,11 @@ class NodeWithConditions(Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta
     status: NodeState = NodeState()
 
+    @property
+    def silent(self) -> bool:
+        """Whether its kubelet has told that it is not ready, or tells nothing any more."""
+        return any(each.type == "Ready" and each.status != "True" for each in self.status.conditions)
+
 
 DEPLOYMENTS: Resource[Deployment] = Resource(
     "apps", "v1", "deployments", "Deployment", namespaced=True, type=Deployment

@@ -111,7 +111,7 @@ async def read_snapshot(cluster: Access) -> Snapshot:
             await asyncio.wait((deployments, daemons, homes, nodes))
             programs, routers = _divide(deployments.result(), daemons.result(), homes=homes.result())
             leases = group.create_task(reading.read("leases", _read_leases(cluster, programs.known())))
-            names = sorted(node.metadata.name for node in nodes.result().known())
+            names = sorted(node.metadata.name for node in nodes.result().known() if not node.silent)
             asking = survey(cluster, homes=homes.result().known(), nodes=names, now=cluster.now())
             vitals = group.create_task(reading.read("pods of programs", asking))
     except ExceptionGroup as errors:

@@ -197,6 +197,7 @@ class Walk:
             following = await self._next_node(decision)
             if following is None:
                 self._hop(at, f"sends it out by {', '.join(decision.links)}", _by(decision))
+                await self._note_pod_elsewhere()
                 return source
             self._hop(at, f"sends it to the node {following} by {', '.join(decision.links)}", _by(decision))
             node, input_link = following, ""
@@ -255,6 +256,13 @@ class Walk:
             return True
         pod = await self.view.pod_at(self.destination)
         return pod is not None and pod.spec.node_name == node and not decision.gateways
+
+    async def _note_pod_elsewhere(self) -> None:
+        """A router between nodes may know the way to a pod, as in a VPC, or may not."""
+        pod = await self.view.pod_at(self.destination)
+        if pod is not None:
+            whom, node = _name(pod), pod.spec.node_name
+            self.doubts.append(f"{self.destination} is the pod {whom} on {node}, and the next hop is no node")
 
     async def _arrive(self, at: str, source: IPAddress, decision: Decision) -> IPAddress:
         pod = await self.view.pod_at(self.destination)

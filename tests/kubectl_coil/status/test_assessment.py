@@ -160,7 +160,7 @@ FINE = Snapshot(
     programs=programs(),
     routers=parts(DEPLOYMENTS, router(2)),
     leases=parts(LEASES, lease()),
-    nodes=parts(NODES, node("n1", Ready="True", CoilPodTrafficDropped="False"), node("n2", Ready="False")),
+    nodes=parts(NODES, node("n1", Ready="True", CoilPodTrafficDropped="False"), node("n2")),
     pools=parts(ADDRESS_POOLS, pool()),
     blocks=parts(ADDRESS_BLOCKS, block("default-0"), block("default-1")),
     requests=parts(BLOCK_REQUESTS),
@@ -343,6 +343,10 @@ def test_what_does_not_work_is_an_error(change: Change, subject: str, message: s
         (
             of(nodes=parts(NODES, node("n1", CoilAddressesAvailable="False"))),
             *("Node n1", "CoilAddressesAvailable: why CoilAddressesAvailable"),
+        ),
+        (
+            of(nodes=parts(NODES, node("n1", Ready="Unknown"), node("n2", Ready="True"))),
+            *("nodes", "these are not Ready, and are not asked: n1"),
         ),
         (
             also(certificate_end=NOW + timedelta(hours=23)),

@@ -192,6 +192,17 @@ async def test_nodes_that_send_it_to_each_other() -> None:
     assert "in circles" in (await scene.trace(FAR)).reason
 
 
+async def test_a_pod_to_whose_node_there_is_no_route() -> None:
+    """It goes where all goes that has no route of its own, which may be right."""
+    scene = Scene.plain()
+    host = scene.hosts["n0"]
+    kept = tuple(each for each in host.routes if each.destination != "10.0.1.0/24")
+    scene.hosts["n0"] = msgspec.structs.replace(host, routes=kept)
+    document = await scene.trace(FAR)
+    assert (document.verdict, document.hops[-1].action) == (Verdict.DELIVERED, "sends it out by eth0")
+    assert document.doubts == (f"{FAR} is the pod shop/far on n1, and the next hop is no node",)
+
+
 async def test_a_node_that_does_not_answer_leaves_the_answer_open() -> None:
     scene = Scene.plain()
     scene.silent = {"n1"}
