@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 180.0
+DUMP_SECONDS = 600.0
 
 
 _PROGRAMS = {"kubectl-coil": "kubectl_coil", "kubectl_complete-coil": "kubectl_coil.completion"}
@@ -20,6 +21,12 @@ def write_kubectl_plugin(folder: Path) -> None:
         plugin = folder / name
         plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
         plugin.chmod(0o755)
+
+
+def collect_sysdump(kubeconfig: Path, file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What `kubectl coil sysdump` says while it writes the file."""
+    command = [sys.executable, "-m", "kubectl_coil", "sysdump", f"--file={file}", f"--kubeconfig={kubeconfig}"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=DUMP_SECONDS, check=False)
 
 
 def ask_coil(kubeconfig: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

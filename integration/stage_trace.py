@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from coil.kube.client_config import ClientConfig
 from coil.page.node_dump import NodeDump, Part
 from integration.apiserver.sandbox import PodName
+from integration.egress.api import Access
 from kubectl_coil.cluster import Cluster
 from kubectl_coil.trace.cluster_view import ClusterView
 from kubectl_coil.trace.document import TraceDocument
@@ -35,21 +35,6 @@ shift
 exec "$@"
 """
 """A runtime has mounted the namespaces of a node's pods."""
-
-
-class StageAccess(Protocol):
-    """Where the API server is, and the administrator's identity."""
-
-    @property
-    def address(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def authority(self) -> Path: ...
-    @property
-    def admin_certificate(self) -> Path: ...
-    @property
-    def admin_key(self) -> Path: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +70,7 @@ class StageReader:
         return found
 
 
-def trace_packets(access: StageAccess, reader: StageReader, questions: Sequence[Question]) -> list[TraceDocument]:
+def trace_packets(access: Access, reader: StageReader, questions: Sequence[Question]) -> list[TraceDocument]:
     """What is told of each; objects and nodes are read once."""
     config = ClientConfig(
         server=f"https://{access.address}:{access.port}",

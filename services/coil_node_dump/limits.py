@@ -1,5 +1,5 @@
-"""What a reading of the kernel is bounded by, and the error where it fails. Apart from the reader, whose import of
-pyroute2 takes longer than all the rest of a program that is asked for metrics.
+"""The bounds of a reading of the kernel, and the error if it fails. They are kept apart from the reader, because
+importing pyroute2 takes longer than everything else that a program does when it is asked for metrics only.
 """
 
 from dataclasses import dataclass

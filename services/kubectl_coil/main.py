@@ -21,7 +21,10 @@ ABSENT: Final = 1
 UNREACHABLE: Final = 2
 INTERRUPTED: Final = 128 + signal.SIGINT
 _NAME: Final = "kubectl coil"
-_RIGHTS: Final = "the user lacks a right; to read takes the ClusterRole coil-viewer, to ask nodes coil-node-reader"
+_RIGHTS: Final = (
+    "bind a ClusterRole to the user of this kubeconfig: coil-viewer to read, coil-node-reader to ask nodes, "
+    "coil-connectivity for that command"
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -95,7 +95,7 @@ COMMANDS = (
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (403, "no such luck (HTTP 403); the user lacks a right; to read takes the ClusterRole coil-viewer"),
+        (403, "no such luck (HTTP 403); bind a ClusterRole to the user of this kubeconfig: coil-viewer to read"),
         (429, "no such luck (HTTP 429)"),
         (503, "no such luck (HTTP 503)"),
     ],

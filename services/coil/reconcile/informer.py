@@ -355,9 +355,14 @@ class Informer(Generic[T]):
                 listener(old, None)
 
     def _heard(self) -> None:
+        if self._last_contact is None:  # there is no series before, rather than one that says 1970
+            self._contact_gauge.labels(self._name).set_function(self._last_contact_time)
         self._last_contact = self._clock()
-        self._contact_gauge.labels(self._name).set_to_current_time()  # no series before, rather than 1970
         self._last_error = None
+
+    def _last_contact_time(self) -> float:
+        """In seconds since 1970; computed for a scrape, not for each event."""
+        return time.time() - self.contact_age
 
     def _report(self, outcome: Outcome, verdict: Verdict) -> None:
         facts = {"seconds": round(outcome.lived, 1), "events": outcome.events, "next": verdict.step.value}

@@ -34,8 +34,8 @@ REQUEST_PATIENCE: Final = timedelta(seconds=30)
 """How long a BlockRequest may be unanswered: a controller that works takes less than a second."""
 SKEW: Final = timedelta(seconds=15)
 """By how much the clocks of a leader and of the API server may differ."""
-CACHE_AGE: Final = timedelta(minutes=5)
-"""A watch that is well hears a bookmark each minute, or is made anew."""
+CACHE_AGE: Final = timedelta(minutes=6)
+"""A watch usually hears a bookmark each minute, and is begun anew after 330 s of silence (`coil.kube.transport`)."""
 CERTIFICATE_LEFT: Final = timedelta(days=1)
 """Certificates are renewed long before."""
 NAMED: Final = 3

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final, Generic, TypeVar
@@ -87,7 +87,7 @@ class Snapshot:
 
 
 async def read_snapshot(cluster: Access) -> Snapshot:
-    """Raises ApiError if the API server does not answer at all, has no time for anything, or does not know who asks."""
+    """Raises ApiError if the API server does not answer, refuses every list (429, 5xx), or does not know who asks."""
     reading = _Reading()
 
     async def read(resource: Resource[Any], *, labels: str = "", fields: str = "") -> Part[Any]:
@@ -116,7 +116,7 @@ async def read_snapshot(cluster: Access) -> Snapshot:
             vitals = group.create_task(reading.read("pods of programs", asking))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from errors
-    if reading.refusal is not None and not reading.answers:
+    if reading.refusal is not None and not reading.objects:
         raise reading.refusal
     return Snapshot(
         at=cluster.now(),
@@ -137,10 +137,10 @@ async def read_snapshot(cluster: Access) -> Snapshot:
 
 @dataclass(slots=True)
 class _Reading:
-    """What has come of all lists so far. `refusal` is of a server that has no time, or is not ready."""
+    """What all lists so far have brought: objects, and the last refusal of a server that is overloaded or not ready."""
 
-    answers: int = 0
-    refusal: UnavailableError | None = field(default=None)
+    objects: int = 0
+    refusal: UnavailableError | None = None
 
     async def read(self, what: str, listing: Coroutine[Any, Any, Sequence[T]]) -> Part[T]:
         try:
@@ -156,7 +156,7 @@ class _Reading:
             if isinstance(error, UnavailableError):
                 self.refusal = error
             return Part(what, error=error.message, forbidden=isinstance(error, ForbiddenError))
-        self.answers += len(items)
+        self.objects += len(items)
         return Part(what, items)
 
 

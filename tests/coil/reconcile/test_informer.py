@@ -181,7 +181,6 @@ async def test_what_readiness_is_told(
 
 
 async def test_metrics(things: ServedThings, collection: Collection[Thing], server: FaultyServer) -> None:
-    begun = time.time()
     things.put("a")
     server.script(fail(503))
     async with following(collection) as follower:
@@ -195,7 +194,8 @@ async def test_metrics(things: ServedThings, collection: Collection[Thing], serv
         assert follower.metric("informer_watches_total") == 1
         assert follower.metric("informer_events_total") == 3
         assert follower.metric("informer_objects") == 2
-        assert begun <= follower.metric("informer_last_contact_timestamp_seconds") <= time.time()
+        before, age = time.time(), follower.informer.contact_age
+        assert before - age <= follower.metric("informer_last_contact_timestamp_seconds") <= time.time() - age
         assert follower.metric("informer_failures_total", error="UnavailableError") == 1
         assert follower.metric("informer_failures_total", error="EmptyWatchError") == 1
 

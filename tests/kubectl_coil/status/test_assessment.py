@@ -277,8 +277,8 @@ def of(**changed: Any) -> Change:
             *("Nodes n1, n2, n3 and 3 more", "CoilPodTrafficDropped: why CoilPodTrafficDropped"),
         ),
         (
-            also(cache_age=timedelta(seconds=301)),
-            *("Pod coil-system/d-2", "one of its caches has not heard the API server for 301 s"),
+            also(cache_age=timedelta(seconds=361)),
+            *("Pod coil-system/d-2", "one of its caches has not heard the API server for 361 s"),
         ),
         (
             also(certificate_end=NOW - timedelta(seconds=1)),
