@@ -70,7 +70,8 @@ def test_nothing_is_found_while_pods_are_replaced(open_room: OpenRoom, coil: Coi
     labels = {"app": "churn"}
     pod = room.pod("churn", coil.nodes[0], nodeName=None)
     replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {**pod["metadata"], "labels": labels}}
-    template = {"metadata": {"labels": labels}, "spec": pod["spec"]}
+    # With a grace period of 0, an object would be gone before its pod.
+    template = {"metadata": {"labels": labels}, "spec": {**pod["spec"], "terminationGracePeriodSeconds": 1}}
     selector = {"matchLabels": labels}
     room.create({**replica_set, "spec": {"replicas": REPLICAS, "selector": selector, "template": template}})
 

@@ -19,9 +19,14 @@ def addresses_of(pod: Pod) -> Set[IPAddress]:
     return dict.fromkeys(address for address in found if address is not None).keys()
 
 
+def has_own_network(pod: Pod) -> bool:
+    """Whether the pod has a network of its own, or will have one, and has not ended."""
+    return not pod.spec.host_network and pod.status.phase not in ENDED
+
+
 def has_own_addresses(pod: Pod) -> bool:
-    """Whether the pod has a network of its own, and has not ended."""
-    return bool(pod.status.pod_ips) and not pod.spec.host_network and pod.status.phase not in ENDED
+    """Whether the pod shows addresses of its own."""
+    return bool(pod.status.pod_ips) and has_own_network(pod)
 
 
 def networks_of(*texts: str | None) -> list[IPNetwork]:

@@ -20,7 +20,7 @@ from coil.crd.builtin import NODES, PODS
 from coil.page.node_document import NodeDocument
 from coil.page.node_dump import Part
 from kubectl_coil.cluster import CALLS, Reader
-from kubectl_coil.ipam.addresses import has_own_addresses
+from kubectl_coil.ipam.addresses import has_own_network
 from kubectl_coil.ipam.document import CheckDocument, FindingDocument
 from kubectl_coil.ipam.finding import REMEDIES, Evidence, NodeEvidence, compare
 from kubectl_coil.node_reader import NodeReader, NodeUnreadableError, ledger_of
@@ -77,7 +77,7 @@ async def _look(cluster: Reader, nodes: NodeReader, *, only: set[str] | None = N
     """The objects first, as they change more slowly than nodes. `only`: of which nodes, None for all with blocks."""
     pools, blocks = await cluster.list(ADDRESS_POOLS), await cluster.list(ADDRESS_BLOCKS)
     known = {node.metadata.name for node in await cluster.list(NODES)}
-    pods = [pod for pod in await cluster.list(PODS) if has_own_addresses(pod)]
+    pods = [pod for pod in await cluster.list(PODS) if has_own_network(pod)]
     owners = {str(block.node) for block in blocks if block.node} & known
     ledgers, troubles = await _read_nodes(nodes, sorted(owners if only is None else only))
     evidence = Evidence(pools=pools, blocks=blocks, nodes=known, pods=pods, ledgers=ledgers)

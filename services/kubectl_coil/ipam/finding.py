@@ -80,7 +80,9 @@ class NodeEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """`pods` are those with addresses of their own. `ledgers` may lack nodes; those are not judged."""
+    """`pods` are those with a network of their own; one that starts shows no addresses yet. `ledgers` may lack nodes;
+    those are not judged.
+    """
 
     pools: Sequence[AddressPool]
     blocks: Sequence[AddressBlock]
@@ -217,24 +219,27 @@ def _routes(ledger: NodeDocument, kernel: NamespaceDump) -> _Routes | None:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One node, by all that know of it. `here` is who has an address by the API server; `routed` is None where the
-    kernel's routes are not known.
+    """One node, by all that know of it. `here` is who has an address by the API server, `starting` are the pods that
+    show none yet; `routed` is None where the kernel's routes are not known.
     """
 
     node: str
     ledger: _Ledger
     blocks: set[str]
     here: Mapping[IPAddress, Pod]
+    starting: set[str]
     routed: _Routes | None
 
     @classmethod
     def of(cls, evidence: Evidence, node: str) -> "_View":
         known = evidence.ledgers[node]
+        pods = [pod for pod in evidence.pods if pod.spec.node_name == node]
         return cls(
             node=node,
             ledger=_Ledger.of(known.ledger),
             blocks={str(block.name) for block in evidence.blocks if block.node == node},
-            here={address: pod for pod in evidence.pods if pod.spec.node_name == node for address in addresses_of(pod)},
+            here={address: pod for pod in pods for address in addresses_of(pod)},
+            starting={_name(pod) for pod in pods if not addresses_of(pod)},
             routed=None if known.kernel is None else _routes(known.ledger, known.kernel),
         )
 
@@ -271,6 +276,8 @@ def _judge_addresses(view: _View) -> Iterator[Finding]:
         if address in here and not has_route:
             message = f"{node} has no route to it, and the pod {_name(here[address])} has it"
             yield view.finding(FindingKind.ADDRESS_WITHOUT_ROUTE, subject, message)
+        elif holder.pod in view.starting:
+            continue  # a kubelet tells of addresses once it has started the containers
         elif address not in here and has_route:
             yield view.finding(FindingKind.POD_GONE, subject, f"{node} has it for {holder}, and no pod there shows it")
         elif address not in here:

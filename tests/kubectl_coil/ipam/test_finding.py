@@ -138,6 +138,20 @@ def test_where_all_agree_nothing_is_found(town: Town) -> None:
     assert town.findings() == []
 
 
+@pytest.mark.parametrize("routed", [True, False])
+def test_a_pod_that_starts_does_not_show_its_addresses_yet(town: Town, routed: bool) -> None:
+    """For as long as it takes to start its containers."""
+    town.uses["n0"].append(town.use(0, 9, "new"))
+    if routed:
+        town.routes["n0"] += [route("10.0.0.9/32", 116), route("fd00::9/128", 116)]
+    kind = FindingKind.POD_GONE if routed else FindingKind.LEAKED
+    assert {found for found, _ in town.kinds()} == {kind}, "where the API server does not know the pod"
+    town.pods.append(town.pod("new", "n1"))
+    assert {found for found, _ in town.kinds()} == {kind}, "where the pod is of another node"
+    town.pods.append(town.pod("new", "n0"))
+    assert town.kinds() == set()
+
+
 def test_every_kind_has_a_remedy() -> None:
     assert set(REMEDIES) == set(FindingKind)
 
