@@ -94,7 +94,10 @@ def agrees(document: TraceDocument, seen: str | None, *, node: str) -> bool:
 
 def compare(world: World, description: Description, arrangement: Arrangement) -> list[str]:
     """Where they do not agree."""
-    reader = StageReader(lambda node: world.node(node).namespaces.entrance)
+    reader = StageReader(
+        lambda node: world.node(node).namespaces.entrance,
+        lambda node: [pod.sandbox.netns for pod in arrangement.pods if pod.node == node],
+    )
     asked = [(pod, address) for pod in arrangement.pods for address in world.server.addresses.values()]
     questions = [Question(pod.sandbox.pod, address, PORT) for pod, address in asked]
     differences = []

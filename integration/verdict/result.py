@@ -88,5 +88,10 @@ def _name(case: ET.Element, root: Path) -> tuple[str, str]:
 
 
 def _first_sentence(problem: ET.Element) -> str:
-    lines = (line.strip() for line in (problem.get("message") or problem.text or "").splitlines())
-    return next(filter(None, lines), "no message")[:_SENTENCE_LENGTH]
+    """A line that ends with a colon says nothing without the next one."""
+    said = ""
+    for line in filter(None, map(str.strip, (problem.get("message") or problem.text or "").splitlines())):
+        said = f"{said} {line}".lstrip()
+        if not said.endswith(":"):
+            break
+    return said[:_SENTENCE_LENGTH] or "no message"
