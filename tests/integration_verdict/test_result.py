@@ -22,6 +22,10 @@ def test_bad(text):
     assert text == "", f"it is {text}\\nand more"
 
 
+def test_faults():
+    raise AssertionError("afterwards, 5 s later:\\nthe first\\nthe second")
+
+
 @pytest.mark.skip(reason="no")
 def test_skipped(): ...
 
@@ -79,12 +83,14 @@ def test_each_test_has_one_result(tmp_path: Path, spread: list[str]) -> None:
         f"{module}::test_good": Outcome.PASSED,
         f"{module}::test_bad[a::b]": Outcome.FAILED,
         f"{module}::test_bad[c d]": Outcome.FAILED,
+        f"{module}::test_faults": Outcome.FAILED,
         f"{module}::test_skipped": Outcome.SKIPPED,
         f"{module}::TestGroup::test_teardown": Outcome.FAILED,
         f"{module}::TestGroup::test_both": Outcome.FAILED,
         f"{module}::TestMachine::runTest": Outcome.FAILED,
     }
     assert results[f"{module}::test_bad[c d]"].sentence == "AssertionError: it is c d"
+    assert results[f"{module}::test_faults"].sentence == "AssertionError: afterwards, 5 s later: the first"
     both = results[f"{module}::TestGroup::test_both"].sentence
     assert "call broke" in both
     assert "teardown broke" in both
