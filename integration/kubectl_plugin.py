@@ -10,8 +10,10 @@ from typing import Any
 
 SECONDS = 180.0
 DUMP_SECONDS = 600.0
+PATIENCE = "--request-timeout=60s"
+"""For each answer: a machine may have much else to do."""
 
-
+_COMMAND = (sys.executable, "-m", "kubectl_coil")
 _PROGRAMS = {"kubectl-coil": "kubectl_coil", "kubectl_complete-coil": "kubectl_coil.completion"}
 
 
@@ -25,13 +27,13 @@ def write_kubectl_plugin(folder: Path) -> None:
 
 def collect_sysdump(kubeconfig: Path, file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What `kubectl coil sysdump` says while it writes the file."""
-    command = [sys.executable, "-m", "kubectl_coil", "sysdump", f"--file={file}", f"--kubeconfig={kubeconfig}"]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=DUMP_SECONDS, check=False)
+    command = [*_COMMAND, "sysdump", f"--file={file}", f"--kubeconfig={kubeconfig}", PATIENCE, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DUMP_SECONDS, check=False)
 
 
 def ask_coil(kubeconfig: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """The exit code and the document of a command that could ask the cluster."""
-    command = [sys.executable, "-m", "kubectl_coil", *arguments, "--output=json", f"--kubeconfig={kubeconfig}"]
+    command = [*_COMMAND, *arguments, "--output=json", f"--kubeconfig={kubeconfig}", PATIENCE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode in (0, 1), done.stderr
     document: dict[str, Any] = json.loads(done.stdout)

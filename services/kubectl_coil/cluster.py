@@ -96,7 +96,8 @@ class Executor(Protocol):
     async def execute(
         self, pod: NamespacedName, command: Sequence[str], *, container: str, seconds: float, limit: int
     ) -> bytes:
-        """What the command writes to its standard output, of at most `limit` bytes.
+        """What the command writes to its standard output, of at most `limit` bytes. It has `seconds`, or as long as any
+        call may take if that is longer.
 
         Cancelled, or when the time is over, it closes the connection, and the kubelet ends the command. Raises
         ApiError, and ExecError if the command failed, was not found, or wrote too much.
@@ -183,7 +184,7 @@ class Cluster:
         headers: dict[str, str] = {}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"])
         with network_errors(f"GET {path}"):
-            async with self._calls, asyncio.timeout(seconds):
+            async with self._calls, asyncio.timeout(max(seconds, self._timeout)):
                 try:
                     # The library's own client of this protocol knows neither the proxy nor the server's name.
                     connection = await self._client.rest_client.pool_manager.ws_connect(

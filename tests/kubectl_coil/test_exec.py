@@ -12,8 +12,10 @@ from tests.kubectl_coil.exec_server import DONE, STATUS, STDERR, STDOUT, ExecSer
 POD = NamespacedName("kube-system", "coild-x")
 
 
-async def execute(server: ExecServer, *command: str, seconds: float = 60.0, limit: int = 1000) -> bytes:
-    async with server.running(), Cluster.connect(server.config, timeout=60.0) as cluster:
+async def execute(
+    server: ExecServer, *command: str, seconds: float = 60.0, timeout: float = 0.1, limit: int = 1000
+) -> bytes:
+    async with server.running(), Cluster.connect(server.config, timeout=timeout) as cluster:
         return await cluster.execute(POD, command, container="coild", seconds=seconds, limit=limit)
 
 
@@ -58,3 +60,7 @@ async def test_a_refusal_has_its_reason(code: int, error: type[Exception]) -> No
 async def test_it_ends_when_its_time_is_over() -> None:
     with pytest.raises(UnavailableError, match="no answer in time"):
         await execute(ExecServer([STDOUT + b"{"], stays=True), seconds=0.2)
+
+
+async def test_it_has_the_time_of_any_call() -> None:
+    assert await execute(ExecServer([STDOUT + b"{}", DONE]), seconds=0.0, timeout=60.0) == b"{}"
