@@ -175,19 +175,23 @@ def exchange_inside(client: Path, server: Path, address: IPAddress) -> str:
     """The same between the network namespaces at these paths."""
     for _ in range(_EXCHANGES):
         with Heartbeat() as heartbeat:
-            seen, complete = _exchange(client, server, address)
-        if complete:
+            seen, lost = _exchange(client, server, address)
+        if not lost:
             return seen
-        assert heartbeat.longest >= _STANDSTILL, "a packet of an exchange was lost"
+        assert heartbeat.longest >= _STANDSTILL, f"a packet of an exchange was lost: {lost}"
     raise AssertionError(f"in each of {_EXCHANGES} exchanges a packet was repeated, and the machine stood still")
 
 
-def _exchange(client: Path, server: Path, address: IPAddress) -> tuple[str, bool]:
-    """The client's address, and whether no packet was lost."""
+def _exchange(client: Path, server: Path, address: IPAddress) -> tuple[str, str]:
+    """The client's address, and what was lost: which end has sent how many segments again, and how long it took to
+    connect; "" if nothing was.
+    """
     with _open_socket(server, address) as listener, _open_socket(client, address) as connection:
         listener.bind((str(address), 0))
         listener.listen()
+        began = time.monotonic()
         connection.connect((str(address), listener.getsockname()[1]))
+        connected = time.monotonic() - began
         accepted, peer = listener.accept()
         with accepted:
             accepted.settimeout(_TIMEOUT)
@@ -195,11 +199,11 @@ def _exchange(client: Path, server: Path, address: IPAddress) -> tuple[str, bool
             assert accepted.recv(64) == b"question\n"
             accepted.sendall(b"answer\n")
             assert connection.recv(64) == b"answer\n"
-            ends = (connection, accepted)
             deadline = time.monotonic() + _MOMENT
-            while not (complete := all(map(_is_complete, ends))) and time.monotonic() < deadline:
+            while (lost := (_count_lost(connection), _count_lost(accepted))) != (0, 0) and time.monotonic() < deadline:
                 time.sleep(_PAUSE)
-        return str(peer[0]), complete
+        told = f"client {lost[0]}, server {lost[1]}, connected in {connected:.3f} s" if lost != (0, 0) else ""
+        return str(peer[0]), told
 
 
 def ping(netns: Netns, address: str, *, seconds: float = _TIMEOUT) -> None:
@@ -228,13 +232,14 @@ def _set_lo_up() -> None:
         fcntl.ioctl(asking, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
-def _is_complete(connection: socket.socket) -> bool:
-    """Whether no segment was lost. A machine that stands still for a moment sends some again that had arrived, of which
-    the receiver tells a moment later (RFC 2883). So it does where only an acknowledgement was lost.
+def _count_lost(connection: socket.socket) -> int:
+    """How many segments were lost on their way from here. A machine that stands still for a moment sends some again
+    that had arrived, of which the receiver tells a moment later (RFC 2883). So it does where only an acknowledgement
+    was lost.
     """
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     again, twice = (int.from_bytes(info[at : at + 4], "little") for at in (_TCPI_TOTAL_RETRANS, _TCPI_DSACK_DUPS))
-    return again == twice
+    return again - twice
 
 
 def _run(*argv: str, text: str = "") -> str:
