@@ -183,9 +183,7 @@ def exchange_inside(client: Path, server: Path, address: IPAddress) -> str:
 
 
 def _exchange(client: Path, server: Path, address: IPAddress) -> tuple[str, str]:
-    """The client's address, and what was lost: which end has sent how many segments again, and how long it took to
-    connect; "" if nothing was.
-    """
+    """The client's address, and how many segments of which end were lost, in words; "" if none was."""
     with _open_socket(server, address) as listener, _open_socket(client, address) as connection:
         listener.bind((str(address), 0))
         listener.listen()
@@ -202,8 +200,9 @@ def _exchange(client: Path, server: Path, address: IPAddress) -> tuple[str, str]
             deadline = time.monotonic() + _MOMENT
             while (lost := (_count_lost(connection), _count_lost(accepted))) != (0, 0) and time.monotonic() < deadline:
                 time.sleep(_PAUSE)
-        told = f"client {lost[0]}, server {lost[1]}, connected in {connected:.3f} s" if lost != (0, 0) else ""
-        return str(peer[0]), told
+        if lost == (0, 0):
+            return str(peer[0]), ""
+        return str(peer[0]), f"{lost[0]} of the client, {lost[1]} of the server; connected in {connected:.3f} s"
 
 
 def ping(netns: Netns, address: str, *, seconds: float = _TIMEOUT) -> None:
