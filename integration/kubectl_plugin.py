@@ -10,7 +10,7 @@ from typing import Any
 
 SECONDS = 180.0
 DUMP_SECONDS = 600.0
-PATIENCE = "--request-timeout=60s"
+PATIENCE = "60s"
 """For each answer: a machine may have much else to do."""
 
 _COMMAND = (sys.executable, "-m", "kubectl_coil")
@@ -25,15 +25,19 @@ def write_kubectl_plugin(folder: Path) -> None:
         plugin.chmod(0o755)
 
 
-def collect_sysdump(kubeconfig: Path, file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def collect_sysdump(
+    kubeconfig: Path, file: Path, *arguments: str, patience: str = PATIENCE
+) -> subprocess.CompletedProcess[str]:
     """What `kubectl coil sysdump` says while it writes the file."""
-    command = [*_COMMAND, "sysdump", f"--file={file}", f"--kubeconfig={kubeconfig}", PATIENCE, *arguments]
+    shared = [f"--kubeconfig={kubeconfig}", f"--request-timeout={patience}"]
+    command = [*_COMMAND, "sysdump", f"--file={file}", *shared, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=DUMP_SECONDS, check=False)
 
 
-def ask_coil(kubeconfig: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+def ask_coil(kubeconfig: Path, *arguments: str, patience: str = PATIENCE) -> tuple[int, dict[str, Any]]:
     """The exit code and the document of a command that could ask the cluster."""
-    command = [*_COMMAND, *arguments, "--output=json", f"--kubeconfig={kubeconfig}", PATIENCE]
+    shared = [f"--kubeconfig={kubeconfig}", f"--request-timeout={patience}"]
+    command = [*_COMMAND, *arguments, "--output=json", *shared]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode in (0, 1), done.stderr
     document: dict[str, Any] = json.loads(done.stdout)

@@ -18,7 +18,10 @@ from integration.kubectl_plugin import ask_coil, collect_sysdump
 from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster, Families
 from integration.patience import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(3600)]
+
+USUAL = "10s"
+"""How long a user waits for a node that does not answer, if not told otherwise."""
 
 
 @contextmanager
@@ -56,25 +59,26 @@ def test_a_node_that_is_cut_off(coil: CoilCluster, tmp_path: Path) -> None:
         addresses = {pod.name: pod.ipv4 for pod in room.pods()}
         wait_until(lambda: ask_coil(kubeconfig, "status")[1]["verdict"] == "fine", what="all is fine")
         with disconnected(coil, away):
-            code, status = ask_coil(kubeconfig, "status")
+            code, status = ask_coil(kubeconfig, "status", patience=USUAL)
             assert (code, status["verdict"]) == (1, "degraded")
             silent = next(each["message"] for each in status["findings"] if each["subject"] == "nodes")
             assert silent == f"these are not Ready, and are not asked: {away.name}"
             assert status["nodes"]["total"] == 2
 
-            code, checked = ask_coil(kubeconfig, "ipam", "check", "--settle=1s")
+            code, checked = ask_coil(kubeconfig, "ipam", "check", "--settle=1s", patience=USUAL)
             assert (code, checked["findings"], checked["nodes"]) == (1, [], 1)
             assert any(away.name in trouble for trouble in checked["troubles"])
 
-            code, shown = ask_coil(kubeconfig, "ipam", "show", addresses["away"])
+            code, shown = ask_coil(kubeconfig, "ipam", "show", addresses["away"], patience=USUAL)
             assert any(away.name in trouble for trouble in shown["troubles"])
 
             for source, other in (("here", "away"), ("away", "here")):
                 # The node's routes to the other are gone as soon as the routing daemon has noticed.
-                code, traced = ask_coil(kubeconfig, "trace", f"{room.namespace}/{source}", addresses[other])
+                pod = f"{room.namespace}/{source}"
+                code, traced = ask_coil(kubeconfig, "trace", pod, addresses[other], patience=USUAL)
                 assert any(away.name in told for told in (traced["reason"], *traced["doubts"])), traced
 
-            done = collect_sysdump(kubeconfig, tmp_path / "dump.zip")
+            done = collect_sysdump(kubeconfig, tmp_path / "dump.zip", patience=USUAL)
             assert done.returncode == 1, done.stderr
             with ZipFile(tmp_path / "dump.zip") as dump:
                 index = json.loads(dump.read("index.json"))
