@@ -25,6 +25,7 @@ WIDTH = 32
 
 WARM_UP = 300
 BURST = 1000
+BURSTS = 3
 USUAL_PODS = 1000
 STEPS = 10
 
@@ -58,10 +59,18 @@ def growth(crowded: CrowdedNode, before: Footprint, blocks: int) -> list[str]:
 
 
 def test_a_burst_of_pods_leaves_coild_as_it_was(crowded: CrowdedNode) -> None:
-    before, blocks = crowded.footprint, crowded.count_blocks()
-    crowded.crowd.come_and_go(BURST)
-    crowded.come_to_rest(f"{BURST} pods have come and gone")
-    wait_until_clean(lambda: growth(crowded, before, blocks), after=f"{BURST} pods")
+    """At the latest the third: how much room a burst finds depends on how many of its pods meet, and the interpreter
+    does not give back what it took for the most. What leaks is there after each.
+    """
+    grown: list[str] = []
+    for _ in range(BURSTS):
+        before, blocks = crowded.footprint, crowded.count_blocks()
+        crowded.crowd.come_and_go(BURST)
+        crowded.come_to_rest(f"{BURST} pods have come and gone")
+        grown = growth(crowded, before, blocks)
+        if not grown:
+            return
+    assert grown == []
 
 
 def test_memory_is_flat_however_many_pods_come_and_go(crowded: CrowdedNode, capsys: pytest.CaptureFixture[str]) -> None:
