@@ -34,6 +34,9 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "coil-stamp"
 POLICY = Path("/usr/sbin/policy-rc.d")
 
+BASE_PYTHON: str = getattr(sys, "_base_executable", sys.executable)
+"""The interpreter without a virtual environment: one that is activated may be the very one that is made anew."""
+
 DEBIAN = "Debian 12 or 13"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = {
@@ -194,7 +197,7 @@ def make_environment() -> None:
     say("making the virtual environment .venv")
     shutil.rmtree(VENV, ignore_errors=True)
     try:
-        step([sys.executable, "-m", "venv", str(VENV)], "the virtual environment could not be made")
+        step([BASE_PYTHON, "-m", "venv", str(VENV)], "the virtual environment could not be made")
         pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off", "-q"]
         pinned = ["-c", str(ROOT / "constraints.txt")]
         step([*pip, *pinned, "hatchling"], "pip could not install hatchling")
@@ -210,7 +213,7 @@ def make_environment() -> None:
 
 
 def environment_stamp() -> str:
-    digest = hashlib.sha256(f"{sys.executable} {platform.python_version()} {ROOT}".encode())
+    digest = hashlib.sha256(f"{BASE_PYTHON} {platform.python_version()} {ROOT}".encode())
     for name in ("constraints.txt", "pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
