@@ -34,11 +34,10 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "coil-stamp"
 POLICY = Path("/usr/sbin/policy-rc.d")
 
-BASE_PYTHON: str = getattr(sys, "_base_executable", sys.executable)
-"""The interpreter without a virtual environment: one that is activated may be the very one that is made anew."""
-
 DEBIAN = "Debian 12 or 13"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+BASE_PYTHON = Path(sys.base_prefix) / "bin" / PYTHON
+"""The interpreter without a virtual environment: one that is activated may be the very one that is made anew."""
 PACKAGES = {
     f"{PYTHON}-venv": "the virtual environment",
     "iproute2": "network namespaces, and the oracle of the kernel tests",
@@ -197,7 +196,7 @@ def make_environment() -> None:
     say("making the virtual environment .venv")
     shutil.rmtree(VENV, ignore_errors=True)
     try:
-        step([BASE_PYTHON, "-m", "venv", str(VENV)], "the virtual environment could not be made")
+        step([str(BASE_PYTHON), "-m", "venv", str(VENV)], "the virtual environment could not be made")
         pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off", "-q"]
         pinned = ["-c", str(ROOT / "constraints.txt")]
         step([*pip, *pinned, "hatchling"], "pip could not install hatchling")
