@@ -21,6 +21,18 @@ from coil.neutron.overlay_filter import ACROSS, TO_NODE
 from coil.neutron.port_filter import SPOOFED
 from integration.kernel_state import KernelState
 from integration.netns.eip_world import nft
+from integration.netns.forged_packet import (
+    ALL_NODES,
+    ARP,
+    IPV4,
+    IPV6,
+    advertisement,
+    arp,
+    icmpv6,
+    octets,
+    send,
+    udp,
+)
 from integration.netns.netns import Netns, exchange
 from integration.netns.port_world import (
     BLUE,
@@ -39,8 +51,7 @@ from integration.patience import wait_until
 pytestmark = pytest.mark.kernel
 
 LOG = structlog.get_logger()
-_ARP, _IPV4, _IPV6, _VLAN, _QINQ, _LLDP = 0x0806, 0x0800, 0x86DD, 0x8100, 0x88A8, 0x88CC
-_ALL_NODES: Final = IPv6Address("ff02::1")
+_VLAN, _QINQ, _LLDP = 0x8100, 0x88A8, 0x88CC
 _BROADCAST: Final = b"\xff" * 6
 MARK: Final = b"the end of what is sent"
 
@@ -53,49 +64,6 @@ async def world(request: pytest.FixtureRequest, new_netns: Callable[[], Netns]) 
             for family in ("iptables", "ip6tables"):
                 node.netns.set_sysctl(f"net/bridge/bridge-nf-call-{family}", request.param)
         yield world
-
-
-def octets(mac: str) -> bytes:
-    return bytes.fromhex(mac.replace(":", ""))
-
-
-def ones_sum(data: bytes) -> int:
-    """The internet checksum (RFC 1071)."""
-    total = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2)))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return int(total) ^ 0xFFFF
-
-
-def ip_packet(source: IPAddress, destination: IPAddress, protocol: int, body: bytes) -> bytes:
-    if source.version == 4:
-        header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 1, 0, 64, protocol, 0)
-        whole = header + source.packed + destination.packed
-        return whole[:10] + struct.pack("!H", ones_sum(whole)) + whole[12:] + body
-    return struct.pack("!IHBB", 6 << 28, len(body), protocol, 255) + source.packed + destination.packed + body
-
-
-def udp(source: IPAddress, destination: IPAddress, *, sport: int = 9, payload: bytes = b"forged") -> bytes:
-    header = struct.pack("!HHHH", sport, 9, 8 + len(payload), 0)
-    pseudo = source.packed + destination.packed + struct.pack("!IHH", 8 + len(payload), 0, 17)
-    checksum = ones_sum(pseudo + header + payload) or 0xFFFF
-    return ip_packet(source, destination, 17, header[:6] + struct.pack("!H", checksum) + payload)
-
-
-def icmpv6(source: IPAddress, destination: IPAddress, kind: int, body: bytes) -> bytes:
-    message = struct.pack("!BBH", kind, 0, 0) + body
-    pseudo = source.packed + destination.packed + struct.pack("!II", len(message), 58)
-    checksum = struct.pack("!H", ones_sum(pseudo + message))
-    return ip_packet(source, destination, 58, message[:2] + checksum + message[4:])
-
-
-def arp(operation: int, mac: str, sender: IPAddress, target: IPAddress) -> bytes:
-    return struct.pack("!HHBBH", 1, _IPV4, 6, 4, operation) + octets(mac) + sender.packed + bytes(6) + target.packed
-
-
-def advertisement(source: IPAddress, target: IPAddress, mac: str) -> bytes:
-    body = struct.pack("!I", 0x20000000) + target.packed + b"\x02\x01" + octets(mac)
-    return icmpv6(source, _ALL_NODES, 136, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,55 +88,47 @@ class Forger:
 _OTHER4, _OTHER6 = IPv4Address("10.128.0.99"), IPv6Address("fd00:128::99")
 _OTHER_MAC = "fa:16:3e:11:00:99"
 _FORGED: dict[str, Callable[[Forger], bytes]] = {
-    "hardware address": lambda f: f.frame(_IPV4, udp(f.pod.ipv4, f.victim.ipv4), source=_OTHER_MAC),
-    "hardware address, IPv6": lambda f: f.frame(_IPV6, udp(f.pod.ipv6, f.victim.ipv6), source=_OTHER_MAC),
-    "IPv4 source": lambda f: f.frame(_IPV4, udp(_OTHER4, f.victim.ipv4)),
-    "IPv4 source that no host has": lambda f: f.frame(_IPV4, udp(IPv4Address(0), f.victim.ipv4)),
-    "IPv4 source of the node": lambda f: f.frame(_IPV4, udp(IPv4Address("10.128.0.0"), f.victim.ipv4)),
-    "IPv6 source": lambda f: f.frame(_IPV6, udp(_OTHER6, f.victim.ipv6)),
-    "IPv6 source, link-local": lambda f: f.frame(_IPV6, udp(IPv6Address("fe80::99"), f.victim.ipv6)),
-    "IPv6 source of the node": lambda f: f.frame(_IPV6, udp(IPv6Address("fe80::c011"), f.victim.ipv6)),
-    "ARP answer for another": lambda f: f.frame(_ARP, arp(2, f.mac, _OTHER4, f.victim.ipv4), destination=_BROADCAST),
+    "hardware address": lambda f: f.frame(IPV4, udp(f.pod.ipv4, f.victim.ipv4), source=_OTHER_MAC),
+    "hardware address, IPv6": lambda f: f.frame(IPV6, udp(f.pod.ipv6, f.victim.ipv6), source=_OTHER_MAC),
+    "IPv4 source": lambda f: f.frame(IPV4, udp(_OTHER4, f.victim.ipv4)),
+    "IPv4 source that no host has": lambda f: f.frame(IPV4, udp(IPv4Address(0), f.victim.ipv4)),
+    "IPv4 source of the node": lambda f: f.frame(IPV4, udp(IPv4Address("10.128.0.0"), f.victim.ipv4)),
+    "IPv6 source": lambda f: f.frame(IPV6, udp(_OTHER6, f.victim.ipv6)),
+    "IPv6 source, link-local": lambda f: f.frame(IPV6, udp(IPv6Address("fe80::99"), f.victim.ipv6)),
+    "IPv6 source of the node": lambda f: f.frame(IPV6, udp(IPv6Address("fe80::c011"), f.victim.ipv6)),
+    "ARP answer for another": lambda f: f.frame(ARP, arp(2, f.mac, _OTHER4, f.victim.ipv4), destination=_BROADCAST),
     "ARP of another's hardware address": lambda f: f.frame(
-        _ARP, arp(2, _OTHER_MAC, f.pod.ipv4, f.victim.ipv4), destination=_BROADCAST
+        ARP, arp(2, _OTHER_MAC, f.pod.ipv4, f.victim.ipv4), destination=_BROADCAST
     ),
-    "ARP question of another": lambda f: f.frame(_ARP, arp(1, f.mac, f.victim.ipv4, _OTHER4), destination=_BROADCAST),
+    "ARP question of another": lambda f: f.frame(ARP, arp(1, f.mac, f.victim.ipv4, _OTHER4), destination=_BROADCAST),
     "ARP for the node's address": lambda f: f.frame(
-        _ARP, arp(2, f.mac, IPv4Address("10.128.0.0"), f.victim.ipv4), destination=_BROADCAST
+        ARP, arp(2, f.mac, IPv4Address("10.128.0.0"), f.victim.ipv4), destination=_BROADCAST
     ),
-    "neighbour advertisement for another": lambda f: f.frame(_IPV6, advertisement(f.pod.ipv6, _OTHER6, f.mac)),
+    "neighbour advertisement for another": lambda f: f.frame(IPV6, advertisement(f.pod.ipv6, _OTHER6, f.mac)),
     "neighbour advertisement for the node": lambda f: f.frame(
-        _IPV6, advertisement(f.pod.ipv6, IPv6Address("fe80::c011"), f.mac)
+        IPV6, advertisement(f.pod.ipv6, IPv6Address("fe80::c011"), f.mac)
     ),
     "router advertisement": lambda f: f.frame(
-        _IPV6, icmpv6(f.pod.ipv6, _ALL_NODES, 134, struct.pack("!BBHII", 64, 0, 1800, 0, 0))
+        IPV6, icmpv6(f.pod.ipv6, ALL_NODES, 134, struct.pack("!BBHII", 64, 0, 1800, 0, 0))
     ),
     "ICMPv6 redirect": lambda f: f.frame(
-        _IPV6, icmpv6(f.pod.ipv6, f.victim.ipv6, 137, bytes(4) + f.pod.ipv6.packed + _OTHER6.packed)
+        IPV6, icmpv6(f.pod.ipv6, f.victim.ipv6, 137, bytes(4) + f.pod.ipv6.packed + _OTHER6.packed)
     ),
-    "DHCP server": lambda f: f.frame(_IPV4, udp(f.pod.ipv4, f.victim.ipv4, sport=67)),
-    "DHCPv6 server": lambda f: f.frame(_IPV6, udp(f.pod.ipv6, f.victim.ipv6, sport=547)),
-    "VLAN tag": lambda f: f.tagged(_VLAN, _IPV4, udp(f.pod.ipv4, f.victim.ipv4)),
-    "VLAN tag of a provider": lambda f: f.tagged(_QINQ, _IPV4, udp(f.pod.ipv4, f.victim.ipv4)),
-    "two VLAN tags": lambda f: f.tagged(_QINQ, _VLAN, struct.pack("!HH", 7, _IPV4) + udp(f.pod.ipv4, f.victim.ipv4)),
-    "VLAN tag and IPv6": lambda f: f.tagged(_VLAN, _IPV6, udp(f.pod.ipv6, f.victim.ipv6)),
-    "VLAN tag and ARP": lambda f: f.tagged(_VLAN, _ARP, arp(1, f.mac, f.pod.ipv4, f.victim.ipv4)),
+    "DHCP server": lambda f: f.frame(IPV4, udp(f.pod.ipv4, f.victim.ipv4, sport=67)),
+    "DHCPv6 server": lambda f: f.frame(IPV6, udp(f.pod.ipv6, f.victim.ipv6, sport=547)),
+    "VLAN tag": lambda f: f.tagged(_VLAN, IPV4, udp(f.pod.ipv4, f.victim.ipv4)),
+    "VLAN tag of a provider": lambda f: f.tagged(_QINQ, IPV4, udp(f.pod.ipv4, f.victim.ipv4)),
+    "two VLAN tags": lambda f: f.tagged(_QINQ, _VLAN, struct.pack("!HH", 7, IPV4) + udp(f.pod.ipv4, f.victim.ipv4)),
+    "VLAN tag and IPv6": lambda f: f.tagged(_VLAN, IPV6, udp(f.pod.ipv6, f.victim.ipv6)),
+    "VLAN tag and ARP": lambda f: f.tagged(_VLAN, ARP, arp(1, f.mac, f.pod.ipv4, f.victim.ipv4)),
     "another protocol": lambda f: f.frame(_LLDP, b"forged"),
     "IEEE 802.3 length": lambda f: f.frame(6, b"forged"),
 }
 
 
-def send(netns: Netns, *frames: bytes) -> None:
-    """From the pod's own link, whatever is in them."""
-    with netns.call(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as sender:
-        sender.bind(("eth0", 0))
-        for frame in frames:
-            sender.send(frame.ljust(60, b"\0"))
-
-
 def heard_before_mark(forger: Forger, *frames: bytes) -> list[bytes]:
     """What the victim hears of frames, which are followed by one that may be sent: they keep their order."""
-    mark = forger.frame(_IPV4, udp(forger.pod.ipv4, forger.victim.ipv4, payload=MARK))
+    mark = forger.frame(IPV4, udp(forger.pod.ipv4, forger.victim.ipv4, payload=MARK))
     with Ear(forger.victim.netns) as ear:
         send(forger.pod.netns, *frames, mark)
         heard: list[bytes] = []
@@ -219,10 +179,10 @@ async def test_a_pod_speaks_of_its_own_addresses(world: PortWorld) -> None:
         entry["local"] for entry in (pod.netns.link("eth0") or {})["addr_info"] if entry["local"].startswith("fe80:")
     )
     allowed = {
-        "ARP question": forger.frame(_ARP, arp(1, forger.mac, pod.ipv4, victim.ipv4), destination=_BROADCAST),
-        "ARP answer": forger.frame(_ARP, arp(2, forger.mac, pod.ipv4, pod.ipv4), destination=_BROADCAST),
-        "neighbour advertisement": forger.frame(_IPV6, advertisement(pod.ipv6, pod.ipv6, forger.mac)),
-        "link-local": forger.frame(_IPV6, advertisement(ip_address(own), ip_address(own), forger.mac)),
+        "ARP question": forger.frame(ARP, arp(1, forger.mac, pod.ipv4, victim.ipv4), destination=_BROADCAST),
+        "ARP answer": forger.frame(ARP, arp(2, forger.mac, pod.ipv4, pod.ipv4), destination=_BROADCAST),
+        "neighbour advertisement": forger.frame(IPV6, advertisement(pod.ipv6, pod.ipv6, forger.mac)),
+        "link-local": forger.frame(IPV6, advertisement(ip_address(own), ip_address(own), forger.mac)),
     }
     for name, frame in allowed.items():
         heard = await asyncio.to_thread(heard_before_mark, forger, frame)
@@ -235,7 +195,7 @@ async def test_a_frame_from_elsewhere_does_not_move_a_pods_hardware_address(worl
     assert await talk(near, pod, pod.ipv4)
     nft(world.nodes[1].netns, "flush table bridge coil-neutron")
     forger = Forger(far, near)
-    frame = forger.frame(_IPV4, udp(pod.ipv4, near.ipv4), source=pod.binding.port.mac)
+    frame = forger.frame(IPV4, udp(pod.ipv4, near.ipv4), source=pod.binding.port.mac)
     assert comes_from(await asyncio.to_thread(heard_before_mark, forger, frame), frame)
     assert ip_address(await talk(near, pod, pod.ipv4)) == near.ipv4
 
@@ -253,8 +213,8 @@ async def test_a_services_address_does_not_lead_out_of_the_network(world: PortWo
     forger = Forger(pod, router)
     packet = udp(pod.ipv4, service, payload=b"to a Service")
     with Ear(far.netns) as ear:
-        heard = await asyncio.to_thread(heard_before_mark, forger, forger.frame(_IPV4, packet))
-        assert comes_from(heard, forger.frame(_IPV4, packet)), "the subnet's router gets it as it was sent"
+        heard = await asyncio.to_thread(heard_before_mark, forger, forger.frame(IPV4, packet))
+        assert comes_from(heard, forger.frame(IPV4, packet)), "the subnet's router gets it as it was sent"
         assert not [frame for frame in ear.frames() if b"to a Service" in frame]
 
 

@@ -37,6 +37,7 @@ from coil.netlink.node_sysctl import NodeSysctls
 from coil.page import node_document as page
 from coil.page.node_page import render_node_page
 from coil.podnet.plan import LINK_LOCAL, RoutePolicy, node_addresses
+from coil.podnet.source_table import plan_source_table
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import describe_unsynced, wait_synced
 from coil.reconcile.event_recorder import EventMetrics, EventRecorder
@@ -59,10 +60,12 @@ from coild.model.keyed_executor import KeyedExecutor
 from coild.model.node_condition import NodeCondition
 from coild.model.node_subject import node_subject
 from coild.model.repairs import Repairs
+from coild.model.watched_table import WatchedTable
 from coild.node.condition import describe_available, describe_dropped, describe_removed
 from coild.node.forward_watch import ForwardWatch
 from coild.node.kernel_forward import KernelForward
 from coild.node.node_object import NodeObject
+from coild.node.source_verification import SourceVerification
 from coild.node.state_watch import OwnState, StateParts, StateWatch
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
@@ -124,6 +127,7 @@ class Start:
     pods: PodEngine
     missed: MissedDeletes
     host_ports: HostPorts | None = None
+    _sources: SourceVerification | None = None
     _forward_watch: ForwardWatch | None = None
     _node_addresses: Collection[IPAddress] = ()
 
@@ -194,8 +198,10 @@ class Start:
         self.missed = MissedDeletes(self.settings.socket, self.pods, log=self.log)
 
     async def prepare_node(self) -> None:
-        """What the pods' wiring needs of the node."""
+        """What the pods' wiring needs of the node, and what keeps pods to their own addresses."""
         await self.part.source.wiring.prepare()
+        if self.part.reaches_pods and self.settings.enable_ipam:
+            await self._prepare_sources()
 
     async def list_objects(self) -> None:
         """Wait for what the ledger is made of; for what egress is made of, some seconds."""
@@ -238,6 +244,9 @@ class Start:
                 log=self.log,
             )
             self.process.spawn("own-addresses", own)
+        if self._sources is not None:
+            self.process.spawn("source-table", self._sources.follow())
+            self.process.spawn("spoofed-packets", self._sources.count())
         self.process.spawn("recorded-deletes", self.missed.run())
         self.process.spawn("sweep", self.pods.run_sweeps(self.settings.addressblock_gc_interval))
         await self.part.watch_node()
@@ -277,6 +286,15 @@ class Start:
             repairs=self.repairs,
             log=self.log,
         )
+
+    async def _prepare_sources(self) -> None:
+        table = await self.process.stack.enter_async_context(WatchedTable(plan_source_table()))
+        if not self.settings.verify_source:
+            if await table.delete():
+                self.log.warning("pods are no longer kept to their own addresses")
+            return
+        self._sources = SourceVerification(table, registry=self.process.registry, random=self.rng.random, log=self.log)
+        await self._sources.prepare()
 
     async def _watch_forwarding(self) -> ForwardWatch:
         kernel = await self.process.stack.enter_async_context(

@@ -227,6 +227,13 @@ class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSe
         help="the Unix socket of coil-egress-agent-node: a pod starts when the policies that select it hold; if not "
         "given, what it sends first may leave with its own address",
     )
+    verify_source: bool = flag(
+        "true",
+        parse=parse_boolean,
+        group=Group.PODS,
+        help="drop and count what a pod sends with a source that is not one of its addresses; takes a kernel with fib "
+        "expressions in nftables",
+    )
     compat_calico: bool = flag(
         "false", parse=parse_boolean, group=Group.PODS, help="name host ends of veths as Calico does"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import LinkName, Neighbour, Sysctl, forwarding_sysctls
+from coil.kernel.link import LinkGroup, LinkName, Neighbour, Sysctl, forwarding_sysctls
 from coil.kernel.route import Route, RouteChanges, diff_routes
 from coil.kernel.rule import Rule, RuleChanges, diff_rules
 from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
@@ -61,6 +61,7 @@ class Veth:
     """Of its routes, those that somebody took out of the table."""
     extra: tuple[IPAddress, ...] = ()
     """Addresses that the pod gave itself."""
+    group: int = LinkGroup.NONE
 
     @property
     def addresses(self) -> set[str]:
@@ -188,13 +189,19 @@ class MemoryNetwork:
     async def pod_links(self) -> list[PodLink]:
         await self.gate(Step.READ)
         return [
-            PodLink(name=name, index=index, mac=veth.plan.host.mac, alias=alias)
+            PodLink(name=name, index=index, mac=veth.plan.host.mac, alias=alias, group=veth.group)
             for index, (name, veth) in enumerate(self.kernel.veths.items(), start=10)
             if veth.stage is not Stage.BARE and (alias := parse_alias(veth.plan.host.alias)) is not None
         ] + [
             PodLink(name=LinkName(f"cali{netns.name}"), index=index, mac=None, alias=alias)
             for index, (netns, alias) in enumerate(self.kernel.named.items(), start=1000)
         ]
+
+    async def mark_pod_links(self, names: Collection[LinkName]) -> None:
+        await self.gate(Step.PREPARE)
+        for name in names:
+            if name in self.kernel.veths:
+                self.kernel.veths[name].group = LinkGroup.POD
 
     async def pod_routes(self, table: int) -> list[Route]:
         await self.gate(Step.READ)
@@ -240,6 +247,7 @@ class MemoryNetwork:
                 if self.kernel.veths.get(plan.host.name) is not veth:
                     raise KernelError(doing=f"configure {plan.host.name}", errno=errno.ENODEV)
                 self.kernel.advance(veth, stage)
+            veth.group = plan.host.group
         except BaseException:
             if not self.killed and self.kernel.veths.get(plan.host.name) is veth:
                 del self.kernel.veths[plan.host.name]

@@ -7,10 +7,10 @@ Invariant: a `LinkName` has passed `parse_link_name`, so it may be part of a pat
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from hashlib import sha256
 from ipaddress import IPv6Address
-from typing import NewType
+from typing import Final, NewType
 
 from coil.kernel.family import Family, IPAddress, IPInterface
 
@@ -22,6 +22,25 @@ LOOPBACK = LinkName("lo")
 
 _FORWARDING = {Family.IPV4: "net/ipv4/ip_forward", Family.IPV6: "net/ipv6/conf/all/forwarding"}
 _LINK_NAME = re.compile(r"[!-.0-9;-~]{1,15}")  # printable ASCII without blank, slash and colon
+
+
+class LinkGroup(IntEnum):
+    """Marks of the node's end of a pod's veth (`ip link set group`). They are part of the kernel's state, and so
+    survive a crash; the numbers are such that nobody else uses them by accident.
+    """
+
+    NONE = 0
+    UNFINISHED = int.from_bytes(b"coil")
+    """Born so, and whatever is so when coild starts is the rest of an ADD that a crash cut off."""
+    POD = int.from_bytes(b"Coil")
+    """Everything on both ends is there, and the pod has addresses that the node routes to it."""
+    DOOMED = int.from_bytes(b"COIL")
+    """Being deleted."""
+
+
+POD_LINK_BITS: Final = int.from_bytes(b"COIL")
+POD_LINK_MASK: Final = 0xFFFFFFFF - int.from_bytes(b"    ")
+"""What the groups of pods' links have in common: they differ in the bits that make letters small."""
 
 
 class LinkState(StrEnum):
@@ -38,7 +57,7 @@ class Link:
     `carrier` is the operational state: up, with a peer or a cable, and able to send. `peer_index` is the
     other end of a veth, counted in that end's namespace; 0 if there is none. `peer_netns` is the kernel's number for
     that namespace, None where it is the link's own; the number is good as long as the link is there. `master` is the
-    bridge, or another such link, that it is a port of; 0 if of none.
+    bridge, or another such link, that it is a port of; 0 if of none. `group` is often a `LinkGroup`.
     """
 
     name: LinkName
@@ -52,6 +71,7 @@ class Link:
     peer_index: int = 0
     peer_netns: int | None = None
     master: int = 0
+    group: int = LinkGroup.NONE
 
 
 @dataclass(frozen=True, slots=True)

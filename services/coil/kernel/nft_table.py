@@ -8,7 +8,7 @@ What is in a set is not part of its table: `coil.kernel.nft_element`.
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
 from ipaddress import IPv4Address
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from coil.kernel.family import Family, IPNetwork
 
@@ -63,6 +63,8 @@ class Field(Enum):
 
     INPUT_LINK = "meta iifname"
     OUTPUT_LINK = "meta oifname"
+    INPUT_GROUP = "meta iifgroup"
+    """Of the link that the packet came in by, a number (`ip link set group`)."""
     FAMILY = "meta nfproto"
     PROTOCOL = "meta l4proto"
     PACKET_MARK = "meta mark"
@@ -100,6 +102,8 @@ class Field(Enum):
     SOURCE_KIND = "fib saddr type"
     """What the routing tables say of the source: `local`, `unicast`, …"""
     DESTINATION_KIND = "fib daddr type"
+    RETURN_LINK = "fib saddr . iif oif"
+    """The link by which an answer would leave, if it is the one that the packet came in by: else `MISSING`."""
 
 
 SOURCE = {Family.IPV4: Field.IPV4_SOURCE, Family.IPV6: Field.IPV6_SOURCE}
@@ -152,6 +156,10 @@ class NftSet:
     intervals: bool = False
     timeouts: bool = False
     size: int | None = None
+
+
+MISSING: Final = False
+"""That the routing tables have no such link."""
 
 
 class Comparison(Enum):

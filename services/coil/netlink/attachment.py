@@ -4,7 +4,7 @@ host's namespace.
 Making it takes three datagrams: the veth with both its ends (in the pod's namespace), then everything on the
 host's end, then everything on the pod's. Deleting the veth deletes every address, route and neighbour that
 hangs on either end, so that is the whole undo, at every step. Until the last step is done, the host's end
-carries a mark (the group UNFINISHED, see `link`) by which the undo is made up for after a crash.
+carries a mark (`LinkGroup.UNFINISHED`) by which the undo is made up for after a crash.
 
 A comparison changes nothing. A veth that Coil's Go program made, before this one took its place, differs from the plan
 and is as good: it has hardware addresses that the kernel drew, gateways of its own and no permanent neighbours. Such a
@@ -16,13 +16,11 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
 
-from coil.kernel.link import Link, LinkName, LinkState, Neighbour
+from coil.kernel.link import Link, LinkGroup, LinkName, LinkState, Neighbour
 from coil.netlink.address import dump_addresses, new_address, parse_address
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, LinkExistsError, NamespaceError, PodCheckError
 from coil.netlink.link import (
-    DEFAULT_GROUP,
-    UNFINISHED_GROUP,
     delete_link,
     find_link,
     get_link,
@@ -61,7 +59,7 @@ def attach(plan: PodPlan, pod_netns: Namespace, *, home: Namespace) -> None:
             pod.apply(_configure(plan.pod, pod_link.index))
             _await_ready(plan.host, pod_link.peer_index, host)
             _await_ready(plan.pod, pod_link.index, pod)
-            host.apply((set_group(plan.host.name, DEFAULT_GROUP),))
+            host.apply((set_group(plan.host.name, plan.host.group),))
         except BaseException:
             detach(plan.host.name, connection=host)
             raise
@@ -74,7 +72,7 @@ def _create_veth(plan: PodPlan, *, host: Connection, pod: Connection, home: Name
         mtu=plan.mtu,
         peer=plan.host.name,
         peer_mac=plan.host.mac,
-        peer_group=UNFINISHED_GROUP,
+        peer_group=LinkGroup.UNFINISHED,
         peer_netns=home.fileno(),
     )
     try:
@@ -183,6 +181,8 @@ def _missing(end: LinkEnd, mtu: int, connection: Connection) -> list[str]:
         missing.append(f"hardware address {end.mac} on {end.name} (it is {link.mac})")
     if link.alias != end.alias:
         missing.append(f"alias {end.alias!r} on {end.name} (it is {link.alias!r})")
+    if link.group != end.group:
+        missing.append(f"group {end.group:#x} of {end.name} (it is {link.group:#x})")
     names = {link.index: link.name}
     actual: set[object] = set()
     families = {address.family for address in end.addresses} | {route.family for route in end.routes}

@@ -7,6 +7,7 @@ routes, which may be long, have one, and deletions have theirs.
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import NewType, TypeVar
 
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import Link, LinkName, MacAddress, Neighbour, Sysctl
+from coil.kernel.link import Link, LinkGroup, LinkName, MacAddress, Neighbour, Sysctl
 from coil.kernel.route import Route, RouteChanges
 from coil.kernel.rule import Rule, RuleChanges
 from coil.netlink import attachment, kernel_module, peer_namespace, route, rule
@@ -24,7 +25,7 @@ from coil.netlink.address import read_peer_addresses
 from coil.netlink.connection import Connection
 from coil.netlink.error import NamespaceError, NetlinkError
 from coil.netlink.forwarding import ensure_forwarding
-from coil.netlink.link import read_links
+from coil.netlink.link import read_links, set_group
 from coil.netlink.monitor import LinkWatch, open_event_socket
 from coil.netlink.namespace import Namespace
 from coil.netlink.node_sysctl import NodeSysctls
@@ -51,6 +52,7 @@ class PodLink:
     index: int
     mac: MacAddress | None
     alias: PodAlias
+    group: int = LinkGroup.NONE
 
 
 class HostNetwork:
@@ -100,10 +102,15 @@ class HostNetwork:
     async def pod_links(self) -> list[PodLink]:
         """The host ends of all pods' veth, known by their alias."""
         return [
-            PodLink(name=link.name, index=link.index, mac=link.mac, alias=alias)
+            PodLink(name=link.name, index=link.index, mac=link.mac, alias=alias, group=link.group)
             for link in await self._connected(read_links)
             if (alias := parse_alias(link.alias)) is not None
         ]
+
+    async def mark_pod_links(self, names: Collection[LinkName]) -> None:
+        """Put the host ends into the group of pods' links. Idempotent; a link that is gone is fine."""
+        marks = [set_group(name, LinkGroup.POD) for name in names]
+        await self._connected(lambda connection: connection.apply(marks, tolerate={errno.ENODEV}))
 
     async def pod_routes(self, table: int) -> list[Route]:
         """The routes of one table, of both families and all protocols."""

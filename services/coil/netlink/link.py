@@ -1,16 +1,9 @@
-"""Links: the codec (`struct ifinfomsg` and IFLA_*, linux/if_link.h, linux/veth.h), reading them, and their groups.
-
-Groups are marks of a veth's first and last moments. They are part of the kernel's state and so survive a crash. A host
-end is born UNFINISHED and leaves that group when everything on both ends is there; whatever is in it when coild starts
-is the rest of an ADD that a crash cut off. DOOMED links are being deleted. Links of either group may be deleted by
-anyone at any time; the numbers are such that nobody else uses them by accident.
-"""
+"""Links: the codec (`struct ifinfomsg` and IFLA_*, linux/if_link.h, linux/veth.h), and reading them."""
 
 import errno
 import struct
-from typing import Final
 
-from coil.kernel.link import Link, LinkName, LinkState, MacAddress
+from coil.kernel.link import Link, LinkGroup, LinkName, LinkState, MacAddress
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError
 from coil.netlink.wire import (
@@ -66,7 +59,7 @@ def new_veth(
     mtu: int,
     peer: LinkName,
     peer_mac: MacAddress,
-    peer_group: int,
+    peer_group: LinkGroup,
     peer_netns: int,
 ) -> Request:
     """Make a veth, both ends down: `name` in the socket's namespace, `peer` in that of the open file
@@ -164,13 +157,13 @@ def delete_link(name: LinkName) -> Request:
     return Request(RTM_DELLINK, 0, body, ("delete link", name))
 
 
-def set_group(name: LinkName, group: int) -> Request:
+def set_group(name: LinkName, group: LinkGroup) -> Request:
     """Put the link into a group."""
     body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute_text(_IFLA_IFNAME, name) + attribute_u32(_IFLA_GROUP, group)
     return Request(RTM_SETLINK, 0, body, ("mark link", name))
 
 
-def delete_group(group: int) -> Request:
+def delete_group(group: LinkGroup) -> Request:
     """Delete all links of the group. ESRCH where it is empty."""
     body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute_u32(_IFLA_GROUP, group)
     return Request(RTM_DELLINK, 0, body, ("delete the marked links",))
@@ -212,12 +205,8 @@ def parse_link(body: bytes) -> Link:
         peer_index=parse_u32(attributes[_IFLA_LINK]) if _IFLA_LINK in attributes else 0,
         peer_netns=parse_s32(attributes[_IFLA_LINK_NETNSID]) if _IFLA_LINK_NETNSID in attributes else None,
         master=parse_u32(attributes[_IFLA_MASTER]) if _IFLA_MASTER in attributes else 0,
+        group=parse_u32(attributes[_IFLA_GROUP]) if _IFLA_GROUP in attributes else LinkGroup.NONE,
     )
-
-
-DEFAULT_GROUP: Final = 0
-UNFINISHED_GROUP: Final = int.from_bytes(b"coil", "big")
-DOOMED_GROUP: Final = int.from_bytes(b"COIL", "big")
 
 
 def find_link(name: LinkName, connection: Connection) -> Link | None:

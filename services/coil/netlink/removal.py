@@ -19,10 +19,10 @@ from collections.abc import Collection
 from functools import partial
 from typing import Final
 
-from coil.kernel.link import LinkName
+from coil.kernel.link import LinkGroup, LinkName
 from coil.netlink.connection import Connection
 from coil.netlink.error import BusyError
-from coil.netlink.link import DOOMED_GROUP, UNFINISHED_GROUP, delete_group, set_group
+from coil.netlink.link import delete_group, set_group
 from coil.netlink.monitor import LinkWatch
 from coil.netlink.worker import Worker
 
@@ -90,9 +90,9 @@ class LinkRemoval:
 
 def remove_links(names: Collection[LinkName]) -> None:
     """Delete the links in one go. Runs in a thread, in the namespace of the links. Raises KernelError."""
-    marks = [set_group(name, DOOMED_GROUP) for name in names]
+    marks = [set_group(name, LinkGroup.DOOMED) for name in names]
     with Connection() as connection:
-        connection.apply([*marks, delete_group(DOOMED_GROUP)], tolerate=_GONE)
+        connection.apply([*marks, delete_group(LinkGroup.DOOMED)], tolerate=_GONE)
 
 
 def remove_unfinished() -> None:
@@ -100,7 +100,7 @@ def remove_unfinished() -> None:
     made.
     """
     with Connection() as connection:
-        connection.apply([delete_group(UNFINISHED_GROUP)], tolerate=_GONE)
+        connection.apply([delete_group(LinkGroup.UNFINISHED)], tolerate=_GONE)
 
 
 def _observe(answer: asyncio.Future[None]) -> None:

@@ -205,8 +205,8 @@ def _render_field(field: Field) -> dict[str, Any]:
 
 
 def _render_fib(key: str) -> dict[str, Any]:
-    flag, result = key.split()
-    return {"fib": {"result": result, "flags": [flag]}}
+    *flags, result = key.replace(" . ", " ").split()
+    return {"fib": {"result": result, "flags": flags}}
 
 
 _ROUTE_MTU: Final = {"rt": {"key": "mtu"}}

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip
 from typing import TypeAlias
 
 from coil.kernel.family import Family, IPAddress, IPInterface
-from coil.kernel.link import Address, LinkName, MacAddress, Neighbour, Sysctl
+from coil.kernel.link import Address, LinkGroup, LinkName, MacAddress, Neighbour, Sysctl
 from coil.kernel.route import DEFAULT_NETWORKS, Route, RouteProtocol, RouteTable, link_scope
 from coil.kernel.rule import Rule
 from coil.podnet.host_link import PodAlias, derive_mac, render_alias
@@ -70,6 +70,7 @@ class LinkEnd:
     addresses: tuple[Address, ...]
     routes: tuple[Route, ...]
     neighbours: tuple[Neighbour, ...]
+    group: LinkGroup = LinkGroup.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +291,7 @@ def _host_end(
         addresses=tuple(Address(name, address) for address in addresses),
         routes=plan_pod_routes(name, pod_addresses, policy),
         neighbours=plan_pod_neighbours(name, pod_addresses),
+        group=LinkGroup.POD,
     )
 
 

@@ -42,6 +42,10 @@ class PodNetwork(Protocol):
         """The host ends of all veths that carry an alias of ours."""
         ...
 
+    async def mark_pod_links(self, names: Collection[LinkName]) -> None:
+        """Put the host ends into the group of pods' links. Idempotent; a link that is gone is fine."""
+        ...
+
     async def pod_routes(self, table: int) -> list[Route]:
         """The routes of one table, of both families."""
         ...

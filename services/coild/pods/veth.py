@@ -19,17 +19,17 @@ Routes to pods that others removed are put back. Where somebody has put another 
 stays, and is reported: so a mistake of ours never takes an address away from whoever has it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import LinkName, parse_link_name
+from coil.kernel.link import LinkGroup, LinkName, parse_link_name
 from coil.kernel.route import Route
 from coil.netlink.error import NetlinkError
-from coil.netlink.host import NetnsPath
+from coil.netlink.host import NetnsPath, PodLink
 from coil.podnet.host_link import PodAlias, derive_mac
 from coil.podnet.plan import (
     HostAddresses,
@@ -154,6 +154,7 @@ class VethWiring:
                 await self._network.detach_pod(link.name)
         attachments = [*certain.values(), *(claim for key, claim in claimed.items() if key not in certain)]
         self._families.update(Family.of(address) for each in attachments for address in each.addresses)
+        await self._mark(attachments, {link.name: link for link in links})
         await source.recover(attachments, ended)
         return [
             _completed(attachment, source.holding(attachment.key), own.get(attachment.link or LinkName(""), ()))
@@ -196,13 +197,15 @@ class VethWiring:
         for route in refused:
             self._log.warning("another's route has the place of a route to a pod", missing=str(route))
         try:
-            await self._restore_neighbours(attachments)
+            await self._restore_links(attachments)
         except NetlinkError as error:
-            self._log.warning("neighbours of pods may be missing", error=str(error))
+            self._log.warning("neighbours or groups of pods' links may be missing", error=str(error))
 
-    async def _restore_neighbours(self, attachments: Collection[Attachment]) -> None:
+    async def _restore_links(self, attachments: Collection[Attachment]) -> None:
+        links = {link.name: link for link in await self._network.pod_links()}
+        await self._mark(attachments, links)
         # Another program's pods have hardware addresses that only they know.
-        own = {link.name for link in await self._network.pod_links() if link.mac == derive_mac(link.name, end="host")}
+        own = {link.name for link in links.values() if link.mac == derive_mac(link.name, end="host")}
         neighbours = [
             neighbour
             for attachment in attachments
@@ -211,6 +214,14 @@ class VethWiring:
         ]
         if restored := await self._network.ensure_neighbours(neighbours):
             self._log.info("neighbours of pods were missing and are back", neighbours=restored)
+
+    async def _mark(self, attachments: Collection[Attachment], links: Mapping[LinkName, PodLink]) -> None:
+        """Have the links in their group, as those of another program, or of an earlier coild, are not."""
+        own = {attachment.link for attachment in attachments}
+        unmarked = [link.name for link in links.values() if link.name in own and link.group != LinkGroup.POD]
+        if unmarked:
+            await self._network.mark_pod_links(unmarked)
+            self._log.info("links of pods marked", links=len(unmarked))
 
     def _count(self, kind: Repair, number: int) -> None:
         if self._repairs is not None:

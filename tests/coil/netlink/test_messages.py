@@ -10,7 +10,7 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from coil.kernel.family import Family, IPAddress, IPInterface
-from coil.kernel.link import Address, LinkName, MacAddress, Neighbour
+from coil.kernel.link import Address, LinkGroup, LinkName, MacAddress, Neighbour
 from coil.kernel.route import Route, RouteScope
 from coil.netlink.address import (
     delete_address,
@@ -47,13 +47,13 @@ NAMES = {7: ETH0}
 
 
 def test_a_veth_in_two_namespaces() -> None:
-    request = new_veth(ETH0, MAC, mtu=1400, peer=HOST, peer_mac=HOST_MAC, peer_group=9, peer_netns=5)
+    request = new_veth(ETH0, MAC, mtu=1400, peer=HOST, peer_mac=HOST_MAC, peer_group=LinkGroup.UNFINISHED, peer_netns=5)
     message = read(ifinfmsg, request)
     assert (message.get("ifname"), message.get("address"), message.get("mtu")) == (ETH0, MAC, 1400)
     assert message.get(("linkinfo", "kind")) == "veth"
     peer = message.get(("linkinfo", "data", "veth_info_peer"))
     assert (peer.get("ifname"), peer.get("address"), peer.get("mtu")) == (HOST, HOST_MAC, 1400)
-    assert (peer.get("group"), peer.get("net_ns_fd")) == (9, 5)
+    assert (peer.get("group"), peer.get("net_ns_fd")) == (LinkGroup.UNFINISHED, 5)
     link = parse_link(request.body)
     assert (link.name, link.mac, link.mtu, link.kind) == (ETH0, MAC, 1400, "veth")
 
@@ -65,15 +65,15 @@ def test_changes_of_a_link() -> None:
     assert (alias["index"], alias["change"], alias.get("ifalias")) == (7, 0, "COIL:default:c:eth0")
     renamed = read(ifinfmsg, rename_link(7, HOST))
     assert (renamed["index"], renamed["change"], renamed.get("ifname")) == (7, 0, HOST)
-    group = read(ifinfmsg, set_group(HOST, 3))
-    assert (group["index"], group["change"], group.get("ifname"), group.get("group")) == (0, 0, HOST, 3)
+    group = read(ifinfmsg, set_group(HOST, LinkGroup.POD))
+    assert (group["index"], group["change"], group.get("ifname"), group.get("group")) == (0, 0, HOST, LinkGroup.POD)
 
 
 def test_links_are_deleted_by_name_or_by_group() -> None:
     by_name = read(ifinfmsg, delete_link(HOST))
     assert (by_name["index"], by_name.get("ifname"), by_name.get("group")) == (0, HOST, None)
-    by_group = read(ifinfmsg, delete_group(3))
-    assert (by_group["index"], by_group.get("ifname"), by_group.get("group")) == (0, None, 3)
+    by_group = read(ifinfmsg, delete_group(LinkGroup.DOOMED))
+    assert (by_group["index"], by_group.get("ifname"), by_group.get("group")) == (0, None, LinkGroup.DOOMED)
     assert read(ifinfmsg, get_link(HOST)).get("ifname") == HOST
 
 
