@@ -13,7 +13,7 @@ import pytest
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.names import BlockName, PoolName
 from coil.ipam.occupancy import AttachmentKey, ContainerId
-from coil.kernel.link import LinkName, MacAddress
+from coil.kernel.link import LinkGroup, LinkName, MacAddress
 from coil.netlink.error import BusyError, KernelError, LinkExistsError, NamespaceError, NetlinkError, PodCheckError
 from coil.netlink.host import NetnsPath
 from coil.nft.netfilter import NftError
@@ -409,6 +409,17 @@ async def reborn(world: World, coild: Coild) -> Coild:
     return successor
 
 
+async def test_links_that_nobody_marked_are_marked(world: World, coild: Coild) -> None:
+    """An earlier coild, or the Go program, has left them so."""
+    await coild.add("c1")
+    (veth,) = world.kernel.veths.values()
+    assert veth.group == LinkGroup.POD
+    veth.group = LinkGroup.NONE
+    successor = await reborn(world, coild)
+    assert veth.group == LinkGroup.POD
+    await successor.kill()
+
+
 async def test_attachments_are_read_back_from_the_kernel(world: World, coild: Coild) -> None:
     made = {
         name: await coild.add(name, namespace) for name, namespace in (("c1", "apps"), ("c2", "lab"), ("c3", "den"))
@@ -630,6 +641,14 @@ async def test_the_sweep_puts_routes_back_from_one_look(world: World, coild: Coi
     await coild.pods.restore()
     assert steps == look + [Step.RESTORE] * 8 + 2 * look
     assert set(world.kernel.routes) == routes
+
+
+async def test_the_sweep_puts_back_the_marks_of_links(world: World, coild: Coild) -> None:
+    await coild.add("c1")
+    (veth,) = world.kernel.veths.values()
+    veth.group = LinkGroup.NONE
+    await coild.pods.restore()
+    assert veth.group == LinkGroup.POD
 
 
 async def test_the_sweep_puts_back_neighbours_of_our_own_pods(world: World, coild: Coild) -> None:
