@@ -285,6 +285,12 @@ def test_coild_serves_host_ports_unless_another_does(cni: Document, served: bool
     )
 
 
+@pytest.mark.parametrize(("value", "verified"), [(True, True), (None, True), (False, False)])
+def test_coild_verifies_sources_unless_told_not_to(value: bool | None, verified: bool) -> None:
+    """None as with `helm upgrade --reuse-values` from a chart that did not have it."""
+    assert programs(render({"coild": {"verifySource": value}}))["coild"].verify_source is verified
+
+
 def test_behind_another_plugin_coil_comes_after_it_and_gives_no_addresses() -> None:
     documents = render(None, "egress-only")
     environment = installer_environment(documents)
