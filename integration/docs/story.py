@@ -104,10 +104,11 @@ TROUBLESHOOTING: Final = (
     Step("nodes-and-blocks", [f"^{NODE} +Ready", rf"^shop-\d .*{NODE}"]),
     Step("routes", [r"^10\.101\.0\.\d+/29 dev lo", r"^10\.101\.0\.\d+/29 via"]),
     Step("forward-chains", ["hook forward", "^-P FORWARD"]),
+    Step("sources", [r"packets \d+ bytes"]),
     Step("route-sync-metrics", ["^coil_router_troubled_networks"]),
     Step("controllers", [r"^coil-ipam-controller-\S+ +1/1", r"^coil-ipam-controller +\S+:9443", "^coil-egress-con"]),
 )
-"""The rest of troubleshooting.md, on a cluster that is well."""
+"""The rest of troubleshooting.md, and isolation.md, on a cluster that is well."""
 
 GATEWAY: Final = (
     Step("upgrade-to-eip", ["has been upgraded", "successfully rolled out"]),
