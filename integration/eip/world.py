@@ -289,6 +289,12 @@ class Policy:
         """The node that carries it; empty when none does."""
         return str(self.status().get("node", ""))
 
+    @property
+    def ready_reason(self) -> str:
+        """Of its condition Ready; empty before the controller has seen it."""
+        found = (each["reason"] for each in self.status().get("conditions", ()) if each["type"] == "Ready")
+        return next(found, "")
+
     def eip(self, family: int = 4) -> str:
         """Its address once it has one."""
         wait_until(lambda: self._eip(family), what=f"{self.name} has an address", timeout=TIMEOUT)

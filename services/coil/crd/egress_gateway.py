@@ -28,6 +28,14 @@ class AddressPolicy(StrEnum):
     LIMIT = "Limit"
 
 
+class Sharing(StrEnum):
+    """Whose policies may have the same address."""
+
+    NAMESPACE = "Namespace"
+    """Those of one namespace."""
+    ANY = "Any"
+
+
 class FailPolicy(StrEnum):
     """What becomes of policy traffic while no node can carry it."""
 
@@ -57,6 +65,7 @@ class EgressGatewaySpec(Struct, frozen=True, kw_only=True):
     """`allowed_namespaces` selects by the namespaces' labels; None allows all."""
 
     ranges: Ranges = Ranges()
+    sharing: str = Sharing.NAMESPACE
     node_selector: NodeSelector = NodeSelector()
     allowed_namespaces: LabelSelector | None = None
     fail_policy: str = FailPolicy.CLOSED

@@ -1,7 +1,7 @@
 """The CRD of EgressGateway as a document: floating addresses, and the nodes that may carry them."""
 
 from coil.crd.definition import AGE, RULES, Document, column, define, object_schema, observed_generation_schema
-from coil.crd.egress_gateway import EGRESS_GATEWAYS, AddressPolicy, FailPolicy, NodePolicy
+from coil.crd.egress_gateway import EGRESS_GATEWAYS, AddressPolicy, FailPolicy, NodePolicy, Sharing
 from coil.crd.eip_rule import NODE_SELECTOR_RULES
 from coil.crd.field_schema import (
     IPV4,
@@ -28,8 +28,8 @@ def egress_gateway_definition() -> Document:
                 "type": "string",
                 "enum": [str(policy) for policy in AddressPolicy],
                 "default": str(AddressPolicy.RANDOM),
-                "description": "How a policy's address is chosen. Random: any. PreferUnused: one that nobody has. "
-                "Limit: the same until so many policies have it.",
+                "description": "How a policy's address is chosen. Random: any that it may share, or one that nobody "
+                "has. PreferUnused: one that nobody has. Limit: the same until so many policies have it.",
             },
             "limit": _limit("Policies that share an address under the policy Limit."),
             "ipv4": _ranges(4, "IPv4 addresses. Where there are both families, they have equally many."),
@@ -56,6 +56,13 @@ def egress_gateway_definition() -> Document:
         {
             "ranges": ranges,
             "nodeSelector": nodes,
+            "sharing": {
+                "type": "string",
+                "enum": [str(sharing) for sharing in Sharing],
+                "default": str(Sharing.NAMESPACE),
+                "description": "Whose policies may have the same address. Namespace: those of one namespace; where no "
+                "address is left, policies of other namespaces get none. Any: all.",
+            },
             "allowedNamespaces": selector_schema(
                 "Namespaces, by their labels, whose policies may use the gateway. All if absent."
             ),

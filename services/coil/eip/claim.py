@@ -8,7 +8,7 @@ from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import TypeVar
 
-from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, NodePolicy, PolicyRef
+from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, NodePolicy, PolicyRef, Sharing
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.names import NodeName
 from coil.eip.address_range import AddressRanges, RangeError, parse_ranges
@@ -44,8 +44,9 @@ class RefusalReason(StrEnum):
     PAIR = "EgressIPPairConflict"
     """One of the two addresses that were asked for is bound to another partner."""
     TAKEN = "EgressIPTaken"
-    """The address that was asked for is bound to policies of other namespaces only."""
+    """The address that was asked for is bound to a policy of another namespace."""
     NO_ADDRESS = "NoAddress"
+    """The gateway has none, or others have all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,15 @@ class GatewayRules:
 
     ipv4: AddressRanges
     ipv6: AddressRanges
+    sharing: Sharing = Sharing.NAMESPACE
     address_policy: AddressPolicy = AddressPolicy.RANDOM
     address_limit: int = 5
     node_policy: NodePolicy = NodePolicy.AVERAGE
     node_limit: int = 5
+
+    def tenant(self, policy: PolicyRef) -> str:
+        """Two policies may have one address if this is the same of both."""
+        return policy.namespace if self.sharing is Sharing.NAMESPACE else ""
 
 
 def parse_rules(spec: EgressGatewaySpec) -> GatewayRules:
@@ -110,6 +116,7 @@ def parse_rules(spec: EgressGatewaySpec) -> GatewayRules:
     return GatewayRules(
         ipv4=ipv4,
         ipv6=ipv6,
+        sharing=_member(Sharing, spec.sharing, Sharing.NAMESPACE),
         address_policy=_member(AddressPolicy, ranges.policy, AddressPolicy.RANDOM),
         address_limit=max(1, ranges.limit),
         node_policy=NodePolicy.AVERAGE if node_policy is NodePolicy.AVERAGE_AS_PROPOSED else node_policy,

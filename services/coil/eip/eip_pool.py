@@ -113,9 +113,10 @@ def _discard(items: list[int], item: int) -> None:
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """An EIP in use. `node` says nothing before it is `assigned`."""
+    """An EIP in use. `node` says nothing before it is `assigned`; `tenant` is that of all its policies."""
 
     eip: Eip
+    tenant: str
     policies: list[PolicyRef] = field(default_factory=list)
     node: NodeName | None = None
     assigned: bool = False
@@ -131,23 +132,24 @@ class EipIndex:
         self.bindings: list[Binding] = []
         self._limit = rules.address_limit
         self._by_address: dict[IPAddress, Binding] = {}
-        self._on: dict[NodeName | None, list[Binding]] = {}
-        self._unfilled: dict[NodeName | None, dict[int, Binding]] = {}
+        self._on: dict[tuple[NodeName | None, str], list[Binding]] = {}
+        self._unfilled: dict[tuple[NodeName | None, str], dict[int, Binding]] = {}
 
-    def adopt(self, eip: Eip) -> Binding | None:
-        """The binding that `eip` means, made if nobody has it; a lone address gets a partner where there is one.
+    def adopt(self, eip: Eip, tenant: str) -> Binding | None:
+        """The binding that `eip` means, perhaps another tenant's; made if nobody has it. A lone address gets a partner
+        where there is one.
 
         None when one of the addresses is bound, and not to that partner. `eip` lies in the ranges.
         """
         found = {id(binding): binding for address in _addresses(eip) if (binding := self._by_address.get(address))}
         if not found:
-            return self.bind(self.pool.complete(eip))
+            return self.bind(self.pool.complete(eip), tenant)
         bound = next(iter(found.values()))
         return bound if len(found) == 1 and bound.eip.agrees(eip) else None
 
-    def bind(self, eip: Eip) -> Binding:
+    def bind(self, eip: Eip, tenant: str) -> Binding:
         """Make the binding of an EIP that is not in use."""
-        binding = Binding(eip)
+        binding = Binding(eip, tenant)
         self.pool.take(eip)
         self.bindings.append(binding)
         for address in _addresses(eip):
@@ -158,23 +160,23 @@ class EipIndex:
         """One more policy uses it."""
         binding.policies.append(policy)
         if binding.assigned and len(binding.policies) >= self._limit:
-            self._unfilled[binding.node].pop(id(binding), None)
+            self._unfilled[binding.node, binding.tenant].pop(id(binding), None)
 
     def assign(self, binding: Binding, node: NodeName | None) -> None:
         """Say, once, where it is."""
         binding.node, binding.assigned = node, True
-        self._on.setdefault(node, []).append(binding)
-        unfilled = self._unfilled.setdefault(node, {})
+        self._on.setdefault((node, binding.tenant), []).append(binding)
+        unfilled = self._unfilled.setdefault((node, binding.tenant), {})
         if len(binding.policies) < self._limit:
             unfilled[id(binding)] = binding
 
-    def on(self, node: NodeName | None) -> list[Binding]:
-        """What is assigned there."""
-        return self._on.get(node, [])
+    def on(self, node: NodeName | None, tenant: str) -> list[Binding]:
+        """What the tenant has there."""
+        return self._on.get((node, tenant), [])
 
-    def unfilled(self, node: NodeName | None) -> Mapping[int, Binding]:
-        """What is assigned there and has fewer policies than the address limit; the earliest first."""
-        return self._unfilled.get(node, {})
+    def unfilled(self, node: NodeName | None, tenant: str) -> Mapping[int, Binding]:
+        """What the tenant has there with fewer policies than the address limit; the earliest first."""
+        return self._unfilled.get((node, tenant), {})
 
     def partners(self, eip: Eip) -> str:
         """What the addresses of `eip` are bound to, for a message."""

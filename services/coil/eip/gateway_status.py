@@ -255,7 +255,7 @@ def _order(entry: EipEntry) -> tuple[int, str, str]:
 
 
 def gateway_conditions(ready_nodes: int, usage: AddressUsage) -> tuple[Condition, ...]:
-    """Ready: a node can carry addresses. Exhausted: no address is free, so that policies share them."""
+    """Ready: a node can carry addresses. Exhausted: no address is free, so that policies share them or get none."""
     if ready_nodes:
         ready = Condition(type=READY, status="True", reason="NodeReady", message="a node can carry its addresses")
     else:
@@ -264,7 +264,7 @@ def gateway_conditions(ready_nodes: int, usage: AddressUsage) -> tuple[Condition
     full4 = usage.ipv4_total > 0 and not usage.ipv4_free
     full6 = usage.ipv6_total > 0 and not usage.ipv6_free
     if full4 or full6:
-        text = "every address is in use: further policies share one"
+        text = "every address is in use: a further policy shares one, if spec.sharing lets it, or gets none"
         return ready, Condition(type=EXHAUSTED, status="True", reason="NoFreeAddress", message=text)
     return ready, Condition(type=EXHAUSTED, status="False", reason="AddressesFree")
 

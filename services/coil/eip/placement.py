@@ -8,10 +8,11 @@
 In this order, the older policy first: addresses that are held already stay where they are; those whose node is lost are
 spread over the ready ones; then come the policies that ask for an address, and at last those that take any.
 
-Invariants: an EIP is on one node, with all its policies. An address has one partner. A policy whose address still lies
-in the ranges keeps it, and a ready node keeps all that it has: nothing moves to make room or to even things out, and
-nothing moves back to a node that returns. Placing again, with the result as what was before, changes nothing. Without
-a ready node the addresses stay with their policies.
+Invariants: an EIP is on one node, with all its policies, which are of one namespace unless the gateway shares with any.
+An address has one partner. A policy whose address still lies in the ranges keeps it, and a ready node keeps all that it
+has: nothing moves to make room or to even things out, and nothing moves back to a node that returns. Placing again,
+with the result as what was before, changes nothing. Without a ready node the addresses stay with their policies. Where
+namespaces may no longer share an address, that of its oldest policy keeps it.
 
 For a policy that takes any address the node comes first, as proposed, and the address is one that is on that node
 already, or on none. So neither limit is passed while a node and an address with room are left: where all addresses are
@@ -78,6 +79,7 @@ class _Work:
 
     def __init__(self, rules: GatewayRules, candidates: Sequence[Candidate], random: Callable[[], float]) -> None:
         self._policy = rules.address_policy
+        self._tenant = rules.tenant
         self._random = random
         self._nodes = NodeScheduler(rules, (one.node for one in candidates if one.ready), random)
         self._index = EipIndex(rules)
@@ -105,8 +107,9 @@ class _Work:
         kept.sort(key=lambda item: item[1].ipv4 is None or item[1].ipv6 is None)
         home: dict[int, NodeName] = {}
         for policy, eip, node in kept:
-            binding = self._index.adopt(eip)
-            if binding is None:
+            tenant = self._tenant(policy)
+            binding = self._index.adopt(eip, tenant)
+            if binding is None or binding.tenant != tenant:
                 newcomers.add(policy)
                 continue
             self._index.join(binding, policy)
@@ -133,7 +136,7 @@ class _Work:
             message = f"{asked} does not lie in the ranges of the gateway"
             self._refused[claim.policy] = Refusal(RefusalReason.OUT_OF_RANGE, message)
             return
-        binding = self._index.adopt(asked)
+        binding = self._index.adopt(asked, self._tenant(claim.policy))
         if binding is None:
             self._conflicts[claim.policy] = asked
         elif any(policy.namespace != claim.policy.namespace for policy in binding.policies):
@@ -146,12 +149,15 @@ class _Work:
 
     def allot(self, claim: Claim) -> None:
         """Any address, by the address policy, on the node that the node policy says."""
-        index, free = self._index, self._index.pool.free
-        if not free and not index.bindings:
-            self._refused[claim.policy] = Refusal(RefusalReason.NO_ADDRESS, "the gateway has no addresses")
+        index, free, tenant = self._index, self._index.pool.free, self._tenant(claim.policy)
+        node = self._nodes.choose(1) if free else self._node_with_addresses(tenant)
+        used, unfilled = index.on(node, tenant), index.unfilled(node, tenant)
+        if not free and not used:
+            message = (
+                "every address is in use by other namespaces" if index.bindings else "the gateway has no addresses"
+            )
+            self._refused[claim.policy] = Refusal(RefusalReason.NO_ADDRESS, message)
             return
-        node = self._nodes.choose(1) if free else self._node_with_addresses()
-        used, unfilled = index.on(node), index.unfilled(node)
         if self._policy is AddressPolicy.LIMIT and unfilled:
             self._join(next(iter(unfilled.values())), claim.policy)
             return
@@ -161,7 +167,7 @@ class _Work:
         if number < len(used):
             self._join(used[number], claim.policy)
         else:
-            self._begin(index.bind(index.pool.unused(number - len(used))), claim.policy, node)
+            self._begin(index.bind(index.pool.unused(number - len(used)), tenant), claim.policy, node)
 
     def result(self) -> Placement:
         placed = [Placed(policy=policy, eip=None, node=node) for policy, node in self._own.items()]
@@ -182,14 +188,14 @@ class _Work:
     def _ready(self, node: NodeName | None) -> NodeName | None:
         return node if node in self._nodes.counts else None
 
-    def _node_with_addresses(self) -> NodeName | None:
-        """Where all addresses are in use: a node that has some, with room in them if it can be had."""
+    def _node_with_addresses(self, tenant: str) -> NodeName | None:
+        """Where all addresses are in use: a node that has some of the tenant's, with room in them if it can be had."""
         on, nodes = self._index.on, self._nodes
         if self._policy is AddressPolicy.LIMIT:
-            unfilled = nodes.choose(1, [node for node in nodes.counts if self._index.unfilled(node)])
+            unfilled = nodes.choose(1, [node for node in nodes.counts if self._index.unfilled(node, tenant)])
             if unfilled is not None:
                 return unfilled
-        return nodes.choose(1, [node for node in nodes.counts if on(node)])
+        return nodes.choose(1, [node for node in nodes.counts if on(node, tenant)])
 
     def _assign(self, binding: Binding, node: NodeName | None) -> None:
         self._index.assign(binding, node)

@@ -7,7 +7,15 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, NodePolicy, NodeSelector, PolicyRef, Ranges
+from coil.crd.egress_gateway import (
+    AddressPolicy,
+    EgressGatewaySpec,
+    NodePolicy,
+    NodeSelector,
+    PolicyRef,
+    Ranges,
+    Sharing,
+)
 from coil.crd.names import NodeName
 from coil.eip.address_range import RangeError
 from coil.eip.claim import Candidate, Claim, Eip, GatewayRules, Placed, RefusalReason, parse_rules
@@ -20,10 +28,14 @@ def eip(last: int, other: int | None = None) -> Eip:
     return Eip(IPv4Address(f"10.6.0.{last}"), IPv6Address(f"fd00::{last if other is None else other}"))
 
 
-def rules(ranges: Ranges = DUAL, node_policy: str = NodePolicy.AVERAGE, node_limit: int = 5) -> GatewayRules:
-    return parse_rules(
-        EgressGatewaySpec(ranges=ranges, node_selector=NodeSelector(policy=node_policy, limit=node_limit))
-    )
+def rules(
+    ranges: Ranges = DUAL,
+    node_policy: str = NodePolicy.AVERAGE,
+    node_limit: int = 5,
+    sharing: str = Sharing.NAMESPACE,
+) -> GatewayRules:
+    selector = NodeSelector(policy=node_policy, limit=node_limit)
+    return parse_rules(EgressGatewaySpec(ranges=ranges, node_selector=selector, sharing=sharing))
 
 
 def ref(name: str, namespace: str = "ns") -> PolicyRef:
@@ -166,6 +178,44 @@ def test_another_tenants_address_is_refused_and_ones_own_is_shared() -> None:
     placement = run(rules(), wanted)
     assert {placed.policy for placed in placement.placed} == {ref("p1", "shop"), ref("p3", "shop")}
     assert placement.refused[ref("p2", "bank")].reason is RefusalReason.TAKEN
+
+
+def of_tenants(*names: str) -> list[Claim]:
+    """A policy of each, the first the oldest."""
+    return [Claim(policy=ref(f"p{at}", name), since=f"{at}") for at, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("policy", AddressPolicy)
+def test_tenants_do_not_share_addresses(policy: AddressPolicy) -> None:
+    """However often they draw; where others have all of them, a tenant gets none, and policies of an owner share."""
+    ranges = Ranges(policy=policy, limit=1, ipv4=("10.6.0.1-10.6.0.2",))
+    wanted = of_tenants("shop", "bank", "thief", "shop")
+    for seed in range(40):
+        placement = run(rules(ranges), wanted, seed=seed)
+        homes = {placed.policy.namespace: placed.eip for placed in placement.placed}
+        assert len(placement.placed) == 3
+        assert homes["shop"] != homes["bank"]
+        assert placement.refused[ref("p2", "thief")].reason is RefusalReason.NO_ADDRESS
+        assert "by other namespaces" in placement.refused[ref("p2", "thief")].message
+        later = run(rules(ranges), wanted[1:3], former=placement.placed, seed=seed)
+        assert len(later.placed) == 2, "as the first one has deleted its policies"
+
+
+def test_tenants_share_addresses_where_the_gateway_says_so() -> None:
+    ranges = Ranges(ipv4=("10.6.0.1-10.6.0.2",))
+    wanted = of_tenants("shop", "bank", "third", "shop")
+    assert sum(per_eip(run(rules(ranges, sharing=Sharing.ANY), wanted)).values()) == 4
+
+
+def test_of_tenants_that_shared_an_address_the_oldest_policy_keeps_it() -> None:
+    wanted = of_tenants("bank", "shop", "bank", "shop")
+    former = [Placed(policy=claim.policy, eip=eip(1), node=NodeName("a")) for claim in wanted]
+    placed = {one.policy: one.eip for one in run(rules(), wanted, former=former).placed}
+    assert placed[ref("p0", "bank")] == placed[ref("p2", "bank")] == eip(1)
+    assert eip(1) not in {placed[ref("p1", "shop")], placed[ref("p3", "shop")]}
+    assert run(rules(sharing=Sharing.ANY), wanted, former=former).placed == tuple(
+        sorted(former, key=lambda one: (one.policy.namespace, one.policy.name))
+    )
 
 
 @pytest.mark.parametrize("asked", [Eip(IPv4Address("10.6.0.5")), Eip(IPv4Address("10.6.0.1"), IPv6Address("fd00::5"))])

@@ -2,12 +2,21 @@
 
 import random
 from collections import Counter
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, NodePolicy, NodeSelector, PolicyRef, Ranges
+from coil.crd.egress_gateway import (
+    AddressPolicy,
+    EgressGatewaySpec,
+    NodePolicy,
+    NodeSelector,
+    PolicyRef,
+    Ranges,
+    Sharing,
+)
 from coil.crd.names import NodeName
 from coil.eip.claim import Candidate, Claim, Eip, GatewayRules, Placed, RefusalReason, parse_rules
 from coil.eip.placement import Placement, place
@@ -29,7 +38,8 @@ def gateways(draw: st.DrawFn) -> GatewayRules:
     )
     node_policy = draw(st.sampled_from(NodePolicy))
     selector = NodeSelector(policy=node_policy, limit=draw(st.integers(1, 5)))
-    return parse_rules(EgressGatewaySpec(ranges=ranges, node_selector=selector))
+    sharing = draw(st.sampled_from(Sharing))
+    return parse_rules(EgressGatewaySpec(ranges=ranges, node_selector=selector, sharing=sharing))
 
 
 PART = st.one_of(st.none(), st.integers(1, 7))
@@ -75,6 +85,12 @@ HISTORY = st.lists(
 SEEDS = st.integers(0, 1000)
 
 
+def has_unused(rules: GatewayRules, used: Collection[Eip]) -> bool:
+    """Whether an EIP can be made of addresses that nobody has."""
+    taken4, taken6 = {eip.ipv4 for eip in used} - {None}, {eip.ipv6 for eip in used} - {None}
+    return max(len(taken4), len(taken6)) < max(rules.ipv4.size, rules.ipv6.size)
+
+
 def run(
     rules: GatewayRules,
     nodes: list[Candidate],
@@ -100,9 +116,12 @@ def test_what_holds_of_every_placement(
     # One EIP on one node, one partner for an address, and nothing outside of the ranges.
     homes: dict[Eip, NodeName | None] = {}
     owners: dict[IPv4Address | IPv6Address, Eip] = {}
+    tenants: dict[Eip, str] = {}
     for one in placed.values():
         if one.eip is not None:
             assert homes.setdefault(one.eip, one.node) == one.node
+            if rules.sharing is Sharing.NAMESPACE:
+                assert tenants.setdefault(one.eip, one.policy.namespace) == one.policy.namespace
             for address, ranges in ((one.eip.ipv4, rules.ipv4), (one.eip.ipv6, rules.ipv6)):
                 if address is not None:
                     assert address in ranges
@@ -111,9 +130,12 @@ def test_what_holds_of_every_placement(
         if (mine := placed.get(claim.policy)) is not None:
             assert (mine.eip is None) == claim.use_node_ip
             assert claim.asked is None or (mine.eip is not None and mine.eip.agrees(claim.asked))
-        else:
-            # Who takes anything is refused only where there is nothing.
-            assert claim.asked is not None or placement.refused[claim.policy].reason is RefusalReason.NO_ADDRESS
+        # Who takes anything is refused only where others have all there is.
+        elif claim.asked is None:
+            assert placement.refused[claim.policy].reason is RefusalReason.NO_ADDRESS
+            assert not has_unused(rules, homes)
+            assert rules.sharing is Sharing.NAMESPACE
+            assert claim.policy.namespace not in tenants.values()
 
 
 @given(gateways(), SOME_NODES, claim_lists(), HISTORY, SEEDS, SEEDS)
@@ -155,7 +177,6 @@ def test_no_limit_is_passed_while_there_is_room(
     """Policies come one after the other; each time one that takes any address is put over a limit, none had room."""
     former: tuple[Placed, ...] = ()
     known: list[Claim] = []
-    size = max(rules.ipv4.size, rules.ipv6.size)
     ready = {candidate.node for candidate in nodes if candidate.ready}
     for claim in sorted(claims, key=lambda claim: (claim.since, claim.policy)):
         known.append(claim)
@@ -165,21 +186,20 @@ def test_no_limit_is_passed_while_there_is_room(
             continue
         on_node = Counter(one.node for one in before)
         on_eip = Counter(one.eip for one in before if one.eip is not None)
-        at = {one.eip: one.node for one in before if one.eip is not None}
-        taken4 = {eip.ipv4 for eip in on_eip} - {None}
-        taken6 = {eip.ipv6 for eip in on_eip} - {None}
-        unused = max(len(taken4), len(taken6)) < size
+        tenant = rules.tenant(claim.policy)
+        at = {one.eip: one.node for one in before if one.eip is not None and rules.tenant(one.policy) == tenant}
+        unused = has_unused(rules, on_eip)
         spare = {node for node in ready if on_node[node] < rules.node_limit}
         if rules.node_policy is NodePolicy.LIMIT and mine.node not in spare:
             reachable = ready if claim.use_node_ip or unused else set(at.values())
             if rules.address_policy is AddressPolicy.LIMIT and not claim.use_node_ip and not unused:
-                open_at = {at[eip] for eip, count in on_eip.items() if count < rules.address_limit}
+                open_at = {node for eip, node in at.items() if on_eip[eip] < rules.address_limit}
                 reachable = open_at or reachable
             assert not spare & reachable
         used = 0 if mine.eip is None else on_eip[mine.eip]
         if rules.address_policy is AddressPolicy.LIMIT and used >= rules.address_limit:
             assert not unused
-            assert all(count >= rules.address_limit for count in on_eip.values())
+            assert all(on_eip[eip] >= rules.address_limit for eip in at)
         if rules.address_policy is AddressPolicy.PREFER_UNUSED and used:
             assert not unused
         if rules.node_policy is NodePolicy.AVERAGE and (claim.use_node_ip or unused):
