@@ -24,7 +24,11 @@ from coil.reconcile.event_recorder import Recorder
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.egress.admission import EgressAdmission
-from coil_egress_controller.egress.cluster_networks_reconciler import ClusterCaches, ClusterNetworksReconciler
+from coil_egress_controller.egress.cluster_networks_reconciler import (
+    ClusterCaches,
+    ClusterNetworksReconciler,
+    follow_config_map,
+)
 from coil_egress_controller.egress.controllers import EgressCaches, EgressControllers
 from coil_egress_controller.egress.own_image import find_own_image
 from coil_egress_controller.eip.admission_reader import AdmissionCaches, AdmissionReader
@@ -50,7 +54,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
     # First: until its webhooks are answered, no Egress can be changed.
     service = WebhookService(NAME, settings.lease_namespace)
-    reader = AdmissionReader(kube, log=log)
+    reader = AdmissionReader(kube, tunnels=(settings.tunnel_ipv4_subnet, settings.tunnel_ipv6_subnet), log=log)
     handlers = {**EgressAdmission().handlers, **GatewayAdmission(reader).handlers, **PolicyAdmission(reader).handlers}
     await start_admission(process, settings, handlers, client=kube, at=service)
     image = settings.egress_image or await find_own_image(
@@ -77,10 +81,12 @@ async def assemble(settings: Settings, process: Process) -> None:
     if settings.enable_eip or settings.cluster_networks is not None:
         # No decision relies on this cache for the absence of a Node.
         nodes = manager.cache(kube.collection(NODES, freshness=Freshness.CACHED), optional=True)
+        cluster = ClusterCaches.start(manager, kube, nodes=nodes)
         if (into := settings.cluster_networks) is not None:
             networks = ClusterNetworksReconciler(
                 client=kube,
-                caches=ClusterCaches.start(manager, kube, nodes=nodes, into=into),
+                caches=cluster,
+                config_maps=follow_config_map(manager, kube, into),
                 into=into,
                 extra=settings.cluster_cidr,
                 log=log,
@@ -91,7 +97,15 @@ async def assemble(settings: Settings, process: Process) -> None:
             manager.each_term(eip.setup)
             caches = eip.caches
             reader.use(
-                AdmissionCaches(gateways=caches.gateways, policies=caches.policies, namespaces=caches.namespaces)
+                AdmissionCaches(
+                    gateways=caches.gateways,
+                    policies=caches.policies,
+                    namespaces=caches.namespaces,
+                    nodes=nodes,
+                    pools=cluster.pools,
+                    service_cidrs=cluster.service_cidrs,
+                    apiserver_service=cluster.apiserver_service,
+                )
             )
             EipCollector(gateways=caches.gateways, policies=caches.policies, registry=process.registry)
     await manager.start(Election(process, settings, client=kube, metrics=manager.metrics))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from ipaddress import ip_network
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +18,8 @@ from coil.admission.review import (
     Verdict,
     decode_review,
 )
-from coil.crd.builtin import NAMESPACES, SUBJECT_ACCESS_REVIEWS
+from coil.crd.address_pool import ADDRESS_POOLS
+from coil.crd.builtin import NAMESPACES, NODES, SERVICE_CIDRS, SERVICES, SUBJECT_ACCESS_REVIEWS
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.resource import HasMetadata, Resource
@@ -66,7 +68,8 @@ class AdmissionWorld:
     def __init__(self) -> None:
         self.api = MemoryApi()
         self.client = ReviewingClient(self.api)
-        self.reader = AdmissionReader(self.client, log=structlog.get_logger())
+        tunnels = [ip_network("172.31.0.0/16"), ip_network("fd11::/112")]
+        self.reader = AdmissionReader(self.client, tunnels=tunnels, log=structlog.get_logger())
 
     def put(self, resource: Resource[T], item: T) -> None:
         self.api.put(resource, item)
@@ -80,10 +83,13 @@ class AdmissionWorld:
             gateways=MemoryCache(self.api, EGRESS_GATEWAYS),
             policies=MemoryCache(self.api, EGRESS_GATEWAY_POLICIES),
             namespaces=MemoryCache(self.api, NAMESPACES),
+            nodes=MemoryCache(self.api, NODES),
+            pools=MemoryCache(self.api, ADDRESS_POOLS),
+            service_cidrs=MemoryCache(self.api, SERVICE_CIDRS),
+            apiserver_service=MemoryCache(self.api, SERVICES),
         )
-        for cache in (caches.gateways, caches.policies, caches.namespaces):
-            assert isinstance(cache, MemoryCache)
-            cache.look()
+        for name in AdmissionCaches.__dataclass_fields__:
+            getattr(caches, name).look()
         self.reader.use(caches)
 
 

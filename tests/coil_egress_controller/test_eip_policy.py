@@ -1,6 +1,6 @@
 """Which gateway and address a policy gets, what its status says, and what people are told."""
 
-from coil.crd.builtin import NAMESPACES
+from coil.crd.builtin import NAMESPACES, NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.meta import Condition
@@ -83,6 +83,23 @@ def test_a_refusal_is_a_condition_and_an_event_once() -> None:
             spec=world.document(EGRESS_GATEWAYS, "eg")["spec"] | {"ranges": {"ipv4": ["198.51.100.0/24"]}},
         )
         await world.until(lambda: world.all_placed("a"))
+
+    play(script)
+
+
+def test_an_address_of_a_node_is_not_given_until_the_node_is_gone() -> None:
+    async def script(world: World) -> None:
+        world.add_node(
+            "other", agent=False, gateway=False, addresses=[{"type": "InternalIP", "address": "203.0.113.5"}]
+        )
+        await build(world, ipv4=("203.0.113.5",))
+        world.add_policy("a")
+        await world.until(lambda: ready(world, "a").reason == "NoAddress")
+        world.api.delete(NODES, "other")
+        await world.until(lambda: world.all_placed("a"), within=2)
+        world.add_node("late", agent=False, gateway=False, addresses=[{"type": "ExternalIP", "address": "203.0.113.5"}])
+        await world.until(lambda: "EgressIPOfNode" in world.recorder.reasons, within=2)
+        assert world.policy("a").status.eip.ipv4 == "203.0.113.5"
 
     play(script)
 

@@ -1,15 +1,20 @@
 """Validates gateways and policies against each other: what one may not take, or give up, because of others. Pure.
 
 Addresses that two gateways had would be announced by two nodes, and one that leaves a gateway while a policy has it
-would cut the policy's traffic. A tenant may not ask for an address by which another tenant is known outside.
+would cut the policy's traffic. A tenant may not ask for an address by which another tenant is known outside. An address
+of a Node, a pod or a Service that became an EIP would cut that off.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from itertools import accumulate
 
+from coil.crd.address_pool import AddressPool
+from coil.crd.builtin import Node, Service, ServiceCidr
 from coil.crd.cidr import Span, Version, merge_spans, parse_address, parse_span
 from coil.crd.egress_gateway import EgressGateway, Ranges
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
@@ -21,13 +26,57 @@ _SHOWN_RANGES = 3
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Entry:
-    """One text of a gateway's ranges."""
+class TakenSpan:
+    """Addresses that belong to somebody: `text` is how they were written, `owner` says whose they are."""
 
     first: int
     last: int
     text: str
-    gateway: str
+    owner: str
+
+
+Taken = Mapping[Version, Sequence[TakenSpan]]
+"""Sorted."""
+
+
+def collect_taken(
+    *,
+    nodes: Iterable[Node] = (),
+    pools: Iterable[AddressPool] = (),
+    service_cidrs: Iterable[ServiceCidr] = (),
+    services: Iterable[Service] = (),
+    tunnels: Iterable[IPv4Network | IPv6Network] = (),
+) -> Taken:
+    """The cluster's own addresses: of Nodes and the pods that they have networks for, of pools, Services and tunnels.
+
+    What is malformed is passed over: others report it. `services` are those whose own addresses count.
+    """
+    found: dict[Version, list[TakenSpan]] = {version: [] for version in VERSIONS}
+
+    def add(texts: Iterable[object], owner: str) -> None:
+        for text in texts:
+            with suppress(ValueError):  # "None" of a headless Service
+                network = ip_network(str(text), strict=False)
+                first, last = int(network.network_address), int(network.broadcast_address)
+                found[network.version].append(TakenSpan(first, last, str(text), owner))
+
+    for node in nodes:
+        add(node.addresses(), f"the Node {node.metadata.name!r}")
+        add(node.spec.pod_cidrs, f"the pods of the Node {node.metadata.name!r}")
+    for pool in pools:
+        texts = (text for subnet in pool.spec.subnets for text in (subnet.ipv4, subnet.ipv6))
+        add(filter(None, texts), f"the AddressPool {pool.metadata.name!r}")
+    for service_cidr in service_cidrs:
+        add(service_cidr.spec.cidrs, f"the ServiceCIDR {service_cidr.metadata.name!r}")
+    for service in services:
+        add(service.spec.cluster_ips, f"the Service {object_key(service.metadata)!r}")
+    add(tunnels, "the tunnels between nodes")
+    return {version: sorted(spans) for version, spans in found.items()}
+
+
+def validate_untaken_ranges(gateway: EgressGateway, taken: Taken) -> list[FieldError]:
+    """Each entry of `gateway` that has addresses of the cluster's own, with some of those."""
+    return list(_find_overlaps(gateway, taken))
 
 
 def validate_disjoint_ranges(gateway: EgressGateway, others: Iterable[EgressGateway]) -> list[FieldError]:
@@ -36,18 +85,8 @@ def validate_disjoint_ranges(gateway: EgressGateway, others: Iterable[EgressGate
     A gateway of the same name is skipped. O(n log n) in the entries of all.
     """
     others = [other for other in others if other.metadata.name != gateway.metadata.name]
-    errors: list[FieldError] = []
-    for version in VERSIONS:
-        theirs = sorted(entry for other in others for entry in _entries(other, version))
-        # Of all that begin before an entry ends, the one that ends last is the one to meet it, if any does.
-        longest = list(accumulate(theirs, _longer))
-        for position, text in enumerate(texts_of(gateway.spec.ranges, version)):
-            span = _try_span(text, version)
-            before = 0 if span is None else bisect_right(theirs, span[1], key=lambda entry: entry.first)
-            if span is not None and before and (other := longest[before - 1]).last >= span[0]:
-                message = f"{text!r} overlaps {other.text!r} of the gateway {other.gateway!r}"
-                errors.append(FieldError(f"spec.ranges.ipv{version}[{position}]", message))
-    return errors
+    taken = {version: sorted(span for other in others for span in _entries(other, version)) for version in VERSIONS}
+    return list(_find_overlaps(gateway, taken))
 
 
 def validate_kept(old: EgressGateway, new: EgressGateway, policies: Iterable[EgressGatewayPolicy]) -> list[FieldError]:
@@ -99,13 +138,26 @@ def validate_untaken(policy: EgressGatewayPolicy, others: Iterable[EgressGateway
     return errors
 
 
-def _entries(gateway: EgressGateway, version: Version) -> Iterator[_Entry]:
+def _find_overlaps(gateway: EgressGateway, taken: Taken) -> Iterator[FieldError]:
+    for version in VERSIONS:
+        theirs = taken[version]
+        # Of all that begin before an entry ends, the one that ends last is the one to meet it, if any does.
+        longest = list(accumulate(theirs, _longer))
+        for position, text in enumerate(texts_of(gateway.spec.ranges, version)):
+            span = _try_span(text, version)
+            before = 0 if span is None else bisect_right(theirs, span[1], key=lambda entry: entry.first)
+            if span is not None and before and (other := longest[before - 1]).last >= span[0]:
+                message = f"{text!r} overlaps {other.text!r} of {other.owner}"
+                yield FieldError(f"spec.ranges.ipv{version}[{position}]", message)
+
+
+def _entries(gateway: EgressGateway, version: Version) -> Iterator[TakenSpan]:
     for text in texts_of(gateway.spec.ranges, version):
         if (span := _try_span(text, version)) is not None:
-            yield _Entry(*span, text, gateway.metadata.name)
+            yield TakenSpan(*span, text, f"the gateway {gateway.metadata.name!r}")
 
 
-def _longer(one: _Entry, other: _Entry) -> _Entry:
+def _longer(one: TakenSpan, other: TakenSpan) -> TakenSpan:
     return one if one.last >= other.last else other
 
 

@@ -44,7 +44,7 @@ class RefusalReason(StrEnum):
     PAIR = "EgressIPPairConflict"
     """One of the two addresses that were asked for is bound to another partner."""
     TAKEN = "EgressIPTaken"
-    """The address that was asked for is bound to a policy of another namespace."""
+    """The address that was asked for is bound to a policy of another namespace, or is a Node's."""
     NO_ADDRESS = "NoAddress"
     """The gateway has none, or others have all of them."""
 

@@ -67,6 +67,7 @@ class DataPlaneIndex:
         self._sources = SourceIndex()
         self._floating: dict[IPAddress, set[PolicyRef]] = {}
         """Whose address it is; policies may share one."""
+        self._own_addresses: frozenset[IPAddress] = frozenset()
         self._marks: dict[NodeName, int] = {}
         self._cluster: dict[Family, list[Span]] = {family: cluster_spans((), family) for family in Family}
         self._classes: dict[_ClassKey, _Class] = {}
@@ -173,6 +174,18 @@ class DataPlaneIndex:
         groups: dict[ElementKey, ElementValue] = {solicited_node(str(word)): None for word in words[Family.IPV6]}
         self._ledger.write("held", {**held, ARP_EIPS: words[Family.IPV4], SOLICITED: groups})
 
+    def set_own_addresses(self, addresses: frozenset[IPAddress]) -> None:
+        """The node's own. They are no floating ones for it, even if a gateway has them: of what comes to a floating
+        address, only what belongs to a connection is let pass.
+        """
+        before, self._own_addresses = self._own_addresses, addresses
+        for address in self._floating.keys() & (before ^ addresses):
+            name = SETS[Family.of(address)].floating
+            if address in addresses:
+                self._ledger.remove(name, str(address))
+            else:
+                self._ledger.put(name, str(address), None)
+
     def set_known(self, addresses: Iterable[IPAddress]) -> None:
         """The addresses of this node's pods of which `set_sources` has told which policies select them."""
         words: dict[Family, dict[ElementKey, ElementValue]] = {family: {} for family in Family}
@@ -217,13 +230,15 @@ class DataPlaneIndex:
         before, now = _floating(former), _floating(policy)
         for address in now - before:
             self._floating.setdefault(address, set()).add(ref)
-            self._ledger.put(SETS[Family.of(address)].floating, str(address), None)
+            if address not in self._own_addresses:
+                self._ledger.put(SETS[Family.of(address)].floating, str(address), None)
         for address in before - now:
             owners = self._floating[address]
             owners.discard(ref)
             if not owners:
                 del self._floating[address]
-                self._ledger.remove(SETS[Family.of(address)].floating, str(address))
+                if address not in self._own_addresses:
+                    self._ledger.remove(SETS[Family.of(address)].floating, str(address))
 
     def _guard(self, former: PolicyView | None, policy: PolicyView | None) -> None:
         """What nobody else than its pods may reach unknown is what the policy has now, no more what it had."""

@@ -132,6 +132,8 @@ class EipIndex:
         self.bindings: list[Binding] = []
         self._limit = rules.address_limit
         self._by_address: dict[IPAddress, Binding] = {}
+        self.reserved: set[IPAddress] = set()
+        """Nobody's that is not bound already."""
         self._on: dict[tuple[NodeName | None, str], list[Binding]] = {}
         self._unfilled: dict[tuple[NodeName | None, str], dict[int, Binding]] = {}
 
@@ -146,6 +148,13 @@ class EipIndex:
             return self.bind(self.pool.complete(eip), tenant)
         bound = next(iter(found.values()))
         return bound if len(found) == 1 and bound.eip.agrees(eip) else None
+
+    def reserve(self, address: IPAddress) -> None:
+        """Have nobody get it; without effect where it is bound, or lies outside of the ranges."""
+        eip = Eip(ipv4=address) if isinstance(address, IPv4Address) else Eip(ipv6=address)
+        if address not in self.reserved and address not in self._by_address and self.pool.trim(eip) is not None:
+            self.pool.take(eip)
+            self.reserved.add(address)
 
     def bind(self, eip: Eip, tenant: str) -> Binding:
         """Make the binding of an EIP that is not in use."""

@@ -26,6 +26,7 @@ from coil.crd.egress_gateway import AddressPolicy, NodePolicy, PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Candidate, Claim, Eip, GatewayRules, Placed, Refusal, RefusalReason, parse_rules
 from coil.eip.eip_pool import Binding, EipIndex
+from coil.kernel.family import IPAddress
 
 __all__ = [
     "Candidate",
@@ -55,15 +56,19 @@ def place(
     candidates: Sequence[Candidate],
     claims: Sequence[Claim],
     former: Sequence[Placed],
+    reserved: Iterable[IPAddress] = (),
     random: Callable[[], float],
 ) -> Placement:
     """The placement of `claims`, each of another policy. `random` gives [0, 1); nothing else is left to chance.
 
-    `former` may be of policies that are gone, and of nodes and addresses that are not the gateway's any more.
+    `reserved` are addresses of Nodes, which no policy gets. One that a policy has already stays with it: a Node's own
+    kubelet says which addresses it has, and must not take EIPs away with that. `former` may be of policies that are
+    gone, and of nodes and addresses that are not the gateway's any more.
     """
     work = _Work(rules, candidates, random)
     before = {placed.policy: placed for placed in former}
     newcomers = work.keep(sorted(claims, key=lambda claim: (claim.since, claim.policy)), before)
+    work.reserve(reserved)
     work.assign_nodes()
     for claim in newcomers:
         if claim.asked is not None:
@@ -120,6 +125,11 @@ class _Work:
                 self._assign(binding, node)
         return [claim for claim in claims if claim.policy in newcomers]
 
+    def reserve(self, addresses: Iterable[IPAddress]) -> None:
+        """Keep what nobody has yet from being given."""
+        for address in addresses:
+            self._index.reserve(address)
+
     def assign_nodes(self) -> None:
         """Give a node to what has lost its own, the heaviest first, as then the loads come out most alike."""
         unplaced = [binding for binding in self._index.bindings if not binding.assigned]
@@ -135,6 +145,10 @@ class _Work:
         if self._index.pool.trim(asked) != asked:
             message = f"{asked} does not lie in the ranges of the gateway"
             self._refused[claim.policy] = Refusal(RefusalReason.OUT_OF_RANGE, message)
+            return
+        if reserved := self._index.reserved & {asked.ipv4, asked.ipv6}:
+            message = f"{min(map(str, reserved))} is an address of a Node"
+            self._refused[claim.policy] = Refusal(RefusalReason.TAKEN, message)
             return
         binding = self._index.adopt(asked, self._tenant(claim.policy))
         if binding is None:
@@ -153,9 +167,7 @@ class _Work:
         node = self._nodes.choose(1) if free else self._node_with_addresses(tenant)
         used, unfilled = index.on(node, tenant), index.unfilled(node, tenant)
         if not free and not used:
-            message = (
-                "every address is in use by other namespaces" if index.bindings else "the gateway has no addresses"
-            )
+            message = "every address is in use by others" if index.pool.size else "the gateway has no addresses"
             self._refused[claim.policy] = Refusal(RefusalReason.NO_ADDRESS, message)
             return
         if self._policy is AddressPolicy.LIMIT and unfilled:

@@ -102,6 +102,7 @@ class Applier:
         self._marks: dict[int, tuple[IPAddress, ...]] = {}  # in the kernel
         self._remade = 0
         self._published: Mapping[str, int] = {}
+        self._refused: frozenset[IPAddress] = frozenset()
         self._loaded = self._leaving = False
         self._released = asyncio.Event()
         self._mesh_retry: asyncio.TimerHandle | None = None
@@ -194,8 +195,10 @@ class Applier:
         self._cancel_mesh_retry()
         look, self._look_at_overlay = self._look_at_overlay, False
         term = None if self._leaving else deps.renewer.term
-        lease = LeaseState(node=self._node, term=term, applied=deps.renewer.applied)
+        own = frozenset(snapshot.node.addresses()) if snapshot.node is not None else frozenset()
+        lease = LeaseState(node=self._node, term=term, applied=deps.renewer.applied, own=own)
         assignment = plan_assignment(snapshot.gateways, lease, labels=_labels(snapshot))
+        self._note_refused(assignment.refused)
         self._ask(snapshot, assignment, done=False)
         await self._device.withdraw(assignment.addresses, look=look)
         if snapshot.tunnels_changed:
@@ -220,6 +223,12 @@ class Applier:
             self._mesh_retry = asyncio.get_running_loop().call_later(MESH_SECONDS, self._hints.set)
         if self._leaving and not deps.tracker.own_status_names():
             self._released.set()
+
+    def _note_refused(self, refused: frozenset[IPAddress]) -> None:
+        if new := refused - self._refused:
+            addresses = sorted(map(str, new))
+            self._log.error("these EIPs are the node's own addresses: take them out of the ranges", addresses=addresses)
+        self._refused = refused
 
     async def _set_elements(self, outcome: Outcome) -> None:
         tables = self._deps.tables

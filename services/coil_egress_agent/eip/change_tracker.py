@@ -154,7 +154,8 @@ class ChangeTracker:
             self.changed.set()
 
     def note_node(self, old: Node | None, new: Node | None) -> None:
-        if old is None or new is None or old.metadata.labels != new.metadata.labels:
+        before, after = ((node.metadata.labels, node.addresses()) if node is not None else None for node in (old, new))
+        if before != after:
             self.changed.set()
 
     def own_tunnel(self) -> EgressTunnel | None:

@@ -65,6 +65,7 @@ class DataPlaneBuilder:
         device, or about to be.
         """
         self.index.set_held(held)
+        self.index.set_own_addresses(lease.own)
         if snapshot.policies is not None:
             self._policies = snapshot.policies
             self._parse_policies()

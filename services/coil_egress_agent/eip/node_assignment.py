@@ -30,27 +30,38 @@ class EgressPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseState:
-    """For which term a node may carry addresses, and which revisions it has applied already, by the gateways' UIDs."""
+    """For which term a node may carry addresses, and which revisions it has applied already, by the gateways' UIDs.
+
+    `own` are the Node's own addresses. As an EIP, such a one would cut the node off from its API server and kubelet, so
+    the node takes none, whatever a status says: the traffic of its policies is held back.
+    """
 
     node: NodeName
     term: int | None
     applied: Mapping[str, int]
+    own: frozenset[IPAddress] = frozenset()
 
     def carries(self, gateway: EgressGateway, listed: GatewayNode) -> bool:
         """Whether what `gateway` lists for the node counts now. See `coil.eip.lease_renewal.held_entries`."""
         stale = gateway.status.revision < self.applied.get(gateway.metadata.uid, 0)
         return self.term is not None and listed.term == self.term and not stale
 
+    def refuses(self, entry: EipEntry) -> bool:
+        """Whether an address of it is the node's own."""
+        return not self.own.isdisjoint(eip_addresses(entry))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAssignment:
     """`wanted`: the node needs a Lease. `known_term`: the highest that a status names for it. `addresses`: those that
-    it is to have. `revisions`: by UID, of the gateways whose status names it; `leaves`: some address is to leave it.
+    it is to have, `refused` those that it may not have, as they are its own. `revisions`: by UID, of the gateways whose
+    status names it; `leaves`: some address is to leave it.
     """
 
     wanted: bool
     known_term: int
     addresses: frozenset[IPAddress]
+    refused: frozenset[IPAddress]
     revisions: Mapping[str, int]
     leaves: bool
 
@@ -62,6 +73,7 @@ def plan_assignment(
     node, term = lease.node, lease.term
     wanted, leaves = False, False
     addresses: set[IPAddress] = set()
+    refused: set[IPAddress] = set()
     revisions: dict[str, int] = {}
     for gateway in gateways:
         selector = gateway.spec.node_selector.selector
@@ -74,11 +86,12 @@ def plan_assignment(
                 revisions[gateway.metadata.uid] = gateway.status.revision
         if term is not None:
             for eip in held_entries(gateway, node, term=term, applied=lease.applied):
-                addresses.update(eip_addresses(eip))
+                (refused if lease.refuses(eip) else addresses).update(eip_addresses(eip))
     return NodeAssignment(
         wanted=wanted,
         known_term=known_term(gateways, node),
         addresses=frozenset(addresses),
+        refused=frozenset(refused),
         revisions=revisions,
         leaves=leaves,
     )
@@ -95,7 +108,7 @@ def plan_paths(gateways: Iterable[EgressGateway], lease: LeaseState) -> dict[Pol
         for listed in gateway.status.node_list:
             counts = listed.name != lease.node or lease.carries(gateway, listed)
             for eip in listed.eips:
-                stays = counts and not eip.leaving
+                stays = counts and not eip.leaving and not (listed.name == lease.node and lease.refuses(eip))
                 ipv4, ipv6 = _pair(eip)
                 node = NodeName(listed.name)
                 given = None if stays or eip.leaving else node

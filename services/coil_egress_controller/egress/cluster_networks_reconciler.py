@@ -30,30 +30,31 @@ _BATCH_WINDOW: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCaches:
-    """Where the cluster's networks are read; `config_maps` and `apiserver_service` have one object each."""
+    """Where the cluster's networks are read; `apiserver_service` has one object."""
 
     nodes: Cache[Node]
     pools: Cache[AddressPool]
     service_cidrs: Cache[ServiceCidr]
     apiserver_service: Cache[Service]
-    config_maps: Cache[ConfigMap]
 
     @classmethod
-    def start(
-        cls, manager: Manager, client: KubeClient, *, nodes: Cache[Node], into: NamespacedName
-    ) -> "ClusterCaches":
+    def start(cls, manager: Manager, client: KubeClient, *, nodes: Cache[Node]) -> "ClusterCaches":
         """Follow everything from now on."""
         services = client.collection(
             SERVICES, namespace="default", fields="metadata.name=kubernetes", freshness=Freshness.CACHED
         )
-        config_maps = client.collection(CONFIG_MAPS, namespace=into.namespace, fields=f"metadata.name={into.name}")
         return cls(
             nodes=nodes,
             pools=manager.cache(client.collection(ADDRESS_POOLS, freshness=Freshness.CACHED), optional=True),
             service_cidrs=manager.cache(client.collection(SERVICE_CIDRS, freshness=Freshness.CACHED), optional=True),
             apiserver_service=manager.cache(services, name="apiserver-service", optional=True),
-            config_maps=manager.cache(config_maps, optional=True),
         )
+
+
+def follow_config_map(manager: Manager, client: KubeClient, at: NamespacedName) -> Cache[ConfigMap]:
+    """A cache of this one alone."""
+    config_maps = client.collection(CONFIG_MAPS, namespace=at.namespace, fields=f"metadata.name={at.name}")
+    return manager.cache(config_maps, optional=True)
 
 
 class ClusterNetworksReconciler:
@@ -64,12 +65,14 @@ class ClusterNetworksReconciler:
         *,
         client: ApiClient,
         caches: ClusterCaches,
+        config_maps: Cache[ConfigMap],
         into: NamespacedName,
         extra: Collection[IPNetwork],
         log: FilteringBoundLogger,
     ) -> None:
         self._client = client
         self._caches = caches
+        self._config_maps = config_maps
         self._into = into
         self._extra = tuple(extra)
         self._log = log
@@ -81,7 +84,7 @@ class ClusterNetworksReconciler:
         controller.watch(caches.pools, self.of_change)
         controller.watch(caches.service_cidrs, self.of_change)
         controller.watch(caches.apiserver_service, self.of_change)
-        controller.watch(caches.config_maps, self.of_change)
+        controller.watch(self._config_maps, self.of_change)
         controller.resync(lambda: [str(self._into)], every=resync, at_start=True)
 
     def of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
@@ -104,7 +107,7 @@ class ClusterNetworksReconciler:
             extra=self._extra,
         )
         data = render_cluster_networks(networks)
-        config_map = caches.config_maps.get(key)
+        config_map = self._config_maps.get(key)
         if config_map is not None and data.items() <= config_map.data.items():
             return DONE
         try:

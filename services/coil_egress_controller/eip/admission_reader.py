@@ -5,27 +5,42 @@ before its caches are synced; until then there is only the live state.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from typing import Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.admission.review import AdmissionRequest, ReviewError, UserInfo, decode_object
-from coil.crd.builtin import NAMESPACES, SUBJECT_ACCESS_REVIEWS, Namespace
+from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
+from coil.crd.builtin import (
+    NAMESPACES,
+    NODES,
+    SERVICE_CIDRS,
+    SERVICES,
+    SUBJECT_ACCESS_REVIEWS,
+    Namespace,
+    Node,
+    Service,
+    ServiceCidr,
+)
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.eip_conflict import Taken, collect_taken
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
-from coil.reconcile.cache import Cache
+from coil.reconcile.cache import Cache, describe_unsynced
 
 T = TypeVar("T", bound=HasMetadata)
 Answer = TypeVar("Answer")
 
 ASK_SECONDS = 1.5
-"""For one call. A review makes at most four, one after the other, and `coil.admission.server` allows 8 for all."""
+"""For one call. A review makes at most five, one after the other, and `coil.admission.server` allows 8 for all."""
+TAKEN_SECONDS = 3.0
+"""For the cluster's own addresses, while the caches do not have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +48,23 @@ class AdmissionCaches:
     gateways: Cache[EgressGateway]
     policies: Cache[EgressGatewayPolicy]
     namespaces: Cache[Namespace]
+    nodes: Cache[Node]
+    pools: Cache[AddressPool]
+    service_cidrs: Cache[ServiceCidr]
+    apiserver_service: Cache[Service]
+    """Of the API server alone, which is in a network of Services also where no ServiceCIDR says so."""
 
     @property
     def synced(self) -> bool:
         return self.gateways.synced and self.policies.synced and self.namespaces.synced
+
+    @property
+    def know_taken(self) -> bool:
+        """Whether the cluster's own addresses are known. Not every cluster has pools, or serves ServiceCIDRs."""
+        required = self.nodes.synced and self.apiserver_service.synced
+        return required and all(
+            describe_unsynced(cache, optional=True) is None for cache in (self.pools, self.service_cidrs)
+        )
 
 
 class UnknownStateError(Exception):
@@ -44,10 +72,15 @@ class UnknownStateError(Exception):
 
 
 class AdmissionReader:
-    """All methods raise UnknownStateError. Cancelled, they leave nothing behind."""
+    """All methods raise UnknownStateError. Cancelled, they leave nothing behind. `tunnels` are the networks of the
+    tunnels between nodes.
+    """
 
-    def __init__(self, client: ApiClient, *, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self, client: ApiClient, *, tunnels: Collection[IPv4Network | IPv6Network] = (), log: FilteringBoundLogger
+    ) -> None:
         self._client = client
+        self._tunnels = tunnels
         self._log = log
         self._caches: AdmissionCaches | None = None
 
@@ -68,6 +101,31 @@ class AdmissionReader:
         """The cached ones, as policies may be many and are created often; the live ones while there is no cache."""
         caches = self._synced_caches()
         return await self.policies() if caches is None else caches.policies.items()
+
+    async def taken(self) -> Taken:
+        """The cluster's own addresses, which no gateway may have: as the caches know them, as Nodes are many; the live
+        ones while there is no cache.
+        """
+        caches = self._caches
+        if caches is not None and caches.know_taken:
+            return collect_taken(
+                nodes=caches.nodes.items(),
+                pools=caches.pools.items(),
+                service_cidrs=caches.service_cidrs.items(),
+                services=caches.apiserver_service.items(),
+                tunnels=self._tunnels,
+            )
+        try:
+            async with asyncio.timeout(TAKEN_SECONDS):
+                nodes, pools, cidrs, services = await asyncio.gather(
+                    self._client.list(NODES),
+                    self._served(self._client.list(ADDRESS_POOLS)),
+                    self._served(self._client.list(SERVICE_CIDRS)),
+                    self._served(self._list_apiserver_service()),
+                )
+        except (ApiError, TimeoutError) as error:
+            raise UnknownStateError(f"the cluster's own addresses cannot be read now: {_said(error)}") from error
+        return collect_taken(nodes=nodes, pools=pools, service_cidrs=cidrs, services=services, tunnels=self._tunnels)
 
     async def gateway(self, name: str) -> EgressGateway | None:
         """None if there is none of that name."""
@@ -112,6 +170,17 @@ class AdmissionReader:
             return None
         except (ApiError, TimeoutError) as error:
             return self._instead(cache, f"{resource.plural} {name}", error).get(name)
+
+    async def _list_apiserver_service(self) -> Sequence[Service]:
+        return [await self._client.get(SERVICES, "kubernetes", namespace="default")]
+
+    @staticmethod
+    async def _served(objects: Awaitable[Sequence[T]]) -> Sequence[T]:
+        """None of a kind that the API server does not serve, and of one that does not exist."""
+        try:
+            return await objects
+        except NotFoundError:
+            return ()
 
     async def _ask(self, question: Awaitable[Answer]) -> Answer:
         async with asyncio.timeout(ASK_SECONDS):

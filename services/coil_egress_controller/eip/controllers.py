@@ -30,7 +30,7 @@ from coil.manager.term import Channel, Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.event_recorder import Recorder
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, EndpointIndex, is_endpoint
-from coil_egress_controller.eip.gateway_index import POLICY_INDEXERS, ChoiceIndex, SelectionIndex
+from coil_egress_controller.eip.gateway_index import POLICY_INDEXERS, ChoiceIndex, NodeAddressIndex, SelectionIndex
 from coil_egress_controller.eip.gateway_reconciler import GatewayDecision, GatewayReconciler
 from coil_egress_controller.eip.lease_monitor import LeaseMonitor
 from coil_egress_controller.eip.metric import EipMetrics
@@ -117,6 +117,8 @@ class EipControllers:
         term.subscribe(caches.policies, policies_written.observe)
         term.subscribe(caches.slices, slices_written.observe)
         term.subscribe(caches.tunnels, tunnels_written.observe)
+        node_addresses = NodeAddressIndex(caches.gateways)
+        term.subscribe(caches.nodes, node_addresses.observe)
         unassigned: Channel[str] = Channel()
         decided: Channel[GatewayDecision] = Channel()
         selections = SelectionIndex(gateways=caches.gateways, nodes=caches.nodes)
@@ -135,6 +137,7 @@ class EipControllers:
             client=client,
             choices=choices,
             selections=selections,
+            node_addresses=node_addresses,
             facts=NodeFactSource(nodes=caches.nodes, tunnels=caches.tunnels, lease_of=leases.lease),
             leases=leases,
             gateways=caches.gateways,

@@ -1,11 +1,13 @@
 """Checks changes of EgressGateways before they are stored.
 
-Every replica answers. A new gateway must keep every rule and share no address with another; an update is refused only
+Every replica answers. A new gateway must keep every rule and share no address with another, nor have any of the
+cluster's own (of Nodes, pods, Services and tunnels); an update is refused only
 for rules that it breaks itself, so that a gateway that was stored in violation of some can still be labelled, or
 repaired step by step. What policies depend on cannot be removed: an address that one has, or the gateway of one.
 
 Two gateways that are created at the same moment with the same addresses may both pass, as neither review sees the other
-one, and so may a deletion beside a new policy: the controller checks again before it acts.
+one, and so may a deletion beside a new policy: the controller checks again before it acts. A Node that comes later has
+an address that the controller gives to no policy, and its agent takes no EIP that is its Node's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +27,7 @@ from coil.admission.server import AdmissionHandler
 from coil.crd.builtin import Namespace
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.eip_conflict import validate_disjoint_ranges, validate_kept
+from coil.crd.eip_conflict import validate_disjoint_ranges, validate_kept, validate_untaken_ranges
 from coil.crd.eip_validation import validate_gateway
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import object_key
@@ -69,9 +71,12 @@ class GatewayAdmission:
             return Invalid(faults)
         if old is not None and old.spec.ranges == new.spec.ranges:
             return ALLOWED
-        others = await self._reader.gateways()
-        before = [] if old is None else validate_disjoint_ranges(old, others)
-        faults = select_new(validate_disjoint_ranges(new, others), before)
+        others, taken = await self._reader.gateways(), await self._reader.taken()
+
+        def find_conflicts(gateway: EgressGateway) -> list[FieldError]:
+            return [*validate_disjoint_ranges(gateway, others), *validate_untaken_ranges(gateway, taken)]
+
+        faults = select_new(find_conflicts(new), [] if old is None else find_conflicts(old))
         if old is not None:
             faults += validate_kept(old, new, await self._reader.policies())
         return Invalid(faults) if faults else ALLOWED

@@ -5,14 +5,20 @@ change of any of the three may move policies from one gateway to another, and th
 indexed because a cluster has many, and few carry EIPs.
 """
 
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from coil.crd.builtin import Namespace, Node
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.resource import object_key
+from coil.eip.address_range import AddressRanges, RangeError
+from coil.eip.claim import GatewayRules, parse_rules
 from coil.eip.gateway_choice import NoGateway, choose_gateway
+from coil.kernel.family import Family, IPAddress
 from coil.manager.term import Channel
 from coil.reconcile.cache import Cache
 
@@ -177,6 +183,55 @@ class SelectionIndex:
             name = gateway.metadata.name
             if node in self._selected.get(name, ()) or any(entry.name == node for entry in gateway.status.node_list):
                 yield name
+
+
+class NodeAddressIndex:
+    """The addresses of all Nodes, in memory, of one term. A question costs O(log addresses), and what is found."""
+
+    def __init__(self, gateways: Cache[EgressGateway]) -> None:
+        self._gateways = gateways
+        self._counts: Counter[IPAddress] = Counter()
+        self._numbers: dict[Family, list[int]] = {family: [] for family in Family}
+        """Sorted."""
+
+    def within(self, rules: GatewayRules) -> list[IPAddress]:
+        """Those that lie in the gateway's ranges."""
+        return [*self._within(rules.ipv4), *self._within(rules.ipv6)]
+
+    def observe(self, old: Node | None, new: Node | None) -> None:
+        """A Node appeared (no `old`), changed, or went (no `new`)."""
+        for address in _own_addresses(new):
+            self._counts[address] += 1
+            if self._counts[address] == 1:
+                insort(self._numbers[Family.of(address)], int(address))
+        for address in _own_addresses(old):
+            self._counts[address] -= 1
+            if not self._counts[address]:
+                del self._counts[address]
+                numbers = self._numbers[Family.of(address)]
+                del numbers[bisect_left(numbers, int(address))]
+
+    def change_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
+        """The gateways in whose ranges an address has come or gone."""
+        changed = _own_addresses(old) ^ _own_addresses(new)
+        for gateway in self._gateways.items() if changed else ():
+            try:
+                rules = parse_rules(gateway.spec)
+            except RangeError:
+                continue
+            if any(address in rules.ipv4 or address in rules.ipv6 for address in changed):
+                yield gateway.metadata.name
+
+    def _within(self, ranges: AddressRanges) -> Iterable[IPAddress]:
+        numbers = self._numbers[ranges.family]
+        address = IPv4Address if ranges.family is Family.IPV4 else IPv6Address
+        for first, last in ranges.spans if numbers else ():
+            for number in numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]:
+                yield address(number)
+
+
+def _own_addresses(node: Node | None) -> frozenset[IPAddress]:
+    return frozenset() if node is None else frozenset(node.addresses())
 
 
 def _selects(gateway: EgressGateway, node: Node) -> bool:

@@ -9,7 +9,7 @@ The status is guarded by the resource version that it was planned from, and the 
 leader only from the status: after a conflict it is planned again. What has not changed is not written.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -22,10 +22,12 @@ from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway, EgressGatewa
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_tunnel import EgressTunnel
 from coil.crd.meta import Condition
+from coil.crd.validation import render_names
 from coil.eip.address_range import RangeError
 from coil.eip.claim import Claim, Placed, Refusal, parse_claim, policy_ref
 from coil.eip.gateway_status import as_listed, former_of, plan_status
-from coil.eip.placement import parse_rules, place
+from coil.eip.placement import Placement, parse_rules, place
+from coil.kernel.family import IPAddress
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
 from coil.kube.lease_lock import Lease
@@ -35,7 +37,7 @@ from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
-from coil_egress_controller.eip.gateway_index import ChoiceIndex, SelectionIndex
+from coil_egress_controller.eip.gateway_index import ChoiceIndex, NodeAddressIndex, SelectionIndex
 from coil_egress_controller.eip.lease_monitor import LeaseMonitor
 from coil_egress_controller.eip.node_fact import NodeFactSource
 from coil_egress_controller.eip.own_write import OwnWrites
@@ -65,6 +67,7 @@ class GatewayReconciler:
     client: ApiClient
     choices: ChoiceIndex
     selections: SelectionIndex
+    node_addresses: NodeAddressIndex
     facts: NodeFactSource
     leases: LeaseMonitor
     gateways: Cache[EgressGateway]
@@ -92,6 +95,7 @@ class GatewayReconciler:
         selections, choices = self.selections, self.choices
         controller.watch(self.gateways, selections.change_gateway, batch_window=_BATCH_WINDOW)
         controller.watch(nodes, selections.change_node, batch_window=_BATCH_WINDOW)
+        controller.watch(nodes, self.node_addresses.change_node, batch_window=_BATCH_WINDOW)
         controller.watch(self.policies, choices.change_policy, batch_window=_BATCH_WINDOW)
         controller.watch(self.gateways, choices.change_gateway, batch_window=_BATCH_WINDOW)
         controller.watch(namespaces, choices.change_namespace, batch_window=_BATCH_WINDOW)
@@ -135,13 +139,16 @@ class GatewayReconciler:
         facts = self.facts.read(gateway, self.selections.nodes(gateway.metadata.name))
         for node, term in facts.missing.items():
             self.leases.miss(node, term)
+        reserved = self.node_addresses.within(rules)
         placement = place(
             rules,
             candidates=facts.candidates,
             claims=[claim for claim in claims.values() if isinstance(claim, Claim)],
             former=former_of(gateway, policies),
+            reserved=reserved,
             random=self.random,
         )
+        self._report_reserved(gateway, placement, reserved)
         refused = {ref: claim for ref, claim in claims.items() if isinstance(claim, Refusal)}
         placement = replace(placement, refused={**placement.refused, **refused})
         status = plan_status(gateway, placement, facts.nodes, now=self.now())
@@ -182,6 +189,14 @@ class GatewayReconciler:
                 self.recorder.warn(subject, reason=condition.reason, message=condition.message)
             elif known is not None:
                 self.recorder.note(subject, reason=condition.reason, message=condition.message)
+
+    def _report_reserved(self, gateway: EgressGateway, placement: Placement, reserved: Collection[IPAddress]) -> None:
+        """As an Event: EIPs that policies have and that are a Node's as well."""
+        used = {part for placed in placement.placed if placed.eip for part in (placed.eip.ipv4, placed.eip.ipv6)}
+        if both := sorted(str(address) for address in used.intersection(reserved)):
+            message = f"policies have {render_names(both)}, which Nodes have as well: take them out of the ranges"
+            subject = EventSubject.of(EGRESS_GATEWAYS, gateway.metadata)
+            self.recorder.warn(subject, reason="EgressIPOfNode", message=message)
 
     def _gateways_of_tunnel(self, old: EgressTunnel | None, new: EgressTunnel | None) -> Iterable[str]:
         """Of a tunnel whose phase has changed."""

@@ -56,9 +56,17 @@ def run(
     *,
     on: Iterable[Candidate] = nodes("abc"),
     former: Sequence[Placed] = (),
+    reserved: Sequence[IPv4Address | IPv6Address] = (),
     seed: int = 1,
 ) -> Placement:
-    return place(given_rules, candidates=list(on), claims=wanted, former=former, random=random.Random(seed).random)
+    return place(
+        given_rules,
+        candidates=list(on),
+        claims=wanted,
+        former=former,
+        reserved=reserved,
+        random=random.Random(seed).random,
+    )
 
 
 def per_node(placement: Placement) -> Counter[str]:
@@ -196,7 +204,7 @@ def test_tenants_do_not_share_addresses(policy: AddressPolicy) -> None:
         assert len(placement.placed) == 3
         assert homes["shop"] != homes["bank"]
         assert placement.refused[ref("p2", "thief")].reason is RefusalReason.NO_ADDRESS
-        assert "by other namespaces" in placement.refused[ref("p2", "thief")].message
+        assert "by others" in placement.refused[ref("p2", "thief")].message
         later = run(rules(ranges), wanted[1:3], former=placement.placed, seed=seed)
         assert len(later.placed) == 2, "as the first one has deleted its policies"
 
@@ -216,6 +224,30 @@ def test_of_tenants_that_shared_an_address_the_oldest_policy_keeps_it() -> None:
     assert run(rules(sharing=Sharing.ANY), wanted, former=former).placed == tuple(
         sorted(former, key=lambda one: (one.policy.namespace, one.policy.name))
     )
+
+
+def test_an_address_of_a_node_is_given_to_nobody_and_stays_with_whom_it_was() -> None:
+    """Its partner of the other family is not lost with it."""
+    asking = Claim(policy=ref("asks"), asked=Eip(IPv4Address("10.6.0.2")))
+    reserved: list[IPv4Address | IPv6Address] = [
+        IPv4Address("10.6.0.2"),
+        IPv6Address("fd00::3"),
+        IPv4Address("192.0.2.1"),
+    ]
+    ranges = Ranges(policy=AddressPolicy.PREFER_UNUSED, ipv4=DUAL.ipv4, ipv6=DUAL.ipv6)
+    for seed in range(20):
+        placement = run(rules(ranges), [*claims(3), asking], reserved=reserved, seed=seed)
+        eips = per_eip(placement)
+        assert not {part for each in eips for part in (each.ipv4, each.ipv6)}.intersection(reserved)
+        assert eip(3, 2) in eips
+        assert placement.refused[ref("asks")].message == "10.6.0.2 is an address of a Node"
+    former = [Placed(policy=ref("p0000"), eip=eip(2), node=NodeName("a"))]
+    assert eip(2) in per_eip(run(rules(ranges), claims(2), former=former, reserved=reserved))
+
+
+def test_where_all_addresses_are_nodes_there_is_none() -> None:
+    placement = run(rules(Ranges(ipv4=("10.6.0.1",))), claims(1), reserved=[IPv4Address("10.6.0.1")])
+    assert placement.refused[ref("p0000")].reason is RefusalReason.NO_ADDRESS
 
 
 @pytest.mark.parametrize("asked", [Eip(IPv4Address("10.6.0.5")), Eip(IPv4Address("10.6.0.1"), IPv6Address("fd00::5"))])

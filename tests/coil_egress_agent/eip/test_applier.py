@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from coil.crd.builtin import Node
+from coil.crd.builtin import Node, NodeAddress, NodeStatus
 from coil.crd.egress_gateway import GatewayNode
 from coil.crd.meta import ObjectMeta
 from coil.eip.eip_table import CLOSED, HERE
@@ -113,6 +113,24 @@ async def test_nothing_of_another_term_is_taken() -> None:
         assert path_element(scene) == CLOSED
         fill(scene, listed("n1", eip(), term=8), revision=2)
         await until(lambda: scene.eips == ["10.6.1.1"])
+
+
+async def test_an_address_of_the_node_itself_is_never_taken() -> None:
+    """Also if it becomes the node's own while it is an EIP there; its policy's traffic is held back."""
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips == ["10.6.1.1"] and path_element(scene) == HERE)
+        [node] = scene.cluster.nodes.items()
+        addresses = (NodeAddress(type="InternalIP", address="10.6.1.1"),)
+        scene.cluster.nodes.put(msgspec.structs.replace(node, status=NodeStatus(addresses=addresses)))
+        await until(lambda: scene.eips == [])
+        await until(lambda: path_element(scene) == CLOSED)
+        assert not scene.agent.tables.of("floating4"), "or what comes to the node's own address would be dropped"
+        fill(scene, listed("n1", eip(), eip("10.6.1.2", "p2")), revision=2)
+        await until(lambda: scene.eips == ["10.6.1.2"])
+        assert path_element(scene) == CLOSED
+        scene.cluster.nodes.put(node)
+        await until(lambda: scene.eips == ["10.6.1.1", "10.6.1.2"] and path_element(scene) == HERE)
 
 
 async def test_a_leaving_address_is_off_before_it_is_said_to_be() -> None:

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, AddressPoolSpec, SubnetSet
-from coil.crd.builtin import CONFIG_MAPS, NODES, SERVICE_CIDRS, SERVICES, Node, ServiceCidr, ServiceCidrSpec
+from coil.crd.builtin import CONFIG_MAPS, NODES, SERVICE_CIDRS, SERVICES, ConfigMap, Node, ServiceCidr, ServiceCidrSpec
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import NamespacedName
 from coil_egress_controller.egress.cluster_networks_reconciler import ClusterCaches, ClusterNetworksReconciler
@@ -28,17 +28,22 @@ class Scene:
             pools=MemoryCache(self.api, ADDRESS_POOLS),
             service_cidrs=MemoryCache(self.api, SERVICE_CIDRS),
             apiserver_service=MemoryCache(self.api, SERVICES),
-            config_maps=MemoryCache(self.api, CONFIG_MAPS),
         )
+        self.config_maps: MemoryCache[ConfigMap] = MemoryCache(self.api, CONFIG_MAPS)
         log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
         extra = [ip_network("198.51.100.0/24")]
         self.reconciler = ClusterNetworksReconciler(
-            client=self.client, caches=self.caches, into=INTO, extra=extra, log=log
+            client=self.client,
+            caches=self.caches,
+            config_maps=self.config_maps,
+            into=INTO,
+            extra=extra,
+            log=log,
         )
 
     def look(self) -> None:
         caches = self.caches
-        for cache in (caches.nodes, caches.pools, caches.service_cidrs, caches.apiserver_service, caches.config_maps):
+        for cache in (caches.nodes, caches.pools, caches.service_cidrs, caches.apiserver_service, self.config_maps):
             assert isinstance(cache, MemoryCache)
             cache.look()
 

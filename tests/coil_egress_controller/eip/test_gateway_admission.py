@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from coil.admission.review import Denied, Operation
+from coil.crd.address_pool import ADDRESS_POOLS
+from coil.crd.builtin import NODES, SERVICE_CIDRS, SERVICES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.kube.errors import ForbiddenError, UnavailableError
@@ -58,6 +60,64 @@ async def test_a_bad_gateway_is_refused_without_a_look_at_others(door: Door) -> 
 
 async def test_an_overlap_names_the_other_gateway(door: Door) -> None:
     assert await door.create(ranges("10.6.0.5")) == [OVERLAP]
+
+
+def put_cluster(door: Door) -> None:
+    """A Node that has pods, a pool, and the network of Services."""
+    addresses = [{"type": "InternalIP", "address": text} for text in ("192.0.2.7", "2001:db8::7")]
+    node = {"metadata": {"name": "n1"}, "spec": {"podCIDRs": ["10.244.1.0/24"]}, "status": {"addresses": addresses}}
+    door.world.api.put(NODES, node)
+    pool = {"metadata": {"name": "default"}, "spec": {"subnets": [{"ipv4": "10.1.0.0/16", "ipv6": "fd01::/48"}]}}
+    door.world.api.put(ADDRESS_POOLS, pool)
+    door.world.api.put(SERVICE_CIDRS, {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/12"]}})
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("ipv4", "ipv6", "said"),
+    [
+        ("192.0.2.1-192.0.2.9", "", "'192.0.2.7' of the Node 'n1'"),
+        ("192.0.2.1-192.0.2.6", "", ""),
+        ("192.0.2.8/29", "", ""),
+        ("", "2001:db8::7", "'2001:db8::7' of the Node 'n1'"),
+        ("10.244.1.9", "", "'10.244.1.0/24' of the pods of the Node 'n1'"),
+        ("10.1.255.255", "", "'10.1.0.0/16' of the AddressPool 'default'"),
+        ("", "fd01::/64", "'fd01::/48' of the AddressPool 'default'"),
+        ("10.240.0.0/12", "", "'10.244.1.0/24' of the pods of the Node 'n1'"),
+        ("10.96.0.1", "", "'10.96.0.0/12' of the ServiceCIDR 'kubernetes'"),
+        ("172.31.0.0/24", "", "'172.31.0.0/16' of the tunnels between nodes"),
+        ("", "fd11::1", "'fd11::/112' of the tunnels between nodes"),
+    ],
+)
+async def test_an_address_of_the_clusters_own_is_refused(
+    door: Door, cached: bool, ipv4: str, ipv6: str, said: str
+) -> None:
+    put_cluster(door)
+    if cached:
+        door.world.show_caches()
+    texts = {f"ipv{version}": [text] for version, text in ((4, ipv4), (6, ipv6)) if text}
+    found = await door.create(gateway_document(ranges=texts))
+    path = "spec.ranges.ipv4[0]" if ipv4 else "spec.ranges.ipv6[0]"
+    assert found == ([f"{path}: {(ipv4 or ipv6)!r} overlaps {said}"] if said else [])
+
+
+async def test_who_has_such_an_address_already_may_change_everything_else(door: Door) -> None:
+    """As the Node came later; and be mended step by step."""
+    put_cluster(door)
+    old = ranges("192.0.2.7", "10.6.1.1")
+    assert await door.update(old, ranges("192.0.2.7", "10.6.1.1", failPolicy="Open")) == []
+    assert await door.update(old, ranges("192.0.2.7")) == []
+    assert await door.update(old, ranges("192.0.2.7", "10.96.0.1")) == [
+        "spec.ranges.ipv4[1]: '10.96.0.1' overlaps '10.96.0.0/12' of the ServiceCIDR 'kubernetes'"
+    ]
+
+
+async def test_without_service_cidrs_the_service_of_the_api_server_tells(door: Door) -> None:
+    metadata = {"namespace": "default", "name": "kubernetes"}
+    door.world.api.put(SERVICES, {"metadata": metadata, "spec": {"clusterIPs": ["10.96.0.1", "None"]}})
+    assert await door.create(ranges("10.96.0.1")) == [
+        "spec.ranges.ipv4[0]: '10.96.0.1' overlaps '10.96.0.1' of the Service 'default/kubernetes'"
+    ]
 
 
 async def test_what_the_schema_should_have_refused_is_no_crash(door: Door) -> None:
