@@ -16,8 +16,8 @@ from typing import Final
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
-from coil.eip.interval import Span, intersect, spans_of, subtract, unite
 from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.interval import Span, intersect, spans_of, subtract, unite
 
 UNROUTED: Final[tuple[IPNetwork, ...]] = tuple(
     map(ip_network, ("127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "fe80::/10", "ff00::/8"))

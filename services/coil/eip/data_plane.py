@@ -33,11 +33,11 @@ from coil.eip.eip_set import (
     WAYS,
 )
 from coil.eip.element_ledger import ElementLedger, WordAllocator
-from coil.eip.interval import Span, span_word, spans_of
 from coil.eip.path_change import ClassPaths, PathChanges, PathLog
 from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_word
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.interval import Span, span_word, spans_of
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 _SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))

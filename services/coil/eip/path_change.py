@@ -16,10 +16,10 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from coil.eip.eip_set import ANY_NODE, CLOSED, HERE
-from coil.eip.interval import Span
 from coil.eip.source_index import SourceNumber, source_number
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.flow import TCP, Flow
+from coil.kernel.interval import Span
 
 K = TypeVar("K", bound=Hashable)
 

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
-from coil.eip.interval import Span, address_at, spans_of, subtract
 from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.interval import Span, address_at, spans_of, subtract
 
 SourceNumber: TypeAlias = int
 """An IPv4 address as its number, an IPv6 one as its number beyond `_IPV6`."""

@@ -29,13 +29,13 @@ from coil.manager.manager import Manager
 from coil.manager.term import Channel, Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.event_recorder import Recorder
+from coil.reconcile.own_write import OwnWrites
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, EndpointIndex, is_endpoint
 from coil_egress_controller.eip.gateway_index import POLICY_INDEXERS, ChoiceIndex, NodeAddressIndex, SelectionIndex
 from coil_egress_controller.eip.gateway_reconciler import GatewayDecision, GatewayReconciler
 from coil_egress_controller.eip.lease_monitor import LeaseMonitor
 from coil_egress_controller.eip.metric import EipMetrics
 from coil_egress_controller.eip.node_fact import NodeFactSource
-from coil_egress_controller.eip.own_write import OwnWrites
 from coil_egress_controller.eip.policy_status_reconciler import PolicyStatusReconciler
 from coil_egress_controller.eip.slice_reconciler import SLICE_INDEXERS, SliceReconciler
 from coil_egress_controller.eip.tunnel_phase_reconciler import TunnelPhaseReconciler

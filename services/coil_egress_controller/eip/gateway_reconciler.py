@@ -37,10 +37,10 @@ from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
+from coil.reconcile.own_write import OwnWrites
 from coil_egress_controller.eip.gateway_index import ChoiceIndex, NodeAddressIndex, SelectionIndex
 from coil_egress_controller.eip.lease_monitor import LeaseMonitor
 from coil_egress_controller.eip.node_fact import NodeFactSource
-from coil_egress_controller.eip.own_write import OwnWrites
 
 WORKERS: Final = 4
 BACKOFF: Final = Backoff(base=0.02, cap=5.0)

@@ -31,9 +31,9 @@ from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
+from coil.reconcile.own_write import OwnWrites
 from coil_egress_controller.eip.gateway_index import ChoiceIndex
 from coil_egress_controller.eip.gateway_reconciler import GatewayDecision
-from coil_egress_controller.eip.own_write import OwnWrites
 
 WORKERS: Final = 4
 _BATCH_WINDOW: Final = 0.2

@@ -23,9 +23,9 @@ from coil.kube.errors import ApiError, NamespaceTerminatingError, NotFoundError
 from coil.manager.term import Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
+from coil.reconcile.own_write import OwnWrites, work_through
 from coil_egress_controller.eip.endpoint_index import EipPod, EndpointIndex
 from coil_egress_controller.eip.metric import EipMetrics, SliceWrite
-from coil_egress_controller.eip.own_write import OwnWrites, work_through
 
 WORKERS: Final = 4
 BATCH_WINDOW: Final = 0.15

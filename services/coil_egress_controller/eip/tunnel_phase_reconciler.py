@@ -19,8 +19,8 @@ from coil.kube.errors import ApiError, NotFoundError
 from coil.manager.term import Channel, Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
+from coil.reconcile.own_write import OwnWrites
 from coil_egress_controller.eip.node_fact import SILENT_PHASES, is_ready, select_phase
-from coil_egress_controller.eip.own_write import OwnWrites
 
 WORKERS: Final = 2
 _BATCH_WINDOW: Final = 0.2

@@ -24,7 +24,7 @@ from coil.kube.errors import AlreadyExistsError, ApiError, NotFoundError
 from coil.manager.term import Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, RequeueAfter, Result
-from coil_egress_controller.eip.own_write import OwnWrites, work_through
+from coil.reconcile.own_write import OwnWrites, work_through
 
 MESH: Final = "mesh"
 """The only key."""

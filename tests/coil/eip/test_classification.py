@@ -5,8 +5,8 @@ from ipaddress import IPv4Address, ip_network
 from coil.crd.egress_gateway import PolicyRef
 from coil.eip.claim import Eip
 from coil.eip.classification import Classification, PolicyView, classify, cluster_spans, needs_cluster
-from coil.eip.interval import span_word
 from coil.kernel.family import Family
+from coil.kernel.interval import span_word
 
 CLUSTER = cluster_spans([ip_network("10.0.0.0/8")], Family.IPV4)
 

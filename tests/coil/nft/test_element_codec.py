@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.eip.interval import span_word
 from coil.kernel.family import Family
+from coil.kernel.interval import span_word
 from coil.kernel.nft_element import ElementKey, ElementValue, class_word
 from coil.kernel.nft_table import DataType, NftSet
 from coil.nft.element_codec import cut_elements, decode_elements, encode_elements, is_writable

@@ -1,4 +1,4 @@
-"""Writes of this leader: many of them a few at a time, and those that the cache does not show yet.
+"""A program's own writes: many of them a few at a time, and those that its cache does not show yet.
 
 A reconciler that reads the cache right after its own write would decide on the state before it: its next write would
 meet a conflict, and wait for a retry. The API server's answer is as good as the cache until the cache shows something
@@ -28,7 +28,9 @@ class _Write(Generic[T]):
 
 
 class OwnWrites(Generic[T]):
-    """Of one kind, in one term. Subscribe `observe` to the kind's cache before anything that reads it."""
+    """Of one kind; in a program with an election, of one term. Subscribe `observe` to the kind's cache before anything
+    that reads it.
+    """
 
     def __init__(self) -> None:
         self._writes: dict[str, _Write[T]] = {}

@@ -4,7 +4,7 @@ import msgspec
 
 from coil.crd.egress_tunnel import EgressTunnel
 from coil.crd.meta import ObjectMeta
-from coil_egress_controller.eip.own_write import OwnWrites
+from coil.reconcile.own_write import OwnWrites
 
 
 def tunnel(version: str) -> EgressTunnel:

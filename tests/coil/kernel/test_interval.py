@@ -6,8 +6,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.eip.interval import Span, intersect, span_of, span_word, spans_of, subtract, unite
 from coil.kernel.family import Family
+from coil.kernel.interval import Span, intersect, span_of, span_word, spans_of, subtract, unite
 
 _spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda pair: (pair[0], sum(pair))), max_size=6)
 
