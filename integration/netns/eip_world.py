@@ -28,6 +28,10 @@ SOURCE_NODE: Final = NodeName("source")
 GATEWAY_NODE: Final = NodeName("gateway")
 MARKS: Final = {SOURCE_NODE: 0x26000100, GATEWAY_NODE: 0x26000200}
 MACS: Final = {SOURCE_NODE: MacAddress("02:00:00:00:00:01"), GATEWAY_NODE: MacAddress("02:00:00:00:00:02")}
+UNDERLAY: Final = {
+    SOURCE_NODE: (IPv4Address("172.16.0.1"), IPv6Address("fd16::1")),
+    GATEWAY_NODE: (IPv4Address("172.16.0.2"), IPv6Address("fd16::2")),
+}
 EIPS: Final = {4: "203.0.113.50", 6: "2001:db8::50"}
 OTHER_EIPS: Final = {4: "203.0.113.51", 6: "2001:db8::51"}
 SERVER: Final = {4: "203.0.113.9", 6: "2001:db8::9"}
@@ -126,7 +130,13 @@ class EipWorld:
         for node, index in self.indexes.items():
             index.set_own(node)
             index.set_cluster(map(ip_network, cluster))
-            index.set_peers([Peer(node=peer, mark=MARKS[peer], mac=MACS[peer]) for peer in MARKS if peer != node])
+            index.set_peers(
+                [
+                    Peer(node=peer, mark=MARKS[peer], mac=MACS[peer], addresses=UNDERLAY[peer])
+                    for peer in MARKS
+                    if peer != node
+                ]
+            )
             index.set_policies(policies)
             for policy in policies:
                 chosen = {} if policy.pod_subnets else everybody

@@ -3,25 +3,29 @@ is to see. The oracle is what sockets see, and counters of a table of the test's
 """
 
 import socket
+import struct
 import subprocess
 from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 
 import pytest
 
-from coil.eip.eip_table import EipTableOptions, forward_shim, plan_eip_tables
+from coil.eip.eip_table import TUNNEL_PORT, EipTableOptions, forward_shim, plan_eip_tables
+from coil.eip.tunnel_plan import Peer
 from coil.nft.element_sync import load_elements
 from integration.netns.eip_world import (
     EIPS,
     GATEWAY,
     GATEWAY_NODE,
     LOCAL_POD,
+    MACS,
     OTHER_EIPS,
     OTHER_SERVER,
     POD,
     SERVER,
     SOURCE_NODE,
     TABLES,
+    UNDERLAY,
     EipWorld,
     eip,
     nft,
@@ -29,6 +33,7 @@ from integration.netns.eip_world import (
     view,
     wait_for,
 )
+from integration.netns.forged_packet import IPV4, IPV6, octets, udp
 from integration.netns.netns import Netns, exchange, ping
 
 pytestmark = pytest.mark.kernel
@@ -303,11 +308,14 @@ def test_what_the_gateway_does_not_carry_goes_no_further(world: EipWorld, versio
 
 @both_families
 def test_a_stranger_in_the_tunnel(world: EipWorld, version: int) -> None:
+    """No node, and a node whose hardware address is another one."""
     world.tell([view()])
     world.load()
-    world.indexes[GATEWAY_NODE].set_peers([])
-    world.change()
-    lost(world, version, "dropped_stray", at=world.gateway)
+    other = Peer(node=SOURCE_NODE, mark=0x26000300, mac=MACS[GATEWAY_NODE], addresses=UNDERLAY[SOURCE_NODE])
+    for peers, counter in (([], "dropped_foreign"), ([other], "dropped_stray")):
+        world.indexes[GATEWAY_NODE].set_peers(peers)
+        world.change()
+        lost(world, version, counter, at=world.gateway)
 
 
 @both_families
@@ -417,3 +425,38 @@ def test_segments_fit_into_the_tunnel(world: EipWorld, version: int) -> None:
         with accepted:
             for end in (connection, accepted):
                 assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= 1400 - (40 if version == 4 else 60)
+
+
+def in_tunnel(packet: bytes) -> bytes:
+    """The packet as the source node sends it to the gateway through the tunnel (RFC 7348)."""
+    ether_type = IPV4 if packet[0] >> 4 == 4 else IPV6
+    frame = octets(MACS[GATEWAY_NODE]) + octets(MACS[SOURCE_NODE]) + struct.pack("!H", ether_type) + packet
+    return struct.pack("!II", 0x08000000, 100 << 8) + frame
+
+
+@both_families
+def test_nobody_but_nodes_speaks_through_the_tunnel(world: EipWorld, version: int) -> None:
+    """A plain UDP socket would do, as the hardware address of a node follows from its name."""
+    world.tell([view()])
+    world.load()
+    forged = in_tunnel(udp(ip_address(POD[version]), ip_address(SERVER[version]), dport=7))
+    with datagram(world.server, version) as answering:
+        answering.bind((SERVER[version], 7))
+        answering.settimeout(_SECONDS)
+        # A node may: that is what the tunnel is for.
+        send_to_tunnel(world.source, 4, forged)
+        assert answering.recvfrom(64)[1][0] == EIPS[version]
+        for sender in (world.pod, world.server):
+            for outer in (4, 6):
+                before = packets(world.gateway, "coil-eip")["dropped_foreign"]
+                send_to_tunnel(sender, outer, forged)
+                wait_for(lambda before=before: packets(world.gateway, "coil-eip")["dropped_foreign"] == before + 1)  # type: ignore[misc]
+        answering.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            answering.recv(64)
+
+
+def send_to_tunnel(sender: Netns, version: int, payload: bytes) -> None:
+    """To the gateway's end, over an underlay of that version."""
+    with datagram(sender, version) as plain:
+        plain.sendto(payload, (str(UNDERLAY[GATEWAY_NODE][version == 6]), TUNNEL_PORT))

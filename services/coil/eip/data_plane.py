@@ -157,7 +157,7 @@ class DataPlaneIndex:
         marks = {peer.node: peer.mark for peer in peers}
         changed = {node for node in marks.keys() | self._marks.keys() if marks.get(node) != self._marks.get(node)}
         self._marks = marks
-        self._ledger.write("peers", {NODES: {str(peer.mac): peer.mark for peer in peers}})
+        self._ledger.write("peers", {NODES: {str(peer.mac): peer.mark for peer in peers}, **_mesh_elements(peers)})
         if changed:
             for ref, policy in self._policies.items():
                 if policy.node in changed:
@@ -415,6 +415,14 @@ class DataPlaneIndex:
 def solicited_node(address: str) -> str:
     """The multicast group where neighbours ask for an IPv6 address (RFC 4291, 2.7.1)."""
     return str(IPv6Address(_SOLICITED_NODE | int(IPv6Address(address)) & 0xFFFFFF))
+
+
+def _mesh_elements(peers: Iterable[Peer]) -> dict[SetName, dict[ElementKey, ElementValue]]:
+    words: dict[SetName, dict[ElementKey, ElementValue]] = {SETS[family].mesh: {} for family in Family}
+    for peer in peers:
+        for address in peer.addresses:
+            words[SETS[Family.of(address)].mesh][str(address)] = None
+    return words
 
 
 def _floating(policy: PolicyView | None) -> set[IPAddress]:

@@ -56,6 +56,8 @@ class FamilySets:
     """addresses: the floating addresses of all policies, whichever node has them"""
     known: SetName
     """addresses: those of the node's pods of which the agent knows which policies select them"""
+    mesh: SetName
+    """addresses: those of the other nodes, which what is in their tunnels comes from"""
 
 
 def _name(name: str) -> SetName:
@@ -74,6 +76,7 @@ def _family_sets(family: Family) -> FamilySets:
         held=_name(f"eips{number}"),
         floating=_name(f"floating{number}"),
         known=_name(f"known{number}"),
+        mesh=_name(f"mesh{number}"),
     )
 
 
@@ -143,4 +146,5 @@ def _sets_of(family: Family) -> tuple[NftSet, ...]:
         NftSet(name=names.held.name, key=(address,)),
         NftSet(name=names.floating.name, key=(address,)),
         NftSet(name=names.known.name, key=(address,)),
+        NftSet(name=names.mesh.name, key=(address,)),
     )

@@ -13,6 +13,8 @@ there.
 Class and policy are numbers that have to be held between two lookups. The packet's traffic class holds them: forwarding
 sets that anew (IPv4), and nobody else asks for it before; it is zero again after the lookups.
 
+Anybody can send to the tunnel's port what looks like a tunnel's: it is taken from addresses of nodes only (`mesh`).
+
 Looked at after DNAT, so that both nodes see one destination: a Service is what stands behind it, and kube-proxy's marks
 are not written into ours. Fails closed, everywhere: what has a node's mark leaves by the tunnel or not at all, and what
 is `HERE` leaves with an address of this node or not at all, whatever happened to a connection's translation.
@@ -94,6 +96,8 @@ DROPPED_CLOSED: Final = "dropped_closed"
 """No node could carry it, or there was no way to the node."""
 DROPPED_FENCED: Final = "dropped_fenced"
 """The node's lease was not renewed."""
+DROPPED_FOREIGN: Final = "dropped_foreign"
+"""Came to the tunnel's port, and not from a node."""
 DROPPED_STRAY: Final = "dropped_stray"
 """Came through the tunnel, or from outside to a floating address, and this node does not carry it (any more)."""
 DROPPED_UNTRANSLATED: Final = "dropped_untranslated"
@@ -101,13 +105,18 @@ DROPPED_UNTRANSLATED: Final = "dropped_untranslated"
 
 
 _TUNNEL: Final = LinkName("egress.vxlan")
+TUNNEL_PORT: Final = 7789
+"""By default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EipTableOptions:
-    """`keep_source`: what goes into the tunnel is not masqueraded by other tables (Weave and the like would)."""
+    """`port` is the tunnel's. `keep_source`: what goes into the tunnel is not masqueraded by other tables, as those of
+    Weave and others do.
+    """
 
     tunnel: LinkName = _TUNNEL
+    port: int = TUNNEL_PORT
     keep_source: bool = True
 
 
@@ -199,7 +208,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
     )
     return NftTable(
         name=TABLE,
-        counters=(DROPPED_CLOSED, DROPPED_FENCED, DROPPED_STRAY, DROPPED_UNTRANSLATED),
+        counters=(DROPPED_CLOSED, DROPPED_FENCED, DROPPED_FOREIGN, DROPPED_STRAY, DROPPED_UNTRANSLATED),
         sets=packet_sets(),
         chains=(
             *_decision_chains(out_of_tunnel),
@@ -208,7 +217,8 @@ def _packet_table(options: EipTableOptions) -> NftTable:
             *(_destination_chain(family) for family in Family),
             *(chain for family in Family for chain in _source_chains(family)),
             _beginning_chain(),
-            *(prerouting, forward, postrouting, guard, _probe_chain(), _input_chain(), _output_chain()),
+            *(prerouting, forward, postrouting, guard, _probe_chain()),
+            *(_mesh_chain(options), _input_chain(), _output_chain()),
         ),
     )
 
@@ -349,6 +359,26 @@ def _source_chains(family: Family) -> tuple[RegularChain, ...]:
 def _choose(key: Key, choices: SetName) -> Assign:
     """The policy, in the place of the class."""
     return Assign(Field.PACKET_CLASS, Lookup(key, choices.name))
+
+
+def _mesh_chain(options: EipTableOptions) -> NftChain:
+    """Pods and hosts outside are no nodes: what they sent to the port would leave with the address of any tenant, by
+    the hardware address of a node, which follows from the node's name.
+    """
+    return NftChain(
+        name="mesh",
+        type=ChainType.FILTER,
+        hook=Hook.INPUT,
+        priority=Priority.MANGLE,
+        rules=tuple(
+            _drop(
+                DROPPED_FOREIGN,
+                _is(Field.UDP_DESTINATION_PORT, options.port),
+                Match(SOURCE[family], Comparison.IS_NOT, Member(SETS[family].mesh.name)),
+            )
+            for family in Family
+        ),
+    )
 
 
 def _input_chain() -> NftChain:

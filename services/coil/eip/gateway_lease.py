@@ -37,6 +37,10 @@ ANNOTATION_FENCE: Final = f"{EIP_GROUP}/fence"
 
 FENCE: Final = 0.6
 """Seconds for which a renewal is good, unless set otherwise."""
+LONGEST_FENCE: Final = 60.0
+"""What an agent may be set to at most, and what the controller believes at most: a node that says more would keep its
+addresses for as long after it is gone.
+"""
 MARGIN: Final = 0.1
 """Seconds that the controller waits longer than the agent may hold: for clocks of different speed."""
 UNKNOWN_FENCE: Final = 10.0
@@ -92,7 +96,9 @@ def render_annotations(*, fence: float, applied: Mapping[str, int]) -> dict[str,
 
 def _parse_fence(text: str) -> float:
     # Nothing is gained by a fence of more digits, and `int` refuses too many.
-    return int(text) / 1000 if text.isascii() and text.isdigit() and len(text) < 10 else UNKNOWN_FENCE
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        return UNKNOWN_FENCE
+    return min(int(text) / 1000, LONGEST_FENCE)
 
 
 def _parse_applied(text: str) -> dict[str, int]:

@@ -46,7 +46,8 @@ class TunnelIdentity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """Another node's end of the mesh: the mark that leads to it, and how it is reached. `tunnel` are its addresses in
-    the tunnel network, `parent` those of the link that carries its tunnel.
+    the tunnel network, `parent` those of the link that carries its tunnel, by its own word. `addresses` are those of
+    the Node, one of which its tunnel's packets come from.
     """
 
     node: NodeName
@@ -54,6 +55,7 @@ class Peer:
     mac: MacAddress
     tunnel: tuple[IPAddress, ...] = ()
     parent: tuple[IPAddress, ...] = ()
+    addresses: tuple[IPAddress, ...] = ()
 
     def overlay(self, family: Family) -> OverlayPeer | None:
         """What the kernel is to know of it over an underlay of that family; None if it has no such address."""

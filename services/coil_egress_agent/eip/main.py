@@ -192,7 +192,7 @@ def mesh_options(settings: Settings) -> MeshOptions:
 
 
 def table_options(settings: Settings) -> EipTableOptions:
-    return EipTableOptions(tunnel=DEVICE, keep_source=settings.keep_source)
+    return EipTableOptions(tunnel=DEVICE, port=settings.tunnel_port, keep_source=settings.keep_source)
 
 
 async def _leave(settings: Settings, process: Process, applier: Applier) -> None:

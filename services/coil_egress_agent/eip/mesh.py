@@ -56,7 +56,7 @@ def underlay_choices(status: EgressTunnelStatus) -> tuple[IPAddress, ...]:
 
     Raises MeshError.
     """
-    addresses = [address for text in status.node_addresses if (address := parse_address(text)) is not None]
+    addresses = _parse_addresses(status.node_addresses)
     if not addresses:
         raise MeshError("the EgressTunnel of this node has no nodeAddresses yet")
     return tuple(sorted(addresses, key=Family.of))
@@ -74,7 +74,7 @@ class MeshOptions:
 def plan_tunnel(status: EgressTunnelStatus, *, underlay: IPAddress, parent: ParentLink, options: MeshOptions) -> Vxlan:
     """This node's own end. Raises MeshError where the controller has not given what it takes."""
     end = status.tunnel
-    addresses = tuple(address for text in (end.ipv4, end.ipv6) if (address := parse_address(text)) is not None)
+    addresses = _parse_addresses((end.ipv4, end.ipv6))
     if not addresses or not _is_mac(end.mac):
         raise MeshError("the EgressTunnel of this node has no addresses yet")
     return Vxlan(
@@ -109,8 +109,7 @@ def parse_parent(status: EgressTunnelStatus) -> tuple[IPAddress, ...]:
 def _peer(tunnel: EgressTunnel) -> Peer | None:
     status = tunnel.status
     mark = parse_mark(status.mark)
-    texts = (status.tunnel.ipv4, status.tunnel.ipv6)
-    addresses = tuple(address for text in texts if (address := parse_address(text)) is not None)
+    addresses = _parse_addresses((status.tunnel.ipv4, status.tunnel.ipv6))
     parent = parse_parent(status)
     if mark is None or not addresses or not parent or not _is_mac(status.tunnel.mac):
         return None
@@ -120,7 +119,12 @@ def _peer(tunnel: EgressTunnel) -> Peer | None:
         mac=MacAddress(status.tunnel.mac.lower()),
         tunnel=addresses,
         parent=parent,
+        addresses=_parse_addresses(status.node_addresses),
     )
+
+
+def _parse_addresses(texts: Iterable[str]) -> tuple[IPAddress, ...]:
+    return tuple(address for text in texts if (address := parse_address(text)) is not None)
 
 
 def _is_mac(text: str) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from coil.crd.names import is_object_name
+from coil.eip.gateway_lease import LONGEST_FENCE
 from coil.kernel.family import IPNetwork
 from coil.runtime.flag import (
     Endpoint,
@@ -29,7 +30,6 @@ from coil.runtime.settings import (
 
 SHORTEST_FENCE: Final = 0.3
 """Below it a renewal would have less than a tenth of a second for its way to the API server's store and back."""
-LONGEST_FENCE: Final = 60.0
 
 
 @kind("NODE")

@@ -10,6 +10,7 @@ from coil.crd.names import NodeName
 from coil.eip.gateway_lease import (
     ANNOTATION_APPLIED,
     ANNOTATION_FENCE,
+    LONGEST_FENCE,
     UNKNOWN_FENCE,
     GatewayLease,
     LeaseExpiry,
@@ -41,6 +42,15 @@ def test_annotations_that_cannot_be_read_are_absent(fence: str, applied: str) ->
     found = parse_gateway_lease(name="coil-eip-a", version="9", holder="", transitions=3, annotations=annotations)
     assert found is not None
     assert (found.fence, dict(found.applied), found.held) == (UNKNOWN_FENCE, {}, False)
+
+
+@pytest.mark.parametrize("milliseconds", ["60001", "999999999"])
+def test_a_lease_is_believed_for_a_minute_at_most(milliseconds: str) -> None:
+    """Or a node could keep its addresses for as long as it says after it has gone."""
+    annotations = {ANNOTATION_FENCE: milliseconds}
+    found = parse_gateway_lease(name="coil-eip-a", version="9", holder="a", transitions=3, annotations=annotations)
+    assert found is not None
+    assert found.fence == LONGEST_FENCE == 60.0
 
 
 @pytest.mark.parametrize("name", ["coil-eip-", "coil", "other-a"])

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from coil.crd.egress_gateway import EgressGatewaySpec, Ranges
 from coil.crd.egress_gateway_policy import EgressIP, PolicyEip
+from coil.crd.egress_tunnel import TunnelParent
 from coil.crd.meta import ObjectMeta
 from coil.eip.claim import Eip
 from coil.eip.eip_table import EipTableOptions, forward_shim
@@ -135,6 +136,12 @@ def test_peers_are_the_complete_tunnels_of_others() -> None:
     end = peers[0].overlay(Family.IPV4)
     assert end is not None
     assert end.underlay == ip_address("10.6.0.2")
+    assert peers[0].addresses == (ip_address("10.6.0.2"),)
+    # What a node says of its own link does not count for what it may send from.
+    status = tunnel(2).status
+    end_of = msgspec.structs.replace(status.tunnel, parent=TunnelParent(name="eth0", ipv4="10.6.9.9/24"))
+    liar = msgspec.structs.replace(tunnel(2), status=msgspec.structs.replace(status, tunnel=end_of))
+    assert plan_peers([liar], node=NODE)[0].addresses == (ip_address("10.6.0.2"),)
     assert set(plan_marks(peers, {"n3", "n9"})) == {0x26000300}  # type: ignore[arg-type]
     assert len(plan_marks(peers, None)) == 2
 
