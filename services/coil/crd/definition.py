@@ -42,7 +42,9 @@ def define(
     required: Sequence[str],
     columns: Sequence[Document],
     subresources: Mapping[str, Document] | None = None,
+    rules: Sequence[Rule] = (),
 ) -> Document:
+    """`rules` are those of the whole object."""
     own = {
         "apiVersion": {
             "type": "string",
@@ -51,12 +53,15 @@ def define(
         "kind": {"type": "string", "description": "What this object represents."},
         "metadata": {"type": "object"},
     }
+    schema = object_schema(description, own | dict(properties), required=required)
+    if rules:
+        schema[RULES] = list(rules)
     version: Document = {
         "name": resource.version,
         "served": True,
         "storage": True,
         "additionalPrinterColumns": list(columns),
-        "schema": {"openAPIV3Schema": object_schema(description, own | dict(properties), required=required)},
+        "schema": {"openAPIV3Schema": schema},
     }
     if subresources is not None:
         version["subresources"] = dict(subresources)
@@ -96,3 +101,8 @@ def observed_generation_schema(kind: str) -> Document:
 
 def column(name: str, path: str, description: str, *, type_: str = "string") -> Document:
     return {"name": name, "type": type_, "jsonPath": path, "description": description}
+
+
+def label_path(label: str) -> str:
+    """The path of a label, for a column."""
+    return ".metadata.labels['{}']".format(label.replace(".", r"\."))
