@@ -79,6 +79,16 @@ def test_a_refusal_as_kubectl_prints_it(door: Door) -> None:
             "the key 'a b'",
         ),
         ({"template": {"spec": {"hostNetwork": True}}}, "spec.template.spec.hostNetwork", "must not be true"),
+        (
+            {"template": {"spec": {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}}},
+            "spec.template.spec.volumes[0].hostPath",
+            "an admin allows it with --allow-privileged-templates",
+        ),
+        (
+            {"template": {"spec": {"containers": [{"name": "egress", "securityContext": {"privileged": True}}]}}},
+            "spec.template.spec.containers[0].securityContext.privileged",
+            "must not be true",
+        ),
         ({"podDisruptionBudget": {"minAvailable": "101%"}}, f"{BUDGET}.minAvailable", "must be at most 100%"),
         ({"podDisruptionBudget": {"maxUnavailable": -1}}, f"{BUDGET}.maxUnavailable", "must not be negative"),
         ({"name": "1nat"}, "metadata.name", "as the name of a Service"),

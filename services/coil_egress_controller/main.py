@@ -55,7 +55,8 @@ async def assemble(settings: Settings, process: Process) -> None:
     # First: until its webhooks are answered, no Egress can be changed.
     service = WebhookService(NAME, settings.lease_namespace)
     reader = AdmissionReader(kube, tunnels=(settings.tunnel_ipv4_subnet, settings.tunnel_ipv6_subnet), log=log)
-    handlers = {**EgressAdmission().handlers, **GatewayAdmission(reader).handlers, **PolicyAdmission(reader).handlers}
+    egresses = EgressAdmission(privileged_templates=settings.allow_privileged_templates)
+    handlers = {**egresses.handlers, **GatewayAdmission(reader).handlers, **PolicyAdmission(reader).handlers}
     await start_admission(process, settings, handlers, client=kube, at=service)
     image = settings.egress_image or await find_own_image(
         kube,
@@ -75,6 +76,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         recorder=recorder,
         program=RouterProgram(image=image, port=settings.egress_port),
         resync=settings.resync_interval,
+        privileged_templates=settings.allow_privileged_templates,
         log=log,
     )
     manager.each_term(routers.setup)

@@ -76,6 +76,13 @@ class Settings(
         group=Group.EGRESS,
         help="image of the router pods; if not given, that of this controller's own pod",
     )
+    allow_privileged_templates: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.EGRESS,
+        help="let Egresses give router pods any privilege, such as host namespaces, hostPath and more capabilities; "
+        "whoever may write Egresses may then be root on nodes",
+    )
     cluster_cidr: tuple[IPNetwork, ...] = flag(
         "",
         parse=parse_networks,

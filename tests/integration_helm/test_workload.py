@@ -291,6 +291,12 @@ def test_coild_verifies_sources_unless_told_not_to(value: bool | None, verified:
     assert programs(render({"coild": {"verifySource": value}}))["coild"].verify_source is verified
 
 
+@pytest.mark.parametrize(("value", "allowed"), [(False, False), (None, False), (True, True)])
+def test_egresses_give_router_pods_privileges_only_if_told_so(value: bool | None, allowed: bool) -> None:
+    rendered = render({"egress": {"allowPrivilegedTemplates": value}})
+    assert programs(rendered)["coil-egress-controller"].allow_privileged_templates is allowed
+
+
 def test_behind_another_plugin_coil_comes_after_it_and_gives_no_addresses() -> None:
     documents = render(None, "egress-only")
     environment = installer_environment(documents)

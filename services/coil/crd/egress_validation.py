@@ -1,8 +1,8 @@
 """Validates Egresses: every rule one must keep, as a pure function from documents to lists of field errors.
 
 Used twice: admission refuses what breaks a rule, and the controller tells of those that were stored past admission. An
-empty list means valid. What the router pods' template says beyond its labels and annotations is judged by the API
-server, when the controller makes a Deployment of it.
+empty list means valid. What the router pods' template says beyond its labels, annotations and privileges is judged by
+the API server, when the controller makes a Deployment of it.
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import Any
 from coil.crd.cidr import parse_cidr
 from coil.crd.egress import Egress
 from coil.crd.names import LABEL_VALUE_LENGTH
+from coil.crd.template_privilege import validate_privileges
 from coil.crd.validation import FieldError, validate_annotations, validate_labels
 
 STRATEGIES = ("Recreate", "RollingUpdate")
@@ -21,14 +22,19 @@ _PERCENTAGE = re.compile(r"(0|[1-9][0-9]*)%")
 _BOUNDS = ("minAvailable", "maxUnavailable")
 
 
-def validate_egress(egress: Egress) -> list[FieldError]:
-    """The rules that an Egress keeps by itself, whatever else is in the cluster."""
+def validate_egress(egress: Egress, *, privileged_templates: bool = False) -> list[FieldError]:
+    """The rules that an Egress keeps by itself, whatever else is in the cluster.
+
+    `privileged_templates`: its router pods may have any privilege (`coil.crd.template_privilege`).
+    """
     spec = egress.spec
+    template = spec.template or {}
     return [
         *_validate_name(egress.metadata.name),
         *_validate_destinations(spec.destinations),
         *_validate_strategy(spec.strategy or {}),
-        *_validate_template(spec.template or {}),
+        *_validate_template(template),
+        *(() if privileged_templates else validate_privileges(template, path="spec.template")),
         *_validate_budget(spec.pod_disruption_budget or {}),
     ]
 

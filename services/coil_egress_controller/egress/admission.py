@@ -7,6 +7,7 @@ subresource, which webhooks do not see: its bounds are in the CRD's schema.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from coil.admission.review import (
@@ -32,6 +33,11 @@ Patch = list[dict[str, Any]]
 
 
 class EgressAdmission:
+    """`privileged_templates`: router pods may have any privilege that an Egress asks for."""
+
+    def __init__(self, *, privileged_templates: bool = False) -> None:
+        self._validate = partial(validate_egress, privileged_templates=privileged_templates)
+
     @property
     def handlers(self) -> Mapping[str, AdmissionHandler]:
         """By path, as Coil v2 names them."""
@@ -55,9 +61,16 @@ class EgressAdmission:
             new = decode_object(request.object, Egress)
         except ReviewError as error:
             return Invalid([FieldError("spec", str(error))])
-        old = _faults_before(request) if request.operation is Operation.UPDATE else []
-        faults = [fault for fault in validate_egress(new) if fault not in old]
+        old = self._faults_before(request) if request.operation is Operation.UPDATE else []
+        faults = [fault for fault in self._validate(new) if fault not in old]
         return Invalid(faults) if faults else ALLOWED
+
+    def _faults_before(self, request: AdmissionRequest) -> list[FieldError]:
+        """The violations before an update; none if the object cannot be decoded: the new one must keep every rule."""
+        try:
+            return self._validate(decode_object(request.old_object, Egress))
+        except ReviewError:
+            return []
 
 
 def plan_container(egress: Egress) -> Patch:
@@ -72,11 +85,3 @@ def plan_container(egress: Egress) -> Patch:
     if spec.get("containers"):
         return []
     return [{"op": "add", "path": "/spec/template/spec/containers", "value": container}]
-
-
-def _faults_before(request: AdmissionRequest) -> list[FieldError]:
-    """The violations before an update; none if the object cannot be decoded: the new one must keep every rule."""
-    try:
-        return validate_egress(decode_object(request.old_object, Egress))
-    except ReviewError:
-        return []

@@ -65,7 +65,9 @@ class EgressCaches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressControllers:
-    """`setup` declares the controllers of a term. `program` is what runs in router pods, `resync` is in seconds."""
+    """`setup` declares the controllers of a term. `program` is what runs in router pods, `resync` is in seconds.
+    `privileged_templates`: Egresses may give router pods any privilege.
+    """
 
     caches: EgressCaches
     client: ApiClient
@@ -73,6 +75,7 @@ class EgressControllers:
     program: RouterProgram
     resync: float
     log: FilteringBoundLogger
+    privileged_templates: bool = False
 
     def setup(self, term: Term) -> None:
         caches, client, log = self.caches, self.client, self.log
@@ -84,6 +87,7 @@ class EgressControllers:
             accounts=accounts,
             recorder=self.recorder,
             program=self.program,
+            privileged_templates=self.privileged_templates,
             log=log,
         )
         routers.setup(term, resync=self.resync)

@@ -82,6 +82,7 @@ class EgressReconciler:
         accounts: ServiceAccountReconciler,
         recorder: Recorder,
         program: RouterProgram,
+        privileged_templates: bool = False,
         log: FilteringBoundLogger,
     ) -> None:
         """`budgets` is the version of that kind which the API server serves."""
@@ -93,6 +94,7 @@ class EgressReconciler:
         self._accounts = accounts
         self._recorder = recorder
         self._program = program
+        self._privileged_templates = privileged_templates
         self._log = log
         self.objects = OwnedObjects(client, log=log)
 
@@ -111,7 +113,7 @@ class EgressReconciler:
         if egress is None or egress.metadata.deleting:
             self.objects.forget(key)
             return DONE
-        if errors := validate_egress(egress):
+        if errors := validate_egress(egress, privileged_templates=self._privileged_templates):
             self._warn(egress, "EgressInvalid", render_errors(errors))
         await self._accounts.ensure(egress.metadata.namespace)
         failures = _Failures([])

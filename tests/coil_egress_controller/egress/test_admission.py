@@ -85,6 +85,18 @@ async def test_of_an_update_only_what_is_worse_is_refused() -> None:
     assert said(await ADMISSION.validate(request(Operation.UPDATE, worse, old))) == ["spec.destinations[1]"]
 
 
+async def test_privileges_are_an_admins_to_allow() -> None:
+    privileged = egress(template={"spec": {"hostPID": True}})
+    assert said(await ADMISSION.validate(request(Operation.CREATE, privileged))) == ["spec.template.spec.hostPID"]
+    assert said(await ADMISSION.validate(request(Operation.UPDATE, privileged, egress()))) == [
+        "spec.template.spec.hostPID"
+    ]
+    scaled = egress(template={"spec": {"hostPID": True}}, replicas=2)
+    assert said(await ADMISSION.validate(request(Operation.UPDATE, scaled, privileged))) == [], "from before"
+    lenient = EgressAdmission(privileged_templates=True)
+    assert said(await lenient.validate(request(Operation.CREATE, privileged))) == []
+
+
 async def test_what_cannot_be_read_is_refused_unless_it_goes() -> None:
     nonsense = {"metadata": {}, "spec": {"destinations": 1}}
     assert said(await ADMISSION.validate(request(Operation.CREATE, nonsense))) == ["spec"]
