@@ -29,8 +29,8 @@ WEBHOOK_KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration
 ACCESS_KINDS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 NODE_LIST = "coild-nodes"
 NODE_CONDITION = "coild-node-condition"
-OWN_NODE = "coild-own-node"
-KINDS = ("addresspools", "addressblocks", "blockrequests", "egresses")
+OWN_NODE_POLICIES = ("coild-own-node", "coild-own-clients")
+KINDS = ("addresspools", "addressblocks", "blockrequests", "egresses", "egressclientslices")
 EIP_KINDS = ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-ipam-controller"
 EGRESS_WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-egress-controller"
@@ -156,17 +156,17 @@ def apply_eni_access(plane: ControlPlane) -> None:
     apply(plane, *(document for document in documents if document["metadata"]["name"] == NODE_CONDITION))
 
 
-def apply_own_node_policy(plane: ControlPlane, values: Mapping[str, object] | None = None) -> None:
+def apply_own_node_policies(plane: ControlPlane, values: Mapping[str, object] | None = None) -> None:
     """What binds each coild to its own Node. Returns before it is enforced. Idempotent."""
     version = f"{plane.version.major}.{plane.version.minor}.0"
     documents = render(values, kubernetes=version)
-    apply(plane, *(document for document in documents if document["metadata"]["name"] == OWN_NODE))
+    apply(plane, *(document for document in documents if document["metadata"]["name"] in OWN_NODE_POLICIES))
 
 
-def remove_own_node_policy(plane: ControlPlane) -> None:
-    """The opposite of `apply_own_node_policy`. Idempotent."""
+def remove_own_node_policies(plane: ControlPlane) -> None:
+    """The opposite of `apply_own_node_policies`. Idempotent."""
     kinds = "validatingadmissionpolicybinding,validatingadmissionpolicy"
-    plane.kubectl("delete", kinds, OWN_NODE, "--ignore-not-found")
+    plane.kubectl("delete", kinds, *OWN_NODE_POLICIES, "--ignore-not-found")
 
 
 def apply_webhooks(plane: ControlPlane, *, port: int, of: str = IPAM_CONTROLLER) -> None:

@@ -30,6 +30,7 @@ _LOAD_BALANCERS = "integration/neutron/test_services.py::test_a_service_from_its
 _RAVEN_LISTS = "integration/neutron/test_list_in_pages.py::test_coil_raven"
 
 _MISSING_EGRESS = f"{_EGRESS_CLIENT}::test_a_pod_whose_egress_is_missing_or_invalid_waits_until_it_is_mended"
+_TOLD_CLIENTS = f"{_EGRESS_CLIENT}::test_router_pods_are_told_of_clients_while_these_are_attached"
 _PATCHED_EVENT = f"{_API}/test_event_recorder.py::test_an_event_that_is_repeated_is_patched"
 _HOOKS_OF_IPAM = f"{_ADMISSION}::test_an_overwritten_bundle_is_repaired"
 _HOOKS_OF_EGRESS = f"{_EGRESS_ADMISSION}::test_a_refusal_as_kubectl_prints_it"
@@ -91,6 +92,8 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "list, watch services": f"{_LISTS}::test_coild",
             f"get egresses.{COIL}": _MISSING_EGRESS,
             f"list, watch egresses.{COIL}": f"{_LISTS}::test_coild",
+            f"list, watch egressclientslices.{COIL}": f"{_LISTS}::test_coild",
+            f"create, patch, delete egressclientslices.{COIL}": _TOLD_CLIENTS,
             "create events": _MISSING_EGRESS,
             "patch events": f"{_PATCHED_EVENT}[coild]",
         },
@@ -211,6 +214,7 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
         {
             "list, watch pods": f"{_LISTS}::test_the_agent_of_a_router_pod",
             f"list, watch egresses.{COIL}": f"{_LISTS}::test_the_agent_of_a_router_pod",
+            f"list, watch egressclientslices.{COIL}": f"{_LISTS}::test_the_agent_of_a_router_pod",
         },
     ),
     _keys(
@@ -296,6 +300,7 @@ FORCING_TESTS_ON_INSTANCES: Final[Mapping[RightKey, str]] = _named(
             "list, watch pods": _NO_REFUSAL,
             "list, watch services": _NO_REFUSAL,
             f"list, watch egresses.{COIL}": _NO_REFUSAL,
+            f"list, watch egressclientslices.{COIL}": _NO_REFUSAL,
             "create events": f"{_AWS_NODES}/test_release.py::test_a_pod_for_which_no_address_is_left_is_told_so",
         },
     ),
@@ -311,7 +316,10 @@ FORCING_TESTS_ON_INSTANCES: Final[Mapping[RightKey, str]] = _named(
         for key, test in FORCING_TESTS.items()
         if key[:2] == ("coild", "ClusterRole coild")
         and key[2:]
-        in {("get", "", "pods"), ("get", "", "services"), ("get", COIL, "egresses"), ("patch", "", "events")}
+        in {
+            *(("get", "", "pods"), ("get", "", "services"), ("get", COIL, "egresses"), ("patch", "", "events")),
+            *((verb, COIL, "egressclientslices") for verb in ("create", "patch", "delete")),
+        }
     ),
 )
 """The same for coild on the nodes of the profile aws-eni, which has nothing else."""

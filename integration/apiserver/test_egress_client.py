@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
+from coil.crd.names import LABEL_EGRESS
 from integration.apiserver.bare_node import NAME, BareNode
 from integration.apiserver.refusal_log import missing_rights
 from integration.apiserver.runtime import TRY_AGAIN_LATER, CniError, Runtime
@@ -90,6 +92,25 @@ class World:
         """Change the pod's annotation, or remove it."""
         annotation = f"egress.coil.cybozu.com/{NET}" + ("-" if names is None else f"={names}")
         self.node.plane.kubectl("annotate", "--overwrite", f"--namespace={APPS}", "pod", pod.name, annotation)
+
+    def report(self, pod: PodName, addresses: list[str]) -> None:
+        """The pod's addresses in its status, as its kubelet does it."""
+        status = {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
+        patch = json.dumps({"status": status})
+        self.node.plane.kubectl(
+            *("patch", "pod", pod.name, f"--namespace={APPS}"),
+            *("--subresource=status", "--type=merge", f"--patch={patch}"),
+        )
+
+    def slices(self, egress: str) -> list[dict[str, Any]]:
+        """The EgressClientSlices that its router pods would see."""
+        path = EGRESS_CLIENT_SLICES.path(namespace=NET)
+        found: list[dict[str, Any]] = self.node.plane.read(f"{path}?labelSelector={LABEL_EGRESS}%3D{egress}")["items"]
+        return found
+
+    def clients(self, egress: str) -> list[str]:
+        """The addresses in them."""
+        return sorted(address for slice_ in self.slices(egress) for address in slice_["addresses"])
 
     def told(self, pod: PodName) -> dict[str, str]:
         """Messages of the Events on the pod, by reason."""
@@ -257,6 +278,31 @@ def test_a_pod_with_an_egress_has_its_tunnel_or_does_not_start(world: World, sta
     assert {link["ifname"] for link in unrelated.kernel.ip("link") if "link_index" in link} == {"eth0"}
     assert [rule["priority"] for rule in unrelated.kernel.ip("rule")] == [0, 32766, 32767]
     assert world.told(other) == {}
+
+
+def test_router_pods_are_told_of_clients_while_these_are_attached(world: World, start: Start) -> None:
+    """Though no kubelet has reported the clients' addresses. Whether there are tunnels does not matter."""
+    world.make_egress("told")
+    pods = [world.make_pod(), world.make_pod()]
+    sandboxes = [start(pod) for pod in pods]
+    addresses = [[each["address"].partition("/")[0] for each in world.runtime.add(one)["ips"]] for one in sandboxes]
+    world.annotate(pods[0], "told")
+    wait_until(lambda: world.clients("told") == sorted(addresses[0]), what="the slice has the first client")
+    world.annotate(pods[1], "told")
+    wait_until(lambda: world.clients("told") == sorted(addresses[0] + addresses[1]), what="the slice has both clients")
+    [slice_] = world.slices("told")
+    assert (slice_["metadata"]["namespace"], slice_["nodeName"]) == (NET, NAME)
+    [owner] = slice_["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("Node", NAME)
+    # A restart withdraws nothing, and what goes meanwhile goes afterwards. By its addresses a pod is known again.
+    for pod, some in zip(pods, addresses, strict=True):
+        world.report(pod, some)
+    world.coild.crash()
+    world.annotate(pods[0], None)
+    world.coild.wait_ready()
+    wait_until(lambda: world.clients("told") == sorted(addresses[1]), what="the first is no client any more")
+    world.runtime.delete(sandboxes[1])
+    wait_until(lambda: world.slices("told") == [], what="there is no slice without clients")
 
 
 def test_a_router_pod_gets_its_sysctls(world: World, start: Start) -> None:

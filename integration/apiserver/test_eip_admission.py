@@ -193,6 +193,30 @@ def test_an_address_is_one_of_the_gateways(town: Town) -> None:
     assert causes(answer)["spec.egressIP.ipv4"].startswith(f"is not an address of the gateway '{town.shared}'")
 
 
+def test_a_gateway_has_no_address_of_the_clusters_own(town: Town) -> None:
+    name, addresses = f"{town.prefix}-node", {"ipv4": "198.51.100.77", "ipv6": "2001:db8::77"}
+    apply(town.plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    told = [{"type": "InternalIP", "address": address} for address in addresses.values()]
+    patch = json.dumps({"status": {"addresses": told}})
+    town.plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={patch}")
+
+    def refused(**ranges: list[str]) -> dict[str, str]:
+        status, answer = town.create_gateway(ranges=ranges)
+        return causes(answer) if status == 422 else {}
+
+    try:
+        for family, address in addresses.items():
+            # The controller hears of the Node by a watch.
+            wait_until(lambda family=family, address=address: refused(**{family: [address]}), what="it is refused")  # type: ignore[misc]
+            [message] = refused(**{family: [address]}).values()
+            assert message == f"{address!r} overlaps {address!r} of the Node {name!r}"
+        [field] = refused(ipv4=["198.51.100.78", "198.51.100.70-198.51.100.79"])
+        assert field == "spec.ranges.ipv4[1]"
+        assert refused(ipv4=["198.51.100.78"]) == {}
+    finally:
+        town.plane.kubectl("delete", "node", name)
+
+
 def test_a_tenant_writes_no_status_no_slice_and_no_tunnel(town: Town) -> None:
     assert town.create(town.shop, "web", egressGatewayName=town.shared)[0] == 201
     path = f"{policies(town.shop.namespace)}/web"
@@ -357,6 +381,7 @@ def test_the_smallest_objects_are_filled_in(town: Town) -> None:
         "nodeSelector": {**NODES, "policy": "AverageSelection", "limit": 5},
         "ranges": {"policy": "Random", "limit": 5},
         "failPolicy": "Closed",
+        "sharing": "Namespace",
     }
     _, answer = town.create(town.shop, egressGatewayName=town.shared)
     assert answer["spec"] == {

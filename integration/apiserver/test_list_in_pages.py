@@ -69,7 +69,7 @@ def running(process: Process) -> Iterator[None]:
 
 def test_coild(node: BareNode) -> None:
     pools = {"addressblocks", "blockrequests", "namespaces"}
-    egress = {"egresses", "pods", "services"}
+    egress = {"egresses", "egressclientslices", "pods", "services"}
     routes = {"addressblocks-of-all-nodes", "nodes"}
     coild = node.start_coild("--route-sync", NETWORKS)
     with running(coild.process):
@@ -109,7 +109,7 @@ def test_the_agent_of_a_router_pod(node: BareNode) -> None:
     }
     agent = node.spawn("paged-egress-agent", egress_agent_command(node.plane, namespace=ROUTERS), env=environment)
     with running(agent):
-        await_followed(partial(node.fetch, ROUTER_METRICS, "/metrics"), {"pods", "egresses"})
+        await_followed(partial(node.fetch, ROUTER_METRICS, "/metrics"), {"pods", "egresses", "egressclientslices"})
 
 
 def test_the_agent_of_a_node(node: BareNode) -> None:

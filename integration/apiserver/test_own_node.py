@@ -1,18 +1,22 @@
-"""Each coild may change the status of its own Node and no other's: the chart's policy, with bound tokens.
+"""Each coild may change the status of its own Node and tell of its own node's clients: the chart's policies, with
+bound tokens.
 
-The role covers all Nodes. The API server takes the node of a token from the pod that the token is bound to.
+The roles cover all nodes. The API server takes the node of a token from the pod that the token is bound to.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pytest
 
 from coil.crd.builtin import NODES
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
+from coil.crd.names import LABEL_EGRESS
 from coil.crd.node_condition import (
     ADDRESSES_AVAILABLE,
     NETWORK_UNAVAILABLE,
@@ -28,7 +32,7 @@ from coild.model.node_condition import plan_conditions
 from coild.node.condition import describe_available, describe_dropped, describe_removed
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import apply, apply_eni_access, apply_own_node_policy, remove_own_node_policy
+from integration.deployment import apply, apply_eni_access, apply_own_node_policies, remove_own_node_policies
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
@@ -36,6 +40,7 @@ pytestmark = pytest.mark.apiserver
 HERE, THERE = "own-node-here", "own-node-there"
 OLDEST: Final = Version(1, 30)
 """The first that has the policy's API, and tells the node of a token."""
+SLICE_OTHERS = "coild may write the EgressClientSlices of its own node only"
 OTHERS = "coild may change the status of its own Node only"
 CONDITIONS = f"{ADDRESSES_AVAILABLE}, {POD_LIMIT_TOO_HIGH}, {TRAFFIC_DIVERTED}, {TRAFFIC_DROPPED} and {STATE_REMOVED}"
 MORE = f"coild may change only the conditions {CONDITIONS} of its Node"
@@ -84,6 +89,54 @@ class Guarded:
         return found
 
 
+Work: TypeAlias = Callable[[KubeClient], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """What is done with EgressClientSlices, and by whom."""
+
+    guarded: Guarded
+
+    def act(self, work: Work, *, kubeconfig: Path) -> None:
+        """Raises ApiError."""
+
+        async def run() -> None:
+            async with KubeClient.connect(kubeconfig) as client:
+                await work(client)
+
+        asyncio.run(run())
+
+    def refusal(self, work: Work, *, kubeconfig: Path) -> str:
+        """What is said to work that must be refused."""
+        with pytest.raises(ApiError) as refused:
+            self.act(work, kubeconfig=kubeconfig)
+        return str(refused.value)
+
+    def create(self, client: KubeClient, node: str) -> Awaitable[object]:
+        return client.create(EGRESS_CLIENT_SLICES, slice_of(node), namespace="default")
+
+    def patch(self, client: KubeClient, node: str, addresses: list[str]) -> Awaitable[object]:
+        patch = {"addresses": addresses}
+        return client.patch(EGRESS_CLIENT_SLICES, f"own-node-{node}", patch, namespace="default")
+
+    def delete(self, client: KubeClient, node: str) -> Awaitable[object]:
+        return client.delete(EGRESS_CLIENT_SLICES, f"own-node-{node}", namespace="default")
+
+    def addresses(self, node: str) -> list[str]:
+        path = EGRESS_CLIENT_SLICES.path(namespace="default", name=f"own-node-{node}")
+        found: list[str] = self.guarded.plane.read(path)["addresses"]
+        return found
+
+
+def slice_of(node: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"own-node-{node}", "namespace": "default", "labels": {LABEL_EGRESS: "own-node"}},
+        "nodeName": node,
+        "addresses": ["10.1.0.7"],
+    }
+
+
 def coild_on(node: str) -> str:
     return f"coild-of-{node}"
 
@@ -99,7 +152,7 @@ def guarded(plane: ControlPlane) -> Iterator[Guarded]:
         for node in (HERE, THERE):
             apply(plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}, pod_document(node))
             guarded.patch(node, conditions, kubeconfig=plane.admin_kubeconfig)
-        apply_own_node_policy(plane)
+        apply_own_node_policies(plane)
         stranger = guarded.token_of(THERE)
         attempts = iter(range(10_000))
 
@@ -115,7 +168,7 @@ def guarded(plane: ControlPlane) -> Iterator[Guarded]:
         wait_until(is_enforced, what="the API server enforces the policy")
         yield guarded
     finally:
-        remove_own_node_policy(plane)
+        remove_own_node_policies(plane)
         pods = map(coild_on, (HERE, THERE))
         plane.kubectl("--namespace=kube-system", "delete", "pod", *pods, "--force", "--ignore-not-found")
         plane.kubectl("delete", "node", HERE, THERE, "--ignore-not-found")
@@ -183,6 +236,44 @@ def test_of_its_own_node_it_may_say_nothing_else(guarded: Guarded, patch: Patch)
     assert MORE in guarded.refusal(HERE, patch, kubeconfig=guarded.token_of(HERE))
 
 
+@pytest.fixture
+def slices(guarded: Guarded) -> Iterator[Slices]:
+    """A slice of each of the two nodes, and a look at them."""
+    found = Slices(guarded)
+    for node in (HERE, THERE):
+        found.act(partial(found.create, node=node), kubeconfig=guarded.plane.admin_kubeconfig)
+    yield found
+    guarded.plane.kubectl("delete", "egressclientslices", "--all", "--ignore-not-found")
+
+
+def test_its_own_nodes_clients_it_tells_of(guarded: Guarded, slices: Slices) -> None:
+    own = guarded.token_of(HERE)
+    slices.act(lambda client: slices.patch(client, HERE, ["10.1.0.8"]), kubeconfig=own)
+    assert slices.addresses(HERE) == ["10.1.0.8"]
+    slices.act(lambda client: slices.delete(client, HERE), kubeconfig=own)
+    slices.act(lambda client: slices.create(client, HERE), kubeconfig=own)
+    assert slices.addresses(HERE) == ["10.1.0.7"]
+
+
+def test_another_nodes_clients_are_not_its_business(guarded: Guarded, slices: Slices) -> None:
+    for kubeconfig in (guarded.token_of(HERE), guarded.plane.kubeconfig_for("coild")):
+        assert SLICE_OTHERS in slices.refusal(lambda client: slices.patch(client, THERE, []), kubeconfig=kubeconfig)
+        assert SLICE_OTHERS in slices.refusal(lambda client: slices.delete(client, THERE), kubeconfig=kubeconfig)
+        assert slices.addresses(THERE) == ["10.1.0.7"]
+    slices.act(lambda client: slices.delete(client, THERE), kubeconfig=guarded.plane.admin_kubeconfig)
+    assert SLICE_OTHERS in slices.refusal(
+        lambda client: slices.create(client, THERE), kubeconfig=guarded.token_of(HERE)
+    )
+
+
+def test_a_slice_does_not_change_hands(guarded: Guarded, slices: Slices) -> None:
+    said = slices.refusal(
+        lambda client: client.patch(EGRESS_CLIENT_SLICES, f"own-node-{THERE}", {"nodeName": HERE}, namespace="default"),
+        kubeconfig=guarded.token_of(HERE),
+    )
+    assert "must not change" in said
+
+
 def test_others_are_not_concerned(guarded: Guarded) -> None:
     """The kubelet and the controllers write the same status."""
     patch = [{"op": "add", "path": "/status/capacity", "value": {"pods": "110"}}]
@@ -195,7 +286,7 @@ def test_whether_the_network_is_available_it_may_say_only_where_the_chart_is_tol
     own = guarded.token_of(HERE)
     patch = plan_conditions(guarded.documents(HERE), [describe_available()], now=datetime.now(UTC))
     assert MORE in guarded.refusal(HERE, patch, kubeconfig=own)
-    apply_own_node_policy(guarded.plane, {"coild": {"setNetworkUnavailable": True}})
+    apply_own_node_policies(guarded.plane, {"coild": {"setNetworkUnavailable": True}})
 
     def is_allowed() -> bool:
         try:

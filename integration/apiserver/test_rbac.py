@@ -119,6 +119,7 @@ COILD_MAY = [
     access("get", COIL, "addresspools"),
     *(access(verb, "", kind) for verb in ("get", "list", "watch") for kind in ("pods", "services")),
     *(access(verb, COIL, "egresses") for verb in ("get", "list", "watch")),
+    *(access(verb, COIL, "egressclientslices") for verb in ("list", "watch", "create", "patch", "delete")),
     *(access(verb, "", "events", namespace="default") for verb in ("create", "patch")),
 ]
 COILD_MAY_NOT = [

@@ -12,11 +12,12 @@ import pytest
 from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.definition import RULES
 from coil.crd.egress import EGRESSES
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.egress_gateway_policy_schema import egress_gateway_policy_definition
 from coil.crd.egress_gateway_schema import egress_gateway_definition
-from coil.crd.egress_schema import egress_definition
+from coil.crd.egress_schema import egress_client_slice_definition, egress_definition
 from coil.crd.resource import Resource
 from coil.crd.schema import address_pool_definition
 from integration.cluster.command_line import Version
@@ -27,8 +28,13 @@ pytestmark = pytest.mark.apiserver
 
 Document = dict[str, Any]
 RESOURCES: dict[str, Resource[Any]] = {
-    resource.kind: resource for resource in (ADDRESS_POOLS, EGRESSES, EGRESS_GATEWAYS, EGRESS_GATEWAY_POLICIES)
+    resource.kind: resource
+    for resource in (
+        *(ADDRESS_POOLS, EGRESSES, EGRESS_CLIENT_SLICES),
+        *(EGRESS_GATEWAYS, EGRESS_GATEWAY_POLICIES),
+    )
 }
+UNCHANGED = "must not change"
 IMMUTABLE = "is immutable; delete the policy and create another"
 VALUES = "In and NotIn need values, Exists and DoesNotExist have none"
 EXISTS = [{"key": "a", "operator": "Exists"}]
@@ -36,6 +42,10 @@ EXISTS = [{"key": "a", "operator": "Exists"}]
 
 def pool(*subnets: Document, bits: int = 5) -> Document:
     return {"metadata": {"name": "rule"}, "spec": {"blockSizeBits": bits, "subnets": list(subnets)}}
+
+
+def client_slice(node: str, *addresses: str) -> Document:
+    return {"metadata": {"name": "rule", "namespace": "default"}, "nodeName": node, "addresses": list(addresses)}
 
 
 def egress(**budget: Any) -> Document:
@@ -158,6 +168,14 @@ UPDATES = [
         "is immutable; new subnets go to the end",
     ),
     (
+        "EgressClientSlice",
+        client_slice("n1"),
+        client_slice("n2"),
+        client_slice("n1", "10.1.0.7"),
+        "nodeName",
+        UNCHANGED,
+    ),
+    (
         "EgressGatewayPolicy",
         policy(egressGatewayName="office"),
         policy(egressGatewayName="home"),
@@ -229,7 +247,8 @@ def test_a_bad_change_is_refused_and_a_good_one_passes(
 ) -> None:
     for document, status in ((bad, 422), (good, 200)):
         found = plane.read(stored)
-        found["spec"] = document["spec"]
+        kept = {field: found[field] for field in ("apiVersion", "kind", "metadata")}
+        found = {**kept, **{field: value for field, value in document.items() if field != "metadata"}}
         got, answer = plane.request("PUT", f"{stored}?dryRun=All", json.dumps(found).encode())
         assert got == status, answer
         if got == 422:
@@ -251,6 +270,7 @@ def test_no_rule_is_left_out() -> None:
     for definition in (
         address_pool_definition(),
         egress_definition({"type": "object"}),
+        egress_client_slice_definition(),
         egress_gateway_definition(),
         egress_gateway_policy_definition(),
     ):
@@ -265,7 +285,7 @@ def test_no_rule_is_left_out() -> None:
 def find_rules(schema: Document, field: str = "") -> Iterator[tuple[str, Document]]:
     """Each rule below, and the field that it names; `[]` stands for any position."""
     for rule in schema.get(RULES, []):
-        yield f"{field}{rule.get('fieldPath', '')}", rule
+        yield f"{field}{rule.get('fieldPath', '')}".removeprefix("."), rule
     for name, below in schema.get("properties", {}).items():
         yield from find_rules(below, f"{field}.{name}" if field else name)
     for below in (schema.get("items"), schema.get("additionalProperties")):

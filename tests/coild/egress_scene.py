@@ -20,6 +20,7 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.client_plan import GatewayProblem
+from coil.egress.client_pod import EgressRef
 from coil.egress.gateway import ClientSpec
 from coil.egress.resolution import ClientOptions, resolve_client
 from coil.ipam.occupancy import AttachmentKey, ContainerId
@@ -238,6 +239,8 @@ class EgressNode:
         self.recorder = ListRecorder()
         self.registry = CollectorRegistry()
         self.executor = KeyedExecutor(LOG)
+        self.changed: list[EgressRef] = []
+        """Egresses whose clients may have changed."""
         ask = APIReader(self.server, LOG)
         self.node_pods = NodePods(self.pods, ask, node=NODE)
         self.clients = EgressClients(
@@ -249,6 +252,7 @@ class EgressNode:
             executor=self.executor,
             options=options,
             report=EgressReport(self.recorder, EgressMetrics(self.registry)),
+            changed=self.changed.append,
             log=LOG,
         )
         metrics = ReconcileMetrics(CollectorRegistry())

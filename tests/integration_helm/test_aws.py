@@ -146,19 +146,18 @@ def policies(values: dict[str, object], kubernetes: str = "1.34.0") -> set[str]:
 
 
 def test_the_policy_for_the_nodes_status_is_there_where_the_api_is_unless_it_is_not_wanted() -> None:
-    assert policies(VALUES) == policies(VALUES, "1.30.3-eks-1a2b3c4") == {"coild-own-node"}
-    assert (
-        policies(VALUES, "1.29.9")
-        == policies({"ipam": {"enabled": False}, "cni": {"before": [{"type": "ptp"}]}})
-        == set()
-    )
-    assert policies({**VALUES, "aws": {**VALUES["aws"], "nodeStatusPolicy": False}}) == set()
+    both = {"coild-own-node", "coild-own-clients"}
+    assert policies(VALUES) == policies(VALUES, "1.30.3-eks-1a2b3c4") == both
+    assert policies(VALUES, "1.29.9") == set()
+    assert policies({"ipam": {"enabled": False}, "cni": {"before": [{"type": "ptp"}]}}) == {"coild-own-clients"}
+    assert policies({**VALUES, "aws": {**VALUES["aws"], "nodeStatusPolicy": False}}) == {"coild-own-clients"}
     # A former chart has no such value (--reuse-values).
-    assert policies({**VALUES, "aws": {**VALUES["aws"], "nodeStatusPolicy": None}}) == {"coild-own-node"}
+    assert policies({**VALUES, "aws": {**VALUES["aws"], "nodeStatusPolicy": None}}) == both
 
 
-def test_the_policy_is_about_the_account_that_coild_has() -> None:
-    policy = pick(render(VALUES, namespace="coil-system"), "ValidatingAdmissionPolicy", "coild-own-node")
+@pytest.mark.parametrize("name", ["coild-own-node", "coild-own-clients"])
+def test_the_policy_is_about_the_account_that_coild_has(name: str) -> None:
+    policy = pick(render(VALUES, namespace="coil-system"), "ValidatingAdmissionPolicy", name)
     [condition] = policy["spec"]["matchConditions"]
     assert "'system:serviceaccount:coil-system:coild'" in condition["expression"]
 

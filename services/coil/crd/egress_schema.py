@@ -1,4 +1,4 @@
-"""The CRD of Egress as a document: what its schema refuses before any webhook is asked.
+"""The CRDs of Egress and EgressClientSlice as documents: what their schemas refuse before any webhook is asked.
 
 Names, defaults and bounds are those of Coil v2. The router pods' template is the API server's own vocabulary: its
 schema comes in as an argument, without descriptions, so that the definition stays small enough for client-side apply,
@@ -14,10 +14,13 @@ from coil.crd.definition import (
     cel_rule,
     column,
     define,
+    label_path,
     object_schema,
     observed_generation_schema,
 )
 from coil.crd.egress import DEFAULT_SESSION_AFFINITY, EGRESSES
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, MAX_ADDRESSES
+from coil.crd.names import LABEL_EGRESS
 
 MAX_DESTINATIONS = 4096
 """Each is a route in every client."""
@@ -25,6 +28,7 @@ MAX_AFFINITY_SECONDS = 86400
 """The API server's limit for a Service."""
 
 _CIDR = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/[0-9]{1,3})$"
+_ADDRESS = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]*:[0-9a-f:]*)$"
 _CIDR_LENGTH = 49  # ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128
 _COUNT_OR_PERCENTAGE: Document = {
     "x-kubernetes-int-or-string": True,
@@ -67,6 +71,37 @@ def egress_definition(pod_template: Document) -> Document:
                 "labelSelectorPath": ".status.selector",
             },
         },
+    )
+
+
+def egress_client_slice_definition() -> Document:
+    return define(
+        EGRESS_CLIENT_SLICES,
+        "Addresses of pods of one node that are clients of an Egress in the same namespace, which its label "
+        f"{LABEL_EGRESS} names. Written by coild for the Egress's router pods.",
+        {
+            "nodeName": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 253,
+                "description": "Node that the pods are on. Immutable.",
+                RULES: [cel_rule("self == oldSelf", "must not change")],
+            },
+            "addresses": {
+                "type": "array",
+                "maxItems": MAX_ADDRESSES,
+                "description": "Addresses of the pods, each once.",
+                "items": {"type": "string", "minLength": 2, "maxLength": 39, "pattern": _ADDRESS},
+                "x-kubernetes-list-type": "set",
+            },
+        },
+        required=("nodeName",),
+        columns=[
+            column("Egress", label_path(LABEL_EGRESS), "Egress of the clients"),
+            column("Node", ".nodeName", "Node that the clients are on"),
+            column("Addresses", ".addresses", "Addresses of the clients"),
+            AGE,
+        ],
     )
 
 

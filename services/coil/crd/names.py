@@ -22,6 +22,8 @@ NEUTRON_FINALIZER = "coil.cybozu.com/neutron"
 LABEL_POOL = "coil.cybozu.com/pool"
 LABEL_NODE = "coil.cybozu.com/node"
 LABEL_REQUEST = "coil.cybozu.com/request"
+LABEL_EGRESS = "coil.cybozu.com/egress"
+"""On an EgressClientSlice: the Egress, in the same namespace, whose clients it has."""
 LABEL_RESERVED = "coil.cybozu.com/reserved"
 RESERVED = "true"
 

@@ -8,8 +8,17 @@ The schemas are structural. They refuse what is malformed, and by their rules (`
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS, DEFAULT_BLOCK_SIZE_BITS, PoolConditionType
 from coil.crd.block_request import BLOCK_REQUESTS, ConditionType
-from coil.crd.definition import AGE, RULES, Document, column, define, object_schema, observed_generation_schema
-from coil.crd.egress_schema import egress_definition
+from coil.crd.definition import (
+    AGE,
+    RULES,
+    Document,
+    column,
+    define,
+    label_path,
+    object_schema,
+    observed_generation_schema,
+)
+from coil.crd.egress_schema import egress_client_slice_definition, egress_definition
 from coil.crd.eip_schema import eip_definitions
 from coil.crd.names import LABEL_NODE, LABEL_POOL
 from coil.crd.pool_rule import (
@@ -152,8 +161,8 @@ def address_block_definition() -> Document:
         },
         required=("index",),
         columns=[
-            column("Node", _label_path(LABEL_NODE), "Node that the addresses are routed to"),
-            column("Pool", _label_path(LABEL_POOL), "Pool that the block was carved from"),
+            column("Node", label_path(LABEL_NODE), "Node that the addresses are routed to"),
+            column("Pool", label_path(LABEL_POOL), "Pool that the block was carved from"),
             column("IPv4", ".ipv4", "IPv4 addresses of the block"),
             column("IPv6", ".ipv6", "IPv6 addresses of the block"),
         ],
@@ -240,6 +249,7 @@ def definitions(pod_template: Document) -> dict[str, Document]:
         address_block_definition(),
         block_request_definition(),
         egress_definition(pod_template),
+        egress_client_slice_definition(),
         *eip_definitions(),
     )
     return {f"{_group_and_plural(document)}.yaml": document for document in documents}
@@ -260,7 +270,3 @@ def _network(family: str, pattern: str, example: str, *, length: int) -> Documen
 
 def _condition_path(kind: str, field: str) -> str:
     return f'.status.conditions[?(@.type=="{kind}")].{field}'
-
-
-def _label_path(label: str) -> str:
-    return ".metadata.labels['{}']".format(label.replace(".", r"\."))

@@ -8,7 +8,7 @@ A pod that uses its node's network cannot have a tunnel of its own, and one that
 more, though its object and its addresses stay. One that is being deleted may still have a last word to say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -85,7 +85,12 @@ def is_client(pod: Pod, egress: EgressRef) -> bool:
 
 def client_addresses(pod: Pod) -> frozenset[IPAddress]:
     """The addresses that the pod has by now. What cannot be the address of a pod on a network is left out."""
-    return frozenset(address for entry in pod.status.pod_ips if (address := _parse(entry.ip)) is not None)
+    return parse_client_addresses(entry.ip for entry in pod.status.pod_ips)
+
+
+def parse_client_addresses(texts: Iterable[str]) -> frozenset[IPAddress]:
+    """The addresses, without what cannot be the address of a pod on a network."""
+    return frozenset(address for text in texts if (address := _parse(text)) is not None)
 
 
 def _parse(text: str) -> IPAddress | None:

@@ -21,7 +21,7 @@ Router pods are not clients, but need sysctls that they cannot write themselves;
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -39,6 +39,7 @@ from coil.nat import NAT_ERRORS
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
 from coil.podnet.host_link import PodAlias
+from coild.egress.client_slices import ClientAddresses
 from coild.egress.directory import EgressDirectory, NodePods
 from coild.egress.pod_tunnel import PodTunnels, PodTunnelSpec, VethGoneError
 from coild.egress.report import POD_UNKNOWN, Consequence, EgressReport, Occasion
@@ -102,14 +103,17 @@ class EgressClients:
         executor: KeyedExecutor,
         options: ClientOptions,
         report: EgressReport,
+        changed: Callable[[EgressRef], None] = lambda _egress: None,
         log: FilteringBoundLogger,
     ) -> None:
+        """`changed` is called with an Egress whose clients may have changed; it returns at once."""
         self._pods = pods
         self._egresses = egresses
         self._tunnels = tunnels
         self._executor = executor
         self._options = options
         self._report = report
+        self._changed = changed
         self._log = log
         self._clients: dict[AttachmentKey, Client] = {}
         report.metrics.observe(clients=self._count, blocked=self._count_blocked, problems=self._problems)
@@ -149,7 +153,9 @@ class EgressClients:
         return [*first, *others]
 
     def forget(self, key: AttachmentKey) -> None:
-        self._clients.pop(key, None)
+        client = self._clients.pop(key, None)
+        for egress in client.egresses if client is not None else ():
+            self._changed(egress)
 
     def naming(self, egress: EgressRef) -> list[AttachmentKey]:
         """The attachments whose pods name the Egress."""
@@ -158,6 +164,18 @@ class EgressClients:
     def asking(self) -> list[AttachmentKey]:
         """The attachments whose pods name any Egress."""
         return [key for key, client in self._clients.items() if client.egresses]
+
+    def addresses(self, egress: EgressRef) -> ClientAddresses:
+        """Those of the pods that name the Egress."""
+        clients = self._clients.values()
+        return ClientAddresses(
+            certain=frozenset(
+                address for client in clients if egress in client.egresses for address in client.attachment.addresses
+            ),
+            uncertain=frozenset(
+                address for client in clients if client.found for address in client.attachment.addresses
+            ),
+        )
 
     def of_pod(self, pod: Pod) -> list[AttachmentKey]:
         """The attachments that may be the pod's."""
@@ -288,8 +306,11 @@ class EgressClients:
         # A pod whose ADD is repeated is told once more why it does not start.
         before = client.problems if occasion is Occasion.FOLLOW else ()
         self._report.problems(pod, resolution.problems, self._consequence(occasion), before=before)
+        named = client.egresses
         client.egresses, client.problems = resolution.references, resolution.problems
         client.destinations = resolution.destinations
+        for egress in {*named, *client.egresses}:
+            self._changed(egress)
         return resolution
 
     def _consequence(self, occasion: Occasion) -> Consequence:

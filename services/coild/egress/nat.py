@@ -5,6 +5,8 @@
     Service: addresses               │
     ConfigMap: cluster's networks    ┘
 
+What the clients are is told to router pods by `coild.egress.client_slices`.
+
 Other changes of these objects, such as the replicas of an Egress or the conditions of a pod, are ignored. Changes that
 come together cause one refresh; one that fails is retried without delaying the others.
 
@@ -22,7 +24,8 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import CONFIG_MAPS, PODS, SERVICES, ConfigMap, Pod, Service
 from coil.crd.egress import EGRESSES, Egress
-from coil.crd.names import ANNOTATION_EGRESS_PREFIX
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
+from coil.crd.names import ANNOTATION_EGRESS_PREFIX, LABEL_NODE
 from coil.crd.resource import HasMetadata
 from coil.egress.client_pod import EgressRef
 from coil.egress.cluster_networks import parse_cluster_networks
@@ -43,6 +46,7 @@ from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.runtime.process import Process
 from coild.egress.client import EgressClients
+from coild.egress.client_slices import ClientSlices
 from coild.egress.directory import INDEXERS, EgressDirectory, NodePods
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
@@ -132,6 +136,7 @@ class ClusterNetworksView:
 
 
 NAME = "egress-clients"
+SLICES_NAME = "egress-client-slices"
 WORKERS = 4
 """Refreshes at a time: a DEL that comes may have to wait for so many."""
 BACKOFF = Backoff(base=0.5, cap=60.0)
@@ -210,7 +215,20 @@ class EgressNat:
             executor=deps.executor,
             options=client_options(settings),
             report=EgressReport(deps.recorder, EgressMetrics(process.registry)),
+            changed=self._announce,
             log=log,
+        )
+        self._slices = Informer(
+            kube.collection(EGRESS_CLIENT_SLICES, labels=f"{LABEL_NODE}={settings.node_name}"), log=log, metrics=metrics
+        )
+        self._client_slices = ClientSlices(kube, self._slices, self.clients.addresses, node=settings.node_name, log=log)
+        self._slice_controller = Controller(
+            SLICES_NAME,
+            self._client_slices.reconcile,
+            queue=WorkQueue(SLICES_NAME, metrics=deps.reconcile_metrics, backoff=BACKOFF),
+            metrics=deps.reconcile_metrics,
+            log=log,
+            workers=WORKERS,
         )
         self._events = EgressFollow(self.clients)
         self._queue = WorkQueue(NAME, metrics=deps.reconcile_metrics, backoff=BACKOFF)
@@ -227,6 +245,7 @@ class EgressNat:
         """See `start_egress`."""
         for name, informer in self._informers.items():
             self._process.spawn(name, informer.run())
+        self._process.spawn(EGRESS_CLIENT_SLICES.plural, self._slices.run())
         self._process.add_readiness("egress", self._missing)
 
     async def wait_listed(self) -> None:
@@ -246,6 +265,7 @@ class EgressNat:
     def follow(self) -> None:
         """Follow everything that changes, until the process stops."""
         self._process.spawn(NAME, self._run())
+        self._process.spawn(SLICES_NAME, self._run_slices())
 
     async def _run(self) -> None:
         await wait_synced(self._informers.values(), log=self._log)
@@ -257,6 +277,15 @@ class EgressNat:
         if self._cluster_networks is not None:
             self._controller.watch(self._cluster_networks, self._events.of_networks)
         await self._controller.run()
+
+    async def _run_slices(self) -> None:
+        # Not among those that the start and readiness wait for: without it, clients are served, if later.
+        await wait_synced([self._slices], log=self._log)
+        self._slice_controller.watch(self._slices, self._client_slices.of_slice)
+        await self._slice_controller.run()
+
+    def _announce(self, egress: EgressRef) -> None:
+        self._slice_controller.enqueue(str(egress))
 
     def _missing(self) -> str | None:
         missing = [name for name, informer in self._informers.items() if not informer.synced]

@@ -13,6 +13,7 @@ from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import CONFIG_MAPS, EVENTS, NODES, PODS, SERVICES
 from coil.crd.egress import EGRESSES
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EGRESS_GATEWAY_POLICIES
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
@@ -41,7 +42,7 @@ _LABELS: Final = f"{LABEL_APP_NAME}={APP_NAME}"
 _PARTS: Final = tuple(part for part in Part if part is not Part.METRICS)
 
 KINDS: Final[tuple[Resource[Any], ...]] = (
-    *(ADDRESS_POOLS, ADDRESS_BLOCKS, BLOCK_REQUESTS, EGRESSES),
+    *(ADDRESS_POOLS, ADDRESS_BLOCKS, BLOCK_REQUESTS, EGRESSES, EGRESS_CLIENT_SLICES),
     *(EGRESS_GATEWAYS, EGRESS_GATEWAY_POLICIES, EGRESS_TUNNELS, EGRESS_ENDPOINT_SLICES),
     *(NODES, SERVICES, ENDPOINT_SLICES, EVENTS, DAEMON_SETS, DEPLOYMENTS),
 )

@@ -1,0 +1,43 @@
+"""EgressClientSlice: addresses of an Egress's clients on one node, as the API server stores it.
+
+A pod's own object shows its addresses only once the kubelet has reported them, a second or more after its containers
+have started. coild knows them before, and writes them here, for the router pods to be ready for the client's first
+packet.
+
+The fields stand at the top level, as in an EndpointSlice. The Egress, in the same namespace, and the node are labels,
+too: that is what router pods and coild select by.
+"""
+
+from hashlib import sha256
+from typing import Final
+
+from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.names import GROUP, LABEL_EGRESS, VERSION, NodeName
+from coil.crd.resource import Resource
+
+MAX_ADDRESSES: Final = 2048
+"""Of one slice: those of all pods that a node can have (1 024, of two families)."""
+_DIGITS: Final = 16
+
+
+class EgressClientSlice(Struct, frozen=True, kw_only=True):
+    """`node_name` never changes. `addresses` are sorted, as text."""
+
+    metadata: ObjectMeta
+    node_name: str = ""
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def egress(self) -> str:
+        """The name of the Egress; "" when the label is missing."""
+        return self.metadata.labels.get(LABEL_EGRESS, "")
+
+
+def slice_name(egress: str, node: NodeName) -> str:
+    """The name of the node's slice of the Egress: names of nodes are too long to be a part of it."""
+    return f"{egress}-{sha256(node.encode()).hexdigest()[:_DIGITS]}"
+
+
+EGRESS_CLIENT_SLICES: Resource[EgressClientSlice] = Resource(
+    GROUP, VERSION, "egressclientslices", "EgressClientSlice", namespaced=True, type=EgressClientSlice
+)
