@@ -32,6 +32,7 @@ async def connect(stage: NatStage) -> None:
     gateway = Gateway(name="example/nat", addresses=router, destinations=tuple(OUTSIDE.values()))
     async with RouterNetwork(stage.router.netns.path) as router_network, ClientNetwork() as client_network:
         await router_network.set_up(RouterSpec(addresses=router))
+        await router_network.set_destinations(tuple(OUTSIDE.values()))
         await router_network.add_peers(client, SourcePort.FIXED)
         changes = await client_network.sync(ClientSpec(addresses=client, gateways=(gateway,)), stage.client.netns.path)
     print("In the client's namespace:")

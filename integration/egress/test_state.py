@@ -171,7 +171,8 @@ def test_the_routers_packet_filter(egress: EgressUnderTest) -> None:
     [router] = egress.routers()
     entries: list[dict[str, Any]] = json.loads(router.kernel.run("nft", "-j", "list", "ruleset"))["nftables"]
     chains = {entry["chain"]["name"]: entry["chain"] for entry in entries if "chain" in entry}
-    assert {(chain["type"], chain["hook"], chain["prio"]) for chain in chains.values()} == {
+    assert {(chain["type"], chain["hook"], chain["prio"]) for chain in chains.values() if "hook" in chain} == {
+        ("filter", "prerouting", -300),
         ("filter", "forward", 0),
         ("nat", "postrouting", 100),
     }
@@ -182,7 +183,7 @@ def test_the_routers_packet_filter(egress: EgressUnderTest) -> None:
         assert '"op": "!="' in masquerade
     assert len([text for text in statements if '"drop"' in text and '"invalid"' in text]) == 2
     counters = {entry["counter"]["name"] for entry in entries if "counter" in entry}
-    assert len(counters) == 4
+    assert len(counters) == 8
 
 
 def test_the_agents_process(egress: EgressUnderTest) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from coil.egress.gateway import ClientSpec, Gateway, Replies, RouterSpec, SourcePort
 from coil.kernel.family import Family, IPAddress
+from coil.kernel.route import DEFAULT_NETWORKS
 from coil.nat.client import ClientChanges, ClientNetwork
 from coil.nat.router import RouterNetwork
 from integration.nat_stage import OUTSIDE, Host, NatStage
@@ -47,9 +48,10 @@ class NatWorld:
         await self._stack.aclose()
 
     async def open_router(self, host: Host, stack: AsyncExitStack | None = None) -> RouterNetwork:
-        """A router in that host's namespace, set up."""
+        """A router in that host's namespace, set up, for everything."""
         router = await (stack or self._stack).enter_async_context(RouterNetwork(host.netns.path))
         await router.set_up(RouterSpec(addresses=tuple(host.addresses.values())))
+        await router.set_destinations(tuple(DEFAULT_NETWORKS.values()))
         return router
 
     def gateway(self, name: str = "internet/nat", router: Host | None = None, **options: Any) -> Gateway:

@@ -22,7 +22,14 @@ from coil.reconcile.informer import Informer, InformerMetrics
 from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil_egress_agent.egress.client_index import ClientIndex
-from coil_egress_agent.egress.peer_sync import RETRY_BACKOFF, DesiredPeers, PeerMetrics, PeerSync, SourcePortSetting
+from coil_egress_agent.egress.peer_sync import (
+    RETRY_BACKOFF,
+    Change,
+    DesiredPeers,
+    EgressSettings,
+    PeerMetrics,
+    PeerSync,
+)
 from tests.coil_egress_agent.memory_router import MemoryRouter
 from tests.coil_egress_agent.pod_world import EGRESS, PodWorld
 
@@ -40,7 +47,7 @@ class Agent:
         self.registry = CollectorRegistry()
         self.router = router
         self.clients = ClientIndex(own)
-        self.source_port = SourcePortSetting(log=log)
+        self.settings = EgressSettings(log=log)
         self.informer = Informer(
             world, log=log, metrics=InformerMetrics(self.registry), clock=clock, random=lambda: 0.5
         )
@@ -56,7 +63,7 @@ class Agent:
             DesiredPeers(
                 spec=RouterSpec(addresses=own),
                 clients=self.clients,
-                source_port=self.source_port,
+                settings=self.settings,
                 known=partial(self.informer.wait_synced, 1e9),
             ),
             queue=queue,
@@ -71,10 +78,15 @@ class Agent:
     def kernel(self) -> set[IPAddress]:
         return set(self.router.kernel)
 
-    def set_source_port_auto(self, auto: bool) -> None:
+    def change_egress(self, *destinations: str, auto: bool = False) -> None:
+        """As the process does it when its cache has an event."""
+        spec = EgressSpec(destinations=destinations, fou_source_port_auto=auto)
         metadata = ObjectMeta(name=EGRESS.name, namespace=EGRESS.namespace)
-        if self.source_port.observe(Egress(metadata=metadata, spec=EgressSpec(fou_source_port_auto=auto))):
-            self.peers.look_at_all()
+        match self.settings.observe(Egress(metadata=metadata, spec=spec)):
+            case Change.SOURCE_PORT:
+                self.peers.look_at_all()
+            case Change.DESTINATIONS:
+                self.peers.look_around()
 
     def events(self, name: str) -> list[dict[str, object]]:
         return [dict(entry) for entry in self.logged.entries if entry["event"] == name]

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 
 from coil.egress.gateway import RouterSpec, SourcePort
 from coil.egress.router_plan import NatCounter, NatCounterKind
-from coil.kernel.family import Family, IPAddress
+from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.route import DEFAULT_NETWORKS
 from coil.nat.router import RouterNetwork
 from coil.netlink.error import NetlinkError
 
@@ -37,6 +38,7 @@ class MemoryRouter(RouterNetwork):
     def __init__(self, peers: Iterable[IPAddress] = ()) -> None:
         super().__init__()
         self.kernel: dict[IPAddress, SourcePort] = dict.fromkeys(peers, SourcePort.FIXED)
+        self.destinations: Sequence[IPNetwork] = [*DEFAULT_NETWORKS.values()]
         self.bad: set[IPAddress] = set()
         self.without_fou = False
         self.stalled = False
@@ -54,6 +56,14 @@ class MemoryRouter(RouterNetwork):
             raise NetlinkError(NO_FOU)
         self._refuse(self._fault())
         self.set_ups.append(spec)
+
+    async def set_destinations(
+        self, destinations: Collection[IPNetwork], *, cluster: Collection[IPNetwork] = ()
+    ) -> bool:
+        await self._begin("set_destinations", len(destinations))
+        self._refuse(self._fault())
+        self.destinations = [*destinations]
+        return True
 
     async def peers(self) -> frozenset[IPAddress]:
         await self._begin("peers", 0)

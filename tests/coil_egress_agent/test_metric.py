@@ -89,7 +89,7 @@ def test_counters_are_those_of_the_last_reading(tmp_path: Path) -> None:
         is_set_up.set()
         await asyncio.sleep(1)
         told = scrape(registry)
-        assert len(told) == 8
+        assert len(told) == 16
         protocol = 'egress="nat",namespace="internet",protocol="ipv6"'
         assert f"coil_egress_nftables_masqueraded_packets_total{{{protocol}}} 10.0" in told
         assert f"coil_egress_nftables_invalid_bytes_total{{{protocol}}} 1000.0" in told

@@ -19,10 +19,11 @@ cluster's networks that are not private (`ClientSpec.cluster`), where a destinat
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import ip_network
 from typing import Final
 
 from coil.egress.gateway import ClientSpec, Gateway, Replies, TunnelPolicy, Uplink
+from coil.egress.private_network import LINK_LOCAL_NETWORKS, PRIVATE_NETWORKS, is_private, is_within
 from coil.egress.reply_plan import REPLY_PRIORITY, plan_reply_marks, plan_reply_routes, plan_reply_rules
 from coil.egress.router_plan import source_port_number
 from coil.kernel.family import Family, IPAddress, IPNetwork
@@ -31,28 +32,6 @@ from coil.kernel.nft_table import NftTable
 from coil.kernel.route import Route, RouteTable, RouteType
 from coil.kernel.rule import Rule, RuleClaim
 from coil.kernel.tunnel import CatchAll, FouPort, Tunnel, catch_all, tunnel_name
-
-PRIVATE_NETWORKS: dict[Family, tuple[IPNetwork, ...]] = {
-    Family.IPV4: (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"), IPv4Network("192.168.0.0/16")),
-    Family.IPV6: (IPv6Network("fc00::/7"),),
-}
-"""RFC 1918 and RFC 4193: where nodes, pods and Services are."""
-
-LINK_LOCAL_NETWORKS: dict[Family, IPNetwork] = {
-    Family.IPV4: IPv4Network("169.254.0.0/16"),
-    Family.IPV6: IPv6Network("fe80::/10"),
-}
-"""RFC 3927 and RFC 4291: the pod's own link, where its gateway is."""
-
-
-def is_within(inner: IPNetwork, outer: IPNetwork) -> bool:
-    """True if every address of `inner` is one of `outer`."""
-    return inner.version == outer.version and inner.subnet_of(outer)  # type: ignore[arg-type]  # of one family here
-
-
-def is_private(network: IPNetwork) -> bool:
-    """True if the whole of it is inside one private network."""
-    return any(is_within(network, private) for private in PRIVATE_NETWORKS[Family.of(network)])
 
 
 def covers(network: IPNetwork, address: IPAddress) -> bool:
@@ -166,10 +145,17 @@ def client_rules(policy: TunnelPolicy) -> RuleClaim:
 def plan_client_sysctls(uplink: LinkName, families: Collection[Family]) -> tuple[Sysctl, ...]:
     """No reverse path filter, as a router may answer from an address that a tunnel leads to: what it sends arrives by
     the uplink, and what is in it comes out of the flow-based device. (Only IPv4 has such a filter.)
+
+    And no router advertisements: anybody can send one in an encapsulated packet, and it would make a default route.
     """
-    if Family.IPV4 not in families:
-        return ()
-    return tuple(Sysctl(f"net/ipv4/conf/{name}/rp_filter", "0") for name in ("default", "all", uplink))
+    filters = ("default", "all", uplink) if Family.IPV4 in families else ()
+    deaf = ("default",) if Family.IPV6 in families else ()
+    return (*(Sysctl(f"net/ipv4/conf/{name}/rp_filter", "0") for name in filters), *deaf_to_routers(deaf))
+
+
+def deaf_to_routers(links: Iterable[str]) -> tuple[Sysctl, ...]:
+    """What keeps these links from taking routes out of router advertisements (RFC 4861)."""
+    return tuple(Sysctl(f"net/ipv6/conf/{name}/accept_ra", "0") for name in links)
 
 
 def _plan_rules(family: Family, policy: TunnelPolicy) -> Iterable[Rule]:

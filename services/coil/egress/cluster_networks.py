@@ -14,7 +14,7 @@ from typing import Final
 
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import Node, Service, ServiceCidr
-from coil.egress.client_plan import LINK_LOCAL_NETWORKS, is_private, is_within
+from coil.egress.private_network import LINK_LOCAL_NETWORKS, is_private, is_within
 from coil.kernel.family import Family, IPNetwork
 
 LARGEST_POD_CIDR: Final = {Family.IPV4: 16, Family.IPV6: 48}

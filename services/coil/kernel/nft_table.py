@@ -63,6 +63,8 @@ class Field(Enum):
 
     INPUT_LINK = "meta iifname"
     OUTPUT_LINK = "meta oifname"
+    INPUT_TYPE = "meta iiftype"
+    """The kind of the link that the packet came in by (ARPHRD_*, linux/if_arp.h): `ether`, `ipip`, `ipip6`."""
     INPUT_GROUP = "meta iifgroup"
     """Of the link that the packet came in by, a number (`ip link set group`)."""
     FAMILY = "meta nfproto"

@@ -21,7 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from coil.egress.client_plan import ClientPlan, GatewayProblem, client_rules, plan_client, unreachable
+from coil.egress.client_plan import (
+    ClientPlan,
+    GatewayProblem,
+    client_rules,
+    deaf_to_routers,
+    plan_client,
+    unreachable,
+)
 from coil.egress.gateway import ClientSpec, Replies, TunnelPolicy
 from coil.egress.reply_plan import CLIENT_TABLE, REPLY_PRIORITY
 from coil.egress.router_plan import PEER_PRIORITY
@@ -29,7 +36,16 @@ from coil.kernel.family import Family
 from coil.kernel.link import LinkName, LinkState
 from coil.kernel.route import Route, RouteType
 from coil.kernel.rule import Rule
-from coil.kernel.tunnel import FALLBACK_NAMES, FouPort, TunnelChanges, catch_all, diff_tunnels, tunnel_name
+from coil.kernel.tunnel import (
+    FALLBACK_NAMES,
+    CatchAll,
+    FouPort,
+    Tunnel,
+    TunnelChanges,
+    catch_all,
+    diff_tunnels,
+    tunnel_name,
+)
 from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
 from coil.netlink.fou import ensure_fou_port, list_fou_ports, remove_fou_port
@@ -157,9 +173,11 @@ class _ClientSync:
             self.errors.append(error)
 
     def _make_sysctls(self) -> None:
-        # Before any link is made, which takes the default.
+        # Before any link is made, which takes the default. Those that are there may be from before it was set.
+        ours: list[Tunnel | CatchAll] = [*self._plan.tunnels, *self._plan.catch_alls]
+        present = [link.name for link in ours if link.family is Family.IPV6 and link.name in self._found.links]
         with self._attempt():
-            missing = missing_sysctls(self._plan.sysctls)
+            missing = missing_sysctls((*self._plan.sysctls, *deaf_to_routers(present)))
             apply_sysctls(missing)
             self.made += (f"set {sysctl.path} to {sysctl.value}" for sysctl in missing)
 

@@ -1,10 +1,11 @@
 """`RouterNetwork`: the router's end of the tunnels, in one namespace.
 
-Place in the flow: the agent in a router pod sets it up at its start and then adds and removes peers, which are the
-addresses of client pods. What is to be is in `coil.egress.router_plan`; the functions are jobs of a worker's thread.
+Place in the flow: the agent in a router pod sets it up at its start, says what clients may send to, and then adds and
+removes peers, which are the addresses of client pods. What is to be is in `coil.egress.router_plan`; the functions are
+jobs of a worker's thread.
 
 What one peer costs does not depend on how many there are: a tunnel is made, and only where the kernel says that it is
-there already is it looked at, by name. The order of a peer's coming is device, up, route.
+there already is it looked at, by name. The order of a peer's coming is device, up, route, element.
 """
 
 import errno
@@ -15,10 +16,13 @@ from typing import Final, TypeVar
 
 from coil.egress.gateway import RouterSpec, SourcePort
 from coil.egress.router_plan import (
+    CLIENT_SETS,
     ROUTER_TABLE,
     NatCounter,
     NatCounterKind,
+    client_elements,
     counter_name,
+    destination_elements,
     families_of,
     name_is_taken,
     plan_peer_route,
@@ -26,8 +30,9 @@ from coil.egress.router_plan import (
     plan_router,
     router_rules,
 )
-from coil.kernel.family import IPAddress
+from coil.kernel.family import IPAddress, IPNetwork
 from coil.kernel.link import Link, LinkName, LinkState, Sysctl
+from coil.kernel.nft_element import ElementChanges, ElementKey, diff_elements
 from coil.kernel.route import Route
 from coil.kernel.tunnel import Tunnel, tunnel_name
 from coil.netlink.connection import Connection
@@ -50,6 +55,8 @@ from coil.netlink.tunnel import (
     rename_fallbacks,
 )
 from coil.netlink.worker import Worker
+from coil.nft.element_sync import change_elements, read_elements
+from coil.nft.netfilter import NftError
 from coil.nft.table_sync import read_counters, sync_table
 
 _REMEDY: Final = (
@@ -88,24 +95,35 @@ def read_peers(spec: RouterSpec) -> frozenset[IPAddress]:
 
 
 def _read_peers(spec: RouterSpec, connection: Connection) -> tuple[frozenset[IPAddress], frozenset[IPAddress]]:
-    """Those that are complete, and those that have a tunnel at all."""
+    """Those that are complete, and those that have a tunnel which is down or has no route."""
     found = read_tunnels(connection)
     routes = frozenset(read_routes(spec.policy.public_table, connection))
     tunnels = [tunnel for tunnel in found.tunnels if tunnel.name == tunnel_name(tunnel.remote)]
-    complete = frozenset(
+    usable = frozenset(
         tunnel.remote
         for tunnel in tunnels
         if found.links[tunnel.name].state is LinkState.UP and plan_peer_route(tunnel.remote, spec.policy) in routes
     )
-    return complete, frozenset(tunnel.remote for tunnel in tunnels)
+    let_in = _read_let_in(spec)
+    complete = frozenset(peer for peer in usable if (tunnel_name(peer), str(peer)) in let_in)
+    return complete, frozenset(tunnel.remote for tunnel in tunnels) - usable
+
+
+def _read_let_in(spec: RouterSpec) -> frozenset[ElementKey]:
+    """Tunnel and address of each peer whose packets are."""
+    elements = read_elements(plan_router(spec).nft_table) or {}
+    return frozenset(key for name, keys in elements.items() for key in keys if name in CLIENT_SETS.values())
 
 
 def add_peers(peers: Collection[IPAddress], spec: RouterSpec, source_port: SourcePort) -> None:
-    """Make a tunnel and a route for each. Idempotent. Raises the first NetlinkError, after having tried all."""
+    """Make a tunnel, a route and an element for each. Idempotent. Raises the first NetlinkError or NftError, after
+    having tried all.
+    """
     with Connection() as connection:
         plan = plan_peers(peers, spec, read_uplink(spec.policy.uplink, connection), source_port)
         routes = {route.device: route for route in plan.routes}
-        failures = [NetlinkError(str(refusal)) for refusal in plan.refusals]
+        failures: list[Exception] = [NetlinkError(str(refusal)) for refusal in plan.refusals]
+        failed: dict[LinkName, NetlinkError] = {}
         there: list[Tunnel] = []
         for tunnel in plan.tunnels:
             try:
@@ -115,32 +133,43 @@ def add_peers(peers: Collection[IPAddress], spec: RouterSpec, source_port: Sourc
                 if error.errno == errno.EEXIST:
                     there.append(tunnel)
                 else:
-                    failures.append(error)
+                    failed[tunnel.name] = error
             except NetlinkError as error:
-                failures.append(error)
-        failures += _mend(there, routes, connection)
+                failed[tunnel.name] = error
+        failed |= _mend(there, routes, connection)
+    # Last: until then the name may be another peer's tunnel.
+    added = [tunnel.remote for tunnel in plan.tunnels if tunnel.name not in failed]
+    failures += failed.values()
+    try:
+        _change(spec, ElementChanges(adds=client_elements(added)))
+    except NftError as error:
+        failures.append(error)
     for failure in failures:
         raise failure
 
 
+def _change(spec: RouterSpec, changes: ElementChanges) -> None:
+    change_elements([plan_router(spec).nft_table], changes)
+
+
 def _mend(
     tunnels: Sequence[Tunnel], routes: dict[LinkName | None, Route], connection: Connection
-) -> list[NetlinkError]:
-    """Make those tunnels right whose names are taken: by themselves, as a rule."""
+) -> dict[LinkName, NetlinkError]:
+    """Make those tunnels right whose names are taken: by themselves, as a rule. Returns why some are not."""
     found = find_tunnels([tunnel.name for tunnel in tunnels], connection)
     present = {tunnel.name: tunnel for tunnel in found.tunnels}
-    errors: list[NetlinkError] = []
+    errors: dict[LinkName, NetlinkError] = {}
     for tunnel in tunnels:
         known = present.get(tunnel.name)
         if known is None or known.remote != tunnel.remote:
-            errors.append(NetlinkError(str(name_is_taken(tunnel.remote))))
+            errors[tunnel.name] = NetlinkError(str(name_is_taken(tunnel.remote)))
             continue
         try:
             if known != tunnel:
                 change_tunnel(tunnel, connection)
             _complete(found.links[tunnel.name], routes[tunnel.name], connection)
         except NetlinkError as error:
-            errors.append(error)
+            errors[tunnel.name] = error
     return errors
 
 
@@ -151,15 +180,31 @@ def _complete(link: Link, route: Route, connection: Connection) -> None:
     connection.apply(requests, tolerate={errno.EEXIST})
 
 
-def remove_peers(peers: Collection[IPAddress]) -> None:
+def remove_peers(peers: Collection[IPAddress], spec: RouterSpec) -> None:
     """Delete the tunnels and, with them, their routes. Idempotent. Never one of another peer that has the name."""
+    elements = client_elements(peers)
+    # One that is not there cannot be deleted, and to read them all would cost more than to add it first.
+    _change(spec, ElementChanges(adds=elements))
+    _change(spec, ElementChanges(deletes={name: tuple(keys) for name, keys in elements.items()}))
     with Connection() as connection:
         found = find_tunnels([tunnel_name(peer) for peer in peers], connection)
     delete_tunnels([tunnel.name for tunnel in found.tunnels if tunnel.remote in peers])
 
 
+def set_destinations(
+    destinations: Collection[IPNetwork], spec: RouterSpec, *, cluster: Collection[IPNetwork] = ()
+) -> bool:
+    """Let clients' packets go to these, and to no others; returns whether that was not so. Idempotent."""
+    table = plan_router(spec).nft_table
+    wanted = destination_elements(destinations, spec, cluster=cluster)
+    actual = {name: words for name, words in (read_elements(table) or {}).items() if name in wanted}
+    changes = diff_elements(actual, wanted, ranged=frozenset(wanted))
+    change_elements([table], changes)
+    return bool(changes)
+
+
 def read_nat_counters(spec: RouterSpec) -> tuple[NatCounter, ...]:
-    """Two for each family of the router."""
+    """One of each kind for each family of the router."""
     values = read_counters(ROUTER_TABLE)
     return tuple(
         NatCounter(family=family, kind=kind, packets=value.packets, bytes=value.bytes)
@@ -210,7 +255,7 @@ class RouterNetwork:
         await self._worker.run(set_up_router, spec)
 
     async def peers(self) -> frozenset[IPAddress]:
-        """The peers that are complete in the kernel: device up, and route. Raises NetlinkError."""
+        """The peers that are complete in the kernel: device up, route, and let in. Raises NetlinkError, NftError."""
         return await self._with_spec(read_peers)
 
     async def add_peers(self, peers: Collection[IPAddress], source_port: SourcePort) -> None:
@@ -221,17 +266,31 @@ class RouterNetwork:
         have, and its own, are passed over.
 
         Raises NetlinkError for the first that was refused, after having tried all others; also for an address whose
-        device name another one has (32 bits of a hash, in IPv6).
+        device name another one has (32 bits of a hash, in IPv6). NftError, if none of them could be let in.
         """
         wanted = frozenset(peers)
         await self._with_spec(lambda spec: add_peers(wanted, spec, source_port))
 
     async def remove_peers(self, peers: Collection[IPAddress]) -> None:
-        """Take away routes and tunnels. Idempotent: those that are not there are fine. Raises NetlinkError."""
-        await self._worker.run(remove_peers, frozenset(peers))
+        """Take away elements, routes and tunnels. Idempotent: those that are not there are fine. Raises NAT_ERRORS."""
+        some = frozenset(peers)
+        await self._with_spec(lambda spec: remove_peers(some, spec))
+
+    async def set_destinations(
+        self, destinations: Collection[IPNetwork], *, cluster: Collection[IPNetwork] = ()
+    ) -> bool:
+        """Forward what clients send to these destinations, and drop and count the rest; before the first call, all of
+        it. Returns whether anything has changed. Idempotent.
+
+        A destination that contains private networks (RFC 1918, RFC 4193) or networks of the `cluster` is not for what
+        is in these: clients reach it without a tunnel. Link-local networks and the metadata services of clouds are no
+        destination at all. Raises NftError, and then what was let go before still is.
+        """
+        wanted, own = tuple(destinations), tuple(cluster)
+        return await self._with_spec(lambda spec: set_destinations(wanted, spec, cluster=own))
 
     async def counters(self) -> tuple[NatCounter, ...]:
-        """The router's counters, two for each of its families, counted since its first set-up. Raises NftError."""
+        """Each kind for each of the router's families, counted since its first set-up. Raises NftError."""
         return await self._with_spec(read_nat_counters)
 
     async def _with_spec(self, job: Callable[[RouterSpec], R]) -> R:

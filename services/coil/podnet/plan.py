@@ -231,9 +231,9 @@ def plan_rules(policy: RoutePolicy = DEFAULT_POLICY, families: Collection[Family
     )
 
 
-_IPV6_AT_ONCE: Mapping[str, str] = {"disable_ipv6": "0", "accept_dad": "0"}
+_IPV6_AT_ONCE: Mapping[str, str] = {"disable_ipv6": "0", "accept_dad": "0", "accept_ra": "0"}
 """Some container runtimes turn IPv6 off in new namespaces. The pod's addresses carry "no DAD" themselves; the second is
-for the link-local address that the kernel adds.
+for the link-local address that the kernel adds. The pod's routes are given, and no router has to advertise others.
 """
 
 _IPV4_DEAF: Mapping[str, str] = {"forwarding": "0", "rp_filter": "1", "arp_ignore": "8"}

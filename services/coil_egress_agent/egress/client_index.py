@@ -1,8 +1,8 @@
-"""Which client pods hold which addresses. Written by the cache's listener, read by `peer_sync` and metrics.
+"""Which client pods hold which addresses. Written by the caches' listeners, read by `peer_sync` and metrics.
 
-Addresses are reused: the object of a pod that is gone may still exist when the next pod has its address, and events of
-different pods come in any order. So an address has a set of holders, known by their UIDs, and is wanted while there is
-one.
+Addresses are told by the pods' own objects, and earlier by the nodes' EgressClientSlices. They are reused: the object
+of a pod that is gone may still exist when the next pod has its address, and events of different objects come in any
+order. So an address has a set of holders, known by their UIDs, and is wanted while there is one.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,7 +13,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from coil.crd.builtin import Pod
-from coil.egress.client_pod import EgressRef, client_addresses
+from coil.crd.egress_client_slice import EgressClientSlice
+from coil.egress.client_pod import EgressRef, client_addresses, parse_client_addresses
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.tunnel import tunnel_name
 
@@ -34,6 +35,7 @@ class ClientIndex:
         self._own = frozenset(own)
         self._families = {Family.of(address) for address in own}
         self._pods: dict[str, ClientPod] = {}
+        self._slices: dict[str, frozenset[IPAddress]] = {}
         self._holders: dict[IPAddress, set[str]] = {}
 
     def __contains__(self, address: IPAddress) -> bool:
@@ -61,15 +63,22 @@ class ClientIndex:
         before = known.addresses if known is not None else frozenset()
         after: frozenset[IPAddress] = frozenset()
         if new is not None:
-            after = self._wanted(new)
+            after = self._wanted(client_addresses(new))
             self._pods[uid] = ClientPod(new.metadata.namespace, new.metadata.name, after)
         return self._hold(uid, after - before) | self._let_go(uid, before - after)
 
-    def _wanted(self, pod: Pod) -> frozenset[IPAddress]:
+    def observe_slice(self, old: EgressClientSlice | None, new: EgressClientSlice | None) -> set[IPAddress]:
+        """A listener of a cache of the Egress's slices; as `observe`."""
+        [uid] = {slice_.metadata.uid for slice_ in (old, new) if slice_ is not None}
+        before = self._slices.pop(uid, frozenset())
+        after: frozenset[IPAddress] = frozenset()
+        if new is not None:
+            after = self._slices[uid] = self._wanted(parse_client_addresses(new.addresses))
+        return self._hold(uid, after - before) | self._let_go(uid, before - after)
+
+    def _wanted(self, addresses: Collection[IPAddress]) -> frozenset[IPAddress]:
         return frozenset(
-            address
-            for address in client_addresses(pod)
-            if Family.of(address) in self._families and address not in self._own
+            address for address in addresses if Family.of(address) in self._families and address not in self._own
         )
 
     def _hold(self, uid: str, addresses: frozenset[IPAddress]) -> set[IPAddress]:

@@ -13,17 +13,26 @@ from typing import Final
 
 from coil.crd.builtin import PODS, Pod
 from coil.crd.egress import EGRESSES, Egress
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, EgressClientSlice
+from coil.crd.names import LABEL_EGRESS
 from coil.egress.client_pod import FINAL_PHASES, is_client
 from coil.kube.client import KubeClient
 from coil.manager.manager import Manager
 from coil.nat.router import RouterNetwork
-from coil.reconcile.cache import wait_synced
+from coil.reconcile.cache import wait_optional, wait_synced
 from coil.reconcile.queue import WorkQueue
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_agent.egress.client_index import ClientCollector, ClientIndex
 from coil_egress_agent.egress.nat_metric import NatCollector, NatReading
-from coil_egress_agent.egress.peer_sync import RETRY_BACKOFF, DesiredPeers, PeerMetrics, PeerSync, SourcePortSetting
+from coil_egress_agent.egress.peer_sync import (
+    RETRY_BACKOFF,
+    Change,
+    DesiredPeers,
+    EgressSettings,
+    PeerMetrics,
+    PeerSync,
+)
 from coil_egress_agent.egress.settings import Settings
 
 NAME = "coil-egress-agent"
@@ -54,16 +63,26 @@ async def assemble(settings: Settings, process: Process) -> None:
         kube.collection(EGRESSES, namespace=settings.namespace, fields=f"metadata.name={settings.name}")
     )
 
+    # Optional: a cluster that was upgraded without the CRD has clients nevertheless, if later.
+    slices = manager.cache(
+        kube.collection(EGRESS_CLIENT_SLICES, namespace=settings.namespace, labels=f"{LABEL_EGRESS}={settings.name}"),
+        optional=True,
+    )
+
+    async def known() -> None:
+        await wait_synced([clients, egresses], log=log)
+        await wait_optional(slices)
+
     index = ClientIndex(settings.addresses)
-    source_port = SourcePortSetting(log=log)
+    egress_settings = EgressSettings(log=log)
     queue = WorkQueue("peers", metrics=manager.metrics, backoff=RETRY_BACKOFF)
     peers = PeerSync(
         router,
         DesiredPeers(
             spec=settings.router_spec,
             clients=index,
-            source_port=source_port,
-            known=partial(wait_synced, [clients, egresses], log=log),
+            settings=egress_settings,
+            known=known,
         ),
         queue=queue,
         resync_interval=settings.resync_interval,
@@ -74,11 +93,18 @@ async def assemble(settings: Settings, process: Process) -> None:
     def note_pod(old: Pod | None, new: Pod | None) -> None:
         peers.look(index.observe(old, new))
 
+    def note_slice(old: EgressClientSlice | None, new: EgressClientSlice | None) -> None:
+        peers.look(index.observe_slice(old, new))
+
     def note_egress(_old: Egress | None, new: Egress | None) -> None:
-        if source_port.observe(new):
-            peers.look_at_all()
+        match egress_settings.observe(new):
+            case Change.SOURCE_PORT:
+                peers.look_at_all()
+            case Change.DESTINATIONS:
+                peers.look_around()
 
     clients.subscribe(note_pod)
+    slices.subscribe(note_slice)
     egresses.subscribe(note_egress)
     ClientCollector(index, settings.egress, process.registry)
     reading = NatReading(router, log=log)

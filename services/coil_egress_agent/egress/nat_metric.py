@@ -109,6 +109,8 @@ def _counter_families() -> dict[tuple[NatCounterKind, str], CounterMetricFamily]
     meanings = {
         NatCounterKind.MASQUERADED: "of connections masqueraded with the router pod's address",
         NatCounterKind.INVALID: "dropped because they do not belong to a known connection",
+        NatCounterKind.UNKNOWN_CLIENT: "out of tunnels dropped because their source is not the tunnel's client",
+        NatCounterKind.OTHER_DESTINATION: "of clients dropped because the Egress is not for their destination",
     }
     return {
         (kind, unit): CounterMetricFamily(

@@ -1,7 +1,7 @@
 """Makes the kernel's peers those that the clients' addresses ask for, and keeps them so.
 
     cache of clients ─► client_index ─► queue of addresses ─► batches ─► the kernel
-    cache of the Egress ─► SourcePortSetting ─┘        ▲
+    cache of the Egress ─► EgressSettings ─┘           ▲
                                every few minutes: all that are wanted, and all that the kernel has
 
 An address in the queue is only a hint. Whether it is wanted is decided at the moment of the call, so an address that
@@ -18,18 +18,19 @@ Invariants:
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from ipaddress import ip_address
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
 
+from coil.crd.cidr import parse_cidr
 from coil.crd.egress import Egress
 from coil.egress.gateway import RouterSpec, SourcePort
-from coil.kernel.family import IPAddress
+from coil.kernel.family import IPAddress, IPNetwork
 from coil.nat import NAT_ERRORS
 from coil.nat.router import RouterNetwork
 from coil.reconcile.backoff import Backoff
@@ -54,33 +55,60 @@ _EVERYTHING: Final = "everything"
 _SECONDS = (0.002, 0.01, 0.05, 0.2, 1.0, 5.0, 30.0)
 
 
-class SourcePortSetting:
-    """The source port of the tunnels, as this router pod's own Egress has it; `observe` is called by its cache.
+class Change(Enum):
+    """What of an Egress has changed for the kernel of its router pods."""
 
-    It is read there and is not a flag, so that a change needs no new router pods, which would cost every client its
-    connections. A deleted Egress leaves the last value: its router pods are about to go.
+    NONE = "none"
+    SOURCE_PORT = "source port"
+    """Of all tunnels."""
+    DESTINATIONS = "destinations"
+    """Perhaps among others."""
+
+
+class EgressSettings:
+    """What this router pod's own Egress says of the kernel; `observe` is called by its cache.
+
+    It is read there and is no flag, so that a change needs no new router pods, which would cost every client its
+    connections. A deleted Egress leaves the last values: its router pods are about to go.
     """
 
     def __init__(self, *, log: FilteringBoundLogger) -> None:
-        self.value = SourcePort.FIXED
+        self.source_port = SourcePort.FIXED
+        self.destinations: tuple[IPNetwork, ...] = ()
+        """None before the Egress is known."""
         self._log = log
 
-    def observe(self, new: Egress | None) -> bool:
-        """Returns whether `value` has changed."""
+    def observe(self, new: Egress | None) -> Change:
         if new is None:
-            return False
-        value = SourcePort.AUTO if new.spec.fou_source_port_auto else SourcePort.FIXED
-        if value is self.value:
-            return False
-        self.value = value
-        self._log.info("the tunnels' source port changes", source_port=value.value)
-        return True
+            return Change.NONE
+        source_port = SourcePort.AUTO if new.spec.fou_source_port_auto else SourcePort.FIXED
+        destinations = _parse_destinations(new)
+        change = Change.NONE
+        if source_port is not self.source_port:
+            self.source_port = source_port
+            self._log.info("the tunnels' source port changes", source_port=source_port.value)
+            change = Change.SOURCE_PORT
+        if destinations != self.destinations:
+            self.destinations = destinations
+            self._log.info("the destinations change", destinations=[str(network) for network in destinations])
+            change = Change.DESTINATIONS
+        return change
+
+
+def _parse_destinations(egress: Egress) -> tuple[IPNetwork, ...]:
+    """Without what is no network: the controller tells of it, and so does coild where a client names the Egress."""
+    found: list[IPNetwork] = []
+    for text in egress.spec.destinations:
+        with suppress(ValueError):
+            found.append(parse_cidr(text))
+    return tuple(found)
 
 
 class Operation(StrEnum):
     """What the kernel is asked for."""
 
     SET_UP = "set_up"
+    SET_DESTINATIONS = "set_destinations"
     READ = "read"
     ADD = "add"
     REMOVE = "remove"
@@ -126,11 +154,11 @@ class PeerMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredPeers:
-    """What the kernel is to hold, at any moment. `known` returns when `clients` and `source_port` are synced."""
+    """What the kernel is to hold, at any moment. `known` returns when `clients` and `settings` are synced."""
 
     spec: RouterSpec
     clients: ClientIndex
-    source_port: SourcePortSetting
+    settings: EgressSettings
     known: Callable[[], Awaitable[None]]
 
 
@@ -171,6 +199,10 @@ class PeerSync:
     def look_at_all(self) -> None:
         """Something about all tunnels has changed."""
         self.look(list(self._clients))
+
+    def look_around(self) -> None:
+        """Something beside the tunnels has changed."""
+        self._queue.add(_EVERYTHING)
 
     def missing(self) -> str | None:
         """What readiness lacks. Once nothing does, it stays so: an unready router has its clients' flows cut."""
@@ -222,6 +254,9 @@ class PeerSync:
                 self.is_set_up.set()
             self._trouble = ""
             await self._desired.known()
+            with self._metrics.measured(Operation.SET_DESTINATIONS):
+                async with asyncio.timeout(CALL_SECONDS):
+                    await self._router.set_destinations(self._desired.settings.destinations)
             with self._metrics.measured(Operation.READ):
                 async with asyncio.timeout(CALL_SECONDS):
                     kernel = await self._router.peers()
@@ -247,7 +282,7 @@ class PeerSync:
 
     async def _add(self, addresses: Sequence[IPAddress]) -> None:
         async def add(some: Sequence[IPAddress]) -> None:
-            await self._router.add_peers(some, self._desired.source_port.value)
+            await self._router.add_peers(some, self._desired.settings.source_port)
 
         began = self._clock()
         done = await self._change(add, addresses, operation=Operation.ADD)

@@ -95,7 +95,7 @@ def test_the_rules_of_ipv6() -> None:
         "2100: from all lookup 118 proto 30",
     ]
     assert rule_lines(planned.rules, Family.IPV4) == []
-    assert planned.sysctls == ()
+    assert planned.sysctls == (Sysctl("net/ipv6/conf/default/accept_ra", "0"),)
 
 
 def test_what_a_dual_stack_client_consists_of() -> None:
@@ -123,8 +123,9 @@ def test_what_a_dual_stack_client_consists_of() -> None:
     assert planned.fou_ports == (FouPort(Family.IPV4, 5555), FouPort(Family.IPV6, 5555))
     assert [port.protocol for port in planned.fou_ports] == [4, 41]
     assert planned.catch_alls == (catch_all(Family.IPV4), catch_all(Family.IPV6))
-    assert planned.sysctls == tuple(
-        Sysctl(f"net/ipv4/conf/{name}/rp_filter", "0") for name in ("default", "all", "eth0")
+    assert planned.sysctls == (
+        *(Sysctl(f"net/ipv4/conf/{name}/rp_filter", "0") for name in ("default", "all", "eth0")),
+        Sysctl("net/ipv6/conf/default/accept_ra", "0"),
     )
     assert planned.nft_table is None
     assert len(planned.routes) == 2

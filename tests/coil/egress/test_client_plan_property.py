@@ -7,8 +7,9 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coil.egress.client_plan import LINK_LOCAL_NETWORKS, PRIVATE_NETWORKS, ClientPlan, client_rules, plan_client
+from coil.egress.client_plan import ClientPlan, client_rules, plan_client
 from coil.egress.gateway import ClientSpec, Replies, TunnelPolicy, Uplink
+from coil.egress.private_network import LINK_LOCAL_NETWORKS, PRIVATE_NETWORKS
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName
 from coil.kernel.route import Route, diff_routes

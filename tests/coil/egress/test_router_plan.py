@@ -1,18 +1,30 @@
 """A router's plan, held against the specification."""
 
+from collections.abc import Collection
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_network
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.egress.gateway import RouterSpec, SourcePort, TunnelPolicy, Uplink
-from coil.egress.router_plan import plan_peers, plan_router, plan_router_sysctls, router_rules
-from coil.kernel.family import Family, IPAddress
+from coil.egress.private_network import PRIVATE_NETWORKS, is_within
+from coil.egress.router_plan import (
+    DESTINATION_SETS,
+    NEVER_FORWARDED,
+    client_elements,
+    destination_elements,
+    plan_peers,
+    plan_router,
+    plan_router_sysctls,
+    router_rules,
+)
+from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.rule import Rule
-from coil.kernel.tunnel import FouPort, catch_all
+from coil.kernel.tunnel import FouPort, catch_all, tunnel_name
 
 ETH0 = LinkName("eth0")
 UPLINK = Uplink(name=ETH0, index=2, mtu=1500)
@@ -35,7 +47,8 @@ def test_the_fixed_part() -> None:
         Rule(family=family, priority=2000, table=118, protocol=30, iif=ETH0) for family in Family
     )
     assert all(map(router_rules(TunnelPolicy()).covers, plan.rules))
-    assert plan.nft_table.counters == ("masqueraded_ipv4", "invalid_ipv4", "masqueraded_ipv6", "invalid_ipv6")
+    kinds = ("masqueraded", "invalid", "unknown_client", "other_destination")
+    assert plan.nft_table.counters == tuple(f"{kind}_{family}" for family in ("ipv4", "ipv6") for kind in kinds)
 
 
 def test_sysctls_are_for_the_families_that_there_are() -> None:
@@ -87,3 +100,74 @@ def test_each_peer_is_served_or_named(peers: set[IPAddress], spec: RouterSpec) -
     assert {tunnel.remote for tunnel in plan.tunnels} | {refusal.peer for refusal in plan.refusals} == wanted
     assert len({tunnel.name for tunnel in plan.tunnels}) == len(plan.tunnels) == len(plan.routes)
     assert bool(plan.refusals) == (set(COLLIDING) <= wanted)
+
+
+def served(*destinations: str, cluster: tuple[str, ...] = (), spec: RouterSpec = DUAL) -> list[str]:
+    """What clients may send to, as words of nftables."""
+    elements = destination_elements(
+        [ip_network(text) for text in destinations], spec, cluster=[ip_network(text) for text in cluster]
+    )
+    return [str(word) for name in elements for word in elements[name]]
+
+
+def test_a_destination_is_not_for_what_is_private_inside_it() -> None:
+    assert served("9.0.0.0/8", "10.0.0.0/7") == ["9.0.0.0/8", "11.0.0.0/8"]
+    assert served("10.5.0.0/16", "0.0.0.0/5") == ["1.0.0.0-7.255.255.255", "10.5.0.0/16"]
+    assert served("172.20.0.0/16", "fd12::/16") == ["172.20.0.0/16", "fd12::/16"]
+    assert served("192.160.0.0/12") == ["192.160.0.0/13", "192.169.0.0-192.175.255.255"]
+
+
+def test_nor_for_what_is_the_clusters() -> None:
+    assert served("100.64.0.0/10", cluster=("100.96.0.0/11",)) == ["100.64.0.0/11"]
+    assert served("100.64.0.0/10", "100.96.1.0/24", cluster=("100.96.0.0/11",)) == ["100.64.0.0/11", "100.96.1.0/24"]
+
+
+def test_some_networks_are_nobodys_destination() -> None:
+    assert served("169.254.0.0/16", "169.254.169.254/32", "fe80::/10", "ff02::/16", "127.0.0.0/8", "224.0.0.0/4") == []
+    assert served("100.100.100.200/31") == ["100.100.100.201"]
+    assert served("fd00:ec2::254/127") == ["fd00:ec2::255"]
+    assert served("10.64.0.2/31", "fd64::3/128") == ["10.64.0.2"], "nor is the router itself"
+    assert served("::/0", spec=RouterSpec(addresses=(OWN4,))) == []
+
+
+networks = st.tuples(st.integers(0, 2**32 - 1), st.integers(2, 32)).map(lambda pair: ip_network(pair, strict=False))
+
+
+@given(st.lists(networks, max_size=5), st.lists(networks, max_size=2), st.data())
+def test_an_address_is_served_as_a_client_would_send_it(
+    destinations: list[IPv4Network], cluster: list[IPv4Network], data: st.DataObject
+) -> None:
+    """The oracle asks network by network: the client's tunnel, the private networks, the cluster's, the never ones."""
+    elements = destination_elements(destinations, DUAL, cluster=cluster)
+    spans = [word_span(str(word)) for word in elements[DESTINATION_SETS[Family.IPV4]]]
+    assert all(before[1] + 1 < after[0] for before, after in pairwise(spans)), "sorted, and none touches another"
+    inside = [*PRIVATE_NETWORKS[Family.IPV4], *cluster]
+    corners = {int(edge) for network in (*destinations, *inside) for edge in (network[0], network[-1])}
+    numbers = {max(0, min(2**32 - 1, corner + step)) for corner in corners for step in (-1, 0, 1)}
+    numbers.add(data.draw(st.integers(0, 2**32 - 1)))
+    for number in numbers:
+        address = IPv4Address(number)
+        around = [network for network in destinations if address in network]
+        wanted = any(all(address not in each for each in inside) or is_inside(network, inside) for network in around)
+        never = address == OWN4 or any(address in network for network in NEVER_FORWARDED[Family.IPV4])
+        assert any(first <= number <= last for first, last in spans) == (wanted and not never), address
+
+
+def is_inside(network: IPNetwork, others: Collection[IPNetwork]) -> bool:
+    return any(is_within(network, other) for other in others)
+
+
+def word_span(word: str) -> tuple[int, int]:
+    first, dash, last = word.partition("-")
+    if dash:
+        return int(IPv4Address(first)), int(IPv4Address(last))
+    network = IPv4Network(word)
+    return int(network[0]), int(network[-1])
+
+
+def test_a_client_is_let_in_by_its_own_tunnel() -> None:
+    elements = client_elements([ip_address("10.20.30.40"), ip_address("fd64::9")])
+    assert {str(name): list(keys) for name, keys in elements.items()} == {
+        "clients_ipv4 of table inet coil_router": [("fou4_0a141e28", "10.20.30.40")],
+        "clients_ipv6 of table inet coil_router": [(str(tunnel_name(ip_address("fd64::9"))), "fd64::9")],
+    }

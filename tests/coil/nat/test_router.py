@@ -10,6 +10,8 @@ import pytest
 
 from coil.egress.gateway import RouterSpec, SourcePort
 from coil.kernel.link import LinkName
+from coil.kernel.nft_element import ElementChanges
+from coil.kernel.nft_table import NftTable
 from coil.nat import router
 from coil.nat.router import add_peers
 from coil.netlink.connection import Connection
@@ -26,7 +28,7 @@ class CountingKernel(Connection):
     """A connection to a kernel in memory that has links; `exchanges` has what each datagram asked for."""
 
     def __init__(self) -> None:
-        self.exchanges: list[tuple[str, ...]] = []
+        self.exchanges: list[tuple[object, ...]] = []
         self._links: dict[object, bytes] = {}
         self._make(new_virtual_link(LinkName("eth0"), "veth", b"", mtu=1450))
 
@@ -62,19 +64,26 @@ class CountingKernel(Connection):
 def kernel(monkeypatch: pytest.MonkeyPatch) -> CountingKernel:
     counting = CountingKernel()
     monkeypatch.setattr(router, "Connection", lambda: counting)
+
+    def change(_tables: Sequence[NftTable], changes: ElementChanges) -> None:
+        counting.exchanges.append(("nft", *(len(keys) for keys in changes.adds.values())))
+
+    monkeypatch.setattr(router, "change_elements", change)
     return counting
 
 
 @pytest.mark.parametrize("count", range(1, len(CLIENTS) + 1))
-def test_each_client_costs_three_exchanges_beside_the_one_that_reads_the_uplink(
+def test_each_client_costs_three_exchanges_beside_those_that_read_the_uplink_and_let_all_in(
     kernel: CountingKernel, count: int
 ) -> None:
     add_peers(CLIENTS[:count], SPEC, SourcePort.FIXED)
-    assert kernel.exchanges == [("read link",), *(("create",), ("read link",), ("set up link", "replace")) * count]
+    *made, let_in = kernel.exchanges
+    assert made == [("read link",), *(("create",), ("read link",), ("set up link", "replace")) * count]
+    assert let_in == {1: ("nft", 1), 2: ("nft", 2), 3: ("nft", 2, 1)}[count]
 
 
 def test_a_client_that_has_its_tunnel_already_costs_no_more(kernel: CountingKernel) -> None:
     add_peers(CLIENTS[:1], SPEC, SourcePort.FIXED)
     kernel.exchanges.clear()
     add_peers(CLIENTS[:1], SPEC, SourcePort.FIXED)
-    assert kernel.exchanges == [("read link",), ("create",), ("read link",), ("set up link", "add")]
+    assert kernel.exchanges == [("read link",), ("create",), ("read link",), ("set up link", "add"), ("nft", 1)]

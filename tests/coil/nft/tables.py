@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from coil.egress.gateway import Uplink
 from coil.egress.reply_plan import plan_reply_marks
-from coil.egress.router_plan import plan_masquerade
+from coil.egress.router_plan import plan_table
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.eni.nat_plan import PrimaryLink, SecondaryLink, plan_nat_table
 from coil.kernel.link import LinkName
@@ -37,9 +37,9 @@ from coil.kernel.nft_table import (
 )
 
 ETH0 = LinkName("eth0")
-ROUTER = plan_masquerade((ip_address("10.64.0.3"), ip_address("fd64::3")), ETH0)
-IPV4_ROUTER = plan_masquerade((ip_address("10.64.0.3"),), ETH0)
-MOVED_ROUTER = plan_masquerade((ip_address("10.64.0.4"), ip_address("fd64::4")), ETH0)
+ROUTER = plan_table((ip_address("10.64.0.3"), ip_address("fd64::3")), ETH0)
+IPV4_ROUTER = plan_table((ip_address("10.64.0.3"),), ETH0)
+MOVED_ROUTER = plan_table((ip_address("10.64.0.4"), ip_address("fd64::4")), ETH0)
 CLIENT = plan_reply_marks(Uplink(name=ETH0, index=2, mtu=1500))
 
 ENI = plan_nat_table(

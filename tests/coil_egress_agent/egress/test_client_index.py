@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.crd.builtin import Pod, PodIP, PodStatus
+from coil.crd.egress_client_slice import EgressClientSlice
 from coil.crd.meta import ObjectMeta
 from coil.kernel.family import IPAddress
 from coil_egress_agent.egress.client_index import ClientIndex
@@ -49,3 +50,23 @@ def test_an_address_is_wanted_while_somebody_has_it(steps: list[tuple[str, set[s
 def test_only_families_that_the_router_has() -> None:
     index = ClientIndex(OWN[:1])
     assert index.observe(None, make_pod("a", {"10.0.0.1", "fd00::1"})) == {ip_address("10.0.0.1")}
+
+
+def make_slice(node: str, *addresses: str) -> EgressClientSlice:
+    metadata = ObjectMeta(namespace="net", name=f"world-{node}", uid=f"slice-{node}")
+    return EgressClientSlice(metadata=metadata, node_name=node, addresses=addresses)
+
+
+def test_a_node_tells_an_address_before_its_pod_does() -> None:
+    index = ClientIndex(OWN)
+    first, second = ip_address("10.0.0.1"), ip_address("fd00::1")
+    early = make_slice("n1", "10.0.0.1", "10.0.0.9", "nonsense", "169.254.1.1")
+    assert index.observe_slice(None, early) == {first}
+    later = make_slice("n1", "10.0.0.1", "fd00::1")
+    assert index.observe_slice(early, later) == {second}
+    pod = make_pod("a", {"10.0.0.1"})
+    assert index.observe(None, pod) == set(), "it is wanted already"
+    assert index.observe_slice(later, None) == {second}, "and the pod goes on having the other one"
+    assert set(index) == {first}
+    assert index.observe(pod, None) == {first}
+    assert not index.pods

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import pytest
 
 from coil.egress.gateway import SourcePort
 from coil.kernel.family import IPAddress
-from coil_egress_agent.egress.peer_sync import BATCH, CALL_SECONDS, PATIENCE
+from coil_egress_agent.egress.peer_sync import BATCH, CALL_SECONDS, PATIENCE, Change
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_agent.agent_scene import OWN, RESYNC, make_world, running, until
 from tests.coil_egress_agent.memory_router import NO_FOU, Fault, MemoryRouter
@@ -323,18 +323,38 @@ async def test_the_source_port_is_changed_for_all_and_for_those_to_come() -> Non
     async with running(world, router) as agent:
         await announce(world)
         assert set(router.kernel.values()) == {SourcePort.FIXED}
-        agent.set_source_port_auto(True)
+        agent.change_egress(auto=True)
         await announce(world)
         assert router.kernel == {ONE: SourcePort.AUTO, SIX: SourcePort.AUTO}
         world.put("new", client(TWO))
         await announce(world)
         assert router.kernel[TWO] is SourcePort.AUTO
         calls = len(router.calls)
-        agent.set_source_port_auto(True)
-        agent.source_port.observe(None)
+        agent.change_egress(auto=True)
+        assert agent.settings.observe(None) is Change.NONE
         await announce(world)
         assert len(router.calls) == calls
     assert "remove_peers" not in dict(router.calls)
+
+
+@virtual
+async def test_what_clients_may_send_to_follows_the_egress() -> None:
+    world, router = make_world(), MemoryRouter()
+    world.put("pod", client(ONE))
+    async with running(world, router) as agent:
+        await announce(world)
+        assert router.destinations == [], "nothing is forwarded for an Egress that nobody knows"
+        agent.change_egress("10.5.0.0/16", "nonsense", "::/0")
+        await announce(world)
+        assert router.destinations == [ip_network("10.5.0.0/16"), ip_network("::/0")]
+        agent.change_egress("0.0.0.0/0", auto=True)
+        await announce(world)
+        assert (router.destinations, router.kernel) == ([ip_network("0.0.0.0/0")], {ONE: SourcePort.AUTO})
+        # One that fails is tried again.
+        router.faults.extend([Fault.NONE, Fault.REFUSED])
+        agent.change_egress("192.0.2.0/24", auto=True)
+        await announce(world, 5)
+        assert router.destinations == [ip_network("192.0.2.0/24")]
 
 
 @virtual
