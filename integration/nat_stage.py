@@ -136,13 +136,21 @@ class NatStage:
         return Host(netns=netns, addresses=addresses, link=link, routes=dict.fromkeys(addresses, "default"))
 
     def _connect(self, *hosts: Host) -> None:
-        """Make their links, and wait until the kernel has given these the addresses that it gives."""
+        """Make their links, and wait until the kernel has done to these what it does of its own accord.
+
+        It gives them addresses and, up to a second after both ends are up, tells that they are (linkwatch).
+        """
         self.node.ip_batch([line for host in hosts for line in host.at_node()])
         for host in hosts:
             host.netns.ip_batch(host.inside())
         for host in hosts:
             for end, name in ((self.node, host.link), (host.netns, "eth0")):
                 wait_until(partial(_has_own_address, end, name), what=f"{name} has its link-local address")
+                wait_until(partial(_is_operational, end, name), what=f"{name} is told of as up")
+
+
+def _is_operational(netns: Netns, link: str) -> bool:
+    return (netns.link(link) or {}).get("operstate") == "UP"
 
 
 def _has_own_address(netns: Netns, link: str) -> bool:

@@ -77,4 +77,5 @@ def silence(netns: Netns) -> Iterator[None]:
         for monitor in (routing, tables):
             monitor.lines()
         yield
-        assert [line for monitor in (routing, tables) for line in monitor.lines()] == []
+        heard = [line for monitor in (routing, tables) for line in monitor.lines()]
+        assert heard == [], heard
