@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from coil.kernel.link import LinkGroup
 from integration.apiserver.bare_node import NAME, UPLINK_MTU, BareNode
 from integration.apiserver.conversation import converse
 from integration.apiserver.plane_pool import PlanePool
@@ -42,6 +43,7 @@ pytestmark = pytest.mark.apiserver
 State = dict[str, Any]
 
 BITS = 3
+POD_GROUP = str(int(LinkGroup.POD))
 POOLS = {"default": {"ipv4": "10.91.0.0/26", "ipv6": "fd91::/122"}, "v4": {"ipv4": "10.92.0.0/27"}}
 BLOCKS = {
     "default-0": {"ipv4": "10.91.0.0/29", "ipv6": "fd91::/125"},
@@ -195,7 +197,11 @@ def test_nothing_of_the_pods_has_changed(adopted: AdoptedNode) -> None:
     after = adopted.state()
     for pod in PODS:
         assert after[pod] == adopted.before[pod]
-    assert after["node"]["links"] == adopted.before["node"]["links"]
+    # But the mark of pods' links, which other programs do not give them.
+    marked = {link["ifname"] for link in after["node"]["links"] if link["group"] == POD_GROUP}
+    assert len(marked) == len(PODS)
+    ungrouped = [{**link, "group": "default"} for link in after["node"]["links"]]
+    assert ungrouped == adopted.before["node"]["links"]
     assert after["node"]["neighbours"] == adopted.before["node"]["neighbours"]
     assert after["node"]["rules"] == adopted.before["node"]["rules"]
     for family in ("-4", "-6"):
@@ -209,10 +215,12 @@ def test_nothing_of_the_pods_has_changed(adopted: AdoptedNode) -> None:
 
 
 def test_nothing_was_otherwise_even_for_an_instant(adopted: AdoptedNode) -> None:
-    """But the exported routes: that of the empty block is withdrawn, and the others may be replaced in one step."""
+    """But the exported routes: that of the empty block is withdrawn, and the others may be replaced in one step. Pods'
+    links get their mark.
+    """
     for place, monitor in adopted.monitors.items():
         lines = [line for line in monitor.lines() if f" table {EXPORT_TABLE} " not in f"{line} "]
-        assert lines == [], place
+        assert [line for line in lines if f" group {POD_GROUP} " not in line] == [], place
     withdrawn = [line for line in adopted.monitors["node"].lines() if line.startswith("Deleted")]
     assert {word for line in withdrawn for word in line.split() if "/" in word} <= exported(EMPTY)
 

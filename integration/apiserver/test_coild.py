@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from coil.kernel.link import LinkGroup
 from integration.apiserver.bare_node import NAME, UPLINK_MTU
 from integration.apiserver.conftest import SUBNETS, CoilNode
 from integration.apiserver.conversation import converse
@@ -110,7 +111,7 @@ def test_the_hosts_end(coil: CoilNode, make_pod: MakePod, namespace: str) -> Non
     pool = "default" if namespace == "dual" else namespace
     assert link["ifalias"] == f"COIL:{pool}:{pod.container_id}:eth0"
     assert (link["linkinfo"]["info_kind"], link["mtu"], link["operstate"]) == ("veth", UPLINK_MTU, "UP")
-    assert link["group"] == "default"
+    assert int(link["group"]) == LinkGroup.POD
     on_host = {
         f"{address['local']}/{address['prefixlen']}"
         for entry in kernel.ip("address", "show", "dev", name)

@@ -189,6 +189,8 @@ MAY = {
     ("", "pods"): {"get", "list", "watch"},
     ("", "services"): {"get", "list", "watch"},
     ("coil.cybozu.com", "egresses"): {"get", "list", "watch"},
+    # Of its own node's clients: test_own_node.py.
+    ("coil.cybozu.com", "egressclientslices"): {"list", "watch", "create", "patch", "delete"},
 }
 """The most that coild's account may do; that it may do enough, all the other tests show."""
 

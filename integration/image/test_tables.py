@@ -20,7 +20,7 @@ WRITE_ALL = """
 from ipaddress import IPv4Address, IPv6Address
 from coil.egress.gateway import Uplink
 from coil.egress.reply_plan import plan_reply_marks
-from coil.egress.router_plan import plan_masquerade
+from coil.egress.router_plan import plan_table
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.kernel.link import LinkName
 from coil.kernel.nft_element import SetName
@@ -38,7 +38,7 @@ def element(entry):
 
 addresses = [IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1")]
 uplink = LinkName("eth0")
-router, client = plan_masquerade(addresses, uplink), plan_reply_marks(Uplink(name=uplink, index=2, mtu=1500))
+router, client = plan_table(addresses, uplink), plan_reply_marks(Uplink(name=uplink, index=2, mtu=1500))
 for tables in ([router], [client], plan_eip_tables(EipTableOptions()), [plan_host_port_table()]):
     elements = {
         SetName(table.family, table.name, entry.name): dict([element(entry)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coil.kernel.link import LinkName
+from coil.kernel.link import LinkGroup, LinkName
 from coil.netlink.error import PodCheckError
 from coil.netlink.host import HostNetwork
 from coil.podnet.host_link import PodAlias, random_link_name
@@ -67,7 +67,8 @@ async def test_the_hosts_end(network: HostNetwork, host: Netns, pod: Netns) -> N
     assert (link["operstate"], link["mtu"], link["address"]) == ("UP", 1400, plan.host.mac)
     pod_end = pod.link("eth0")
     assert pod_end is not None
-    assert (link["ifalias"], link["group"], link["ifindex"]) == (plan.host.alias, "default", pod_end["link_index"])
+    assert (link["ifalias"], link["ifindex"]) == (plan.host.alias, pod_end["link_index"])
+    assert int(link["group"]) == LinkGroup.POD
     assert addresses(link).keys() == {"169.254.1.1/32", "fe80::1/64"}
     assert not [entry for entry in link["addr_info"] if entry.get("tentative")]
     name = plan.host.name

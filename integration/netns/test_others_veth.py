@@ -48,7 +48,11 @@ def attach(request: pytest.FixtureRequest, network: HostNetwork, host: Netns, po
 async def test_it_is_as_good_as_ours(
     network: HostNetwork, host: Netns, pod: Netns, attach: Callable[..., PodPlan], families: tuple[str, ...]
 ) -> None:
+    """Once it is marked as a pod's, as coild does where it takes pods over."""
     plan = attach(*families)
+    with pytest.raises(PodCheckError, match="group"):
+        await network.check_pod(plan, pod.path)
+    await network.mark_pod_links([plan.host.name])
     before = host.state(), pod.state()
     await network.check_pod(plan, pod.path)
     assert (host.state(), pod.state()) == before
