@@ -57,7 +57,7 @@ POOLS: Final = (
     ),
     Step("ipam-check", ["^Nothing is wrong, by the objects and 2 nodes$"]),
     Step("sysdump", [r"/sysdump\.zip$"]),
-    Step("node-dump", [f'"inspection":{{"node":"{NODE}"', '"troubles":\\[\\]']),
+    Step("node-dump", ['"inspection":{"node":"node-[0-9]+"', '"troubles":\\[\\]']),
     Step("see-routes", [r"^2000:.*lookup 116", r"^10\.101\.0\.\d+ dev veth", r"^10\.101\.0\.\d+/29 dev lo", "^fd10:"]),
     Step("synced-routes", [r"^10\.101\.0\.\d+/29 via 198\.18\."], waits=True),
 )
@@ -148,6 +148,7 @@ UPGRADE: Final = (
 LEAVING: Final = (
     Step("clean-up", ["has been upgraded", "successfully rolled out"]),
     Step("uninstall", ['"coil" uninstalled']),
+    Step("delete-sources"),
     Step("delete-kinds", ['"addresspools.coil.cybozu.com" deleted', '"coil-eip-leases" deleted']),
 )
 """upgrade.md to its end."""
