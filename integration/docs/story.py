@@ -172,7 +172,6 @@ INSTALLING: Final = (
         "status",
         ["^Coil is fine", r"^coild +\S+ +2/2 +2 +\d+s", r"^coil-ipam\S+ +.* \d+s +364 days", "^default +yes +HasRoom "],
     ),
-    Step("ipam-show", [r"^default +10\.100\.0\.0/16", rf"^default-\d+ +default +{NODE} +used"]),
     Step("status-document", [r'^ +"verdict": "fine",$']),
     Step("allow-viewer", ["clusterrolebinding.*/coil-viewer created"]),
     Step("allow-node-reader", ["rolebinding.*/coil-node-reader created"]),
@@ -186,6 +185,8 @@ INSTALLING: Final = (
             r"^\d+ checks, 0 failed\.$",
         ],
     ),
+    # By then each node has had pods.
+    Step("ipam-show", [r"^default +10\.100\.0\.0/16", rf"^default-\d+ +default +{NODE} +used"]),
 )
 """install.md from its beginning, and routing.md with BIRD."""
 
