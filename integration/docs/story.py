@@ -148,7 +148,7 @@ UPGRADE: Final = (
 LEAVING: Final = (
     Step("clean-up", ["has been upgraded", "successfully rolled out"]),
     Step("uninstall", ['"coil" uninstalled']),
-    Step("delete-sources"),
+    Step("delete-sources", ["counter spoofed"]),
     Step("delete-kinds", ['"addresspools.coil.cybozu.com" deleted', '"coil-eip-leases" deleted']),
 )
 """upgrade.md to its end."""

@@ -13,6 +13,7 @@ import pytest
 
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.podnet.host_port import plan_host_port_table
+from coil.podnet.source_table import plan_source_table
 from integration.image.rootfs import Container, Rootfs
 from integration.netns.netns import Netns
 
@@ -26,10 +27,12 @@ from coil.kernel.link import LinkName
 from coil.kernel.nft_element import SetName
 from coil.nft.element_sync import load_elements
 from coil.podnet.host_port import plan_host_port_table
+from coil.podnet.source_table import plan_source_table
 
 WORDS = {
     "ipv4_addr": "192.0.2.1", "ipv6_addr": "2001:db8::1", "ether_addr": "02:00:00:00:00:01", "classid": "1:1",
     "mark": 0x26000100, "inet_proto": "tcp", "inet_service": "8080",
+    "ifname": "eth0",
 }
 
 def element(entry):
@@ -39,7 +42,7 @@ def element(entry):
 addresses = [IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1")]
 uplink = LinkName("eth0")
 router, client = plan_table(addresses, uplink), plan_reply_marks(Uplink(name=uplink, index=2, mtu=1500))
-for tables in ([router], [client], plan_eip_tables(EipTableOptions()), [plan_host_port_table()]):
+for tables in ([router], [client], plan_eip_tables(EipTableOptions()), [plan_host_port_table()], [plan_source_table()]):
     elements = {
         SetName(table.family, table.name, entry.name): dict([element(entry)])
         for table in tables for entry in table.sets if not entry.timeouts
@@ -56,7 +59,7 @@ def listing(image: Rootfs, new_netns: Callable[[], Netns]) -> list[dict[str, Any
     done = subprocess.run(["nsenter", node, *command], check=False, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     # What was written is right when it is looked at again.
-    assert done.stdout.splitlines() == ["True False"] * 4
+    assert done.stdout.splitlines() == ["True False"] * 5
     read = ["nsenter", node, "nft", "--json", "list", "ruleset"]
     return list(json.loads(subprocess.run(read, check=True, capture_output=True, timeout=60).stdout)["nftables"])
 
@@ -68,7 +71,7 @@ def test_this_machines_nft_reads_what_the_images_library_has_written(listing: li
         for kind in ("table", "set", "map", "chain")
         if kind in entry
     }
-    for table in (*plan_eip_tables(EipTableOptions()), plan_host_port_table()):
+    for table in (*plan_eip_tables(EipTableOptions()), plan_host_port_table(), plan_source_table()):
         family = table.family.value
         assert ("table", family, None, table.name) in found
         assert {("chain", family, table.name, chain.name) for chain in table.chains} <= found
