@@ -341,8 +341,7 @@ async def test_counters_outlive_a_set_up(world: NatWorld) -> None:
     assert {(str(counter.kind), counter.family, counter.packets) for counter in before} == {
         ("masqueraded", Family.IPV4, 1),
         ("masqueraded", Family.IPV6, 0),
-        ("invalid", Family.IPV4, 0),
-        ("invalid", Family.IPV6, 0),
+        *((kind, family, 0) for kind in ("invalid", "unknown_client", "other_destination") for family in Family),
     }
     router = await world.open_router(world.stage.router)
     assert await router.counters() == before
