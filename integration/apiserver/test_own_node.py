@@ -242,6 +242,17 @@ def slices(guarded: Guarded) -> Iterator[Slices]:
     found = Slices(guarded)
     for node in (HERE, THERE):
         found.act(partial(found.create, node=node), kubeconfig=guarded.plane.admin_kubeconfig)
+    stranger = guarded.token_of(HERE)
+
+    def is_enforced() -> bool:
+        # It is another policy than that for Nodes, and may take effect later.
+        try:
+            found.act(lambda client: found.patch(client, THERE, ["10.1.0.7"]), kubeconfig=stranger)
+        except ApiError as error:
+            return SLICE_OTHERS in str(error)
+        return False
+
+    wait_until(is_enforced, what="the API server enforces the policy for slices")
     yield found
     guarded.plane.kubectl("delete", "egressclientslices", "--all", "--ignore-not-found")
 

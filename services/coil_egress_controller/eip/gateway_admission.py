@@ -1,9 +1,9 @@
 """Checks changes of EgressGateways before they are stored.
 
 Every replica answers. A new gateway must keep every rule and share no address with another, nor have any of the
-cluster's own (of Nodes, pods, Services and tunnels); an update is refused only
-for rules that it breaks itself, so that a gateway that was stored in violation of some can still be labelled, or
-repaired step by step. What policies depend on cannot be removed: an address that one has, or the gateway of one.
+cluster's own (of Nodes, pods, Services and tunnels). An update is refused only for rules that it breaks itself, so that
+a gateway that was stored in violation of some can still be labelled, or repaired step by step. What policies depend on
+cannot be removed: an address that one has, or the gateway of one.
 
 Two gateways that are created at the same moment with the same addresses may both pass, as neither review sees the other
 one, and so may a deletion beside a new policy: the controller checks again before it acts. A Node that comes later has

@@ -19,7 +19,7 @@ everything, and no DEL of a pod with host ports succeeds before that has.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 from structlog.typing import FilteringBoundLogger
@@ -40,12 +40,9 @@ from coil.podnet.host_port import (
     plan_own,
     udp_ports,
 )
-from coil.reconcile.backoff import Backoff
 from coild.model.attachment import Attachment, HostPortTakenError
 from coild.model.pod_network import PodNetwork
-
-_BACKOFF: Final = Backoff(base=1.0, cap=60.0)
-"""Between two comparisons, at least: something that writes the table all the time does not keep coild busy."""
+from coild.model.watched_table import undo_changes
 
 
 class HostPortTable(Protocol):
@@ -203,13 +200,7 @@ class HostPorts:
 
     async def follow(self) -> None:
         """Undo what others do to the table, for ever."""
-        while True:
-            await self._table.changed()
-            attempt = 0
-            while not await self._restore():
-                await asyncio.sleep(_BACKOFF.delay(attempt, self._random))
-                attempt += 1
-            await asyncio.sleep(_BACKOFF.base)
+        await undo_changes(self._table.changed, self._restore, random=self._random)
 
     async def _restore(self) -> bool:
         try:

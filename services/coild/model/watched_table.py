@@ -6,10 +6,11 @@ before it, neither that nor libnftables costs anything.
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.kernel.nft_table import NftTable
@@ -19,6 +20,23 @@ from coil.netlink.worker import Worker
 from coil.nft.element_sync import TableReconciler, read_elements
 from coil.nft.netfilter import NftError, has_nftables
 from coil.nft.table_sync import CounterValue, delete_table, read_counters
+from coil.reconcile.backoff import Backoff
+
+_BACKOFF: Final = Backoff(base=1.0, cap=60.0)
+"""Between two tries. The shortest passes after a success, too: whoever writes all the time does not keep coild busy."""
+
+
+async def undo_changes(
+    changed: Callable[[], Awaitable[None]], restore: Callable[[], Awaitable[bool]], *, random: Callable[[], float]
+) -> None:
+    """For ever: when `changed` returns, call `restore` until it succeeds."""
+    while True:
+        await changed()
+        attempt = 0
+        while not await restore():
+            await asyncio.sleep(_BACKOFF.delay(attempt, random))
+            attempt += 1
+        await asyncio.sleep(_BACKOFF.base)
 
 
 class WatchedTable:

@@ -1,8 +1,9 @@
 """Keeps the pods of this node to their own addresses: the table of `coil.podnet.source_table` is there before the first
 pod is connected, and stays.
 
-    prepare ─► the table, or none where it is not wanted
-    follow ──► what others do to it is undone; what it has dropped is counted
+    prepare ─► the table
+    follow ──► what others do to it is undone
+    count ───► what it has dropped is a metric, and a line in the log now and then
 
 A kernel that cannot do it stops coild's start: who wants sources verified has no node without it by accident.
 """
@@ -21,13 +22,12 @@ from coil.netlink.error import BusyError
 from coil.nft.netfilter import NftError
 from coil.nft.table_sync import CounterValue
 from coil.podnet.source_table import SPOOFED
-from coil.reconcile.backoff import Backoff
+from coild.model.watched_table import undo_changes
 
 READ_SECONDS: Final = 5.0
 """Between two readings of the counter."""
 TELL_SECONDS: Final = 300.0
 """Between two lines in the log about dropped packets."""
-_BACKOFF: Final = Backoff(base=1.0, cap=60.0)
 _NO_ELEMENTS: Final[Elements] = {}
 
 
@@ -36,10 +36,6 @@ class SourceTable(Protocol):
 
     async def sync(self, elements: Elements) -> bool:
         """Make the table; whether it was not so. Idempotent. Raises NftError and BusyError."""
-        ...
-
-    async def delete(self) -> bool:
-        """Delete it; whether it was there. Idempotent. Raises NftError and BusyError."""
         ...
 
     async def counters(self) -> Mapping[str, CounterValue]:
@@ -85,13 +81,7 @@ class SourceVerification:
 
     async def follow(self) -> None:
         """Undo what others do to the table, for ever."""
-        while True:
-            await self._table.changed()
-            attempt = 0
-            while not await self._restore():
-                await asyncio.sleep(_BACKOFF.delay(attempt, self._random))
-                attempt += 1
-            await asyncio.sleep(_BACKOFF.base)
+        await undo_changes(self._table.changed, self._restore, random=self._random)
 
     async def count(self) -> None:
         """Read what was dropped, for ever, and tell of it in the log now and then."""
