@@ -26,6 +26,7 @@ from integration.bench import (
     neutron_node_part,
     neutron_part,
     plugin_part,
+    source_part,
 )
 from integration.bench.figure import Figure, Reading, select_figures
 from integration.bench.part import take_readings
@@ -37,6 +38,7 @@ _PARTS = (
     cni_part.PART,
     host_port_part.PART,
     plugin_part.PART,
+    source_part.PART,
     coild_part.PART,
     coild_part.IMPORT_PART,
     *ipam_part.PARTS,
