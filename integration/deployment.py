@@ -29,7 +29,14 @@ WEBHOOK_KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration
 ACCESS_KINDS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 NODE_LIST = "coild-nodes"
 NODE_CONDITION = "coild-node-condition"
-OWN_NODE_POLICIES = ("coild-own-node", "coild-own-clients")
+OWN_NODE_POLICIES = (
+    "coild-own-node",
+    "coild-own-clients",
+    "coild-own-blocks",
+    "coild-own-requests",
+    "coil-egress-node-own-tunnel",
+    "coil-egress-node-own-lease",
+)
 KINDS = ("addresspools", "addressblocks", "blockrequests", "egresses", "egressclientslices")
 EIP_KINDS = ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-ipam-controller"
@@ -159,7 +166,7 @@ def apply_eni_access(plane: ControlPlane) -> None:
 def apply_own_node_policies(plane: ControlPlane, values: Mapping[str, object] | None = None) -> None:
     """What binds each coild to its own Node. Returns before it is enforced. Idempotent."""
     version = f"{plane.version.major}.{plane.version.minor}.0"
-    documents = render(values, kubernetes=version)
+    documents = render({"eip": {"enabled": True}, **(values or {})}, kubernetes=version)
     apply(plane, *(document for document in documents if document["metadata"]["name"] in OWN_NODE_POLICIES))
 
 

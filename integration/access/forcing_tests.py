@@ -103,7 +103,14 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
         f"Role coild-cluster-networks in {NAMESPACE}",
         {"list, watch configmaps": f"{_LISTS}::test_coild"},
     ),
-    _keys("coild", "ClusterRole coild-nodes", {"list, watch nodes": f"{_LISTS}::test_coild"}),
+    _keys(
+        "coild",
+        "ClusterRole coild-nodes",
+        {
+            "list, watch nodes": f"{_LISTS}::test_coild",
+            f"list, watch addresspools.{COIL}": f"{_LISTS}::test_coild",
+        },
+    ),
     _keys(
         "coild",
         "ClusterRole coild-node-condition",

@@ -1,22 +1,18 @@
-"""Each coild may change the status of its own Node and tell of its own node's clients: the chart's policies, with
-bound tokens.
+"""Each coild may change the conditions of its own Node: the chart's policy, with bound tokens.
 
-The roles cover all nodes. The API server takes the node of a token from the pod that the token is bound to.
+The role covers all nodes. The API server takes the node of a token from the pod that the token is bound to.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pytest
 
 from coil.crd.builtin import NODES
-from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
-from coil.crd.names import LABEL_EGRESS
 from coil.crd.node_condition import (
     ADDRESSES_AVAILABLE,
     NETWORK_UNAVAILABLE,
@@ -30,17 +26,13 @@ from coil.kube.errors import ApiError
 from coild.eni.node_condition import describe_addresses, describe_diversions, describe_pod_limit
 from coild.model.node_condition import plan_conditions
 from coild.node.condition import describe_available, describe_dropped, describe_removed
-from integration.cluster.command_line import Version
+from integration.apiserver.node_pair import HERE, THERE, NodePair, open_node_pair
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import apply, apply_eni_access, apply_own_node_policies, remove_own_node_policies
+from integration.deployment import apply_eni_access, apply_own_node_policies
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
 
-HERE, THERE = "own-node-here", "own-node-there"
-OLDEST: Final = Version(1, 30)
-"""The first that has the policy's API, and tells the node of a token."""
-SLICE_OTHERS = "coild may write the EgressClientSlices of its own node only"
 OTHERS = "coild may change the status of its own Node only"
 CONDITIONS = f"{ADDRESSES_AVAILABLE}, {POD_LIMIT_TOO_HIGH}, {TRAFFIC_DIVERTED}, {TRAFFIC_DROPPED} and {STATE_REMOVED}"
 MORE = f"coild may change only the conditions {CONDITIONS} of its Node"
@@ -50,13 +42,9 @@ Patch = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """An API server with the policy, which it enforces, two Nodes, and on each a pod that has coild's account."""
+    """An API server that enforces the policy, and what is done with the status of its two Nodes."""
 
-    plane: ControlPlane
-
-    def token_of(self, node: str) -> Path:
-        """A kubeconfig with the token that coild would have there."""
-        return self.plane.kubeconfig_for("coild", pod=coild_on(node))
+    pair: NodePair
 
     def patch(self, node: str, patch: Patch, *, kubeconfig: Path) -> None:
         """The status of a Node, as coild does it. Raises ApiError."""
@@ -85,75 +73,19 @@ class Guarded:
         return plan_conditions(self.documents(node), wanted, now=datetime.now(UTC))
 
     def documents(self, node: str) -> list[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = self.plane.read(f"/api/v1/nodes/{node}")["status"].get("conditions", [])
+        found: list[Mapping[str, Any]] = self.pair.plane.read(f"/api/v1/nodes/{node}")["status"].get("conditions", [])
         return found
-
-
-Work: TypeAlias = Callable[[KubeClient], Awaitable[object]]
-
-
-@dataclass(frozen=True, slots=True)
-class Slices:
-    """What is done with EgressClientSlices, and by whom."""
-
-    guarded: Guarded
-
-    def act(self, work: Work, *, kubeconfig: Path) -> None:
-        """Raises ApiError."""
-
-        async def run() -> None:
-            async with KubeClient.connect(kubeconfig) as client:
-                await work(client)
-
-        asyncio.run(run())
-
-    def refusal(self, work: Work, *, kubeconfig: Path) -> str:
-        """What is said to work that must be refused."""
-        with pytest.raises(ApiError) as refused:
-            self.act(work, kubeconfig=kubeconfig)
-        return str(refused.value)
-
-    def create(self, client: KubeClient, node: str) -> Awaitable[object]:
-        return client.create(EGRESS_CLIENT_SLICES, slice_of(node), namespace="default")
-
-    def patch(self, client: KubeClient, node: str, addresses: list[str]) -> Awaitable[object]:
-        patch = {"addresses": addresses}
-        return client.patch(EGRESS_CLIENT_SLICES, f"own-node-{node}", patch, namespace="default")
-
-    def delete(self, client: KubeClient, node: str) -> Awaitable[object]:
-        return client.delete(EGRESS_CLIENT_SLICES, f"own-node-{node}", namespace="default")
-
-    def addresses(self, node: str) -> list[str]:
-        path = EGRESS_CLIENT_SLICES.path(namespace="default", name=f"own-node-{node}")
-        found: list[str] = self.guarded.plane.read(path)["addresses"]
-        return found
-
-
-def slice_of(node: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": f"own-node-{node}", "namespace": "default", "labels": {LABEL_EGRESS: "own-node"}},
-        "nodeName": node,
-        "addresses": ["10.1.0.7"],
-    }
-
-
-def coild_on(node: str) -> str:
-    return f"coild-of-{node}"
 
 
 @pytest.fixture(scope="module")
 def guarded(plane: ControlPlane) -> Iterator[Guarded]:
-    if plane.version < OLDEST:
-        pytest.skip(f"the policy is for Kubernetes {OLDEST} and newer")
     apply_eni_access(plane)
-    guarded = Guarded(plane)
     conditions = [{"op": "add", "path": "/status/conditions", "value": [FOREIGN]}]
-    try:
+    with open_node_pair(plane) as pair:
+        guarded = Guarded(pair)
         for node in (HERE, THERE):
-            apply(plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}, pod_document(node))
             guarded.patch(node, conditions, kubeconfig=plane.admin_kubeconfig)
-        apply_own_node_policies(plane)
-        stranger = guarded.token_of(THERE)
+        stranger = pair.token_of(THERE)
         attempts = iter(range(10_000))
 
         def is_enforced() -> bool:
@@ -167,28 +99,10 @@ def guarded(plane: ControlPlane) -> Iterator[Guarded]:
 
         wait_until(is_enforced, what="the API server enforces the policy")
         yield guarded
-    finally:
-        remove_own_node_policies(plane)
-        pods = map(coild_on, (HERE, THERE))
-        plane.kubectl("--namespace=kube-system", "delete", "pod", *pods, "--force", "--ignore-not-found")
-        plane.kubectl("delete", "node", HERE, THERE, "--ignore-not-found")
-
-
-def pod_document(node: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": coild_on(node), "namespace": "kube-system"},
-        "spec": {
-            "nodeName": node,
-            "serviceAccountName": "coild",
-            "containers": [{"name": "coild", "image": "coil"}],
-        },
-    }
 
 
 def test_its_own_node_has_the_conditions_that_coild_says(guarded: Guarded) -> None:
-    own = guarded.token_of(HERE)
+    own = guarded.pair.token_of(HERE)
     for obstacle, available in (("no address is free", "False"), (None, "True")):
         for diversions, diverted in ((["a rule of others"], "True"), ([], "False")):
             guarded.patch(HERE, guarded.condition_patch(HERE, obstacle, diversions), kubeconfig=own)
@@ -199,14 +113,14 @@ def test_its_own_node_has_the_conditions_that_coild_says(guarded: Guarded) -> No
 
 def test_the_node_of_another_coild_is_not_its_own(guarded: Guarded) -> None:
     before = guarded.conditions(THERE)
-    said = guarded.refusal(THERE, guarded.condition_patch(THERE, "malice"), kubeconfig=guarded.token_of(HERE))
+    said = guarded.refusal(THERE, guarded.condition_patch(THERE, "malice"), kubeconfig=guarded.pair.token_of(HERE))
     assert OTHERS in said
     assert f"its token is bound to {HERE}" in said
     assert guarded.conditions(THERE) == before
 
 
 def test_a_token_that_is_of_no_pod_is_good_for_no_node(guarded: Guarded) -> None:
-    unbound = guarded.plane.kubeconfig_for("coild")
+    unbound = guarded.pair.plane.kubeconfig_for("coild")
     said = guarded.refusal(HERE, guarded.condition_patch(HERE, "stolen"), kubeconfig=unbound)
     assert OTHERS in said
     assert "its token is bound to no node" in said
@@ -233,71 +147,22 @@ def test_a_token_that_is_of_no_pod_is_good_for_no_node(guarded: Guarded) -> None
     ids=lambda patch: patch[0]["path"],
 )
 def test_of_its_own_node_it_may_say_nothing_else(guarded: Guarded, patch: Patch) -> None:
-    assert MORE in guarded.refusal(HERE, patch, kubeconfig=guarded.token_of(HERE))
-
-
-@pytest.fixture
-def slices(guarded: Guarded) -> Iterator[Slices]:
-    """A slice of each of the two nodes, and a look at them."""
-    found = Slices(guarded)
-    for node in (HERE, THERE):
-        found.act(partial(found.create, node=node), kubeconfig=guarded.plane.admin_kubeconfig)
-    stranger = guarded.token_of(HERE)
-
-    def is_enforced() -> bool:
-        # It is another policy than that for Nodes, and may take effect later.
-        try:
-            found.act(lambda client: found.patch(client, THERE, ["10.1.0.7"]), kubeconfig=stranger)
-        except ApiError as error:
-            return SLICE_OTHERS in str(error)
-        return False
-
-    wait_until(is_enforced, what="the API server enforces the policy for slices")
-    yield found
-    guarded.plane.kubectl("delete", "egressclientslices", "--all", "--ignore-not-found")
-
-
-def test_its_own_nodes_clients_it_tells_of(guarded: Guarded, slices: Slices) -> None:
-    own = guarded.token_of(HERE)
-    slices.act(lambda client: slices.patch(client, HERE, ["10.1.0.8"]), kubeconfig=own)
-    assert slices.addresses(HERE) == ["10.1.0.8"]
-    slices.act(lambda client: slices.delete(client, HERE), kubeconfig=own)
-    slices.act(lambda client: slices.create(client, HERE), kubeconfig=own)
-    assert slices.addresses(HERE) == ["10.1.0.7"]
-
-
-def test_another_nodes_clients_are_not_its_business(guarded: Guarded, slices: Slices) -> None:
-    for kubeconfig in (guarded.token_of(HERE), guarded.plane.kubeconfig_for("coild")):
-        assert SLICE_OTHERS in slices.refusal(lambda client: slices.patch(client, THERE, []), kubeconfig=kubeconfig)
-        assert SLICE_OTHERS in slices.refusal(lambda client: slices.delete(client, THERE), kubeconfig=kubeconfig)
-        assert slices.addresses(THERE) == ["10.1.0.7"]
-    slices.act(lambda client: slices.delete(client, THERE), kubeconfig=guarded.plane.admin_kubeconfig)
-    assert SLICE_OTHERS in slices.refusal(
-        lambda client: slices.create(client, THERE), kubeconfig=guarded.token_of(HERE)
-    )
-
-
-def test_a_slice_does_not_change_hands(guarded: Guarded, slices: Slices) -> None:
-    said = slices.refusal(
-        lambda client: client.patch(EGRESS_CLIENT_SLICES, f"own-node-{THERE}", {"nodeName": HERE}, namespace="default"),
-        kubeconfig=guarded.token_of(HERE),
-    )
-    assert "must not change" in said
+    assert MORE in guarded.refusal(HERE, patch, kubeconfig=guarded.pair.token_of(HERE))
 
 
 def test_others_are_not_concerned(guarded: Guarded) -> None:
     """The kubelet and the controllers write the same status."""
     patch = [{"op": "add", "path": "/status/capacity", "value": {"pods": "110"}}]
-    guarded.patch(THERE, patch, kubeconfig=guarded.plane.admin_kubeconfig)
-    assert guarded.plane.read(f"/api/v1/nodes/{THERE}")["status"]["capacity"]["pods"] == "110"
+    guarded.patch(THERE, patch, kubeconfig=guarded.pair.plane.admin_kubeconfig)
+    assert guarded.pair.plane.read(f"/api/v1/nodes/{THERE}")["status"]["capacity"]["pods"] == "110"
 
 
 def test_whether_the_network_is_available_it_may_say_only_where_the_chart_is_told_so(guarded: Guarded) -> None:
     """The last one, as it changes the policy."""
-    own = guarded.token_of(HERE)
+    own = guarded.pair.token_of(HERE)
     patch = plan_conditions(guarded.documents(HERE), [describe_available()], now=datetime.now(UTC))
     assert MORE in guarded.refusal(HERE, patch, kubeconfig=own)
-    apply_own_node_policies(guarded.plane, {"coild": {"setNetworkUnavailable": True}})
+    apply_own_node_policies(guarded.pair.plane, {"coild": {"setNetworkUnavailable": True}})
 
     def is_allowed() -> bool:
         try:

@@ -59,7 +59,12 @@ def test_every_binding_is_of_a_role_that_is_there() -> None:
 def test_only_route_sync_lets_nodes_read_all_nodes() -> None:
     assert "coild-nodes" not in names(render(), *ROLES, *BINDINGS)
     documents = render(None, "dual-stack")
-    assert rules(documents, "ClusterRole", "coild-nodes") == [(("",), ("nodes",), ("list", "watch"))]
+    assert rules(documents, "ClusterRole", "coild-nodes") == [
+        (("",), ("nodes",), ("list", "watch")),
+        (("coil.cybozu.com",), ("addresspools",), ("list", "watch")),
+    ]
+    ports = render(None, "neutron")
+    assert rules(ports, "ClusterRole", "coild-nodes") == [(("",), ("nodes",), ("list", "watch"))]
 
 
 def test_without_floating_addresses_the_controller_reads_no_pods() -> None:

@@ -149,17 +149,9 @@ def test_the_policy_for_the_nodes_status_is_there_where_the_api_is_unless_it_is_
     both = {"coild-own-node", "coild-own-clients"}
     assert policies(VALUES) == policies(VALUES, "1.30.3-eks-1a2b3c4") == both
     assert policies(VALUES, "1.29.9") == set()
-    assert policies({"ipam": {"enabled": False}, "cni": {"before": [{"type": "ptp"}]}}) == {"coild-own-clients"}
     assert policies({**VALUES, "aws": {**VALUES["aws"], "nodeStatusPolicy": False}}) == {"coild-own-clients"}
     # A former chart has no such value (--reuse-values).
     assert policies({**VALUES, "aws": {**VALUES["aws"], "nodeStatusPolicy": None}}) == both
-
-
-@pytest.mark.parametrize("name", ["coild-own-node", "coild-own-clients"])
-def test_the_policy_is_about_the_account_that_coild_has(name: str) -> None:
-    policy = pick(render(VALUES, namespace="coil-system"), "ValidatingAdmissionPolicy", name)
-    [condition] = policy["spec"]["matchConditions"]
-    assert "'system:serviceaccount:coil-system:coild'" in condition["expression"]
 
 
 def test_accounts_may_have_roles_in_aws() -> None:

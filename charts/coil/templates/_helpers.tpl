@@ -168,9 +168,14 @@ that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O)
 {{- if and .Values.ipam.enabled (eq (.Values.ipam.addressSource | default "pools") "aws-eni") }}true{{ end }}
 {{- end }}
 
-{{/* Whether a policy can keep each coild to its own Node's status: RBAC cannot. */}}
+{{/* Whether policies can keep the programs on a node to its objects: RBAC cannot. Former charts have no such value. */}}
+{{- define "coil.nodeIsolation" -}}
+{{- if and (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) (ne (toString .Values.nodeIsolation) "false") }}true{{ end }}
+{{- end }}
+
+{{/* Whether one keeps each coild to its own Node's status. */}}
 {{- define "coil.ownNodePolicy" -}}
-{{- if and (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) (ne (toString (.Values.aws).nodeStatusPolicy) "false") }}true{{ end }}
+{{- if and (include "coil.nodeIsolation" .) (ne (toString (.Values.aws).nodeStatusPolicy) "false") }}true{{ end }}
 {{- end }}
 
 {{/* Whether coild says in its Node's conditions what is wrong with the pod network. Without the policy only where it has
