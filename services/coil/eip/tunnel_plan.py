@@ -46,8 +46,8 @@ class TunnelIdentity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """Another node's end of the mesh: the mark that leads to it, and how it is reached. `tunnel` are its addresses in
-    the tunnel network, `parent` those of the link that carries its tunnel, by its own word. `addresses` are those of
-    the Node, one of which its tunnel's packets come from.
+    the tunnel network. `addresses` are those of the Node, one of which its tunnel's packets come from, and `parent` are
+    the ones among these that its tunnel ends at, by its own word.
     """
 
     node: NodeName

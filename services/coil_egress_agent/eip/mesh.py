@@ -110,7 +110,9 @@ def _peer(tunnel: EgressTunnel) -> Peer | None:
     status = tunnel.status
     mark = parse_mark(status.mark)
     addresses = _parse_addresses((status.tunnel.ipv4, status.tunnel.ipv6))
-    parent = parse_parent(status)
+    node_addresses = _parse_addresses(status.node_addresses)
+    # The node's own word counts only for which of the Node's addresses it is: packets for it go there.
+    parent = tuple(address for address in parse_parent(status) if address in node_addresses)
     if mark is None or not addresses or not parent or not _is_mac(status.tunnel.mac):
         return None
     return Peer(
@@ -119,7 +121,7 @@ def _peer(tunnel: EgressTunnel) -> Peer | None:
         mac=MacAddress(status.tunnel.mac.lower()),
         tunnel=addresses,
         parent=parent,
-        addresses=_parse_addresses(status.node_addresses),
+        addresses=node_addresses,
     )
 
 

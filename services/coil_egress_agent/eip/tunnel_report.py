@@ -4,7 +4,7 @@ It is written only when it changes. What the controller says of the node itself 
 the controller's to take back.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -18,6 +18,7 @@ from coil.manager.term import Channel, Term
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
+from coil_egress_agent.eip.node_assignment import parse_address
 
 RETRY_BACKOFF: Final = Backoff(base=0.2, cap=30.0)
 CALL_SECONDS: Final = 10.0
@@ -40,10 +41,11 @@ class MeshReport:
     parent: ParentLink | None = None
 
 
-def parent_texts(parent: ParentLink) -> Mapping[str, str]:
-    """`status.tunnel.parent` as it is written."""
+def parent_texts(parent: ParentLink, node_addresses: Collection[str]) -> Mapping[str, str]:
+    """`status.tunnel.parent` as it is written: of each family the Node's own address, which peers insist on."""
     texts = {"name": str(parent.name), "ipv4": "", "ipv6": ""}
-    for interface in parent.interfaces:
+    known = {parse_address(text) for text in node_addresses}
+    for interface in sorted(parent.interfaces, key=lambda interface: interface.ip not in known):
         key = f"ipv{interface.version}"
         texts[key] = texts[key] or str(interface)
     return texts
@@ -55,7 +57,7 @@ def plan_report(tunnel: EgressTunnel, report: MeshReport, *, now: datetime) -> d
     phase = status.phase
     if phase not in _CONTROLLERS:
         phase = TunnelPhase.READY if report.working else TunnelPhase.FAILED
-    parent = dict(parent_texts(report.parent)) if report.parent is not None else None
+    parent = dict(parent_texts(report.parent, status.node_addresses)) if report.parent is not None else None
     said = status.tunnel.parent
     same = parent is None or parent == {"name": said.name, "ipv4": said.ipv4, "ipv6": said.ipv6}
     if same and phase == status.phase:

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
 
 import msgspec
 import pytest
@@ -137,13 +138,22 @@ def test_peers_are_the_complete_tunnels_of_others() -> None:
     assert end is not None
     assert end.underlay == ip_address("10.6.0.2")
     assert peers[0].addresses == (ip_address("10.6.0.2"),)
-    # What a node says of its own link does not count for what it may send from.
-    status = tunnel(2).status
-    end_of = msgspec.structs.replace(status.tunnel, parent=TunnelParent(name="eth0", ipv4="10.6.9.9/24"))
-    liar = msgspec.structs.replace(tunnel(2), status=msgspec.structs.replace(status, tunnel=end_of))
-    assert plan_peers([liar], node=NODE)[0].addresses == (ip_address("10.6.0.2"),)
     assert set(plan_marks(peers, {"n3", "n9"})) == {0x26000300}  # type: ignore[arg-type]
     assert len(plan_marks(peers, None)) == 2
+
+
+def test_where_a_tunnel_ends_is_one_of_the_nodes_addresses() -> None:
+    """Else a node could have others' traffic sent to any host."""
+    status = tunnel(2).status
+    end = msgspec.structs.replace(
+        status.tunnel, parent=TunnelParent(name="eth0", ipv4="10.6.9.9/24", ipv6="fd06::9/64")
+    )
+    liar = msgspec.structs.replace(tunnel(2), status=msgspec.structs.replace(status, tunnel=end))
+    assert plan_peers([liar], node=NODE) == ()
+    also = msgspec.structs.replace(liar.status, node_addresses=("10.6.0.2", "fd06::9"))
+    [peer] = plan_peers([msgspec.structs.replace(liar, status=also)], node=NODE)
+    assert peer.parent == (ip_address("fd06::9"),)
+    assert peer.addresses == (ip_address("10.6.0.2"), ip_address("fd06::9"))
 
 
 def test_the_own_tunnel() -> None:
@@ -176,6 +186,18 @@ def test_the_phase(phase: str, working: bool, said: str | None) -> None:
     assert patch["status"].get("phase") == said
     assert patch["status"]["tunnel"] == {"parent": {"name": "eth0", "ipv4": "10.6.0.1/16", "ipv6": "fd06::1/64"}}
     assert patch["status"]["lastHeartbeatTime"] == "2026-01-02T03:04:05Z"
+
+
+def test_of_a_links_addresses_the_nodes_own_is_told() -> None:
+    """Peers believe no other; those that come first on the link may be somebody else's."""
+    interfaces = tuple(map(ip_interface, ("10.6.7.7/24", "fd06::7/64", "10.6.0.2/16", "fd06::2/64")))
+    node = tunnel(2)
+    node = msgspec.structs.replace(
+        node, status=msgspec.structs.replace(node.status, node_addresses=("10.6.0.2", "fd06::2", "host"))
+    )
+    patch = plan_report(node, MeshReport(working=True, parent=replace(PARENT, interfaces=interfaces)), now=NOW)
+    assert patch is not None
+    assert patch["status"]["tunnel"] == {"parent": {"name": "eth0", "ipv4": "10.6.0.2/16", "ipv6": "fd06::2/64"}}
 
 
 def test_nothing_is_said_twice() -> None:
