@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from coil.crd.address_block import AddressBlock
+from coil.crd.address_pool import AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.builtin import Node, NodeAddress, NodeStatus
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import LABEL_NODE, NodeName
@@ -63,6 +64,12 @@ def block(number: int, owner: int) -> AddressBlock:
     )
 
 
+POOL: Final = AddressPool(
+    metadata=ObjectMeta(name="p"),
+    spec=AddressPoolSpec(subnets=(SubnetSet(ipv4="10.64.0.0/16", ipv6="fd64::/112"),)),
+)
+
+
 class NodeTable:
     """The main table of node-0, kept as `coild.routes.sync` keeps it."""
 
@@ -73,7 +80,7 @@ class NodeTable:
 
     async def sync(self, *blocks: AddressBlock) -> RouteChanges:
         def plan(others: list[Route]) -> Collection[Route]:
-            self.planned = plan_node_routes(blocks, self._nodes, OWN, others=others, protocol=OURS)
+            self.planned = plan_node_routes(blocks, self._nodes, [POOL], OWN, others=others, protocol=OURS)
             return self.planned.routes
 
         return await self._network.sync_planned_routes(table=MAIN, protocol=OURS, plan=plan)

@@ -8,17 +8,20 @@ knows and the kernel; `coild.routes.sync` carries it out). What cannot be routed
 the way of nothing else.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 from coil.crd.address_block import AddressBlock
+from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import INTERNAL_IP, Node
-from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
+from coil.crd.cidr import parse_cidr, parse_ipv4_cidr, parse_ipv6_cidr
 from coil.crd.names import BlockName, NodeName
 from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.interval import span_of, spans_of
 from coil.kernel.link import LOOPBACK, LinkName
 from coil.kernel.route import Route, RouteScope, RouteTable, RouteType, link_scope
 from coil.podnet.plan import DEFAULT_POLICY, RoutePolicy
@@ -88,6 +91,8 @@ class RouteTrouble(StrEnum):
     """Another block has the network: one that is not being deleted comes first, then the one of the lesser name."""
     NODE_ADDRESS = "node_address"
     """A Node has an address in the network. With a route to it, packets for that node would go to the block's."""
+    NO_POOL = "no_pool"
+    """The network is in no AddressPool: who writes blocks does not decide on any traffic."""
     OCCUPIED = "occupied"
     """The controller has found that a Node or a network of Services is in the block."""
     MALFORMED = "malformed"
@@ -124,6 +129,7 @@ _NextHops: TypeAlias = Mapping[NodeName, Mapping[Family, _NextHop | RouteTrouble
 def plan_node_routes(
     blocks: Iterable[AddressBlock],
     nodes: Collection[Node],
+    pools: Iterable[AddressPool],
     own: NodeName,
     *,
     others: Collection[Route],
@@ -136,6 +142,7 @@ def plan_node_routes(
     """
     hops = _next_hops(nodes, own, Neighbourhood(others))
     inhabited = _NodeAddresses(nodes)
+    pooled = _PoolAddresses(pools)
     foreign = {route.destination for route in others}
     taken = {route.key for route in others}
     routes: list[Route] = []
@@ -145,6 +152,8 @@ def plan_node_routes(
             trouble = network
         elif block.node == own:
             continue
+        elif network not in pooled:
+            trouble = RouteTrouble.NO_POOL
         elif inhabited.has_any_in(network):
             trouble = RouteTrouble.NODE_ADDRESS
         elif block.occupied_by:
@@ -182,6 +191,27 @@ class _NodeAddresses:
         numbers, first = self._sorted[Family.of(network)], int(network.network_address)
         position = bisect_left(numbers, first)
         return position < len(numbers) and numbers[position] < first + network.num_addresses
+
+
+class _PoolAddresses:
+    """What pools have; a subnet that is malformed is not among it."""
+
+    def __init__(self, pools: Iterable[AddressPool]) -> None:
+        networks = list(_pool_networks(pools))
+        self._spans = {family: spans_of(networks, family) for family in Family}
+
+    def __contains__(self, network: IPNetwork) -> bool:
+        """Whether all of the network is in pools."""
+        spans, (first, last) = self._spans[Family.of(network)], span_of(network)
+        position = bisect_right(spans, first, key=lambda span: span[0]) - 1
+        return position >= 0 and last <= spans[position][1]
+
+
+def _pool_networks(pools: Iterable[AddressPool]) -> Iterator[IPNetwork]:
+    for subnet in (subnet for pool in pools for subnet in pool.spec.subnets):
+        for text in filter(None, (subnet.ipv4, subnet.ipv6)):
+            with suppress(ValueError):
+                yield parse_cidr(text)
 
 
 _NO_NODE: Mapping[Family, _NextHop | RouteTrouble] = dict.fromkeys(Family, RouteTrouble.NO_NODE)

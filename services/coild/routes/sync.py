@@ -1,7 +1,7 @@
 """Routes the blocks of all other nodes, where the nodes are on one layer 2 network and no routing daemon does it:
 `--route-sync`.
 
-    informers of all AddressBlocks and Nodes ─► coil.podnet.block_route ─► the main table
+    informers of all AddressBlocks, AddressPools and Nodes ─► coil.podnet.block_route ─► the main table
 
 Every pass makes the whole table right by a set difference, in a worker's thread. One is made when a block or a node's
 address has changed, and periodically, as links that go down take their routes with them. After each pass there is a
@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.builtin import NODES, Node
 from coil.crd.names import NodeName
 from coil.kernel.route import Route, RouteTable
@@ -91,10 +92,11 @@ class RouteSyncMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRouting:
-    """What the API server knows about the whole cluster; both must be run."""
+    """What the API server knows about the whole cluster; all must be run."""
 
     blocks: Informer[AddressBlock]
     nodes: Informer[Node]
+    pools: Informer[AddressPool]
 
 
 class RouteSync:
@@ -126,10 +128,11 @@ class RouteSync:
         self._passed = False
         cluster.blocks.subscribe(self._observe_block)
         cluster.nodes.subscribe(self._observe_node)
+        cluster.pools.subscribe(self._observe_pool)
 
     async def run(self, interval: float) -> None:
         """Work until cancelled, with a pass at least every `interval` seconds."""
-        await wait_synced((self._cluster.blocks, self._cluster.nodes), log=self._log)
+        await wait_synced((self._cluster.blocks, self._cluster.nodes, self._cluster.pools), log=self._log)
         clock = asyncio.get_running_loop().time
         failures = 0
         while True:
@@ -154,11 +157,11 @@ class RouteSync:
 
     async def sync(self) -> None:
         """One pass. Raises NetlinkError after everything else was done."""
-        blocks, nodes = self._cluster.blocks.items(), self._cluster.nodes.items()
+        blocks, nodes, pools = self._cluster.blocks.items(), self._cluster.nodes.items(), self._cluster.pools.items()
         planned: list[NodeRoutes] = []
 
         def plan(others: list[Route]) -> Collection[Route]:
-            planned.append(plan_node_routes(blocks, nodes, self._own, others=others, protocol=self._protocol))
+            planned.append(plan_node_routes(blocks, nodes, pools, self._own, others=others, protocol=self._protocol))
             return planned[0].routes
 
         with self._metrics.seconds.time():
@@ -189,7 +192,7 @@ class RouteSync:
         """Why the process is not ready: there was no first pass yet. None once there was."""
         if self._passed:
             return None
-        for informer in (self._cluster.blocks, self._cluster.nodes):
+        for informer in (self._cluster.blocks, self._cluster.nodes, self._cluster.pools):
             if not informer.synced:
                 return f"not listed yet: {informer.last_error or 'no answer'}"
         return "the main table was not read yet"
@@ -208,6 +211,10 @@ class RouteSync:
     def _observe_node(self, old: Node | None, new: Node | None) -> None:
         # The kubelet writes a node's status every few minutes, with nothing new in it for us.
         if old is None or new is None or old.status.addresses != new.status.addresses:
+            self._wake.set()
+
+    def _observe_pool(self, old: AddressPool | None, new: AddressPool | None) -> None:
+        if old is None or new is None or old.spec.subnets != new.spec.subnets:
             self._wake.set()
 
     def _report(self, planned: NodeRoutes) -> None:
@@ -250,6 +257,7 @@ def start_route_sync(
             kube.collection(ADDRESS_BLOCKS), log=log, metrics=informer_metrics.named("addressblocks-of-all-nodes")
         ),
         nodes=Informer(kube.collection(NODES), log=log, metrics=informer_metrics),
+        pools=Informer(kube.collection(ADDRESS_POOLS), log=log, metrics=informer_metrics),
     )
     sync = RouteSync(
         network,
@@ -266,5 +274,6 @@ def start_route_sync(
     process.add_readiness("route-sync", sync.missing)
     process.spawn("addressblocks-of-all-nodes", cluster.blocks.run())
     process.spawn("nodes", cluster.nodes.run())
+    process.spawn("addresspools", cluster.pools.run())
     process.spawn("route-sync", sync.run(settings.route_sync_interval))
     return sync

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coil.crd.address_block import AddressBlock
+from coil.crd.address_pool import AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.builtin import Node, NodeAddress, NodeStatus
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import ANNOTATION_OCCUPIED, LABEL_NODE, LABEL_RESERVED, RESERVED, NodeName
@@ -61,8 +62,22 @@ A = node("a", "192.0.2.11", "2001:db8::11")
 B = node("b", "192.0.2.12", "2001:db8::12")
 
 
-def plan(blocks: Sequence[AddressBlock], *nodes: Node, others: Collection[Route] = FLAT) -> NodeRoutes:
-    return plan_node_routes(blocks, nodes or (HERE, A, B), OWN, others=others, protocol=31)
+def pool(*texts: str) -> AddressPool:
+    """Of subnets with one family each."""
+    subnets = tuple(SubnetSet(ipv6=text) if ":" in text else SubnetSet(ipv4=text) for text in texts)
+    return AddressPool(metadata=ObjectMeta(name="p"), spec=AddressPoolSpec(subnets=subnets))
+
+
+EVERYTHING = pool("0.0.0.0/0", "::/0")
+
+
+def plan(
+    blocks: Sequence[AddressBlock],
+    *nodes: Node,
+    others: Collection[Route] = FLAT,
+    pools: Collection[AddressPool] = (EVERYTHING,),
+) -> NodeRoutes:
+    return plan_node_routes(blocks, nodes or (HERE, A, B), pools, OWN, others=others, protocol=31)
 
 
 def lines(planned: NodeRoutes) -> set[str]:
@@ -92,6 +107,33 @@ def test_both_families_of_every_other_nodes_blocks_and_none_of_ones_own() -> Non
     }
     assert {(route.table, route.protocol, route.metric) for route in planned.routes} == {(RouteTable.MAIN, 31, 0)}
     assert planned.troubled == ()
+
+
+def test_a_block_that_is_in_no_pool_is_not_routed() -> None:
+    """It was written by somebody who may write blocks: half of the Internet is not a node's for that."""
+    pools = [pool("10.0.0.0/26", "10.0.0.64/26", "broken"), pool("fd00::/120")]
+    blocks = [
+        block("p-1", "a", "10.0.0.32/27", "fd00::20/123"),
+        block("p-2", "a", "10.0.0.32/26", "fd00::100/123"),
+        block("p-3", "b", "10.0.0.96/27", "fd00::/119"),
+        block("p-4", "b", "0.0.0.0/1", "::/0"),
+        block("p-5", "b", "10.0.0.128/27", "fcff::/123"),
+    ]
+    planned = plan(blocks, pools=pools)
+    assert lines(planned) == {
+        "10.0.0.32/27 via 192.0.2.11 dev eth0",
+        "fd00::20/123 via 2001:db8::11 dev eth0",
+        "10.0.0.96/27 via 192.0.2.12 dev eth0",
+    }
+    assert [(name, network) for name, network, trouble in troubles(planned) if trouble is RouteTrouble.NO_POOL] == [
+        ("p-2", "fd00::100/123"),
+        ("p-3", "fd00::/119"),
+        ("p-4", "0.0.0.0/1"),
+        ("p-4", "::/0"),
+        ("p-5", "10.0.0.128/27"),
+        ("p-5", "fcff::/123"),
+    ]
+    assert lines(plan(blocks, pools=[])) == set()
 
 
 def test_a_family_that_the_owner_does_not_have_is_skipped_alone() -> None:

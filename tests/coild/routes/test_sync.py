@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import LogCapture
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
+from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.builtin import NODES
 from coil.crd.names import FINALIZER, LABEL_NODE
 from coil.crd.resource import HasMetadata
@@ -120,10 +121,13 @@ class Scene:
             self.add_node(str(name), f"192.0.2.{10 + number}")
         self.block_source = BreakingSource(self.api, ADDRESS_BLOCKS)
         self.node_source = BreakingSource(self.api, NODES)
+        self.pool_source = BreakingSource(self.api, ADDRESS_POOLS)
+        self.api.create(ADDRESS_POOLS, {"metadata": {"name": "default"}, "spec": {"subnets": [{"ipv4": "10.0.0.0/8"}]}})
         metrics = InformerMetrics(CollectorRegistry())
         self.cluster = ClusterRouting(
             blocks=Informer(self.block_source, log=LOG, metrics=metrics, clock=now),
             nodes=Informer(self.node_source, log=LOG, metrics=metrics, clock=now),
+            pools=Informer(self.pool_source, log=LOG, metrics=metrics, clock=now),
         )
         self.sync = RouteSync(
             self.table,
@@ -138,8 +142,13 @@ class Scene:
         self.tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        work = (self.cluster.blocks.run(), self.cluster.nodes.run(), self.sync.run(INTERVAL))
+        informers = (self.cluster.blocks, self.cluster.nodes, self.cluster.pools)
+        work = (*(informer.run() for informer in informers), self.sync.run(INTERVAL))
         self.tasks = [asyncio.create_task(coroutine) for coroutine in work]
+
+    def set_pool(self, subnet: str) -> None:
+        """What blocks may be of."""
+        self.api.patch(ADDRESS_POOLS, "default", {"spec": {"subnets": [{"ipv4": subnet}]}}, subresource="")
 
     def add_node(self, name: str, address: str) -> None:
         status = {"addresses": [{"type": "InternalIP", "address": address}]}
@@ -215,10 +224,22 @@ async def test_an_address_that_changes_is_one_replacement(running: Scene) -> Non
     assert (len(changes.replaces), changes.adds, changes.deletes) == (1, (), ())
 
 
+async def test_a_block_is_routed_once_it_is_in_a_pool(running: Scene) -> None:
+    running.set_pool("10.0.0.0/23")
+    await asyncio.sleep(1)
+    assert running.routes == {"10.0.1.0/27": "192.0.2.11"}
+    assert running.value("coil_router_troubled_networks", trouble="no_pool") == 1
+    running.set_pool("10.0.0.0/22")
+    await asyncio.sleep(1)
+    assert running.routes == {"10.0.1.0/27": "192.0.2.11", "10.0.2.0/27": "192.0.2.12"}
+    assert running.value("coil_router_troubled_networks", trouble="no_pool") == 0
+
+
 async def test_what_says_nothing_about_routes_makes_no_pass(running: Scene) -> None:
     passes = len(running.table.passes)
     running.api.patch(NODES, "a", {"metadata": {"annotations": {"beat": "1"}}}, subresource="")
     running.api.patch(ADDRESS_BLOCKS, "p-1", {"metadata": {"finalizers": [FINALIZER]}}, subresource="")
+    running.api.patch(ADDRESS_POOLS, "default", {"metadata": {"finalizers": [FINALIZER]}}, subresource="")
     await asyncio.sleep(INTERVAL / 2)
     assert len(running.table.passes) == passes
 
