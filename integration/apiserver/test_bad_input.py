@@ -188,17 +188,13 @@ class Edit:
 
 
 EDITS = {
-    "index": Edit({"index": 5}, ()),
-    "addresses": Edit({"ipv4": "10.99.0.0/30"}, ("block not taken in", "other networks")),
-    "nonsense": Edit({"ipv4": "999.0.0.0/99"}, ("block not taken in",)),
-    "family": Edit({"ipv4": None, "ipv6": "fd99::/126"}, ("block not taken in", "other networks")),
     "pool": Edit({"metadata": {"labels": {POOL_LABEL: "nowhere"}}}, ("block not taken in", "other networks")),
     "node": Edit({"metadata": {"labels": {NODE_LABEL: OTHER_NODE}}}, ("was deleted under its pods",)),
     "nobody": Edit({"metadata": {"labels": None}}, ("was deleted under its pods",)),
     "finalizer": Edit({"metadata": {"finalizers": []}}, ()),
     "reserved": Edit({"metadata": {"labels": {"coil.cybozu.com/reserved": "true"}}}, ()),
 }
-TYPICAL = ("addresses", "nobody")
+TYPICAL = ("pool", "nobody")
 """Of them, what every run has: a block that is not taken in, and one that is not the node's any more."""
 
 
@@ -238,6 +234,19 @@ def test_pods_keep_their_addresses_when_their_block_is_edited(place: Place, make
         place.kubectl("delete", "addressblock", block, "--ignore-not-found", "--wait=false")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"index": 5}, {"ipv4": "10.99.0.0/30"}, {"ipv4": "999.0.0.0/99"}, {"ipv4": None, "ipv6": "fd99::/126"}],
+    ids=str,
+)
+def test_the_addresses_of_a_block_are_not_edited(place: Place, make_pod: MakePod, change: dict[str, Any]) -> None:
+    block = place.block_of(addresses_of(place.coil.runtime.add(make_pod(place.name)))[0])
+    before = place.blocks()[block]
+    with pytest.raises(KubectlError, match="must not change"):
+        place.edit(block, change)
+    assert place.blocks()[block] == before
+
+
 def test_an_edited_block_is_not_given_back_while_the_pods_live_that_have_addresses_of_it(
     place: Place, make_pod: MakePod
 ) -> None:
@@ -246,7 +255,7 @@ def test_an_edited_block_is_not_given_back_while_the_pods_live_that_have_address
     result = place.coil.runtime.add(pod)
     block = place.block_of(addresses_of(result)[0])
     uid = place.blocks()[block]["metadata"]["uid"]
-    place.edit(block, EDITS["addresses"].change)
+    place.edit(block, EDITS["pool"].change)
     place.restart_coild()
     place.await_words("a pod's address is in none of this node's blocks", place.name)
     place.await_words("a block is kept", block, pod.container_id)

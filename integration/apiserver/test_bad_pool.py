@@ -218,9 +218,9 @@ async def test_blocks_made_or_edited_by_hand_are_not_given_again(scene: Scene) -
     )
     for block in (bare, misnamed):
         await world.client.create(ADDRESS_BLOCKS, block)
-    # The one that was given claims another's place from now on, in another pool, for another node.
+    # The one that was given is from now on one of another pool, for another node, with the addresses that it has.
     labels = {LABEL_POOL: f"{pool}-elsewhere", LABEL_NODE: "elsewhere"}
-    await world.client.patch(ADDRESS_BLOCKS, given.name, {"metadata": {"labels": labels}, "index": 3})
+    await world.client.patch(ADDRESS_BLOCKS, given.name, {"metadata": {"labels": labels}})
     answers = await scene.answers({"second": pool, "third": pool})
 
     assert (await scene.block(answers["second"])).ipv4 == "10.58.0.96/27"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.definition import RULES
 from coil.crd.egress import EGRESSES
@@ -19,7 +20,7 @@ from coil.crd.egress_gateway_policy_schema import egress_gateway_policy_definiti
 from coil.crd.egress_gateway_schema import egress_gateway_definition
 from coil.crd.egress_schema import egress_client_slice_definition, egress_definition
 from coil.crd.resource import Resource
-from coil.crd.schema import address_pool_definition
+from coil.crd.schema import address_block_definition, address_pool_definition
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from tests.coil.crd.eip_object import PODS, gateway_document, policy_document
@@ -30,7 +31,7 @@ Document = dict[str, Any]
 RESOURCES: dict[str, Resource[Any]] = {
     resource.kind: resource
     for resource in (
-        *(ADDRESS_POOLS, EGRESSES, EGRESS_CLIENT_SLICES),
+        *(ADDRESS_POOLS, ADDRESS_BLOCKS, EGRESSES, EGRESS_CLIENT_SLICES),
         *(EGRESS_GATEWAYS, EGRESS_GATEWAY_POLICIES),
     )
 }
@@ -42,6 +43,10 @@ EXISTS = [{"key": "a", "operator": "Exists"}]
 
 def pool(*subnets: Document, bits: int = 5) -> Document:
     return {"metadata": {"name": "rule"}, "spec": {"blockSizeBits": bits, "subnets": list(subnets)}}
+
+
+def block(networks: Document, index: int = 1) -> Document:
+    return {"metadata": {"name": "rule"}, "index": index, **networks}
 
 
 def client_slice(node: str, *addresses: str) -> Document:
@@ -167,6 +172,11 @@ UPDATES = [
         "spec.subnets",
         "is immutable; new subnets go to the end",
     ),
+    ("AddressBlock", block(V4), block(V4, 2), block(V4), "index", UNCHANGED),
+    ("AddressBlock", block(V4), block(OTHER), block(V4), "ipv4", UNCHANGED),
+    ("AddressBlock", block(BOTH), block(BOTH | {"ipv6": "fd05::/112"}), block(BOTH), "ipv6", UNCHANGED),
+    ("AddressBlock", block(V4), block(V4 | {"ipv6": "fd04::/112"}), block(V4), "ipv6", UNCHANGED),
+    ("AddressBlock", block(BOTH), block({"ipv6": BOTH["ipv6"]}), block(BOTH), "ipv4", UNCHANGED),
     (
         "EgressClientSlice",
         client_slice("n1"),
@@ -269,6 +279,7 @@ def test_no_rule_is_left_out() -> None:
     left_out = []
     for definition in (
         address_pool_definition(),
+        address_block_definition(),
         egress_definition({"type": "object"}),
         egress_client_slice_definition(),
         egress_gateway_definition(),

@@ -42,7 +42,9 @@ def define(
     required: Sequence[str],
     columns: Sequence[Document],
     subresources: Mapping[str, Document] | None = None,
+    rules: Sequence[Rule] = (),
 ) -> Document:
+    """`rules` are those of the whole object."""
     own = {
         "apiVersion": {
             "type": "string",
@@ -51,12 +53,15 @@ def define(
         "kind": {"type": "string", "description": "What this object represents."},
         "metadata": {"type": "object"},
     }
+    schema = object_schema(description, own | dict(properties), required=required)
+    if rules:
+        schema[RULES] = list(rules)
     version: Document = {
         "name": resource.version,
         "served": True,
         "storage": True,
         "additionalPrinterColumns": list(columns),
-        "schema": {"openAPIV3Schema": object_schema(description, own | dict(properties), required=required)},
+        "schema": {"openAPIV3Schema": schema},
     }
     if subresources is not None:
         version["subresources"] = dict(subresources)

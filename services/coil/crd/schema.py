@@ -12,6 +12,7 @@ from coil.crd.definition import (
     AGE,
     RULES,
     Document,
+    cel_rule,
     column,
     define,
     label_path,
@@ -31,6 +32,7 @@ from coil.crd.pool_rule import (
     SUBNETS_RULES,
 )
 
+UNCHANGED = "must not change"
 _IPV4_CIDR = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$"
 _IPV6_CIDR = r"^[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/[0-9]{1,3}$"
 
@@ -154,7 +156,8 @@ def address_block_definition() -> Document:
                 "type": "integer",
                 "format": "int64",
                 "minimum": 0,
-                "description": "Number of the block within its pool, from 0.",
+                "description": "Number of the block within its pool, from 0. Immutable.",
+                RULES: [cel_rule("self == oldSelf", UNCHANGED)],
             },
             "ipv4": _network("IPv4", _IPV4_CIDR, "10.2.2.0/27", length=IPV4_CIDR_LENGTH),
             "ipv6": _network("IPv6", _IPV6_CIDR, "fd01:203:405:607::200/123", length=IPV6_CIDR_LENGTH),
@@ -165,6 +168,15 @@ def address_block_definition() -> Document:
             column("Pool", label_path(LABEL_POOL), "Pool that the block was carved from"),
             column("IPv4", ".ipv4", "IPv4 addresses of the block"),
             column("IPv6", ".ipv6", "IPv6 addresses of the block"),
+        ],
+        # A node that changed its blocks could take others' addresses.
+        rules=[
+            cel_rule(
+                f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})",
+                UNCHANGED,
+                field=field,
+            )
+            for field in ("ipv4", "ipv6")
         ],
     )
 
