@@ -10,7 +10,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -244,6 +244,48 @@ def says(sentence: str, refusal: str) -> bool:
     value, bracket, position = field.partition("[")
     place = re.escape(value) + f"({re.escape(bracket + position)})?"
     return bool(re.search(rf"{place}: (Invalid value: (\S+: )?)?{re.escape(message)}$", refusal, re.MULTILINE))
+
+
+CROWD = 300
+"""More than are served at once."""
+
+
+@contextmanager
+def idle_connections(host: str, port: int, *, tls: bool) -> Iterator[None]:
+    """As any pod can open them, and leave them open. They come from the address that the API server has, too."""
+    with ExitStack() as stack:
+        for _ in range(CROWD):
+            plain = stack.enter_context(socket.create_connection((host, port), timeout=60))
+            if tls:
+                stack.enter_context(trusting_anybody().wrap_socket(plain))
+        yield
+
+
+def serves_tls(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=60) as plain, trusting_anybody().wrap_socket(plain):
+            return True
+    except OSError:
+        return False
+
+
+def trusting_anybody() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_idle_connections_do_not_silence_admission(door: Door, tls: bool) -> None:
+    # The crowd is there first: a connection that the API server had open already would be in nobody's way.
+    door.replica.service.crash()
+    host, port = str(door.plane.address), door.replica.webhook_port
+    wait_until(lambda: serves_tls(host, port), what="the replica's certificate")
+    with idle_connections(host, port, tls=tls):
+        # The first call may go by a connection to the replica before.
+        assert any(door.is_open() for _ in range(3)), "the API server gets no answer"
+        status, answer = door.post(door.pool("bad", {"ipv4": "10.250.0.1/24"}))
+        assert (status, answer["reason"]) == (422, "Invalid")
 
 
 def test_bad_old_pools_can_be_labelled_and_deleted(door: Door, bad_old_pools: list[str]) -> None:

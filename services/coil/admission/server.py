@@ -1,23 +1,28 @@
 """Answers the API server's reviews over HTTPS: one handler for each path.
 
 Everything that can come over the network is bounded: connections, requests at work and in line, the size of a body,
-the time for all of a request. What cannot be read is refused with a sentence; a handler that fails costs its own
-request only. Every refusal of ours refuses the change (`failurePolicy: Fail`), so none is silent.
+the time for a request to arrive and to be answered. Anybody in the cluster may connect, so nobody can use up a bound
+alone (`coil.admission.listener`, `coil.admission.fair_semaphore`). What cannot be read is refused with a sentence; a
+handler that fails costs its own request only. Every refusal of ours refuses the change (`failurePolicy: Fail`), so none
+is silent.
 """
 
 import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import FilteringBoundLogger
 
 from coil.admission.certificate import CertificateError, KeyPair
+from coil.admission.fair_semaphore import FairSemaphore, OverloadedError
+from coil.admission.listener import Dropped, Listener
 from coil.admission.review import (
     AdmissionRequest,
     Allowed,
@@ -30,7 +35,6 @@ from coil.admission.review import (
     encode_review,
 )
 from coil.runtime.flag import Endpoint
-from coil.runtime.http_server import ListenError
 
 
 class ServingContext:
@@ -112,6 +116,15 @@ class AdmissionMetrics:
             registry=registry,
             buckets=(0.005, 0.02, 0.1, 0.5, 2.0, 8.0),
         )
+        self.dropped = Counter(
+            "coil_admission_dropped_connections",
+            "Connections that were closed from this side: crowded (idle, while too many were open) or slow (a request "
+            "that did not arrive in time).",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in Dropped:
+            self.dropped.labels(reason.value)
         self.certificate_end = Gauge(
             "coil_admission_certificate_end_timestamp_seconds",
             "When the serving certificate expires, in seconds since 1970; 0 if there is none yet.",
@@ -124,19 +137,23 @@ AdmissionHandler: TypeAlias = Callable[[AdmissionRequest], Awaitable[Verdict]]
 
 JSON = "application/json"
 _IDLE_SECONDS = 120.0  # longer than the API server keeps an idle connection: it is the one to close it
-_HANDSHAKE_SECONDS = 5.0
 _SHUTDOWN_SECONDS = 2.0
+_SHARE: Final = 4
+"""The part of the connections that one source may have where all are taken: a quarter."""
+_SMALL_BODY: Final = 256 * 1024
+"""Bytes. Whoever sends less takes nobody's turn by being slow; all connections together may send as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewLimits:
     """`body` in bytes: the API server takes documents of 3 MiB, and a review holds the old one as well.
 
-    `seconds` for a request, less than the `timeoutSeconds` of the webhooks; `queue_length` is how many may wait besides
-    those in flight.
+    `arrival_seconds` for a request to arrive, `seconds` for its answer, together less than the `timeoutSeconds` of the
+    webhooks allow for what usually happens; `queue_length` is how many may wait besides those in flight.
     """
 
     body: int = 7 * 1024 * 1024
+    arrival_seconds: float = 5.0
     seconds: float = 8.0
     max_in_flight: int = 8
     queue_length: int = 64
@@ -149,36 +166,54 @@ DEFAULT_LIMITS = ReviewLimits()
 class _RequestLimiter:
     """Reviews requests within the limits, which are common to all paths."""
 
-    def __init__(self, *, limits: ReviewLimits, metrics: AdmissionMetrics, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self, listener: Listener, *, limits: ReviewLimits, metrics: AdmissionMetrics, log: FilteringBoundLogger
+    ) -> None:
+        self._listener = listener
         self._limits = limits
-        self._in_flight = asyncio.Semaphore(limits.max_in_flight)
-        self._present = 0
+        self._in_flight = FairSemaphore(limits.max_in_flight, queue_length=limits.queue_length)
+        self._large_bodies = FairSemaphore(limits.max_in_flight, queue_length=limits.queue_length)
         self._metrics = metrics
         self._log = log
 
-    async def answer(self, handler: AdmissionHandler, request: web.Request) -> web.Response:
-        if self._present >= self._limits.max_in_flight + self._limits.queue_length:
-            return self._refuse(request, 503, "too many reviews at once; try again")
-        self._present += 1
+    @web.middleware
+    async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Around every request, whether or not there is a handler for it."""
+        connection = self._listener.connection(request)
         try:
-            with self._metrics.seconds.labels(request.path).time():
-                async with asyncio.timeout(self._limits.seconds), self._in_flight:
-                    return await self._review(handler, request)
-        except TimeoutError:
-            return self._refuse(request, 503, f"no answer within {self._limits.seconds:g} s; try again")
+            return await handler(request)
         finally:
-            self._present -= 1
+            if connection is not None:
+                connection.answered()
 
-    async def _review(self, handler: AdmissionHandler, request: web.Request) -> web.Response:
+    async def answer(self, handler: AdmissionHandler, request: web.Request) -> web.Response:
         if request.content_type != JSON:
             return self._refuse(request, 415, f"a body of type {JSON} is expected")
+        connection = self._listener.connection(request)
+        if connection is None:
+            return self._refuse(request, 503, "the connection is closed")
         try:
-            review = decode_review(await request.read())
+            with self._metrics.seconds.labels(request.path).time():
+                async with AsyncExitStack() as stack:
+                    if (request.content_length or self._limits.body) > _SMALL_BODY:
+                        await stack.enter_async_context(self._large_bodies.slot(connection.source))
+                    body = await request.read()
+                    connection.arrived()
+                    async with asyncio.timeout(self._limits.seconds), self._in_flight.slot(connection.source):
+                        return await self._review(handler, request, body)
+        except OverloadedError:
+            return self._refuse(request, 503, "too many reviews at once; try again")
+        except TimeoutError:
+            return self._refuse(request, 503, f"no answer within {self._limits.seconds:g} s; try again")
+        except web.HTTPRequestEntityTooLarge:
+            return self._refuse(request, 413, f"a review of more than {self._limits.body} bytes is not read")
+
+    async def _review(self, handler: AdmissionHandler, request: web.Request, body: bytes) -> web.Response:
+        try:
+            review = decode_review(body)
             verdict = await handler(review)
         except ReviewError as error:
             return self._refuse(request, 400, str(error))
-        except web.HTTPRequestEntityTooLarge:
-            return self._refuse(request, 413, f"a review of more than {self._limits.body} bytes is not read")
         except Exception as error:
             self._log.error("a review failed", path=request.path, exc_info=error)
             return self._refuse(request, 500, "the review failed; the log of the webhook's server says why")
@@ -191,14 +226,6 @@ class _RequestLimiter:
         self._metrics.reviews.labels(request.path, "error").inc()
         self._log.warning("a request was not answered", path=request.path, status=status, error=text)
         return web.Response(status=status, text=text + "\n")
-
-
-class _OverLimit(asyncio.Protocol):
-    """What a connection gets that is one too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            transport.abort()
 
 
 @asynccontextmanager
@@ -216,8 +243,16 @@ async def serve_reviews(
     An empty host is every address of the machine. Left, also by cancellation: no new connection, two seconds for
     running requests, then all are closed. Raises ListenError.
     """
-    limiter = _RequestLimiter(limits=limits, metrics=metrics, log=log)
-    application = web.Application(client_max_size=limits.body)
+    listener = Listener(
+        serving.context,
+        limit=limits.connections,
+        share=max(1, limits.connections // _SHARE),
+        seconds=limits.arrival_seconds,
+        dropped=lambda reason: metrics.dropped.labels(reason.value).inc(),
+        log=log,
+    )
+    limiter = _RequestLimiter(listener, limits=limits, metrics=metrics, log=log)
+    application = web.Application(client_max_size=limits.body, middlewares=[limiter.watch])
     for path, handler in handlers.items():
         application.router.add_post(path, _endpoint(limiter, handler))
     runner = web.AppRunner(
@@ -230,14 +265,13 @@ async def serve_reviews(
     )
     await runner.setup()
     try:
-        server = await _listen(runner, endpoint, serving, limits.connections)
-        try:
-            host, port = server.sockets[0].getsockname()[:2]
-            yield Endpoint(host, port)
-        finally:
-            server.close()
+        if runner.server is None:
+            raise RuntimeError("the runner is not set up")
+        async with listener.listen(runner.server, endpoint) as bound:
+            yield bound
     finally:
         await runner.cleanup()
+        await listener.close()
 
 
 def _endpoint(limiter: _RequestLimiter, handler: AdmissionHandler) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -245,28 +279,6 @@ def _endpoint(limiter: _RequestLimiter, handler: AdmissionHandler) -> Callable[[
         return await limiter.answer(handler, request)
 
     return handle
-
-
-async def _listen(
-    runner: web.AppRunner, endpoint: Endpoint, serving: ServingContext, connections: int
-) -> asyncio.Server:
-    aiohttp_server = runner.server
-    if aiohttp_server is None:
-        raise RuntimeError("the runner is not set up")
-
-    def greet() -> asyncio.Protocol:
-        return aiohttp_server() if len(aiohttp_server.connections) < connections else _OverLimit()
-
-    try:
-        return await asyncio.get_running_loop().create_server(
-            greet,
-            endpoint.host or None,
-            endpoint.port,
-            ssl=serving.context,
-            ssl_handshake_timeout=_HANDSHAKE_SECONDS,
-        )
-    except OSError as error:
-        raise ListenError(f"cannot listen on {endpoint}: {error.strerror or error}") from error
 
 
 def _answer_label(verdict: Verdict) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -66,6 +66,10 @@ class Caller:
         assert status == 200, text
         response: dict[str, Any] = json.loads(text)["response"]
         return response
+
+    def dropped(self, reason: str) -> float:
+        name = "coil_admission_dropped_connections_total"
+        return self.registry.get_sample_value(name, {"reason": reason}) or 0
 
     def count(self, answer: str) -> float:
         return self.registry.get_sample_value("coil_admission_reviews_total", {"path": PATH, "answer": answer}) or 0
@@ -182,15 +186,125 @@ async def test_nobody_waits_for_ever(bench: Bench) -> None:
     assert "no answer within 0.05 s" in text
 
 
-async def test_a_crowd_of_idle_connections_does_not_grow(caller: Caller) -> None:
-    held = [
-        await asyncio.open_connection(caller.endpoint.host, caller.endpoint.port, ssl=caller.tls)
-        for _ in range(SMALL.connections)
-    ]
-    reader, writer = await asyncio.open_connection(caller.endpoint.host, caller.endpoint.port, ssl=caller.tls)
-    assert await reader.read() == b""
-    for _, idle in [*held, (reader, writer)]:
-        idle.close()
+Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(caller: Caller, source: str = "127.0.0.1", *, tls: bool = True) -> Opened:
+    """A connection from that address of the loopback, open and silent."""
+    return await asyncio.open_connection(
+        caller.endpoint.host, caller.endpoint.port, ssl=caller.tls if tls else None, local_addr=(source, 0)
+    )
+
+
+async def is_closed(opened: Opened) -> bool:
+    """Whether the server has closed it; read until then, at most for a moment."""
+    try:
+        async with asyncio.timeout(0.2):
+            await opened[0].read()
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def close(crowd: Collection[Opened]) -> None:
+    for _, writer in crowd:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("sources", [1, 20])
+async def test_a_crowd_of_idle_connections_keeps_nobody_out(bench: Bench, tls: bool, sources: int) -> None:
+    """Connections that have not begun with TLS are the same."""
+    async with serving(bench.handle, ReviewLimits(connections=8)) as caller:
+        crowd = [await connect(caller, f"127.0.0.{2 + number % sources}", tls=tls) for number in range(20)]
+        try:
+            for _ in range(3):
+                assert (await caller.review())["allowed"]
+            closed = [await is_closed(opened) for opened in crowd]
+            assert not any(closed[-4:])
+            assert sum(closed) >= 20 - 8
+            assert caller.dropped("crowded") >= 20 - 8
+        finally:
+            close(crowd)
+
+
+async def test_a_crowd_costs_its_own_source(bench: Bench) -> None:
+    """A quarter of the connections is its share: others keep theirs, however long they have been idle."""
+    async with serving(bench.handle, ReviewLimits(connections=8)) as caller:
+        first = [await connect(caller, f"127.0.0.{2 + number}") for number in range(4)]
+        crowd = [await connect(caller, "127.0.0.9") for _ in range(20)]
+        try:
+            assert [await is_closed(opened) for opened in first] == [False] * 4
+            assert [await is_closed(opened) for opened in crowd] == [True] * 16 + [False] * 4
+        finally:
+            close([*first, *crowd])
+
+
+async def test_a_review_at_work_is_no_idle_connection(bench: Bench) -> None:
+    bench.come_in.clear()
+    async with serving(bench.handle, ReviewLimits(connections=4)) as caller:
+        review = asyncio.create_task(caller.review())
+        await bench.arrived.acquire()
+        crowd = [await connect(caller, f"127.0.0.{2 + number}") for number in range(12)]
+        try:
+            bench.come_in.set()
+            assert (await review)["allowed"]
+        finally:
+            close(crowd)
+
+
+HEAD = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+BODY_TO_COME = f"{HEAD}Content-Length: 100\r\n\r\n"
+
+
+@pytest.mark.parametrize("begin", ["", "P", BODY_TO_COME, f"{BODY_TO_COME}{{"])
+async def test_a_request_that_does_not_arrive_ends_its_connection(bench: Bench, begin: str) -> None:
+    async with serving(bench.handle, ReviewLimits(arrival_seconds=0.3)) as caller:
+        slow = await connect(caller)
+        slow[1].write(begin.encode())
+        try:
+            async with asyncio.timeout(60):
+                await slow[0].read()
+            assert caller.dropped("slow") == 1
+        finally:
+            close([slow])
+
+
+async def test_a_connection_may_be_idle_between_its_requests(bench: Bench) -> None:
+    """As the API server keeps its own: it waits for longer than a request may take to arrive."""
+    async with serving(bench.handle, ReviewLimits(arrival_seconds=0.2)) as caller:
+        connector = aiohttp.TCPConnector(ssl=caller.tls, limit=1)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            for _ in range(2):
+                body = json.dumps(document()).encode()
+                headers = {"Content-Type": "application/json"}
+                async with session.post(f"https://{caller.endpoint}{PATH}", data=body, headers=headers) as answer:
+                    assert answer.status == 200
+                await asyncio.sleep(0.5)
+        assert caller.dropped("slow") == 0
+
+
+async def test_slow_bodies_hold_up_nobody(bench: Bench) -> None:
+    """Neither small ones, which take no turn, nor large ones, of which so many are read at once."""
+    limits = ReviewLimits(max_in_flight=2, queue_length=4, arrival_seconds=30)
+    async with serving(bench.handle, limits) as caller:
+        crowd = [await connect(caller, f"127.0.0.{2 + number % 4}") for number in range(40)]
+        try:
+            for number, (_, writer) in enumerate(crowd):
+                length = 1_000 if number % 2 else 1_000_000
+                writer.write(f"{HEAD}Content-Length: {length}\r\n\r\n{{".encode())
+            assert (await caller.review())["allowed"]
+        finally:
+            close(crowd)
+
+
+async def test_a_large_review_is_answered(bench: Bench) -> None:
+    async with serving(bench.handle, ReviewLimits()) as caller:
+        assert (await caller.post(json.dumps(document()).encode() + b" " * 900_000))[0] == 200
 
 
 async def test_garbage_instead_of_tls_or_http_is_survived(caller: Caller) -> None:
