@@ -19,6 +19,8 @@ FLAGS = ("--route-sync", "--route-sync-interval=2s", "--cooling=500ms")
 PROTOCOL = "31"
 GHOSTS = ("ghost-1", "ghost-2")
 BLOCK = {"ipv4": "10.90.0.0/28", "ipv6": "fd90::/124"}
+POOL = "reserved"
+SUBNETS = ({"ipv4": "10.90.0.0/24", "ipv6": "fd90::/120"}, {"ipv4": "10.91.0.0/24", "ipv6": "fd91::/120"})
 STOP_TIMEOUT = 60.0
 
 SYNCS = 'coil_router_syncs_total{node="node-0"}'
@@ -28,10 +30,12 @@ TROUBLED = 'coil_router_troubled_networks{{trouble="{}"}}'
 @pytest.fixture(scope="module")
 def flat(neighbours: Neighbours) -> Iterator[Neighbours]:
     grant_node_list(neighbours.plane)
+    neighbours.stations[0].node.make_pool(POOL, *SUBNETS, bits=4)
     with neighbours.coild(*FLAGS):
         for station in neighbours.stations:
             await_ready(station)
         yield neighbours
+    neighbours.plane.kubectl("delete", "addresspool", POOL, "--timeout=180s")
     revoke_node_list(neighbours.plane)
 
 
@@ -241,6 +245,20 @@ def test_a_node_on_another_network_is_reported_and_stops_nothing(
     finally:
         world.plane.kubectl("delete", "addressblock", "reserved-1", "--ignore-not-found")
         world.plane.kubectl("delete", "node", "far")
+
+
+def test_a_block_that_is_in_no_pool_is_reported_and_not_routed(world: Neighbours, ghosts: list[dict[str, str]]) -> None:
+    """A node's token can write blocks: it does not decide on the traffic of others for that."""
+    here = world.stations[0]
+    try:
+        world.add_block("reserved-1", owner=GHOSTS[0], ipv4="0.0.0.0/1", ipv6="fd90::/64")
+        world.add_block("reserved-0", owner=GHOSTS[0], **BLOCK)
+        await_routes(here, ghosts[0])
+        assert here.metrics()[TROUBLED.format("no_pool")] == 2
+        assert not {"0.0.0.0/1", "fd90::/64"} & here.gateways(PROTOCOL).keys()
+        assert "0.0.0.0/1 of block reserved-1 on ghost-1" in here.coild.process.log.read_text()
+    finally:
+        world.plane.kubectl("delete", "addressblock", "reserved-1", "--ignore-not-found")
 
 
 def test_routes_that_somebody_took_away_are_back_after_a_sweep(world: Neighbours, ghosts: list[dict[str, str]]) -> None:
