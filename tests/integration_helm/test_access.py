@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from integration.helm.chart import CHART, Document, render
@@ -94,6 +95,23 @@ def test_cert_manager_takes_the_right_to_secrets_from_the_controllers() -> None:
         assert [item["path"] for item in volume["secret"]["items"]] == ["tls.crt", "tls.key"]
         (mount,) = spec["containers"][0]["volumeMounts"]
         assert f"--cert-dir={mount['mountPath']}" in spec["containers"][0]["args"]
+
+
+@pytest.mark.parametrize("certificates", ["self-managed", "cert-manager"])
+def test_the_webhooks_insist_on_client_certificates_if_they_are_to(certificates: str) -> None:
+    ours = {"configMap": "apiserver-clients", "key": "bundle.pem"}
+    documents = render({"webhooks": {"certificates": certificates, "clientCA": ours}})
+    for name in ("coil-ipam-controller", "coil-egress-controller"):
+        spec = pod_spec(pick(documents, "Deployment", name))
+        [volume] = [each for each in spec["volumes"] if "configMap" in each]
+        assert volume["configMap"] == {
+            "name": "apiserver-clients",
+            "items": [{"key": "bundle.pem", "path": "ca.crt"}],
+        }
+        container = spec["containers"][0]
+        [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+        assert f"--webhook-client-ca={mount['mountPath']}/ca.crt" in container["args"]
+    assert "--webhook-client-ca" not in str(render({"webhooks": {"certificates": certificates}}))
 
 
 def test_an_issuer_of_the_users_is_used() -> None:

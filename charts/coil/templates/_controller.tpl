@@ -4,20 +4,40 @@
 {{- if eq .Values.webhooks.certificates "cert-manager" }}
 - --cert-dir=/etc/coil/certificate
 {{- end }}
+{{- if include "coil.webhookClientCA" . }}
+- --webhook-client-ca=/etc/coil/client-ca/ca.crt
+{{- end }}
+{{- end }}
+
+{{/* The ConfigMap with the authority of the API server's client certificates. Former charts do not have the value. */}}
+{{- define "coil.webhookClientCA" -}}
+{{- (.Values.webhooks.clientCA | default dict).configMap | default "" }}
 {{- end }}
 
 {{- define "coil.certificateMount" -}}
-{{- if eq .Values.webhooks.certificates "cert-manager" }}
+{{- $managed := eq .Values.webhooks.certificates "cert-manager" }}
+{{- $clientCA := include "coil.webhookClientCA" . }}
+{{- if or $managed $clientCA }}
 volumeMounts:
+{{- if $managed }}
 - name: certificate
   mountPath: /etc/coil/certificate
   readOnly: true
 {{- end }}
+{{- if $clientCA }}
+- name: client-ca
+  mountPath: /etc/coil/client-ca
+  readOnly: true
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "coil.certificateVolume" -}}
-{{- if eq .root.Values.webhooks.certificates "cert-manager" }}
+{{- $managed := eq .root.Values.webhooks.certificates "cert-manager" }}
+{{- $clientCA := include "coil.webhookClientCA" .root }}
+{{- if or $managed $clientCA }}
 volumes:
+{{- if $managed }}
 - name: certificate
   secret:
     secretName: {{ include "coil.certificateSecret" .name }}
@@ -26,6 +46,14 @@ volumes:
     items:
     - {key: tls.crt, path: tls.crt}
     - {key: tls.key, path: tls.key}
+{{- end }}
+{{- if $clientCA }}
+- name: client-ca
+  configMap:
+    name: {{ $clientCA }}
+    items:
+    - {key: {{ .root.Values.webhooks.clientCA.key | default "ca.crt" }}, path: ca.crt}
+{{- end }}
 {{- end }}
 {{- end }}
 

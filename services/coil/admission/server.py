@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from aiohttp import web
@@ -45,12 +46,18 @@ class ServingContext:
     never gets in the way of the one that can. (Loading a pair into a context that has one already would leave the old
     one there beside it, when their keys are of different kinds.)
 
-    TLS 1.2 and newer, without client certificates. Until the first `load` every handshake fails."""
+    TLS 1.2 and newer. With `client_ca`, a file of authorities, only clients that have a certificate of one of them
+    get through the handshake; it is read with each `load`. Until the first `load` every handshake fails.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, client_ca: Path | None = None) -> None:
         self.context = _new_context()
         self.context.sni_callback = self._hand_over
-        self._pair: KeyPair | None = None
+        if client_ca is not None:
+            # Whether a certificate is asked for, the handshake takes from here; whom to trust, from the newest.
+            self.context.verify_mode = ssl.CERT_REQUIRED
+        self._client_ca = client_ca
+        self._loaded: tuple[KeyPair, str] | None = None
         self._newest: ssl.SSLContext | None = None
 
     @property
@@ -59,11 +66,13 @@ class ServingContext:
         return self._newest is not None
 
     def load(self, pair: KeyPair) -> bool:
-        """Show this certificate from the next handshake on; False if it is the one that is shown already.
+        """Show this certificate from the next handshake on; False if it is the one that is shown already, and clients'
+        authorities are those of before.
 
-        Raises CertificateError when it cannot be used, and goes on with the one before.
+        Raises CertificateError when it or the authorities cannot be used, and goes on with those before.
         """
-        if pair == self._pair:
+        authorities = self._read_client_ca()
+        if (pair, authorities) == self._loaded:
             return False
         context = _new_context()
         try:
@@ -72,8 +81,24 @@ class ServingContext:
                 context.load_cert_chain(path, password="")
         except (ssl.SSLError, ValueError, OSError) as error:
             raise CertificateError(f"the certificate cannot be served: {error}") from error
-        self._newest, self._pair = context, pair
+        if self._client_ca is not None:
+            try:
+                context.load_verify_locations(cadata=authorities)
+            except (ssl.SSLError, ValueError) as error:
+                raise CertificateError(
+                    f"authorities of clients in {self._client_ca} cannot be used: {error}"
+                ) from error
+            context.verify_mode = ssl.CERT_REQUIRED
+        self._newest, self._loaded = context, (pair, authorities)
         return True
+
+    def _read_client_ca(self) -> str:
+        if self._client_ca is None:
+            return ""
+        try:
+            return self._client_ca.read_text(encoding="ascii")
+        except (OSError, ValueError) as error:
+            raise CertificateError(f"authorities of clients in {self._client_ca} cannot be read: {error}") from error
 
     def _hand_over(self, tls: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> int | None:
         """Called in each handshake, whether the client names a server or not."""

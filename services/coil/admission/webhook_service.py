@@ -70,6 +70,13 @@ class AdmissionSettings:
         help="folder of tls.crt and tls.key (and ca.crt, to be put into the webhook configurations); "
         "self-managed certificates if not given",
     )
+    webhook_client_ca: Path | None = flag(
+        "",
+        parse=parse_optional_path,
+        group=Group.WEBHOOKS,
+        help="file of authorities, PEM; connections need a client certificate of one of them, as the API server has "
+        "where its admission configuration gives it one; if not given, everybody may connect",
+    )
     cert_check_interval: float = flag(
         "1m",
         parse=parse_period,
@@ -107,7 +114,7 @@ async def start_admission(
     """Serve `handlers` by path from now on, whether this replica leads or not; part of the process's readiness."""
     log = process.log.bind(part="admission")
     metrics = AdmissionMetrics(process.registry)
-    serving = ServingContext()
+    serving = ServingContext(client_ca=settings.webhook_client_ca)
     certificates = CertificateManager(
         _source(settings, client, at, process),
         serving=serving,

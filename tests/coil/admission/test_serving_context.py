@@ -3,12 +3,15 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coil.admission.certificate import CertificateError, KeyPair, issue_authority, issue_server
 from coil.admission.server import ServingContext
@@ -152,3 +155,78 @@ async def test_a_broken_pair_is_refused_and_the_good_one_goes_on(server: Echo, b
     assert "PRIVATE" not in str(error.value)
     assert await server.shown() == der(good)
     assert not server.serving.load(good), "it is the same"
+
+
+async def test_a_clients_certificate_is_asked_for(tmp_path: Path) -> None:
+    """On whichever context a handshake began."""
+    trusted = issue_authority("clients", now=NOW, life=HOUR)
+    others = issue_authority("others", now=NOW, life=HOUR)
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(trusted.certificate)
+    serving = ServingContext(client_ca=ca)
+    pair = issue()
+    assert serving.load(pair)
+    async with await asyncio.start_server(echo, HOST, 0, ssl=serving.context) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        assert await echoes(port, client_of(trusted, tmp_path))
+        assert not await echoes(port, client_of(others, tmp_path))
+        assert not await echoes(port, None)
+        # The authorities are changed while it runs.
+        ca.write_bytes(others.certificate)
+        assert serving.load(pair)
+        assert not serving.load(pair)
+        assert await echoes(port, client_of(others, tmp_path))
+        assert not await echoes(port, client_of(trusted, tmp_path))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nonsense", b"\xff"])
+def test_without_authorities_of_clients_nothing_is_served(tmp_path: Path, content: bytes | None) -> None:
+    ca = tmp_path / "ca.crt"
+    if content is not None:
+        ca.write_bytes(content)
+    serving = ServingContext(client_ca=ca)
+    with pytest.raises(CertificateError, match=r"authorities of clients .*ca\.crt"):
+        serving.load(issue())
+    assert not serving.loaded
+
+
+def client_of(authority: KeyPair, folder: Path) -> Path:
+    """A file with a client's certificate and its key."""
+    found = x509.load_pem_x509_certificate(authority.certificate)
+    signer = serialization.load_pem_private_key(authority.key, password=None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")]))
+        .issuer_name(found.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - HOUR)
+        .not_valid_after(NOW + HOUR)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    path = folder / "client.pem"
+    path.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return path
+
+
+async def echoes(port: int, client: Path | None) -> bool:
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+    if client is not None:
+        context.load_cert_chain(client)
+    try:
+        reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+        try:
+            writer.write(b"anybody?")
+            return await reader.readexactly(8) == b"anybody?"
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+    except (OSError, asyncio.IncompleteReadError):
+        return False
