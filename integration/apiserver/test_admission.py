@@ -277,15 +277,16 @@ def trusting_anybody() -> ssl.SSLContext:
 
 @pytest.mark.parametrize("tls", [True, False])
 def test_idle_connections_do_not_silence_admission(door: Door, tls: bool) -> None:
-    # The crowd is there first: a connection that the API server had open already would be in nobody's way.
-    door.replica.service.crash()
-    host, port = str(door.plane.address), door.replica.webhook_port
-    wait_until(lambda: serves_tls(host, port), what="the replica's certificate")
-    with idle_connections(host, port, tls=tls):
-        # The first call may go by a connection to the replica before.
-        assert any(door.is_open() for _ in range(3)), "the API server gets no answer"
-        status, answer = door.post(door.pool("bad", {"ipv4": "10.250.0.1/24"}))
-        assert (status, answer["reason"]) == (422, "Invalid")
+    with door.another() as replica:
+        # The crowd is there first: a connection that the API server had open already would be in nobody's way.
+        replica.service.crash()
+        host, port = str(door.plane.address), replica.webhook_port
+        wait_until(lambda: serves_tls(host, port), what="the replica's certificate")
+        with idle_connections(host, port, tls=tls):
+            # The first call may go by a connection to the process before.
+            assert any(door.is_open() for _ in range(3)), "the API server gets no answer"
+            status, answer = door.post(door.pool("bad", {"ipv4": "10.250.0.1/24"}))
+            assert (status, answer["reason"]) == (422, "Invalid")
 
 
 def test_bad_old_pools_can_be_labelled_and_deleted(door: Door, bad_old_pools: list[str]) -> None:
