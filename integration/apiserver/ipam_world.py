@@ -23,7 +23,7 @@ from coil.kube.errors import NotFoundError
 from integration.apiserver.refusal_log import missing_rights
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import controller_probe, ipam_controller_command, remove_webhooks
+from integration.deployment import controller_probe, ipam_controller_command, ready_probe, remove_webhooks
 from integration.metrics_page import fetch_metrics
 from integration.patience import TIMEOUT
 from integration.service import Service
@@ -42,6 +42,8 @@ class Replica:
     def __init__(self, plane: ControlPlane, name: str, *flags: str) -> None:
         self._metrics = free_port(LOCALHOST, 9386)
         health = free_port(LOCALHOST, self._metrics + 1)
+        self.is_ready = ready_probe(health)
+        """Whether it says so itself; whether the API server calls it, `service` asks as well."""
         command = ipam_controller_command(plane, ports=(self._metrics, health), flags=(*FLAGS, *flags))
         (address,) = (part for part in command if part.startswith("--webhook-addr="))
         self.webhook_port = int(address.rpartition(":")[2])

@@ -253,26 +253,14 @@ CROWD = 300
 @contextmanager
 def idle_connections(host: str, port: int, *, tls: bool) -> Iterator[None]:
     """As any pod can open them, and leave them open. They come from the address that the API server has, too."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with ExitStack() as stack:
         for _ in range(CROWD):
             plain = stack.enter_context(socket.create_connection((host, port), timeout=60))
             if tls:
-                stack.enter_context(trusting_anybody().wrap_socket(plain))
+                stack.enter_context(context.wrap_socket(plain))
         yield
-
-
-def serves_tls(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=60) as plain, trusting_anybody().wrap_socket(plain):
-            return True
-    except OSError:
-        return False
-
-
-def trusting_anybody() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
 
 
 @pytest.mark.parametrize("tls", [True, False])
@@ -281,7 +269,7 @@ def test_idle_connections_do_not_silence_admission(door: Door, tls: bool) -> Non
         # The crowd is there first: a connection that the API server had open already would be in nobody's way.
         replica.service.crash()
         host, port = str(door.plane.address), replica.webhook_port
-        wait_until(lambda: serves_tls(host, port), what="the replica's certificate")
+        wait_until(replica.is_ready, what="the replica is ready")
         with idle_connections(host, port, tls=tls):
             # The first call may go by a connection to the process before.
             assert any(door.is_open() for _ in range(3)), "the API server gets no answer"

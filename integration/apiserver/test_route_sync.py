@@ -79,6 +79,11 @@ def await_none(station: Station, networks: Collection[str]) -> None:
     wait_until(lambda: not set(networks) & station.gateways(PROTOCOL).keys(), what=what)
 
 
+def await_trouble(station: Station, trouble: str, networks: int) -> None:
+    """Return when the node tells of so many networks with that trouble: it does when the routes are there."""
+    wait_until(lambda: station.metrics()[TROUBLED.format(trouble)] == networks, what=f"{networks} with {trouble}")
+
+
 def await_ready(station: Station) -> None:
     wait_until(lambda: not station.node.unready(), what=f"coild of {station.name} is ready")
 
@@ -192,7 +197,7 @@ def test_the_routes_of_a_node_go_with_it(world: Neighbours, ghosts: list[dict[st
     for station in world.stations:
         await_none(station, BLOCK.values())
     assert world.plane.kubectl("get", "addressblock", "reserved-0", "--output=name"), "its block is still there"
-    assert world.stations[0].metrics()[TROUBLED.format("no_node")] == 2
+    await_trouble(world.stations[0], "no_node", 2)
 
 
 def test_a_block_that_changes_hands_is_routed_at_every_instant(world: Neighbours, ghosts: list[dict[str, str]]) -> None:
@@ -222,7 +227,7 @@ def test_a_route_that_the_admin_made_stays(world: Neighbours, ghosts: list[dict[
         await_routes(here, {other: ghosts[0][other]})
         assert here.gateways("static") == theirs
         assert network not in here.gateways(PROTOCOL)
-        assert here.metrics()[TROUBLED.format("foreign_route")] == 1
+        await_trouble(here, "foreign_route", 1)
     finally:
         here.node.kernel.run("ip", "route", "delete", network, "proto", "static")
     await_routes(here, ghosts[0])
@@ -237,9 +242,8 @@ def test_a_node_on_another_network_is_reported_and_stops_nothing(
         world.add_block("reserved-1", owner="far", ipv4="10.91.0.0/28", ipv6="fd91::/124")
         world.add_block("reserved-0", owner=GHOSTS[0], **BLOCK)
         await_routes(here, ghosts[0])
-        metrics = here.metrics()
-        assert metrics[TROUBLED.format("not_on_link")] == 1
-        assert metrics[TROUBLED.format("no_address")] == 1
+        await_trouble(here, "not_on_link", 1)
+        await_trouble(here, "no_address", 1)
         assert not {"10.91.0.0/28", "fd91::/124"} & here.gateways(PROTOCOL).keys()
         assert "10.91.0.0/28 of block reserved-1 on far" in here.coild.process.log.read_text()
     finally:
@@ -254,7 +258,7 @@ def test_a_block_that_is_in_no_pool_is_reported_and_not_routed(world: Neighbours
         world.add_block("reserved-1", owner=GHOSTS[0], ipv4="0.0.0.0/1", ipv6="fd90::/64")
         world.add_block("reserved-0", owner=GHOSTS[0], **BLOCK)
         await_routes(here, ghosts[0])
-        assert here.metrics()[TROUBLED.format("no_pool")] == 2
+        await_trouble(here, "no_pool", 2)
         assert not {"0.0.0.0/1", "fd90::/64"} & here.gateways(PROTOCOL).keys()
         assert "0.0.0.0/1 of block reserved-1 on ghost-1" in here.coild.process.log.read_text()
     finally:
