@@ -162,6 +162,10 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "create, delete serviceaccounts": _ACCOUNTS,
             f"list, watch clusterrolebindings.{RBAC}": f"{_LISTS}::test_the_egress_controller",
             f"patch clusterrolebindings.{RBAC}": _ACCOUNTS,
+            f"list, watch egressclientslices.{COIL}": f"{_LISTS}::test_the_egress_controller",
+            f"create, patch, delete egressclientslices.{COIL}": (
+                f"{_EGRESS}::test_clients_that_no_coild_tells_of_are_told_to_router_pods"
+            ),
             "list, watch nodes": f"{_LISTS}::test_the_egress_controller",
             f"list, watch addresspools.{COIL}": f"{_LISTS}::test_the_egress_controller",
             "list, watch servicecidrs.networking.k8s.io": f"{_LISTS}::test_the_egress_controller",
@@ -219,7 +223,6 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
         "coil-egress",
         "ClusterRole coil-egress",
         {
-            "list, watch pods": f"{_LISTS}::test_the_agent_of_a_router_pod",
             f"list, watch egresses.{COIL}": f"{_LISTS}::test_the_agent_of_a_router_pod",
             f"list, watch egressclientslices.{COIL}": f"{_LISTS}::test_the_agent_of_a_router_pod",
         },

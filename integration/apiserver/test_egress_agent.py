@@ -5,7 +5,7 @@ wherever it is put, says what is missing, sees its clients and nobody else, and 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from http.client import HTTPConnection
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.refusal_log import missing_rights
-from integration.cluster.control_plane import ControlPlane
+from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.dashboard.documented import COMMON, differences, documented
 from integration.dashboard.exposition import parse_exposition
 from integration.deployment import apply, egress_agent_command
@@ -25,9 +25,8 @@ from integration.vm.feature import missing_features
 pytestmark = pytest.mark.apiserver
 
 NAMESPACE = "internet"
-APPS = "apps"
+ACCOUNT = "coil-egress"
 NAME = "nat"
-ANNOTATION = {f"egress.coil.cybozu.com/{NAMESPACE}": f"other, {NAME}"}
 METRICS, HEALTH = 8080, 8081  # the defaults, which the kubelet and Prometheus rely on
 DRAIN = 20.0
 """Seconds in which it is to be seen stopping."""
@@ -71,27 +70,21 @@ class RouterPod:
         checks: dict[str, str] = json.loads(self.ask(HEALTH, "/readyz")[1])["checks"]
         return checks
 
-    def clients(self) -> set[str]:
-        """The pods that it tells in its metrics, with their addresses."""
+    def clients(self) -> int:
+        """How many it tells of in its metrics."""
         page = self.ask(METRICS, "/metrics")[1]
-        infos = [line for line in page.splitlines() if line.startswith("coil_egress_client_pod_info{")]
-        return {"{pod} {pod_ip}".format(**_labels(line)) for line in infos}
-
-
-def _labels(line: str) -> dict[str, str]:
-    inside = line[line.index("{") + 1 : line.index("}")]
-    return {name: value.strip('"') for name, value in (part.split("=", 1) for part in inside.split(","))}
+        [line] = [line for line in page.splitlines() if line.startswith("coil_egress_client_pod_count{")]
+        return int(float(line.rpartition(" ")[2]))
 
 
 @pytest.fixture(scope="module")
 def node(plane: ControlPlane) -> Iterator[BareNode]:
     with BareNode.up(plane) as node:
-        for namespace, account in ((NAMESPACE, "coil-egress"), (APPS, "default")):
-            node.make_namespace(namespace)
-            metadata = {"name": account, "namespace": namespace}
-            apply(node.plane, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+        node.make_namespace(NAMESPACE)
+        metadata = {"name": ACCOUNT, "namespace": NAMESPACE}
+        apply(node.plane, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
         # What the egress-controller does with the chart's own binding.
-        subject = f"--serviceaccount={NAMESPACE}:coil-egress"
+        subject = f"--serviceaccount={NAMESPACE}:{ACCOUNT}"
         node.plane.kubectl("create", "clusterrolebinding", "router-pods", "--clusterrole=coil-egress", subject)
         apply(node.plane, egress())
         yield node
@@ -114,30 +107,24 @@ def egress(*, source_port_auto: bool = False) -> dict[str, Any]:
     }
 
 
-def make_pod(
-    node: BareNode, name: str, address: str, *, annotations: Mapping[str, str], phase: str = "Running"
-) -> None:
+def tell(node: BareNode, name: str, *addresses: str, egress: str = NAME, pods: int = 1) -> None:
+    """A node's slice, as its coild writes it."""
     apply(
         node.plane,
         {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": APPS, "annotations": dict(annotations)},
-            "spec": {"containers": [{"name": "main", "image": "none"}], "automountServiceAccountToken": False},
+            "apiVersion": "coil.cybozu.com/v2",
+            "kind": "EgressClientSlice",
+            "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"coil.cybozu.com/egress": egress}},
+            "nodeName": name,
+            "addresses": list(addresses),
+            "pods": pods,
         },
     )
-    status = {"phase": phase, "podIP": address, "podIPs": [{"ip": address}]}
-    patch_pod(node, name, {"status": status}, "--subresource=status")
-
-
-def patch_pod(node: BareNode, name: str, patch: Mapping[str, Any], *flags: str) -> None:
-    command = ("patch", "pod", name, f"--namespace={APPS}", "--type=merge", f"--patch={json.dumps(patch)}", *flags)
-    node.plane.kubectl(*command)
 
 
 def test_it_is_ready_or_says_what_the_kernel_lacks(router: RouterPod) -> None:
     wait_until(
-        lambda: {router.checks()[name] for name in ("process", "pods", "egresses")} == {"ok"},
+        lambda: {router.checks()[name] for name in ("process", "egressclientslices", "egresses")} == {"ok"},
         what="it has read what it may read",
     )
     if missing_features():
@@ -152,20 +139,25 @@ def test_it_is_ready_or_says_what_the_kernel_lacks(router: RouterPod) -> None:
 
 
 def test_it_sees_its_clients_and_nobody_else(router: RouterPod, node: BareNode) -> None:
-    make_pod(node, "client", "10.99.0.1", annotations=ANNOTATION)
-    make_pod(node, "stranger", "10.99.0.2", annotations={})
-    make_pod(node, "other", "10.99.0.3", annotations={"egress.coil.cybozu.com/internet": "other"})
-    make_pod(node, "done", "10.99.0.4", annotations=ANNOTATION, phase="Succeeded")
-    make_pod(node, "last", "10.99.0.5", annotations=ANNOTATION)
-    wait_until(lambda: "last 10.99.0.5" in router.clients(), what="the last pod is seen")
-    assert router.clients() == {"client 10.99.0.1", "last 10.99.0.5"}
-    patch_pod(node, "client", {"metadata": {"annotations": dict.fromkeys(ANNOTATION)}})
-    patch_pod(node, "stranger", {"metadata": {"annotations": ANNOTATION}})
-    wait_until(lambda: router.clients() == {"stranger 10.99.0.2", "last 10.99.0.5"}, what="annotations are followed")
-    patch_pod(node, "last", {"status": {"phase": "Failed"}}, "--subresource=status")
-    wait_until(lambda: router.clients() == {"stranger 10.99.0.2"}, what="the end of a pod is followed")
-    node.plane.kubectl("delete", "pod", "stranger", f"--namespace={APPS}", "--now")
-    wait_until(lambda: not router.clients(), what="a deletion is followed")
+    assert router.clients() == 0
+    tell(node, "elsewhere", "10.99.0.9", egress="other")
+    tell(node, "n1", "10.99.0.1", "fd99::1")
+    wait_until(lambda: router.clients() == 1, what="a client is seen")
+    tell(node, "n2", "10.99.0.2", "10.99.0.3", pods=2)
+    wait_until(lambda: router.clients() == 3, what="those of another node are seen")
+    tell(node, "n1", "10.99.0.1", "10.99.0.4", "fd99::1", pods=2)
+    wait_until(lambda: router.clients() == 4, what="one more is seen")
+    node.plane.kubectl("delete", "egressclientslice", "n2", f"--namespace={NAMESPACE}")
+    wait_until(lambda: router.clients() == 2, what="a deletion is followed")
+
+
+@pytest.mark.parametrize("resource", ["pods", "secrets", "nodes", "configmaps"])
+def test_whoever_has_its_account_reads_nothing_of_other_tenants(node: BareNode, resource: str) -> None:
+    """The account is in a tenant's namespace, where the tenant can run pods of its own with it."""
+    kubeconfig = node.plane.kubeconfig_for(ACCOUNT, NAMESPACE)
+    for where in ("--all-namespaces", "--namespace=kube-system", f"--namespace={NAMESPACE}"):
+        with pytest.raises(KubectlError, match="forbidden"):
+            node.plane.kubectl("get", resource, where, kubeconfig=kubeconfig)
 
 
 def test_its_own_egress_is_followed(router: RouterPod, node: BareNode) -> None:

@@ -91,6 +91,19 @@ def becomes(read: Callable[[], Any], wanted: Any, *, what: str) -> None:
     wait_until(lambda: read() == wanted, what=what)
 
 
+def may_watch(world: EgressWorld, namespace: str, resource: str) -> bool:
+    """Whether the account of the namespace's router pods may watch it in all namespaces."""
+    account = f"system:serviceaccount:{namespace}:coil-egress"
+    attributes = {"verb": "watch", "group": "" if resource == "pods" else "coil.cybozu.com", "resource": resource}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": account, "resourceAttributes": attributes},
+    }
+    answer = world.plane.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(review))
+    return bool(json.loads(answer)["status"]["allowed"])
+
+
 def test_an_egress_becomes_router_pods_behind_a_service(world: EgressWorld, namespace: str) -> None:
     world.apply_egress(namespace, replicas=2)
     becomes(lambda: len(router_pods(world, namespace)), 2, what="router pods")
@@ -117,9 +130,8 @@ def test_an_egress_becomes_router_pods_behind_a_service(world: EgressWorld, name
         (owner,) = world.get(kind, namespace)["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (egress["metadata"]["uid"], True)
     assert world.find("poddisruptionbudget", namespace) is None
-    may = ("auth", "can-i", "watch", "pods", "--all-namespaces")
-    as_router = f"--as=system:serviceaccount:{namespace}:coil-egress"
-    becomes(lambda: "yes" in world.plane.kubectl(*may, as_router), True, what="router pods may watch pods")
+    becomes(lambda: may_watch(world, namespace, "egressclientslices"), True, what="router pods may watch slices")
+    assert not may_watch(world, namespace, "pods"), "whoever has the account of a tenant's namespace"
 
 
 def test_scaling_by_hand_and_by_an_autoscaler(world: EgressWorld, namespace: str) -> None:
@@ -372,6 +384,55 @@ def test_another_replica_takes_over(world: EgressWorld, replica: EgressReplica, 
         replica.service.start()
         replica.restore()
         second.service.process.stop(timeout=STOP_TIMEOUT)
+
+
+def test_clients_that_no_coild_tells_of_are_told_to_router_pods(world: EgressWorld, namespace: str) -> None:
+    """As those of a node that Coil in Go serves."""
+    path = f"/apis/coil.cybozu.com/v2/namespaces/{namespace}/egressclientslices"
+
+    def told() -> dict[str, list[str]]:
+        """By node, what the controller tells."""
+        slices = world.plane.read(path)["items"]
+        ours = [each for each in slices if "coil.cybozu.com/node" not in each["metadata"]["labels"]]
+        return {each["nodeName"]: each["addresses"] for each in ours}
+
+    def add_pod(name: str, node: str, *addresses: str, egress: str = "nat") -> None:
+        annotations = {f"egress.coil.cybozu.com/{namespace}": egress}
+        spec = {"nodeName": node, "containers": [{"name": "main", "image": "none"}]}
+        metadata = {"name": name, "namespace": apps, "annotations": annotations}
+        apply(world.plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        status = {"phase": "Running", "podIP": addresses[0], "podIPs": [{"ip": each} for each in addresses]}
+        change = json.dumps({"status": status})
+        world.kubectl(apps, "patch", "pod", name, "--subresource=status", "--type=merge", f"--patch={change}")
+
+    apps = world.add_namespace()
+    wait_until(lambda: world.find("serviceaccount", apps, "default"), what="an account for pods")
+    for node in ("moved", "not-yet"):
+        apply(world.plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+    try:
+        world.apply_egress(namespace)
+        add_pod("stranger", "not-yet", "10.99.0.9", egress="other")
+        add_pod("first", "not-yet", "10.99.0.1", "fd99::1")
+        add_pod("second", "moved", "10.99.0.2")
+        becomes(told, {"not-yet": ["10.99.0.1", "fd99::1"], "moved": ["10.99.0.2"]}, what="clients are told")
+        add_pod("third", "not-yet", "10.99.0.3")
+        becomes(lambda: told()["not-yet"], ["10.99.0.1", "10.99.0.3", "fd99::1"], what="one more is told")
+        world.kubectl(apps, "delete", "pod", "third", "--grace-period=0", "--force")
+        becomes(lambda: told()["not-yet"], ["10.99.0.1", "fd99::1"], what="one that goes is followed")
+        labels = {"coil.cybozu.com/egress": "nat", "coil.cybozu.com/node": "moved"}
+        of_coild = {
+            "apiVersion": "coil.cybozu.com/v2",
+            "kind": "EgressClientSlice",
+            "metadata": {"name": "of-coild", "namespace": namespace, "labels": labels},
+            "nodeName": "moved",
+            "addresses": ["10.99.0.2"],
+        }
+        apply(world.plane, of_coild)
+        becomes(told, {"not-yet": ["10.99.0.1", "fd99::1"]}, what="the node's own word counts")
+        world.kubectl(apps, "delete", "pod", "first", "--grace-period=0", "--force")
+        becomes(told, {}, what="the last one of a node is followed")
+    finally:
+        world.plane.kubectl("delete", "node", "moved", "not-yet", "--ignore-not-found")
 
 
 def test_nodes_are_told_the_clusters_networks(world: EgressWorld, replica: EgressReplica) -> None:

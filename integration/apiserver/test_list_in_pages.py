@@ -89,10 +89,11 @@ def test_the_egress_controller(paged: ControlPlane) -> None:
     ports = (metrics, free_port(LOCALHOST, metrics + 1))
     command = egress_controller_command(paged, ports=ports, image="example.invalid/coil:test", flags=[NETWORKS])
     routers = {"egresses", "deployments", "services", "poddisruptionbudgets", "serviceaccounts", "clusterrolebindings"}
+    clients = {"egress-clients", "egressclientslices"}
     gateways = {"nodes", "namespaces", "pods", "leases"} | EIP
     networks = {"addresspools", "servicecidrs", "apiserver-service", "configmaps"}
     with running(paged.workspace.spawn("paged-egress-controller", command)):
-        await_followed(partial(fetch_here, metrics), routers | gateways | networks)
+        await_followed(partial(fetch_here, metrics), routers | clients | gateways | networks)
 
 
 def test_the_agent_of_a_router_pod(node: BareNode) -> None:
@@ -109,7 +110,7 @@ def test_the_agent_of_a_router_pod(node: BareNode) -> None:
     }
     agent = node.spawn("paged-egress-agent", egress_agent_command(node.plane, namespace=ROUTERS), env=environment)
     with running(agent):
-        await_followed(partial(node.fetch, ROUTER_METRICS, "/metrics"), {"pods", "egresses", "egressclientslices"})
+        await_followed(partial(node.fetch, ROUTER_METRICS, "/metrics"), {"egresses", "egressclientslices"})
 
 
 def test_the_agent_of_a_node(node: BareNode) -> None:

@@ -1,7 +1,7 @@
 """Clients come to a router, one after the other, up to a thousand; how long one waits, and what the agent takes for it.
 
 A pod that becomes the n-th client is a real one, with its end of the tunnel and an address that is known to nobody yet.
-The clock starts when the API server is told of its address, as a kubelet does after the ADD, and stops with the first
+The clock starts when the API server is told of its address, as coild does during the ADD, and stops with the first
 answer that comes through the tunnel. Then the pod goes, and the next one comes: so n stays what it is. All others exist
 at the API server and in the router, with tunnel and route, but send nothing.
 """
@@ -19,7 +19,7 @@ from integration.bench.bare_client import BareClient
 from integration.bench.egress_agent import RouterAgent
 from integration.bench.egress_result import Crowd, Fill, Joins
 from integration.bench.egress_scene import Scene
-from integration.bench.egress_text import create_client, crowd_address, delete_client, tell_address
+from integration.bench.egress_text import crowd_address, tell_client, withdraw_client
 from integration.bench.process_state import cpu_seconds, proportional_megabytes, resident_megabytes
 from integration.patience import wait_until
 
@@ -47,19 +47,18 @@ class CrowdTrial:
         """One more client, the scene's; milliseconds until it was answered. Raises RuntimeError when it never was."""
         self._joined += 1
         name = f"joining-{self._joined}"
-        await self._api.send(create_client(name))
         path = self._scene.tunnel
         if path.answered(within=_SILENCE_SECONDS, pause=_PROBE_SECONDS):
             raise RuntimeError("the client was answered through its tunnel before it was one")
         began = time.perf_counter()
-        await self._api.send(tell_address(name, self._scene.client_address))
+        await self._api.send(tell_client(name, self._scene.client_address))
         if not path.answered(within=_PATIENCE_SECONDS, pause=_PROBE_SECONDS):
             raise RuntimeError(f"{name} was not answered")
         return (time.perf_counter() - began) * 1000
 
     async def leave(self) -> None:
         """The one that came last goes; returns when its tunnel is gone."""
-        await self._api.send(delete_client(f"joining-{self._joined}"))
+        await self._api.send(withdraw_client(f"joining-{self._joined}"))
         self._wait_tunnels([self._scene.client_address], present=False)
 
     async def run(self) -> Crowd:
@@ -103,7 +102,7 @@ class CrowdTrial:
     async def _fill(self, first: int, last: int) -> Fill:
         began, before = time.perf_counter(), cpu_seconds(self._agent.pid)
         numbers = range(first, last + 1)
-        chains = ((create_client(f"other-{n}"), tell_address(f"other-{n}", crowd_address(n))) for n in numbers)
+        chains = ((tell_client(f"other-{n}", crowd_address(n)),) for n in numbers)
         await self._api.send_chains(chains, width=1)
         self._wait_tunnels(list(map(crowd_address, numbers)), present=True)
         await asyncio.sleep(_PAUSE_SECONDS)  # what follows the last tunnel

@@ -1,17 +1,19 @@
 """The objects of the egress figures, as calls to the API server. Pure.
 
-A client is a pod like a service's, annotated for the Egress. It is made without an address, as the API server has it
-while its ADD is under way; a kubelet tells the address after the ADD, and from then on the pod is expected to send.
+A router pod knows a client by the slice of the client's node, which coild writes while it connects the client. Here
+each client is alone on its node. A pod of the measured node is one like a service's; a client is annotated for the
+Egress.
 """
 
 import json
 from ipaddress import IPv4Address
 from typing import Any, Final
 
-from coil.crd.names import ANNOTATION_EGRESS_PREFIX
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
+from coil.crd.names import ANNOTATION_EGRESS_PREFIX, LABEL_EGRESS, LABEL_NODE
 from coil.egress.gateway import DEFAULT_TUNNEL_POLICY
 from coil.egress.router_pod import router_labels
-from integration.bench.bare_client import MERGE_PATCH, Call
+from integration.bench.bare_client import Call
 
 ROUTER_NAMESPACE: Final = "internet"
 ROUTER_ACCOUNT: Final = "coil-egress"
@@ -20,6 +22,7 @@ CLIENT_NAMESPACE: Final = "apps"
 NODE: Final = "bench"
 
 _PODS = f"/api/v1/namespaces/{CLIENT_NAMESPACE}/pods"
+_SLICES = f"/apis/coil.cybozu.com/v2/namespaces/{ROUTER_NAMESPACE}/egressclientslices"
 _CROWD = IPv4Address("10.65.0.0")
 _NAMES_EGRESS: Final = ANNOTATION_EGRESS_PREFIX + ROUTER_NAMESPACE
 _ADDRESSES: Final = "10.66.0.0/16"
@@ -32,17 +35,33 @@ def crowd_address(number: int) -> IPv4Address:
     return _CROWD + number
 
 
-def create_client(name: str) -> Call:
-    """A client pod on some node, without an address."""
-    return _create_pod(name, node="worker-001", annotations={_NAMES_EGRESS: EGRESS_NAME})
+def tell_client(name: str, address: IPv4Address) -> Call:
+    """What the coild of a node writes that has this client and no other."""
+    metadata = {"name": name, "labels": {LABEL_EGRESS: EGRESS_NAME, LABEL_NODE: name}}
+    return _post(
+        _SLICES,
+        {
+            "apiVersion": EGRESS_CLIENT_SLICES.api_version,
+            "kind": EGRESS_CLIENT_SLICES.kind,
+            "metadata": metadata,
+            "nodeName": name,
+            "addresses": [str(address)],
+            "pods": 1,
+        },
+    )
+
+
+def withdraw_client(name: str) -> Call:
+    """What it does when the client has gone."""
+    return Call("DELETE", f"{_SLICES}/{name}", b"{}")
 
 
 def create_local_pod(name: str, *, is_client: bool) -> Call:
     """A pod on the node whose coild is measured, without an address."""
-    return _create_pod(name, node=NODE, annotations={_NAMES_EGRESS: EGRESS_NAME} if is_client else {})
+    return _create_pod(name, annotations={_NAMES_EGRESS: EGRESS_NAME} if is_client else {})
 
 
-def _create_pod(name: str, *, node: str, annotations: dict[str, str]) -> Call:
+def _create_pod(name: str, *, annotations: dict[str, str]) -> Call:
     container = {
         "name": "service",
         "image": "images.example.com/team/service:v17",
@@ -61,27 +80,9 @@ def _create_pod(name: str, *, node: str, annotations: dict[str, str]) -> Call:
                 "labels": {"app.kubernetes.io/name": "service", "tier": "backend"},
                 "annotations": {**annotations, "prometheus.io/scrape": "true"},
             },
-            "spec": {"nodeName": node, "automountServiceAccountToken": False, "containers": [container]},
+            "spec": {"nodeName": NODE, "automountServiceAccountToken": False, "containers": [container]},
         },
     )
-
-
-def tell_address(name: str, address: IPv4Address) -> Call:
-    """What a kubelet writes when the pod runs."""
-    conditions = [{"type": kind, "status": "True"} for kind in ("Initialized", "Ready", "ContainersReady")]
-    status = {
-        "phase": "Running",
-        "hostIP": "172.16.0.11",
-        "podIP": str(address),
-        "podIPs": [{"ip": str(address)}],
-        "conditions": conditions,
-    }
-    return Call("PATCH", f"{_PODS}/{name}/status", _text({"status": status}), MERGE_PATCH)
-
-
-def delete_client(name: str) -> Call:
-    """At once, as no kubelet has to be waited for."""
-    return Call("DELETE", f"{_PODS}/{name}", _text({"gracePeriodSeconds": 0}))
 
 
 def backdrop() -> list[dict[str, Any]]:

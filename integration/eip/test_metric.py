@@ -63,9 +63,11 @@ def test_a_gateway_counts_what_it_carries(world: World, gateway: Gateway) -> Non
 
 def test_the_controller_exports_what_is_documented(world: World, gateway: Gateway, controllers: Controllers) -> None:
     leader = controllers.leader().service
-    with world.policy(gateway, labels={"app": "told"}) as policy, world.pod("n3", app="told"):
+    with world.policy(gateway, labels={"app": "told"}) as policy, world.pod("n3", app="told") as pod:
         policy.wait_placed()
         wait_until(policy.slices, what="the policy has a slice")
+        world.api.patch(pod.path, {"metadata": {"annotations": {"egress.coil.cybozu.com/internet": "nat"}}})
+        wait_until(lambda: "coil_egress_client_pod_info{" in controller_page(leader), what="the client is told of")
         exported = parse_exposition(controller_page(leader))
     assert differences(exported, COMMON, CONTROLLERS, "coil-egress-controller") == []
     assert without_series([exported], CONTROLLERS, "coil-egress-controller") == []

@@ -24,6 +24,7 @@ from coil.reconcile.event_recorder import Recorder
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.egress.admission import EgressAdmission
+from coil_egress_controller.egress.client_metric import ClientPodCollector
 from coil_egress_controller.egress.cluster_networks_reconciler import (
     ClusterCaches,
     ClusterNetworksReconciler,
@@ -80,6 +81,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         log=log,
     )
     manager.each_term(routers.setup)
+    ClientPodCollector(routers.caches.clients, process.registry)
     if settings.enable_eip or settings.cluster_networks is not None:
         # No decision relies on this cache for the absence of a Node.
         nodes = manager.cache(kube.collection(NODES, freshness=Freshness.CACHED), optional=True)

@@ -12,10 +12,9 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.testing import LogCapture
 
-from coil.crd.builtin import Pod
 from coil.crd.egress import Egress, EgressSpec
+from coil.crd.egress_client_slice import EgressClientSlice
 from coil.crd.meta import ObjectMeta
-from coil.egress.client_pod import is_client
 from coil.egress.gateway import RouterSpec
 from coil.kernel.family import IPAddress
 from coil.reconcile.informer import Informer, InformerMetrics
@@ -31,7 +30,7 @@ from coil_egress_agent.egress.peer_sync import (
     PeerSync,
 )
 from tests.coil_egress_agent.memory_router import MemoryRouter
-from tests.coil_egress_agent.pod_world import EGRESS, PodWorld
+from tests.coil_egress_agent.slice_world import EGRESS, SliceWorld
 
 OWN = (ip_address("10.0.0.250"), ip_address("fd00::fa"))
 RESYNC = 300.0
@@ -40,7 +39,7 @@ RESYNC = 300.0
 class Agent:
     """One life of the process."""
 
-    def __init__(self, world: PodWorld, router: MemoryRouter, *, own: tuple[IPAddress, ...] = OWN) -> None:
+    def __init__(self, world: SliceWorld, router: MemoryRouter, *, own: tuple[IPAddress, ...] = OWN) -> None:
         clock = asyncio.get_running_loop().time
         self.logged = LogCapture()
         log = structlog.wrap_logger(None, processors=[self.logged])
@@ -96,16 +95,12 @@ class Agent:
             group.create_task(self.informer.run())
             group.create_task(self.peers.run())
 
-    def _note(self, old: Pod | None, new: Pod | None) -> None:
+    def _note(self, old: EgressClientSlice | None, new: EgressClientSlice | None) -> None:
         self.peers.look(self.clients.observe(old, new))
 
 
-def make_world() -> PodWorld:
-    return PodWorld(partial(is_client, egress=EGRESS))
-
-
 @asynccontextmanager
-async def running(world: PodWorld, router: MemoryRouter, *, own: tuple[IPAddress, ...] = OWN) -> AsyncIterator[Agent]:
+async def running(world: SliceWorld, router: MemoryRouter, *, own: tuple[IPAddress, ...] = OWN) -> AsyncIterator[Agent]:
     """An agent that works for the time of the block; a fault of it is raised at its end."""
     agent = Agent(world, router, own=own)
     task = asyncio.create_task(agent.run())

@@ -7,7 +7,7 @@ import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import LogCapture
 
-from coil.crd.builtin import Pod, PodIP, PodStatus
+from coil.crd.egress_client_slice import EgressClientSlice
 from coil.crd.meta import ObjectMeta
 from coil_egress_agent.egress.client_index import ClientCollector, ClientIndex
 from coil_egress_agent.egress.nat_metric import READ_SECONDS, NatCollector, NatReading
@@ -15,7 +15,7 @@ from coil_egress_agent.egress.peer_sync import Operation, PeerMetrics
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_agent.agent_scene import OWN
 from tests.coil_egress_agent.memory_router import Fault, MemoryRouter
-from tests.coil_egress_agent.pod_world import EGRESS
+from tests.coil_egress_agent.slice_world import EGRESS
 
 LABELS = 'egress="nat",namespace="internet"'
 
@@ -24,27 +24,24 @@ def scrape(registry: CollectorRegistry) -> set[str]:
     return {line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")}
 
 
-def make_pod(name: str, *addresses: str) -> Pod:
-    ips = tuple(PodIP(ip=address) for address in addresses)
-    return Pod(metadata=ObjectMeta(name=name, namespace="apps", uid=name), status=PodStatus(pod_ips=ips))
+def make_slice(node: str, *addresses: str, pods: int) -> EgressClientSlice:
+    metadata = ObjectMeta(name=f"nat-{node}", namespace="internet", uid=node)
+    return EgressClientSlice(metadata=metadata, node_name=node, addresses=addresses, pods=pods)
 
 
-def test_clients_are_told_with_their_links() -> None:
+def test_clients_are_counted() -> None:
     registry = CollectorRegistry()
     index = ClientIndex(OWN)
     ClientCollector(index, EGRESS, registry)
     assert scrape(registry) == {f"coil_egress_client_pod_count{{{LABELS}}} 0.0"}
-    index.observe(None, make_pod("web", "10.20.30.40", "fd00::1"))
-    index.observe(None, make_pod("starting"))
-    told = scrape(registry)
-    assert f"coil_egress_client_pod_count{{{LABELS}}} 2.0" in told
-    infos = {line for line in told if line.startswith("coil_egress_client_pod_info")}
-    assert len(infos) == 2
-    # The name is the address in hexadecimal digits, as in the specification.
-    assert (
-        'coil_egress_client_pod_info{egress="nat",interface="fou4_0a141e28",namespace="internet",pod="web",'
-        'pod_ip="10.20.30.40",pod_namespace="apps"} 1.0'
-    ) in infos
+    first, second = make_slice("a", "10.20.30.40", "fd00::1", pods=1), make_slice("b", "10.20.30.41", pods=1)
+    index.observe(None, first)
+    index.observe(None, second)
+    assert scrape(registry) == {f"coil_egress_client_pod_count{{{LABELS}}} 2.0"}
+    index.observe(second, make_slice("b", "10.20.30.41", "10.20.30.42", pods=2))
+    assert scrape(registry) == {f"coil_egress_client_pod_count{{{LABELS}}} 3.0"}
+    index.observe(first, None)
+    assert scrape(registry) == {f"coil_egress_client_pod_count{{{LABELS}}} 2.0"}
 
 
 def test_operations_are_counted_from_zero() -> None:

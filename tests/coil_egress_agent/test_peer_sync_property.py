@@ -1,5 +1,5 @@
-"""Whatever happens to pods, connection, kernel and agent: in the end the kernel's peers are the clients' addresses, and
-on the way none is removed that a client is known to hold.
+"""Whatever happens to slices, connection, kernel and agent: in the end the kernel's peers are the clients' addresses,
+and on the way none is removed that a client is known to hold.
 """
 
 import asyncio
@@ -14,19 +14,14 @@ from hypothesis import strategies as st
 from coil.egress.gateway import SourcePort
 from coil.kernel.family import IPAddress
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_egress_agent.agent_scene import RESYNC, Agent, make_world, running, until
+from tests.coil_egress_agent.agent_scene import RESYNC, Agent, running, until
 from tests.coil_egress_agent.memory_router import Fault, MemoryRouter
-from tests.coil_egress_agent.pod_world import PodState, PodWorld
+from tests.coil_egress_agent.slice_world import SliceState, SliceWorld
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 ADDRESSES = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1"]
 SOME = st.sets(st.sampled_from(ADDRESSES), max_size=2).map(lambda some: tuple(sorted(some)))
-STATES = st.builds(
-    PodState,
-    addresses=SOME,
-    annotated=st.sampled_from([True, True, True, False]),
-    phase=st.sampled_from(["Running", "Running", "Pending", "Failed"]),
-)
+STATES = st.builds(SliceState, addresses=SOME, pods=st.sampled_from([0, 1, 2]))
 STEPS = st.one_of(
     st.tuples(st.just("put"), st.tuples(NAMES, STATES)),
     st.tuples(st.just("delete"), NAMES),
@@ -47,7 +42,7 @@ class History:
     """One agent after the other on one kernel, in one cluster."""
 
     def __init__(self, leftovers: Collection[str]) -> None:
-        self.world: PodWorld = make_world()
+        self.world = SliceWorld()
         self.router = MemoryRouter(map(ip_address, leftovers))
         self.router.removing = self._check
         self._life = AsyncExitStack()
@@ -68,12 +63,12 @@ class History:
             case "wait":
                 await asyncio.sleep(detail)
             case "put" | "delete" | "replace" | "hand over":
-                self._change_pods(action, detail)
+                self._change_slices(action, detail)
             case _:
                 self._disturb(action, detail)
         await self.world.announce()
 
-    def _change_pods(self, action: str, detail: Any) -> None:
+    def _change_slices(self, action: str, detail: Any) -> None:
         world = self.world
         match action:
             case "put":

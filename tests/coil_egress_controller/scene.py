@@ -15,12 +15,14 @@ from coil.crd.builtin import (
     SERVICES,
 )
 from coil.crd.egress import EGRESSES
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.router_pod import RouterProgram
 from coil.kube.errors import ApiError
 from coil.reconcile.cache import Listener
 from coil.reconcile.event_series import EventSubject
 from coil.reconcile.store import Indexer, Store
+from coil_egress_controller.egress.client_slice_reconciler import CLIENT_PODS, POD_INDEXERS, SLICE_INDEXERS
 from coil_egress_controller.egress.controllers import EgressCaches
 from coil_egress_controller.egress.egress_reconciler import EgressReconciler, RouterCaches
 from coil_egress_controller.egress.router_account import (
@@ -129,6 +131,8 @@ class Scene:
         self.budget_cache = MemoryCache(self.api, POD_DISRUPTION_BUDGETS)
         self.account_cache = MemoryCache(self.api, SERVICE_ACCOUNTS)
         self.binding_cache = MemoryCache(self.api, CLUSTER_ROLE_BINDINGS)
+        self.client_cache = MemoryCache(self.api, CLIENT_PODS, POD_INDEXERS)
+        self.client_slice_cache = MemoryCache(self.api, EGRESS_CLIENT_SLICES, SLICE_INDEXERS)
         self.caches = EgressCaches(
             egresses=self.egress_cache,
             deployments=self.deployment_cache,
@@ -136,6 +140,8 @@ class Scene:
             budgets=self.budget_cache,
             accounts=self.account_cache,
             bindings=self.binding_cache,
+            clients=self.client_cache,
+            client_slices=self.client_slice_cache,
         )
         self.accounts = ServiceAccountReconciler(
             client=self.client, egresses=self.egress_cache, accounts=self.account_cache, log=LOG
@@ -159,6 +165,7 @@ class Scene:
         caches: tuple[MemoryCache[Any], ...] = (
             *(self.egress_cache, self.deployment_cache, self.service_cache),
             *(self.budget_cache, self.account_cache, self.binding_cache),
+            *(self.client_cache, self.client_slice_cache),
         )
         for cache in caches:
             cache.look()

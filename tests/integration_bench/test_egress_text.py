@@ -1,60 +1,42 @@
 """The calls of the egress figures: what the agent would make of the objects that they write."""
 
 from ipaddress import ip_network
-from typing import Any
 
 import msgspec
 import pytest
 
 from coil.crd.builtin import Pod, Service
 from coil.crd.egress import EGRESSES, Egress
-from coil.egress.client_pod import EgressRef, client_addresses, is_client
+from coil.crd.egress_client_slice import EgressClientSlice
+from coil.egress.client_pod import EgressRef, is_client, parse_client_addresses
 from coil.egress.router_pod import router_labels
-from integration.bench.bare_client import MERGE_PATCH
 from integration.bench.egress_text import (
     EGRESS_NAME,
     NODE,
     ROUTER_NAMESPACE,
     backdrop,
-    create_client,
     create_local_pod,
     crowd_address,
-    delete_client,
     node_backdrop,
-    tell_address,
+    tell_client,
+    withdraw_client,
 )
 
 EGRESS = EgressRef(ROUTER_NAMESPACE, EGRESS_NAME)
 
 
-def told(name: str, number: int) -> dict[str, Any]:
-    """The pod after both calls."""
-    document: dict[str, Any] = msgspec.json.decode(create_client(name).body or b"")
-    document |= msgspec.json.decode(tell_address(name, crowd_address(number)).body or b"")
-    return document
+def test_a_client_is_told_by_its_node() -> None:
+    call = tell_client("one", crowd_address(300))
+    assert (call.method, call.path) == ("POST", "/apis/coil.cybozu.com/v2/namespaces/internet/egressclientslices")
+    told = msgspec.json.decode(call.body or b"", type=EgressClientSlice)
+    assert (told.egress, told.node_name, told.of_node, told.pods) == (EGRESS_NAME, "one", True, 1)
+    assert parse_client_addresses(told.addresses) == {crowd_address(300)}
 
 
-def test_a_client_has_no_address_until_it_is_told() -> None:
-    call = create_client("one")
-    pod = msgspec.json.decode(call.body or b"", type=Pod)
-    assert (call.method, call.path) == ("POST", "/api/v1/namespaces/apps/pods")
-    assert is_client(pod, EGRESS)
-    assert client_addresses(pod) == frozenset()
-
-
-def test_a_client_that_was_told_its_address() -> None:
-    call = tell_address("one", crowd_address(300))
-    assert (call.method, call.path) == ("PATCH", "/api/v1/namespaces/apps/pods/one/status")
-    assert call.content_type == MERGE_PATCH
-    pod = msgspec.convert(told("one", 300), Pod)
-    assert is_client(pod, EGRESS)
-    assert client_addresses(pod) == {crowd_address(300)}
-
-
-def test_a_client_goes_at_once() -> None:
-    call = delete_client("one")
-    assert (call.method, call.path) == ("DELETE", "/api/v1/namespaces/apps/pods/one")
-    assert msgspec.json.decode(call.body or b"") == {"gracePeriodSeconds": 0}
+def test_a_client_that_has_gone_is_withdrawn() -> None:
+    call = withdraw_client("one")
+    assert call.method == "DELETE"
+    assert call.path == "/apis/coil.cybozu.com/v2/namespaces/internet/egressclientslices/one"
 
 
 @pytest.mark.parametrize("number", [1, 255, 256, 999])

@@ -68,13 +68,23 @@ def test_only_route_sync_lets_nodes_read_all_nodes() -> None:
     assert rules(ports, "ClusterRole", "coild-nodes") == [(("",), ("nodes",), ("list", "watch"))]
 
 
-def test_without_floating_addresses_the_controller_reads_no_pods() -> None:
-    assert not {"pods", "namespaces", "egressgateways"} & resources(render(), "ClusterRole", "coil-egress-controller")
+def test_without_floating_addresses_the_controller_reads_no_gateways() -> None:
+    assert not {"namespaces", "egressgateways"} & resources(render(), "ClusterRole", "coil-egress-controller")
     documents = render(None, "eip-gateway")
-    assert {"pods", "namespaces", "egressgateways"} <= resources(documents, "ClusterRole", "coil-egress-controller")
+    assert {"namespaces", "egressgateways"} <= resources(documents, "ClusterRole", "coil-egress-controller")
     assert "coil-egressgateway-view" not in names(render(), "ClusterRole")
     webhooks = pick(render(), "ValidatingWebhookConfiguration", "coil-egress-controller")["webhooks"]
     assert [webhook["name"] for webhook in webhooks] == ["validate.egress.coil.cybozu.com"]
+
+
+def test_router_pods_read_no_pods() -> None:
+    """Their account is in tenants' namespaces."""
+    for documents in (render(), render(EVERYTHING)):
+        assert rules(documents, "ClusterRole", "coil-egress") == [
+            (("coil.cybozu.com",), ("egresses", "egressclientslices"), ("list", "watch"))
+        ]
+    former = render({"egress": {"routerImage": "example.com/coil:former", "routersReadPods": True}})
+    assert (("",), ("pods",), ("list", "watch")) in rules(former, "ClusterRole", "coil-egress")
 
 
 def test_cert_manager_takes_the_right_to_secrets_from_the_controllers() -> None:

@@ -78,7 +78,7 @@ def egress_client_slice_definition() -> Document:
     return define(
         EGRESS_CLIENT_SLICES,
         "Addresses of pods of one node that are clients of an Egress in the same namespace, which its label "
-        f"{LABEL_EGRESS} names. Written by coild for the Egress's router pods.",
+        f"{LABEL_EGRESS} names. Written by coild and coil-egress-controller for the Egress's router pods.",
         {
             "nodeName": {
                 "type": "string",
@@ -93,6 +93,12 @@ def egress_client_slice_definition() -> Document:
                 "description": "Addresses of the pods, each once.",
                 "items": {"type": "string", "minLength": 2, "maxLength": 39, "pattern": _ADDRESS},
                 "x-kubernetes-list-type": "set",
+            },
+            "pods": {
+                "type": "integer",
+                "format": "int32",
+                "minimum": 0,
+                "description": "How many pods have these addresses.",
             },
         },
         required=("nodeName",),

@@ -7,7 +7,6 @@ that is taken, a resource version that has moved on), and asks the API server wh
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from structlog.typing import FilteringBoundLogger
@@ -20,8 +19,6 @@ Listener: TypeAlias = Callable[[T | None, T | None], None]
 
 REPORT_SECONDS = 30.0
 """How often a wait for the API server is logged."""
-OPTIONAL_SECONDS = 0.5
-"""How often it is asked whether an optional kind is served."""
 
 
 class Cache(Protocol[T]):
@@ -73,13 +70,6 @@ async def wait_synced(caches: Iterable[Cache[Any]], *, log: FilteringBoundLogger
                 await cache.wait_synced(REPORT_SECONDS)
             except TimeoutError as error:
                 log.warning("waiting for the API server", error=str(error))
-
-
-async def wait_optional(cache: Cache[Any]) -> None:
-    """Return when the cache is synced, or its kind turns out not to be served (`describe_unsynced`)."""
-    while describe_unsynced(cache, optional=True) is not None:
-        with suppress(TimeoutError):
-            await cache.wait_synced(OPTIONAL_SECONDS)
 
 
 def describe_unsynced(cache: Cache[Any], *, optional: bool = False) -> str | None:

@@ -6,12 +6,15 @@ that is at least as new.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from coil.crd.resource import HasMetadata, object_key
-from coil.kube.errors import ApiError
+from coil.crd.meta import Struct
+from coil.crd.resource import HasMetadata, Resource, object_key
+from coil.kube.api_client import ApiClient
+from coil.kube.errors import ApiError, NamespaceTerminatingError, NotFoundError
+from coil.reconcile.cache import Cache
 
 T = TypeVar("T", bound=HasMetadata)
 Work = TypeVar("Work")
@@ -71,6 +74,78 @@ class OwnWrites(Generic[T]):
     def unseen(self) -> list[T]:
         """What was written and the cache does not show yet."""
         return [write.written for write in self._writes.values()]
+
+
+class OwnWriter(Generic[T]):
+    """Creates, changes and deletes objects of one kind, with the API server's answers in mind: see `OwnWrites`.
+
+    What writes raises ApiError. Each change is guarded by the version that it was decided on.
+    """
+
+    def __init__(self, client: ApiClient, resource: Resource[T], cache: Cache[T], writes: OwnWrites[T]) -> None:
+        """`writes` observes the cache already."""
+        self._client = client
+        self._resource = resource
+        self._cache = cache
+        self._writes = writes
+
+    def latest(self, key: str) -> T | None:
+        """The object of that key, as this program wrote it if the cache does not show that yet."""
+        return self._writes.latest(key, self._cache.get(key))
+
+    def unseen(self) -> list[T]:
+        """What was written and the cache does not show yet."""
+        return self._writes.unseen()
+
+    def wrote(self, new: T | None) -> bool:
+        """Whether an event of the cache, with `new`, is that of the last write here."""
+        if new is None:
+            return False
+        ours = self._writes.latest(object_key(new.metadata), None)
+        return ours is not None and _version(ours) == _version(new)
+
+    async def create(self, body: Mapping[str, Any] | Struct, *, namespace: str) -> bool:
+        """Returns whether it was: in a namespace that is being deleted nothing is created."""
+        try:
+            created = await self._client.create(self._resource, body, namespace=namespace)
+        except NamespaceTerminatingError:
+            return False
+        self._note(None, created)
+        return True
+
+    async def replace(self, present: T, body: Mapping[str, Any] | Struct) -> None:
+        """`body` is all of it, with the metadata of `present`."""
+        metadata = present.metadata
+        try:
+            stored = await self._client.replace(self._resource, body, name=metadata.name, namespace=metadata.namespace)
+        except ApiError:
+            self._writes.forget(object_key(metadata))
+            raise
+        self._note(present, stored)
+
+    async def patch(self, present: T, changes: Mapping[str, Any]) -> None:
+        """`changes` is a merge patch (RFC 7396)."""
+        metadata = present.metadata
+        patch = {"metadata": {"resourceVersion": metadata.resource_version}, **changes}
+        try:
+            stored = await self._client.patch(self._resource, metadata.name, patch, namespace=metadata.namespace)
+        except ApiError:
+            self._writes.forget(object_key(metadata))
+            raise
+        self._note(present, stored)
+
+    async def delete(self, present: T) -> bool:
+        """Returns whether it was: it may be gone already."""
+        metadata = present.metadata
+        self._writes.forget(object_key(metadata))
+        try:
+            await self._client.delete(self._resource, metadata.name, namespace=metadata.namespace, uid=metadata.uid)
+        except NotFoundError:
+            return False
+        return True
+
+    def _note(self, before: T | None, written: T) -> None:
+        self._writes.note(before, written, cached=self._cache.get(object_key(written.metadata)))
 
 
 def _version(item: T | None) -> str:

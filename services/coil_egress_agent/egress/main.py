@@ -9,17 +9,14 @@ import asyncio
 import os
 import sys
 from functools import partial
-from typing import Final
 
-from coil.crd.builtin import PODS, Pod
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, EgressClientSlice
 from coil.crd.names import LABEL_EGRESS
-from coil.egress.client_pod import FINAL_PHASES, is_client
 from coil.kube.client import KubeClient
 from coil.manager.manager import Manager
 from coil.nat.router import RouterNetwork
-from coil.reconcile.cache import wait_optional, wait_synced
+from coil.reconcile.cache import wait_synced
 from coil.reconcile.queue import WorkQueue
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
@@ -37,9 +34,6 @@ from coil_egress_agent.egress.settings import Settings
 
 NAME = "coil-egress-agent"
 
-PHASES: Final = ",".join(f"status.phase!={phase}" for phase in FINAL_PHASES)
-"""A field selector: what the API server itself leaves out."""
-
 
 def main() -> int:
     settings = parse_settings(
@@ -56,23 +50,14 @@ async def assemble(settings: Settings, process: Process) -> None:
     kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
 
     manager = Manager(process)
-    # Tens of thousands of pods, of which a few are clients. Listed from the store: a cached list may be older than what
-    # was seen before, and a client that it lacks would lose its tunnel for a moment.
-    clients = manager.cache(kube.collection(PODS, fields=PHASES, keep=partial(is_client, egress=settings.egress)))
     egresses = manager.cache(
         kube.collection(EGRESSES, namespace=settings.namespace, fields=f"metadata.name={settings.name}")
     )
-
-    # Optional: a cluster that was upgraded without the CRD has clients nevertheless, if later.
+    # Listed from the store: a cached list may be older than what was seen before, and a client that it lacks would lose
+    # its tunnel for a moment.
     slices = manager.cache(
-        kube.collection(EGRESS_CLIENT_SLICES, namespace=settings.namespace, labels=f"{LABEL_EGRESS}={settings.name}"),
-        optional=True,
+        kube.collection(EGRESS_CLIENT_SLICES, namespace=settings.namespace, labels=f"{LABEL_EGRESS}={settings.name}")
     )
-
-    async def known() -> None:
-        await wait_synced([clients, egresses], log=log)
-        await wait_optional(slices)
-
     index = ClientIndex(settings.addresses)
     egress_settings = EgressSettings(log=log)
     queue = WorkQueue("peers", metrics=manager.metrics, backoff=RETRY_BACKOFF)
@@ -82,7 +67,7 @@ async def assemble(settings: Settings, process: Process) -> None:
             spec=settings.router_spec,
             clients=index,
             settings=egress_settings,
-            known=known,
+            known=partial(wait_synced, [slices, egresses], log=log),
         ),
         queue=queue,
         resync_interval=settings.resync_interval,
@@ -90,11 +75,8 @@ async def assemble(settings: Settings, process: Process) -> None:
         log=log,
     )
 
-    def note_pod(old: Pod | None, new: Pod | None) -> None:
-        peers.look(index.observe(old, new))
-
     def note_slice(old: EgressClientSlice | None, new: EgressClientSlice | None) -> None:
-        peers.look(index.observe_slice(old, new))
+        peers.look(index.observe(old, new))
 
     def note_egress(_old: Egress | None, new: Egress | None) -> None:
         match egress_settings.observe(new):
@@ -103,7 +85,6 @@ async def assemble(settings: Settings, process: Process) -> None:
             case Change.DESTINATIONS:
                 peers.look_around()
 
-    clients.subscribe(note_pod)
     slices.subscribe(note_slice)
     egresses.subscribe(note_egress)
     ClientCollector(index, settings.egress, process.registry)

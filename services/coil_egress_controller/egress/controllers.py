@@ -1,5 +1,7 @@
 """Router pods: the caches of the feature, followed by every replica, and the controllers of a leader's term."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,13 +20,25 @@ from coil.crd.builtin import (
     ServiceAccount,
 )
 from coil.crd.egress import EGRESSES, Egress
+from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, EgressClientSlice
 from coil.egress.router_pod import EGRESS_SELECTOR, RouterProgram
 from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
+from coil.kube.collection import Freshness
 from coil.manager.manager import Manager
 from coil.manager.term import Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.event_recorder import Recorder
+from coil.reconcile.own_write import OwnWriter, OwnWrites
+from coil_egress_controller.egress.client_slice_reconciler import (
+    CLIENT_PHASES,
+    CLIENT_PODS,
+    POD_INDEXERS,
+    SLICE_INDEXERS,
+    ClientPod,
+    ClientSliceReconciler,
+    names_egress,
+)
 from coil_egress_controller.egress.egress_reconciler import EgressReconciler, RouterCaches
 from coil_egress_controller.egress.router_account import (
     EGRESS_INDEXERS,
@@ -38,8 +52,8 @@ _BINDING: Final = f"metadata.name={ROUTER_BINDING}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressCaches:
-    """Egresses of all namespaces; of the other kinds only what carries the labels of an Egress's objects, and of
-    ClusterRoleBindings only the one of router pods.
+    """Egresses of all namespaces, pods that name one, and what router pods are told of these; of the other kinds only
+    what carries the labels of an Egress's objects, and of ClusterRoleBindings only the one of router pods.
     """
 
     egresses: Cache[Egress]
@@ -48,6 +62,8 @@ class EgressCaches:
     budgets: Cache[PodDisruptionBudget]
     accounts: Cache[ServiceAccount]
     bindings: Cache[ClusterRoleBinding]
+    clients: Cache[ClientPod]
+    client_slices: Cache[EgressClientSlice]
 
     @classmethod
     def start(cls, manager: Manager, client: KubeClient) -> "EgressCaches":
@@ -60,13 +76,22 @@ class EgressCaches:
             budgets=manager.cache(client.collection(POD_DISRUPTION_BUDGETS, labels=labels)),
             accounts=manager.cache(client.collection(SERVICE_ACCOUNTS, labels=labels)),
             bindings=manager.cache(client.collection(CLUSTER_ROLE_BINDINGS, fields=_BINDING)),
+            # There are many, of which a few are clients; no decision relies on the absence of one.
+            clients=manager.cache(
+                client.collection(CLIENT_PODS, fields=CLIENT_PHASES, freshness=Freshness.CACHED, keep=names_egress),
+                name="egress-clients",
+                indexers=POD_INDEXERS,
+            ),
+            client_slices=manager.cache(
+                client.collection(EGRESS_CLIENT_SLICES), indexers=SLICE_INDEXERS, optional=True
+            ),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressControllers:
-    """`setup` declares the controllers of a term. `program` is what runs in router pods, `resync` is in seconds.
-    `privileged_templates`: Egresses may give router pods any privilege.
+    """`setup` declares the controllers of a term. `program` is what runs in router pods, `resync` is in seconds,
+    `clock` gives monotonic seconds. `privileged_templates`: Egresses may give router pods any privilege.
     """
 
     caches: EgressCaches
@@ -75,10 +100,13 @@ class EgressControllers:
     program: RouterProgram
     resync: float
     log: FilteringBoundLogger
+    clock: Callable[[], float] = time.monotonic
     privileged_templates: bool = False
 
     def setup(self, term: Term) -> None:
         caches, client, log = self.caches, self.client, self.log
+        slices_written: OwnWrites[EgressClientSlice] = OwnWrites()
+        term.subscribe(caches.client_slices, slices_written.observe)
         accounts = ServiceAccountReconciler(client=client, egresses=caches.egresses, accounts=caches.accounts, log=log)
         routers = EgressReconciler(
             client=client,
@@ -93,3 +121,10 @@ class EgressControllers:
         routers.setup(term, resync=self.resync)
         accounts.setup(term)
         RoleBindingReconciler(client=client, egresses=caches.egresses, bindings=caches.bindings, log=log).setup(term)
+        ClientSliceReconciler(
+            egresses=caches.egresses,
+            pods=caches.clients,
+            slices=caches.client_slices,
+            writer=OwnWriter(client, EGRESS_CLIENT_SLICES, caches.client_slices, slices_written),
+            clock=self.clock,
+        ).setup(term)

@@ -4,9 +4,9 @@ It is created with the first Egress and deleted after the last one. An account o
 created is used as it is and never deleted: ours has labels. It is not written to after its creation, so that image pull
 secrets and annotations may be added to it.
 
-The ClusterRoleBinding `coil-egress` lets these accounts watch pods and Egresses. The chart creates it without subjects;
-here its subjects follow the namespaces that have Egresses. Other subjects are left alone. Each change is guarded by the
-resource version that it was decided on.
+The ClusterRoleBinding `coil-egress` lets these accounts watch Egresses and EgressClientSlices. The chart creates it
+without subjects; here its subjects follow the namespaces that have Egresses. Other subjects are left alone. Each change
+is guarded by the resource version that it was decided on.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

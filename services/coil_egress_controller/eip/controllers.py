@@ -29,7 +29,7 @@ from coil.manager.manager import Manager
 from coil.manager.term import Channel, Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.event_recorder import Recorder
-from coil.reconcile.own_write import OwnWrites
+from coil.reconcile.own_write import OwnWriter, OwnWrites
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, EndpointIndex, is_endpoint
 from coil_egress_controller.eip.gateway_index import POLICY_INDEXERS, ChoiceIndex, NodeAddressIndex, SelectionIndex
 from coil_egress_controller.eip.gateway_reconciler import GatewayDecision, GatewayReconciler
@@ -159,12 +159,11 @@ class EipControllers:
             now=self.now,
         )
         slices = SliceReconciler(
-            client=client,
             pods=caches.pods,
             policies=caches.policies,
             slices=caches.slices,
             endpoints=EndpointIndex(caches.pods),
-            written=slices_written,
+            writer=OwnWriter(client, EGRESS_ENDPOINT_SLICES, caches.slices, slices_written),
             limit=self.slice_endpoints,
             metrics=self.metrics,
             random=self.random,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from coil.crd.egress_gateway_policy import (
-    EGRESS_ENDPOINT_SLICES,
     EGRESS_GATEWAY_POLICIES,
     EgressEndpointSlice,
     EgressGatewayPolicy,
@@ -18,12 +17,10 @@ from coil.crd.egress_gateway_policy import (
 from coil.crd.names import LABEL_POLICY
 from coil.crd.resource import object_key
 from coil.eip.slice_packing import Packing, pack
-from coil.kube.api_client import ApiClient
-from coil.kube.errors import ApiError, NamespaceTerminatingError, NotFoundError
 from coil.manager.term import Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, Result
-from coil.reconcile.own_write import OwnWrites, work_through
+from coil.reconcile.own_write import OwnWriter, work_through
 from coil_egress_controller.eip.endpoint_index import EipPod, EndpointIndex
 from coil_egress_controller.eip.metric import EipMetrics, SliceWrite
 
@@ -55,14 +52,13 @@ SLICE_INDEXERS: Final[Mapping[str, Callable[[EgressEndpointSlice], Iterable[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceReconciler:
-    """Of a term. `limit` is the maximum of endpoints of a slice; `random` gives [0, 1). `written` follows `slices`."""
+    """Of a term. `limit` is the maximum of endpoints of a slice; `random` gives [0, 1). `writer` writes the slices."""
 
-    client: ApiClient
     pods: Cache[EipPod]
     policies: Cache[EgressGatewayPolicy]
     slices: Cache[EgressEndpointSlice]
     endpoints: EndpointIndex
-    written: OwnWrites[EgressEndpointSlice]
+    writer: OwnWriter[EgressEndpointSlice]
     limit: int
     metrics: EipMetrics
     random: Callable[[], float]
@@ -105,49 +101,26 @@ class SliceReconciler:
     def _changed_slices(self, old: EgressEndpointSlice | None, new: EgressEndpointSlice | None) -> Iterable[str]:
         """The policies of a slice that is not as it was last written here; of deleted policies, too."""
         present = new or old
-        if present is None:
-            return
-        ours = self.written.latest(object_key(present.metadata), None)
-        if ours is None or new is None or ours.metadata.resource_version != new.metadata.resource_version:
+        if present is not None and not self.writer.wrote(new):
             yield from policies_of(present)
 
     def _slices_of(self, key: str) -> list[EgressEndpointSlice]:
         known = {one.metadata.name: one for one in self.slices.by_index(_BY_POLICY, key)}
-        known |= {one.metadata.name: one for one in self.written.unseen() if key in policies_of(one)}
+        known |= {one.metadata.name: one for one in self.writer.unseen() if key in policies_of(one)}
         return list(known.values())
 
     async def _create(self, body: EgressEndpointSlice) -> None:
-        try:
-            created = await self.client.create(EGRESS_ENDPOINT_SLICES, body, namespace=body.metadata.namespace)
-        except NamespaceTerminatingError:
-            # The policy is going to be deleted, too.
-            return
-        self.metrics.count_write(SliceWrite.CREATE)
-        self.written.note(None, created, cached=self._cached(created))
+        # In a namespace that is being deleted, the policy is going to be, too.
+        if await self.writer.create(body, namespace=body.metadata.namespace):
+            self.metrics.count_write(SliceWrite.CREATE)
 
     async def _replace(self, body: EgressEndpointSlice) -> None:
-        name, namespace = body.metadata.name, body.metadata.namespace
-        try:
-            stored = await self.client.replace(EGRESS_ENDPOINT_SLICES, body, name=name, namespace=namespace)
-        except ApiError:
-            self.written.forget(object_key(body.metadata))
-            raise
+        await self.writer.replace(body, body)
         self.metrics.count_write(SliceWrite.UPDATE)
-        self.written.note(body, stored, cached=self._cached(stored))
 
     async def _delete(self, slice_: EgressEndpointSlice) -> None:
-        metadata = slice_.metadata
-        self.written.forget(object_key(metadata))
-        try:
-            await self.client.delete(
-                EGRESS_ENDPOINT_SLICES, metadata.name, namespace=metadata.namespace, uid=metadata.uid
-            )
-        except NotFoundError:
-            return
-        self.metrics.count_write(SliceWrite.DELETE)
-
-    def _cached(self, slice_: EgressEndpointSlice) -> EgressEndpointSlice | None:
-        return self.slices.get(object_key(slice_.metadata))
+        if await self.writer.delete(slice_):
+            self.metrics.count_write(SliceWrite.DELETE)
 
     def _fresh_name(self, policy: str) -> str:
         letters = (_SUFFIX_LETTERS[int(self.random() * len(_SUFFIX_LETTERS))] for _ in range(_SUFFIX_LENGTH))

@@ -34,7 +34,7 @@ from coil.egress.gateway import ClientSpec
 from coil.egress.resolution import ClientOptions, EgressProblem, ProblemReason, Resolution, resolve_client
 from coil.egress.router_plan import plan_router_sysctls
 from coil.ipam.occupancy import AttachmentKey
-from coil.kernel.family import Family, IPNetwork
+from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.nat import NAT_ERRORS
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
@@ -167,15 +167,9 @@ class EgressClients:
 
     def addresses(self, egress: EgressRef) -> ClientAddresses:
         """Those of the pods that name the Egress."""
-        clients = self._clients.values()
-        return ClientAddresses(
-            certain=frozenset(
-                address for client in clients if egress in client.egresses for address in client.attachment.addresses
-            ),
-            uncertain=frozenset(
-                address for client in clients if client.found for address in client.attachment.addresses
-            ),
-        )
+        naming = [client for client in self._clients.values() if egress in client.egresses]
+        found = [client for client in self._clients.values() if client.found]
+        return ClientAddresses(certain=_addresses(naming), uncertain=_addresses(found), pods=len(naming))
 
     def of_pod(self, pod: Pod) -> list[AttachmentKey]:
         """The attachments that may be the pod's."""
@@ -342,3 +336,7 @@ class EgressClients:
 def _is_router(pod: Pod) -> bool:
     labels = pod.metadata.labels
     return labels.get(LABEL_APP_NAME) == APP_NAME and labels.get(LABEL_APP_COMPONENT) == COMPONENT_EGRESS
+
+
+def _addresses(clients: Iterable[Client]) -> frozenset[IPAddress]:
+    return frozenset(address for client in clients for address in client.attachment.addresses)

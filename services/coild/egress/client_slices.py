@@ -2,30 +2,26 @@
 
     EgressClients ─► ClientSlices ─► API server ─► coil-egress-agent of each router pod
 
-A router serves the addresses that the API server names, and a pod's own object names them only once its kubelet has
-reported them: a second or more after the containers have started, in which a client would not be answered. No ADD waits
-for the slice, which is written while the runtime starts the containers.
+A router serves the addresses that slices name. A pod's own object names them only once its kubelet has reported them: a
+second or more after the containers have started, in which a client would not be answered. No ADD waits for the slice,
+which is written while the runtime starts the containers.
 
-Without the CRD, or without the API server, clients are served once their pods show their addresses.
+Clients that no slice of a coild names, as on nodes that Coil in Go serves, are told by coil-egress-controller.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from structlog.typing import FilteringBoundLogger
-
 from coil.crd.builtin import NODES
 from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, MAX_ADDRESSES, EgressClientSlice, slice_name
 from coil.crd.names import LABEL_EGRESS, LABEL_NODE, NodeName
-from coil.crd.resource import object_key
 from coil.egress.client_pod import EgressRef
 from coil.kernel.family import IPAddress
 from coil.kube.api_client import ApiClient
-from coil.kube.errors import ApiError, NamespaceTerminatingError, NotFoundError
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, RequeueAfter, Result
-from coil.reconcile.own_write import OwnWrites
+from coil.reconcile.own_write import OwnWriter, OwnWrites
 
 UNCERTAIN_SECONDS: Final = 5.0
 """Between two looks at a slice of which an address was kept because nobody knew whose it is."""
@@ -34,11 +30,12 @@ UNCERTAIN_SECONDS: Final = 5.0
 @dataclass(frozen=True, slots=True)
 class ClientAddresses:
     """Of one Egress on this node. `uncertain` are those of pods that were here before this process and of which it is
-    not known yet what they name.
+    not known yet what they name; `pods` is how many pods have the others.
     """
 
     certain: frozenset[IPAddress]
     uncertain: frozenset[IPAddress]
+    pods: int = 0
 
 
 class ClientSlices:
@@ -51,23 +48,18 @@ class ClientSlices:
         addresses: Callable[[EgressRef], ClientAddresses],
         *,
         node: NodeName,
-        log: FilteringBoundLogger,
     ) -> None:
         self._client = client
-        self._slices = slices
         self._addresses = addresses
         self._node = node
-        self._log = log
-        self._written: OwnWrites[EgressClientSlice] = OwnWrites()
-        slices.subscribe(self._written.observe)
+        writes: OwnWrites[EgressClientSlice] = OwnWrites()
+        slices.subscribe(writes.observe)
+        self._writer = OwnWriter(client, EGRESS_CLIENT_SLICES, slices, writes)
 
     def of_slice(self, old: EgressClientSlice | None, new: EgressClientSlice | None) -> Iterable[str]:
         """The Egress of a slice that is not as it was last written here."""
         seen = new or old
-        if seen is None:
-            return ()
-        ours = self._written.latest(object_key(seen.metadata), None)
-        if ours is not None and new is not None and ours.metadata.resource_version == new.metadata.resource_version:
+        if seen is None or self._writer.wrote(new):
             return ()
         return [f"{seen.metadata.namespace}/{seen.egress}"] if seen.egress else ()
 
@@ -79,8 +71,7 @@ class ClientSlices:
         namespace, _, name = key.partition("/")
         egress = EgressRef(namespace, name)
         object_name = slice_name(name, self._node)
-        slice_key = f"{namespace}/{object_name}"
-        present = self._written.latest(slice_key, self._slices.get(slice_key))
+        present = self._writer.latest(f"{namespace}/{object_name}")
         if present is not None and present.metadata.deleting:
             return DONE  # its event comes, and then it is made anew
         of_clients = self._addresses(egress)
@@ -90,14 +81,14 @@ class ClientSlices:
         addresses = tuple(sorted(certain | kept))[:MAX_ADDRESSES]
         if present is None:
             if addresses:
-                await self._create(egress, object_name, addresses)
+                await self._create(egress, object_name, addresses, pods=of_clients.pods)
         elif not addresses:
-            await self._delete(present)
-        elif present.addresses != addresses:
-            await self._replace(present, addresses)
+            await self._writer.delete(present)
+        elif (present.addresses, present.pods) != (addresses, of_clients.pods):
+            await self._writer.patch(present, {"addresses": list(addresses), "pods": of_clients.pods})
         return RequeueAfter(UNCERTAIN_SECONDS) if kept else DONE
 
-    async def _create(self, egress: EgressRef, name: str, addresses: tuple[str, ...]) -> None:
+    async def _create(self, egress: EgressRef, name: str, addresses: tuple[str, ...], *, pods: int) -> None:
         node = await self._client.get(NODES, self._node)
         body = {
             "metadata": {
@@ -111,32 +102,7 @@ class ClientSlices:
             },
             "nodeName": self._node,
             "addresses": list(addresses),
+            "pods": pods,
         }
-        try:
-            created = await self._client.create(EGRESS_CLIENT_SLICES, body, namespace=egress.namespace)
-        except NamespaceTerminatingError:
-            return  # so is the Egress
-        self._note(None, created)
-
-    async def _replace(self, present: EgressClientSlice, addresses: tuple[str, ...]) -> None:
-        metadata = present.metadata
-        patch = {"metadata": {"resourceVersion": metadata.resource_version}, "addresses": list(addresses)}
-        try:
-            stored = await self._client.patch(EGRESS_CLIENT_SLICES, metadata.name, patch, namespace=metadata.namespace)
-        except ApiError:
-            self._written.forget(object_key(metadata))
-            raise
-        self._note(present, stored)
-
-    async def _delete(self, present: EgressClientSlice) -> None:
-        metadata = present.metadata
-        self._written.forget(object_key(metadata))
-        try:
-            await self._client.delete(
-                EGRESS_CLIENT_SLICES, metadata.name, namespace=metadata.namespace, uid=metadata.uid
-            )
-        except NotFoundError:
-            self._log.debug("slice is gone already", slice=object_key(metadata))
-
-    def _note(self, before: EgressClientSlice | None, written: EgressClientSlice) -> None:
-        self._written.note(before, written, cached=self._slices.get(object_key(written.metadata)))
+        # In a namespace that is being deleted, so is the Egress.
+        await self._writer.create(body, namespace=egress.namespace)

@@ -4,22 +4,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address, ip_network
 
-import pytest
-
 from coil.egress.gateway import SourcePort
 from coil.kernel.family import IPAddress
 from coil_egress_agent.egress.peer_sync import BATCH, CALL_SECONDS, PATIENCE, Change
 from tests.coil.reconcile.virtual_time import run_virtual
-from tests.coil_egress_agent.agent_scene import OWN, RESYNC, make_world, running, until
+from tests.coil_egress_agent.agent_scene import OWN, RESYNC, running, until
 from tests.coil_egress_agent.memory_router import NO_FOU, Fault, MemoryRouter
-from tests.coil_egress_agent.pod_world import PodState, PodWorld
+from tests.coil_egress_agent.slice_world import SliceState, SliceWorld
 
 ONE, TWO, THREE = (ip_address(f"10.0.0.{number}") for number in (1, 2, 3))
 SIX = ip_address("fd00::1")
 
 
-def client(*addresses: IPAddress) -> PodState:
-    return PodState(tuple(map(str, addresses)))
+def client(*addresses: IPAddress) -> SliceState:
+    return SliceState(tuple(map(str, addresses)))
 
 
 def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -35,14 +33,14 @@ def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-async def announce(world: PodWorld, seconds: float = 1.0) -> None:
+async def announce(world: SliceWorld, seconds: float = 1.0) -> None:
     await world.announce()
     await asyncio.sleep(seconds)
 
 
 @virtual
 async def test_existing_clients_have_tunnels_before_the_router_is_ready() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     for number in range(3 * BATCH):
         world.put(f"pod-{number}", client(ip_address("10.1.0.0") + number))
     async with running(world, router) as agent:
@@ -54,14 +52,14 @@ async def test_existing_clients_have_tunnels_before_the_router_is_ready() -> Non
 
 @virtual
 async def test_without_clients_it_is_ready_at_once() -> None:
-    async with running(make_world(), MemoryRouter()) as agent:
+    async with running(SliceWorld(), MemoryRouter()) as agent:
         assert agent.peers.missing() is not None
         await until(lambda: agent.peers.missing() is None, seconds=1)
 
 
 @virtual
 async def test_a_client_comes_changes_its_address_and_goes() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     async with running(world, router) as agent:
         await announce(world)
         world.put("pod", client())
@@ -80,26 +78,9 @@ async def test_a_client_comes_changes_its_address_and_goes() -> None:
     assert names[names.index("add_peers") :] == ["add_peers", "add_peers", "remove_peers", "remove_peers"]
 
 
-@pytest.mark.parametrize(
-    "change", [{"annotated": False}, {"phase": "Succeeded"}, {"phase": "Failed"}, {"host_network": True}]
-)
-def test_a_pod_that_is_no_client_any_more_has_no_tunnel(change: dict[str, object]) -> None:
-    async def main() -> None:
-        world, router = make_world(), MemoryRouter()
-        world.put("pod", client(ONE))
-        async with running(world, router) as agent:
-            await announce(world)
-            assert agent.kernel == {ONE}
-            world.change("pod", **change)
-            await announce(world)
-            assert agent.kernel == set()
-
-    run_virtual(main)
-
-
 @virtual
 async def test_an_address_with_two_holders_stays_until_both_have_gone() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("old", client(ONE))
     async with running(world, router) as agent:
         await announce(world)
@@ -116,7 +97,7 @@ async def test_an_address_with_two_holders_stays_until_both_have_gone() -> None:
 
 @virtual
 async def test_a_pod_that_is_replaced_by_one_of_its_name_keeps_its_peer() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("db-0", client(ONE))
     async with running(world, router) as agent:
         await announce(world)
@@ -133,7 +114,7 @@ async def test_a_pod_that_is_replaced_by_one_of_its_name_keeps_its_peer() -> Non
 
 @virtual
 async def test_an_address_that_changes_hands_while_its_removal_waits_is_not_touched() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("old", client(ONE))
     removed: list[IPAddress] = []
     router.removing = removed.extend
@@ -154,7 +135,7 @@ async def test_an_address_that_changes_hands_while_its_removal_waits_is_not_touc
 
 @virtual
 async def test_what_comes_is_there_before_what_goes() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("a", client(ONE))
     async with running(world, router) as agent:
         await announce(world)
@@ -169,7 +150,7 @@ async def test_what_comes_is_there_before_what_goes() -> None:
 
 @virtual
 async def test_a_new_agent_adopts_what_there_is_and_removes_what_nobody_wants() -> None:
-    world, router = make_world(), MemoryRouter([ONE, TWO])
+    world, router = SliceWorld(), MemoryRouter([ONE, TWO])
     world.outage = 3
     world.put("pod", client(ONE))
     removed: list[IPAddress] = []
@@ -188,7 +169,7 @@ async def test_a_new_agent_adopts_what_there_is_and_removes_what_nobody_wants() 
 
 @virtual
 async def test_an_outage_and_a_stop_leave_everything() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("pod", client(ONE))
     async with running(world, router) as agent:
         await announce(world)
@@ -202,7 +183,7 @@ async def test_an_outage_and_a_stop_leave_everything() -> None:
 
 @virtual
 async def test_a_kernel_without_tunnels_is_said_and_waited_for() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("pod", client(ONE))
     router.without_fou = True
     async with running(world, router) as agent:
@@ -218,7 +199,7 @@ async def test_a_kernel_without_tunnels_is_said_and_waited_for() -> None:
 
 @virtual
 async def test_a_kernel_that_does_not_answer_is_said() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     router.stalled = True
     async with running(world, router) as agent:
         await asyncio.sleep(CALL_SECONDS + 1)
@@ -228,7 +209,7 @@ async def test_a_kernel_that_does_not_answer_is_said() -> None:
 
 @virtual
 async def test_one_bad_address_stops_no_other_and_does_not_keep_the_router_from_service() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     router.bad = {TWO}
     for number, address in enumerate((ONE, TWO, THREE)):
         world.put(f"pod-{number}", client(address))
@@ -255,7 +236,7 @@ async def test_one_bad_address_stops_no_other_and_does_not_keep_the_router_from_
 
 @virtual
 async def test_a_kernel_that_refuses_every_peer_is_not_ready() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     router.bad = {ONE, TWO}
     world.put("one", client(ONE))
     world.put("two", client(TWO))
@@ -269,7 +250,7 @@ async def test_a_kernel_that_refuses_every_peer_is_not_ready() -> None:
 
 @virtual
 async def test_a_refused_client_that_goes_is_forgotten() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     router.bad = {ONE}
     world.put("pod", client(ONE))
     async with running(world, router) as agent:
@@ -286,7 +267,7 @@ async def test_a_refused_client_that_goes_is_forgotten() -> None:
 
 @virtual
 async def test_what_others_take_away_is_mended() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("pod", client(ONE))
     async with running(world, router) as agent:
         await announce(world)
@@ -300,7 +281,7 @@ async def test_what_others_take_away_is_mended() -> None:
 
 @virtual
 async def test_a_resync_that_fails_is_repeated_and_keeps_the_router_in_service() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("pod", client(ONE))
     async with running(world, router) as agent:
         await announce(world)
@@ -318,7 +299,7 @@ async def test_a_resync_that_fails_is_repeated_and_keeps_the_router_in_service()
 
 @virtual
 async def test_the_source_port_is_changed_for_all_and_for_those_to_come() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("pod", client(ONE, SIX))
     async with running(world, router) as agent:
         await announce(world)
@@ -339,7 +320,7 @@ async def test_the_source_port_is_changed_for_all_and_for_those_to_come() -> Non
 
 @virtual
 async def test_what_clients_may_send_to_follows_the_egress() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("pod", client(ONE))
     async with running(world, router) as agent:
         await announce(world)
@@ -359,7 +340,7 @@ async def test_what_clients_may_send_to_follows_the_egress() -> None:
 
 @virtual
 async def test_own_addresses_and_families_that_the_router_lacks_are_no_peers() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     world.put("strange", client(OWN[0], SIX, ONE))
     async with running(world, router, own=OWN[:1]) as agent:
         await announce(world)
@@ -369,7 +350,7 @@ async def test_own_addresses_and_families_that_the_router_lacks_are_no_peers() -
 
 @virtual
 async def test_an_answer_that_is_lost_is_asked_for_again() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     router.faults.extend([Fault.NONE, Fault.REFUSED, Fault.NONE, Fault.NONE, Fault.LOST, Fault.HALF, Fault.REFUSED])
     world.put("a", client(ONE))
     world.put("b", client(TWO))
@@ -381,13 +362,13 @@ async def test_an_answer_that_is_lost_is_asked_for_again() -> None:
 
 @virtual
 async def test_many_events_cost_few_calls() -> None:
-    world, router = make_world(), MemoryRouter()
+    world, router = SliceWorld(), MemoryRouter()
     async with running(world, router) as agent:
         await announce(world)
         before = len(router.calls)
         for number in range(BATCH):
             world.put(f"pod-{number}", client(ip_address("10.1.0.0") + number))
-            world.change(f"pod-{number}", phase="Pending")
+            world.change(f"pod-{number}", pods=2)
         await announce(world)
         assert agent.kernel == world.clients()
         assert len(router.calls) - before <= 2

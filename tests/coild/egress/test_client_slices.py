@@ -19,7 +19,7 @@ from coild.egress.client_slices import ClientAddresses, ClientSlices
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.reconcile.memory_cache import MemoryCache
 from tests.coild.egress_scene import NODE, EgressNode, pod
-from tests.coild.scene import LOG, advance
+from tests.coild.scene import advance
 
 WORLD: Final = EgressRef("net", "world")
 KEY: Final = "net/world"
@@ -37,11 +37,12 @@ class Scene:
         self.cache = MemoryCache(self.api, EGRESS_CLIENT_SLICES)
         self.certain: set[str] = set()
         self.uncertain: set[str] = set()
-        self.slices = ClientSlices(self.client, self.cache, self._addresses, node=NODE, log=LOG)
+        self.slices = ClientSlices(self.client, self.cache, self._addresses, node=NODE)
 
     def _addresses(self, egress: EgressRef) -> ClientAddresses:
         assert egress == WORLD
-        return ClientAddresses(frozenset(map(ip_address, self.certain)), frozenset(map(ip_address, self.uncertain)))
+        certain, uncertain = (frozenset(map(ip_address, texts)) for texts in (self.certain, self.uncertain))
+        return ClientAddresses(certain, uncertain, pods=len(self.certain))
 
     def told(self) -> tuple[str, ...] | None:
         """The addresses of the slice; None: there is none."""
@@ -67,6 +68,7 @@ async def test_the_slice_follows_the_clients(scene: Scene) -> None:
     await scene.slices.reconcile(KEY)
     found = scene.api.get(EGRESS_CLIENT_SLICES, NAME, "net")
     assert (found.addresses, found.node_name, found.egress) == (("10.1.0.2", "fd00::1"), NODE, "world")
+    assert (found.pods, found.of_node) == (2, True)
     assert found.metadata.labels == {LABEL_EGRESS: "world", LABEL_NODE: NODE}
     [owner] = found.metadata.owner_references
     assert (owner.kind, owner.name, owner.uid) == ("Node", NODE, "uid-of-node")
