@@ -307,6 +307,7 @@ FORCING_TESTS_ON_INSTANCES: Final[Mapping[RightKey, str]] = _named(
         "ClusterRole coild",
         {
             "get nodes": f"{_AWS_NODES}/test_pods.py::test_nodes_say_that_pods_can_get_addresses",
+            "list, watch namespaces": _NO_REFUSAL,
             "list, watch pods": _NO_REFUSAL,
             "list, watch services": _NO_REFUSAL,
             f"list, watch egresses.{COIL}": _NO_REFUSAL,
@@ -327,7 +328,8 @@ FORCING_TESTS_ON_INSTANCES: Final[Mapping[RightKey, str]] = _named(
         if key[:2] == ("coild", "ClusterRole coild")
         and key[2:]
         in {
-            *(("get", "", "pods"), ("get", "", "services"), ("get", COIL, "egresses"), ("patch", "", "events")),
+            *(("get", "", "pods"), ("get", "", "services"), ("get", "", "namespaces")),
+            *(("get", COIL, "egresses"), ("patch", "", "events")),
             *((verb, COIL, "egressclientslices") for verb in ("create", "patch", "delete")),
         }
     ),

@@ -220,6 +220,27 @@ def test_a_pod_whose_egress_is_missing_or_invalid_waits_until_it_is_mended(world
     wait_until(lambda: adds(world, start(pod)), what="without the annotation it starts")
 
 
+def test_a_pod_of_a_namespace_that_the_egress_does_not_serve_waits_until_it_does(world: World, start: Start) -> None:
+    plane = world.node.plane
+    world.make_egress("chosen")
+    selector = {"spec": {"allowedNamespaces": {"matchLabels": {"egress": "yes"}}}}
+    plane.kubectl("patch", "egress", "chosen", f"--namespace={NET}", "--type=merge", f"--patch={json.dumps(selector)}")
+    pod = world.make_pod(names="chosen")
+    said = f"Egress {NET}/chosen does not serve pods of namespace {APPS}"
+    wait_until(lambda: said in refusal(world, start(pod)), what="the refusal")
+    wait_until(lambda: said in world.told(pod).get("EgressNotAllowed", ""), what="the Event about it")
+    assert world.clients("chosen") == []
+    plane.kubectl("label", "namespace", APPS, "egress=yes")
+    try:
+        # Where the kernel has no tunnels, it goes on to that.
+        if missing_features():
+            wait_until(lambda: said not in refusal(world, start(pod)), what="the namespace's label is seen")
+        else:
+            wait_until(lambda: adds(world, start(pod)), what="it starts")
+    finally:
+        plane.kubectl("label", "namespace", APPS, "egress-")
+
+
 def adds(world: World, sandbox: Sandbox) -> bool:
     """Whether the ADD succeeds."""
     try:

@@ -58,6 +58,11 @@ def egress(**budget: Any) -> Document:
     return {"metadata": {"name": "rule", "namespace": "default"}, "spec": spec}
 
 
+def egress_for(namespaces: Document) -> Document:
+    spec = {"destinations": ["10.0.0.0/8"], "allowedNamespaces": namespaces}
+    return {"metadata": {"name": "rule", "namespace": "default"}, "spec": spec}
+
+
 def gateway(**spec: Any) -> Document:
     return gateway_document("rule", **spec)
 
@@ -116,6 +121,13 @@ CREATIONS = [
         egress(minAvailable=1),
         "spec.podDisruptionBudget",
         "must not have both minAvailable and maxUnavailable",
+    ),
+    (
+        "Egress",
+        egress_for({"matchExpressions": REQUIREMENTS}),
+        egress_for({"matchExpressions": EXISTS}),
+        "spec.allowedNamespaces.matchExpressions[0].values",
+        VALUES,
     ),
     (
         "EgressGateway",

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from coil.admission.webhook_service import WebhookService, start_admission
-from coil.crd.builtin import NODES, Node
+from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
 from coil.egress.router_pod import RouterProgram
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.client import KubeClient
@@ -71,8 +71,10 @@ async def assemble(settings: Settings, process: Process) -> None:
 
     manager = Manager(process)
     recorder = manager.event_recorder(kube)
+    # No decision relies on this cache for the absence of a Namespace.
+    namespaces = manager.cache(kube.collection(NAMESPACES, freshness=Freshness.CACHED), optional=True)
     routers = EgressControllers(
-        caches=EgressCaches.start(manager, kube),
+        caches=EgressCaches.start(manager, kube, namespaces=namespaces),
         client=kube,
         recorder=recorder,
         program=RouterProgram(image=image, port=settings.egress_port),
@@ -97,7 +99,7 @@ async def assemble(settings: Settings, process: Process) -> None:
             )
             manager.each_term(partial(networks.setup, resync=settings.resync_interval))
         if settings.enable_eip:
-            eip = _eip(settings, process, manager, kube, recorder, nodes)
+            eip = _eip(settings, process, manager, kube, recorder, nodes, namespaces)
             manager.each_term(eip.setup)
             caches = eip.caches
             reader.use(
@@ -122,9 +124,12 @@ def _eip(
     kube: KubeClient,
     recorder: Recorder,
     nodes: Cache[Node],
+    namespaces: Cache[Namespace],
 ) -> EipControllers:
     return EipControllers(
-        caches=EipCaches.start(manager, kube, nodes=nodes, lease_namespace=settings.eip_lease_namespace),
+        caches=EipCaches.start(
+            manager, kube, nodes=nodes, namespaces=namespaces, lease_namespace=settings.eip_lease_namespace
+        ),
         client=kube,
         recorder=recorder,
         metrics=EipMetrics(process.registry),

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
@@ -156,6 +156,13 @@ class Start:
         )
         self.process.spawn("events", self.recorder.run())
 
+    @cached_property
+    def namespaces(self) -> Informer[Namespace]:
+        """For all who ask; followed from the first question on."""
+        informer = Informer(self.kube.collection(NAMESPACES), log=self.log, metrics=self.informer_metrics)
+        self.process.spawn(NAMESPACES.plural, informer.run())
+        return informer
+
     async def start_egress(self) -> None:
         """Begin to list what egress NAT needs, if it is on."""
         if not self.settings.enable_egress:
@@ -166,6 +173,7 @@ class Start:
             network=self.network,
             executor=self.executor,
             recorder=self.recorder,
+            namespaces=self.namespaces,
             informer_metrics=self.informer_metrics,
             reconcile_metrics=self.reconcile_metrics,
         )
@@ -546,12 +554,9 @@ class Pools(AddressPart):
         metrics = start.informer_metrics
         blocks = Informer(kube.collection(ADDRESS_BLOCKS, labels=own), log=log, metrics=metrics)
         requests = Informer(kube.collection(BLOCK_REQUESTS, labels=own), log=log, metrics=metrics)
-        namespaces = Informer(kube.collection(NAMESPACES), log=log, metrics=metrics)
-        self._informers: dict[str, Informer[Any]] = {
-            "addressblocks": blocks,
-            "blockrequests": requests,
-            "namespaces": namespaces,
-        }
+        namespaces = start.namespaces
+        self._own: dict[str, Informer[Any]] = {"addressblocks": blocks, "blockrequests": requests}
+        self._informers: dict[str, Informer[Any]] = {**self._own, "namespaces": namespaces}
         self._ipam = PoolIpam(
             settings,
             PoolDeps(
@@ -579,7 +584,7 @@ class Pools(AddressPart):
 
         That takes an API server, for as long as there is none. Egress has its seconds from then on.
         """
-        for name, informer in self._informers.items():
+        for name, informer in self._own.items():
             self._start.process.spawn(name, informer.run())
         await wait_synced(self._informers.values(), log=self._start.log)
         await self._ipam.discard_stale_requests()

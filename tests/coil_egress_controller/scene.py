@@ -10,6 +10,7 @@ import structlog
 from coil.crd.builtin import (
     CLUSTER_ROLE_BINDINGS,
     DEPLOYMENTS,
+    NAMESPACES,
     POD_DISRUPTION_BUDGETS,
     SERVICE_ACCOUNTS,
     SERVICES,
@@ -132,6 +133,7 @@ class Scene:
         self.account_cache = MemoryCache(self.api, SERVICE_ACCOUNTS)
         self.binding_cache = MemoryCache(self.api, CLUSTER_ROLE_BINDINGS)
         self.client_cache = MemoryCache(self.api, CLIENT_PODS, POD_INDEXERS)
+        self.namespace_cache = MemoryCache(self.api, NAMESPACES)
         self.client_slice_cache = MemoryCache(self.api, EGRESS_CLIENT_SLICES, SLICE_INDEXERS)
         self.caches = EgressCaches(
             egresses=self.egress_cache,
@@ -141,6 +143,7 @@ class Scene:
             accounts=self.account_cache,
             bindings=self.binding_cache,
             clients=self.client_cache,
+            namespaces=self.namespace_cache,
             client_slices=self.client_slice_cache,
         )
         self.accounts = ServiceAccountReconciler(
@@ -165,7 +168,7 @@ class Scene:
         caches: tuple[MemoryCache[Any], ...] = (
             *(self.egress_cache, self.deployment_cache, self.service_cache),
             *(self.budget_cache, self.account_cache, self.binding_cache),
-            *(self.client_cache, self.client_slice_cache),
+            *(self.client_cache, self.namespace_cache, self.client_slice_cache),
         )
         for cache in caches:
             cache.look()

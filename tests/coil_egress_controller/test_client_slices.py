@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from coil.crd.builtin import PODS
+from coil.crd.builtin import NAMESPACES, PODS
 from coil.crd.egress import EGRESSES
 from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, EgressClientSlice, extra_slice_name, slice_name
 from coil.crd.names import LABEL_EGRESS, LABEL_NODE, NodeName
@@ -29,6 +29,7 @@ class SliceScene(Scene):
         self.slices = ClientSliceReconciler(
             egresses=self.egress_cache,
             pods=self.client_cache,
+            namespaces=self.namespace_cache,
             slices=self.client_slice_cache,
             writer=OwnWriter(self.client, EGRESS_CLIENT_SLICES, self.client_slice_cache, writes),
             clock=lambda: self.now,
@@ -125,6 +126,7 @@ async def test_a_new_leader_leaves_what_is_told(scene: SliceScene) -> None:
     successor = ClientSliceReconciler(
         egresses=scene.egress_cache,
         pods=scene.client_cache,
+        namespaces=scene.namespace_cache,
         slices=scene.client_slice_cache,
         writer=OwnWriter(scene.client, EGRESS_CLIENT_SLICES, scene.client_slice_cache, writes),
         clock=lambda: 0.0,
@@ -147,6 +149,25 @@ async def test_who_is_no_client_of_it_there_is_not_told(scene: SliceScene, chang
     scene.add_pod("web", "10.1.0.2")
     await scene.pass_time()
     scene.add_pod("web", "10.1.0.2", **changes)
+    await scene.pass_time()
+    assert scene.extra() is None
+
+
+async def test_only_namespaces_that_the_egress_allows_are_told(scene: SliceScene) -> None:
+    scene.add_egress(allowedNamespaces={"matchLabels": {"egress": "yes"}})
+    scene.add_pod("web", "10.1.0.2")
+    await scene.pass_time()
+    assert scene.extra() is None, "nobody knows the namespace"
+    scene.api.put(NAMESPACES, {"metadata": {"name": "apps", "labels": {"egress": "no"}}})
+    scene.look()
+    await scene.pass_time()
+    assert scene.extra() is None
+    document = scene.api.find_document(NAMESPACES, "apps") or {}
+    scene.api.put(NAMESPACES, document | {"metadata": document["metadata"] | {"labels": {"egress": "yes"}}})
+    scene.look()
+    await scene.pass_time()
+    assert scene.extra() == (("10.1.0.2",), 1)
+    scene.add_egress(allowedNamespaces={"matchLabels": {"egress": "other"}})
     await scene.pass_time()
     assert scene.extra() is None
 

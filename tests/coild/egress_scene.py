@@ -14,9 +14,10 @@ from typing import Any, Generic, TypeVar, cast
 
 from prometheus_client import CollectorRegistry
 
+from coil.crd import builtin
 from coil.crd.builtin import ConfigMap, Pod, PodIP, PodSpec, PodStatus, Service, ServiceSpec
 from coil.crd.egress import Egress, EgressSpec
-from coil.crd.meta import ObjectMeta
+from coil.crd.meta import LabelSelector, ObjectMeta
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.client_plan import GatewayProblem
@@ -75,11 +76,20 @@ def pod(name: str, *, names: dict[str, str] | None = None, ips: tuple[str, ...] 
     )
 
 
-def egress(name: str, *destinations: str, auto: bool = False, replicas: int = 1) -> Egress:
+def egress(
+    name: str, *destinations: str, auto: bool = False, replicas: int = 1, allowed: LabelSelector | None = None
+) -> Egress:
     return Egress(
         metadata=ObjectMeta(namespace="net", name=name, uid=f"uid-of-{name}"),
-        spec=EgressSpec(destinations=destinations, fou_source_port_auto=auto, replicas=replicas),
+        spec=EgressSpec(
+            destinations=destinations, fou_source_port_auto=auto, replicas=replicas, allowed_namespaces=allowed
+        ),
     )
+
+
+def apps(**labels: str) -> builtin.Namespace:
+    """The pods' namespace."""
+    return builtin.Namespace(metadata=ObjectMeta(name="apps", uid="uid-of-apps", labels=labels))
 
 
 def service(name: str, *addresses: str, labels: dict[str, str] = SERVICE_LABELS) -> Service:
@@ -233,6 +243,7 @@ class EgressNode:
         self.pods: MemoryCache[Pod] = MemoryCache(dict(INDEXERS), earlier.pods if earlier else None)
         self.egresses: MemoryCache[Egress] = MemoryCache({}, earlier.egresses if earlier else None)
         self.services: MemoryCache[Service] = MemoryCache({}, earlier.services if earlier else None)
+        self.namespaces: MemoryCache[builtin.Namespace] = MemoryCache({}, earlier.namespaces if earlier else None)
         self.config_maps: MemoryCache[ConfigMap] = MemoryCache({}, earlier.config_maps if earlier else None)
         self.cluster = ClusterNetworksView()
         self.config_maps.subscribe(self.cluster.observe)
@@ -246,7 +257,12 @@ class EgressNode:
         self.clients = EgressClients(
             pods=self.node_pods,
             egresses=EgressDirectory(
-                self.egresses, self.services, ask, cluster=lambda: self.cluster.networks, clock=now
+                self.egresses,
+                self.services,
+                ask,
+                namespaces=self.namespaces,
+                cluster=lambda: self.cluster.networks,
+                clock=now,
             ),
             tunnels=PodTunnels(self.kernel, self.kernel.sync),
             executor=self.executor,
@@ -269,6 +285,7 @@ class EgressNode:
         self._controller.watch(self.pods, self._events.of_pod)
         self._controller.watch(self.egresses, self._events.of_egress)
         self._controller.watch(self.services, self._events.of_service)
+        self._controller.watch(self.namespaces, self._events.of_namespace)
         self._controller.watch(self.config_maps, self._events.of_networks)
         self._tasks.append(asyncio.create_task(self._controller.run()))
 

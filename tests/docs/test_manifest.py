@@ -45,7 +45,7 @@ def test_the_sample_of_an_egress_has_every_field() -> None:
     (document,) = read((DOCS / "samples" / "egress-every-field.yaml").read_text())
     assert set(document["spec"]) == {
         *("destinations", "replicas", "strategy", "template", "sessionAffinity", "sessionAffinityConfig"),
-        *("fouSourcePortAuto", "podDisruptionBudget"),
+        *("fouSourcePortAuto", "podDisruptionBudget", "allowedNamespaces"),
     }
 
 

@@ -69,9 +69,9 @@ def test_only_route_sync_lets_nodes_read_all_nodes() -> None:
 
 
 def test_without_floating_addresses_the_controller_reads_no_gateways() -> None:
-    assert not {"namespaces", "egressgateways"} & resources(render(), "ClusterRole", "coil-egress-controller")
+    assert "egressgateways" not in resources(render(), "ClusterRole", "coil-egress-controller")
     documents = render(None, "eip-gateway")
-    assert {"namespaces", "egressgateways"} <= resources(documents, "ClusterRole", "coil-egress-controller")
+    assert "egressgateways" in resources(documents, "ClusterRole", "coil-egress-controller")
     assert "coil-egressgateway-view" not in names(render(), "ClusterRole")
     webhooks = pick(render(), "ValidatingWebhookConfiguration", "coil-egress-controller")["webhooks"]
     assert [webhook["name"] for webhook in webhooks] == ["validate.egress.coil.cybozu.com"]

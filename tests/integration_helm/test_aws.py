@@ -137,7 +137,7 @@ def test_what_the_mode_takes_from_the_rights() -> None:
     """A node gets nothing from pools, so it has no business with them."""
     lost = {right for right in chart_rights(render()) if right not in chart_rights(render(VALUES))}
     assert {right.account for right in lost} == {"coild"}
-    assert {right.resource for right in lost} == {"namespaces", "addresspools", "addressblocks", "blockrequests"}
+    assert {right.resource for right in lost} == {"addresspools", "addressblocks", "blockrequests"}
 
 
 def policies(values: dict[str, object], kubernetes: str = "1.34.0") -> set[str]:

@@ -7,7 +7,7 @@ Deployment, a Service and a PodDisruptionBudget are kept as the documents that t
 
 from typing import Any
 
-from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.meta import LabelSelector, ObjectMeta, Struct
 from coil.crd.names import GROUP, VERSION
 from coil.crd.resource import Resource
 
@@ -15,7 +15,9 @@ DEFAULT_SESSION_AFFINITY = "ClientIP"
 
 
 class EgressSpec(Struct, frozen=True, kw_only=True):
-    """`fou_source_port_auto` lets the kernel choose the source port of each flow; otherwise it is the fixed port."""
+    """`fou_source_port_auto` lets the kernel choose the source port of each flow; otherwise it is the fixed port.
+    `allowed_namespaces` selects by labels the namespaces whose pods are served; None allows all.
+    """
 
     destinations: tuple[str, ...] = ()
     replicas: int = 1
@@ -25,6 +27,7 @@ class EgressSpec(Struct, frozen=True, kw_only=True):
     session_affinity_config: dict[str, Any] | None = None
     fou_source_port_auto: bool = False
     pod_disruption_budget: dict[str, Any] | None = None
+    allowed_namespaces: LabelSelector | None = None
 
 
 class EgressStatus(Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from coil.crd.definition import (
 )
 from coil.crd.egress import DEFAULT_SESSION_AFFINITY, EGRESSES
 from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, MAX_ADDRESSES
+from coil.crd.field_schema import selector_schema
 from coil.crd.names import LABEL_EGRESS
 
 MAX_DESTINATIONS = 4096
@@ -170,6 +171,10 @@ def _spec(pod_template: Document) -> Mapping[str, Document]:
             },
         )
         | {RULES: [_ONE_BOUND]},
+        "allowedNamespaces": selector_schema(
+            "Namespaces, by their labels, whose pods the Egress serves. All if absent. Pods of others that name it do "
+            "not start, and get an Event."
+        ),
     }
 
 

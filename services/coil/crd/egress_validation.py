@@ -11,9 +11,10 @@ from typing import Any
 
 from coil.crd.cidr import parse_cidr
 from coil.crd.egress import Egress
+from coil.crd.meta import LabelSelector
 from coil.crd.names import LABEL_VALUE_LENGTH
 from coil.crd.template_privilege import validate_privileges
-from coil.crd.validation import FieldError, validate_annotations, validate_labels
+from coil.crd.validation import FieldError, validate_annotations, validate_labels, validate_selector
 
 STRATEGIES = ("Recreate", "RollingUpdate")
 
@@ -36,6 +37,7 @@ def validate_egress(egress: Egress, *, privileged_templates: bool = False) -> li
         *_validate_template(template),
         *(() if privileged_templates else validate_privileges(template, path="spec.template")),
         *_validate_budget(spec.pod_disruption_budget or {}),
+        *_validate_namespaces(spec.allowed_namespaces),
     ]
 
 
@@ -55,6 +57,11 @@ def _validate_destinations(destinations: tuple[str, ...]) -> Iterator[FieldError
             parse_cidr(text)
         except ValueError as error:
             yield FieldError(f"spec.destinations[{position}]", str(error))
+
+
+def _validate_namespaces(selector: LabelSelector | None) -> Iterator[FieldError]:
+    if selector is not None:
+        yield from validate_selector(selector, path="spec.allowedNamespaces")
 
 
 def _validate_strategy(strategy: Mapping[str, Any]) -> Iterator[FieldError]:

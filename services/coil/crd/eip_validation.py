@@ -10,14 +10,11 @@ from ipaddress import IPv4Network, IPv6Network
 from coil.crd.cidr import Span, Version, count_addresses, parse_address, parse_cidr, parse_span
 from coil.crd.egress_gateway import EgressGateway, Ranges
 from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicy, EgressIP
-from coil.crd.meta import LabelSelector
 from coil.crd.names import LABEL_VALUE_LENGTH
-from coil.crd.validation import FieldError, validate_labels
+from coil.crd.validation import FieldError, validate_selector
 
 VERSIONS: tuple[Version, ...] = (4, 6)
 
-_VALUE_OPERATORS = ("In", "NotIn")
-_OPERATORS = (*_VALUE_OPERATORS, "Exists", "DoesNotExist")
 _UNUSABLE = (
     ("this host", IPv4Network("0.0.0.0/8")),
     ("loopback", IPv4Network("127.0.0.0/8")),
@@ -43,9 +40,9 @@ def validate_gateway(gateway: EgressGateway) -> list[FieldError]:
     errors: list[FieldError] = []
     if spec.node_selector.selector.empty:
         errors.append(FieldError(selector, "must not be empty: it would have every node carry addresses"))
-    errors += _validate_selector(spec.node_selector.selector, path=selector)
+    errors += validate_selector(spec.node_selector.selector, path=selector)
     if spec.allowed_namespaces is not None:
-        errors += _validate_selector(spec.allowed_namespaces, path="spec.allowedNamespaces")
+        errors += validate_selector(spec.allowed_namespaces, path="spec.allowedNamespaces")
     for path, limit in (
         ("spec.ranges.limit", spec.ranges.limit),
         ("spec.nodeSelector.limit", spec.node_selector.limit),
@@ -130,7 +127,7 @@ def _validate_applied_to(applied_to: AppliedTo) -> Iterator[FieldError]:
     if (applied_to.pod_selector is None) == (not applied_to.pod_subnet):
         yield FieldError(path, "must have either a podSelector or a podSubnet")
     if applied_to.pod_selector is not None:
-        yield from _validate_selector(applied_to.pod_selector, path=f"{path}.podSelector")
+        yield from validate_selector(applied_to.pod_selector, path=f"{path}.podSelector")
     yield from _validate_cidrs(applied_to.pod_subnet, path=f"{path}.podSubnet")
 
 
@@ -140,16 +137,3 @@ def _validate_cidrs(texts: Sequence[str], *, path: str) -> Iterator[FieldError]:
             parse_cidr(text)
         except ValueError as error:
             yield FieldError(f"{path}[{position}]", str(error))
-
-
-def _validate_selector(selector: LabelSelector, *, path: str) -> Iterator[FieldError]:
-    """As the API server validates those of its own kinds."""
-    yield from validate_labels(selector.match_labels, path=f"{path}.matchLabels")
-    for position, requirement in enumerate(selector.match_expressions):
-        place = f"{path}.matchExpressions[{position}]"
-        if requirement.operator not in _OPERATORS:
-            yield FieldError(f"{place}.operator", f"{requirement.operator!r} must be one of {', '.join(_OPERATORS)}")
-        elif (requirement.operator in _VALUE_OPERATORS) != bool(requirement.values):
-            yield FieldError(f"{place}.values", "In and NotIn need values, Exists and DoesNotExist have none")
-        for value in requirement.values or ("",):
-            yield from validate_labels({requirement.key: value}, path=place)

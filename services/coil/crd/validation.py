@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from coil.crd.meta import LabelSelector
 from coil.crd.names import LABEL_VALUE_LENGTH, is_object_name
 
 _POSITION = re.compile(r"\[[0-9]+\]")
@@ -55,6 +56,23 @@ def validate_labels(labels: Mapping[str, str], *, path: str) -> Iterator[FieldEr
         if len(value) > LABEL_VALUE_LENGTH or (value and not _NAME.fullmatch(value)):
             message = f"the value {value!r} must have at most {LABEL_VALUE_LENGTH} characters: {_WORD}"
             yield FieldError(f"{path}[{key}]", message)
+
+
+_VALUE_OPERATORS = ("In", "NotIn")
+_OPERATORS = (*_VALUE_OPERATORS, "Exists", "DoesNotExist")
+
+
+def validate_selector(selector: LabelSelector, *, path: str) -> Iterator[FieldError]:
+    """What the API server would refuse of a selector of its own kinds."""
+    yield from validate_labels(selector.match_labels, path=f"{path}.matchLabels")
+    for position, requirement in enumerate(selector.match_expressions):
+        place = f"{path}.matchExpressions[{position}]"
+        if requirement.operator not in _OPERATORS:
+            yield FieldError(f"{place}.operator", f"{requirement.operator!r} must be one of {', '.join(_OPERATORS)}")
+        elif (requirement.operator in _VALUE_OPERATORS) != bool(requirement.values):
+            yield FieldError(f"{place}.values", "In and NotIn need values, Exists and DoesNotExist have none")
+        for value in requirement.values or ("",):
+            yield from validate_labels({requirement.key: value}, path=place)
 
 
 def validate_annotations(annotations: Mapping[str, str], *, path: str) -> Iterator[FieldError]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_address
 
-from coil.crd.builtin import Service
+from coil.crd.builtin import Namespace, Service
 from coil.crd.cidr import parse_cidr
 from coil.crd.egress import Egress
 from coil.egress.client_pod import EgressRef, parse_egress_annotations
@@ -32,6 +32,7 @@ class ProblemReason(Enum):
 
     ANNOTATION = "EgressAnnotationInvalid"
     NOT_FOUND = "EgressNotFound"
+    NOT_ALLOWED = "EgressNotAllowed"
     DESTINATION = "EgressInvalid"
     NO_SERVICE = "EgressNoService"
     NO_ADDRESS = "EgressNoAddress"
@@ -64,12 +65,13 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """`references` are what the pod asks for, whether or not it exists; `destinations` what each is or was for, as far
-    as that is known, to be given to the next resolution of the pod.
+    """`references` are what the pod asks for, whether or not it exists; it is a client of those that are `granted`.
+    `destinations` is what each is or was for, as far as that is known, to be given to the next resolution of the pod.
     """
 
     spec: ClientSpec
     references: tuple[EgressRef, ...] = ()
+    granted: frozenset[EgressRef] = frozenset()
     problems: tuple[EgressProblem, ...] = ()
     destinations: Mapping[EgressRef, tuple[IPNetwork, ...]] = field(default_factory=dict)
 
@@ -80,6 +82,7 @@ class EgressView:
 
     egress: Callable[[EgressRef], Egress | None]
     service: Callable[[EgressRef], Service | None]
+    namespace: Callable[[str], Namespace | None] = lambda _name: None
     cluster: Callable[[], tuple[IPNetwork, ...]] = tuple
     """The cluster's networks that are not private (`coil.egress.cluster_networks`)."""
 
@@ -90,16 +93,17 @@ def resolve_client(
     view: EgressView,
     options: ClientOptions,
     *,
+    namespace: str = "",
     known: Mapping[EgressRef, tuple[IPNetwork, ...]] | None = None,
 ) -> Resolution:
-    """The client that a pod with these annotations and addresses is to be.
+    """The client that a pod of that namespace with these annotations and addresses is to be.
 
     `known` are the destinations of an earlier resolution. The order of annotations, names, destinations and addresses
     does not matter. A pod that names no Egress gets an empty spec.
     """
     own = tuple(sorted(set(addresses), key=lambda address: (address.version, int(address))))
     names = parse_egress_annotations(annotations)
-    draft = _Draft(frozenset(map(Family.of, own)), view, known or {})
+    draft = _Draft(frozenset(map(Family.of, own)), view, known or {}, namespace)
     draft.problems += [EgressProblem(ProblemReason.ANNOTATION, text) for text in names.problems]
     draft.problems += [EgressProblem(ProblemReason.ANNOTATION, text, unserved=False) for text in names.duplicates]
     draft.unknown = bool(names.problems)
@@ -117,18 +121,24 @@ def resolve_client(
         block_unclaimed=draft.unknown and not options.fail_open,
         fail_open=options.fail_open,
     )
-    return Resolution(spec, names.references, tuple(draft.problems), draft.destinations)
+    return Resolution(spec, names.references, frozenset(draft.granted), tuple(draft.problems), draft.destinations)
 
 
 class _Draft:
     """A resolution while Egresses are added to it, in their order."""
 
     def __init__(
-        self, families: frozenset[Family], view: EgressView, known: Mapping[EgressRef, tuple[IPNetwork, ...]]
+        self,
+        families: frozenset[Family],
+        view: EgressView,
+        known: Mapping[EgressRef, tuple[IPNetwork, ...]],
+        namespace: str,
     ) -> None:
         self.families = families
         self._view = view
         self._known = known
+        self._namespace = namespace
+        self.granted: set[EgressRef] = set()
         self._served: dict[IPNetwork, EgressRef] = {}
         self._unserved: set[IPNetwork] = set()
         self.gateways: list[Gateway] = []
@@ -170,6 +180,11 @@ class _Draft:
             self._lose(reference)
             return None
         destinations = self._destinations(reference, egress)
+        if refusal := self._refusal(reference, egress):
+            self.problems.append(EgressProblem(ProblemReason.NOT_ALLOWED, refusal))
+            self._unserved.update(destinations)
+            return None
+        self.granted.add(reference)
         service = self._view.service(reference)
         if service is None:
             text = f"Egress {reference} has no Service yet: is coil-egress-controller running?"
@@ -190,6 +205,17 @@ class _Draft:
             destinations=tuple(destination for destination in destinations if Family.of(destination) in usable),
             source_port=SourcePort.AUTO if egress.spec.fou_source_port_auto else SourcePort.FIXED,
         )
+
+    def _refusal(self, reference: EgressRef, egress: Egress) -> str:
+        """Why the Egress is not for pods of this namespace; "" if it is."""
+        if egress.spec.allowed_namespaces is None:
+            return ""
+        namespace = self._view.namespace(self._namespace)
+        if namespace is None:
+            return f"Egress {reference} serves some namespaces only, and the labels of {self._namespace} are not known"
+        if not egress.spec.allowed_namespaces.selects(namespace.metadata.labels):
+            return f"Egress {reference} does not serve pods of namespace {self._namespace} (spec.allowedNamespaces)"
+        return ""
 
     def _destinations(self, reference: EgressRef, egress: Egress) -> list[IPNetwork]:
         """Each once, in an order that does not depend on how they are written down."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from coil.crd.builtin import Pod
+from coil.crd.builtin import Namespace, Pod
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.egress_client_slice import (
     MAX_ADDRESSES,
@@ -45,6 +45,7 @@ CLIENT_PHASES: Final = ",".join(f"status.phase!={phase}" for phase in FINAL_PHAS
 _BY_CLIENT: Final = "client"
 _BY_NODE: Final = "node"
 _BY_EGRESS: Final = "egress"
+_BY_NAMESPACE: Final = "namespace"
 
 
 class ClientMeta(ObjectMeta, frozen=True, kw_only=True):
@@ -81,6 +82,7 @@ def _slice_key(slice_: EgressClientSlice) -> str:
 
 POD_INDEXERS: Final[Mapping[str, Callable[[ClientPod], Iterable[str]]]] = {
     _BY_CLIENT: client_keys,
+    _BY_NAMESPACE: lambda pod: [pod.metadata.namespace],
     _BY_EGRESS: lambda pod: {key.rpartition("/")[0] for key in client_keys(pod)},
 }
 """What the cache of pods needs."""
@@ -100,12 +102,14 @@ class ClientSliceReconciler:
         *,
         egresses: Cache[Egress],
         pods: Cache[ClientPod],
+        namespaces: Cache[Namespace],
         slices: Cache[EgressClientSlice],
         writer: OwnWriter[EgressClientSlice],
         clock: Callable[[], float],
     ) -> None:
         self._egresses = egresses
         self._pods = pods
+        self._namespaces = namespaces
         self._slices = slices
         self._clock = clock
         self._writer = writer
@@ -116,6 +120,7 @@ class ClientSliceReconciler:
         controller = term.controller(NAME, self.reconcile, workers=WORKERS)
         controller.watch(self._egresses, self._of_egress, batch_window=BATCH_WINDOW)
         controller.watch(self._pods, _of_pod, batch_window=BATCH_WINDOW)
+        controller.watch(self._namespaces, self._of_namespace, batch_window=BATCH_WINDOW)
         controller.watch(self._slices, self._of_slice, batch_window=BATCH_WINDOW)
 
     async def reconcile(self, key: str) -> Result:
@@ -126,7 +131,7 @@ class ClientSliceReconciler:
         if egress is None or egress.metadata.deleting or (present is not None and present.metadata.deleting):
             self._lacking.pop(key, None)
             return DONE  # the slice goes with the Egress, by the garbage collector; or comes anew after its event
-        addresses, pods, wait = self._plan(key, present)
+        addresses, pods, wait = self._plan(key, egress, present)
         if present is None:
             if addresses:
                 await self._create(egress, NodeName(node), addresses, pods=pods)
@@ -136,7 +141,9 @@ class ClientSliceReconciler:
             await self._writer.patch(present, {"addresses": list(addresses), "pods": pods})
         return RequeueAfter(wait) if wait is not None else DONE
 
-    def _plan(self, key: str, present: EgressClientSlice | None) -> tuple[tuple[str, ...], int, float | None]:
+    def _plan(
+        self, key: str, egress: Egress, present: EgressClientSlice | None
+    ) -> tuple[tuple[str, ...], int, float | None]:
         """The addresses to tell of, how many pods have them, and when to look again for others."""
         told = {address for each in self._slices.by_index(_BY_NODE, key) if each.of_node for address in each.addresses}
         known = set(present.addresses) if present is not None else set()
@@ -145,6 +152,8 @@ class ClientSliceReconciler:
         addresses: set[str] = set()
         pods = 0
         for pod in self._pods.by_index(_BY_CLIENT, key):
+            if not self._is_allowed(egress, pod.metadata.namespace):
+                continue
             own = {str(address) for address in client_addresses(pod)} - told
             lacking |= {address: before.get(address, now) for address in own}
             ripe = {address for address in own if address in known or now - lacking[address] >= PATIENCE}
@@ -155,6 +164,13 @@ class ClientSliceReconciler:
         waiting = [since for address, since in lacking.items() if address not in addresses]
         wait = max(0.0, min(waiting) + PATIENCE - now) if waiting else None
         return tuple(sorted(addresses))[:MAX_ADDRESSES], pods, wait
+
+    def _is_allowed(self, egress: Egress, namespace: str) -> bool:
+        allowed = egress.spec.allowed_namespaces
+        if allowed is None:
+            return True
+        found = self._namespaces.get(namespace)
+        return found is not None and allowed.selects(found.metadata.labels)
 
     async def _create(self, egress: Egress, node: NodeName, addresses: tuple[str, ...], *, pods: int) -> None:
         metadata = egress.metadata
@@ -173,8 +189,8 @@ class ClientSliceReconciler:
         await self._writer.create(body, namespace=metadata.namespace)
 
     def _of_egress(self, old: Egress | None, new: Egress | None) -> Iterable[str]:
-        """Of an Egress that was created: of all nodes with pods that name it."""
-        if new is None or old is not None:
+        """Of an Egress that was created, or serves other namespaces: of all nodes with pods that name it."""
+        if new is None or (old is not None and old.spec.allowed_namespaces == new.spec.allowed_namespaces):
             return ()
         name = object_key(new.metadata)
         return {
@@ -183,6 +199,13 @@ class ClientSliceReconciler:
             for key in client_keys(pod)
             if key.rpartition("/")[0] == name
         }
+
+    def _of_namespace(self, old: Namespace | None, new: Namespace | None) -> Iterable[str]:
+        """Of one whose labels have changed: of all of its pods."""
+        if new is None or (old is not None and old.metadata.labels == new.metadata.labels):
+            return ()
+        pods = self._pods.by_index(_BY_NAMESPACE, new.metadata.name)
+        return {key for pod in pods for key in client_keys(pod)}
 
     def _of_slice(self, old: EgressClientSlice | None, new: EgressClientSlice | None) -> Iterable[str]:
         seen = new or old

@@ -15,6 +15,7 @@ from coil.crd.builtin import (
     SERVICES,
     ClusterRoleBinding,
     Deployment,
+    Namespace,
     PodDisruptionBudget,
     Service,
     ServiceAccount,
@@ -63,11 +64,12 @@ class EgressCaches:
     accounts: Cache[ServiceAccount]
     bindings: Cache[ClusterRoleBinding]
     clients: Cache[ClientPod]
+    namespaces: Cache[Namespace]
     client_slices: Cache[EgressClientSlice]
 
     @classmethod
-    def start(cls, manager: Manager, client: KubeClient) -> "EgressCaches":
-        """Follow everything from now on."""
+    def start(cls, manager: Manager, client: KubeClient, *, namespaces: Cache[Namespace]) -> "EgressCaches":
+        """Follow everything else from now on."""
         labels = EGRESS_SELECTOR
         return cls(
             egresses=manager.cache(client.collection(EGRESSES), indexers=EGRESS_INDEXERS),
@@ -82,6 +84,7 @@ class EgressCaches:
                 name="egress-clients",
                 indexers=POD_INDEXERS,
             ),
+            namespaces=namespaces,
             client_slices=manager.cache(
                 client.collection(EGRESS_CLIENT_SLICES), indexers=SLICE_INDEXERS, optional=True
             ),
@@ -124,6 +127,7 @@ class EgressControllers:
         ClientSliceReconciler(
             egresses=caches.egresses,
             pods=caches.clients,
+            namespaces=caches.namespaces,
             slices=caches.client_slices,
             writer=OwnWriter(client, EGRESS_CLIENT_SLICES, caches.client_slices, slices_written),
             clock=self.clock,

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import NAMESPACES, Namespace, Node
+from coil.crd.builtin import Namespace, Node
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import (
     EGRESS_ENDPOINT_SLICES,
@@ -60,7 +60,15 @@ class EipCaches:
     slices: Cache[EgressEndpointSlice]
 
     @classmethod
-    def start(cls, manager: Manager, client: KubeClient, *, nodes: Cache[Node], lease_namespace: str) -> "EipCaches":
+    def start(
+        cls,
+        manager: Manager,
+        client: KubeClient,
+        *,
+        nodes: Cache[Node],
+        namespaces: Cache[Namespace],
+        lease_namespace: str,
+    ) -> "EipCaches":
         """Follow everything else from now on."""
         labels = ",".join(f"{key}={value}" for key, value in LEASE_LABELS.items())
         # There are many objects of the built-in kinds, and no decision relies on a cache for the absence of one.
@@ -70,7 +78,7 @@ class EipCaches:
         policies, slices = client.collection(EGRESS_GATEWAY_POLICIES), client.collection(EGRESS_ENDPOINT_SLICES)
         return cls(
             nodes=nodes,
-            namespaces=manager.cache(client.collection(NAMESPACES, freshness=cached), optional=True),
+            namespaces=namespaces,
             pods=manager.cache(pods, indexers=POD_INDEXERS, optional=True),
             leases=manager.cache(leases, optional=True),
             tunnels=manager.cache(client.collection(EGRESS_TUNNELS), optional=True),

@@ -61,6 +61,9 @@ class Client:
     found: bool
     prepared: bool = False
     egresses: tuple[EgressRef, ...] = ()
+    """Those that it names."""
+    granted: frozenset[EgressRef] = frozenset()
+    """Those of them that it is a client of."""
     destinations: Mapping[EgressRef, tuple[IPNetwork, ...]] = field(default_factory=dict)
     """What those Egresses are for, or were when they were last seen."""
     problems: tuple[EgressProblem, ...] = ()
@@ -161,15 +164,19 @@ class EgressClients:
         """The attachments whose pods name the Egress."""
         return [key for key, client in self._clients.items() if egress in client.egresses]
 
+    def of_namespace(self, namespace: str) -> list[AttachmentKey]:
+        """The attachments of the namespace's pods that name any Egress."""
+        return [key for key in self.asking() if _namespace(self._clients[key]) == namespace]
+
     def asking(self) -> list[AttachmentKey]:
         """The attachments whose pods name any Egress."""
         return [key for key, client in self._clients.items() if client.egresses]
 
     def addresses(self, egress: EgressRef) -> ClientAddresses:
-        """Those of the pods that name the Egress."""
-        naming = [client for client in self._clients.values() if egress in client.egresses]
+        """Those of the Egress's clients."""
+        clients = [client for client in self._clients.values() if egress in client.granted]
         found = [client for client in self._clients.values() if client.found]
-        return ClientAddresses(certain=_addresses(naming), uncertain=_addresses(found), pods=len(naming))
+        return ClientAddresses(certain=_addresses(clients), uncertain=_addresses(found), pods=len(clients))
 
     def of_pod(self, pod: Pod) -> list[AttachmentKey]:
         """The attachments that may be the pod's."""
@@ -219,7 +226,7 @@ class EgressClients:
         names = parse_egress_annotations(pod.metadata.annotations)
         if names.references:
             try:
-                await self._egresses.complete(names.references, deadline=deadline)
+                await self._egresses.complete(names.references, namespace=pod.metadata.namespace, deadline=deadline)
             except NoAnswerError as error:
                 if not self._options.fail_open:
                     raise self._report.not_answered(pod, error) from error
@@ -295,13 +302,15 @@ class EgressClients:
             client.attachment.addresses,
             self._egresses.view,
             self._options,
+            namespace=pod.metadata.namespace,
             known=client.destinations,
         )
         # A pod whose ADD is repeated is told once more why it does not start.
         before = client.problems if occasion is Occasion.FOLLOW else ()
         self._report.problems(pod, resolution.problems, self._consequence(occasion), before=before)
         named = client.egresses
-        client.egresses, client.problems = resolution.references, resolution.problems
+        client.egresses, client.granted = resolution.references, resolution.granted
+        client.problems = resolution.problems
         client.destinations = resolution.destinations
         for egress in {*named, *client.egresses}:
             self._changed(egress)
@@ -331,6 +340,10 @@ class EgressClients:
     def _problems(self) -> Counter[ProblemReason]:
         clients = self._clients.values()
         return Counter(problem.reason for client in clients for problem in (*client.problems, *client.unusable))
+
+
+def _namespace(client: Client) -> str:
+    return client.attachment.pod.namespace if client.attachment.pod is not None else ""
 
 
 def _is_router(pod: Pod) -> bool:

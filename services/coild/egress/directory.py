@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from coil.crd.builtin import PODS, SERVICES, Pod, Service, pod_uids
+from coil.crd.builtin import NAMESPACES, PODS, SERVICES, Namespace, Pod, Service, pod_uids
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
@@ -49,10 +49,10 @@ class _Known(Generic[T]):
         self._answers: dict[str, tuple[T, float]] = {}
         cache.subscribe(self._heard)
 
-    def get(self, reference: EgressRef) -> T | None:
-        if (cached := self._cache.get(str(reference))) is not None:
+    def get(self, key: str) -> T | None:
+        if (cached := self._cache.get(key)) is not None:
             return cached
-        answer, until = self._answers.get(str(reference), (None, 0.0))
+        answer, until = self._answers.get(key, (None, 0.0))
         return answer if self._clock() < until else None
 
     def answer(self, found: T) -> None:
@@ -66,7 +66,7 @@ class _Known(Generic[T]):
 
 
 class EgressDirectory:
-    """The Egresses and their Services.
+    """The Egresses and their Services, and the namespaces of pods.
 
     `services` are those with the labels `SERVICE_LABELS`, and no other counts. `cluster` gives the cluster's networks
     that are not private. `clock` never jumps.
@@ -78,32 +78,43 @@ class EgressDirectory:
         services: Cache[Service],
         reader: APIReader,
         *,
+        namespaces: Cache[Namespace],
         cluster: Callable[[], tuple[IPNetwork, ...]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._egresses = _Known(EGRESSES, egresses, clock)
         self._services = _Known(SERVICES, services, clock)
+        self._namespaces = _Known(NAMESPACES, namespaces, clock)
         self._reader = reader
-        self.view = EgressView(egress=self._egresses.get, service=self._services.get, cluster=cluster)
+        self.view = EgressView(
+            egress=lambda reference: self._egresses.get(str(reference)),
+            service=lambda reference: self._services.get(str(reference)),
+            namespace=self._namespaces.get,
+            cluster=cluster,
+        )
 
-    async def complete(self, references: Iterable[EgressRef], *, deadline: float) -> None:
-        """Read what the caches lack of these, all at once, until `deadline` (the event loop's clock) at most.
+    async def complete(self, references: Iterable[EgressRef], *, namespace: str, deadline: float) -> None:
+        """Read what the caches lack of these, all at once, until `deadline` (the event loop's clock) at most; then the
+        pod's namespace, if it matters.
 
         What does not exist goes on lacking. Raises NoAnswerError if that is not known of all of them; what was answered
         by then counts.
         """
+        references = tuple(references)
         known: tuple[_Known[Any], ...] = self._egresses, self._services
-        lacking = [(kind, ref) for ref in references for kind in known if kind.get(ref) is None]
-        reads = (self._read(kind, reference, deadline) for kind, reference in lacking)
+        lacking = [(kind, ref) for ref in references for kind in known if kind.get(str(ref)) is None]
+        reads = (self._read(kind, ref.namespace, ref.name, deadline) for kind, ref in lacking)
         for outcome in await asyncio.gather(*reads, return_exceptions=True):
             if outcome is not None:
                 raise outcome
+        found = (self.view.egress(reference) for reference in references)
+        chosen = any(egress is not None and egress.spec.allowed_namespaces is not None for egress in found)
+        if chosen and self._namespaces.get(namespace) is None:
+            await self._read(self._namespaces, "", namespace, deadline)
 
-    async def _read(self, kind: _Known[Any], reference: EgressRef, deadline: float) -> None:
+    async def _read(self, kind: _Known[Any], namespace: str, name: str, deadline: float) -> None:
         try:
-            found = await self._reader.get(
-                kind.resource, reference.name, namespace=reference.namespace, deadline=deadline
-            )
+            found = await self._reader.get(kind.resource, name, namespace=namespace, deadline=deadline)
         except NotFoundError:
             return
         if kind is not self._services or found.metadata.labels.items() >= SERVICE_LABELS.items():

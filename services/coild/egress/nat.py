@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import CONFIG_MAPS, PODS, SERVICES, ConfigMap, Pod, Service
+from coil.crd.builtin import CONFIG_MAPS, PODS, SERVICES, ConfigMap, Namespace, Pod, Service
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX, LABEL_NODE
@@ -84,6 +84,12 @@ class EgressFollow:
             return ()
         return self._naming(old, new)
 
+    def of_namespace(self, old: Namespace | None, new: Namespace | None) -> Iterable[str]:
+        """Its labels decide which Egresses serve its pods."""
+        if old is None or new is None or old.metadata.labels == new.metadata.labels:
+            return ()
+        return map(render_key, self._clients.of_namespace(new.metadata.name))
+
     def of_networks(self, old: ConfigMap | None, new: ConfigMap | None) -> Iterable[str]:
         """Which networks are the cluster's own concerns every client."""
         if (old.data if old is not None else {}) == (new.data if new is not None else {}):
@@ -120,7 +126,7 @@ def _relevant(pod: Pod) -> tuple[object, ...]:
 
 
 def _routes(egress: Egress) -> tuple[object, ...]:
-    return egress.spec.destinations, egress.spec.fou_source_port_auto
+    return egress.spec.destinations, egress.spec.fou_source_port_auto, egress.spec.allowed_namespaces
 
 
 class ClusterNetworksView:
@@ -152,6 +158,7 @@ class EgressDeps:
     network: PodNetwork
     executor: KeyedExecutor
     recorder: Recorder
+    namespaces: Informer[Namespace]
     informer_metrics: InformerMetrics
     reconcile_metrics: ReconcileMetrics
 
@@ -196,6 +203,7 @@ class EgressNat:
             "egresses": self._egresses,
             "services": self._services,
         }
+        self._namespaces = deps.namespaces
         view = ClusterNetworksView()
         self._cluster_networks: Informer[ConfigMap] | None = None
         if (source := settings.cluster_networks) is not None:
@@ -210,7 +218,9 @@ class EgressNat:
         self.pods = NodePods(self._pods, reader, node=settings.node_name)
         self.clients = EgressClients(
             pods=self.pods,
-            egresses=EgressDirectory(self._egresses, self._services, reader, cluster=lambda: view.networks),
+            egresses=EgressDirectory(
+                self._egresses, self._services, reader, namespaces=deps.namespaces, cluster=lambda: view.networks
+            ),
             tunnels=PodTunnels(deps.network, tunnels.sync),
             executor=deps.executor,
             options=client_options(settings),
@@ -245,6 +255,8 @@ class EgressNat:
         """See `start_egress`."""
         for name, informer in self._informers.items():
             self._process.spawn(name, informer.run())
+        # That one runs already.
+        self._informers["namespaces"] = self._namespaces
         self._process.spawn(EGRESS_CLIENT_SLICES.plural, self._slices.run())
         self._process.add_readiness("egress", self._missing)
 
@@ -274,6 +286,7 @@ class EgressNat:
         self._controller.watch(self._pods, self._events.of_pod)
         self._controller.watch(self._egresses, self._events.of_egress)
         self._controller.watch(self._services, self._events.of_service)
+        self._controller.watch(self._namespaces, self._events.of_namespace)
         if self._cluster_networks is not None:
             self._controller.watch(self._cluster_networks, self._events.of_networks)
         await self._controller.run()

@@ -1,16 +1,18 @@
 """What annotations, Egresses and Services come to, right and wrong ones beside each other."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.crd.builtin import Service, ServiceSpec
+from coil.crd.builtin import Namespace, Service, ServiceSpec
 from coil.crd.egress import Egress, EgressSpec
-from coil.crd.meta import ObjectMeta
+from coil.crd.meta import LabelSelector, ObjectMeta
 from coil.egress.client_pod import EgressRef
 from coil.egress.gateway import Gateway, Replies, SourcePort, TunnelPolicy
 from coil.egress.resolution import ClientOptions, EgressView, Resolution, resolve_client
@@ -43,13 +45,22 @@ def resolve(
     addresses: tuple[str, ...] = ("10.1.0.7", "fd01::7"),
     options: ClientOptions = OPTIONS,
     known: Resolution | None = None,
+    namespaces: Collection[Namespace] = (),
 ) -> Resolution:
     egresses = {str(_reference(found)): found for found in objects if isinstance(found, Egress)}
     services = {str(_reference(found)): found for found in objects if isinstance(found, Service)}
-    view = EgressView(egress=lambda ref: egresses.get(str(ref)), service=lambda ref: services.get(str(ref)))
+    labels = {namespace.metadata.name: namespace for namespace in namespaces}
+    view = EgressView(
+        egress=lambda ref: egresses.get(str(ref)), service=lambda ref: services.get(str(ref)), namespace=labels.get
+    )
     named = {PREFIX + namespace: names for namespace, names in annotations.items()}
     return resolve_client(
-        named, map(ip_address, addresses), view, options, known=known.destinations if known is not None else None
+        named,
+        map(ip_address, addresses),
+        view,
+        options,
+        namespace="apps",
+        known=known.destinations if known is not None else None,
     )
 
 
@@ -110,6 +121,33 @@ def test_several_of_several_namespaces() -> None:
     assert found.problems == ()
     # By namespace, then name: not as the joined names are sorted.
     assert list(routes(found)) == ["a/x", "a/y", "a-b/x"]
+
+
+APPS_ONLY = msgspec.structs.replace(
+    egress("net/chosen", "9.0.0.0/8"),
+    spec=EgressSpec(destinations=("9.0.0.0/8",), allowed_namespaces=LabelSelector(match_labels={"egress": "yes"})),
+)
+
+
+@pytest.mark.parametrize("labels", [None, {}, {"egress": "no"}])
+def test_who_is_not_allowed_reaches_nothing_through_it_nor_past_it(labels: dict[str, str] | None) -> None:
+    namespaces = [] if labels is None else [Namespace(metadata=ObjectMeta(name="apps", labels=labels))]
+    objects = (WORLD, WORLD_SERVICE, APPS_ONLY, service("net/chosen", "10.96.0.3"))
+    found = resolve({"net": "world, chosen"}, *objects, namespaces=namespaces)
+    assert reasons(found) == [Reason.NOT_ALLOWED]
+    assert "apps" in found.problems[0].message
+    assert found.problems[0].unserved
+    assert routes(found) == {"net/world": ["0.0.0.0/0", "::/0"]}
+    assert found.spec.blocked == (ip_network("9.0.0.0/8"),)
+    assert found.granted == {EgressRef("net", "world")}
+    assert len(found.references) == 2
+
+
+def test_who_is_allowed_is_a_client() -> None:
+    apps = Namespace(metadata=ObjectMeta(name="apps", labels={"egress": "yes"}))
+    found = resolve({"net": "chosen"}, APPS_ONLY, service("net/chosen", "10.96.0.3"), namespaces=[apps])
+    assert (found.problems, routes(found)) == ((), {"net/chosen": ["9.0.0.0/8"]})
+    assert found.granted == set(found.references)
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as msgspec_replace
 
-from coil.crd.builtin import MIRROR_POD, PODS, SERVICES, STATIC_POD_UID, ConfigMap
+from coil.crd.builtin import MIRROR_POD, NAMESPACES, PODS, SERVICES, STATIC_POD_UID, ConfigMap
 from coil.crd.egress import EGRESSES
-from coil.crd.meta import ObjectMeta
+from coil.crd.meta import LabelSelector, ObjectMeta
 from coil.egress.client_plan import GatewayProblem
+from coil.egress.client_pod import EgressRef
 from coil.kube.errors import UnavailableError
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
+from coild.egress.directory import ANSWER_SECONDS
 from coild.model.api_reader import CONCURRENT_READS, READ_SECONDS
 from coild.model.attachment import Attachment, EgressRefusedError, EgressUnresolvedError, PodName, PodUnknownError
-from tests.coild.egress_scene import FAIL_OPEN, EgressNode, egress, pod, service
+from tests.coild.egress_scene import FAIL_OPEN, EgressNode, apps, egress, pod, service
 from tests.coild.scene import advance, now
 from tests.coild.virtual_loop import never
 
@@ -541,6 +543,45 @@ async def test_changes_that_come_together_are_one(followed: EgressNode) -> None:
         followed.egresses.put(egress("lab", f"9.{number}.0.0/16"))
     await advance()
     assert followed.take_syncs() == ["c3"]
+
+
+CHOSEN = LabelSelector(match_labels={"egress": "yes"})
+
+
+async def test_a_pod_of_a_namespace_that_is_not_allowed_is_not_wired(node: EgressNode) -> None:
+    node.world()
+    node.egresses.put(egress("world", "0.0.0.0/0", allowed=CHOSEN))
+    node.pods.put(pod("c1", names=WORLD))
+    node.server.put(NAMESPACES, apps(egress="no"))
+    await unresolved(node, node.attachment("c1"))
+    assert node.take_syncs() == []
+    assert node.events() == [("c1", "EgressNotAllowed")]
+    assert node.clients.addresses(EgressRef("net", "world")).certain == frozenset()
+    # Its namespace is read where the cache has not heard of it.
+    node.server.put(NAMESPACES, apps(egress="yes"))
+    await advance(ANSWER_SECONDS)
+    await node.add(node.attachment("c1"))
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+
+
+async def test_whom_an_egress_serves_is_followed(followed: EgressNode) -> None:
+    """Running pods lose their tunnels, and what these led to is held back."""
+    followed.namespaces.put(apps())
+    followed.egresses.put(egress("world", "0.0.0.0/0", allowed=CHOSEN))
+    await advance()
+    assert (followed.routes("c1"), followed.blocked("c1")) == ({}, ["0.0.0.0/0"])
+    assert followed.events() == [(name, "EgressNotAllowed") for name in ("c1", "c2")]
+    told = followed.clients.addresses(EgressRef("net", "world"))
+    assert (told.certain, told.pods) == (frozenset(), 0)
+    followed.namespaces.put(apps(egress="yes"))
+    await advance()
+    assert (followed.routes("c1"), followed.blocked("c1")) == ({"10.96.0.9": ["0.0.0.0/0"]}, [])
+    assert followed.clients.addresses(EgressRef("net", "world")).pods == 2
+    followed.namespaces.put(apps(egress="yes", more="labels"))
+    await advance()
+    followed.namespaces.put(apps(egress="no"))
+    await advance()
+    assert (followed.routes("c1"), followed.blocked("c1")) == ({}, ["0.0.0.0/0"])
 
 
 async def test_what_a_deleted_egress_was_for_is_held_back_until_it_returns(followed: EgressNode) -> None:
