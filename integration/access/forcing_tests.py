@@ -205,7 +205,7 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "update secrets": f"{_EGRESS_ADMISSION}::test_a_spoilt_secret_is_mended",
             "get pods": (f"{_API}/test_egress_setting.py::test_router_pods_have_the_image_of_the_controllers_own_pod"),
             "list, watch configmaps": f"{_LISTS}::test_the_egress_controller",
-            "patch configmaps": f"{_EGRESS}::test_nodes_are_told_the_clusters_networks",
+            "patch configmaps": f"{_EGRESS}::test_nodes_and_router_pods_are_told_the_clusters_networks",
         },
     ),
     _keys(

@@ -435,18 +435,24 @@ def test_clients_that_no_coild_tells_of_are_told_to_router_pods(world: EgressWor
         world.plane.kubectl("delete", "node", "moved", "not-yet", "--ignore-not-found")
 
 
-def test_nodes_are_told_the_clusters_networks(world: EgressWorld, replica: EgressReplica) -> None:
+def test_nodes_and_router_pods_are_told_the_clusters_networks(world: EgressWorld, namespace: str) -> None:
+    def excluded() -> list[str]:
+        return sorted(world.get("egress", namespace).get("status", {}).get("clusterNetworks", []))
+
     def told() -> list[str]:
         data = world.plane.read(f"/api/v1/namespaces/{NETWORKS.namespace}/configmaps/{NETWORKS.name}").get("data", {})
         return sorted(data.get("networks", "").split())
 
     wait_until(lambda: "198.51.100.0/24" in told(), what="what only the flag names")
+    world.apply_egress(namespace)
     before = told()
+    becomes(excluded, before, what="router pods are told the same")
     assert {"198.19.0.0/16"} < set(before), "the network of Services"
     spec = {"subnets": [{"ipv4": "100.96.0.0/16"}, {"ipv4": "10.97.0.0/16"}]}
     pool = {"apiVersion": "coil.cybozu.com/v2", "kind": "AddressPool", "metadata": {"name": "shared"}, "spec": spec}
     apply(world.plane, pool)
     becomes(told, sorted([*before, "100.96.0.0/16"]), what="the pool's network that is not private")
+    becomes(excluded, told(), what="router pods are told the same")
     world.plane.kubectl("delete", "addresspool", "shared")
     becomes(told, before, what="a pool that is gone")
 

@@ -136,6 +136,16 @@ async def test_where_it_is_for_everything_the_cluster_is_no_part_of_that(world: 
 
 
 @families
+async def test_networks_of_the_cluster_that_are_not_private_are_no_part_of_everything_either(
+    world: NatWorld, family: Family
+) -> None:
+    stage = world.stage
+    await world.router.set_destinations(tuple(DEFAULT_NETWORKS.values()), cluster=(ip_network(ELSEWHERE[family]),))
+    packet = udp(stage.client.addresses[family], ELSEWHERE[family], dport=4711)
+    await is_dropped(world, stage.client, packet, NatCounterKind.OTHER_DESTINATION)
+
+
+@families
 async def test_a_private_network_that_is_named_is_served(world: NatWorld, family: Family) -> None:
     stage = world.stage
     named = ip_network(PRIVATE[family])

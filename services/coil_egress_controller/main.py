@@ -73,8 +73,10 @@ async def assemble(settings: Settings, process: Process) -> None:
     recorder = manager.event_recorder(kube)
     # No decision relies on this cache for the absence of a Namespace.
     namespaces = manager.cache(kube.collection(NAMESPACES, freshness=Freshness.CACHED), optional=True)
+    into = settings.cluster_networks
+    config_maps = follow_config_map(manager, kube, into) if into is not None else None
     routers = EgressControllers(
-        caches=EgressCaches.start(manager, kube, namespaces=namespaces),
+        caches=EgressCaches.start(manager, kube, namespaces=namespaces, cluster_networks=config_maps),
         client=kube,
         recorder=recorder,
         program=RouterProgram(image=image, port=settings.egress_port),
@@ -88,11 +90,11 @@ async def assemble(settings: Settings, process: Process) -> None:
         # No decision relies on this cache for the absence of a Node.
         nodes = manager.cache(kube.collection(NODES, freshness=Freshness.CACHED), optional=True)
         cluster = ClusterCaches.start(manager, kube, nodes=nodes)
-        if (into := settings.cluster_networks) is not None:
+        if into is not None and config_maps is not None:
             networks = ClusterNetworksReconciler(
                 client=kube,
                 caches=cluster,
-                config_maps=follow_config_map(manager, kube, into),
+                config_maps=config_maps,
                 into=into,
                 extra=settings.cluster_cidr,
                 log=log,

@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.testing import LogCapture
 
-from coil.crd.egress import Egress, EgressSpec
+from coil.crd.egress import Egress, EgressSpec, EgressStatus
 from coil.crd.egress_client_slice import EgressClientSlice
 from coil.crd.meta import ObjectMeta
 from coil.egress.gateway import RouterSpec
@@ -77,11 +77,13 @@ class Agent:
     def kernel(self) -> set[IPAddress]:
         return set(self.router.kernel)
 
-    def change_egress(self, *destinations: str, auto: bool = False) -> None:
+    def change_egress(self, *destinations: str, auto: bool = False, cluster: tuple[str, ...] = ()) -> None:
         """As the process does it when its cache has an event."""
         spec = EgressSpec(destinations=destinations, fou_source_port_auto=auto)
         metadata = ObjectMeta(name=EGRESS.name, namespace=EGRESS.namespace)
-        match self.settings.observe(Egress(metadata=metadata, spec=spec)):
+        match self.settings.observe(
+            Egress(metadata=metadata, spec=spec, status=EgressStatus(cluster_networks=cluster))
+        ):
             case Change.SOURCE_PORT:
                 self.peers.look_at_all()
             case Change.DESTINATIONS:

@@ -39,6 +39,7 @@ class MemoryRouter(RouterNetwork):
         super().__init__()
         self.kernel: dict[IPAddress, SourcePort] = dict.fromkeys(peers, SourcePort.FIXED)
         self.destinations: Sequence[IPNetwork] = [*DEFAULT_NETWORKS.values()]
+        self.cluster: Sequence[IPNetwork] = []
         self.bad: set[IPAddress] = set()
         self.without_fou = False
         self.stalled = False
@@ -63,6 +64,7 @@ class MemoryRouter(RouterNetwork):
         await self._begin("set_destinations", len(destinations))
         self._refuse(self._fault())
         self.destinations = [*destinations]
+        self.cluster = [*cluster]
         return True
 
     async def peers(self) -> frozenset[IPAddress]:

@@ -9,6 +9,7 @@ import structlog
 
 from coil.crd.builtin import (
     CLUSTER_ROLE_BINDINGS,
+    CONFIG_MAPS,
     DEPLOYMENTS,
     NAMESPACES,
     POD_DISRUPTION_BUDGETS,
@@ -133,6 +134,7 @@ class Scene:
         self.account_cache = MemoryCache(self.api, SERVICE_ACCOUNTS)
         self.binding_cache = MemoryCache(self.api, CLUSTER_ROLE_BINDINGS)
         self.client_cache = MemoryCache(self.api, CLIENT_PODS, POD_INDEXERS)
+        self.networks_cache = MemoryCache(self.api, CONFIG_MAPS)
         self.namespace_cache = MemoryCache(self.api, NAMESPACES)
         self.client_slice_cache = MemoryCache(self.api, EGRESS_CLIENT_SLICES, SLICE_INDEXERS)
         self.caches = EgressCaches(
@@ -156,7 +158,10 @@ class Scene:
             client=self.client,
             egresses=self.egress_cache,
             routers=RouterCaches(
-                deployments=self.deployment_cache, services=self.service_cache, budgets=self.budget_cache
+                deployments=self.deployment_cache,
+                services=self.service_cache,
+                budgets=self.budget_cache,
+                cluster_networks=self.networks_cache,
             ),
             accounts=self.accounts,
             recorder=self.told,
@@ -168,7 +173,7 @@ class Scene:
         caches: tuple[MemoryCache[Any], ...] = (
             *(self.egress_cache, self.deployment_cache, self.service_cache),
             *(self.budget_cache, self.account_cache, self.binding_cache),
-            *(self.client_cache, self.namespace_cache, self.client_slice_cache),
+            *(self.client_cache, self.namespace_cache, self.client_slice_cache, self.networks_cache),
         )
         for cache in caches:
             cache.look()

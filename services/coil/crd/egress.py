@@ -31,14 +31,16 @@ class EgressSpec(Struct, frozen=True, kw_only=True):
 
 
 class EgressStatus(Struct, frozen=True, kw_only=True):
-    """What the scale subresource shows: how many router pods there are, and the label selector that finds them.
+    """For the scale subresource: how many router pods there are, and the label selector that finds them.
 
-    `observed_generation` is that of the spec by which the Deployment and the Service were last made.
+    `observed_generation` is that of the spec by which the Deployment and the Service were last made. `cluster_networks`
+    are the cluster's own networks that are not private: no part of a destination that contains them.
     """
 
     observed_generation: int = 0
     replicas: int = 0
     selector: str = ""
+    cluster_networks: tuple[str, ...] = ()
 
 
 class Egress(Struct, frozen=True, kw_only=True):

@@ -45,11 +45,17 @@ def egress_definition(pod_template: Document) -> Document:
     about = "What the gateway is for, and its router pods."
     spec = object_schema(about, _spec(pod_template), required=("destinations",))
     status = object_schema(
-        "What the scale subresource shows.",
+        "What the scale subresource shows, and what router pods do not serve.",
         {
             "observedGeneration": observed_generation_schema("Egress"),
             "replicas": {"type": "integer", "format": "int32", "description": "Router pods that there are."},
             "selector": {"type": "string", "description": "Label selector of the router pods."},
+            "clusterNetworks": {
+                "type": "array",
+                "description": "Networks of the cluster that are not private. Where a destination contains one, "
+                "clients reach it without the Egress, and router pods do not forward to it.",
+                "items": {"type": "string", "description": "A network in CIDR notation."},
+            },
         },
     )
     return define(

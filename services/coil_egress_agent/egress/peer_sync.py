@@ -17,7 +17,7 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -76,29 +76,33 @@ class EgressSettings:
         self.source_port = SourcePort.FIXED
         self.destinations: tuple[IPNetwork, ...] = ()
         """None before the Egress is known."""
+        self.cluster: tuple[IPNetwork, ...] = ()
+        """The cluster's networks that are not private, which are no part of a destination that contains them."""
         self._log = log
 
     def observe(self, new: Egress | None) -> Change:
         if new is None:
             return Change.NONE
         source_port = SourcePort.AUTO if new.spec.fou_source_port_auto else SourcePort.FIXED
-        destinations = _parse_destinations(new)
+        destinations, cluster = _parse(new.spec.destinations), _parse(new.status.cluster_networks)
         change = Change.NONE
         if source_port is not self.source_port:
             self.source_port = source_port
             self._log.info("the tunnels' source port changes", source_port=source_port.value)
             change = Change.SOURCE_PORT
-        if destinations != self.destinations:
-            self.destinations = destinations
-            self._log.info("the destinations change", destinations=[str(network) for network in destinations])
+        if (destinations, cluster) != (self.destinations, self.cluster):
+            self.destinations, self.cluster = destinations, cluster
+            self._log.info(
+                "the destinations change", destinations=list(map(str, destinations)), cluster_networks=len(cluster)
+            )
             change = Change.DESTINATIONS
         return change
 
 
-def _parse_destinations(egress: Egress) -> tuple[IPNetwork, ...]:
+def _parse(texts: Iterable[str]) -> tuple[IPNetwork, ...]:
     """Without what is no network: the controller tells of it, and so does coild where a client names the Egress."""
     found: list[IPNetwork] = []
-    for text in egress.spec.destinations:
+    for text in texts:
         with suppress(ValueError):
             found.append(parse_cidr(text))
     return tuple(found)
@@ -256,7 +260,8 @@ class PeerSync:
             await self._desired.known()
             with self._metrics.measured(Operation.SET_DESTINATIONS):
                 async with asyncio.timeout(CALL_SECONDS):
-                    await self._router.set_destinations(self._desired.settings.destinations)
+                    settings = self._desired.settings
+                    await self._router.set_destinations(settings.destinations, cluster=settings.cluster)
             with self._metrics.measured(Operation.READ):
                 async with asyncio.timeout(CALL_SECONDS):
                     kernel = await self._router.peers()

@@ -14,6 +14,7 @@ from coil.crd.builtin import (
     SERVICE_ACCOUNTS,
     SERVICES,
     ClusterRoleBinding,
+    ConfigMap,
     Deployment,
     Namespace,
     PodDisruptionBudget,
@@ -66,9 +67,18 @@ class EgressCaches:
     clients: Cache[ClientPod]
     namespaces: Cache[Namespace]
     client_slices: Cache[EgressClientSlice]
+    cluster_networks: Cache[ConfigMap] | None = None
+    """Has the ConfigMap that tells the cluster's networks, if any does."""
 
     @classmethod
-    def start(cls, manager: Manager, client: KubeClient, *, namespaces: Cache[Namespace]) -> "EgressCaches":
+    def start(
+        cls,
+        manager: Manager,
+        client: KubeClient,
+        *,
+        namespaces: Cache[Namespace],
+        cluster_networks: Cache[ConfigMap] | None,
+    ) -> "EgressCaches":
         """Follow everything else from now on."""
         labels = EGRESS_SELECTOR
         return cls(
@@ -85,6 +95,7 @@ class EgressCaches:
                 indexers=POD_INDEXERS,
             ),
             namespaces=namespaces,
+            cluster_networks=cluster_networks,
             client_slices=manager.cache(
                 client.collection(EGRESS_CLIENT_SLICES), indexers=SLICE_INDEXERS, optional=True
             ),
@@ -114,7 +125,12 @@ class EgressControllers:
         routers = EgressReconciler(
             client=client,
             egresses=caches.egresses,
-            routers=RouterCaches(deployments=caches.deployments, services=caches.services, budgets=caches.budgets),
+            routers=RouterCaches(
+                deployments=caches.deployments,
+                services=caches.services,
+                budgets=caches.budgets,
+                cluster_networks=caches.cluster_networks,
+            ),
             accounts=accounts,
             recorder=self.recorder,
             program=self.program,

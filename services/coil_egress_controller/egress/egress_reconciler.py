@@ -11,11 +11,20 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import DEPLOYMENTS, POD_DISRUPTION_BUDGETS, SERVICES, Deployment, PodDisruptionBudget, Service
+from coil.crd.builtin import (
+    DEPLOYMENTS,
+    POD_DISRUPTION_BUDGETS,
+    SERVICES,
+    ConfigMap,
+    Deployment,
+    PodDisruptionBudget,
+    Service,
+)
 from coil.crd.egress import EGRESSES, Egress, EgressStatus
 from coil.crd.egress_validation import validate_egress
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.crd.validation import render_errors
+from coil.egress.cluster_networks import parse_cluster_networks
 from coil.egress.router_objects import (
     Ownership,
     find_ownership,
@@ -55,11 +64,14 @@ _TRANSIENT = (AlreadyExistsError, ConflictError, UnauthorizedError, UnavailableE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterCaches:
-    """The objects of Egresses, which have the names of these."""
+    """The objects of Egresses, which have the names of these, and the ConfigMap that tells the cluster's networks, if
+    any does.
+    """
 
     deployments: Cache[Deployment]
     services: Cache[Service]
     budgets: Cache[PodDisruptionBudget]
+    cluster_networks: Cache[ConfigMap] | None = None
 
 
 @dataclass(slots=True)
@@ -94,6 +106,7 @@ class EgressReconciler:
         self._accounts = accounts
         self._recorder = recorder
         self._program = program
+        self._cluster_networks = routers.cluster_networks
         self._privileged_templates = privileged_templates
         self._log = log
         self.objects = OwnedObjects(client, log=log)
@@ -105,6 +118,8 @@ class EgressReconciler:
         controller.watch(self._deployments, keys_of_change)
         controller.watch(self._services, keys_of_change)
         controller.watch(self._budgets, keys_of_change)
+        if self._cluster_networks is not None:
+            controller.watch(self._cluster_networks, self._of_networks)
         controller.resync(self._forget_all, every=resync)
 
     async def reconcile(self, key: str) -> Result:
@@ -186,7 +201,18 @@ class EgressReconciler:
 
     def _forget_all(self) -> Iterable[str]:
         self.objects.forget()
+        return self._all()
+
+    def _all(self) -> list[str]:
         return [object_key(egress.metadata) for egress in self._egresses.items()]
+
+    def _of_networks(self, old: ConfigMap | None, new: ConfigMap | None) -> Iterable[str]:
+        return self._all() if new is not None and (old is None or old.data != new.data) else ()
+
+    def _find_networks(self) -> tuple[str, ...] | None:
+        """The cluster's networks that are not private; None where nobody tells them."""
+        found = self._cluster_networks.items() if self._cluster_networks is not None else []
+        return tuple(map(str, parse_cluster_networks(found[0].data))) if found else None
 
     def _warn(self, egress: Egress, reason: str, message: str) -> None:
         self._recorder.warn(EventSubject.of(EGRESSES, egress.metadata), reason=reason, message=message)
@@ -206,8 +232,12 @@ class EgressReconciler:
             deployment = self._own_deployment(egress)
         replicas = 0 if deployment is None else deployment.status.replicas
         metadata = egress.metadata
+        networks = self._find_networks()
         status = EgressStatus(
-            observed_generation=generation, replicas=replicas, selector=router_selector(metadata.name)
+            observed_generation=generation,
+            replicas=replicas,
+            selector=router_selector(metadata.name),
+            cluster_networks=networks if networks is not None else egress.status.cluster_networks,
         )
         if status == egress.status:
             return
@@ -217,6 +247,7 @@ class EgressReconciler:
                 "observedGeneration": status.observed_generation,
                 "replicas": status.replicas,
                 "selector": status.selector,
+                "clusterNetworks": list(status.cluster_networks),
             },
         }
         try:

@@ -336,6 +336,10 @@ async def test_what_clients_may_send_to_follows_the_egress() -> None:
         agent.change_egress("192.0.2.0/24", auto=True)
         await announce(world, 5)
         assert router.destinations == [ip_network("192.0.2.0/24")]
+        assert router.cluster == []
+        agent.change_egress("192.0.2.0/24", "nonsense", cluster=("192.0.2.8/29", "nonsense"))
+        await announce(world)
+        assert router.cluster == [ip_network("192.0.2.8/29")]
 
 
 @virtual

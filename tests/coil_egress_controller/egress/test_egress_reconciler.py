@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coil.crd.builtin import DEPLOYMENTS, POD_DISRUPTION_BUDGETS, SERVICE_ACCOUNTS, SERVICES
+from coil.crd.builtin import CONFIG_MAPS, DEPLOYMENTS, POD_DISRUPTION_BUDGETS, SERVICE_ACCOUNTS, SERVICES
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import Resource
 from coil.egress.router_pod import router_selector
@@ -49,6 +49,7 @@ async def test_everything_is_made_and_the_status_told(scene: Scene) -> None:
         "observedGeneration": 1,
         "replicas": 0,
         "selector": router_selector("nat"),
+        "clusterNetworks": [],
     }
     assert scene.told.messages == {}
 
@@ -116,6 +117,24 @@ async def test_a_change_of_the_egress_reaches_what_it_concerns(scene: Scene) -> 
     assert scene.find(DEPLOYMENTS)["spec"]["replicas"] == 3
     [egress] = scene.api.all(EGRESSES)
     assert egress.status.observed_generation == egress.metadata.generation
+
+
+async def test_router_pods_are_told_the_clusters_networks(scene: Scene) -> None:
+    await reconciled(scene)
+    [egress] = scene.api.all(EGRESSES)
+    assert egress.status.cluster_networks == ()
+    metadata = {"name": "coil-cluster-networks", "namespace": "kube-system"}
+    scene.api.put(CONFIG_MAPS, {"metadata": metadata, "data": {"networks": "198.51.100.0/24\n2001:db8::/64\n"}})
+    scene.look()
+    await scene.egresses.reconcile(KEY)
+    [egress] = scene.api.all(EGRESSES)
+    assert egress.status.cluster_networks == ("198.51.100.0/24", "2001:db8::/64")
+    # Where nobody tells them any more, what was told last counts on.
+    scene.api.remove(CONFIG_MAPS, "coil-cluster-networks", "kube-system")
+    scene.look()
+    scene.client.calls.clear()
+    await scene.egresses.reconcile(KEY)
+    assert scene.client.calls == []
 
 
 async def test_a_budget_that_is_no_longer_wanted_goes(scene: Scene) -> None:
