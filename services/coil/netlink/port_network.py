@@ -27,6 +27,7 @@ from coil.netlink.eip_link import find_parent, read_parents
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import find_link, read_links
 from coil.netlink.neighbour import delete_neighbour, dump_neighbours, parse_neighbour, put_neighbour
+from coil.netlink.readiness import await_carrier
 from coil.netlink.removal import remove_links
 from coil.netlink.route import delete_route, dump_link_routes, parse_route, replace_route
 from coil.neutron.node_bridge import PROTOCOL, BridgedPort, NodeBridge, bridge_name, parse_network_alias, uplink_name
@@ -41,6 +42,8 @@ def sync_network(plan: NodeBridge, peers: Collection[IPAddress], connection: Con
     """
     bridge = ensure_bridge(plan.bridge, connection)
     ensure_uplink(plan.uplink, plan.bridge.alias, bridge, connection)
+    # Its first port has given it a carrier. Without this the kubelet's first packet to a pod may be dropped.
+    await_carrier(bridge.name, connection)
     sync_flood(plan.uplink.name, peers, connection)
     sync_addresses(bridge, plan.addresses, add=new_host_address, connection=connection)
     _sync_neighbours(bridge, plan.neighbours, connection)
