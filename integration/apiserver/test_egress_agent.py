@@ -152,7 +152,7 @@ def test_it_sees_its_clients_and_nobody_else(router: RouterPod, node: BareNode) 
 
 
 @pytest.mark.parametrize("resource", ["pods", "secrets", "nodes", "configmaps"])
-def test_whoever_has_its_account_reads_nothing_of_other_tenants(node: BareNode, resource: str) -> None:
+def test_whoever_has_its_account_reads_no_environment_of_pods(node: BareNode, resource: str) -> None:
     """The account is in a tenant's namespace, where the tenant can run pods of its own with it."""
     kubeconfig = node.plane.kubeconfig_for(ACCOUNT, NAMESPACE)
     for where in ("--all-namespaces", "--namespace=kube-system", f"--namespace={NAMESPACE}"):

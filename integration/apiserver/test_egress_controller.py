@@ -16,6 +16,7 @@ from integration.apiserver.egress_world import (
     EgressWorld,
     egress_document,
 )
+from integration.apiserver.test_rbac import COIL, access, answers
 from integration.cluster.control_plane import Controllers, ControlPlane, KubectlError
 from integration.deployment import apply, apply_chart
 from integration.helm.chart import NAMESPACE, render
@@ -91,19 +92,6 @@ def becomes(read: Callable[[], Any], wanted: Any, *, what: str) -> None:
     wait_until(lambda: read() == wanted, what=what)
 
 
-def may_watch(world: EgressWorld, namespace: str, resource: str) -> bool:
-    """Whether the account of the namespace's router pods may watch it in all namespaces."""
-    account = f"system:serviceaccount:{namespace}:coil-egress"
-    attributes = {"verb": "watch", "group": "" if resource == "pods" else "coil.cybozu.com", "resource": resource}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": account, "resourceAttributes": attributes},
-    }
-    answer = world.plane.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(review))
-    return bool(json.loads(answer)["status"]["allowed"])
-
-
 def test_an_egress_becomes_router_pods_behind_a_service(world: EgressWorld, namespace: str) -> None:
     world.apply_egress(namespace, replicas=2)
     becomes(lambda: len(router_pods(world, namespace)), 2, what="router pods")
@@ -130,8 +118,13 @@ def test_an_egress_becomes_router_pods_behind_a_service(world: EgressWorld, name
         (owner,) = world.get(kind, namespace)["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (egress["metadata"]["uid"], True)
     assert world.find("poddisruptionbudget", namespace) is None
-    becomes(lambda: may_watch(world, namespace, "egressclientslices"), True, what="router pods may watch slices")
-    assert not may_watch(world, namespace, "pods"), "whoever has the account of a tenant's namespace"
+    slices, pods = access("watch", COIL, "egressclientslices"), access("watch", "", "pods")
+
+    def router_may() -> list[bool]:
+        """Whoever has the account of the tenant's namespace."""
+        return answers(world.plane, "coil-egress", slices, pods, home=namespace)
+
+    becomes(router_may, [True, False], what="router pods may watch slices, and no pods")
 
 
 def test_scaling_by_hand_and_by_an_autoscaler(world: EgressWorld, namespace: str) -> None:

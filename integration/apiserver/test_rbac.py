@@ -26,9 +26,9 @@ Access: TypeAlias = tuple[str, str, str, str, str, str]
 """Verb, group, resource, subresource, namespace, name."""
 
 
-def answers(plane: ControlPlane, account: str, *accesses: Access) -> list[bool]:
-    """Whether the account may, access by access."""
-    items = [_review(account, access) for access in accesses]
+def answers(plane: ControlPlane, account: str, *accesses: Access, home: str = "kube-system") -> list[bool]:
+    """Whether the account of the namespace `home` may, access by access."""
+    items = [_review(account, home, access) for access in accesses]
     text = plane.kubectl(
         "create",
         "--filename=-",
@@ -45,7 +45,7 @@ def answers(plane: ControlPlane, account: str, *accesses: Access) -> list[bool]:
     return found
 
 
-def _review(account: str, access: Access) -> dict[str, Any]:
+def _review(account: str, home: str, access: Access) -> dict[str, Any]:
     verb, group, resource, subresource, namespace, name = access
     attributes = {
         "verb": verb,
@@ -60,8 +60,8 @@ def _review(account: str, access: Access) -> dict[str, Any]:
         "kind": "SubjectAccessReview",
         "metadata": {},
         "spec": {
-            "user": f"system:serviceaccount:kube-system:{account}",
-            "groups": ["system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"],
+            "user": f"system:serviceaccount:{home}:{account}",
+            "groups": ["system:serviceaccounts", f"system:serviceaccounts:{home}", "system:authenticated"],
             "resourceAttributes": {key: value for key, value in attributes.items() if value},
         },
     }

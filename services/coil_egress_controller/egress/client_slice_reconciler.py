@@ -16,20 +16,11 @@ import msgspec
 
 from coil.crd.builtin import Namespace, Pod
 from coil.crd.egress import EGRESSES, Egress
-from coil.crd.egress_client_slice import (
-    MAX_ADDRESSES,
-    EgressClientSlice,
-    extra_slice_name,
-)
+from coil.crd.egress_client_slice import MAX_ADDRESSES, EgressClientSlice, extra_slice_name
 from coil.crd.meta import ObjectMeta, OwnerReference
 from coil.crd.names import LABEL_EGRESS, NodeName
 from coil.crd.resource import Resource, object_key
-from coil.egress.client_pod import (
-    FINAL_PHASES,
-    client_addresses,
-    is_client,
-    parse_egress_annotations,
-)
+from coil.egress.client_pod import FINAL_PHASES, client_addresses, is_client, parse_egress_annotations
 from coil.manager.term import Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, RequeueAfter, Result
@@ -42,8 +33,7 @@ PATIENCE: Final = 1.0
 BATCH_WINDOW: Final = 0.2
 CLIENT_PHASES: Final = ",".join(f"status.phase!={phase}" for phase in FINAL_PHASES)
 """A field selector: pods that the API server itself leaves out."""
-_BY_CLIENT: Final = "client"
-_BY_NODE: Final = "node"
+_BY_KEY: Final = "key"
 _BY_EGRESS: Final = "egress"
 _BY_NAMESPACE: Final = "namespace"
 
@@ -81,13 +71,13 @@ def _slice_key(slice_: EgressClientSlice) -> str:
 
 
 POD_INDEXERS: Final[Mapping[str, Callable[[ClientPod], Iterable[str]]]] = {
-    _BY_CLIENT: client_keys,
+    _BY_KEY: client_keys,
     _BY_NAMESPACE: lambda pod: [pod.metadata.namespace],
     _BY_EGRESS: lambda pod: {key.rpartition("/")[0] for key in client_keys(pod)},
 }
 """What the cache of pods needs."""
 SLICE_INDEXERS: Final[Mapping[str, Callable[[EgressClientSlice], Iterable[str]]]] = {
-    _BY_NODE: lambda slice_: [_slice_key(slice_)]
+    _BY_KEY: lambda slice_: [_slice_key(slice_)]
 }
 """What the cache of slices needs."""
 
@@ -145,13 +135,13 @@ class ClientSliceReconciler:
         self, key: str, egress: Egress, present: EgressClientSlice | None
     ) -> tuple[tuple[str, ...], int, float | None]:
         """The addresses to tell of, how many pods have them, and when to look again for others."""
-        told = {address for each in self._slices.by_index(_BY_NODE, key) if each.of_node for address in each.addresses}
+        told = {address for each in self._slices.by_index(_BY_KEY, key) if each.of_node for address in each.addresses}
         known = set(present.addresses) if present is not None else set()
         now = self._clock()
         before, lacking = self._lacking.pop(key, {}), dict[str, float]()
         addresses: set[str] = set()
         pods = 0
-        for pod in self._pods.by_index(_BY_CLIENT, key):
+        for pod in self._pods.by_index(_BY_KEY, key):
             if not self._is_allowed(egress, pod.metadata.namespace):
                 continue
             own = {str(address) for address in client_addresses(pod)} - told
