@@ -125,7 +125,17 @@ class TransportBits:
 ND_TARGET = TransportBits(offset=64, length=128)
 """Of a neighbour solicitation and of an advertisement (RFC 4861, sections 4.3 and 4.4)."""
 
-Key: TypeAlias = Field | tuple[Field | TransportBits, ...]
+
+@dataclass(frozen=True, slots=True)
+class MaskedField:
+    """The bits of a field of 32 bits that are in `mask`, and those of `bits` in the place of others."""
+
+    field: Field
+    mask: int
+    bits: int = 0
+
+
+Key: TypeAlias = Field | MaskedField | tuple[Field | MaskedField | TransportBits, ...]
 """What is looked up in a set or a map; several fields are looked up together."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv6Address
+from operator import itemgetter
 from typing import Final, cast
 
 from coil.kernel.nft_element import ElementKey, ElementValue
@@ -20,7 +21,7 @@ from coil.nft.netfilter import attributes
 
 _INTERVAL_END, _CATCH_ALL = 0x1, 0x2
 _LIST_ELEMENT, _VALUE = 1, 1  # NFTA_LIST_ELEM, NFTA_DATA_VALUE
-_KEY, _DATA, _KEY_END = 1, 2, 10  # NFTA_SET_ELEM_*
+_KEY, _DATA, _FLAGS, _KEY_END = 1, 2, 3, 10  # NFTA_SET_ELEM_*
 _NESTED: Final = 0x8000
 _SIZES: Final = {
     DataType.IPV4: 4,
@@ -28,6 +29,7 @@ _SIZES: Final = {
     DataType.ETHER: 6,
     DataType.CLASS: 4,
     DataType.MARK: 4,
+    DataType.PACKET_FAMILY: 1,
     DataType.PROTOCOL: 1,
     DataType.PORT: 2,
     DataType.LINK: 16,
@@ -49,14 +51,17 @@ def decode_elements(wanted: NftSet, pieces: Iterable[bytes]) -> dict[ElementKey,
 
 
 def is_writable(wanted: NftSet) -> bool:
-    """Whether `encode_elements` knows how elements of such a set are written: ranges of a single type are a matter of
-    what is beside them, which is left to libnftables.
-    """
-    return not wanted.timeouts and (len(wanted.key) > 1 or not wanted.intervals)
+    """Whether `encode_elements` knows how elements of such a set are written: those that expire it does not."""
+    return not wanted.timeouts
 
 
 def encode_elements(wanted: NftSet, elements: Iterable[tuple[ElementKey, ElementValue]]) -> Iterator[bytes]:
-    """An attribute NFTA_LIST_ELEM for each element of a set that `is_writable`, with its value if it has one."""
+    """An attribute NFTA_LIST_ELEM, or two, for each element of a set that `is_writable`, with its value if it has
+    one.
+    """
+    if wanted.intervals and len(wanted.key) == 1:
+        yield from _encode_bounds(wanted, elements)
+        return
     key_size = sum(_SIZES[kind] + 3 & ~3 for kind in wanted.key) if len(wanted.key) > 1 else _SIZES[wanted.key[0]]
     encode_key = partial(_encode_parts, wanted.key) if len(wanted.key) > 1 else partial(_encode_single, wanted.key[0])
     heads: dict[int, _Heads] = {}
@@ -105,6 +110,26 @@ def _around(kind: int, size: int) -> tuple[bytes, bytes]:
     """What is before and behind data of that size, in an attribute that holds an NFTA_DATA_VALUE."""
     padding = -size % 4
     return struct.pack("=HHHH", 8 + size + padding, kind | _NESTED, 4 + size, _VALUE), b"\0" * padding
+
+
+def _encode_bounds(wanted: NftSet, elements: Iterable[tuple[ElementKey, ElementValue]]) -> Iterator[bytes]:
+    """Where each range begins, and what is behind it, in their order."""
+    [kind] = wanted.key
+    size = _SIZES[kind]
+    ranges = ((*_encode_range(kind, cast("str", key)), value) for key, value in elements)
+    ends = _Heads.of(size, 0, ends=False)
+    for first, last, value in sorted(ranges, key=itemgetter(0)):
+        packed = b"" if value is None else _BYTES[cast("DataType", wanted.value)](str(value))
+        yield _Heads.of(size, len(packed), ends=False).element(first, b"", packed)
+        behind = int.from_bytes(last, "big") + 1
+        if behind >> size * 8:
+            continue
+        end = ends.element(behind.to_bytes(size, "big"), b"", b"")
+        yield struct.pack("=H", len(end) + len(_END)) + end[2:] + _END
+
+
+_END: Final = struct.pack("=HH", 8, _FLAGS) + _INTERVAL_END.to_bytes(4, "big")
+"""An attribute that says that a range ends before the key."""
 
 
 def _encode_single(kind: DataType, key: ElementKey) -> tuple[bytes, bytes]:
@@ -219,6 +244,8 @@ def _class_bytes(word: str) -> bytes:
 
 _HOST_ORDER: Final = (DataType.CLASS, DataType.MARK)
 _ADDRESSES: Final = (DataType.IPV4, DataType.IPV6)
+_FAMILIES: Final[dict[int, str]] = {socket.AF_INET: "ipv4", socket.AF_INET6: "ipv6"}
+_FAMILY_NUMBERS: Final = {word: number for number, word in _FAMILIES.items()}
 _PROTOCOLS: Final = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp", socket.IPPROTO_SCTP: "sctp"}
 _PROTOCOL_NUMBERS: Final = {word: number for number, word in _PROTOCOLS.items()}
 _WORDS: Final[dict[DataType, Callable[[bytes], str]]] = {
@@ -227,6 +254,7 @@ _WORDS: Final[dict[DataType, Callable[[bytes], str]]] = {
     DataType.ETHER: lambda data: data.hex(":"),
     DataType.CLASS: _class,
     DataType.MARK: lambda data: str(int.from_bytes(data, sys.byteorder)),
+    DataType.PACKET_FAMILY: lambda data: _FAMILIES.get(data[0], str(data[0])),
     DataType.PROTOCOL: lambda data: _PROTOCOLS.get(data[0], str(data[0])),
     DataType.PORT: lambda data: str(int.from_bytes(data, "big")),
     DataType.LINK: lambda data: data.rstrip(b"\0").decode(),
@@ -238,6 +266,7 @@ _BYTES: Final[dict[DataType, Callable[[str], bytes]]] = {
     DataType.ETHER: lambda word: bytes.fromhex(word.replace(":", "")),
     DataType.CLASS: _class_bytes,
     DataType.MARK: lambda word: int(word).to_bytes(4, sys.byteorder),
+    DataType.PACKET_FAMILY: lambda word: bytes([_FAMILY_NUMBERS[word]]),
     DataType.PROTOCOL: lambda word: bytes([_PROTOCOL_NUMBERS[word] if word in _PROTOCOL_NUMBERS else int(word)]),
     DataType.PORT: lambda word: int(word).to_bytes(2, "big"),
     DataType.LINK: lambda word: word.encode().ljust(16, b"\0"),

@@ -23,6 +23,7 @@ from coil.kernel.nft_table import (
     Key,
     LeadingBits,
     Lookup,
+    MaskedField,
     Match,
     Member,
     NftChain,
@@ -121,8 +122,7 @@ def _render_statement(statement: Statement) -> dict[str, Any]:  # noqa: PLR0911,
         case Match():
             return _render_match(statement)
         case Assign(Field.PACKET_CLASS, int(number)):
-            word = f"{number >> 16:x}:{number & 0xFFFF:x}" if number else "none"
-            return {"mangle": {"key": _render_field(Field.PACKET_CLASS), "value": word}}
+            return {"mangle": {"key": _render_field(Field.PACKET_CLASS), "value": _render_class(number)}}
         case Assign(field, value):
             return {"mangle": {"key": _render_field(field), "value": _render_value(value)}}
         case SetBits(field, bits):
@@ -155,8 +155,9 @@ def _render_match(match: Match) -> dict[str, Any]:
     field, value = match.field, match.value
     left = _render_bits(field) if isinstance(field, TransportBits) else _render_key(field)
     if isinstance(value, HasBits):
-        masked = {"&": [left, value.mask | value.bits]}
-        return {"match": {"op": match.comparison.value, "left": masked, "right": value.bits}}
+        render = _number_renderer(field)
+        masked = {"&": [left, render(value.mask | value.bits)]}
+        return {"match": {"op": match.comparison.value, "left": masked, "right": render(value.bits)}}
     return {"match": {"op": match.comparison.value, "left": left, "right": _render_operand(value)}}
 
 
@@ -189,9 +190,34 @@ def _render_value(value: int | IPv4Address | Field | Lookup) -> Any:
 
 
 def _render_key(key: Key) -> dict[str, Any]:
-    if isinstance(key, Field):
-        return _render_field(key)
-    return {"concat": [_render_field(part) if isinstance(part, Field) else _render_bits(part) for part in key]}
+    if isinstance(key, tuple):
+        return {"concat": [_render_part(part) for part in key]}
+    return _render_part(key)
+
+
+def _render_part(part: Field | MaskedField | TransportBits) -> dict[str, Any]:
+    match part:
+        case Field():
+            return _render_field(part)
+        case MaskedField():
+            return _render_masked(part)
+        case TransportBits():
+            return _render_bits(part)
+
+
+def _render_masked(masked: MaskedField) -> dict[str, Any]:
+    render = _number_renderer(masked.field)
+    # The library lists the bits that come in the place of others among those of the mask, too.
+    rendered = {"&": [_render_field(masked.field), render(masked.mask | masked.bits)]}
+    return {"|": [rendered, render(masked.bits)]} if masked.bits else rendered
+
+
+def _number_renderer(field: object) -> Callable[[int], str | int]:
+    return _render_class if field is Field.PACKET_CLASS else int
+
+
+def _render_class(number: int) -> str:
+    return f"{number >> 16:x}:{number & 0xFFFF:x}" if number else "none"
 
 
 def _render_bits(bits: TransportBits) -> dict[str, Any]:

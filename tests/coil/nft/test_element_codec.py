@@ -175,6 +175,21 @@ def test_there_and_back(wanted: NftSet, keys: st.SearchStrategy[ElementKey], val
     assert decode_elements(wanted, [plain]) == elements
 
 
+@pytest.mark.parametrize("version", [4, 6])
+@given(bounds=st.sets(st.integers(0, 40), max_size=12).map(sorted), at_the_end=st.booleans())
+def test_ranges_there_and_back(version: int, bounds: list[int], at_the_end: bool) -> None:
+    """Also those that are beside each other, and the one that nothing is behind."""
+    kind = DataType.IPV4 if version == 4 else DataType.IPV6
+    family = Family.IPV4 if version == 4 else Family.IPV6
+    first = 2 ** (32 if version == 4 else 128) - 41 if at_the_end else 0
+    spans = [(first + start, first + end) for start, end in zip(bounds[::2], bounds[1::2], strict=False)]
+    wanted = NftSet(name="m", key=(kind,), value=DataType.CLASS, intervals=True)
+    elements = {span_word(span, family): class_word(number + 1) for number, span in enumerate(spans)}
+    written = list(encode_elements(wanted, elements.items()))
+    assert all(int.from_bytes(element[:2], sys.byteorder) == len(element) for element in written)
+    plain = b"".join(element[:3] + bytes([element[3] & 0x7F]) + element[4:] for element in written)
+    assert decode_elements(wanted, [plain]) == elements
+
+
 def test_what_is_left_to_the_library() -> None:
-    assert not is_writable(RANGES)
     assert not is_writable(NftSet(name="s", key=(DataType.PACKET_FAMILY,), timeouts=True))

@@ -54,9 +54,12 @@ def test_rules(chain: Any) -> None:
 
 
 def test_sets() -> None:
-    assert commands(replace(MODEL, sets=without(MODEL.sets, "choice4"))) == [("add", "map", "choice4")]
-    other = commands(replace(MODEL, sets={**MODEL.sets, "choice4": ((3, bytes([0, 0, 0, 9])),)}))
-    assert [entry for entry in other if entry[1] == "map"] == [("delete", "map", "choice4"), ("add", "map", "choice4")]
+    assert commands(replace(MODEL, sets=without(MODEL.sets, "cluster_range4"))) == [("add", "map", "cluster_range4")]
+    other = commands(replace(MODEL, sets={**MODEL.sets, "cluster_range4": ((3, bytes([0, 0, 0, 9])),)}))
+    assert [entry for entry in other if entry[1] == "map"] == [
+        ("delete", "map", "cluster_range4"),
+        ("add", "map", "cluster_range4"),
+    ]
     more = commands(replace(MODEL, sets={**MODEL.sets, "more": ((3, bytes(4)),)}))
     assert [entry for entry in more if entry[1] == "set"] == [("delete", "set", "more")]
 
