@@ -62,13 +62,21 @@ class NodeSelector(Struct, frozen=True, kw_only=True):
 
 
 class EgressGatewaySpec(Struct, frozen=True, kw_only=True):
-    """`allowed_namespaces` selects by the namespaces' labels; None allows all."""
+    """`allowed_namespaces` selects by the namespaces' labels; None allows all. `unserved_family` is a FailPolicy, of
+    traffic of a family of which a policy has no address; "" for that of `fail_policy`.
+    """
 
     ranges: Ranges = Ranges()
     sharing: str = Sharing.NAMESPACE
     node_selector: NodeSelector = NodeSelector()
     allowed_namespaces: LabelSelector | None = None
     fail_policy: str = FailPolicy.CLOSED
+    unserved_family: str = ""
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether traffic of a family of which a policy has no address is dropped."""
+        return (self.unserved_family or self.fail_policy) != FailPolicy.OPEN
 
 
 class PolicyRef(Struct, frozen=True, kw_only=True, order=True):

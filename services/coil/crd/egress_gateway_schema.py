@@ -73,6 +73,13 @@ def egress_gateway_definition() -> Document:
                 "description": "What becomes of a policy's traffic while no node can carry it. Closed: it is dropped. "
                 "Open: it leaves from its own node, with that node's address.",
             },
+            "unservedFamily": {
+                "type": "string",
+                "enum": [str(policy) for policy in FailPolicy],
+                "description": "What becomes of a policy's traffic of a family of which it has no address, such as "
+                "IPv6 where the ranges are IPv4. Closed: it is dropped. Open: the policy is not about it. As "
+                "failPolicy if absent.",
+            },
         },
         required=("nodeSelector",),
     )
