@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import Node, Service, ServiceCidr
-from coil.crd.cidr import Span, Version, merge_spans, parse_address, parse_span
+from coil.crd.cidr import UNROUTED, Span, Version, merge_spans, parse_address, parse_span
 from coil.crd.egress_gateway import EgressGateway, Ranges
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.eip_validation import VERSIONS, texts_of
@@ -37,6 +37,15 @@ class TakenSpan:
 
 Taken = Mapping[Version, Sequence[TakenSpan]]
 """Sorted."""
+
+_UNROUTED: Mapping[Version, Sequence[TakenSpan]] = {
+    version: [
+        TakenSpan(int(network.network_address), int(network.broadcast_address), str(network), "a link or a host alone")
+        for network in UNROUTED
+        if network.version == version
+    ]
+    for version in VERSIONS
+}
 
 
 def collect_taken(
@@ -77,6 +86,28 @@ def collect_taken(
 def validate_untaken_ranges(gateway: EgressGateway, taken: Taken) -> list[FieldError]:
     """Each entry of `gateway` that has addresses of the cluster's own, with some of those."""
     return list(_find_overlaps(gateway, taken))
+
+
+def find_inner_destinations(texts: Iterable[str], taken: Taken) -> Iterator[tuple[str, str]]:
+    """Those of the destinations that lie within addresses of the cluster's own, or within what is never routed, and
+    whose the first of these is. Of a destination that merely contains some, these are no part.
+
+    O(n log n) in the spans taken, once for a family.
+    """
+    spans: dict[Version, list[TakenSpan]] = {}
+    united: dict[Version, list[Span]] = {}
+    for text in texts:
+        try:
+            network = ip_network(text, strict=False)
+        except ValueError:
+            continue
+        version, first, last = network.version, int(network.network_address), int(network.broadcast_address)
+        if version not in spans:
+            spans[version] = sorted([*taken[version], *_UNROUTED[version]])
+            united[version] = merge_spans((span.first, span.last) for span in spans[version])
+        position = bisect_right(united[version], first, key=lambda span: span[0]) - 1
+        if position >= 0 and last <= united[version][position][1]:
+            yield text, next(span.owner for span in spans[version] if span.first <= first <= span.last)
 
 
 def validate_disjoint_ranges(gateway: EgressGateway, others: Iterable[EgressGateway]) -> list[FieldError]:

@@ -2,8 +2,9 @@
 
 Every replica answers. A new policy must use a gateway that allows its namespace; an address that it asks for must be
 one of the gateway's and no other tenant's. To select pods by address is to select those of other namespaces, too: that
-takes a permission, checked by a SubjectAccessReview, that no tenant has by default. An update is refused only for rules
-that it breaks itself. The controller checks again whenever it acts, as labels and gateways change.
+takes a permission, checked by a SubjectAccessReview, that no tenant has by default; and so does a destination within
+the cluster, which would see the tenant as a gateway node, or as its floating address. An update is refused only for
+rules that it breaks itself. The controller checks again whenever it acts, as labels and gateways change.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from coil.admission.review import (
 from coil.admission.server import AdmissionHandler
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy, EgressGatewayPolicySpec
-from coil.crd.eip_conflict import validate_offered, validate_untaken
+from coil.crd.eip_conflict import find_inner_destinations, validate_offered, validate_untaken
 from coil.crd.eip_validation import validate_policy, validate_policy_update
 from coil.crd.names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
 from coil.crd.validation import FieldError, select_new
@@ -34,7 +35,9 @@ POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgatewaypolicy"
 
 USE = "use"
 POD_SUBNET = "podsubnet"
-"""The permission to select pods by address: the verb, and the subresource of `egressgatewaypolicies`."""
+"""The permission to select pods by address, and to name addresses of the cluster as destinations: the verb, and the
+subresource of `egressgatewaypolicies`.
+"""
 
 
 class PolicyAdmission:
@@ -59,26 +62,37 @@ class PolicyAdmission:
         if faults := validate_change(old, new):
             return Invalid(faults)
         try:
-            faults = await self._check_right(request, new)
+            faults = await self._check_right(request, old, new)
             if old is None:
                 faults += await self._check_gateway(request.namespace, new)
         except UnknownStateError as error:
             return Unavailable(str(error))
         return Invalid(faults) if faults else ALLOWED
 
-    async def _check_right(self, request: AdmissionRequest, policy: EgressGatewayPolicy) -> list[FieldError]:
-        if not policy.spec.applied_to.pod_subnet:
+    async def _check_right(
+        self, request: AdmissionRequest, old: EgressGatewayPolicy | None, policy: EgressGatewayPolicy
+    ) -> list[FieldError]:
+        faults = []
+        right = f"which takes the right to {USE!r} {EGRESS_GATEWAY_POLICIES.plural}/{POD_SUBNET}"
+        if policy.spec.applied_to.pod_subnet:
+            message = f"selects pods of all namespaces, {right}: use a podSelector, or ask an administrator"
+            faults.append(FieldError("spec.appliedTo.podSubnet", message))
+        known = frozenset(old.spec.dest_subnet) if old is not None else frozenset[str]()
+        if added := [text for text in policy.spec.dest_subnet if text not in known]:
+            for text, owner in find_inner_destinations(added, await self._reader.taken()):
+                position = policy.spec.dest_subnet.index(text)
+                message = f"{text} belongs to {owner}, {right}: name addresses outside, or ask an administrator"
+                faults.append(FieldError(f"spec.destSubnet[{position}]", message))
+        if not faults:
             return []
-        plural = EGRESS_GATEWAY_POLICIES.plural
-        if await self._reader.may(
-            request.user_info, verb=USE, resource=plural, subresource=POD_SUBNET, namespace=request.namespace
-        ):
-            return []
-        message = (
-            f"selects pods of all namespaces, which takes the right to {USE!r} {plural}/{POD_SUBNET}: "
-            "use a podSelector, or ask an administrator"
+        may = await self._reader.may(
+            request.user_info,
+            verb=USE,
+            resource=EGRESS_GATEWAY_POLICIES.plural,
+            subresource=POD_SUBNET,
+            namespace=request.namespace,
         )
-        return [FieldError("spec.appliedTo.podSubnet", message)]
+        return [] if may else faults
 
     async def _check_gateway(self, namespace: str, policy: EgressGatewayPolicy) -> list[FieldError]:
         found = await self._reader.namespace(namespace)

@@ -8,6 +8,7 @@ import pytest
 
 from coil.admission.review import Operation
 from coil.admission.server import DEFAULT_LIMITS
+from coil.crd.builtin import NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.kube.errors import UnavailableError
@@ -143,6 +144,47 @@ async def test_who_may_not_make_such_a_policy_may_not_change_one(door: Door) -> 
     assert len(await door.update(old, wider)) == 1
     assert await door.update(old, by("shared")) == []
     assert await door.update(old, old | {"metadata": {**old["metadata"], "labels": {"a": "b"}}}) == []
+
+
+NODE: Document = {
+    "metadata": {"name": "n1"},
+    "spec": {"podCIDRs": ["10.244.0.0/24", "10.244.1.0/24", "fd44::/64"]},
+    "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("destination", "owner"),
+    [
+        ("10.244.0.128/25", "the pods of the Node 'n1'"),
+        ("10.244.0.0/23", "the pods of the Node 'n1'"),
+        ("fd44::/64", "the pods of the Node 'n1'"),
+        ("192.0.2.7/32", "the Node 'n1'"),
+        ("172.31.0.0/16", "the tunnels between nodes"),
+        ("169.254.169.254/32", "a link or a host alone"),
+        ("ff00::/8", "a link or a host alone"),
+    ],
+)
+async def test_to_name_addresses_of_the_cluster_takes_the_same_right(door: Door, destination: str, owner: str) -> None:
+    door.world.api.put(NODES, NODE)
+    wanted = by("shared", destSubnet=["0.0.0.0/0", destination])
+    (error,) = await door.create(wanted)
+    assert error == (
+        f"spec.destSubnet[1]: {destination} belongs to {owner}, which takes the right to 'use' "
+        "egressgatewaypolicies/podsubnet: name addresses outside, or ask an administrator"
+    )
+    without = by("shared", destSubnet=["0.0.0.0/0"])
+    assert await door.update(without, wanted) == [error]
+    assert await door.update(wanted, by("shared", destSubnet=["0.0.0.0/0", destination], priority=7)) == []
+    door.world.client.rights.add(("root", "shop"))
+    assert await door.create(wanted, user="root") == []
+
+
+@pytest.mark.parametrize("destination", ["0.0.0.0/0", "10.244.0.0/22", "192.0.2.0/24", "::/0", "8.8.8.8/32"])
+async def test_to_name_more_than_the_cluster_takes_none(door: Door, destination: str) -> None:
+    """Of such a network the cluster is no part."""
+    door.world.api.put(NODES, NODE)
+    assert await door.create(by("shared", destSubnet=[destination])) == []
 
 
 async def test_of_an_update_only_what_is_worse_is_refused(door: Door) -> None:
