@@ -5,6 +5,7 @@ gateway's policies runs here. So a node has something to look up, and to transla
 numbered through: those of this node first.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
@@ -74,7 +75,7 @@ class Crowd:
 
     def index(self) -> DataPlaneIndex:
         """The node's index with all of it, and nothing computed yet."""
-        index = DataPlaneIndex()
+        index = DataPlaneIndex(clock=time.monotonic)
         index.set_own(HERE)
         index.set_cluster(cluster_networks())
         index.set_peers([Peer(node=THERE, mark=MARK_THERE, mac=MacAddress("02:00:00:00:00:02"))])

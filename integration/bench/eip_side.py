@@ -7,15 +7,14 @@ takes at least: texts that are ready, and two programs.
 import shutil
 import subprocess
 import time
-from functools import partial
 from typing import Final, Protocol
 
+from coil.eip.change_steps import split_changes
 from coil.eip.eip_table import POD_TIMEOUTS, TABLE, TIMEOUTS, EipTableOptions, plan_eip_tables
 from coil.kernel.nft_table import TableFamily
 from coil.nft.element_sync import change_elements, load_elements, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket
 from coil.nft.table_sync import delete_table
-from coil_egress_agent.eip.kernel_tables import STEP, split_changes
 from integration.bench.eip_crowd import Crowd, policy_ref
 from integration.bench.eip_rule_text import changed_rules, changed_sets, full_rules, full_sets
 from integration.netns.netns import Netns
@@ -69,7 +68,7 @@ class OurSide:
         self._index.take_changes()
         elements = self._index.elements()
         computed = time.perf_counter()
-        load_elements(self._tables, elements, split=partial(split_changes, limit=STEP), connection=self._connection)
+        load_elements(self._tables, elements, split=split_changes, connection=self._connection)
         ended = time.perf_counter()
         self.kernel_seconds = ended - computed
         # As if every renewal were acknowledged.

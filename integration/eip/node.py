@@ -40,8 +40,8 @@ START_SECONDS = 300.0
 TERM_SECONDS = 20.0
 _KNOWN = {"known4", "known6"}
 """Sets of the node's pods."""
-_TRANSIENT = {"alive", "current"}
-"""Sets whose elements come and go by themselves."""
+_TRANSIENT = {"alive", "current", "decision", "valid"}
+"""Sets whose elements come and go by themselves, or are other ones whenever they come."""
 _SYSCTLS = """
     cd /proc/sys/net
     grep -s . ipv4/ip_forward ipv[46]/conf/{all,eth0}/* ipv6/neigh/eth0/proxy_delay netfilter/nf_conntrack_tcp*

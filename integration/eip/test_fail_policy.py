@@ -49,6 +49,24 @@ def test_closed_lets_nothing_out(world: World) -> None:
         assert capture.select(lambda packet: packet.port in ports and packet.source not in eips) == []
 
 
+def test_a_gateway_of_one_family_holds_back_the_other_unless_it_says_so(world: World) -> None:
+    labels = {"app": "single"}
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway("n1", families=[4]))
+        policy = stack.enter_context(world.policy(gateway, labels=labels))
+        assert policy.eip(4)
+        assert not policy.status()["eip"].get("ipv6")
+        capture = stack.enter_context(Capture(world.server.netns))
+        pod = stack.enter_context(world.pod("n3", **labels))
+        world.await_seen(pod, policy.eip(4))
+        flow = stack.enter_context(Flow(pod, world.server, world.server.addresses[6]))
+        wait_until(lambda: flow.asked > MANY, what="many questions are asked")
+        assert capture.select(lambda packet: packet.port == flow.port) == []
+        world.api.patch(gateway.path, {"spec": {"unservedFamily": "Open"}})
+        world.await_seen(pod, world.node("n3").addresses[6])
+        world.await_seen(pod, policy.eip(4))
+
+
 def test_open_lets_it_out_from_its_own_node(world: World) -> None:
     labels = {"app": "open"}
     with ExitStack() as stack:

@@ -70,17 +70,6 @@ def test_no_datagram_of_a_conversation_is_lost(world: World, gateway: Gateway, f
         assert talk.seen == {policy.eip(family)}
 
 
-def test_a_gateway_of_one_family_leaves_the_other_to_the_node(world: World) -> None:
-    with (
-        world.gateway("n1", families=[4]) as single,
-        world.pod("n3", app="single") as pod,
-        world.policy(single, labels={"app": "single"}) as policy,
-    ):
-        world.await_seen(pod, policy.eip(4))
-        world.await_seen(pod, world.node("n3").addresses[6])
-        assert not policy.status()["eip"].get("ipv6")
-
-
 def test_a_connection_from_before_the_policy_goes_on(world: World, gateway: Gateway) -> None:
     with world.pod("n3", app="before") as pod, Dialogue(pod, world.server, world.server.addresses[4]) as dialogue:
         dialogue.await_rounds(3)

@@ -32,11 +32,11 @@ from coil.podnet.source_table import plan_source_table
 WORDS = {
     "ipv4_addr": "192.0.2.1", "ipv6_addr": "2001:db8::1", "ether_addr": "02:00:00:00:00:01", "classid": "1:1",
     "mark": 0x26000100, "inet_proto": "tcp", "inet_service": "8080",
-    "ifname": "eth0",
+    "ifname": "eth0", "nf_proto": "ipv4",
 }
 
 def element(entry):
-    words = [WORDS[part] for part in entry.key]
+    words = [str(WORDS[part]) for part in entry.key]
     return words[0] if len(words) == 1 else tuple(words), WORDS.get(entry.value)
 
 addresses = [IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1")]

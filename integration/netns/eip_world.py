@@ -16,6 +16,7 @@ from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneIndex
+from coil.eip.decision_cache import REST_SECONDS
 from coil.eip.eip_table import POD_TIMEOUTS, TIMEOUTS, EipTableOptions, plan_eip_tables
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import IPAddress
@@ -68,7 +69,8 @@ class EipWorld:
         for netns in (self.pod, self.source, self.gateway, self.local_pod, self.server):
             for scope in ("all", "default"):  # a link-local address in doubt asks no neighbours
                 netns.set_sysctl(f"net/ipv6/conf/{scope}/accept_dad", "0")
-        self.indexes = {SOURCE_NODE: DataPlaneIndex(), GATEWAY_NODE: DataPlaneIndex()}
+        self._now = 0.0
+        self.indexes = {node: DataPlaneIndex(clock=lambda: self._now) for node in (SOURCE_NODE, GATEWAY_NODE)}
         self.nodes = {SOURCE_NODE: self.source, GATEWAY_NODE: self.gateway}
         _join(self.source, "pod0", "10.1.0.1/24", "fd01::1/64", self.pod, POD)
         _join(self.gateway, "pod0", "10.2.0.1/24", "fd02::1/64", self.local_pod, LOCAL_POD)
@@ -150,12 +152,22 @@ class EipWorld:
             netns.call(lambda index=index: load_elements(TABLES, index.elements()))  # type: ignore[misc]
             self.refresh(node, 600_000)
             self.let_pass(node, 600_000)
+            self._rest(node)
 
     def change(self) -> None:
-        """As when something has changed."""
+        """As when something has changed, and has rested."""
         for node, netns in self.nodes.items():
             changes = self.indexes[node].take_changes()
             netns.call(lambda changes=changes: change_elements(TABLES, changes))  # type: ignore[misc]
+            self._rest(node)
+
+    def _rest(self, node: NodeName) -> None:
+        """The node's connections may bear what is decided for them from now on."""
+        index = self.indexes[node]
+        index.settle()
+        self._now += REST_SECONDS
+        changes = index.renew()
+        self.nodes[node].call(lambda: change_elements(TABLES, changes))
 
     def refresh(self, node: NodeName, milliseconds: int) -> None:
         self.nodes[node].call(lambda: refresh_timeouts(TIMEOUTS, milliseconds))

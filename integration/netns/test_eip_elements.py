@@ -4,6 +4,7 @@ table that was loaded from nothing.
 
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -14,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coil.crd.egress_gateway import PolicyRef
+from coil.eip.change_steps import split_changes
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneIndex
-from coil.eip.eip_set import ALIVE, ARP_EIPS, NODES, SETS, TIMEOUTS, WAYS
+from coil.eip.eip_set import ALIVE, ARP_EIPS, NODES, SETS, TIMEOUTS
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements, diff_elements
@@ -68,7 +70,7 @@ def not_empty(elements: Elements) -> Elements:
 @given(steps=st.lists(worlds(), min_size=1, max_size=4))
 def test_the_kernel_has_what_the_index_has(host: Netns, new_netns: Callable[[], Netns], steps: list[World]) -> None:
     """After a load over whatever was there, and after each change."""
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     index.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
     tell(index, steps[0])
     index.take_changes()
@@ -87,8 +89,8 @@ def test_the_kernel_has_what_the_index_has(host: Netns, new_netns: Callable[[], 
 
 SOME: Elements = {
     SETS[Family.IPV4].classes: {"10.0.0.1": "1:1"},
-    SETS[Family.IPV4].choices: {("1:1", "203.0.113.9"): "3:1", ("1:1", "198.51.100.0/24"): "3:2"},
-    WAYS: {"3:1": 0x26000100, "3:2": 0x26000000},
+    SETS[Family.IPV4].ranges[1]: {("1:1", "203.0.113.9"): "3:1", ("1:1", "198.51.100.0/24"): "3:2"},
+    SETS[Family.IPV4].ways: {"3:1": 0x26000100, "3:2": 0x26000000},
     SETS[Family.IPV4].cluster: {"10.0.0.0/8": None},
     NODES: {"02:00:00:00:00:01": 0x26000100},
     ARP_EIPS: {"203.0.113.50": None},
@@ -101,7 +103,7 @@ SOME: Elements = {
         "flush map inet coil-eip class4",
         "add element inet coil-eip class4 { 10.0.0.2 : 1:1 }",
         "delete element inet coil-eip cluster4 { 10.0.0.0/8 }",
-        "add element inet coil-eip choice4 { 1:2 . 10.0.0.0/8 : 7:7 }",
+        "add element inet coil-eip range4_1 { 1:2 . 10.0.0.0/8 : 7:7 }",
         "flush set arp coil-eip eips",
         "flush chain inet coil-eip prerouting",
         "insert rule inet coil-eip decided accept",
@@ -172,7 +174,7 @@ def test_a_refused_change_changes_nothing(host: Netns) -> None:
 
 
 def index_of_one_pod() -> DataPlaneIndex:
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     index.set_own(GATEWAY_NODE)
     index.set_policies([view(eip=Eip(ipv4=ip_address("203.0.113.50")), destinations=(ip_network("0.0.0.0/1"),))])  # type: ignore[arg-type]
     index.set_sources(REF, {ip_address("10.1.0.2"): GATEWAY_NODE})
@@ -181,7 +183,7 @@ def index_of_one_pod() -> DataPlaneIndex:
 
 def crowded_index(policies: range) -> DataPlaneIndex:
     """Each with two destinations of each family, and a pod."""
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     index.set_own(GATEWAY_NODE)
     everything = []
     for number in policies:
@@ -197,7 +199,7 @@ def crowded_index(policies: range) -> DataPlaneIndex:
 
 
 def test_many_ranges_go_at_once(host: Netns, new_netns: Callable[[], Netns]) -> None:
-    """By a change, by the comparison after a start, and by both where others have changed the rules meanwhile."""
+    """By changes, by the comparison after a start, and by both where others have changed the rules meanwhile."""
     index = crowded_index(range(700))
     load(host, index.elements())
     assert not_empty(host.call(lambda: read_elements(TABLES))) == index.elements()
@@ -205,8 +207,10 @@ def test_many_ranges_go_at_once(host: Netns, new_netns: Callable[[], Netns]) -> 
     for number in range(600):
         index.remove_policy(PolicyRef(namespace="default", name=f"p{number}"))
     changes = index.take_changes()
-    assert changes.anew
-    host.call(lambda: change_elements(TABLES, changes))
+    steps = list(split_changes(changes))
+    assert len(steps) > 1
+    for step in steps:
+        host.call(lambda step=step: change_elements(TABLES, step))  # type: ignore[misc]
     assert not load(host, index.elements())
     fresh = new_netns()
     load(fresh, index.elements())

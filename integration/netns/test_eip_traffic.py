@@ -33,8 +33,9 @@ from integration.netns.eip_world import (
     view,
     wait_for,
 )
-from integration.netns.forged_packet import IPV4, IPV6, octets, udp
+from integration.netns.forged_packet import IPV4, IPV6, octets, send, udp
 from integration.netns.netns import Netns, exchange, ping
+from integration.packet_capture import Capture
 
 pytestmark = pytest.mark.kernel
 
@@ -319,10 +320,12 @@ def test_a_stranger_in_the_tunnel(world: EipWorld, version: int) -> None:
 
 
 @both_families
-def test_a_connection_does_not_outlive_its_eip_here(world: EipWorld, version: int) -> None:
+@pytest.mark.parametrize("local", [False, True], ids=["through the tunnel", "of this node"])
+def test_a_connection_does_not_outlive_its_eip_here(world: EipWorld, version: int, local: bool) -> None:
     world.tell([view()])
     world.load()
-    with datagram(world.pod, version) as asking, datagram(world.server, version) as answering:
+    pod = world.local_pod if local else world.pod
+    with datagram(pod, version) as asking, datagram(world.server, version) as answering:
         answering.bind((SERVER[version], 7))
         asking.sendto(b"question", (SERVER[version], 7))
         assert answering.recvfrom(64)[1][0] == EIPS[version]
@@ -460,3 +463,28 @@ def send_to_tunnel(sender: Netns, version: int, payload: bytes) -> None:
     """To the gateway's end, over an underlay of that version."""
     with datagram(sender, version) as plain:
         plain.sendto(payload, (str(UNDERLAY[GATEWAY_NODE][version == 6]), TUNNEL_PORT))
+
+
+@both_families
+@pytest.mark.parametrize("verified", [False, True])
+def test_nobody_leaves_with_the_address_of_anothers_policy(world: EipWorld, version: int, verified: bool) -> None:
+    """A pod of this node sends as one of another node, whose policy this node carries."""
+    world.tell([view()])
+    world.load()
+    tables = plan_eip_tables(EipTableOptions(verify_source=verified))
+    world.gateway.call(lambda: load_elements(tables, world.indexes[GATEWAY_NODE].elements()))
+    assert seen(world, SERVER[version], world.local_pod) == EIPS[version]
+    pod = world.local_pod.link("eth0")
+    node = world.gateway.link("pod0")
+    assert pod is not None
+    assert node is not None
+    head = octets(node["address"]) + octets(pod["address"]) + struct.pack("!H", IPV4 if version == 4 else IPV6)
+    with Capture(world.server) as outside:
+        send(world.local_pod, head + udp(ip_address(POD[version]), ip_address(SERVER[version]), dport=4711))
+        if verified:
+            wait_for(lambda: packets(world.gateway, "coil-eip")["dropped_spoofed"] == 1)
+            # What is forwarded takes the same way, and would be there before this.
+            assert seen(world, SERVER[version], world.local_pod) == EIPS[version]
+        else:
+            wait_for(lambda: any(each.port == 4711 for each in outside.packets()))
+    assert [str(each.source) for each in outside.packets() if each.port == 4711] == [EIPS[version]] * (not verified)

@@ -3,6 +3,7 @@ what the library reads.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -11,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coil.eip.change_steps import STEP, split_changes
 from coil.eip.claim import Eip
 from coil.eip.data_plane import DataPlaneIndex
-from coil.eip.eip_set import ARP_EIPS, NODE_IPS, NODES, SETS, TIMEOUTS, WAYS
+from coil.eip.eip_set import ARP_EIPS, EVERYWHERE, NEXT, NODE_IPS, NODES, SETS, TIMEOUTS, VALID
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.nft import element_sync
 from coil.nft.element_sync import TableReconciler, change_elements, load_elements, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket
-from coil_egress_agent.eip.kernel_tables import STEP, split_changes
 from integration.netns.eip_world import GATEWAY_NODE, REF, TABLES, nft, view
 from integration.netns.listed_elements import read_elements
 from integration.netns.netns import Netns
@@ -38,15 +39,19 @@ SOME: Elements = {
     SETS[Family.IPV6].classes: {"fd01::1": "1:2", str(IPv6Address("::ffff:a00:1")): "1:2"},
     SETS[Family.IPV4].subnet_classes: {"0.0.0.0/8": "1:3", "1.0.0.0-1.0.0.4": "1:4", "1.0.0.5": "1:5"},
     SETS[Family.IPV6].subnet_classes: {"fd02::/16": "1:6", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff": "1:7"},
-    SETS[Family.IPV4].choices: {("1:2", "203.0.113.9"): "3:1", ("2:ffff", "198.51.100.3-198.51.100.9"): "3:2"},
-    SETS[Family.IPV6].choices: {("1:2", "::/0"): "3:1", ("1:3", "fd00::1-fd00::3"): "3:2"},
-    SETS[Family.IPV6].default_choices: {"1:2": "3:2"},
+    SETS[Family.IPV4].ranges[1]: {("1:2", "203.0.113.9"): "3:1", ("2:ffff", "198.51.100.3-198.51.100.9"): "3:2"},
+    SETS[Family.IPV6].ranges[15]: {("1:2", "::/0"): "3:1", ("1:3", "fd00::1-fd00::3"): "3:2"},
+    SETS[Family.IPV6].cluster_ranges: {("1:2", "fd01::/16"): "3:1"},
+    EVERYWHERE: {"1:2": "3:2"},
+    NEXT: {"1:2": "3:2"},
+    VALID: {"754974721": None},
     SETS[Family.IPV4].eips: {"3:2": "203.0.113.50"},
     SETS[Family.IPV6].eips: {"3:2": "2001:db8::50"},
-    WAYS: {"3:1": 0x26000100, "3:2": 0x26000000},
+    SETS[Family.IPV4].ways: {"3:1": 0x26000100, "3:2": 0x26000000},
     NODE_IPS: {"3:3": None},
     SETS[Family.IPV4].cluster: {"10.0.0.0/8": None, "255.255.255.255": None},
     SETS[Family.IPV6].cluster: {"::/0": None},
+    SETS[Family.IPV4].guarded: {"10.1.0.0/16": None, "10.2.0.0/16": None, "10.3.0.1": None},
     NODES: {"02:00:00:00:00:01": 0x26000100},
     ARP_EIPS: {"203.0.113.50": None},
 }
@@ -58,9 +63,7 @@ class Kept:
     def __init__(self, netns: Netns) -> None:
         self._netns = netns
         self.transactions: list[int] = []
-        self.tables = TableReconciler(
-            TABLES, transaction=self._note, split=lambda changes: split_changes(changes, limit=STEP)
-        )
+        self.tables = TableReconciler(TABLES, transaction=self._note, split=split_changes)
 
     def _note(self, elements: int) -> nullcontext[None]:
         self.transactions.append(elements)
@@ -120,10 +123,10 @@ COMMANDS = [
     "delete element inet coil-eip class4 { 10.0.0.1 }\nadd element inet coil-eip class4 { 10.0.0.1 : 1:9 }",
     "delete element inet coil-eip cluster4 { 10.0.0.0/8 }",
     "add element inet coil-eip cluster4 { 11.0.0.0-11.0.0.7 }",
-    "add element inet coil-eip choice4 { 1:2 . 10.0.0.0/8 : 7:7 }",
-    "add element inet coil-eip choice4 { 1:2 . 10.0.0.1 : 7:7 }",
+    "add element inet coil-eip range4_1 { 1:2 . 10.0.0.0/8 : 7:7 }",
+    "add element inet coil-eip range4_1 { 1:2 . 10.0.0.1 : 7:7 }",
     "add element inet coil-eip nodes { 02:00:00:00:00:02 : 7 }",
-    "flush map inet coil-eip choice6",
+    "flush map inet coil-eip range6_f",
     "flush set arp coil-eip eips",
     "flush chain inet coil-eip prerouting",
     "insert rule inet coil-eip decided accept",
@@ -189,7 +192,7 @@ def test_what_changes_by_itself_is_no_difference(host: Netns, kept: Kept, monkey
 @given(steps=st.lists(worlds(), min_size=2, max_size=4))
 def test_the_kernel_has_what_the_index_has(host: Netns, steps: list[World]) -> None:
     """As the library reads it, and as it is read here: after what is changed as elements, and what is only compared."""
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     index.set_held([ip_address("203.0.113.50"), ip_address("2001:db8::50"), ip_address("2001:db8::ffff:1:50")])
     with closing(Kept(host)) as kept:
         for place, world in enumerate(steps):
@@ -207,7 +210,7 @@ def test_the_kernel_has_what_the_index_has(host: Netns, steps: list[World]) -> N
 def test_a_hundred_thousand_while_timeouts_are_refreshed(
     host: Netns, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     index.set_own(GATEWAY_NODE)
     index.set_policies([view(eip=Eip(ipv4=IPv4Address("203.0.113.50"), ipv6=IPv6Address("2001:db8::50")))])
     first = {Family.IPV4: int(IPv4Address("10.0.0.0")), Family.IPV6: int(IPv6Address("fd01::"))}

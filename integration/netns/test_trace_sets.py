@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from coil.eip.eip_set import ALIVE, NODES, SETS, WAYS
+from coil.eip.eip_set import ALIVE, NODES, SETS
 from coil.kernel.family import Family
 from coil.kernel.nft_element import Elements, SetName
 from coil.kernel.nft_table import TableFamily
@@ -23,7 +23,7 @@ FOUR = SETS[Family.IPV4]
 MORE: Elements = {
     SETS[Family.IPV6].classes: {"fd00::1": "1:1"},
     SETS[Family.IPV6].subnet_classes: {"fd00:1::/64": "1:2", "fd00:2::5-fd00:2::9": "1:3"},
-    SETS[Family.IPV6].choices: {("1:2", "2001:db8::/32"): "3:9", ("1:3", "2001:db8::1-2001:db8::7"): "3:a"},
+    SETS[Family.IPV6].ranges[1]: {("1:2", "2001:db8::/32"): "3:9", ("1:3", "2001:db8::1-2001:db8::7"): "3:a"},
 }
 
 
@@ -43,11 +43,11 @@ def test_what_is_in_the_kernel_is_found(host: Netns) -> None:
     sets = dump_sets(host)
     assert sets.get(FOUR.classes, ip_address("10.0.0.1")) == "1:1"
     assert sets.get(FOUR.classes, ip_address("10.0.0.2")) is None
-    assert sets.get(FOUR.choices, "1:1", ip_address("203.0.113.9")) == "3:1"
-    assert sets.get(FOUR.choices, "1:1", ip_address("198.51.100.77")) == "3:2"
-    assert sets.get(FOUR.choices, "1:2", ip_address("198.51.100.77")) is None
-    assert sets.get(FOUR.choices, "1:1", ip_address("198.51.101.1")) is None
-    assert sets.get(WAYS, "3:1") == 0x26000100
+    assert sets.get(FOUR.ranges[1], "1:1", ip_address("203.0.113.9")) == "3:1"
+    assert sets.get(FOUR.ranges[1], "1:1", ip_address("198.51.100.77")) == "3:2"
+    assert sets.get(FOUR.ranges[1], "1:2", ip_address("198.51.100.77")) is None
+    assert sets.get(FOUR.ranges[1], "1:1", ip_address("198.51.101.1")) is None
+    assert sets.get(FOUR.ways, "3:1") == 0x26000100
     assert sets.has(FOUR.cluster, ip_address("10.9.9.9"))
     assert not sets.has(FOUR.cluster, ip_address("11.0.0.0"))
     assert sets.get(NODES, "02:00:00:00:00:01") == 0x26000100
@@ -56,9 +56,9 @@ def test_what_is_in_the_kernel_is_found(host: Netns) -> None:
     assert sets.get(six.subnet_classes, ip_address("fd00:1::ff")) == "1:2"
     assert sets.get(six.subnet_classes, ip_address("fd00:2::9")) == "1:3"
     assert sets.get(six.subnet_classes, ip_address("fd00:2::a")) is None
-    assert sets.get(six.choices, "1:2", ip_address("2001:db8::1")) == "3:9"
-    assert sets.get(six.choices, "1:3", ip_address("2001:db8::7")) == "3:a"
-    assert sets.get(six.choices, "1:3", ip_address("2001:db8::8")) is None
+    assert sets.get(six.ranges[1], "1:2", ip_address("2001:db8::1")) == "3:9"
+    assert sets.get(six.ranges[1], "1:3", ip_address("2001:db8::7")) == "3:a"
+    assert sets.get(six.ranges[1], "1:3", ip_address("2001:db8::8")) is None
     assert sets.has(ALIVE, "ipv4")
     assert not sets.has(ALIVE, "ipv6")
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from coil.eip.eip_set import CLOSED, HERE, SETS, WAYS
+from coil.eip.eip_set import CLOSED_WORD, HERE, SETS
 from coil.kernel.family import Family
 from integration.bench import eip_rule_text
 from integration.bench.eip_crowd import (
@@ -28,11 +28,11 @@ def test_the_index_has_what_concerns_the_node(policies: int) -> None:
     elements = Crowd(policies=policies).index().elements()
     # All pods of its own policies, and one pod of each of the other gateway's.
     assert len(elements[NAMES.classes]) == policies * (PODS + 1)
-    marks = elements[WAYS]
-    chosen = Counter(marks[str(policy)] for policy in elements[NAMES.choices].values())
-    # Beside the policies', of which all have the same destinations, those of unknown sources.
+    marks = {word: mark for word, mark in elements[NAMES.ways].items() if word != CLOSED_WORD}
+    chosen = Counter(marks[str(policy)] for name in NAMES.ranges for policy in elements.get(name, {}).values())
     ours = policies * DESTINATIONS
-    assert chosen == {HERE: ours, MARK_THERE: ours, CLOSED: DESTINATIONS}
+    assert chosen == {HERE: ours, MARK_THERE: ours}
+    assert len(elements[NAMES.guarded]) == 2 * ours
     assert set(elements[NAMES.eips].values()) == {str(eip_address(number)) for number in range(policies)}
 
 

@@ -1,28 +1,24 @@
-"""Which policy a packet is subject to: the policies that concern its source, flattened over destinations.
+"""Which policy a packet is subject to.
 
-Place in the flow: `coil.eip.data_plane` collects which policies concern an address, this module says which of them
-decides for which destinations, `coil.eip.eip_table` has the tables that look it up.
+Place in the flow: `coil.eip.data_plane` collects which policies concern an address, this module says which destinations
+each of them is for, `coil.eip.eip_table` has the tables that look it up.
 
 The rule: of the policies that concern a source, in the order of `precedence`, the first decides that has the
-destination; one without destinations has all that are not the cluster's own. Nodes decide alike, as the order does not
-depend on the node.
+destination. One without destinations has all that are not the cluster's own; and of a destination that contains
+addresses of the cluster these are no part, but one that lies within the cluster is meant as it is written. Nodes decide
+alike, as the order does not depend on the node.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_network
-from typing import Final
 
+from coil.crd.cidr import UNROUTED
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.kernel.family import Family, IPAddress, IPNetwork
-from coil.kernel.interval import Span, intersect, spans_of, subtract, unite
-
-UNROUTED: Final[tuple[IPNetwork, ...]] = tuple(
-    map(ip_network, ("127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "fe80::/10", "ff00::/8"))
-)
-"""Never beyond the cluster: loopback, link-local, multicast, broadcast (RFC 6890, RFC 4291)."""
+from coil.kernel.interval import Span, span_of, spans_of, unite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +27,8 @@ class PolicyView:
     beside the pods that it selects. `eip` None: the address of the node that carries it; `node` None: nobody can carry
     it now, and its packets are dropped unless `fail_open`; `given` is then the node that is meant to, which keeps the
     sources, so that little changes when its lease lapses and comes again. `closed`: it selects pods, and its gateway
-    fails closed; so what may be one of them is held back until it is known whether it is.
+    fails closed; so what may be one of them is held back until it is known whether it is. `strict`: packets of a family
+    that it has no address of are dropped; otherwise it is not about that family.
     """
 
     ref: PolicyRef
@@ -43,6 +40,7 @@ class PolicyView:
     given: NodeName | None = None
     fail_open: bool = False
     closed: bool = True
+    strict: bool = False
 
     @property
     def precedence(self) -> tuple[int, str, str]:
@@ -51,8 +49,12 @@ class PolicyView:
 
     def concerns(self, family: Family) -> bool:
         """Whether it is about packets of that family at all."""
-        served = self.eip is None or self.address(family) is not None
-        return served and (not self.destinations or any(Family.of(network) is family for network in self.destinations))
+        about = not self.destinations or any(Family.of(network) is family for network in self.destinations)
+        return about and (self.strict or self.serves(family))
+
+    def serves(self, family: Family) -> bool:
+        """Whether it has a source address for packets of that family."""
+        return self.eip is None or self.address(family) is not None
 
     def address(self, family: Family) -> IPAddress | None:
         """Its floating address of that family."""
@@ -62,47 +64,52 @@ class PolicyView:
 
 
 @dataclass(frozen=True, slots=True)
-class Classification:
-    """What decides for the packets of one source, by destination.
-
-    `explicit` is sorted and disjoint; `default` decides for what is neither in it nor the cluster's own.
+class Destinations:
+    """What a policy is for, of one family: ranges `beyond` the cluster, which stop where the cluster begins, ranges
+    `within` it, and whether it is for all that is beyond. Ranges are sorted and disjoint.
     """
 
-    explicit: tuple[tuple[Span, PolicyView], ...] = ()
-    default: PolicyView | None = None
+    beyond: tuple[Span, ...] = ()
+    within: tuple[Span, ...] = ()
+    everywhere: bool = False
+
+    def has(self, address: int, *, in_cluster: bool) -> bool:
+        """Whether the address with that number is among them; `in_cluster`: it is the cluster's own."""
+        if in_cluster:
+            return is_in(self.within, address)
+        return self.everywhere or is_in(self.beyond, address)
 
 
 def cluster_spans(networks: Iterable[IPNetwork], family: Family) -> list[Span]:
-    """The cluster's own addresses, given its networks: what policies without destinations are not about."""
+    """The cluster's own addresses, given its networks, and what is never routed: no part of what policies without
+    destinations are about.
+    """
     return unite(spans_of((*networks, *UNROUTED), family))
 
 
-def classify(policies: Iterable[PolicyView], *, family: Family, cluster: Sequence[Span]) -> Classification:
-    """Flatten the policies that concern a source; those that are not about the family do not count.
+def find_destinations(policy: PolicyView, family: Family, cluster: Sequence[Span]) -> Destinations:
+    """`cluster` are the cluster's own addresses. Costs O(destinations)."""
+    if not policy.destinations:
+        return Destinations(everywhere=True)
+    beyond, within = split_networks(policy.destinations, family, cluster)
+    return Destinations(beyond=tuple(spans_of(beyond, family)), within=tuple(spans_of(within, family)))
 
-    `cluster` are the cluster's own addresses, sorted and disjoint. Costs O(policies of the source x their ranges).
-    """
-    explicit: list[tuple[Span, PolicyView]] = []
-    taken: list[Span] = []
-    default: PolicyView | None = None
-    for policy in sorted(policies, key=lambda policy: policy.precedence):
-        if not policy.concerns(family):
+
+def split_networks(
+    networks: Iterable[IPNetwork], family: Family, cluster: Sequence[Span]
+) -> tuple[list[IPNetwork], list[IPNetwork]]:
+    """Those of the family that are not within the cluster, and those that are."""
+    beyond: list[IPNetwork] = []
+    within: list[IPNetwork] = []
+    for network in networks:
+        if Family.of(network) is not family:
             continue
-        if not policy.destinations:
-            default = default or policy
-            continue
-        spans = spans_of(policy.destinations, family)
-        if default is not None:
-            # All beyond the cluster has been decided.
-            spans = intersect(spans, cluster)
-        explicit += ((span, policy) for span in subtract(spans, taken))
-        taken = unite((*taken, *spans))
-    explicit.sort(key=lambda entry: entry[0])
-    return Classification(explicit=tuple(explicit), default=default)
+        first, last = span_of(network)
+        (within if is_in(cluster, first, last) else beyond).append(network)
+    return beyond, within
 
 
-def needs_cluster(policies: Iterable[PolicyView]) -> bool:
-    """Whether their classification depends on the cluster's own addresses."""
-    ordered = sorted(policies, key=lambda policy: policy.precedence)
-    bare = next((position for position, policy in enumerate(ordered) if not policy.destinations), len(ordered))
-    return any(policy.destinations for policy in ordered[bare:])
+def is_in(spans: Sequence[Span], first: int, last: int | None = None) -> bool:
+    """Whether an address, or all from the first to the last, are in one of the spans, which are sorted and disjoint."""
+    position = bisect_right(spans, first, key=lambda span: span[0]) - 1
+    return position >= 0 and (first if last is None else last) <= spans[position][1]

@@ -3,65 +3,63 @@
 Place in the flow: the node's agent tells this index what it sees of policies, pods and peers, and carries out what
 `take_changes` returns with `coil.nft`; `coil.eip.eip_table` has the rules that look it up.
 
-A *class* is the set of policies that concern a source address. Classes and policies have numbers for as long as
-anything is of that class, or of one with that policy. Only sources that this node has anything to do with are in the
-sets: those on it, and those that a policy of theirs brings here; ranges of sources are on every node.
+A *class* is the list of policies that concern a source address (`coil.eip.policy_class`). Only sources that this node
+has anything to do with are in the sets: those on it, and those that a policy of theirs brings here; ranges of sources
+are on every node.
 
 Invariant: what the index has at any time follows from what it was told last, in whatever order and steps, and so do the
-numbers, but for two names that `WordAllocator` keeps apart.
+numbers, but for those of `coil.eip.policy_class` that do not, and the marks of decisions.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv6Address
 
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
-from coil.eip.classification import PolicyView, classify, cluster_spans, needs_cluster
+from coil.eip.classification import Destinations, PolicyView, cluster_spans, find_destinations, split_networks
+from coil.eip.decision_cache import DecisionCache
 from coil.eip.eip_set import (
     ARP_EIPS,
     CLOSED,
+    CLOSED_WORD,
+    EVERYWHERE,
+    FAMILY_WORDS,
+    GUARDED_ALL,
     HERE,
     NODE_IPS,
     NODES,
     OPEN,
-    RANGED,
     SETS,
     SOLICITED,
-    UNKNOWN_WORD,
-    WAYS,
+    shard_of,
 )
-from coil.eip.element_ledger import ElementLedger, WordAllocator
-from coil.eip.path_change import ClassPaths, PathChanges, PathLog
+from coil.eip.element_ledger import ElementLedger
+from coil.eip.network_union import NetworkUnion
+from coil.eip.path_change import ClassPaths, PathChanges, PathLog, PolicyPath
+from coil.eip.policy_class import CLOSED_REF, PolicyClasses, PolicyList, limit_policies
 from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_word
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import Family, IPAddress, IPNetwork
-from coil.kernel.interval import Span, span_word, spans_of
-from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
+from coil.kernel.interval import Span, span_word
+from coil.kernel.nft_element import MOST_RANGES, ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 _SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
 
 __all__ = ["DataPlaneIndex", "PolicyView"]
 
 
-@dataclass(slots=True)
-class _Class:
-    """One class in use: the word of its number, and how many sources and ranges are of it."""
-
-    word: str
-    users: int = 0
-
-
-_ClassKey = tuple[Family, frozenset[PolicyRef]]
+_ClassKey = tuple[Family, PolicyList]
+_Words = dict[SetName, dict[ElementKey, ElementValue]]
 
 
 class DataPlaneIndex:
     """See the module. Setters cost O(what differs), `take_changes` O(elements that differ) but for ranges of sources,
-    of which a change costs O(all ranges).
+    of which a change costs O(all ranges), and the cluster's own networks, of which one costs O(all destinations).
+    `clock` gives monotonic seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float]) -> None:
         self._own: NodeName | None = None
         self._policies: dict[PolicyRef, PolicyView] = {}
         self._sources = SourceIndex()
@@ -70,24 +68,29 @@ class DataPlaneIndex:
         self._own_addresses: frozenset[IPAddress] = frozenset()
         self._marks: dict[NodeName, int] = {}
         self._cluster: dict[Family, list[Span]] = {family: cluster_spans((), family) for family in Family}
-        self._classes: dict[_ClassKey, _Class] = {}
+        self._ledger = ElementLedger()
+        self._classes = PolicyClasses(self._ledger)
+        self._users: dict[_ClassKey, int] = {}
+        """How many sources and ranges are of each class."""
         self._classes_of: dict[PolicyRef, set[_ClassKey]] = {}
         self._class_of: dict[SourceNumber, _ClassKey] = {}
         self._range_class: dict[Family, dict[Span, _ClassKey]] = {family: {} for family in Family}
-        self._allocator = WordAllocator()
-        self._words: dict[PolicyRef, str] = {}
-        """Of the policies that are in any class."""
-        self._stale_classes: set[_ClassKey] = set()
-        """Those whose elements may not say what their policies say now, and those that nothing may be left of."""
+        self._numbers: dict[PolicyRef, str] = {}
+        """The words of policies that elements were written for."""
+        self._destinations: dict[PolicyRef, dict[Family, Destinations]] = {}
+        """What those elements are about."""
         self._stale_policies: set[PolicyRef] = set()
-        """The same of policies, as far as they are in classes."""
+        """Those whose elements may not say what they are now, as far as they are in classes."""
+        self._stale_destinations: set[PolicyRef] = set()
+        self._stale_paths: set[_ClassKey] = set()
         self._stale_pods: set[SourceNumber] = set()
         self._stale_ranges = False
-        self._guarded: dict[Family, Counter[IPNetwork | None]] = {family: Counter() for family in Family}
-        """Destinations of the policies that fail closed, and how many have each; None: all beyond the cluster."""
-        self._stale_guard: set[Family] = set()
-        self._ledger = ElementLedger(ranged=RANGED)
+        self._guards = {family: _Guard(family, self._ledger) for family in Family}
+        self._decisions = DecisionCache(self._ledger, clock=clock)
         self._path_log: PathLog[_ClassKey] = PathLog()
+        closed: _Words = {SETS[family].ways: {CLOSED_WORD: CLOSED} for family in Family}
+        closed[EVERYWHERE] = {CLOSED_WORD: CLOSED_WORD}
+        self._ledger.write("closed", closed)
         for family in Family:
             self._write_cluster(family)
 
@@ -97,8 +100,7 @@ class DataPlaneIndex:
             return
         self._own = node
         self._stale_pods |= self._sources.pods()
-        self._stale_classes.update(self._classes)
-        self._stale_policies.update(self._words)
+        self._stale_policies.update(self._policies)
 
     def set_policies(self, policies: Iterable[PolicyView]) -> None:
         """These policies, and no others."""
@@ -114,8 +116,10 @@ class DataPlaneIndex:
         if former == policy:
             return
         self._policies[policy.ref] = policy
-        self._spoil(policy.ref)
-        self._guard(former, policy)
+        self._stale_policies.add(policy.ref)
+        if former is None or _aim(former) != _aim(policy):
+            self._stale_destinations.add(policy.ref)
+            self._guard(former, policy)
         self._set_floating(policy.ref, former, policy)
         if former is None or _reach(former, self._own) != _reach(policy, self._own):
             # Which sources it concerns, or which of them matter here, is another question now.
@@ -127,6 +131,7 @@ class DataPlaneIndex:
         former = self._policies.pop(ref, None)
         if former is not None:
             self._guard(former, None)
+            self._stale_policies.add(ref)
             self._set_floating(ref, former, None)
             self._stale_pods |= self._sources.of_policy(ref)
             self._set_ranges(ref, ())
@@ -148,9 +153,9 @@ class DataPlaneIndex:
                 continue
             self._cluster[family] = spans
             self._write_cluster(family)
-            self._stale_classes.update(
-                key for key in self._classes if key[0] is family and needs_cluster(self._views(key[1]))
-            )
+            self._guards[family].move(spans)
+            self._stale_policies.update(self._policies)
+            self._stale_destinations.update(self._policies)
 
     def set_peers(self, peers: Sequence[Peer]) -> None:
         """The other nodes that can be reached, all of them."""
@@ -161,7 +166,7 @@ class DataPlaneIndex:
         if changed:
             for ref, policy in self._policies.items():
                 if policy.node in changed:
-                    self._spoil(ref)
+                    self._stale_policies.add(ref)
 
     def set_held(self, addresses: Iterable[IPAddress]) -> None:
         """The floating addresses on this node. Answers for them are fenced, so one has to be here before it is on a
@@ -198,6 +203,23 @@ class DataPlaneIndex:
         self._update()
         return self._ledger.take_changes()
 
+    def settle(self) -> None:
+        """What `take_changes` has returned is in the kernel."""
+        self._decisions.settle()
+
+    def distrust(self) -> None:
+        """Somebody else has changed elements: no connection's decision counts that was taken before."""
+        self._decisions.spoil_all()
+
+    def wait(self) -> float | None:
+        """In how many seconds after the last change, if there is no other, `renew` has changes; None: never."""
+        return self._decisions.wait()
+
+    def renew(self) -> ElementChanges:
+        """As `take_changes`, with what lets connections bear decisions again."""
+        self._decisions.renew()
+        return self.take_changes()
+
     def take_moves(self) -> PathChanges:
         """Whose ways are other ones than at the last call; sources that had none before are not among them. O(sources)
         if there are any.
@@ -218,14 +240,6 @@ class DataPlaneIndex:
         words: dict[ElementKey, ElementValue] = {span_word(span, family): None for span in self._cluster[family]}
         self._ledger.write(("cluster", family), {SETS[family].cluster: words})
 
-    def _views(self, refs: Iterable[PolicyRef]) -> list[PolicyView]:
-        return [self._policies[ref] for ref in refs if ref in self._policies]
-
-    def _spoil(self, ref: PolicyRef) -> None:
-        self._stale_classes.update(self._classes_of.get(ref, ()))
-        if ref in self._words:
-            self._stale_policies.add(ref)
-
     def _set_floating(self, ref: PolicyRef, former: PolicyView | None, policy: PolicyView | None) -> None:
         before, now = _floating(former), _floating(policy)
         for address in now - before:
@@ -242,34 +256,12 @@ class DataPlaneIndex:
 
     def _guard(self, former: PolicyView | None, policy: PolicyView | None) -> None:
         """What nobody else than its pods may reach unknown is what the policy has now, no more what it had."""
-        for family in Family:
+        for family, guard in self._guards.items():
             before, now = _guarded(former, family), _guarded(policy, family)
-            if before == now:
-                continue
-            counts = self._guarded[family]
-            known = set(counts)
-            counts.update(now)
-            counts.subtract(before)
+            for network in now - before:
+                guard.add(network, self._cluster[family])
             for network in before - now:
-                if counts[network] == 0:
-                    del counts[network]
-            if known != counts.keys():
-                self._stale_guard.add(family)
-
-    def _write_guard(self, family: Family) -> None:
-        """The class of unknown sources: for them there is no way to any of those destinations."""
-        networks = self._guarded[family]
-        spans = spans_of((network for network in networks if network is not None), family)
-        names = SETS[family]
-        beyond: dict[ElementKey, ElementValue] = {UNKNOWN_WORD: UNKNOWN_WORD} if None in networks else {}
-        self._ledger.write(
-            ("unknown", family),
-            {
-                names.choices: {(UNKNOWN_WORD, span_word(span, family)): UNKNOWN_WORD for span in spans},
-                names.default_choices: beyond,
-            },
-        )
-        self._ledger.write("unknown", {WAYS: {UNKNOWN_WORD: CLOSED}} if any(self._guarded.values()) else {})
+                guard.remove(network, self._cluster[family])
 
     def _set_ranges(self, ref: PolicyRef, subnets: tuple[IPNetwork, ...]) -> None:
         if subnets or self._sources.has_subnets(ref):
@@ -277,35 +269,50 @@ class DataPlaneIndex:
             self._stale_ranges = True
 
     def _update(self) -> None:
-        """First the sources, which bring classes to be and to an end; then the classes that are left, which do the same
-        with policies.
-        """
-        known_keys: dict[_ClassKey, _ClassKey | None] = {}
+        """First the sources, which bring classes to be and to an end, and so numbers of policies; then the policies."""
+        self._update_destinations()
+        known_keys: dict[tuple[Family, frozenset[PolicyRef]], _ClassKey | None] = {}
         for source in self._stale_pods:
             self._update_pod(source, known_keys)
         self._stale_pods.clear()
-        for family in self._stale_guard:
-            self._write_guard(family)
-        self._stale_guard.clear()
         if self._stale_ranges:
             for family in Family:
                 self._update_ranges(family)
             self._stale_ranges = False
-        for key in self._stale_classes:
-            if self._classes[key].users:
-                self._ledger.write(key, self._class_elements(key, self._classes[key].word))
-            else:
-                self._forget(key)
-        self._stale_classes.clear()
-        for ref in self._stale_policies:
-            if ref in self._classes_of:
-                self._ledger.write(ref, self._policy_elements(self._policies[ref], self._words[ref]))
-            else:
-                self._ledger.write(ref, {})
-                self._allocator.release(self._words.pop(ref))
+        for ref in self._stale_policies | self._classes.touched:
+            self._update_policy(ref)
+        for key in self._stale_paths & self._users.keys():
+            self._path_log.write(key, self._class_paths(key))
         self._stale_policies.clear()
+        self._stale_destinations.clear()
+        self._stale_paths.clear()
+        self._classes.touched.clear()
 
-    def _update_pod(self, source: SourceNumber, known_keys: dict[_ClassKey, _ClassKey | None]) -> None:
+    def _update_destinations(self) -> None:
+        """A policy of which many ranges go gets another number, so that the sources change over one by one: what goes
+        is not looked up any more then.
+        """
+        for ref in self._stale_destinations:
+            if self._classes.policy_word(ref) is None or ref not in self._policies:
+                continue
+            now = self._find_destinations(ref)
+            before = self._destinations.get(ref, {})
+            if sum(_count_gone(before.get(family), now.get(family)) for family in Family) > MOST_RANGES:
+                self._classes.renumber(ref)
+                self._stale_pods |= self._sources.of_policy(ref)
+                self._stale_ranges = True
+
+    def _find_destinations(self, ref: PolicyRef) -> dict[Family, Destinations]:
+        policy = self._policies[ref]
+        return {
+            family: find_destinations(policy, family, self._cluster[family])
+            for family in Family
+            if policy.concerns(family)
+        }
+
+    def _update_pod(
+        self, source: SourceNumber, known_keys: dict[tuple[Family, frozenset[PolicyRef]], _ClassKey | None]
+    ) -> None:
         """`known_keys` is this call's: many sources have the same policies."""
         family = source_family(source)
         told = (family, self._sources.policies_of(source))
@@ -315,95 +322,131 @@ class DataPlaneIndex:
         if key is not None and not self._matters(source, key):
             key = None
         former = self._class_of.get(source)
-        if key == former:
-            return
-        if former is not None:
-            self._path_log.leave(source, former)
-            del self._class_of[source]
-            self._leave(former)
+        if key != former:
+            if key is not None:
+                self._class_of[source] = key
+                self._join(key)
+            if former is not None:
+                self._path_log.leave(source, former)
+                if key is None:
+                    del self._class_of[source]
+                self._leave(former)
+            else:
+                # A range may have decided for it, whose policies are among its own.
+                self._spoil(told[1])
         if key is None:
             self._ledger.remove(SETS[family].classes, source_word(source))
-            return
-        self._class_of[source] = key
-        self._ledger.put(SETS[family].classes, source_word(source), self._join(key).word)
+        else:
+            self._ledger.put(SETS[family].classes, source_word(source), self._classes.word(key[1]))
 
     def _matters(self, source: SourceNumber, key: _ClassKey) -> bool:
         """Whether a pod is this node's business. What a range says here of others is what it would say without them."""
-        return any(_meant_for(self._policies[ref], self._own) for ref in key[1]) or self._sources.is_on(
-            source, self._own
-        )
+        refs = (ref for ref in key[1] if ref != CLOSED_REF)
+        return any(_meant_for(self._policies[ref], self._own) for ref in refs) or self._sources.is_on(source, self._own)
 
     def _key(self, refs: Iterable[PolicyRef], family: Family) -> _ClassKey | None:
-        concerning = frozenset(ref for ref in refs if ref in self._policies and self._policies[ref].concerns(family))
-        return (family, concerning) if concerning else None
+        views = (self._policies[ref] for ref in refs if ref in self._policies)
+        concerning = sorted((view for view in views if view.concerns(family)), key=lambda view: view.precedence)
+        return (family, limit_policies([view.ref for view in concerning])) if concerning else None
 
     def _update_ranges(self, family: Family) -> None:
-        former, self._range_class[family] = self._range_class[family], {}
-        words: dict[ElementKey, ElementValue] = {}
+        former, now = self._range_class[family], dict[Span, _ClassKey]()
         for span, refs in self._sources.ranges(family):
             key = self._key(refs, family)
             if key is not None:
-                self._range_class[family][span] = key
-                words[span_word(span, family)] = self._join(key).word
-        for key in former.values():
+                now[span] = key
+        for _, key in now.items() - former.items():
+            self._join(key)
+        for _, key in former.items() - now.items():
             self._leave(key)
+        self._range_class[family] = now
+        words: dict[ElementKey, ElementValue] = {
+            span_word(span, family): self._classes.word(refs) for span, (_, refs) in now.items()
+        }
         self._ledger.write(("ranges", family), {SETS[family].subnet_classes: words})
 
-    def _join(self, key: _ClassKey) -> _Class:
-        known = self._classes.get(key)
-        if known is None:
-            known = self._classes[key] = _Class(self._allocator.allocate(_class_name(key)))
-            self._stale_classes.add(key)
+    def _join(self, key: _ClassKey) -> None:
+        if key not in self._users:
+            self._users[key] = 0
+            self._classes.join(key[1])
             for ref in key[1]:
                 self._classes_of.setdefault(ref, set()).add(key)
-                if ref not in self._words:
-                    self._words[ref] = self._allocator.allocate(f"{ref.namespace}/{ref.name}")
-                    self._stale_policies.add(ref)
-        known.users += 1
-        return known
+                self._stale_policies.add(ref)
+        self._users[key] += 1
 
     def _leave(self, key: _ClassKey) -> None:
-        self._classes[key].users -= 1
-        if not self._classes[key].users:
-            self._stale_classes.add(key)
-
-    def _forget(self, key: _ClassKey) -> None:
-        self._allocator.release(self._classes.pop(key).word)
-        self._ledger.write(key, {})
+        self._spoil(key[1])
+        self._users[key] -= 1
+        if self._users[key]:
+            return
+        del self._users[key]
         self._path_log.forget(key)
         for ref in key[1]:
             self._classes_of[ref].discard(key)
             if not self._classes_of[ref]:
                 del self._classes_of[ref]
-                self._stale_policies.add(ref)
+        self._classes.leave(key[1])
 
-    def _class_elements(self, key: _ClassKey, word: str) -> dict[SetName, dict[ElementKey, ElementValue]]:
+    def _spoil(self, refs: Iterable[PolicyRef]) -> None:
+        """One of the policies may have decided for a connection that another one decides for now, or none."""
+        words = (self._classes.policy_word(ref) for ref in refs)
+        self._decisions.spoil(word for word in words if word is not None)
+
+    def _update_policy(self, ref: PolicyRef) -> None:
+        """Its elements, and the ways of the classes that it is in."""
+        word, policy = self._classes.policy_word(ref), self._policies.get(ref)
+        former = self._numbers.pop(ref, None)
+        if former is not None and former != word:
+            self._decisions.follow(former, carried=False)
+        if word is None or policy is None:
+            self._destinations.pop(ref, None)
+            self._ledger.write(("destinations", ref), {})
+            self._ledger.write(("way", ref), {})
+            return
+        self._numbers[ref] = word
+        if former != word or ref in self._stale_destinations:
+            self._destinations[ref] = self._find_destinations(ref)
+            self._ledger.write(("destinations", ref), _destination_elements(word, self._destinations[ref]))
+        self._ledger.write(("way", ref), self._way_elements(policy, word))
+        self._decisions.follow(word, carried=policy.node is not None and policy.node == self._own)
+        for key in self._classes_of.get(ref, ()):
+            self._spoil(key[1])
+            self._stale_paths.add(key)
+
+    def _class_paths(self, key: _ClassKey) -> ClassPaths:
+        """Without policies of which nothing is left by the ones before them."""
         family, refs = key
-        names = SETS[family]
-        decided = classify(self._views(refs), family=family, cluster=self._cluster[family])
-        choices: dict[ElementKey, ElementValue] = {
-            (word, span_word(span, family)): self._words[policy.ref] for span, policy in decided.explicit
-        }
-        paths = tuple(sorted((span, self._path(policy)) for span, policy in decided.explicit))
-        if decided.default is None:
-            self._path_log.write(key, ClassPaths(paths))
-            return {names.choices: choices}
-        self._path_log.write(key, ClassPaths(paths, self._path(decided.default)))
-        return {names.choices: choices, names.default_choices: {word: self._words[decided.default.ref]}}
+        paths: list[PolicyPath] = []
+        for ref in refs:
+            if ref == CLOSED_REF:
+                destinations, path = Destinations(everywhere=True), CLOSED
+            else:
+                destinations, path = self._destinations[ref][family], self._path(self._policies[ref], family)
+            if any(each.destinations.everywhere for each in paths):
+                destinations = Destinations(within=destinations.within)
+            if destinations != Destinations():
+                paths.append(PolicyPath(destinations, path))
+        return tuple(paths)
 
-    def _policy_elements(self, policy: PolicyView, word: str) -> dict[SetName, dict[ElementKey, ElementValue]]:
-        path = self._path(policy)
-        found: dict[SetName, dict[ElementKey, ElementValue]] = {WAYS: {word: path}} if path != OPEN else {}
-        if path == HERE and policy.eip is None:
-            found[NODE_IPS] = {word: None}
-        elif path == HERE:
-            addresses = {family: policy.address(family) for family in Family}
-            found |= {
-                SETS[family].eips: {word: str(address)} for family, address in addresses.items() if address is not None
-            }
+    def _way_elements(self, policy: PolicyView, word: str) -> _Words:
+        found: _Words = {}
+        if not policy.destinations:
+            found[EVERYWHERE] = {word: word}
+        for family in Family:
+            if not policy.concerns(family):
+                continue
+            names, path = SETS[family], self._path(policy, family)
+            if path != OPEN:
+                found[names.ways] = {word: path}
+            if path == HERE and policy.eip is None:
+                found[NODE_IPS] = {word: None}
+            elif path == HERE:
+                found[names.eips] = {word: str(policy.address(family))}
         return found
 
-    def _path(self, policy: PolicyView) -> int:
+    def _path(self, policy: PolicyView, family: Family) -> int:
+        if not policy.serves(family):
+            return CLOSED
         if policy.node is not None:
             if policy.node == self._own:
                 return HERE
@@ -438,14 +481,102 @@ def _guarded(policy: PolicyView | None, family: Family) -> frozenset[IPNetwork |
     return frozenset(network for network in policy.destinations if Family.of(network) is family) or frozenset({None})
 
 
-def _class_name(key: _ClassKey) -> str:
-    family, refs = key
-    return " ".join([family.name, *sorted(f"{ref.namespace}/{ref.name}" for ref in refs)])
+def _aim(policy: PolicyView) -> tuple[object, ...]:
+    """What decides which destinations it has, and which are guarded for it."""
+    return policy.destinations, policy.closed, *(policy.concerns(family) for family in Family)
+
+
+def _count_gone(before: Destinations | None, now: Destinations | None) -> int:
+    """How many ranges are not there any more, or otherwise."""
+    old, new = before or Destinations(), now or Destinations()
+    return len({*old.beyond} - {*new.beyond}) + len({*old.within} - {*new.within})
+
+
+def _destination_elements(word: str, found: Mapping[Family, Destinations]) -> _Words:
+    words: _Words = {}
+    for family, destinations in found.items():
+        names = SETS[family]
+        for name, spans in (
+            (names.ranges[shard_of(word)], destinations.beyond),
+            (names.cluster_ranges, destinations.within),
+        ):
+            if spans:
+                words[name] = {(word, span_word(span, family)): word for span in spans}
+    return words
+
+
+class _Guard:
+    """The destinations of policies that fail closed, of one family."""
+
+    def __init__(self, family: Family, ledger: ElementLedger) -> None:
+        self._family = family
+        self._ledger = ledger
+        self._all = 0
+        self._networks: Counter[IPNetwork] = Counter()
+        self._beyond = NetworkUnion(family)
+        self._within = NetworkUnion(family)
+
+    def add(self, network: IPNetwork | None, cluster: Sequence[Span]) -> None:
+        """None: all beyond the cluster."""
+        if network is None:
+            self._count_all(1)
+            return
+        self._networks[network] += 1
+        if self._networks[network] == 1:
+            self._change(SETS[self._family].guarded, self._beyond.add(network))
+            if split_networks([network], self._family, cluster)[1]:
+                self._change(SETS[self._family].guarded_cluster, self._within.add(network))
+
+    def remove(self, network: IPNetwork | None, cluster: Sequence[Span]) -> None:
+        """One that was added; `cluster` is what it was at the last `add` or `move`."""
+        if network is None:
+            self._count_all(-1)
+            return
+        self._networks[network] -= 1
+        if not self._networks[network]:
+            del self._networks[network]
+            self._change(SETS[self._family].guarded, self._beyond.remove(network))
+            if split_networks([network], self._family, cluster)[1]:
+                self._change(SETS[self._family].guarded_cluster, self._within.remove(network))
+
+    def move(self, cluster: Sequence[Span]) -> None:
+        """The cluster's own addresses are other ones. O(networks)."""
+        self._within = NetworkUnion(self._family)
+        words: dict[ElementKey, ElementValue] = {}
+        for network in split_networks(self._networks, self._family, cluster)[1]:
+            gone, come = self._within.add(network)
+            for word in gone:
+                del words[word]
+            words |= dict.fromkeys(come)
+        name = SETS[self._family].guarded_cluster
+        for key in self._ledger.keys(name) - words.keys():
+            self._ledger.remove(name, key)
+        for key in words:
+            self._ledger.put(name, key, None)
+
+    def _count_all(self, more: int) -> None:
+        self._all += more
+        if self._all:
+            self._ledger.put(GUARDED_ALL, FAMILY_WORDS[self._family], None)
+        else:
+            self._ledger.remove(GUARDED_ALL, FAMILY_WORDS[self._family])
+
+    def _change(self, name: SetName, words: tuple[list[str], list[str]]) -> None:
+        gone, come = words
+        for word in gone:
+            self._ledger.remove(name, word)
+        for word in come:
+            self._ledger.put(name, word, None)
 
 
 def _reach(policy: PolicyView, own: NodeName | None) -> tuple[object, ...]:
     """What decides which sources a policy concerns, and which of them matter on this node."""
-    return policy.pod_subnets, _meant_for(policy, own), *(policy.concerns(family) for family in Family)
+    return (
+        policy.pod_subnets,
+        policy.precedence,
+        _meant_for(policy, own),
+        *(policy.concerns(family) for family in Family),
+    )
 
 
 def _meant_for(policy: PolicyView, own: NodeName | None) -> bool:

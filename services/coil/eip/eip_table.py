@@ -2,13 +2,17 @@
 
 Place in the flow: `coil.eip.data_plane` says what is in the sets and maps of these tables.
 
-A packet of a pod, on its way out, at prerouting: its source gives its class (`class`, else `subnet_class`), class and
-destination give the policy that decides (`choice`, else `default_choice` beyond `cluster`), and that gives its way
-(`way`), a mark: a node's, which leads into the tunnel; `HERE`; or `CLOSED`, the end. Without one it goes on as if there
-were no policy. What comes out of the tunnel goes through the same lookups, and may have no other way than `HERE`. Out
-of a gateway, the policy of what is `HERE`, looked up in the same manner, gives its source address (`eip`, `node_ip`).
-Back: a connection that came through the tunnel bears the mark of the node that it came from, which leads the replies
-there.
+A packet of a pod, on its way out, at prerouting: its source gives its class (`class`, else `subnet_class`), the list of
+the policies that concern it, and of these the first decides that has the destination (`range`, `everywhere`, or
+`cluster_range` within the cluster). That one gives the packet's way (`way`), a mark: a node's, which leads into the
+tunnel; `HERE`; or `CLOSED`, the end. Without one it goes on as if there were no policy. What comes out of the tunnel
+goes through the same lookups, and may have no other way than `HERE`. Out of a gateway, the policy of what is `HERE`,
+looked up in the same manner, gives its source address (`eip`, `node_ip`). Back: a connection that came through the
+tunnel bears the mark of the node that it came from, which leads the replies there.
+
+A connection of a pod of this node for which it was decided that it leaves from here, and that has an address of this
+node, bears a mark that says so, and by which decision (`decision`). While that stands (`valid`), its packets need no
+lookup but that one. A connection that has a mark of somebody else's is looked up packet by packet.
 
 Class and policy are numbers that have to be held between two lookups. The packet's traffic class holds them: forwarding
 sets that anew (IPv4), and nobody else asks for it before; it is zero again after the lookups.
@@ -23,29 +27,42 @@ While no renewal of the node's lease was acknowledged (`alive` has run out), not
 and nobody is told where it is: neither ARP nor neighbour discovery answer for `eips`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from coil.eip.eip_set import (
     ALIVE,
+    ALONE,
     ANY_NODE,
     ARP_ALIVE,
     ARP_EIPS,
     BITS,
+    CACHED,
     CLOSED,
     CURRENT,
+    DECIDED,
+    DECIDED_BIT,
+    DECISIONS,
+    EVERYWHERE,
     FORWARDED,
+    GUARDED_ALL,
     HERE,
+    MOST_POLICIES,
+    NEXT,
     NODE_IPS,
     NODES,
+    PENDING,
     POD_TIMEOUTS,
+    POLICY_MASK,
+    POLICY_SHIFT,
     PROBE_MARK,
     SETS,
+    SHARDS,
     SOLICITED,
     TABLE,
     TIMEOUTS,
-    UNKNOWN,
-    WAYS,
+    VALID,
     arp_sets,
     packet_sets,
 )
@@ -54,6 +71,7 @@ from coil.kernel.link import LinkName
 from coil.kernel.nft_element import SetName
 from coil.kernel.nft_table import (
     DESTINATION,
+    MISSING,
     SOURCE,
     Assign,
     ChainType,
@@ -62,11 +80,13 @@ from coil.kernel.nft_table import (
     Count,
     Field,
     Goto,
+    HasBits,
     Hook,
     Jump,
     Key,
     LeadingBits,
     Lookup,
+    MaskedField,
     Match,
     Member,
     NftChain,
@@ -75,6 +95,7 @@ from coil.kernel.nft_table import (
     Priority,
     RegularChain,
     Rule,
+    SetBits,
     SourceNat,
     TableFamily,
     Verdict,
@@ -98,6 +119,8 @@ DROPPED_FENCED: Final = "dropped_fenced"
 """The node's lease was not renewed."""
 DROPPED_FOREIGN: Final = "dropped_foreign"
 """Came to the tunnel's port, and not from a node."""
+DROPPED_SPOOFED: Final = "dropped_spoofed"
+"""Came by a link to which the node does not route its source."""
 DROPPED_STRAY: Final = "dropped_stray"
 """Came through the tunnel, or from outside to a floating address, and this node does not carry it (any more)."""
 DROPPED_UNTRANSLATED: Final = "dropped_untranslated"
@@ -112,12 +135,14 @@ TUNNEL_PORT: Final = 7789
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EipTableOptions:
     """`port` is the tunnel's. `keep_source`: what goes into the tunnel is not masqueraded by other tables, as those of
-    Weave and others do.
+    Weave and others do. `verify_source`: nobody else keeps pods to their own addresses, so what has a class must have
+    come by the link to which the node routes its source.
     """
 
     tunnel: LinkName = _TUNNEL
     port: int = TUNNEL_PORT
     keep_source: bool = True
+    verify_source: bool = False
 
 
 def plan_eip_tables(options: EipTableOptions) -> tuple[NftTable, NftTable]:
@@ -133,7 +158,7 @@ def forward_shim(options: EipTableOptions) -> tuple[tuple[str, ...], ...]:
     return ("-o", tunnel, "-j", "ACCEPT"), ("-i", tunnel, "-j", "ACCEPT")
 
 
-def _is(field: Field, value: str | int | LeadingBits | Member) -> Match:
+def _is(field: Field, value: str | int | LeadingBits | HasBits | Member) -> Match:
     return Match(field, Comparison.IS, value)
 
 
@@ -155,19 +180,24 @@ def _packet_table(options: EipTableOptions) -> NftTable:
     keep_source: tuple[Rule, ...] = tuple(
         (into_tunnel, _is(Field.PACKET_MARK, FORWARDED), SourceNat(family, SOURCE[family])) for family in Family
     )
+    decided = _is(Field.CONNECTION_MARK, DECIDED)
+    astray = Match(Field.RETURN_LINK, Comparison.IS, MISSING)
     prerouting = NftChain(
         name="prerouting",
         type=ChainType.FILTER,
         hook=Hook.PREROUTING,
         priority=Priority.AFTER_DSTNAT,
         rules=(
-            (
-                _is(Field.CONNECTION_DIRECTION, "reply"),
-                _is(Field.CONNECTION_MARK, ANY_NODE),
-                Assign(Field.PACKET_MARK, Field.CONNECTION_MARK),
-            ),
-            (_is(Field.CONNECTION_DIRECTION, "reply"), Verdict.ACCEPT),
+            (_is(Field.CONNECTION_DIRECTION, "reply"), Goto("replies")),
             (out_of_tunnel, Jump("arrival")),
+            *((_drop(DROPPED_SPOOFED, decided, astray),) if options.verify_source else ()),
+            (
+                decided,
+                _is(Field.CONNECTION_MARK, Member(VALID.name)),
+                _is(Field.FAMILY, Member(ALIVE.name)),
+                Assign(Field.PACKET_MARK, HERE),
+                Verdict.ACCEPT,
+            ),
             *_class_rules("to"),
             _drop(DROPPED_STRAY, out_of_tunnel),
         ),
@@ -178,6 +208,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         hook=Hook.FORWARD,
         priority=Priority.MANGLE,
         rules=(
+            (here, decided, Verdict.ACCEPT),
             (into_tunnel, _is(Field.PACKET_MARK, ANY_NODE), Assign(Field.PACKET_MARK, FORWARDED), Verdict.ACCEPT),
             _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, ANY_NODE), _is_not(Field.PACKET_MARK, HERE)),
             (Match(Field.CONNECTION_STATE, Comparison.AMONG, ("invalid", "new", "untracked")), Jump("beginning")),
@@ -201,22 +232,28 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         hook=Hook.POSTROUTING,
         priority=Priority.AFTER_SRCNAT,
         rules=(
+            (here, decided, Verdict.ACCEPT),
             (here, Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"), _CLEAR),
+            *((here, _is(SOURCE[family], Member(SETS[family].held.name)), Goto("own_source")) for family in Family),
             _drop(DROPPED_UNTRANSLATED, here, _is_not(Field.SOURCE_KIND, "local")),
+            (here, Goto("own_source")),
             (into_tunnel, Match(Field.TCP_FLAGS, Comparison.AMONG, "syn"), ClampSegments()),
         ),
     )
+    spoofed = _drop(DROPPED_SPOOFED, _is_not(Field.INPUT_LINK, options.tunnel), astray)
+    entry = (spoofed,) if options.verify_source else ()
     return NftTable(
         name=TABLE,
-        counters=(DROPPED_CLOSED, DROPPED_FENCED, DROPPED_FOREIGN, DROPPED_STRAY, DROPPED_UNTRANSLATED),
+        counters=(
+            *(DROPPED_CLOSED, DROPPED_FENCED, DROPPED_FOREIGN),
+            *(DROPPED_SPOOFED, DROPPED_STRAY, DROPPED_UNTRANSLATED),
+        ),
         sets=packet_sets(),
         chains=(
             *_decision_chains(out_of_tunnel),
-            _elsewhere_chain(),
-            _path_chain(),
-            *(_destination_chain(family) for family in Family),
+            *_beginning_chains(),
+            *(chain for family in Family for chain in _path_chains(family, entry)),
             *(chain for family in Family for chain in _source_chains(family)),
-            _beginning_chain(),
             *(prerouting, forward, postrouting, guard, _probe_chain()),
             *(_mesh_chain(options), _input_chain(), _output_chain()),
         ),
@@ -233,6 +270,14 @@ def _class_rules(chain: str) -> tuple[Rule, ...]:
 
 
 def _decision_chains(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
+    """Those that are the same for both families."""
+    replies = RegularChain(
+        name="replies",
+        rules=(
+            (_is(Field.CONNECTION_MARK, ANY_NODE), Assign(Field.PACKET_MARK, Field.CONNECTION_MARK)),
+            (Verdict.ACCEPT,),
+        ),
+    )
     arrival = RegularChain(
         name="arrival",
         rules=(
@@ -240,26 +285,46 @@ def _decision_chains(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
             _drop(DROPPED_STRAY),
         ),
     )
-    decided = RegularChain(
-        name="decided",
+    held = RegularChain(
+        name="held",
         rules=(
+            (_is(Field.CONNECTION_MARK, CACHED), Assign(Field.CONNECTION_MARK, 0)),
+            (
+                _is(Field.CONNECTION_MARK, 0),
+                Assign(Field.CONNECTION_MARK, Lookup(Field.PACKET_CLASS, DECISIONS.name)),
+            ),
             (_CLEAR,),
-            _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, CLOSED)),
-            (_is(Field.PACKET_MARK, HERE), Goto("here")),
-            _drop(DROPPED_STRAY, out_of_tunnel),
+            (Verdict.ACCEPT,),
         ),
     )
-    undecided = RegularChain(name="undecided", rules=((_CLEAR,), _drop(DROPPED_STRAY, out_of_tunnel)))
     here = RegularChain(
         name="here",
         rules=(
             # What belongs to no connection is never translated.
             _drop(DROPPED_UNTRANSLATED, Match(Field.CONNECTION_STATE, Comparison.AMONG, ("invalid", "untracked"))),
-            (_is(Field.FAMILY, Member(ALIVE.name)), Verdict.ACCEPT),
+            (_is(Field.FAMILY, Member(ALIVE.name)), Goto(held.name)),
             _drop(DROPPED_FENCED),
         ),
     )
-    return arrival, here, decided, undecided
+    decided = RegularChain(
+        name="decided",
+        rules=(
+            (_is(Field.PACKET_MARK, HERE), Goto(here.name)),
+            _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, CLOSED)),
+            _drop(DROPPED_STRAY, out_of_tunnel),
+            (_CLEAR,),
+            (Verdict.ACCEPT,),
+        ),
+    )
+    undecided = RegularChain(
+        name="undecided", rules=(_drop(DROPPED_STRAY, out_of_tunnel), (_CLEAR,), (Verdict.ACCEPT,))
+    )
+    own_source = RegularChain(
+        name="own_source",
+        rules=((_is(Field.CONNECTION_MARK, PENDING), SetBits(Field.CONNECTION_MARK, DECIDED_BIT)),),
+    )
+    untranslated = RegularChain(name="untranslated", rules=(_drop(DROPPED_UNTRANSLATED),))
+    return replies, arrival, held, here, decided, undecided, own_source, untranslated
 
 
 def _elsewhere_chain() -> RegularChain:
@@ -285,57 +350,68 @@ def _elsewhere_chain() -> RegularChain:
     )
 
 
-def _beginning_chain() -> RegularChain:
+def _beginning_chains() -> tuple[RegularChain, ...]:
     """What belongs to no connection yet, or to none at all, and has no way of a policy.
 
     Its sender may be a pod that has just started: a policy may select it, and the agent does not know its address, or
     does not run. Until it does, such a sender reaches no destination of policies that fail closed.
     """
-    return RegularChain(
+    elsewhere = _elsewhere_chain()
+    unknown = [_unknown_chains(family) for family in Family]
+    beginning = RegularChain(
         name="beginning",
         rules=(
-            (Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"), Jump("elsewhere")),
+            (Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"), Jump(elsewhere.name)),
             (_is(Field.PACKET_MARK, HERE), Verdict.RETURN),
             (_is(Field.FAMILY, Member(CURRENT.name)), Verdict.RETURN),
             *(
                 (
                     Match(SOURCE[family], Comparison.IS_NOT, Member(SETS[family].known.name)),
-                    Assign(Field.PACKET_CLASS, UNKNOWN),
-                    Goto(f"to{BITS[family]}"),
+                    Goto(beyond.name),
                 )
-                for family in Family
+                for family, (_, beyond) in zip(Family, unknown, strict=True)
             ),
         ),
     )
+    return elsewhere, *(chain for chains in unknown for chain in chains), beginning
 
 
-def _path_chain() -> RegularChain:
-    """By the policy."""
-    return RegularChain(
-        name="way",
+def _unknown_chains(family: Family) -> tuple[RegularChain, RegularChain]:
+    names, number, destination = SETS[family], BITS[family], DESTINATION[family]
+    within = RegularChain(
+        name=f"unknown_cluster{number}",
+        rules=(_drop(DROPPED_CLOSED, _is(destination, Member(names.guarded_cluster.name))),),
+    )
+    beyond = RegularChain(
+        name=f"unknown{number}",
         rules=(
-            (Assign(Field.PACKET_MARK, Lookup(Field.PACKET_CLASS, WAYS.name)), Goto("decided")),
+            (_is(destination, Member(names.cluster.name)), Goto(within.name)),
+            _drop(DROPPED_CLOSED, _is(destination, Member(names.guarded.name))),
+            _drop(DROPPED_CLOSED, _is(Field.FAMILY, Member(GUARDED_ALL.name))),
+        ),
+    )
+    return within, beyond
+
+
+_POLICY: Final = MaskedField(Field.PACKET_CLASS, POLICY_MASK, ALONE)
+"""The first policy of the packet's class."""
+
+
+def _path_chains(family: Family, entry: tuple[Rule, ...]) -> tuple[RegularChain, ...]:
+    """From the class to the policy, and by that to the way. `entry` comes first of all."""
+    number = BITS[family]
+    way = RegularChain(
+        name=f"way{number}",
+        rules=(
+            (Assign(Field.PACKET_MARK, Lookup(Field.PACKET_CLASS, SETS[family].ways.name)), Goto("decided")),
             (Goto("undecided"),),
         ),
     )
-
-
-def _destination_chain(family: Family) -> RegularChain:
-    """By the class."""
-    names, destination = SETS[family], DESTINATION[family]
-    return RegularChain(
-        name=f"to{BITS[family]}",
-        rules=(
-            (_choose((Field.PACKET_CLASS, destination), names.choices), Goto("way")),
-            (_is(destination, Member(names.cluster.name)), Goto("undecided")),
-            (_choose(Field.PACKET_CLASS, names.default_choices), Goto("way")),
-            (Goto("undecided"),),
-        ),
-    )
+    return way, *_choice_chains(family, "to", entry, found=way.name, missed="undecided")
 
 
 def _source_chains(family: Family) -> tuple[RegularChain, ...]:
-    """By the policy, and by the class."""
+    """From the class to the policy, and by that to the source address."""
     names, number = SETS[family], BITS[family]
     translation = RegularChain(
         name=f"source{number}",
@@ -345,20 +421,58 @@ def _source_chains(family: Family) -> tuple[RegularChain, ...]:
             _drop(DROPPED_UNTRANSLATED),
         ),
     )
-    choice = RegularChain(
-        name=f"from{number}",
+    return translation, *_choice_chains(family, "from", (), found=translation.name, missed="untranslated")
+
+
+_QUARTER: Final = 4
+"""How many sets of ranges one chain chooses from. By comparisons, as versions of nft crash where they list a map of
+verdicts without a name that a newer one has written.
+"""
+
+
+def _is_shard(shard: int, bits: int) -> Match:
+    """Whether these bits of the shard of a policy are those of that one."""
+    return _is(Field.PACKET_CLASS, HasBits((shard & bits) << POLICY_SHIFT, bits << POLICY_SHIFT))
+
+
+def _choice_chains(
+    family: Family, prefix: str, entry: tuple[Rule, ...], *, found: str, missed: str
+) -> Iterator[RegularChain]:
+    """To the chain `found` with the first policy of the class that has the destination, in the place of the class; or
+    to `missed`. They begin with the last one.
+    """
+    names, destination, start = SETS[family], DESTINATION[family], f"{prefix}{BITS[family]}"
+
+    def look_up(key: Key, name: SetName) -> Rule:
+        return Assign(Field.PACKET_CLASS, Lookup(key, name.name)), Goto(found)
+
+    for shard, name in enumerate(names.ranges):
+        yield RegularChain(name=f"{start}_range_{shard:x}", rules=(look_up((_POLICY, destination), name),))
+    quarters = {shard: f"{start}_ranges_{shard:x}" for shard in range(0, SHARDS, _QUARTER)}
+    for first, quarter in quarters.items():
+        choices = tuple(
+            (_is_shard(shard, _QUARTER - 1), Goto(f"{start}_range_{shard:x}"))
+            for shard in range(first, first + _QUARTER)
+        )
+        yield RegularChain(name=quarter, rules=choices)
+    spread = tuple((_is_shard(first, SHARDS - _QUARTER), Jump(quarter)) for first, quarter in quarters.items())
+    beyond = (*spread, look_up(_POLICY, EVERYWHERE))
+    within = (look_up((_POLICY, destination), names.cluster_ranges),)
+    for place, rules in ((f"{start}_cluster", within), (f"{start}_beyond", beyond)):
+        for position in reversed(range(MOST_POLICIES)):
+            onward: tuple[Rule, ...] = ()
+            if position + 1 < MOST_POLICIES:
+                following = Assign(Field.PACKET_CLASS, Lookup(Field.PACKET_CLASS, NEXT.name))
+                onward = ((following, Goto(f"{place}_{position + 1}")),)
+            yield RegularChain(name=f"{place}_{position}", rules=(*rules, *onward, (Goto(missed),)))
+    yield RegularChain(
+        name=start,
         rules=(
-            (_choose((Field.PACKET_CLASS, DESTINATION[family]), names.choices), Goto(translation.name)),
-            (_choose(Field.PACKET_CLASS, names.default_choices), Goto(translation.name)),
-            _drop(DROPPED_UNTRANSLATED),
+            *entry,
+            (_is(destination, Member(names.cluster.name)), Goto(f"{start}_cluster_0")),
+            (Goto(f"{start}_beyond_0"),),
         ),
     )
-    return translation, choice
-
-
-def _choose(key: Key, choices: SetName) -> Assign:
-    """The policy, in the place of the class."""
-    return Assign(Field.PACKET_CLASS, Lookup(key, choices.name))
 
 
 def _mesh_chain(options: EipTableOptions) -> NftChain:

@@ -1,11 +1,10 @@
-"""Elements as they are to be, who wants them, what has changed since the last question, and the numbers in them."""
+"""Elements as they are to be, who wants them, and what has changed since the last question."""
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, KeysView, Mapping
 from enum import Enum
-from hashlib import blake2s
 from typing import Final
 
-from coil.kernel.nft_element import MOST_RANGES, ElementChanges, ElementKey, Elements, ElementValue, SetName, class_word
+from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 _Words = dict[ElementKey, ElementValue]
 
@@ -18,12 +17,9 @@ _ABSENT: Final = _Absence.ABSENT
 
 
 class ElementLedger:
-    """Every element has one owner, or is written by itself. All of it costs O(elements that differ), or, where more
-    than a few of a set of ranges (`ranged`) go, O(its elements).
-    """
+    """Every element has one owner, or is written by itself. All of it costs O(elements that differ)."""
 
-    def __init__(self, *, ranged: Collection[SetName] = ()) -> None:
-        self._ranged = ranged
+    def __init__(self) -> None:
         self._now: dict[SetName, _Words] = {}
         self._owned: dict[Hashable, dict[SetName, _Words]] = {}
         self._former: dict[SetName, dict[ElementKey, ElementValue | _Absence]] = {}
@@ -60,20 +56,20 @@ class ElementLedger:
         """What leads from the elements at the last call, none at first, to those of now."""
         deletes: dict[SetName, tuple[ElementKey, ...]] = {}
         adds: dict[SetName, _Words] = {}
-        anew: dict[SetName, _Words] = {}
         for name, touched in self._former.items():
             elements = self._now.get(name, {})
             differing = {key: old for key, old in touched.items() if elements.get(key, _ABSENT) != old}
             gone = tuple(key for key, old in differing.items() if old is not _ABSENT)
-            if len(gone) > MOST_RANGES and name in self._ranged:
-                anew[name] = dict(elements)
-                continue
             if gone:
                 deletes[name] = gone
             if new := {key: elements[key] for key in differing if key in elements}:
                 adds[name] = new
         self._former = {}
-        return ElementChanges(deletes=deletes, adds=adds, anew=anew)
+        return ElementChanges(deletes=deletes, adds=adds)
+
+    def keys(self, name: SetName) -> KeysView[ElementKey]:
+        """Those of the set's elements of now."""
+        return self._now.get(name, {}).keys()
 
     def counts(self) -> Mapping[str, int]:
         """How many elements there are now, by name of the set; a set that has become empty has 0. O(sets)."""
@@ -82,31 +78,3 @@ class ElementLedger:
     def elements(self) -> Elements:
         """All elements of now."""
         return {name: dict(words) for name, words in self._now.items() if words}
-
-
-_COUNT = 0xFFFF * 0xFFFF - 1
-"""Of numbers that `class_word` has words for, but for the first, which is that of unknown sources."""
-
-
-class WordAllocator:
-    """Numbers for names: what the sets call a class or a policy. A name has the same number in every process, so one
-    that takes over what an earlier one has left need not write it again.
-
-    Two names never have one number at a time. Where they should, the later one gets the next that is free; that is the
-    one case where the number depends on more than the name.
-    """
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def allocate(self, name: str) -> str:
-        """The word of its number (`coil.kernel.nft_element`). Not idempotent: ask once, and give it back once."""
-        number = int.from_bytes(blake2s(name.encode(), digest_size=8).digest())
-        while (word := class_word(number % _COUNT + 2)) in self._taken:
-            number += 1
-        self._taken.add(word)
-        return word
-
-    def release(self, word: str) -> None:
-        """Nobody uses it any more."""
-        self._taken.discard(word)

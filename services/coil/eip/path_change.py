@@ -13,8 +13,9 @@ from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
+from coil.eip.classification import Destinations, is_in
 from coil.eip.eip_set import ANY_NODE, CLOSED, HERE
 from coil.eip.source_index import SourceNumber, source_number
 from coil.kernel.family import Family, IPAddress
@@ -37,13 +38,15 @@ class Remedy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassPaths:
-    """The ways of one class, as marks: of ranges of destinations, sorted and disjoint, and of all others that are not
-    the cluster's; None where its packets are left alone.
-    """
+class PolicyPath:
+    """What a policy is for, and its way as a mark; `OPEN` where its packets are left alone."""
 
-    explicit: tuple[tuple[Span, int], ...] = ()
-    default: int | None = None
+    destinations: Destinations
+    path: int
+
+
+ClassPaths: TypeAlias = tuple[PolicyPath, ...]
+"""Of the policies of one class, in their order: the first decides that has the destination."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +88,8 @@ class PathChanges:
         if paths is None:
             return None
         number = int(destination)
-        if (explicit := _find(paths.explicit, number)) is not None:
-            return explicit
-        return None if _is_in(self.cluster.get(Family.of(source), ()), number) else paths.default
+        in_cluster = is_in(self.cluster.get(Family.of(source), ()), number)
+        return next((each.path for each in paths if each.destinations.has(number, in_cluster=in_cluster)), None)
 
     def _paths(self, source: IPAddress) -> ClassPaths | None:
         number = source_number(source)
@@ -164,8 +166,3 @@ V = TypeVar("V")
 def _find(entries: Sequence[tuple[Span, V]], number: int) -> V | None:
     position = bisect_right(entries, number, key=lambda entry: entry[0][0]) - 1
     return entries[position][1] if position >= 0 and number <= entries[position][0][1] else None
-
-
-def _is_in(spans: Sequence[Span], number: int) -> bool:
-    position = bisect_right(spans, number, key=lambda span: span[0]) - 1
-    return position >= 0 and number <= spans[position][1]

@@ -1,5 +1,5 @@
 """Makes the node's kernel what the gateways ask of it. One task; a second one (`EipDevice.run`) only takes addresses
-off.
+off, and a third one lets connections bear what was decided for them, when a change has rested.
 
 Each round takes what has changed and carries it out in this order:
 
@@ -106,6 +106,8 @@ class Applier:
         self._loaded = self._leaving = False
         self._released = asyncio.Event()
         self._mesh_retry: asyncio.TimerHandle | None = None
+        self._turn = asyncio.Lock()  # whose turn it is at the index and the tables
+        self._settled = asyncio.Event()
         self.trouble = "not tried yet"
         """What readiness lacks; "" for nothing."""
 
@@ -161,6 +163,7 @@ class Applier:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._device.run(), name="withdrawal")
                 group.create_task(self._work(), name="rounds")
+                group.create_task(self._renew_decisions(), name="decisions")
         finally:
             self._cancel_mesh_retry()
 
@@ -171,7 +174,8 @@ class Applier:
             await asyncio.sleep(GATHER_SECONDS)
             snapshot = self._deps.tracker.take()
             try:
-                await self._round(snapshot)
+                async with self._turn:
+                    await self._round(snapshot)
                 self.trouble = self._deps.mesh.trouble
             except KERNEL_ERRORS as error:
                 self._look_at_overlay = self._look_at_tables = True
@@ -184,6 +188,30 @@ class Applier:
                 self._hints.set()
             else:
                 attempt = 0
+
+    async def _renew_decisions(self) -> None:
+        """What fails is left to the next round, which compares everything."""
+        index = self._deps.builder.index
+        pause: float | None = None
+        while True:
+            if pause is None:
+                await self._settled.wait()
+            else:
+                await asyncio.sleep(pause)
+            async with self._turn:
+                self._settled.clear()
+                pause = None
+                if self._look_at_tables or not self._loaded:
+                    continue
+                try:
+                    if changes := await self._compute(index.renew):
+                        await bounded(self._deps.tables.change(changes))
+                        self._metrics.set_elements(index.counts())
+                except KERNEL_ERRORS as error:
+                    self._log.warning("connections are looked up packet by packet", error=sentence(error))
+                    self.look_at_tables()
+                else:
+                    pause = index.wait()
 
     def _cancel_mesh_retry(self) -> None:
         if self._mesh_retry is not None:
@@ -240,12 +268,17 @@ class Applier:
             if different and self._loaded and not outcome.changes:
                 self._metrics.count_repair("tables")
                 self._log.warning("something else had changed the tables")
+            if different and self._loaded:
+                self._deps.builder.index.distrust()
+                self._hints.set()
             if not self._loaded:
                 self._on_loaded()
             self._loaded = True
         elif outcome.changes:
             with self._metrics.measured(Operation.ELEMENTS):
                 await bounded(tables.change(outcome.changes))
+        self._deps.builder.index.settle()
+        self._settled.set()
         self._metrics.set_elements(self._deps.builder.index.counts())
 
     def _wanted_marks(

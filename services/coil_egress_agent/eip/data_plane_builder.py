@@ -129,6 +129,7 @@ class DataPlaneBuilder:
                     # Between two nodes nothing leaks: connections that once left otherwise would stay that way.
                     fail_open=path is None and fails_open,
                     closed=not fails_open and policy.spec.applied_to.pod_selector is not None,
+                    strict=gateway is None or gateway.spec.is_strict,
                 )
             )
         return tuple(views)

@@ -1,8 +1,8 @@
 """The node's nftables tables, without blocking the event loop, and the one rule that iptables may need.
 
 Two threads: a refresh of what keeps the EIPs alive never queues behind the elements of a hundred thousand pods. Within
-the kernel it still waits for the transaction that runs, so large changes are carried out in steps where possible: what
-is looked up is added before what leads to it, and deleted after it.
+the kernel it still waits for the transaction that runs, so large changes are carried out in steps
+(`coil.eip.change_steps`).
 
 That rule belongs into iptables' chain FORWARD where its policy is DROP (Docker's, some CNIs'): an nftables table cannot
 let a packet pass that another table drops. A flag asks for it; it is inserted at the start and with each comparison,
@@ -11,17 +11,16 @@ and deleted by `--cleanup`.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from coil.eip.eip_table import POD_TIMEOUTS, SETS, TABLE, TIMEOUTS, EipTableOptions, plan_eip_tables
+from coil.eip.change_steps import split_changes
+from coil.eip.eip_table import POD_TIMEOUTS, TABLE, TIMEOUTS, EipTableOptions, plan_eip_tables
 from coil.eip.gateway_lease import MARGIN
-from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
+from coil.kernel.nft_element import ElementChanges, Elements
 from coil.kernel.nft_table import TableFamily
 from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
 from coil.netlink.namespace import Namespace
@@ -29,12 +28,6 @@ from coil.netlink.worker import Worker
 from coil.nft.element_sync import TableReconciler, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket
 from coil.nft.table_sync import delete_table
-
-STEP: Final = 4096
-"""Elements in one transaction, where there may be several: what a refresh may have to wait for."""
-
-_CLASSES: Final = frozenset(name for sets in SETS.values() for name in (sets.classes, sets.subnet_classes))
-_CHOICES: Final = frozenset(name for sets in SETS.values() for name in (sets.choices, sets.default_choices))
 
 
 class KernelTables:
@@ -63,9 +56,7 @@ class KernelTables:
             events = await self._refresher.run(open_event_socket, NETLINK_NETFILTER)
             self._watch = TableWatch(events, [(table.family, table.name) for table in self._tables], own=threads)
             stack.callback(self._watch.close)
-            self._reconciler = TableReconciler(
-                self._tables, transaction=self._watch.unheard, split=partial(split_changes, limit=STEP)
-            )
+            self._reconciler = TableReconciler(self._tables, transaction=self._watch.unheard, split=split_changes)
             stack.callback(self._reconciler.close)
             self._worker = Worker(threads, home, threads=1)
             stack.push_async_callback(self._worker.aclose)
@@ -84,8 +75,8 @@ class KernelTables:
         return await self._worker.run(self._reconciler.load, elements)
 
     async def change(self, changes: ElementChanges) -> None:
-        """See `Tables`. One transaction for each STEP elements, where several do no harm."""
-        for step in split_changes(changes, limit=STEP):
+        """See `Tables`. One transaction for each step."""
+        for step in await self._worker.run(_split, changes):
             await self._worker.run(self._reconciler.change, step)
 
     async def refresh(self, remaining: Callable[[], float]) -> None:
@@ -116,46 +107,8 @@ class KernelTables:
             await self._worker.run(delete_table, TABLE, family)
 
 
-def split_changes(changes: ElementChanges, *, limit: int) -> Iterator[ElementChanges]:
-    """The changes as one, or, where there are more than `limit`, in steps of so many, as far as that can be: what only
-    adds, with policies first and classes last.
-
-    Sources that go altogether go before all else, in steps. With other deletes among them the rest stays one: between
-    two steps an element would be missing that is there before and after.
-    """
-    if len(changes) <= limit:
-        yield changes
-        return
-    going = [
-        (name, key)
-        for name, keys in changes.deletes.items()
-        if name in _CLASSES
-        for key in keys
-        if key not in changes.adds.get(name, {})
-    ]
-    for start in range(0, len(going), limit):
-        yield _deletes(going[start : start + limit])
-    gone = set(going)
-    left = [(name, key) for name, keys in changes.deletes.items() for key in keys if (name, key) not in gone]
-    changes = ElementChanges(deletes=_deletes(left).deletes, adds=changes.adds, anew=changes.anew)
-    if left or changes.anew or len(changes) <= limit:
-        if changes:
-            yield changes
-        return
-    ordered = sorted(changes.adds.items(), key=lambda entry: (entry[0] in _CLASSES, entry[0] in _CHOICES))
-    elements = ((name, key, value) for name, added in ordered for key, value in added.items())
-    while step := list(islice(elements, limit)):
-        adds: dict[SetName, dict[ElementKey, ElementValue]] = {}
-        for name, key, value in step:
-            adds.setdefault(name, {})[key] = value
-        yield ElementChanges(adds=adds)
-
-
-def _deletes(elements: Iterable[tuple[SetName, ElementKey]]) -> ElementChanges:
-    keys: dict[SetName, list[ElementKey]] = {}
-    for name, key in elements:
-        keys.setdefault(name, []).append(key)
-    return ElementChanges(deletes={name: tuple(found) for name, found in keys.items()})
+def _split(changes: ElementChanges) -> list[ElementChanges]:
+    return list(split_changes(changes))
 
 
 PROGRAMS: Final = ("iptables", "ip6tables")

@@ -11,6 +11,7 @@ import gc
 import os
 import random
 import sys
+import time
 from functools import partial
 from typing import Final, TypeVar
 
@@ -130,7 +131,7 @@ async def assemble(settings: Settings, process: Process) -> None:
             announcer=announcer,
             prober=prober,
             tracker=tracker,
-            builder=DataPlaneBuilder(DataPlaneIndex(), node=node, extra=settings.cluster_cidr),
+            builder=DataPlaneBuilder(DataPlaneIndex(clock=time.monotonic), node=node, extra=settings.cluster_cidr),
             pod_hold=pod_hold,
         ),
         node=node,
@@ -192,7 +193,12 @@ def mesh_options(settings: Settings) -> MeshOptions:
 
 
 def table_options(settings: Settings) -> EipTableOptions:
-    return EipTableOptions(tunnel=DEVICE, port=settings.tunnel_port, keep_source=settings.keep_source)
+    return EipTableOptions(
+        tunnel=DEVICE,
+        port=settings.tunnel_port,
+        keep_source=settings.keep_source,
+        verify_source=settings.verify_source,
+    )
 
 
 async def _leave(settings: Settings, process: Process, applier: Applier) -> None:

@@ -91,6 +91,13 @@ class Settings(EipLeaseSettings, NodeSysctlSettings, ApiSettings, FrameSettings)
         group=Group.EIP,
         help="keep what enters the mesh from being masqueraded by the CNI plugin",
     )
+    verify_source: bool = flag(
+        "true",
+        parse=parse_boolean,
+        group=Group.EIP,
+        help="drop and count what policies are about and has not come by the link to which the node routes its "
+        "source; false where somebody else does, as coild",
+    )
     forward_shim: bool = flag(
         "false",
         parse=parse_boolean,

@@ -1,7 +1,7 @@
 """What the EIP agent's tables decide about a packet of a pod, by the sets of a dump. Pure.
 
 The lookups are those of `coil.eip.eip_table`: the source gives a class, class and destination a policy, and the policy
-a way.
+a way. What connections bear is not looked at, as it says the same.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,20 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Any
 
-from coil.eip.eip_set import ALIVE, CLOSED, CURRENT, HERE, NODE_IPS, SETS, UNKNOWN_WORD, WAYS
+from coil.eip.eip_set import (
+    ALIVE,
+    CLOSED,
+    CURRENT,
+    EVERYWHERE,
+    GUARDED_ALL,
+    HERE,
+    MOST_POLICIES,
+    NEXT,
+    NODE_IPS,
+    SETS,
+    number_word,
+    shard_of,
+)
 from coil.kernel.family import Family, IPAddress
 from kubectl_coil.trace.nft_set import NftSets
 
@@ -47,10 +60,10 @@ def find_way(sets: NftSets, source: IPAddress, destination: IPAddress) -> Way:
     class_ = _first(sets.get(names.classes, source), sets.get(names.subnet_classes, source))
     if class_ is None:
         known = sets.has(CURRENT, word) or sets.has(names.known, source)
-        held = not known and _policy(sets, family, UNKNOWN_WORD, destination) is not None
+        held = not known and _is_guarded(sets, destination)
         return Way(kind=WayKind.HELD if held else WayKind.NONE)
     policy = _policy(sets, family, class_, destination)
-    mark = None if policy is None else sets.get(WAYS, policy)
+    mark = None if policy is None else sets.get(names.ways, policy)
     if policy is None or mark is None:
         return Way(kind=WayKind.NONE)
     if mark != HERE:
@@ -66,11 +79,29 @@ def find_way(sets: NftSets, source: IPAddress, destination: IPAddress) -> Way:
 
 
 def _policy(sets: NftSets, family: Family, class_: str, destination: IPAddress) -> str | None:
+    """The first one of the class that has the destination."""
     names = SETS[family]
-    chosen = sets.get(names.choices, class_, destination)
-    if chosen is None and not sets.has(names.cluster, destination):
-        chosen = sets.get(names.default_choices, class_)
-    return None if chosen is None else str(chosen)
+    in_cluster = sets.has(names.cluster, destination)
+    following: str | None = class_
+    for _ in range(MOST_POLICIES):
+        if following is None:
+            break
+        policy = number_word(int(following.partition(":")[0], 16))
+        ranges = names.cluster_ranges if in_cluster else names.ranges[shard_of(policy)]
+        if sets.get(ranges, policy, destination) is not None:
+            return policy
+        if not in_cluster and sets.get(EVERYWHERE, policy) is not None:
+            return policy
+        following = _first(sets.get(NEXT, following))
+    return None
+
+
+def _is_guarded(sets: NftSets, destination: IPAddress) -> bool:
+    """Whether a policy that fails closed has the destination."""
+    names = SETS[Family.of(destination)]
+    if sets.has(names.cluster, destination):
+        return sets.has(names.guarded_cluster, destination)
+    return sets.has(names.guarded, destination) or sets.has(GUARDED_ALL, f"ipv{destination.version}")
 
 
 def _first(*found: Any | None) -> str | None:

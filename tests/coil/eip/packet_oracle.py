@@ -1,5 +1,5 @@
 """What the rules of `coil.eip.eip_table` make of a packet, given what is in the sets, and what is to be made of it by
-the letter of the rule: for each packet by itself, without classes, ranges and maps. Slow and plain.
+the letter of the rule: for each packet by itself, without classes, sets and maps. Slow and plain.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,18 @@ from ipaddress import ip_address, ip_network
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.eip.classification import PolicyView
-from coil.eip.eip_set import CLOSED, HERE, NODE_IPS, SETS, WAYS
+from coil.eip.eip_set import (
+    CLOSED,
+    EVERYWHERE,
+    FAMILY_WORDS,
+    GUARDED_ALL,
+    HERE,
+    MOST_POLICIES,
+    NEXT,
+    NODE_IPS,
+    SETS,
+    shard_of,
+)
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.nft_element import Elements, SetName
 
@@ -53,19 +64,44 @@ def fate_by_sets(elements: Elements, source: IPAddress, destination: IPAddress) 
     classes = look_up(elements, names.classes, source) or look_up(elements, names.subnet_classes, source)
     if not classes:
         return UNTOUCHED
-    number = str(classes[0])
-    choices = look_up(elements, names.choices, destination, number)
-    if not choices:
-        default_choices = elements.get(names.default_choices, {})
-        if look_up(elements, names.cluster, destination) or number not in default_choices:
-            return UNTOUCHED
-        choices = [default_choices[number]]
-    policy = str(choices[0])
-    mark = elements.get(WAYS, {}).get(policy)
+    policy = choose_policy(elements, str(classes[0]), destination)
+    if policy is None:
+        return UNTOUCHED
+    mark = elements.get(names.ways, {}).get(policy)
     if mark is None:
         return UNTOUCHED
     assert isinstance(mark, int)
     return Fate(mark, _translation(elements, policy, names.eips) if mark == HERE else None)
+
+
+def choose_policy(elements: Elements, number: str, destination: IPAddress) -> str | None:
+    """The first policy of the class that has the destination."""
+    names = SETS[Family.of(destination)]
+    in_cluster = bool(look_up(elements, names.cluster, destination))
+    for _ in range(MOST_POLICIES):
+        policy = number.split(":", maxsplit=1)[0] + ":1"
+        ranges = names.cluster_ranges if in_cluster else names.ranges[shard_of(number)]
+        found = look_up(elements, ranges, destination, policy)
+        if found:
+            assert found == [policy]
+            return policy
+        if not in_cluster and policy in elements.get(EVERYWHERE, {}):
+            assert elements[EVERYWHERE][policy] == policy
+            return policy
+        if number not in elements.get(NEXT, {}):
+            return None
+        number = str(elements[NEXT][number])
+    raise AssertionError("a class has no end")
+
+
+def is_guarded(elements: Elements, destination: IPAddress) -> bool:
+    """Whether unknown sources do not reach it."""
+    family = Family.of(destination)
+    names = SETS[family]
+    if look_up(elements, names.cluster, destination):
+        return bool(look_up(elements, names.guarded_cluster, destination))
+    everywhere = FAMILY_WORDS[family] in elements.get(GUARDED_ALL, {})
+    return everywhere or bool(look_up(elements, names.guarded, destination))
 
 
 def _translation(elements: Elements, policy: str, eips: SetName) -> str | None:
@@ -89,7 +125,7 @@ class World:
         for policy in sorted(
             self.policies, key=lambda policy: (-policy.priority, policy.ref.namespace, policy.ref.name)
         ):
-            if self._concerns(policy, source) and self._is_for(policy, destination):
+            if self._concerns(policy, source) and self.is_for(policy, destination):
                 return self._verdict(policy, source)
         return UNTOUCHED
 
@@ -99,14 +135,28 @@ class World:
 
     def _concerns(self, policy: PolicyView, source: IPAddress) -> bool:
         selected = source in self.sources.get(policy.ref, {}) or within(source, policy.pod_subnets)
-        return selected and (policy.eip is None or _part(policy, source) is not None)
+        return selected and (policy.strict or serves(policy, source))
 
-    def _is_for(self, policy: PolicyView, destination: IPAddress) -> bool:
-        if policy.destinations:
+    def is_for(self, policy: PolicyView, destination: IPAddress) -> bool:
+        """Whether the policy has the destination."""
+        cluster = (*self.cluster, *map(ip_network, NEVER_OUT))
+        if not policy.destinations:
+            return not within(destination, cluster)
+        if not within(destination, cluster):
             return within(destination, policy.destinations)
-        return not within(destination, (*self.cluster, *map(ip_network, NEVER_OUT)))
+        named = (network for network in policy.destinations if is_covered(network, cluster))
+        return within(destination, named)
+
+    def guards(self, destination: IPAddress) -> bool:
+        """Whether a policy that fails closed has the destination."""
+        return any(
+            policy.closed and (policy.strict or serves(policy, destination)) and self.is_for(policy, destination)
+            for policy in self.policies
+        )
 
     def _verdict(self, policy: PolicyView, source: IPAddress) -> Fate:
+        if not serves(policy, source):
+            return Fate(CLOSED)
         if policy.node == self.own:
             eip = _part(policy, source)
             return Fate(HERE, "node" if eip is None else str(eip))
@@ -117,6 +167,23 @@ class World:
 
 def within(address: IPAddress, networks: Iterable[IPNetwork]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
+
+
+def is_covered(network: IPNetwork, others: Iterable[IPNetwork]) -> bool:
+    """Whether all its addresses are in the others; it has few."""
+    kept = [other for other in others if other.version == network.version]
+    if any(network.subnet_of(other) for other in kept):  # type: ignore[arg-type]
+        return True
+    inside = [other for other in kept if other.subnet_of(network)]  # type: ignore[arg-type]
+    return bool(inside) and network.num_addresses <= _FEW and all(within(address, inside) for address in network)
+
+
+_FEW = 256
+
+
+def serves(policy: PolicyView, address: IPAddress) -> bool:
+    """Whether the policy has a source address of that family."""
+    return policy.eip is None or _part(policy, address) is not None
 
 
 def _part(policy: PolicyView, source: IPAddress) -> IPAddress | None:

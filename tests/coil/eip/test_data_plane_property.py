@@ -1,5 +1,6 @@
 """The index against the rule by the letter, packet by packet; and its changes against its elements."""
 
+import time
 from dataclasses import replace
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any
@@ -11,11 +12,34 @@ from coil.crd.egress_gateway import PolicyRef
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneIndex
-from coil.eip.eip_set import RANGED, SETS, WAYS
-from coil.kernel.family import Family
+from coil.eip.decision_cache import REST_SECONDS
+from coil.eip.eip_set import DECIDED, DECISIONS, HERE, PENDING, SETS, VALID
+from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
-from tests.coil.eip.packet_oracle import UNTOUCHED, World, fate_by_sets, within
-from tests.coil.eip.worlds import DESTINATIONS, OWN, REFS, SOURCES, clusters, peers, pods, policies, tell, worlds
+from tests.coil.eip.packet_oracle import (
+    UNTOUCHED,
+    Fate,
+    World,
+    choose_policy,
+    fate_by_sets,
+    is_guarded,
+    look_up,
+    within,
+)
+from tests.coil.eip.worlds import (
+    DESTINATIONS,
+    OTHERS,
+    OWN,
+    REFS,
+    SOURCES,
+    clusters,
+    mark_of,
+    peers,
+    pods,
+    policies,
+    tell,
+    worlds,
+)
 
 
 def check_fates(elements: Elements, world: World) -> None:
@@ -33,6 +57,8 @@ def check_fates(elements: Elements, world: World) -> None:
             elif wanted.source is not None or carried:
                 # It comes through the tunnel: what is to leave here does, with the right source, and nothing else.
                 assert found.source == wanted.source, (source, destination)
+    for destination in DESTINATIONS:
+        assert is_guarded(elements, destination) == world.guards(destination), destination
     for family in Family:
         addresses = {policy.address(family) for policy in world.policies} - {None}
         assert elements.get(SETS[family].floating, {}).keys() == set(map(str, addresses))
@@ -45,7 +71,7 @@ def is_pod(world: World, source: object) -> bool:
 @settings(max_examples=100, deadline=None)
 @given(worlds())
 def test_every_packet_has_the_fate_that_its_policies_say(world: World) -> None:
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     tell(index, world)
     check_fates(index.elements(), world)
 
@@ -64,11 +90,7 @@ class Mirror:
             there = self.sets.setdefault(name, {})
             assert not there.keys() & added.keys()
             there.update(added)
-        for name, words in changes.anew.items():
-            assert name in RANGED
-            assert name not in changes.deletes
-            assert name not in changes.adds
-            self.sets[name] = dict(words)
+        assert not changes.anew
 
     def elements(self) -> Elements:
         return {name: elements for name, elements in self.sets.items() if elements}
@@ -86,7 +108,7 @@ edits = st.one_of(
 @settings(max_examples=100, deadline=None)
 @given(worlds(), st.lists(st.tuples(edits, st.booleans()), max_size=8))
 def test_changes_lead_from_elements_to_elements(world: World, steps: list[tuple[tuple[Any, ...], bool]]) -> None:
-    index, mirror = DataPlaneIndex(), Mirror()
+    index, mirror = DataPlaneIndex(clock=time.monotonic), Mirror()
     first = world
     tell(index, world)
     mirror.apply(index.take_changes())
@@ -111,7 +133,7 @@ def test_changes_lead_from_elements_to_elements(world: World, steps: list[tuple[
             assert not index.take_changes()
     mirror.apply(index.take_changes())
     check_fates(mirror.elements(), world)
-    fresh = DataPlaneIndex()
+    fresh = DataPlaneIndex(clock=time.monotonic)
     tell(fresh, world)
     assert mirror.elements() == fresh.elements(), "numbers depend on names alone"
     tell(index, first)
@@ -119,30 +141,109 @@ def test_changes_lead_from_elements_to_elements(world: World, steps: list[tuple[
     assert mirror.elements() == former
 
 
+_crowded = (IPv4Address("10.0.0.1"), IPv4Address("10.0.0.2"))
+_aims: tuple[tuple[IPNetwork, ...], ...] = ((), (ip_network("8.8.8.0/30"),), (ip_network("8.8.8.0/31"),))
+_small_edits = st.one_of(
+    st.tuples(st.just("priority"), st.sampled_from(REFS[:3]), st.integers(0, 2)),
+    st.tuples(st.just("node"), st.sampled_from(REFS[:3]), st.sampled_from((OWN, OTHERS[0], None))),
+    st.tuples(st.just("destinations"), st.sampled_from(REFS[:3]), st.sampled_from(_aims)),
+    st.tuples(st.just("pod_subnets"), st.sampled_from(REFS[:3]), st.sampled_from(((), (ip_network("10.0.0.0/30"),)))),
+    st.tuples(
+        st.just("eip"),
+        st.sampled_from(REFS[:3]),
+        st.sampled_from((None, Eip(ipv4=IPv4Address("192.0.2.9")))),
+    ),
+    st.tuples(st.just("removed"), st.sampled_from(REFS[:3]), st.none()),
+    st.tuples(st.just("source"), st.sampled_from(REFS[:3]), st.sampled_from(_crowded)),
+    st.tuples(st.just("cluster"), st.none(), st.sampled_from(((), (ip_network("8.8.8.0/31"),)))),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(_small_edits, st.booleans()), min_size=8, max_size=30))
+def test_what_a_connection_bears_is_what_would_be_decided_now(steps: list[tuple[tuple[Any, ...], bool]]) -> None:
+    """As long as it is valid. Few policies of few pods, and what changes is one thing at a time; connections begin
+    whenever changes have rested, and stay.
+    """
+    now = 0.0
+    index, mirror = DataPlaneIndex(clock=lambda: now), Mirror()
+    world = World(
+        own=OWN,
+        policies=tuple(own_policy(ref) for ref in REFS[:3]),
+        sources={ref: dict.fromkeys(_crowded, OWN) for ref in REFS[:2]},
+        cluster=(),
+        marks={OTHERS[0]: mark_of(OTHERS[0])},
+    )
+    borne: dict[tuple[IPAddress, IPAddress], tuple[int, Fate]] = {}
+    for edit, rests in steps:
+        world = edited(world, *edit)
+        tell(index, world)
+        mirror.apply(index.take_changes())
+        elements = mirror.elements()
+        for (source, destination), (mark, fate) in borne.items():
+            if str(DECIDED.value | mark) in elements.get(VALID, {}):
+                assert fate_by_sets(elements, source, destination) == fate, (source, destination)
+        for source in _crowded:
+            for destination in DESTINATIONS[:4]:
+                assert fate_by_sets(elements, source, destination) == world.fate(source, destination)
+        if not rests:
+            continue
+        index.settle()
+        now += 2 * REST_SECONDS
+        mirror.apply(index.renew())
+        elements = mirror.elements()
+        carried = {word for word, way in elements.get(SETS[Family.IPV4].ways, {}).items() if way == HERE}
+        assert elements.get(DECISIONS, {}).keys() == carried
+        for source in _crowded:
+            for destination in DESTINATIONS[:4]:
+                decision = decision_for(elements, source, destination)
+                if decision is not None:
+                    borne[source, destination] = decision, fate_by_sets(elements, source, destination)
+
+
+def own_policy(ref: PolicyRef) -> PolicyView:
+    """For all destinations, with an address that tells it from the others."""
+    return PolicyView(ref=ref, node=OWN, eip=Eip(ipv4=IPv4Address("192.0.2.1") + REFS.index(ref)))
+
+
+def edited(world: World, what: str, ref: PolicyRef, value: Any) -> World:
+    """One field of one policy is another one, or a pod is selected that was not, or no more."""
+    if what == "cluster":
+        return replace(world, cluster=value)
+    if what == "source":
+        selected = dict(world.sources.get(ref, {}))
+        if selected.pop(value, None) is None:
+            selected[value] = OWN
+        return replace(world, sources={**world.sources, ref: selected})
+    known = {policy.ref: policy for policy in world.policies}
+    policy = known.pop(ref, None) or own_policy(ref)
+    if what != "removed":
+        known[ref] = replace(policy, **{what: value})
+    return replace(world, policies=tuple(known.values()))
+
+
+def decision_for(elements: Elements, source: IPAddress, destination: IPAddress) -> int | None:
+    """The mark that a connection gets, without what all have."""
+    if source.version != destination.version:
+        return None
+    names = SETS[Family.of(source)]
+    classes = look_up(elements, names.classes, source) or look_up(elements, names.subnet_classes, source)
+    policy = choose_policy(elements, str(classes[0]), destination) if classes else None
+    if policy is None or elements.get(names.ways, {}).get(policy) != HERE:
+        return None
+    mark = elements[DECISIONS][policy]
+    assert isinstance(mark, int), "each policy that is carried here has rested"
+    assert mark & 0xFF000000 == PENDING.value
+    return mark & 0xFFFFFF
+
+
 def test_a_lost_gateway_leaves_ranges_as_they_are() -> None:
     index = crowd(200)
     for policy in crowd_policies(200):
         index.set_policy(replace(policy, node=None))
     changes = index.take_changes()
-    assert {name for part in (changes.deletes, changes.adds, changes.anew) for name in part} == {
-        WAYS,
-        SETS[Family.IPV4].eips,
-    }
+    assert {*changes.deletes, *changes.adds} == {SETS[Family.IPV4].ways, SETS[Family.IPV4].eips}
     assert len(changes) == 3 * 200
-
-
-def test_where_many_ranges_go_their_set_comes_anew() -> None:
-    index = crowd(200)
-    policies = crowd_policies(200)
-    index.remove_policy(policies[0].ref)
-    one = index.take_changes()
-    assert not one.anew
-    for policy in policies[1:100]:
-        index.remove_policy(policy.ref)
-    many = index.take_changes()
-    assert list(many.anew) == [SETS[Family.IPV4].choices]
-    # Each once for its class, and once for unknown sources.
-    assert len(many.anew[SETS[Family.IPV4].choices]) == 200
 
 
 def crowd_policies(count: int) -> list[PolicyView]:
@@ -158,10 +259,33 @@ def crowd_policies(count: int) -> list[PolicyView]:
 
 
 def crowd(count: int) -> DataPlaneIndex:
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     index.set_own(OWN)
     index.set_policies(crowd_policies(count))
     for number, policy in enumerate(crowd_policies(count)):
         index.set_sources(policy.ref, {IPv4Address("10.1.0.0") + number: OWN})
     index.take_changes()
     return index
+
+
+def test_what_a_range_has_decided_counts_no_more_when_a_policy_selects_the_pod() -> None:
+    first, second, ranged = _crowded[0], _crowded[1], REFS[1]
+    now = 0.0
+    index, mirror = DataPlaneIndex(clock=lambda: now), Mirror()
+    world = World(
+        own=OWN,
+        policies=(own_policy(REFS[0]), replace(own_policy(ranged), pod_subnets=(ip_network("10.0.0.0/30"),))),
+        sources={REFS[0]: {first: OWN}},
+        cluster=(),
+        marks={},
+    )
+    tell(index, world)
+    mirror.apply(index.take_changes())
+    index.settle()
+    now += REST_SECONDS
+    mirror.apply(index.renew())
+    mark = decision_for(mirror.elements(), second, DESTINATIONS[0])
+    assert mark is not None
+    tell(index, replace(world, sources={REFS[0]: {first: OWN, second: OWN}}))
+    mirror.apply(index.take_changes())
+    assert str(DECIDED.value | mark) not in mirror.elements().get(VALID, {})

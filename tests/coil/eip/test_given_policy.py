@@ -1,5 +1,6 @@
 """A gateway that may not carry its policies for a moment keeps what costs most to load: the sources of their pods."""
 
+import time
 from ipaddress import IPv4Address
 
 import pytest
@@ -9,7 +10,7 @@ from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneIndex
-from coil.eip.eip_set import CLOSED, HERE, SETS, UNKNOWN_WORD, WAYS
+from coil.eip.eip_set import CLOSED, CLOSED_WORD, HERE, SETS
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.nft_element import ElementKey, ElementValue
 
@@ -24,7 +25,7 @@ def view(node: NodeName | None, given: NodeName | None) -> PolicyView:
 
 
 def index_with(policy: PolicyView) -> DataPlaneIndex:
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     index.set_own(OWN)
     index.set_policy(policy)
     index.set_sources(REF, PODS)
@@ -34,7 +35,7 @@ def index_with(policy: PolicyView) -> DataPlaneIndex:
 
 def ways(index: DataPlaneIndex) -> dict[ElementKey, ElementValue]:
     """Those of policies."""
-    return {word: path for word, path in index.elements()[WAYS].items() if word != UNKNOWN_WORD}
+    return {word: path for word, path in index.elements()[NAMES.ways].items() if word != CLOSED_WORD}
 
 
 def test_a_lapse_changes_only_the_path() -> None:

@@ -1,5 +1,6 @@
 """What moves with a policy, and what a connection needs then."""
 
+import time
 from dataclasses import replace
 from ipaddress import IPv4Address, ip_address, ip_network
 
@@ -41,7 +42,7 @@ def view(node: NodeName | None = NEAR, **changes: object) -> PolicyView:
 @pytest.fixture
 def index() -> DataPlaneIndex:
     """A pod whose policy is carried by a near node, and taken."""
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     index.set_own(OWN)
     index.set_peers([Peer(node=node, mark=mark, mac=MacAddress("02:00:00:00:00:01")) for node, mark in MARKS.items()])
     index.set_cluster([ip_network("10.0.0.0/8")])
@@ -65,7 +66,7 @@ def flow(*, seen: str = "10.1.0.2", protocol: int = TCP, established: bool = Tru
 
 
 def test_at_first_everything_has_moved() -> None:
-    index = DataPlaneIndex()
+    index = DataPlaneIndex(clock=time.monotonic)
     index.set_own(OWN)
     index.set_policies([view(OWN)])
     index.set_sources(REF, {POD: OWN})

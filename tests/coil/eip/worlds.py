@@ -60,6 +60,8 @@ def policies(ref: PolicyRef) -> st.SearchStrategy[PolicyView]:
         eip=_eips,
         node=st.sampled_from((OWN, OWN, *OTHERS, None)),
         fail_open=st.booleans(),
+        closed=st.booleans(),
+        strict=st.booleans(),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 
-from coil.eip.eip_set import UNKNOWN_WORD
+from coil.eip.eip_set import CLOSED_WORD
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.flow import Flow
 from coil.kernel.link import LinkName, MacAddress, ParentLink
@@ -159,9 +159,9 @@ class MemoryTables:
         return asyncio.get_running_loop().time() < self.alive_until
 
     def of(self, name: str) -> dict[ElementKey, ElementValue]:
-        """What is in the set, but for what is there about unknown sources."""
+        """What is in the set, but for what is always there."""
         words = next((found for key, found in self.elements.items() if key.name == name), {})
-        return {key: value for key, value in words.items() if UNKNOWN_WORD not in (key, key[0])}
+        return {key: value for key, value in words.items() if key != CLOSED_WORD}
 
     async def sync(self, elements: Elements) -> bool:
         await self._journal.enter("sync", None)

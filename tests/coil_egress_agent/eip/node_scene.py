@@ -256,7 +256,7 @@ class Agent:
                 announcer=self.announcer,
                 prober=self.prober,
                 tracker=self.tracker,
-                builder=DataPlaneBuilder(DataPlaneIndex(), node=NODE, extra=()),
+                builder=DataPlaneBuilder(DataPlaneIndex(clock=loop.time), node=NODE, extra=()),
                 pod_hold=self.pod_hold,
             ),
             node=NODE,

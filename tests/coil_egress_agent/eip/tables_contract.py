@@ -4,19 +4,21 @@ from typing import Protocol
 
 import pytest
 
-from coil.eip.eip_set import ARP_EIPS, NODES, SETS, WAYS
+from coil.eip.eip_set import ARP_EIPS, NODES, SETS
 from coil.kernel.family import Family
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.nft.netfilter import NftError
 from coil_egress_agent.eip.kernel import Tables
 
 CLASSES = SETS[Family.IPV4].classes
-CHOICES = SETS[Family.IPV6].choices
+RANGES = SETS[Family.IPV6].ranges[1]
+SUBNETS = SETS[Family.IPV4].subnet_classes
+WAYS = SETS[Family.IPV4].ways
 
 SOME: Elements = {
     CLASSES: {"10.0.0.1": "1:1", "10.0.0.2": "2:ffff"},
-    SETS[Family.IPV4].subnet_classes: {"10.1.0.0/16": "1:3", "10.2.0.0-10.2.0.4": "1:4"},
-    CHOICES: {("1:2", "2001:db8::/32"): "3:1"},
+    SUBNETS: {"10.1.0.0/16": "1:3", "10.2.0.0-10.2.0.4": "1:4", "10.2.0.5": "1:3", "255.255.255.0/24": "1:3"},
+    RANGES: {("1:2", "2001:db8::/32"): "3:1"},
     WAYS: {"3:1": 0x26000100},
     NODES: {"02:00:00:00:00:01": 0x26000100},
     ARP_EIPS: {"203.0.113.50": None},
@@ -63,16 +65,25 @@ class TablesContract:
     async def test_a_change_adds_and_deletes(self, stage: Stage) -> None:
         await stage.tables.sync(SOME)
         changes = ElementChanges(
-            deletes={CLASSES: ("10.0.0.1", "10.0.0.2")},
-            adds={CLASSES: {"10.0.0.2": "7:7"}, CHOICES: {("1:3", "::/0"): "3:1"}},
-            anew={SETS[Family.IPV4].subnet_classes: {"10.3.0.0/16": "1:3"}},
+            deletes={CLASSES: ("10.0.0.1", "10.0.0.2"), SUBNETS: ("10.2.0.0-10.2.0.4", "255.255.255.0/24")},
+            adds={
+                CLASSES: {"10.0.0.2": "7:7"},
+                RANGES: {("1:3", "::/0"): "3:1"},
+                SUBNETS: {"10.2.0.0/30": "1:9", "10.2.0.4": "1:8", "10.0.0.0/16": "1:7"},
+            },
         )
         await stage.tables.change(changes)
         assert await stage.elements() == {
             **SOME,
             CLASSES: {"10.0.0.2": "7:7"},
-            CHOICES: {("1:2", "2001:db8::/32"): "3:1", ("1:3", "::/0"): "3:1"},
-            SETS[Family.IPV4].subnet_classes: {"10.3.0.0/16": "1:3"},
+            RANGES: {("1:2", "2001:db8::/32"): "3:1", ("1:3", "::/0"): "3:1"},
+            SUBNETS: {
+                "10.0.0.0/16": "1:7",
+                "10.1.0.0/16": "1:3",
+                "10.2.0.0/30": "1:9",
+                "10.2.0.4": "1:8",
+                "10.2.0.5": "1:3",
+            },
         }
         await stage.tables.change(ElementChanges())
         assert not await stage.tables.sync(await stage.elements())

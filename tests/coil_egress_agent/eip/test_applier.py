@@ -8,7 +8,8 @@ import pytest
 from coil.crd.builtin import Node, NodeAddress, NodeStatus
 from coil.crd.egress_gateway import GatewayNode
 from coil.crd.meta import ObjectMeta
-from coil.eip.eip_table import CLOSED, HERE
+from coil.eip.eip_set import CLOSED, DECISIONS, HERE, SETS, VALID
+from coil.kernel.family import Family
 from coil.kube.errors import ConflictError, UnavailableError
 from coil.kube.lease_lock import Lease, LeaseSpec
 from coil_egress_agent.eip.applier import MESH_SECONDS
@@ -59,7 +60,12 @@ def position(scene: Scene, call: str, what: object = None) -> int:
 
 
 def path_element(scene: Scene) -> object:
-    return next(iter(scene.agent.tables.of("way").values()), None)
+    return next(iter(scene.agent.tables.of("way4").values()), None)
+
+
+def chosen_policies(scene: Scene) -> set[object]:
+    """The numbers of those that have any destinations."""
+    return {word for name in SETS[Family.IPV4].ranges for word in scene.agent.tables.of(name.name).values()}
 
 
 async def test_a_node_that_no_gateway_selects_has_the_mesh_and_no_lease() -> None:
@@ -91,7 +97,7 @@ async def test_an_address_is_taken_in_order() -> None:
         await until(lambda: "announce" in scene.journal.calls())
         assert position(scene, "change") < position(scene, "eips", ["10.6.1.1"]) < position(scene, "announce")
         assert path_element(scene) == HERE
-        [chosen] = {scene.agent.tables.of("choice4")[key] for key in scene.agent.tables.of("choice4")}
+        [chosen] = chosen_policies(scene)
         assert scene.agent.tables.of("eip4") == {chosen: "10.6.1.1"}
         assert scene.agent.tables.of("eips4").keys() == {"10.6.1.1"}
         # Back to pods of this policy: the mark of their node.
@@ -228,7 +234,7 @@ async def test_no_node_left_closed_and_open() -> None:
     async with running(scene):
         await until(lambda: path_element(scene) == CLOSED)
         fill(scene, listed("n2"), fail_policy="Open", revision=2)
-        await until(lambda: path_element(scene) is None and scene.agent.tables.of("choice4"))
+        await until(lambda: path_element(scene) is None and chosen_policies(scene))
 
 
 async def test_a_mesh_that_cannot_be_made_is_said_and_closes_what_it_would_carry() -> None:
@@ -276,7 +282,7 @@ async def test_what_the_kernel_refuses_is_tried_again(call: str) -> None:
         scene.journal.refuse.clear()
         await until(lambda: scene.eips == ["10.6.1.1"])
         await until(lambda: not scene.agent.applier.missing())
-        assert set(scene.agent.tables.of("way").values()) == {HERE, MARK + 0x200}
+        assert set(scene.agent.tables.of("way4").values()) == {HERE, MARK + 0x200}
         assert MARK + 0x200 in scene.agent.overlay.marks
 
 
@@ -444,3 +450,49 @@ async def test_a_refresh_that_is_held_up_gives_the_kernel_no_more_than_what_is_l
             now = asyncio.get_running_loop().time()
             # The kernel may answer until then, and this process may act for the term until now plus what is left.
             assert scene.agent.tables.alive_until <= now + scene.agent.renewer.remaining + 1e-6
+
+
+async def test_connections_bear_what_was_decided_when_a_change_has_rested() -> None:
+    scene = held_scene()
+
+    def marks() -> set[object]:
+        tables = scene.agent.tables
+        found: set[object] = set(tables.of(DECISIONS.name).values())
+        assert len(tables.of(VALID.name)) == len(found)
+        return found
+
+    async with running(scene):
+        await until(lambda: scene.eips and marks())
+        before = marks()
+        fill(scene, listed("n1"), listed("n2", eip()), revision=2)
+        await until(lambda: path_element(scene) == MARK + 0x200)
+        assert marks() == set()
+        await asyncio.sleep(1)
+        assert marks() == set(), "another node carries it"
+        fill(scene, listed("n1", eip()), listed("n2"), revision=3)
+        await until(lambda: path_element(scene) == HERE)
+        assert marks() == set()
+        await until(marks)
+        assert not marks() & before
+
+
+async def test_what_somebody_else_has_changed_may_have_decided_for_connections() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: scene.eips and scene.agent.tables.of(DECISIONS.name))
+        before = set(scene.agent.tables.of(DECISIONS.name).values())
+        scene.agent.tables.elements.clear()
+        scene.agent.applier.look_around()
+        await until(lambda: set(scene.agent.tables.of(DECISIONS.name).values()).isdisjoint(before))
+        await until(lambda: scene.agent.tables.of(DECISIONS.name))
+
+
+async def test_marks_that_the_kernel_refuses_are_tried_again() -> None:
+    scene = held_scene()
+    async with running(scene):
+        await until(lambda: path_element(scene) == HERE)
+        scene.journal.refuse.add("change")
+        await asyncio.sleep(1)
+        assert not scene.agent.tables.of(DECISIONS.name)
+        scene.journal.refuse.clear()
+        await until(lambda: scene.agent.tables.of(DECISIONS.name))

@@ -10,8 +10,9 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
+from coil.eip.classification import Destinations
 from coil.eip.eip_set import HERE
-from coil.eip.path_change import ClassPaths, PathChanges
+from coil.eip.path_change import PathChanges, PolicyPath
 from coil.eip.source_index import source_number
 from coil.kernel.flow import TCP, Endpoint, Flow
 from coil_egress_agent.eip import connection_prober
@@ -33,7 +34,9 @@ def flow(pod: str, *, port: int = 1000, translated: bool = False) -> Flow:
 
 
 def moved(*pods: str, path: int = WAY) -> PathChanges:
-    return PathChanges(sources={source_number(ip_address(pod)): ClassPaths(default=path) for pod in pods})
+    return PathChanges(
+        sources={source_number(ip_address(pod)): (PolicyPath(Destinations(everywhere=True), path),) for pod in pods}
+    )
 
 
 class Stage:

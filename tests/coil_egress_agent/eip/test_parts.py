@@ -18,12 +18,10 @@ from coil.crd.meta import ObjectMeta
 from coil.eip.claim import Eip
 from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.kernel.family import Family
-from coil.kernel.nft_element import ElementChanges, SetName
-from coil.kernel.nft_table import TableFamily
 from coil.runtime.flag import parse_settings
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.data_plane_builder import parse_networks, wished_eip
-from coil_egress_agent.eip.kernel_tables import ensure_shim, remove_shim, split_changes
+from coil_egress_agent.eip.kernel_tables import ensure_shim, remove_shim
 from coil_egress_agent.eip.main import clean_node
 from coil_egress_agent.eip.mesh import (
     MeshError,
@@ -219,29 +217,6 @@ def test_networks() -> None:
     assert parse_networks(["10.1.2.3/8", "x", "", "fd00::1"]) == (ip_network("10.0.0.0/8"), ip_network("fd00::1"))
 
 
-def test_what_is_looked_up_comes_before_what_leads_to_it() -> None:
-    names = [SetName(TableFamily.INET, "coil-eip", name) for name in ("class4", "choice4", "way")]
-    steps = list(split_changes(ElementChanges(adds={name: {"x": "y"} for name in names}), limit=1))
-    assert [list(step.adds) for step in steps] == [[name] for name in reversed(names)]
-
-
-def test_what_comes_anew_comes_with_all_else() -> None:
-    choices, paths = (SetName(TableFamily.INET, "coil-eip", name) for name in ("choice4", "way"))
-    changes = ElementChanges(anew={choices: {"x": "y"}}, adds={paths: {str(n): n for n in range(9)}})
-    assert list(split_changes(changes, limit=4)) == [changes]
-
-
-def test_large_additions_come_in_steps_with_classes_last() -> None:
-    classes = SetName(TableFamily.INET, "coil-eip", "class4")
-    paths = SetName(TableFamily.INET, "coil-eip", "way")
-    adds = {classes: {str(n): "1:1" for n in range(7)}, paths: {str(n): n for n in range(4)}}
-    steps = list(split_changes(ElementChanges(adds=adds), limit=4))  # type: ignore[arg-type]
-    assert [len(step) for step in steps] == [4, 4, 3]
-    assert list(steps[0].adds) == [paths]
-    both = ElementChanges(adds=adds, deletes={paths: ("x",)})  # type: ignore[arg-type]
-    assert list(split_changes(both, limit=4)) == [both]
-
-
 class Iptables:
     """Implements `Run`: the rules of each program's chain."""
 
@@ -306,19 +281,3 @@ async def test_what_was_withheld_is_not_announced_any_more() -> None:
     assert [what for _, _, what in journal.entries] == [["10.6.1.1", "fd06::9"]] * 2 + [["fd06::9"], []]
     task.cancel()
     await asyncio.wait({task})
-
-
-def test_sources_go_in_steps_before_all_else() -> None:
-    classes = SetName(TableFamily.INET, "coil-eip", "class4")
-    paths = SetName(TableFamily.INET, "coil-eip", "way")
-    goes = tuple(str(n) for n in range(7))
-    alone = ElementChanges(deletes={classes: goes})
-    assert [step.deletes[classes] for step in split_changes(alone, limit=4)] == [goes[:4], goes[4:]]
-    changes = ElementChanges(deletes={classes: goes, paths: ("1:1",)}, adds={classes: {"6": "1:2"}})
-    steps = list(split_changes(changes, limit=4))
-    assert [dict(step.deletes) for step in steps] == [
-        {classes: goes[:4]},
-        {classes: goes[4:6]},
-        {classes: ("6",), paths: ("1:1",)},
-    ]
-    assert [dict(step.adds) for step in steps] == [{}, {}, {classes: {"6": "1:2"}}]

@@ -9,7 +9,6 @@ import pytest
 from coil.crd.builtin import PodIP, PodSpec
 from coil.crd.egress_gateway_policy import AppliedTo
 from coil.crd.meta import LabelSelector, ObjectMeta
-from coil.eip.eip_set import UNKNOWN_WORD
 from coil.kube.errors import UnavailableError
 from coil_egress_agent.eip.node_pods import NodePod, NodePodStatus, PodCondition
 from coil_egress_agent.eip.pod_hold import PASS_SECONDS
@@ -143,30 +142,29 @@ async def test_pods_of_this_node_and_the_slices_of_others() -> None:
         await until(lambda: {*scene.agent.tables.of("class4")} == {"10.244.1.5"})
 
 
-def unknown_choices(scene: Scene) -> dict[str, set[str]]:
+def guarded(scene: Scene) -> dict[str, set[str]]:
     """What unknown sources are held back from, by set."""
-    found: dict[str, set[str]] = {}
-    for name, words in scene.agent.tables.elements.items():
-        for key in words:
-            if key == UNKNOWN_WORD:
-                found.setdefault(name.name, set()).add("all")
-            elif key[0] == UNKNOWN_WORD:
-                found.setdefault(name.name, set()).add(key[1])
-    found.pop("way", None)
-    return found
+    elements = scene.agent.tables.elements
+    return {
+        name.name: {str(key) for key in words}
+        for name, words in elements.items()
+        if words and name.name.startswith("guarded")
+    }
 
 
 async def test_they_are_held_back_from_the_destinations_of_policies_that_fail_closed() -> None:
     scene = scene_of(destinations=("8.8.8.0/24", "2001:db8::/64"))
     scene.cluster.policies.put(policy("p2", destinations=("8.8.9.0/24",)))
     async with running(scene):
-        # The gateway has IPv4 addresses only.
-        await until(lambda: unknown_choices(scene) == {"choice4": {"8.8.8.0/23"}})
+        # The gateway has IPv4 addresses only, and drops the rest.
+        networks = {"guarded4": {"8.8.8.0/24", "8.8.9.0/24"}, "guarded6": {"2001:db8::/64"}}
+        await until(lambda: guarded(scene) == networks)
         scene.cluster.policies.put(policy("p3", destinations=()))
-        await until(lambda: unknown_choices(scene).get("default_choice4") == {"all"})
+        # Its gateway is not known, and so no family that it is not about.
+        await until(lambda: guarded(scene).get("guarded_all") == {"ipv4", "ipv6"})
         for name in ("p1", "p2", "p3"):
             scene.cluster.policies.remove(f"t1/{name}")
-        await until(lambda: unknown_choices(scene) == {})
+        await until(lambda: guarded(scene) == {})
 
 
 async def test_not_from_those_of_gateways_that_fail_open_and_of_policies_without_pods() -> None:
@@ -175,8 +173,8 @@ async def test_not_from_those_of_gateways_that_fail_open_and_of_policies_without
     scene.cluster.gateways.put(gateway(name="eg2"))
     async with running(scene):
         await until(lambda: scene.agent.tables.current)
-        assert unknown_choices(scene) == {}
+        assert guarded(scene) == {}
         scene.cluster.gateways.put(gateway(listed("n2", eip()), revision=2))
-        await until(lambda: unknown_choices(scene) != {})
+        await until(lambda: guarded(scene) != {})
         scene.cluster.policies.put(policy(applied_to=subnets))
-        await until(lambda: unknown_choices(scene) == {})
+        await until(lambda: guarded(scene) == {})

@@ -184,14 +184,14 @@ def nft_map(name: str, *elements: Any, kind: str = "map") -> dict[str, Any]:
 
 
 def eip_tables(way: int, *, alive: bool = True) -> list[dict[str, Any]]:
-    """The client has a class, and the class a policy for everything beyond the cluster."""
+    """The client has a class, whose second policy is for everything beyond the cluster."""
     return [
-        nft_map("class4", [CLIENT, "1:1"]),
+        nft_map("class4", [CLIENT, "9:2"]),
         nft_map("subnet_class4"),
-        nft_map("choice4"),
-        nft_map("default_choice4", ["1:1", "3:1"]),
+        nft_map("next", ["9:2", "3:1"]),
+        nft_map("everywhere", ["3:1", "3:1"]),
         nft_map("cluster4", {"prefix": {"addr": "10.0.0.0", "len": 8}}, kind="set"),
-        nft_map("way", ["3:1", way]),
+        nft_map("way4", ["3:1", way]),
         nft_map("eip4", ["3:1", EIP]),
         nft_map("alive", *([{"elem": {"val": "ipv4", "timeout": 5}}] if alive else []), kind="set"),
         nft_map("current", "ipv4", kind="set"),

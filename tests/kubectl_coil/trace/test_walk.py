@@ -168,7 +168,7 @@ async def test_a_pod_that_the_agent_does_not_know_is_held_back() -> None:
     scene = with_eip(MARK)
     tables = eip_tables(MARK)
     tables[0] = nft_map("class4")
-    tables[2] = nft_map("choice4", [{"concat": ["2:1", {"prefix": {"addr": "203.0.113.0", "len": 24}}]}, "9:9"])
+    tables[2] = nft_map("guarded4", {"prefix": {"addr": "203.0.113.0", "len": 24}}, kind="set")
     tables[-1] = nft_map("current", kind="set")
     scene.tables["n0"] = [*tables, nft_map("known4", kind="set")]
     document = await scene.trace()
