@@ -9,6 +9,8 @@ from typing import Final
 
 from integration.bench.eip_crowd import PODS, Crowd
 from integration.bench.eip_failover import take_outages
+from integration.bench.eip_hostile import POLICIES as HOSTILE_POLICIES
+from integration.bench.eip_hostile import RANGES, take_delays
 from integration.bench.eip_node import CARRIER, ORDINARY, NodeTrial, open_stage
 from integration.bench.eip_passage import Passage, Traffic
 from integration.bench.eip_side import PEER, OurSide, PeerSide, Side, peer_obstacle
@@ -23,6 +25,7 @@ MEDIAN = Figure("eip.failover.median_s", "s")
 P95 = Figure("eip.failover.p95_s", "s")
 FULL = Figure("eip.nft_full_ms.p1000", "ms", peer=PEER)
 CHANGE = Figure("eip.nft_change_ms.p1000", "ms", peer=PEER)
+HOSTILE = Figure("eip.lease_refresh_delay_ms.hostile", "ms")
 SIZES: Final = (1, 100, 1000)
 FORWARD = {
     (traffic, size): Figure(
@@ -97,6 +100,20 @@ def measure_tables(_wanted: Collection[Figure]) -> Iterator[Reading]:
         changes[theirs],
         note=f"another address, one of four destinations and one of {PODS} pods of one policy; "
         f"{median(kernel_changes):.2g} ms in library and kernel",
+    )
+
+
+def measure_hostile(_wanted: Collection[Figure]) -> Iterator[Reading]:
+    require_room()
+    with _netns() as netns:
+        delays = asyncio.run(take_delays(netns))
+    taken = [seconds * 1000 for seconds in delays.refreshes]
+    yield Reading(
+        figure=HOSTILE,
+        value=max(taken),
+        runs=len(taken),
+        note=f"the longest of all, while one tenant changes {HOSTILE_POLICIES} policies with {RANGES} destinations "
+        f"each: {len(delays.changes)} changes of up to {max(delays.changes)} elements; {spread(taken)}",
     )
 
 
@@ -248,6 +265,7 @@ def _require_peer() -> None:
 PARTS = (
     Part("eip.failover", (MEDIAN, P95), measure_failover),
     Part("eip.tables", (FULL, CHANGE), measure_tables),
+    Part("eip.hostile", (HOSTILE,), measure_hostile),
     Part("eip.forward", tuple(FORWARD.values()), measure_forwarding),
     Part(
         "eip.agent",

@@ -73,7 +73,14 @@ class OurSide:
         self.kernel_seconds = ended - computed
         # As if every renewal were acknowledged.
         refresh_timeouts((*TIMEOUTS, *POD_TIMEOUTS), _FUSE_MILLISECONDS, self._connection)
+        self._renew_decisions()
         return ended - began
+
+    def _renew_decisions(self) -> None:
+        """As an agent does when changes have rested."""
+        self._index.settle()
+        time.sleep(self._index.wait() or 0.0)
+        change_elements(self._tables, self._index.renew(), self._connection)
 
     def _change(self, number: int, *, changed: bool) -> float:
         view = self._crowd.view(number, changed=changed)
