@@ -1,13 +1,14 @@
 """How long what lets a node carry EIPs waits for the kernel, while one tenant changes all that a tenant may.
 
 The tenant has twenty policies of four pods and 1 024 destinations each, and changes them as fast as the agent carries
-it out: one destination, all destinations of one policy or of all, their order, their pods, other tenants' pods beside
-them. Meanwhile the agent refreshes the timeouts of its lease as it does after each acknowledged renewal.
+it out: one destination, all destinations, or the pods, of one policy and of all. Meanwhile the agent refreshes the
+timeouts of its lease as it does after each acknowledged renewal.
 """
 
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
@@ -45,7 +46,7 @@ class Delays:
 
 
 async def take_delays(netns: Netns, *, seconds: float = SECONDS) -> Delays:
-    """For that long in a namespace that has no tables. Raises NftError."""
+    """In a namespace that has no tables: each kind of change at least once, and for that long. Raises NftError."""
     index = DataPlaneIndex(clock=time.monotonic)
     async with KernelTables(EipTableOptions(), netns=netns.path) as tables:
         index.set_own(_NODE)
@@ -65,6 +66,8 @@ async def take_delays(netns: Netns, *, seconds: float = SECONDS) -> Delays:
                     index.settle()
         finally:
             refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await refreshing
         return delays
 
 

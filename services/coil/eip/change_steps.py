@@ -1,12 +1,12 @@
-"""Changes of the EIP data plane in steps that the kernel carries out in a moment, so that nothing that one tenant does
-keeps what is urgent waiting: the renewal of what lets this node carry EIPs goes between two of them.
+"""Splits changes of the EIP data plane into steps, each of them one transaction, so that the timeouts of the node's
+lease can be refreshed between two steps.
 
 Place in the flow: `coil.eip.data_plane` says what changes, `coil.nft` carries out step after step.
 
-Whatever the steps are, decisions that connections bear go first, and no packet that has a way before and after goes
-without one between. Policies and classes that come have all that they consist of before anything leads to them, and
-lose it after nothing does any more; policies that stay get ranges before others lose them. What else changes of a
-policy is in one step, and so is what changes of a source.
+Decisions that connections bear are always deleted first, and a packet that has a way before and after has one between
+any two steps. New policies and classes are complete before anything leads to them, and old ones stay complete until
+nothing leads to them; policies that stay get new ranges before others lose theirs. What else changes of one policy is
+in one step, and so is what changes of one source.
 """
 
 from collections.abc import Iterable, Iterator
