@@ -7,7 +7,7 @@ process left is met again.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha1
 from types import MappingProxyType
@@ -22,6 +22,8 @@ FALLBACK_NAMES: Final[Mapping[LinkName, LinkName]] = MappingProxyType(
 """What the kernel calls the devices that it puts into every namespace on its own, and what they are renamed to."""
 
 MAX_PORT: Final = 0xFFFF
+
+ENCAP_LIMIT_BYTES: Final = 8
 
 
 class TunnelKind(StrEnum):
@@ -39,8 +41,9 @@ class TunnelKind(StrEnum):
 class Tunnel:
     """A link that wraps what it sends into UDP to one peer. The packets in it are of the family around it.
 
-    `port` is the peer's; with `source_port` 0 the kernel derives one from each flow. `mtu` is what fits inside. An IPv6
-    tunnel sends no encapsulation limit (RFC 2473, section 4.1.1), which would take eight bytes of each packet.
+    `port` is the peer's; with `source_port` 0 the kernel derives one from each flow. `mtu` is what fits inside. With
+    `encap_limit`, as Coil v2 makes them, an IPv6 tunnel sends an encapsulation limit of 0 (RFC 2473, section 4.1.1),
+    which takes ENCAP_LIMIT_BYTES of each packet.
     """
 
     name: LinkName
@@ -50,6 +53,7 @@ class Tunnel:
     source_port: int
     mtu: int
     ttl: int = 225
+    encap_limit: bool = False
 
     def __post_init__(self) -> None:
         if self.local.version != self.remote.version:
@@ -135,8 +139,9 @@ def catch_all(family: Family) -> CatchAll:
 def diff_tunnels(actual: Collection[Tunnel], wanted: Collection[Tunnel]) -> TunnelChanges:
     """The changes that turn `actual`, which are all ours, into `wanted`. Duplicates in either count once.
 
-    Tunnels of one name are one link, which is changed in place whatever differs. Raises ValueError if two that are
-    wanted share a name.
+    Tunnels of one name are one link, which is changed in place whatever differs, except for an encapsulation limit and
+    the room it takes: the kernel takes an IPv6 tunnel out of its table while it changes it (ip6_tnl_update), and what
+    arrives meanwhile is lost, for eight bytes. Raises ValueError if two that are wanted share a name.
     """
     have = {tunnel.name: tunnel for tunnel in actual}
     want: dict[LinkName, Tunnel] = {}
@@ -145,6 +150,11 @@ def diff_tunnels(actual: Collection[Tunnel], wanted: Collection[Tunnel]) -> Tunn
             raise ValueError(f"two tunnels want the name {tunnel.name}: to {want[tunnel.name].remote}, {tunnel.remote}")
     return TunnelChanges(
         creates=tuple(want[name] for name in sorted(want.keys() - have.keys())),
-        changes=tuple(want[name] for name in sorted(want.keys() & have.keys()) if want[name] != have[name]),
+        changes=tuple(want[name] for name in sorted(want.keys() & have.keys()) if not _serves(have[name], want[name])),
         deletes=tuple(have[name] for name in sorted(have.keys() - want.keys())),
     )
+
+
+def _serves(actual: Tunnel, wanted: Tunnel) -> bool:
+    limited = replace(wanted, encap_limit=True, mtu=wanted.mtu - ENCAP_LIMIT_BYTES)
+    return actual in (wanted, limited)

@@ -44,6 +44,7 @@ from coil.netlink.wire import (
     parse_be16,
     parse_u8,
     parse_u16,
+    parse_u32,
 )
 
 _LOCAL = 2
@@ -90,7 +91,8 @@ def _tunnel_data(tunnel: Tunnel) -> bytes:
         + attribute_be16(_ENCAP_DPORT, tunnel.port)
     )
     if tunnel.family is Family.IPV6:
-        data += attribute_u8(_ENCAP_LIMIT, 0) + attribute_u32(_FLAGS, _IP6_TNL_F_IGN_ENCAP_LIMIT)
+        flags = 0 if tunnel.encap_limit else _IP6_TNL_F_IGN_ENCAP_LIMIT
+        data += attribute_u8(_ENCAP_LIMIT, 0) + attribute_u32(_FLAGS, flags)
     return data
 
 
@@ -117,6 +119,7 @@ def parse_tunnel(body: bytes, link: Link) -> Tunnel | CatchAll | None:
         source_port=parse_be16(data[_ENCAP_SPORT]),
         mtu=link.mtu,
         ttl=parse_u8(data[_TTL]),
+        encap_limit=link.kind == TunnelKind.IP6TNL and not parse_u32(data[_FLAGS]) & _IP6_TNL_F_IGN_ENCAP_LIMIT,
     )
 
 

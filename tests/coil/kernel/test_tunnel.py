@@ -1,3 +1,4 @@
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
@@ -57,6 +58,13 @@ def test_neither_order_nor_repetition_matters(actual: list[Tunnel], wanted: list
 def test_a_tunnel_of_a_wanted_name_is_changed_whatever_differs() -> None:
     there, wanted = (tunnel_to(IPv4Address("10.64.1.1"), ttl=ttl) for ttl in (64, 225))
     assert diff_tunnels([there], [wanted]) == TunnelChanges(changes=(wanted,))
+
+
+@pytest.mark.parametrize(("mtu", "changed"), [(1392, False), (1400, True), (1391, True)])
+def test_the_encapsulation_limit_of_coil_v2_stays_with_the_room_it_takes(mtu: int, changed: bool) -> None:
+    wanted = tunnel_to(IPv6Address("fd64:1::1"), mtu=1400)
+    there = replace(wanted, encap_limit=True, mtu=mtu)
+    assert diff_tunnels([there], [wanted]) == TunnelChanges(changes=(wanted,) if changed else ())
 
 
 def test_two_peers_of_one_name_are_told_not_chosen_between() -> None:

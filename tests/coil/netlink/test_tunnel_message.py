@@ -1,6 +1,7 @@
 """Tunnels as written here, read by pyroute2."""
 
 import struct
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
@@ -27,6 +28,7 @@ TUNNELS = [
     tunnel("10.64.0.1", "10.64.0.2", 0),
     tunnel("fd64::1", "fd64::2", 5555),
     tunnel("fd64::1", "fd64::2", 0),
+    replace(tunnel("fd64::1", "fd64::2", 0), encap_limit=True),
 ]
 
 
@@ -47,7 +49,7 @@ def test_a_tunnel(wanted: Tunnel, verb: Any, flags: int) -> None:
     assert (data.get(f"{kind}_encap_type"), data.get(f"{kind}_encap_flags")) == (1, 0)
     assert (data.get(f"{kind}_encap_sport"), data.get(f"{kind}_encap_dport")) == (wanted.source_port, 5555)
     if not ipv4:
-        assert (data.get("ip6tnl_flags"), data.get("ip6tnl_encap_limit")) == (1, 0)
+        assert (data.get("ip6tnl_flags"), data.get("ip6tnl_encap_limit")) == (0 if wanted.encap_limit else 1, 0)
     assert parse_tunnel(request.body, parse_link(request.body)) == wanted
 
 
