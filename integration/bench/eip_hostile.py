@@ -6,9 +6,11 @@ timeouts of its lease as it does after each acknowledged renewal.
 """
 
 import asyncio
+import gc
+import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
@@ -20,6 +22,7 @@ from coil.eip.data_plane import DataPlaneIndex, PolicyView
 from coil.eip.eip_table import EipTableOptions
 from coil.kernel.family import IPAddress
 from coil.kernel.nft_element import ElementChanges
+from coil_egress_agent.eip.interpreter import shorten_pauses
 from coil_egress_agent.eip.kernel_tables import KernelTables
 from integration.netns.netns import Netns
 
@@ -55,20 +58,32 @@ async def take_delays(netns: Netns, *, seconds: float = SECONDS) -> Delays:
         index.take_changes()
         await tables.sync(index.elements())
         delays = Delays(refreshes=[], changes=[])
-        refreshing = asyncio.create_task(_refresh(tables, delays.refreshes))
-        ends = time.monotonic() + seconds
-        try:
-            while time.monotonic() < ends:
-                for numbers, edit in _turns():
-                    changes = await asyncio.to_thread(_change, index, numbers, edit)
-                    delays.changes.append(len(changes))
-                    await tables.change(changes)
-                    index.settle()
-        finally:
-            refreshing.cancel()
-            with suppress(asyncio.CancelledError):
-                await refreshing
+        with _pauses_of_the_agent():
+            refreshing = asyncio.create_task(_refresh(tables, delays.refreshes))
+            ends = time.monotonic() + seconds
+            try:
+                while time.monotonic() < ends:
+                    for numbers, edit in _turns():
+                        changes = await asyncio.to_thread(_change, index, numbers, edit)
+                        delays.changes.append(len(changes))
+                        await tables.change(changes)
+                        index.settle()
+            finally:
+                refreshing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await refreshing
         return delays
+
+
+@contextmanager
+def _pauses_of_the_agent() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    shorten_pauses()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.unfreeze()
 
 
 async def _refresh(tables: KernelTables, taken: list[float]) -> None:

@@ -204,10 +204,11 @@ def test_many_ranges_go_at_once(host: Netns, new_netns: Callable[[], Netns]) -> 
     load(host, index.elements())
     assert not_empty(host.call(lambda: read_elements(TABLES))) == index.elements()
     index.take_changes()
+    sizes = {name: len(words) for name, words in index.elements().items()}
     for number in range(600):
         index.remove_policy(PolicyRef(namespace="default", name=f"p{number}"))
     changes = index.take_changes()
-    steps = list(split_changes(changes))
+    steps = list(split_changes(changes, sizes))
     assert len(steps) > 1
     for step in steps:
         host.call(lambda step=step: change_elements(TABLES, step))  # type: ignore[misc]

@@ -5,19 +5,22 @@ Place in the flow: `coil.eip.data_plane` says what changes, `coil.nft` carries o
 
 Decisions that connections bear are always deleted first, and a packet that has a way before and after has one between
 any two steps. New policies and classes are complete before anything leads to them, and old ones stay complete until
-nothing leads to them; policies that stay get new ranges before others lose theirs. What else changes of one policy is
-in one step, and so is what changes of one source.
+nothing leads to them; policies that stay get new ranges before they or others lose theirs, but for ranges that lie in
+one another, which the kernel has never both: those of all policies are exchanged in one step. What else changes of one
+policy is in one step, and so is what changes of one source.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, TypeAlias
 
 from coil.eip.eip_set import DECISIONS, EVERYWHERE, NEXT, NODE_IPS, SETS, VALID
+from coil.kernel.interval import Span, parse_span, touching
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 STEP: Final = 4096
-"""The effort of one step: an element takes 1, and one that goes from a set of ranges `_RANGE_EFFORT`."""
+"""The effort of one step, some 20 ms of the kernel: an element takes 1, one that goes from a set of ranges more."""
 
 _SOURCES: Final = frozenset(name for names in SETS.values() for name in (names.classes, names.subnet_classes))
 _SUBNETS: Final = frozenset(names.subnet_classes for names in SETS.values())
@@ -26,8 +29,10 @@ _DECISIONS: Final = (VALID, DECISIONS)
 _WAYS: Final = frozenset(names.ways for names in SETS.values())
 _BY_NUMBER: Final = _RANGES | _WAYS | {names.eips for names in SETS.values()} | {NEXT, EVERYWHERE, NODE_IPS}
 """The sets whose keys are, or begin with, the number of a policy or of a class."""
-_RANGE_EFFORT: Final = 32
-"""The kernel looks through the set for each (`coil.kernel.nft_element.MOST_RANGES`)."""
+_SCANNED: Final = 2
+"""Ranges that the kernel looks through in the time that an element takes. It does so with the whole set, for each that
+goes (`nft_pipapo_remove`), unless it comes to it early.
+"""
 
 _Touched: TypeAlias = tuple[SetName, ElementKey]
 
@@ -40,26 +45,48 @@ class _Unit:
     adds: list[tuple[SetName, ElementKey, ElementValue]] = field(default_factory=list)
 
 
-def split_changes(changes: ElementChanges, *, limit: int = STEP) -> Iterator[ElementChanges]:
+def delete_effort(size: int) -> int:
+    """Of an element that goes from a set of ranges of that size."""
+    return 1 + size // _SCANNED
+
+
+def split_changes(
+    changes: ElementChanges, sizes: Mapping[SetName, int], *, limit: int = STEP
+) -> Iterator[ElementChanges]:
     """The steps, in their order; one of them alone may take more than `limit`, if what it changes belongs together.
-    What is to come anew makes one step of all.
+    What is to come anew makes one step of all. `sizes` are those of the sets before, as far as elements go from them.
     """
-    if changes.anew or _effort(changes) <= limit:
+    efforts = {name: delete_effort(sizes.get(name, 0)) if name in _RANGES else 1 for name in changes.deletes}
+    deletes = sum(len(keys) * efforts[name] for name, keys in changes.deletes.items())
+    if changes.anew or deletes + sum(map(len, changes.adds.values())) <= limit:
         if changes:
             yield changes
         return
+    if not changes.deletes:
+        yield from _split_adds(changes.adds, limit)
+        return
     for units in _phases(changes):
-        yield from _pack(units, limit)
+        yield from _pack(units, efforts, limit)
 
 
-def _effort(changes: ElementChanges) -> int:
-    deletes = sum(len(keys) * _effort_of(name) for name, keys in changes.deletes.items())
-    return deletes + sum(map(len, changes.adds.values()))
+def _split_adds(adds: Elements, limit: int) -> Iterator[ElementChanges]:
+    """As `_phases` has it where nothing goes, without a unit for each element: a book is filled so."""
 
+    def rank(name: SetName) -> int:
+        return 2 if name in _SOURCES else 1 if name in _WAYS else 0
 
-def _effort_of(name: SetName) -> int:
-    """Of an element that goes."""
-    return _RANGE_EFFORT if name in _RANGES else 1
+    step: dict[SetName, Mapping[ElementKey, ElementValue]] = {}
+    room = limit
+    for name in sorted(adds, key=rank):
+        words = iter(adds[name].items())
+        while part := dict(islice(words, room)):
+            step[name] = part
+            room -= len(part)
+            if not room:
+                yield ElementChanges(adds=step)
+                step, room = {}, limit
+    if step:
+        yield ElementChanges(adds=step)
 
 
 def _phases(changes: ElementChanges) -> Iterator[Iterable[_Unit]]:
@@ -88,29 +115,54 @@ def _phases(changes: ElementChanges) -> Iterator[Iterable[_Unit]]:
     for name, words in sorted(changes.adds.items(), key=lambda entry: entry[0] in _WAYS):
         for key, value in words.items():
             unit_of(name, key, goes=False).adds.append((name, key, value))
-    kept = {number: unit for number, unit in numbers.items() if unit.deletes and unit.adds}
-    shrinking = [_take_deletes(unit) for unit in kept.values() if not any(name in _RANGES for name, _, _ in unit.adds)]
-    coming = [unit for number, unit in numbers.items() if number not in kept and unit.adds]
-    going = [unit for number, unit in numbers.items() if number not in kept and unit.deletes]
+    kept = [unit for unit in numbers.values() if unit.deletes and unit.adds]
+    coming = [unit for unit in numbers.values() if not unit.deletes]
+    going = [unit for unit in numbers.values() if not unit.adds]
+    for unit in kept:
+        gained, lost = _take_ranges(unit)
+        coming.append(gained)
+        going.append(lost)
     yield _singly([decisions])
     yield _singly([unit for unit in sources.values() if not unit.adds])
     yield _singly([rest])
     yield _singly(coming)
-    yield _joined(kept.values())
+    yield _joined(kept)
     yield [subnets]
     yield [unit for unit in sources.values() if unit.adds]
-    yield _singly([*shrinking, *going])
+    yield _singly(going)
 
 
-def _take_deletes(unit: _Unit) -> _Unit:
-    """The ranges that it loses, which are taken out of it."""
-    lost = [touched for touched in unit.deletes if touched[0] in _RANGES]
-    unit.deletes = [touched for touched in unit.deletes if touched[0] not in _RANGES]
-    return _Unit(deletes=lost)
+def _take_ranges(unit: _Unit) -> tuple[_Unit, _Unit]:
+    """The ranges that a policy gets, and those that it loses, taken out of what changes of it together: all that have
+    nothing in common with each other.
+    """
+    had, has = _ranges_of(unit.deletes), _ranges_of((name, key) for name, key, _ in unit.adds)
+    exchanged: set[_Touched] = set()
+    for name in had.keys() & has.keys():
+        for ranges, others in ((had[name], has[name]), (has[name], had[name])):
+            exchanged.update((name, ranges[span]) for span in touching(sorted(ranges), sorted(others)))
+
+    def is_free(name: SetName, key: ElementKey) -> bool:
+        return name in _RANGES and (name, key) not in exchanged
+
+    gained = _Unit(adds=[added for added in unit.adds if is_free(added[0], added[1])])
+    lost = _Unit(deletes=[touched for touched in unit.deletes if is_free(*touched)])
+    unit.adds = [added for added in unit.adds if not is_free(added[0], added[1])]
+    unit.deletes = [touched for touched in unit.deletes if not is_free(*touched)]
+    return gained, lost
+
+
+def _ranges_of(elements: Iterable[_Touched]) -> dict[SetName, dict[Span, ElementKey]]:
+    """By set and addresses; all are of one policy."""
+    found: dict[SetName, dict[Span, ElementKey]] = {}
+    for name, key in elements:
+        if name in _RANGES:
+            found.setdefault(name, {})[parse_span(key[1])] = key
+    return found
 
 
 def _joined(units: Iterable[_Unit]) -> Iterator[_Unit]:
-    """Those with ranges as one, as what one loses another one may get."""
+    """Those that exchange ranges as one, as what one loses another one may get."""
     ranged = _Unit()
     for unit in units:
         if any(name in _RANGES for name, _ in unit.deletes):
@@ -134,10 +186,10 @@ def _singly(units: Iterable[_Unit]) -> Iterator[_Unit]:
             yield _Unit([], [(name, key, value)])
 
 
-def _pack(units: Iterable[_Unit], limit: int) -> Iterator[ElementChanges]:
+def _pack(units: Iterable[_Unit], efforts: Mapping[SetName, int], limit: int) -> Iterator[ElementChanges]:
     step, effort = _Unit(), 0
     for unit in units:
-        more = len(unit.adds) + sum(_effort_of(name) for name, _ in unit.deletes)
+        more = len(unit.adds) + sum(efforts[name] for name, _ in unit.deletes)
         if effort and effort + more > limit:
             yield _changes(step)
             step, effort = _Unit(), 0

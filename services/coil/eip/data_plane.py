@@ -12,11 +12,12 @@ numbers, but for those of `coil.eip.policy_class` that do not, and the marks of 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
+from coil.eip.change_steps import STEP, delete_effort
 from coil.eip.classification import Destinations, PolicyView, cluster_spans, find_destinations, split_networks
 from coil.eip.decision_cache import DecisionCache
 from coil.eip.eip_set import (
@@ -41,8 +42,8 @@ from coil.eip.policy_class import CLOSED_REF, PolicyClasses, PolicyList, limit_p
 from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_word
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import Family, IPAddress, IPNetwork
-from coil.kernel.interval import Span, span_word
-from coil.kernel.nft_element import MOST_RANGES, ElementChanges, ElementKey, Elements, ElementValue, SetName
+from coil.kernel.interval import Span, span_word, touching
+from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 _SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
 
@@ -79,6 +80,9 @@ class DataPlaneIndex:
         """The words of policies that elements were written for."""
         self._destinations: dict[PolicyRef, dict[Family, Destinations]] = {}
         """What those elements are about."""
+        self._written: dict[PolicyRef, int] = {}
+        """When they were written, counted in `_writes`."""
+        self._writes = 0
         self._stale_policies: set[PolicyRef] = set()
         """Those whose elements may not say what they are now, as far as they are in classes."""
         self._stale_destinations: set[PolicyRef] = set()
@@ -271,15 +275,13 @@ class DataPlaneIndex:
     def _update(self) -> None:
         """First the sources, which bring classes to be and to an end, and so numbers of policies; then the policies."""
         self._update_destinations()
-        known_keys: dict[tuple[Family, frozenset[PolicyRef]], _ClassKey | None] = {}
-        for source in self._stale_pods:
-            self._update_pod(source, known_keys)
-        self._stale_pods.clear()
+        self._update_pods()
         if self._stale_ranges:
             for family in Family:
                 self._update_ranges(family)
             self._stale_ranges = False
-        for ref in self._stale_policies | self._classes.touched:
+        # What is oldest goes first, as the kernel finds it first.
+        for ref in sorted(self._stale_policies | self._classes.touched, key=lambda ref: self._written.get(ref, 0)):
             self._update_policy(ref)
         for key in self._stale_paths & self._users.keys():
             self._path_log.write(key, self._class_paths(key))
@@ -289,18 +291,27 @@ class DataPlaneIndex:
         self._classes.touched.clear()
 
     def _update_destinations(self) -> None:
-        """A policy of which many ranges go gets another number, so that the sources change over one by one: what goes
-        is not looked up any more then.
+        """Policies get other numbers where many of their ranges give way to others in the same place, those with most
+        first. Their sources change over one by one then, instead of all in one step that takes long.
         """
+        counts, efforts = self._ledger.counts(), dict[PolicyRef, int]()
         for ref in self._stale_destinations:
-            if self._classes.policy_word(ref) is None or ref not in self._policies:
-                continue
-            now = self._find_destinations(ref)
-            before = self._destinations.get(ref, {})
-            if sum(_count_gone(before.get(family), now.get(family)) for family in Family) > MOST_RANGES:
-                self._classes.renumber(ref)
-                self._stale_pods |= self._sources.of_policy(ref)
-                self._stale_ranges = True
+            word = self._classes.policy_word(ref)
+            if word is not None and ref in self._policies:
+                now, before = self._find_destinations(ref), self._destinations.get(ref, {})
+                efforts[ref] = sum(
+                    count * delete_effort(counts.get(name, 0))
+                    for family in Family
+                    for name, count in _count_exchanged(word, family, before.get(family), now.get(family))
+                )
+        together = sum(efforts.values())
+        for ref in sorted(efforts, key=efforts.__getitem__, reverse=True):
+            if together <= STEP:
+                break
+            together -= efforts[ref]
+            self._classes.renumber(ref)
+            self._stale_pods |= self._sources.of_policy(ref)
+            self._stale_ranges = True
 
     def _find_destinations(self, ref: PolicyRef) -> dict[Family, Destinations]:
         policy = self._policies[ref]
@@ -310,39 +321,48 @@ class DataPlaneIndex:
             if policy.concerns(family)
         }
 
-    def _update_pod(
-        self, source: SourceNumber, known_keys: dict[tuple[Family, frozenset[PolicyRef]], _ClassKey | None]
-    ) -> None:
-        """`known_keys` is this call's: many sources have the same policies."""
-        family = source_family(source)
-        told = (family, self._sources.policies_of(source))
-        if told not in known_keys:
-            known_keys[told] = self._key(told[1], family)
-        key = known_keys[told]
-        if key is not None and not self._matters(source, key):
-            key = None
-        former = self._class_of.get(source)
-        if key != former:
+    def _update_pods(self) -> None:
+        """There are many, and many of them have the same policies."""
+        known: dict[tuple[Family, frozenset[PolicyRef]], tuple[_ClassKey | None, bool]] = {}
+        begun: set[PolicyRef] = set()
+        for source in self._stale_pods:
+            told = (source_family(source), self._sources.policies_of(source))
+            if told not in known:
+                known[told] = self._find_key(*told)
+            key, ours = known[told]
+            if key is not None and not ours and not self._sources.is_on(source, self._own):
+                key = None
+            former = self._class_of.get(source)
+            if key == former:
+                if key is not None:
+                    self._put_class(source, key)
+                continue
             if key is not None:
                 self._class_of[source] = key
                 self._join(key)
-            if former is not None:
-                self._path_log.leave(source, former)
-                if key is None:
-                    del self._class_of[source]
-                self._leave(former)
-            else:
+                self._put_class(source, key)
+            if former is None:
                 # A range may have decided for it, whose policies are among its own.
-                self._spoil(told[1])
-        if key is None:
-            self._ledger.remove(SETS[family].classes, source_word(source))
-        else:
-            self._ledger.put(SETS[family].classes, source_word(source), self._classes.word(key[1]))
+                begun |= told[1]
+                continue
+            self._path_log.leave(source, former)
+            if key is None:
+                del self._class_of[source]
+                self._ledger.remove(SETS[former[0]].classes, source_word(source))
+            self._leave(former)
+        self._spoil(begun)
+        self._stale_pods.clear()
 
-    def _matters(self, source: SourceNumber, key: _ClassKey) -> bool:
-        """Whether a pod is this node's business. What a range says here of others is what it would say without them."""
-        refs = (ref for ref in key[1] if ref != CLOSED_REF)
-        return any(_meant_for(self._policies[ref], self._own) for ref in refs) or self._sources.is_on(source, self._own)
+    def _put_class(self, source: SourceNumber, key: _ClassKey) -> None:
+        self._ledger.put(SETS[key[0]].classes, source_word(source), self._classes.word(key[1]))
+
+    def _find_key(self, family: Family, refs: frozenset[PolicyRef]) -> tuple[_ClassKey | None, bool]:
+        """The class of the pods with these policies, and whether all of them are this node's business. What a range
+        says here of others is what it would say without them.
+        """
+        key = self._key(refs, family)
+        policies = () if key is None else (self._policies[ref] for ref in key[1] if ref != CLOSED_REF)
+        return key, any(_meant_for(policy, self._own) for policy in policies)
 
     def _key(self, refs: Iterable[PolicyRef], family: Family) -> _ClassKey | None:
         views = (self._policies[ref] for ref in refs if ref in self._policies)
@@ -400,12 +420,15 @@ class DataPlaneIndex:
             self._decisions.follow(former, carried=False)
         if word is None or policy is None:
             self._destinations.pop(ref, None)
+            self._written.pop(ref, None)
             self._ledger.write(("destinations", ref), {})
             self._ledger.write(("way", ref), {})
             return
         self._numbers[ref] = word
         if former != word or ref in self._stale_destinations:
             self._destinations[ref] = self._find_destinations(ref)
+            self._writes += 1
+            self._written[ref] = self._writes
             self._ledger.write(("destinations", ref), _destination_elements(word, self._destinations[ref]))
         self._ledger.write(("way", ref), self._way_elements(policy, word))
         self._decisions.follow(word, carried=policy.node is not None and policy.node == self._own)
@@ -486,10 +509,17 @@ def _aim(policy: PolicyView) -> tuple[object, ...]:
     return policy.destinations, policy.closed, *(policy.concerns(family) for family in Family)
 
 
-def _count_gone(before: Destinations | None, now: Destinations | None) -> int:
-    """How many ranges are not there any more, or otherwise."""
+def _count_exchanged(
+    word: str, family: Family, before: Destinations | None, now: Destinations | None
+) -> Iterator[tuple[str, int]]:
+    """By name of the set: how many ranges go where others come that have a part of them."""
     old, new = before or Destinations(), now or Destinations()
-    return len({*old.beyond} - {*new.beyond}) + len({*old.within} - {*new.within})
+    for name, had, has in (
+        (SETS[family].ranges[shard_of(word)].name, old.beyond, new.beyond),
+        (SETS[family].cluster_ranges.name, old.within, new.within),
+    ):
+        gone, come = sorted({*had} - {*has}), sorted({*has} - {*had})
+        yield name, len(touching(gone, come))
 
 
 def _destination_elements(word: str, found: Mapping[Family, Destinations]) -> _Words:

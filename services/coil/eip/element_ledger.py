@@ -42,7 +42,9 @@ class ElementLedger:
         """All that the owner wants from now on."""
         former = self._owned.pop(owner, {})
         for name, words in former.items():
-            for key in words.keys() - elements.get(name, {}).keys():
+            kept = elements.get(name, {})
+            # In the order in which they came: the kernel finds what came first sooner.
+            for key in [key for key in words if key not in kept]:
                 self.remove(name, key)
         for name, words in elements.items():
             known = former.get(name, {})

@@ -5,12 +5,13 @@ There are many, so an address is a plain number here, a `SourceNumber`: hashing 
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv6Address
 from typing import Final, TypeAlias
 
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.names import NodeName
 from coil.kernel.family import Family, IPAddress, IPNetwork
-from coil.kernel.interval import Span, address_at, spans_of, subtract
+from coil.kernel.interval import Span, spans_of, subtract
 
 SourceNumber: TypeAlias = int
 """An IPv4 address as its number, an IPv6 one as its number beyond `_IPV6`."""
@@ -25,7 +26,9 @@ def source_family(source: SourceNumber) -> Family:
 
 def source_word(source: SourceNumber) -> str:
     """The address as `coil.kernel.nft_element` has it."""
-    return str(address_at(source & (_IPV6 - 1), source_family(source)))
+    if source < _IPV6:
+        return "{}.{}.{}.{}".format(*source.to_bytes(4))  # a third of the time that an address object takes
+    return str(IPv6Address(source - _IPV6))
 
 
 def source_number(address: IPAddress) -> SourceNumber:

@@ -4,7 +4,7 @@ Invariant: every list of spans that comes out of here is sorted and disjoint.
 """
 
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TypeAlias
 
 from coil.kernel.family import Family, IPAddress, IPNetwork
@@ -49,6 +49,18 @@ def intersect(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
     return common
 
 
+def touching(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """Those of the first that have an address that is in the second, whole; both are sorted and disjoint."""
+    found: list[Span] = []
+    position = 0
+    for first, last in spans:
+        while position < len(others) and others[position][1] < first:
+            position += 1
+        if position < len(others) and others[position][0] <= last:
+            found.append((first, last))
+    return found
+
+
 def subtract(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
     """What is in the first and not in the second; both are sorted and disjoint."""
     rest: list[Span] = []
@@ -82,3 +94,11 @@ def span_word(span: Span, family: Family) -> str:
     if size & (size - 1) == 0 and first % size == 0:
         return f"{start}/{start.max_prefixlen - size.bit_length() + 1}"
     return f"{start}-{address_at(last, family)}"
+
+
+def parse_span(word: str) -> Span:
+    """What `span_word` has written. Raises ValueError."""
+    first, dash, last = word.partition("-")
+    if dash:
+        return int(ip_address(first)), int(ip_address(last))
+    return span_of(ip_network(word))

@@ -13,6 +13,7 @@ Elements are read and written without libnftables, which takes several times as 
 before it changes one element. It is left the tables themselves, and sets that are not `is_writable`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, Final, TypeAlias
@@ -37,8 +38,8 @@ from coil.nft.table_sync import list_table, run
 
 Transaction: TypeAlias = Callable[[int], AbstractContextManager[None]]
 """What a transaction is carried out within; told how many elements change."""
-Split: TypeAlias = Callable[[ElementChanges], Iterable[ElementChanges]]
-"""Makes several transactions of one that changes elements only."""
+Split: TypeAlias = Callable[[ElementChanges, Mapping[SetName, int]], Iterable[ElementChanges]]
+"""Makes several transactions of one that changes elements only; told how many elements the sets have before."""
 Listing: TypeAlias = Sequence[dict[str, Any]]
 """The objects of a table, as libnftables lists them; none if it is not there."""
 Timeouts: TypeAlias = Collection[tuple[SetName, tuple[str, ...]]]
@@ -55,8 +56,8 @@ def _alone(_changes: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _whole(changes: ElementChanges) -> Iterable[ElementChanges]:
-    return [changes]
+def _whole(changes: ElementChanges, _sizes: Mapping[SetName, int]) -> Iterable[ElementChanges]:
+    return [changes] if changes else []
 
 
 def load_elements(
@@ -106,7 +107,8 @@ def write_tables(
     if commands:
         with transaction(0):
             run(commands, doing=f"load {' and '.join(map(str, tables))}")
-    for step in split(changes) if changes else ():
+    sizes = {name: len(elements.get(name, ())) + len(keys) for name, keys in changes.deletes.items()}
+    for step in split(changes, sizes):
         with transaction(len(step)):
             change_elements(tables, step, connection)
     return bool(commands or changes)
@@ -177,6 +179,7 @@ class TableReconciler:
         self._split = split
         self._connection = NetfilterSocket()
         self._models: list[TableImage] | None = None
+        self._sizes: Counter[SetName] = Counter()
 
     def close(self) -> None:
         """Idempotent."""
@@ -186,6 +189,7 @@ class TableReconciler:
         """Make the tables what is wanted, with those elements and no others; returns whether they were not
         (`coil.nft.element_sync.load_elements`).
         """
+        self._sizes = Counter({name: len(words) for name, words in elements.items()})
         if self._models is None:
             return self._load_first(elements)
         listings = [
@@ -201,10 +205,16 @@ class TableReconciler:
             connection=self._connection,
         )
 
+    def split(self, changes: ElementChanges) -> list[ElementChanges]:
+        """The transactions for `change`."""
+        return list(self._split(changes, self._sizes))
+
     def change(self, changes: ElementChanges) -> None:
         """One transaction (`coil.nft.element_sync.change_elements`)."""
         with self._transaction(len(changes)):
             change_elements(self._tables, changes, self._connection)
+        self._sizes.update({name: len(words) for name, words in changes.adds.items()})
+        self._sizes.subtract({name: len(keys) for name, keys in changes.deletes.items()})
 
     def _load_first(self, elements: Elements) -> bool:
         different = False

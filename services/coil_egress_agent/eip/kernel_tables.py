@@ -76,7 +76,7 @@ class KernelTables:
 
     async def change(self, changes: ElementChanges) -> None:
         """See `Tables`. One transaction for each step."""
-        for step in await self._worker.run(_split, changes):
+        for step in await self._worker.run(self._reconciler.split, changes):
             await self._worker.run(self._reconciler.change, step)
 
     async def refresh(self, remaining: Callable[[], float]) -> None:
@@ -105,10 +105,6 @@ class KernelTables:
         """See `Tables`. Idempotent."""
         for family in (TableFamily.INET, TableFamily.ARP):
             await self._worker.run(delete_table, TABLE, family)
-
-
-def _split(changes: ElementChanges) -> list[ElementChanges]:
-    return list(split_changes(changes))
 
 
 PROGRAMS: Final = ("iptables", "ip6tables")
