@@ -27,6 +27,7 @@ GATEWAYS = f"/apis/{GROUP}/egressgateways"
 TUNNELS = f"/apis/{GROUP}/egresstunnels"
 EDIT = "coil-egressgatewaypolicy-edit"
 NODES = {"selector": {"matchLabels": {"egress": "nowhere"}}}
+MOST_POLICIES, MOST_NETWORKS = 12, 24
 PODS = {"podSelector": {"matchLabels": {"app": "shopping"}}}
 
 
@@ -52,7 +53,9 @@ class Town:
             gateway(self.old, ranges={"ipv4": ["198.51.100.300"]}),
             policy(self.shop.namespace, "old", destSubnet=["10.0.0.0/99"]),
         )
-        self.world.start_replica()
+        self.world.start_replica(
+            f"--policies-per-namespace={MOST_POLICIES}", f"--networks-per-namespace={MOST_NETWORKS}"
+        )
 
     def admin(self, method: str, path: str, body: Document | None = None) -> tuple[int, Document]:
         status, answer = self.plane.request(method, path, None if body is None else json.dumps(body).encode())
@@ -267,6 +270,35 @@ def test_to_select_pods_by_address_takes_a_right(town: Town) -> None:
     # The API server hears of a new binding by a watch.
     wait_until(lambda: town.create(trusted, **spec)[0] == 201, what="the right is granted")
     assert town.create(town.shop, **spec)[0] == 422
+
+
+def test_a_namespace_has_its_share_and_no_more(town: Town) -> None:
+    """What is refused names the limit and the value in use; the next tenant's share is its own."""
+    greedy = Tenant(town.plane, town.world.add_namespace(), EDIT)
+    networks = [f"203.0.113.{number}/32" for number in range(MOST_NETWORKS)]
+
+    def asked(name: str = "pretended", *, count: int) -> tuple[int, dict[str, str]]:
+        status, answer = town.create(greedy, name, egressGatewayName=town.shared, destSubnet=networks[:count])
+        return status, causes(answer) if status == 422 else {}
+
+    # The right to create is heard of by a watch, and so is each policy by the controller.
+    wait_until(lambda: asked(count=0) == (201, {}), what="the tenant may create policies")
+    assert asked(count=MOST_NETWORKS) == (201, {})
+    assert asked("wide", count=MOST_NETWORKS - 1) == (201, {})
+    message = (
+        f"2 networks, beside {MOST_NETWORKS - 1} in other policies of the namespace, which may have {MOST_NETWORKS}"
+    )
+    refused = (422, {"spec": f"{message} together: join some, or ask an administrator"})
+    wait_until(lambda: asked(count=2) == refused, what="the networks are refused")
+    assert asked(count=1) == (201, {})
+    for number in range(1, MOST_POLICIES):
+        assert asked(f"p{number}", count=0) == (201, {})
+    message = f"the namespace has {MOST_POLICIES} EgressGatewayPolicies, and may have {MOST_POLICIES}"
+    refused = (422, {"metadata.namespace": f"{message}: delete some, or ask an administrator"})
+    wait_until(lambda: asked(count=0) == refused, what="the policies are refused")
+    assert town.create(town.bank, egressGatewayName=town.shared, destSubnet=networks[:1])[0] == 201
+    town.plane.kubectl("delete", "egressgatewaypolicies", "--all", f"--namespace={greedy.namespace}")
+    wait_until(lambda: asked(count=MOST_NETWORKS) == (201, {}), what="there is room again")
 
 
 def test_gateway_and_address_of_a_policy_stay(town: Town) -> None:

@@ -158,10 +158,10 @@ class StageNode:
         ]
 
     @contextmanager
-    def traced_agent(self, recording: Recording) -> Iterator[Process]:
-        """Its agent restarted with its calls noted, ready, as long as the block lasts. Only changes make it work."""
+    def restarted_agent(self, *flags: str, recording: Recording | None = None) -> Iterator[Process]:
+        """Its agent restarted with these flags, ready, as long as the block lasts."""
         self.stop_agent()
-        self.start_agent("--resync-interval=1h", recording=recording)
+        self.start_agent(*flags, recording=recording)
         try:
             self.agent.wait_ready()
             yield self.agent.process

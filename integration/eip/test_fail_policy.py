@@ -1,17 +1,20 @@
 """No node can carry the address: nothing of the pods leaves, or it leaves from their own node, as the gateway says."""
 
 from contextlib import ExitStack
+from time import sleep
 
 import pytest
 
 from integration.egress.capture import Capture
 from integration.eip.flow import Flow
+from integration.eip.test_metric import figure
 from integration.eip.world import World
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
 
 MANY = 100
+EXCESS = "coil_egress_eip_policies_over_limit"
 
 
 def test_closed_lets_nothing_out(world: World) -> None:
@@ -65,6 +68,34 @@ def test_a_gateway_of_one_family_holds_back_the_other_unless_it_says_so(world: W
         world.api.patch(gateway.path, {"spec": {"unservedFamily": "Open"}})
         world.await_seen(pod, world.node("n3").addresses[6])
         world.await_seen(pod, policy.eip(4))
+
+
+def test_where_a_namespace_exceeds_its_limit_its_newest_policy_is_dropped(world: World) -> None:
+    """A node may see more policies than admission lets in: the limit was higher, or the webhook was off."""
+    node, label = world.node("n3"), {"app": "limited"}
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway("n1", number=3))
+        oldest = stack.enter_context(world.policy(gateway, labels=label))
+        foreign = stack.enter_context(world.policy(gateway, labels=label, namespace="bank"))
+        sleep(1)  # those of one second come in the order of their names
+        newest = stack.enter_context(world.policy(gateway, labels={"app": "newest"}))
+        pods = [
+            (stack.enter_context(world.pod("n3", namespace=policy.namespace, **label)), policy.eip())
+            for policy in (oldest, foreign)
+        ]
+        late = stack.enter_context(world.pod("n3", app="newest"))
+        world.await_seen(late, newest.eip())
+        stack.enter_context(node.restarted_agent("--policies-per-namespace=1"))
+        wait_until(lambda: figure(node, EXCESS) == 1, what="the policy counts as one too many")
+        capture = stack.enter_context(Capture(world.server.netns))
+        flow = stack.enter_context(Flow(late, world.server, world.server.addresses[4]))
+        wait_until(lambda: flow.asked > MANY, what="many questions are asked")
+        assert capture.select(lambda packet: packet.port == flow.port) == []
+        for pod, eip in pods:
+            world.await_seen(pod, eip)
+        oldest.delete()
+        world.await_seen(late, newest.eip())
+        assert figure(node, EXCESS) == 0
 
 
 def test_open_lets_it_out_from_its_own_node(world: World) -> None:

@@ -86,3 +86,6 @@ def test_every_replica_tells_what_a_gateway_has(world: World, gateway: Gateway, 
         for replica in (controllers.leader(), controllers.standby()):
             told = partial(figures_of, gateway, replica.service)
             wait_until(lambda told=told: told() == expected, what="a replica tells it")  # type: ignore[misc]
+            assert f'coil_egress_gateway_policy_limit{{gateway="{gateway.name}"}} 2000.0' in controller_page(
+                replica.service
+            )

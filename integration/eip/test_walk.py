@@ -34,7 +34,7 @@ def test_a_policy_reaches_nftables_the_way_that_the_design_tells(
     controller, agent = Recording(tmp_path / "controller"), Recording(tmp_path / "agent")
     with (
         controllers.traced(controller) as leader,
-        node.traced_agent(agent) as daemon,
+        node.restarted_agent("--resync-interval=1h", recording=agent) as daemon,
         world.gateway(node.name) as gateway,
         world.pod(node.name, app="walk") as pod,
     ):

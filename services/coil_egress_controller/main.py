@@ -57,7 +57,11 @@ async def assemble(settings: Settings, process: Process) -> None:
     service = WebhookService(NAME, settings.lease_namespace)
     reader = AdmissionReader(kube, tunnels=(settings.tunnel_ipv4_subnet, settings.tunnel_ipv6_subnet), log=log)
     egresses = EgressAdmission(privileged_templates=settings.allow_privileged_templates)
-    handlers = {**egresses.handlers, **GatewayAdmission(reader).handlers, **PolicyAdmission(reader).handlers}
+    handlers = {
+        **egresses.handlers,
+        **GatewayAdmission(reader).handlers,
+        **PolicyAdmission(reader, limits=settings.namespace_limits).handlers,
+    }
     await start_admission(process, settings, handlers, client=kube, at=service)
     image = settings.egress_image or await find_own_image(
         kube,
@@ -138,6 +142,7 @@ def _eip(
         lease_namespace=settings.eip_lease_namespace,
         tunnel_nets=TunnelNets(ipv4=settings.tunnel_ipv4_subnet, ipv6=settings.tunnel_ipv6_subnet),
         slice_endpoints=settings.slice_endpoints,
+        policies_per_gateway=settings.policies_per_gateway,
         resync=settings.resync_interval,
         now=partial(datetime.now, UTC),
         clock=time.monotonic,

@@ -25,6 +25,7 @@ from coil.runtime.settings import (
     ApiSettings,
     ClusterNetworksSettings,
     EipLeaseSettings,
+    EipLimitSettings,
     FrameSettings,
     health_flag,
     metrics_flag,
@@ -57,7 +58,13 @@ def _parse_network(text: str, kind: Callable[[str], Network], *, longest: int, e
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(
-    AdmissionSettings, ElectionSettings, ClusterNetworksSettings, EipLeaseSettings, ApiSettings, FrameSettings
+    AdmissionSettings,
+    ElectionSettings,
+    ClusterNetworksSettings,
+    EipLeaseSettings,
+    EipLimitSettings,
+    ApiSettings,
+    FrameSettings,
 ):
     """coil-egress-controller's settings; times are in seconds."""
 
@@ -112,6 +119,13 @@ class Settings(
         parse=parse_ipv6_network,
         group=Group.EIP,
         help="where the IPv6 addresses of nodes' tunnels are taken from",
+    )
+    policies_per_gateway: int = flag(
+        "2000",
+        parse=parse_integer(0, 65000),
+        group=Group.EIP,
+        help="how many EgressGatewayPolicies an EgressGateway serves; its status is one object, which must stay small "
+        "enough for etcd",
     )
     slice_endpoints: int = flag(
         str(SLICE_ENDPOINTS),

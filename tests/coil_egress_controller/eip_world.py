@@ -68,6 +68,9 @@ class Network:
                 raise UnavailableError("away")
 
 
+POLICIES_PER_GATEWAY = 2000
+
+
 class Agent:
     """The agent of one node. `cut` keeps it from the API server, `kill` ends it without a goodbye."""
 
@@ -181,6 +184,7 @@ class World:
             lease_namespace=LEASE_NAMESPACE,
             tunnel_nets=TunnelNets(ipv4=IPv4Network("172.31.0.0/16"), ipv6=IPv6Network("fd11::/112")),
             slice_endpoints=100,
+            policies_per_gateway=POLICIES_PER_GATEWAY,
             resync=RESYNC,
             now=self.now,
             clock=self.clock,

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pytest
 
+from coil.crd.eip_limit import NamespaceLimits
 from coil.runtime.flag import Endpoint
 from coil_installer.settings import check_conf, check_conflist, parse_folders
 from integration.access.right import RAVEN_VALUES, chart_rights
@@ -289,6 +290,42 @@ def test_coild_serves_host_ports_unless_another_does(cni: Document, served: bool
 def test_coild_verifies_sources_unless_told_not_to(value: bool | None, verified: bool) -> None:
     """None as with `helm upgrade --reuse-values` from a chart that did not have it."""
     assert programs(render({"coild": {"verifySource": value}}))["coild"].verify_source is verified
+
+
+@pytest.mark.parametrize(
+    ("eip", "ipam", "coild", "verified"),
+    [
+        (None, True, True, False),
+        (None, True, False, True),
+        (None, False, True, True),
+        (True, True, True, True),
+        (False, False, True, False),
+    ],
+)
+def test_the_eip_gateway_verifies_sources_where_coild_does_not(
+    eip: bool | None, ipam: bool, coild: bool, verified: bool
+) -> None:
+    values = {
+        "eip": {"enabled": True, "verifySource": eip},
+        "egress": {"enabled": True},
+        "ipam": {"enabled": ipam},
+        "cni": {"before": [] if ipam else [{"type": "bridge"}]},
+        "coild": {"verifySource": coild},
+    }
+    assert programs(render(values))["coil-egress-agent-node"].verify_source is verified
+
+
+def test_the_controller_and_the_agents_have_the_same_limits() -> None:
+    given = {"policiesPerNamespace": 7, "networksPerNamespace": 1000000, "policiesPerGateway": 9}
+    for limits in (given, None):
+        found = programs(render({"eip": {"enabled": True, "limits": limits}, "egress": {"enabled": True}}))
+        controller, agent = found["coil-egress-controller"], found["coil-egress-agent-node"]
+        assert controller.namespace_limits == agent.namespace_limits
+        if limits is None:  # helm upgrade --reuse-values
+            assert controller.namespace_limits == NamespaceLimits()
+        else:
+            assert controller.namespace_limits == NamespaceLimits(policies=7, networks=1000000)
+            assert controller.policies_per_gateway == 9
 
 
 @pytest.mark.parametrize(("value", "allowed"), [(False, False), (None, False), (True, True)])

@@ -47,6 +47,14 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* What a namespace may have of EIP gateways. Former charts have no such values (--reuse-values). */}}
+{{- define "coil.namespaceLimits" -}}
+{{- with . }}
+- --policies-per-namespace={{ .policiesPerNamespace | int }}
+- --networks-per-namespace={{ .networksPerNamespace | int }}
+{{- end }}
+{{- end }}
+
 {{/* Probes of a program. On the node's network it is asked on localhost, where nobody else can ask it. */}}
 {{- define "coil.probes" -}}
 livenessProbe:

@@ -117,6 +117,13 @@ class AddressUsage(Struct, frozen=True, kw_only=True):
     ipv6_free: int = 0
 
 
+class PolicyUsage(Struct, frozen=True, kw_only=True):
+    """How many policies the gateway serves, and how many it may."""
+
+    served: int = 0
+    limit: int = 0
+
+
 class EgressGatewayStatus(Struct, frozen=True, kw_only=True):
     """`revision` counts the changes of `node_list`. IPv6 counts end at 2^63 - 1."""
 
@@ -124,6 +131,7 @@ class EgressGatewayStatus(Struct, frozen=True, kw_only=True):
     revision: int = 0
     node_list: tuple[GatewayNode, ...] = ()
     ip_usage: AddressUsage = AddressUsage()
+    policy_usage: PolicyUsage = PolicyUsage()
     conditions: tuple[Condition, ...] = ()
 
 

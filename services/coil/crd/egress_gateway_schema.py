@@ -158,6 +158,13 @@ def _gateway_status() -> Document:
                 "x-kubernetes-list-map-keys": ["name"],
             },
             "ipUsage": usage,
+            "policyUsage": object_schema(
+                "How many policies the gateway serves, and how many it may. It refuses further ones.",
+                {
+                    "served": count_schema("Those that have an address, or a node's."),
+                    "limit": count_schema("As the controller was told."),
+                },
+            ),
             "conditions": conditions_schema(
                 "State of the gateway.",
                 "Ready: some node can carry addresses. Exhausted: a policy asks for an address, and none is left.",

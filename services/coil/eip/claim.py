@@ -47,6 +47,8 @@ class RefusalReason(StrEnum):
     """The address that was asked for is bound to a policy of another namespace, or is a Node's."""
     NO_ADDRESS = "NoAddress"
     """The gateway has none, or others have all of them."""
+    FULL = "GatewayFull"
+    """The gateway serves as many policies as it may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,15 @@ from typing import Final
 
 import msgspec
 
-from coil.crd.egress_gateway import AddressUsage, EgressGateway, EgressGatewayStatus, EipEntry, GatewayNode, PolicyRef
+from coil.crd.egress_gateway import (
+    AddressUsage,
+    EgressGateway,
+    EgressGatewayStatus,
+    EipEntry,
+    GatewayNode,
+    PolicyRef,
+    PolicyUsage,
+)
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy, EgressGatewayPolicyStatus, PolicyEip
 from coil.crd.egress_tunnel import TunnelPhase
 from coil.crd.meta import Condition
@@ -69,12 +77,12 @@ class _Stay:
 
 
 def plan_status(
-    gateway: EgressGateway, placement: Placement, nodes: Sequence[NodeFacts], *, now: datetime
+    gateway: EgressGateway, placement: Placement, nodes: Sequence[NodeFacts], *, limit: int = 0, now: datetime
 ) -> EgressGatewayStatus:
     """The status that follows on `gateway.status`; equal to it when there is nothing to write.
 
-    `placement` is `place`'s, from `former_of` this gateway. `now` is for the conditions. A node that the status lists
-    and `nodes` does not have may still hold what is listed there. Raises RangeError.
+    `placement` is `place`'s, from `former_of` this gateway; `limit` is what it was told. `now` is for the conditions. A
+    node that the status lists and `nodes` does not have may still hold what is listed there. Raises RangeError.
     """
     old = gateway.status
     facts = {fact.name: fact for fact in nodes}
@@ -102,6 +110,7 @@ def plan_status(
         revision=old.revision + (node_list != old.node_list),
         node_list=node_list,
         ip_usage=usage,
+        policy_usage=PolicyUsage(served=len(placement.placed), limit=limit),
         conditions=keep_times(gateway_conditions(ready, usage), old.conditions, now),
     )
 

@@ -6,7 +6,8 @@
     status ─► former     ┘
 
 In this order, the older policy first: addresses that are held already stay where they are; those whose node is lost are
-spread over the ready ones; then come the policies that ask for an address, and at last those that take any.
+spread over the ready ones; then come the policies that ask for an address, and at last those that take any, or their
+node's. A gateway serves so many policies and no more; those that it has served stay.
 
 Invariants: an EIP is on one node, with all its policies, which are of one namespace unless the gateway shares with any.
 An address has one partner. A policy whose address still lies in the ranges keeps it, and a ready node keeps all that it
@@ -57,15 +58,17 @@ def place(
     claims: Sequence[Claim],
     former: Sequence[Placed],
     reserved: Iterable[IPAddress] = (),
+    limit: int,
     random: Callable[[], float],
 ) -> Placement:
     """The placement of `claims`, each of another policy. `random` gives [0, 1); nothing else is left to chance.
 
     `reserved` are addresses of Nodes, which no policy gets. One that a policy has already stays with it: a Node's own
     kubelet says which addresses it has, and must not take EIPs away with that. `former` may be of policies that are
-    gone, and of nodes and addresses that are not the gateway's any more.
+    gone, and of nodes and addresses that are not the gateway's any more. `limit` is how many policies are placed at
+    most; those of `former` are, whatever it is.
     """
-    work = _Work(rules, candidates, random)
+    work = _Work(rules, candidates, limit, random)
     before = {placed.policy: placed for placed in former}
     newcomers = work.keep(sorted(claims, key=lambda claim: (claim.since, claim.policy)), before)
     work.reserve(reserved)
@@ -74,7 +77,9 @@ def place(
         if claim.asked is not None:
             work.grant(claim, claim.asked)
     for claim in newcomers:
-        if claim.asked is None:
+        if claim.use_node_ip:
+            work.lend(claim)
+        elif claim.asked is None:
             work.allot(claim)
     return work.result()
 
@@ -82,7 +87,11 @@ def place(
 class _Work:
     """One placement under way. `own` are the policies that leave by their node's own addresses."""
 
-    def __init__(self, rules: GatewayRules, candidates: Sequence[Candidate], random: Callable[[], float]) -> None:
+    def __init__(
+        self, rules: GatewayRules, candidates: Sequence[Candidate], limit: int, random: Callable[[], float]
+    ) -> None:
+        self._limit = limit
+        self._served = 0
         self._policy = rules.address_policy
         self._tenant = rules.tenant
         self._random = random
@@ -101,9 +110,10 @@ class _Work:
         kept: list[tuple[PolicyRef, Eip, NodeName | None]] = []
         for claim in claims:
             placed = before.get(claim.policy)
-            if claim.use_node_ip:
-                self._own[claim.policy] = None if placed is None or placed.eip is not None else self._ready(placed.node)
+            if claim.use_node_ip and placed is not None:
+                self._own[claim.policy] = None if placed.eip is not None else self._ready(placed.node)
                 self._nodes.add(self._own[claim.policy], 1)
+                self._served += 1
             elif (eip := self._still(claim, placed)) is not None and placed is not None:
                 kept.append((claim.policy, eip, self._ready(placed.node)))
             else:
@@ -118,6 +128,7 @@ class _Work:
                 newcomers.add(policy)
                 continue
             self._index.join(binding, policy)
+            self._served += 1
             if node is not None:
                 home.setdefault(id(binding), node)
         for binding in self._index.bindings:
@@ -156,10 +167,19 @@ class _Work:
         elif any(policy.namespace != claim.policy.namespace for policy in binding.policies):
             message = f"{asked} is bound to a policy of another namespace"
             self._refused[claim.policy] = Refusal(RefusalReason.TAKEN, message)
+        elif self._is_full(claim):
+            return
         elif binding.assigned:
             self._join(binding, claim.policy)
         else:
             self._begin(binding, claim.policy, self._nodes.choose(1))
+
+    def lend(self, claim: Claim) -> None:
+        """A node's own addresses."""
+        if not self._is_full(claim):
+            node = self._own[claim.policy] = self._nodes.choose(1)
+            self._nodes.add(node, 1)
+            self._served += 1
 
     def allot(self, claim: Claim) -> None:
         """Any address, by the address policy, on the node that the node policy says."""
@@ -169,6 +189,8 @@ class _Work:
         if not free and not used:
             message = "every address is in use by others" if index.pool.size else "the gateway has no addresses"
             self._refused[claim.policy] = Refusal(RefusalReason.NO_ADDRESS, message)
+            return
+        if self._is_full(claim):
             return
         if self._policy is AddressPolicy.LIMIT and unfilled:
             self._join(next(iter(unfilled.values())), claim.policy)
@@ -213,11 +235,22 @@ class _Work:
         self._index.assign(binding, node)
         self._nodes.add(node, len(binding.policies))
 
+    def _is_full(self, claim: Claim) -> bool:
+        """Whether there is no room for a policy; it is refused then."""
+        if self._served < self._limit:
+            return False
+        message = f"the gateway serves {self._served} policies, and may serve {self._limit}"
+        refusal = Refusal(RefusalReason.FULL, f"{message}: use another, or ask an administrator")
+        self._refused[claim.policy] = refusal
+        return True
+
     def _begin(self, binding: Binding, policy: PolicyRef, node: NodeName | None) -> None:
+        self._served += 1
         self._index.join(binding, policy)
         self._assign(binding, node)
 
     def _join(self, binding: Binding, policy: PolicyRef) -> None:
+        self._served += 1
         self._index.join(binding, policy)
         self._nodes.add(binding.node, 1)
 

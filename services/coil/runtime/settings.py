@@ -1,16 +1,18 @@
 """The settings that several programs share; a program's own settings extend them.
 
 `FrameSettings` every process has, `ApiSettings` whatever speaks to the API server, `ClusterNetworksSettings` who writes
-or reads which networks are the cluster's own, `NodeSysctlSettings` who changes settings of the node, `EipLeaseSettings`
-the programs that meet at the Leases of gateway nodes: the controller and the agents. Those Leases have a namespace of
-their own. They have the nodes' names, so no role can name them, and whoever may renew one may write to every Lease of
-its namespace: in the system's those are the scheduler's and the controllers'.
+or reads which networks are the cluster's own, `NodeSysctlSettings` who changes settings of the node, `EipLimitSettings`
+who holds tenants to what they may have of EIP gateways, `EipLeaseSettings` the programs that meet at the Leases of
+gateway nodes: the controller and the agents. Those Leases have a namespace of their own. They have the nodes' names, so
+no role can name them, and whoever may renew one may write to every Lease of its namespace: in the system's those are
+the scheduler's and the controllers'.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from coil.crd.eip_limit import NamespaceLimits
 from coil.crd.names import is_namespace_name, is_object_name
 from coil.crd.resource import NamespacedName
 from coil.runtime.flag import (
@@ -19,6 +21,7 @@ from coil.runtime.flag import (
     flag,
     kind,
     parse_endpoint,
+    parse_integer,
     parse_optional_path,
     parse_period,
     parse_word,
@@ -132,6 +135,30 @@ def parse_namespace(text: str) -> str:
     if not is_namespace_name(text):
         raise ValueError("the name of a namespace")
     return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class EipLimitSettings:
+    """What one namespace may have of EIP gateways: where policies are let in, and on the nodes."""
+
+    policies_per_namespace: int = flag(
+        "500",
+        parse=parse_integer(0, 65000),
+        group=Group.EIP,
+        help="how many EgressGatewayPolicies a namespace may have; the controller refuses more, and nodes drop the "
+        "packets of the newest",
+    )
+    networks_per_namespace: int = flag(
+        "4096",
+        parse=parse_integer(0, 1_000_000),
+        group=Group.EIP,
+        help="how many networks (destSubnet and podSubnet) the EgressGatewayPolicies of a namespace may have together; "
+        "likewise",
+    )
+
+    @property
+    def namespace_limits(self) -> NamespaceLimits:
+        return NamespaceLimits(policies=self.policies_per_namespace, networks=self.networks_per_namespace)
 
 
 @dataclass(frozen=True, kw_only=True)

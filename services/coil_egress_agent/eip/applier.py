@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
+from coil.crd.egress_gateway import PolicyRef
 from coil.crd.meta import OwnerReference
 from coil.crd.names import NodeName
 from coil.eip.tunnel_plan import Peer
@@ -103,6 +104,7 @@ class Applier:
         self._remade = 0
         self._published: Mapping[str, int] = {}
         self._refused: frozenset[IPAddress] = frozenset()
+        self._excess: frozenset[PolicyRef] = frozenset()
         self._loaded = self._leaving = False
         self._released = asyncio.Event()
         self._mesh_retry: asyncio.TimerHandle | None = None
@@ -235,6 +237,7 @@ class Applier:
             peers = await deps.mesh.sync(snapshot.own, self._peers, carrier=assignment.wanted, look=look)
         with self._metrics.measured(Operation.COMPUTE):
             outcome = await self._compute(deps.builder.update, snapshot, lease, peers=peers, held=assignment.addresses)
+        self._note_excess(deps.builder.excess)
         deps.prober.expect(outcome.moved)
         marks = self._wanted_marks(snapshot, peers, outcome)
         await self._set_marks({**self._marks, **marks}, look=look)
@@ -257,6 +260,13 @@ class Applier:
             addresses = sorted(map(str, new))
             self._log.error("these EIPs are the node's own addresses: take them out of the ranges", addresses=addresses)
         self._refused = refused
+
+    def _note_excess(self, excess: frozenset[PolicyRef]) -> None:
+        if new := excess - self._excess:
+            namespaces = sorted({ref.namespace for ref in new})
+            self._log.error("policies exceed the limits of their namespaces: not served", namespaces=namespaces)
+        self._excess = excess
+        self._metrics.set_excess(len(excess))
 
     async def _set_elements(self, outcome: Outcome) -> None:
         tables = self._deps.tables

@@ -12,6 +12,7 @@ from coil.crd.address_pool import AddressPool
 from coil.crd.egress_gateway import EgressGateway, FailPolicy, PolicyRef
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_tunnel import EgressTunnel
+from coil.crd.eip_limit import NamespaceLimits, find_excess
 from coil.crd.names import NodeName
 from coil.eip.claim import Eip
 from coil.eip.data_plane import DataPlaneIndex, PolicyView
@@ -45,10 +46,17 @@ class _Statement:
 
 
 class DataPlaneBuilder:
-    """`extra` are networks of the cluster that no object names. Nothing else writes `index`."""
+    """`extra` are networks of the cluster that no object names. Nothing else writes `index`. `excess` are the policies
+    that go beyond `limits`, of which nothing but their sources is kept: all that these send out of the cluster is
+    dropped.
+    """
 
-    def __init__(self, index: DataPlaneIndex, *, node: NodeName, extra: Collection[IPNetwork]) -> None:
+    def __init__(
+        self, index: DataPlaneIndex, *, node: NodeName, extra: Collection[IPNetwork], limits: NamespaceLimits
+    ) -> None:
         self.index = index
+        self.excess: frozenset[PolicyRef] = frozenset()
+        self._limits = limits
         self._node = node
         self._extra = frozenset(extra)
         self._policies: tuple[EgressGatewayPolicy, ...] = ()
@@ -102,6 +110,7 @@ class DataPlaneBuilder:
                     parse_networks(policy.spec.applied_to.pod_subnet),
                 )
             self._statements[ref] = statement
+        self.excess = find_excess(self._policies, self._limits)
 
     def _views(
         self, gateways: Mapping[str, EgressGateway], paths: Mapping[PolicyRef, EgressPath]
@@ -110,6 +119,9 @@ class DataPlaneBuilder:
         for policy in self._policies:
             ref = _ref(policy)
             statement = self._statements[ref]
+            if ref in self.excess:
+                views.append(_closed(policy, statement))
+                continue
             if policy.spec.dest_subnet and not statement.destinations:
                 # None of its destinations is a network: it is about nothing, not about everything.
                 continue
@@ -155,6 +167,16 @@ class DataPlaneBuilder:
                     return None  # whose pods these are, no slice tells
                 found |= self._nodes.get(view.ref, frozenset())
         return frozenset(found)
+
+
+def _closed(policy: EgressGatewayPolicy, statement: _Statement) -> PolicyView:
+    """The policy without a way, for all destinations."""
+    return PolicyView(
+        ref=_ref(policy),
+        priority=policy.spec.priority,
+        pod_subnets=statement.pod_subnets,
+        closed=policy.spec.applied_to.pod_selector is not None,
+    )
 
 
 def wished_eip(policy: EgressGatewayPolicy, gateway: EgressGateway | None) -> Eip | None:

@@ -7,7 +7,6 @@ pass.
 """
 
 import asyncio
-import gc
 import os
 import random
 import sys
@@ -43,6 +42,7 @@ from coil_egress_agent.eip.applier import Applier, Deps
 from coil_egress_agent.eip.change_tracker import BY_POLICY, ENDPOINT_SLICES, Caches, ChangeTracker, index_by_policy
 from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
+from coil_egress_agent.eip.interpreter import shorten_pauses
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.kernel_tables import KernelTables, RunProgram, ensure_shim, remove_shim, run_program
@@ -131,13 +131,18 @@ async def assemble(settings: Settings, process: Process) -> None:
             announcer=announcer,
             prober=prober,
             tracker=tracker,
-            builder=DataPlaneBuilder(DataPlaneIndex(clock=time.monotonic), node=node, extra=settings.cluster_cidr),
+            builder=DataPlaneBuilder(
+                DataPlaneIndex(clock=time.monotonic),
+                node=node,
+                extra=settings.cluster_cidr,
+                limits=settings.namespace_limits,
+            ),
             pod_hold=pod_hold,
         ),
         node=node,
         metrics=metrics,
         log=log,
-        on_loaded=_freeze_memory,
+        on_loaded=shorten_pauses,
     )
 
     gateways.subscribe(tracker.note_gateway)
@@ -268,11 +273,3 @@ async def _clean_up(settings: Settings) -> int:
         return 1
     log.info("everything is undone")
     return 0
-
-
-def _freeze_memory() -> None:
-    """What has been loaded stays. To look at a million objects of it again takes a collection longer than a renewal may
-    wait.
-    """
-    gc.collect()
-    gc.freeze()

@@ -135,6 +135,11 @@ class NodeMetrics:
             "unknown addresses do not reach the destinations of policies that fail closed.",
             registry=registry,
         )
+        self._excess = Gauge(
+            "coil_egress_eip_policies_over_limit",
+            "Policies that exceed the limits of their namespaces; what they apply to is dropped.",
+            registry=registry,
+        )
         self._repairs = Counter(
             "coil_egress_eip_repairs",
             "Repairs of kernel state that another program had changed: tables, addresses.",
@@ -158,6 +163,9 @@ class NodeMetrics:
 
     def set_awaited(self, count: int) -> None:
         self._awaited.set(count)
+
+    def set_excess(self, count: int) -> None:
+        self._excess.set(count)
 
     def set_peers(self, count: int) -> None:
         self._peers.set(count)

@@ -22,6 +22,7 @@ from coil.runtime.flag import (
 from coil.runtime.settings import (
     ApiSettings,
     EipLeaseSettings,
+    EipLimitSettings,
     FrameSettings,
     NodeSysctlSettings,
     health_flag,
@@ -50,7 +51,7 @@ def parse_fence(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(EipLeaseSettings, NodeSysctlSettings, ApiSettings, FrameSettings):
+class Settings(EipLeaseSettings, EipLimitSettings, NodeSysctlSettings, ApiSettings, FrameSettings):
     """The settings of coil-egress-agent on a node; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag(":9398")

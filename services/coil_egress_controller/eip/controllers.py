@@ -92,8 +92,9 @@ class EipCaches:
 class EipControllers:
     """`setup` declares the controllers of a term.
 
-    `lease_namespace` has the Leases of gateway nodes; `slice_endpoints` is the maximum of an EgressEndpointSlice;
-    `resync` is in seconds. `now` is the wall clock in UTC, `clock` gives monotonic seconds, `random` [0, 1).
+    `lease_namespace` has the Leases of gateway nodes; `slice_endpoints` is the maximum of an EgressEndpointSlice,
+    `policies_per_gateway` of an EgressGateway; `resync` is in seconds. `now` is the wall clock in UTC, `clock` gives
+    monotonic seconds, `random` [0, 1).
     """
 
     caches: EipCaches
@@ -103,6 +104,7 @@ class EipControllers:
     lease_namespace: str
     tunnel_nets: TunnelNets
     slice_endpoints: int
+    policies_per_gateway: int
     resync: float
     now: Callable[[], datetime]
     clock: Callable[[], float]
@@ -154,6 +156,7 @@ class EipControllers:
             policies_written=policies_written,
             decided=decided,
             recorder=self.recorder,
+            limit=self.policies_per_gateway,
             now=self.now,
             random=self.random,
             log=log,

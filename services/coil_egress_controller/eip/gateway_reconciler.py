@@ -62,7 +62,9 @@ class GatewayDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReconciler:
-    """Of one term. `written` and `policies_written` follow the caches of gateways and policies."""
+    """Of one term. `written` and `policies_written` follow the caches of gateways and policies. `limit` is how many
+    policies a gateway serves.
+    """
 
     client: ApiClient
     choices: ChoiceIndex
@@ -76,6 +78,7 @@ class GatewayReconciler:
     policies_written: OwnWrites[EgressGatewayPolicy]
     decided: Channel[GatewayDecision]
     recorder: Recorder
+    limit: int
     now: Callable[[], datetime]
     random: Callable[[], float]
     log: FilteringBoundLogger
@@ -146,12 +149,13 @@ class GatewayReconciler:
             claims=[claim for claim in claims.values() if isinstance(claim, Claim)],
             former=former_of(gateway, policies),
             reserved=reserved,
+            limit=self.limit,
             random=self.random,
         )
         self._report_reserved(gateway, placement, reserved)
         refused = {ref: claim for ref, claim in claims.items() if isinstance(claim, Refusal)}
         placement = replace(placement, refused={**placement.refused, **refused})
-        status = plan_status(gateway, placement, facts.nodes, now=self.now())
+        status = plan_status(gateway, placement, facts.nodes, limit=self.limit, now=self.now())
         outcomes: list[tuple[PolicyRef, Placed | Refusal]] = [
             (placed.policy, placed) for placed in as_listed(status, placement)
         ]

@@ -93,7 +93,7 @@ class EipCollector(Collector):
         yield from self._families()
 
     def collect(self) -> Iterator[Metric]:
-        addresses, nodes, policies = self._families()
+        addresses, nodes, policies, limits = self._families()
         by_gateway: dict[str, list[EgressGatewayPolicy]] = {}
         for policy in self._policies.items():
             by_gateway.setdefault(policy.status.egress_gateway_name, []).append(policy)
@@ -114,10 +114,12 @@ class EipCollector(Collector):
             states = Counter(node_state(listed) for listed in gateway.status.node_list)
             for state in NodeState:
                 nodes.add_metric([name, state.value], states[state])
-        yield from (addresses, nodes, policies)
+            if limit := gateway.status.policy_usage.limit:
+                limits.add_metric([name], limit)
+        yield from (addresses, nodes, policies, limits)
 
     @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def _families() -> tuple[GaugeMetricFamily, ...]:
         return (
             GaugeMetricFamily(
                 "coil_egress_gateway_addresses",
@@ -133,6 +135,11 @@ class EipCollector(Collector):
                 "coil_egress_gateway_policies",
                 "Policies of the gateway: placed on a node, or unplaced.",
                 labels=["gateway", "state"],
+            ),
+            GaugeMetricFamily(
+                "coil_egress_gateway_policy_limit",
+                "Policies that the gateway may serve; it refuses further ones.",
+                labels=["gateway"],
             ),
         )
 

@@ -3,8 +3,10 @@
 Every replica answers. A new policy must use a gateway that allows its namespace; an address that it asks for must be
 one of the gateway's and no other tenant's. To select pods by address is to select those of other namespaces, too: that
 takes a permission, checked by a SubjectAccessReview, that no tenant has by default; and so does a destination within
-the cluster, which would see the tenant as a gateway node, or as its floating address. An update is refused only for
-rules that it breaks itself. The controller checks again whenever it acts, as labels and gateways change.
+the cluster, which would see the tenant as a gateway node, or as its floating address. What a namespace may have is
+limited (`coil.crd.eip_limit`); of requests at the same time, more may be let in, which the nodes then do not serve. An
+update is refused only for rules that it breaks itself. The controller checks again whenever it acts, as labels and
+gateways change.
 """
 
 from collections.abc import Mapping
@@ -25,6 +27,7 @@ from coil.admission.server import AdmissionHandler
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy, EgressGatewayPolicySpec
 from coil.crd.eip_conflict import find_inner_destinations, validate_offered, validate_untaken
+from coil.crd.eip_limit import NamespaceLimits, count_networks, validate_usage
 from coil.crd.eip_validation import validate_policy, validate_policy_update
 from coil.crd.names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
 from coil.crd.validation import FieldError, select_new
@@ -41,8 +44,9 @@ subresource of `egressgatewaypolicies`.
 
 
 class PolicyAdmission:
-    def __init__(self, reader: AdmissionReader) -> None:
+    def __init__(self, reader: AdmissionReader, *, limits: NamespaceLimits) -> None:
         self._reader = reader
+        self._limits = limits
 
     @property
     def handlers(self) -> Mapping[str, AdmissionHandler]:
@@ -63,6 +67,7 @@ class PolicyAdmission:
             return Invalid(faults)
         try:
             faults = await self._check_right(request, old, new)
+            faults += await self._check_usage(request.namespace, old, new)
             if old is None:
                 faults += await self._check_gateway(request.namespace, new)
         except UnknownStateError as error:
@@ -94,6 +99,14 @@ class PolicyAdmission:
         )
         return [] if may else faults
 
+    async def _check_usage(
+        self, namespace: str, old: EgressGatewayPolicy | None, policy: EgressGatewayPolicy
+    ) -> list[FieldError]:
+        if old is not None and count_networks(policy) <= count_networks(old):
+            return []
+        known = await self._reader.known_policies()
+        return validate_usage(_in_namespace(policy, namespace), old, known, self._limits)
+
     async def _check_gateway(self, namespace: str, policy: EgressGatewayPolicy) -> list[FieldError]:
         found = await self._reader.namespace(namespace)
         labels = {} if found is None else found.metadata.labels
@@ -114,8 +127,7 @@ class PolicyAdmission:
             return []
         if faults := validate_offered(policy, gateway):
             return faults
-        metadata = msgspec.structs.replace(policy.metadata, namespace=namespace)
-        return validate_untaken(msgspec.structs.replace(policy, metadata=metadata), await self._reader.known_policies())
+        return validate_untaken(_in_namespace(policy, namespace), await self._reader.known_policies())
 
 
 def validate_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -> list[FieldError]:
@@ -124,6 +136,11 @@ def validate_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -
         return validate_policy(new)
     changed = validate_policy_update(old, new)
     return [*changed, *select_new(validate_policy(new), validate_policy(old))]
+
+
+def _in_namespace(policy: EgressGatewayPolicy, namespace: str) -> EgressGatewayPolicy:
+    """A request's object need not say where it is."""
+    return msgspec.structs.replace(policy, metadata=msgspec.structs.replace(policy.metadata, namespace=namespace))
 
 
 def _names(spec: EgressGatewayPolicySpec, labels: Mapping[str, str]) -> list[str]:

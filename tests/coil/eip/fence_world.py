@@ -298,6 +298,7 @@ class Controller:
             candidates=candidates,
             claims=[Claim(policy=PolicyRef(namespace="ns", name=name)) for name in sorted(world.wanted)],
             former=former_of(gateway, policies.values()),
+            limit=1000,
             random=world.random,
         )
         status = plan_status(gateway, placement, facts, now=NOW)

@@ -57,6 +57,7 @@ def run(
     on: Iterable[Candidate] = nodes("abc"),
     former: Sequence[Placed] = (),
     reserved: Sequence[IPv4Address | IPv6Address] = (),
+    limit: int = 10_000,
     seed: int = 1,
 ) -> Placement:
     return place(
@@ -65,6 +66,7 @@ def run(
         claims=wanted,
         former=former,
         reserved=reserved,
+        limit=limit,
         random=random.Random(seed).random,
     )
 

@@ -97,8 +97,9 @@ def run(
     claims: list[Claim],
     former: tuple[Placed, ...] | list[Placed],
     seed: int,
+    limit: int = 1000,
 ) -> Placement:
-    return place(rules, candidates=nodes, claims=claims, former=former, random=random.Random(seed).random)
+    return place(rules, candidates=nodes, claims=claims, former=former, limit=limit, random=random.Random(seed).random)
 
 
 @given(gateways(), SOME_NODES, claim_lists(), HISTORY, SEEDS)
@@ -136,6 +137,24 @@ def test_what_holds_of_every_placement(
             assert not has_unused(rules, homes)
             assert rules.sharing is Sharing.NAMESPACE
             assert claim.policy.namespace not in tenants.values()
+
+
+@given(gateways(), SOME_NODES, claim_lists(), HISTORY, SEEDS, SEEDS, st.integers(0, 6))
+def test_a_full_gateway_serves_whom_it_served_and_no_more(
+    rules: GatewayRules,
+    nodes: list[Candidate],
+    claims: list[Claim],
+    former: list[Placed],
+    seed: int,
+    other: int,
+    limit: int,
+) -> None:
+    placement = run(rules, nodes, claims, former, seed, limit)
+    served = {one.policy for one in placement.placed}
+    assert len(served - {one.policy for one in former}) <= max(0, limit - len(served & {one.policy for one in former}))
+    refused = [refusal for refusal in placement.refused.values() if refusal.reason is RefusalReason.FULL]
+    assert not refused or len(served) >= limit
+    assert run(rules, nodes, claims, placement.placed, other, limit) == placement
 
 
 @given(gateways(), SOME_NODES, claim_lists(), HISTORY, SEEDS, SEEDS)

@@ -24,6 +24,7 @@ from coil.crd.egress_gateway import (
 )
 from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicy, EgressGatewayPolicySpec
 from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus, TunnelEnd, TunnelParent
+from coil.crd.eip_limit import NamespaceLimits
 from coil.crd.meta import LabelSelector, ObjectMeta
 from coil.crd.names import LABEL_POLICY, NodeName
 from coil.crd.resource import HasMetadata, object_key
@@ -256,7 +257,9 @@ class Agent:
                 announcer=self.announcer,
                 prober=self.prober,
                 tracker=self.tracker,
-                builder=DataPlaneBuilder(DataPlaneIndex(clock=loop.time), node=NODE, extra=()),
+                builder=DataPlaneBuilder(
+                    DataPlaneIndex(clock=loop.time), node=NODE, extra=(), limits=NamespaceLimits()
+                ),
                 pod_hold=self.pod_hold,
             ),
             node=NODE,

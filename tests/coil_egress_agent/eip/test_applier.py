@@ -1,12 +1,14 @@
 """The agent of a node as a whole: what it has the kernel do, in which order, and what it does not."""
 
 import asyncio
+from ipaddress import ip_address
 
 import msgspec
 import pytest
 
 from coil.crd.builtin import Node, NodeAddress, NodeStatus
 from coil.crd.egress_gateway import GatewayNode
+from coil.crd.eip_limit import NamespaceLimits
 from coil.crd.meta import ObjectMeta
 from coil.eip.eip_set import CLOSED, DECISIONS, HERE, SETS, VALID
 from coil.kernel.family import Family
@@ -14,6 +16,7 @@ from coil.kube.errors import ConflictError, UnavailableError
 from coil.kube.lease_lock import Lease, LeaseSpec
 from coil_egress_agent.eip.applier import MESH_SECONDS
 from coil_egress_agent.eip.lease_renewer import parse_lease
+from tests.coil.eip.packet_oracle import fate_by_sets
 from tests.coil_egress_agent.eip.memory_lease import Trip
 from tests.coil_egress_agent.eip.node_scene import (
     Scene,
@@ -496,3 +499,30 @@ async def test_marks_that_the_kernel_refuses_are_tried_again() -> None:
         assert not scene.agent.tables.of(DECISIONS.name)
         scene.journal.refuse.clear()
         await until(lambda: scene.agent.tables.of(DECISIONS.name))
+
+
+async def test_policies_beyond_what_their_namespace_may_have_are_dropped_and_no_others() -> None:
+    def fates(scene: Scene) -> list[object]:
+        elements = scene.agent.tables.elements
+        return [
+            fate_by_sets(elements, ip_address(pod), ip_address(server)).mark
+            for pod in ("10.244.1.5", "10.244.1.6")
+            for server in ("8.8.8.8", "9.9.9.9")
+        ]
+
+    limit = NamespaceLimits().networks
+    scene = held_scene()
+    fill(scene, listed("n1", eip(), eip("10.6.1.2", "p2")))
+    scene.cluster.policies.put(policy("p2"))
+    scene.cluster.slices.put(endpoints(("10.244.1.6", "n1"), name="p2"))
+    async with running(scene):
+        await until(lambda: fates(scene) == [HERE, None, HERE, None])
+        many = tuple(f"10.{number >> 8}.{number & 255}.0/24" for number in range(limit - 1))
+        scene.cluster.policies.put(policy("p2", destinations=("8.8.8.0/24", *many)))
+        await until(lambda: fates(scene) == [HERE, None, CLOSED, CLOSED])
+        assert scene.agent.registry.get_sample_value("coil_egress_eip_policies_over_limit") == 1
+        [line] = [entry for entry in scene.agent.logged.entries if "limits" in entry["event"]]
+        assert line["namespaces"] == ["t1"]
+        scene.cluster.policies.put(policy("p2", destinations=("8.8.8.0/24", *many[:-1])))
+        await until(lambda: fates(scene) == [HERE, None, HERE, None])
+        assert scene.agent.registry.get_sample_value("coil_egress_eip_policies_over_limit") == 0

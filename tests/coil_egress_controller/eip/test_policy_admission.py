@@ -11,6 +11,7 @@ from coil.admission.server import DEFAULT_LIMITS
 from coil.crd.builtin import NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.crd.eip_limit import NamespaceLimits
 from coil.kube.errors import UnavailableError
 from coil_egress_controller.eip.policy_admission import POLICY_PATH, PolicyAdmission
 from tests.coil.crd.eip_object import Document, gateway, placed, policy, policy_document
@@ -19,6 +20,7 @@ from tests.coil_egress_controller.eip_door import AdmissionWorld, request, said
 
 NAME = "spec.egressGatewayName"
 NO_DEFAULT = f"{NAME}: no egressGatewayName, and neither the namespace's label"
+LIMITS = NamespaceLimits(policies=3, networks=8)
 SUBNET = {"podSubnet": ["172.29.16.0/24"]}
 
 
@@ -27,7 +29,7 @@ class Door:
 
     def __init__(self) -> None:
         self.world = AdmissionWorld()
-        self.admission = PolicyAdmission(self.world.reader)
+        self.admission = PolicyAdmission(self.world.reader, limits=LIMITS)
         self.add_gateway("shared", ranges={"ipv4": ["10.6.0.1-10.6.0.9"], "ipv6": ["fd00::1-fd00::9"]})
         self.add_gateway("shop", allowedNamespaces={"matchLabels": {"tenant": "shop"}})
         self.world.add_namespace("shop", tenant="shop")
@@ -238,3 +240,24 @@ def test_caches_are_asked_before_the_time_for_the_review_is_over(door: Door) -> 
     refused, seconds = run_virtual(ask)
     assert refused == []
     assert seconds < DEFAULT_LIMITS.seconds
+
+
+@pytest.mark.parametrize("cached", [False, True])
+async def test_a_namespace_is_held_to_its_limits(door: Door, cached: bool) -> None:
+    networks = [f"203.0.113.{number}/32" for number in range(LIMITS.networks)]
+    for name in ("one", "two"):
+        door.world.put(EGRESS_GATEWAY_POLICIES, policy(name, "shop", destSubnet=networks[:3]))
+    if cached:
+        door.world.show_caches()
+    old, new = by("shared", destSubnet=networks[:2]), by("shared", destSubnet=networks[:3])
+    assert await door.create(old) == []
+    refusal = "spec: 3 networks, beside 6 in other policies of the namespace, which may have 8 together"
+    for errors in (await door.create(new), await door.update(old, new)):
+        [error] = errors
+        assert error.startswith(refusal)
+    assert await door.create(by("shared", "bank", destSubnet=networks)) == []
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("three", "shop"))
+    if cached:
+        door.world.show_caches()
+    [error] = await door.create(old)
+    assert error.startswith("metadata.namespace: the namespace has 3 EgressGatewayPolicies, and may have 3")
