@@ -129,6 +129,19 @@ def test_ranges_come_before_others_go() -> None:
     assert range_deletes(steps[-1])
 
 
+def test_the_oldest_ranges_go_first() -> None:
+    """The kernel finds them sooner, whichever policy changes first."""
+    index = crowd(100)
+    before = index.elements()
+    for policy in reversed(crowd_policies(100)):
+        index.set_policy(replace(policy, destinations=(ip_network("198.19.0.0/24"),)))
+    gone: dict[SetName, list[ElementKey]] = {}
+    for step in split_changes(index.take_changes(), {}, limit=64):
+        for name in range_deletes(step):
+            gone.setdefault(name, []).extend(step.deletes[name])
+    assert gone == {name: list(before[name]) for name in NAMES.ranges if name in before}
+
+
 def test_ranges_that_lie_in_one_another_are_exchanged_in_one_step() -> None:
     index, mirror = crowd(100), Mirror()
     mirror.sets = {name: dict(words) for name, words in index.elements().items()}
