@@ -86,7 +86,8 @@ def test_where_a_namespace_exceeds_its_limit_its_newest_policy_is_dropped(world:
         late = stack.enter_context(world.pod("n3", app="newest"))
         world.await_seen(late, newest.eip())
         stack.enter_context(node.restarted_agent("--policies-per-namespace=1"))
-        wait_until(lambda: figure(node, EXCESS) == 1, what="the policy counts as one too many")
+        world.await_seen(late, None)
+        assert figure(node, EXCESS) == 1
         capture = stack.enter_context(Capture(world.server.netns))
         flow = stack.enter_context(Flow(late, world.server, world.server.addresses[4]))
         wait_until(lambda: flow.asked > MANY, what="many questions are asked")

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coil.eip.change_steps import STEP, split_changes
+from coil.eip.change_steps import STEP, delete_effort, split_changes
 from coil.eip.claim import Eip
 from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_set import ARP_EIPS, EVERYWHERE, NEXT, NODE_IPS, NODES, SETS, TIMEOUTS, VALID
 from coil.kernel.family import Family
-from coil.kernel.nft_element import ElementChanges, Elements
+from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue
 from coil.nft import element_sync
 from coil.nft.element_sync import TableReconciler, change_elements, load_elements, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket
@@ -76,6 +76,9 @@ class Kept:
         self.transactions.clear()
         return self._netns.call(lambda: self.tables.load(elements))
 
+    def change(self, changes: ElementChanges) -> None:
+        self._netns.call(lambda: self.tables.change(changes))
+
 
 @pytest.fixture
 def kept(host: Netns) -> Iterator[Kept]:
@@ -115,6 +118,26 @@ def refreshed_timeouts(netns: Netns) -> Iterator[Callable[[], int]]:
     finally:
         over.set()
         thread.join()
+
+
+def test_steps_are_as_short_as_the_set_is_large_by_then(kept: Kept) -> None:
+    name = SETS[Family.IPV4].ranges[1]
+    first = SOME[name]
+    more: dict[ElementKey, ElementValue] = {
+        ("1:2", f"198.18.{number // 256}.{number % 256}"): "1:2" for number in range(512)
+    }
+    keys = tuple(more)
+
+    def longest() -> int:
+        return max(map(len, kept.tables.split(ElementChanges(deletes={name: keys[128:]}))))
+
+    kept.load(SOME)
+    kept.change(ElementChanges(adds={name: more}))
+    assert longest() == STEP // delete_effort(len(first) + 512)
+    kept.change(ElementChanges(deletes={name: keys[:128]}))
+    assert longest() == STEP // delete_effort(len(first) + 384)
+    kept.load(SOME)
+    assert longest() == len(keys[128:]), "a small set has nothing to compare"
 
 
 COMMANDS = [

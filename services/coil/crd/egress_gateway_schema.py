@@ -159,10 +159,10 @@ def _gateway_status() -> Document:
             },
             "ipUsage": usage,
             "policyUsage": object_schema(
-                "How many policies the gateway serves, and how many it may. It refuses further ones.",
+                "Number of policies that the gateway serves, and its maximum. It refuses further policies.",
                 {
-                    "served": count_schema("Those that have an address, or a node's."),
-                    "limit": count_schema("As the controller was told."),
+                    "served": count_schema("Policies that have an address of the gateway, or use that of a node."),
+                    "limit": count_schema("Flag --policies-per-gateway of coil-egress-controller."),
                 },
             ),
             "conditions": conditions_schema(

@@ -5,9 +5,9 @@ Place in the flow: `coil.eip.data_plane` says what changes, `coil.nft` carries o
 
 Decisions that connections bear are always deleted first, and a packet that has a way before and after has one between
 any two steps. New policies and classes are complete before anything leads to them, and old ones stay complete until
-nothing leads to them; policies that stay get new ranges before they or others lose theirs, but for ranges that lie in
-one another, which the kernel has never both: those of all policies are exchanged in one step. What else changes of one
-policy is in one step, and so is what changes of one source.
+nothing leads to them. Policies that stay get new ranges before any policy loses one, except for overlapping ranges of a
+policy, which the kernel does not accept side by side: those of all policies are exchanged in one step. What else
+changes of one policy is in one step, and so is what changes of one source.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ from coil.kernel.interval import Span, parse_span, touching
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 STEP: Final = 4096
-"""The effort of one step, some 20 ms of the kernel: an element takes 1, one that goes from a set of ranges more."""
+"""The effort of one step, about 20 ms in the kernel: each element takes 1, one that goes from a set of ranges more."""
 
 _SOURCES: Final = frozenset(name for names in SETS.values() for name in (names.classes, names.subnet_classes))
 _SUBNETS: Final = frozenset(names.subnet_classes for names in SETS.values())
@@ -30,8 +30,8 @@ _WAYS: Final = frozenset(names.ways for names in SETS.values())
 _BY_NUMBER: Final = _RANGES | _WAYS | {names.eips for names in SETS.values()} | {NEXT, EVERYWHERE, NODE_IPS}
 """The sets whose keys are, or begin with, the number of a policy or of a class."""
 _SCANNED: Final = 2
-"""Ranges that the kernel looks through in the time that an element takes. It does so with the whole set, for each that
-goes (`nft_pipapo_remove`), unless it comes to it early.
+"""Ranges that the kernel compares in the time that it takes to change an element. To delete a range, it compares all of
+the set that are older (`nft_pipapo_remove`).
 """
 
 _Touched: TypeAlias = tuple[SetName, ElementKey]
@@ -46,7 +46,7 @@ class _Unit:
 
 
 def delete_effort(size: int) -> int:
-    """Of an element that goes from a set of ranges of that size."""
+    """At most, for one range of a set of that size."""
     return 1 + size // _SCANNED
 
 
@@ -70,7 +70,7 @@ def split_changes(
 
 
 def _split_adds(adds: Elements, limit: int) -> Iterator[ElementChanges]:
-    """As `_phases` has it where nothing goes, without a unit for each element: a book is filled so."""
+    """As `_phases` if nothing goes, without a unit for each element: this is how empty tables are filled."""
 
     def rank(name: SetName) -> int:
         return 2 if name in _SOURCES else 1 if name in _WAYS else 0

@@ -152,8 +152,8 @@ class EipLimitSettings:
         "4096",
         parse=parse_integer(0, 1_000_000),
         group=Group.EIP,
-        help="how many networks (destSubnet and podSubnet) the EgressGatewayPolicies of a namespace may have together; "
-        "likewise",
+        help="how many networks (destSubnet and podSubnet) the EgressGatewayPolicies of a namespace may have together, "
+        "with the same consequences",
     )
 
     @property

@@ -207,7 +207,7 @@ class Applier:
                     continue
                 try:
                     if changes := await self._compute(index.renew):
-                        await bounded(self._deps.tables.change(changes))
+                        await self._deps.tables.change(changes)
                         self._metrics.set_elements(index.counts())
                 except KERNEL_ERRORS as error:
                     self._log.warning("connections are looked up packet by packet", error=sentence(error))
@@ -286,7 +286,7 @@ class Applier:
             self._loaded = True
         elif outcome.changes:
             with self._metrics.measured(Operation.ELEMENTS):
-                await bounded(tables.change(outcome.changes))
+                await tables.change(outcome.changes)
         self._deps.builder.index.settle()
         self._settled.set()
         self._metrics.set_elements(self._deps.builder.index.counts())

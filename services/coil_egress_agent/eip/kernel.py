@@ -100,8 +100,8 @@ class Tables(Protocol):
 
     async def change(self, changes: ElementChanges, /) -> None:
         """Add and delete elements of tables that are what they should be. Not idempotent: what is deleted must be
-        there, and what is added must not be there with another value. After an error a part may have taken place, and
-        `sync` is the way on.
+        there, and what is added must not be there with another value. Takes as long as it needs: each of its steps is
+        `bounded`. After an error a part may have taken place, and `sync` is the way on.
         """
         ...
 

@@ -28,6 +28,7 @@ from coil.netlink.worker import Worker
 from coil.nft.element_sync import TableReconciler, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket
 from coil.nft.table_sync import delete_table
+from coil_egress_agent.eip.kernel import bounded
 
 
 class KernelTables:
@@ -77,7 +78,7 @@ class KernelTables:
     async def change(self, changes: ElementChanges) -> None:
         """See `Tables`. One transaction for each step."""
         for step in await self._worker.run(self._reconciler.split, changes):
-            await self._worker.run(self._reconciler.change, step)
+            await bounded(self._worker.run(self._reconciler.change, step))
 
     async def refresh(self, remaining: Callable[[], float]) -> None:
         """See `Tables`. Whole milliseconds, rounded down."""

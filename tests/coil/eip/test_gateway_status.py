@@ -14,6 +14,7 @@ from coil.crd.egress_gateway import (
     EipEntry,
     GatewayNode,
     PolicyRef,
+    PolicyUsage,
     Ranges,
 )
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy, EgressGatewayPolicyStatus, PolicyEip
@@ -70,6 +71,11 @@ def test_a_first_placement_is_listed_at_once() -> None:
     assert status.node_list == (node("a", entry("p", "q")), node("b"))
     assert status.revision == 1
     assert status.ip_usage == AddressUsage(ipv4_total=2, ipv4_free=1, ipv6_total=2, ipv6_free=1)
+
+
+def test_how_many_policies_are_served_is_told_beside_the_limit() -> None:
+    status = plan_status(gateway(), placement(p="a", q="a"), [fact("a")], limit=7, now=NOW)
+    assert status.policy_usage == PolicyUsage(served=2, limit=7)
 
 
 def test_nothing_new_is_the_same_status() -> None:

@@ -13,6 +13,7 @@ from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, Elemen
 from coil.kernel.vxlan import OverlayPeer, Vxlan
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
+from coil_egress_agent.eip.kernel import bounded
 
 PARENT = ParentLink(
     name=LinkName("eth0"),
@@ -171,7 +172,7 @@ class MemoryTables:
         return different
 
     async def change(self, changes: ElementChanges) -> None:
-        await self._journal.enter("change", len(changes))
+        await bounded(self._journal.enter("change", len(changes)))
         self._need_tables("change")
         found = {name: dict(words) for name, words in self.elements.items()}
         for name, keys in changes.deletes.items():

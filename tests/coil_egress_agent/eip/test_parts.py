@@ -1,7 +1,8 @@
 """The small parts: what they say and when they keep silent."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
@@ -18,10 +19,12 @@ from coil.crd.meta import ObjectMeta
 from coil.eip.claim import Eip
 from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.kernel.family import Family
+from coil.kernel.nft_element import ElementChanges
 from coil.runtime.flag import parse_settings
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.data_plane_builder import parse_networks, wished_eip
-from coil_egress_agent.eip.kernel_tables import ensure_shim, remove_shim
+from coil_egress_agent.eip.kernel import CALL_SECONDS
+from coil_egress_agent.eip.kernel_tables import KernelTables, ensure_shim, remove_shim
 from coil_egress_agent.eip.main import clean_node
 from coil_egress_agent.eip.mesh import (
     MeshError,
@@ -281,3 +284,34 @@ async def test_what_was_withheld_is_not_announced_any_more() -> None:
     assert [what for _, _, what in journal.entries] == [["10.6.1.1", "fd06::9"]] * 2 + [["fd06::9"], []]
     task.cancel()
     await asyncio.wait({task})
+
+
+class SteadyKernel:
+    """In the place of a worker and of a reconciler: each step takes so long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.steps: list[ElementChanges] = []
+
+    async def run(self, function: Callable[..., object], *arguments: object) -> object:
+        if function == self.change:
+            await asyncio.sleep(self._seconds)
+        return function(*arguments)
+
+    def split(self, changes: ElementChanges) -> list[ElementChanges]:
+        return [changes] * 5
+
+    def change(self, changes: ElementChanges) -> None:
+        self.steps.append(changes)
+
+
+@pytest.mark.parametrize(("share", "carried_out"), [(0.9, 5), (1.1, 0)])
+async def test_a_change_may_take_as_long_as_its_steps_need(
+    monkeypatch: pytest.MonkeyPatch, share: float, carried_out: int
+) -> None:
+    kernel, tables = SteadyKernel(share * CALL_SECONDS), KernelTables(EipTableOptions())
+    for name in ("_worker", "_reconciler"):
+        monkeypatch.setattr(tables, name, kernel, raising=False)
+    with pytest.raises(TimeoutError) if share > 1 else nullcontext():
+        await tables.change(ElementChanges())
+    assert len(kernel.steps) == carried_out

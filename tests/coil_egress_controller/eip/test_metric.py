@@ -9,7 +9,7 @@ from coil.crd.egress_gateway import EipEntry, GatewayNode
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.eip.gateway_lease import FENCE, MARGIN
 from coil_egress_controller.eip.metric import NodeState, node_state
-from tests.coil_egress_controller.eip_world import World, play
+from tests.coil_egress_controller.eip_world import POLICIES_PER_GATEWAY, World, play
 from tests.coil_egress_controller.test_eip_failover import POLICIES, build
 from tests.coil_egress_controller.test_eip_slice import add_pods, endpoints
 
@@ -71,6 +71,14 @@ def test_a_node_without_addresses_is_idle() -> None:
         await world.until(lambda: nodes(world) == [3, 1, 0])
         world.change(NODES, "n4", labels={})
         await world.until(lambda: nodes(world) == [3, 0, 0])
+
+    play(script)
+
+
+def test_the_limit_of_a_gateway_is_told_with_what_it_has() -> None:
+    async def script(world: World) -> None:
+        await build(world)
+        assert figure(world, "gateway_policy_limit", gateway="eg") == POLICIES_PER_GATEWAY
 
     play(script)
 
