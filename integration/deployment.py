@@ -258,6 +258,23 @@ def egress_agent_command(plane: ControlPlane, *, namespace: str, flags: Sequence
     return [*(sys.executable, "-m", "coil_egress_agent"), f"--kubeconfig={account}", *flags]
 
 
+def bind_router_pods(plane: ControlPlane, namespace: str) -> None:
+    """Let the account of router pods there do what it may, as the egress-controller does."""
+    role, subject = "--clusterrole=coil-egress", f"--serviceaccount={namespace}:coil-egress"
+    plane.kubectl("create", "rolebinding", "coil-egress", role, subject, f"--namespace={namespace}")
+
+
+def former_router_binding() -> Document:
+    """The ClusterRoleBinding that router pods of former images need, without subjects, as the chart has it."""
+    documents = render({"egress": {"routersReadPods": True}})
+    [binding] = [
+        document
+        for document in documents
+        if (document["kind"], document["metadata"]["name"]) == ("ClusterRoleBinding", "coil-egress")
+    ]
+    return binding
+
+
 def coild_command(
     plane: ControlPlane, *, socket: Path, flags: Sequence[str] = (), kubeconfig: Path | None = None
 ) -> list[str]:

@@ -38,8 +38,8 @@ UNSEEN: Final[Mapping[RightKey, str]] = {
         "egressgatewaypolicies/finalizers",
     ): _FINALIZERS,
     ("coil-egress-controller", "ClusterRole coil-egress-controller", "bind", RBAC, "clusterroles"): (
-        "no call: the API server asks for it when the binding coil-egress is patched (router_account.py), unless the "
-        "account has all that the role allows. With eip.enabled, as in the tests, it has: it may watch pods"
+        "no call: the API server asks for it when the role coil-egress is bound (router_account.py), unless the "
+        "account has all that the role allows, and it has"
     ),
 }
 """Rights that no log of calls can show."""

@@ -36,7 +36,8 @@ _HOOKS_OF_IPAM = f"{_ADMISSION}::test_an_overwritten_bundle_is_repaired"
 _HOOKS_OF_EGRESS = f"{_EGRESS_ADMISSION}::test_a_refusal_as_kubectl_prints_it"
 _ROUTERS = f"{_EGRESS}::test_an_egress_becomes_router_pods_behind_a_service"
 _REPAIR = f"{_EGRESS}::test_what_is_ours_is_put_right_again"
-_ACCOUNTS = f"{_EGRESS}::test_accounts_and_subjects_come_with_the_first_egress_and_go_with_the_last"
+_ACCOUNTS = f"{_EGRESS}::test_accounts_and_bindings_come_with_the_first_egress_and_go_with_the_last"
+_CLUSTER_BINDING = f"{_EGRESS}::test_subjects_of_the_binding_for_former_router_pods_follow_the_namespaces"
 _BUDGET = f"{_EGRESS}::test_a_disruption_budget_comes_changes_and_goes"
 _TUNNEL = f"{_GATEWAY_NODE}::test_a_tunnel_comes_and_goes_with_its_node"
 _POLICY = f"{_GATEWAY_NODE}::test_a_policys_address_and_pods_are_written_down"
@@ -160,8 +161,10 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "get, create, update, delete poddisruptionbudgets.policy": _BUDGET,
             "list, watch serviceaccounts": f"{_LISTS}::test_the_egress_controller",
             "create, delete serviceaccounts": _ACCOUNTS,
+            f"list, watch rolebindings.{RBAC}": f"{_LISTS}::test_the_egress_controller",
+            f"create, delete rolebindings.{RBAC}": _ACCOUNTS,
             f"list, watch clusterrolebindings.{RBAC}": f"{_LISTS}::test_the_egress_controller",
-            f"patch clusterrolebindings.{RBAC}": _ACCOUNTS,
+            f"patch clusterrolebindings.{RBAC}": _CLUSTER_BINDING,
             f"list, watch egressclientslices.{COIL}": f"{_LISTS}::test_the_egress_controller",
             f"create, patch, delete egressclientslices.{COIL}": (
                 f"{_EGRESS}::test_clients_that_no_coild_tells_of_are_told_to_router_pods"

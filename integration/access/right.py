@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from coil.egress.router_pod import ROUTER_ACCOUNT
+from coil_egress_controller.egress.router_account import ROUTER_ROLE
 from integration.cluster.audit_log import Call, role_title
 from integration.helm.chart import Document
 
 RightKey: TypeAlias = tuple[str, str, str, str, str]
 """Account, role, verb, group and resource: what tells the chart's rights apart."""
 
-ROUTER_BINDING = "coil-egress"
 RAVEN_VALUES: Final[dict[str, object]] = {"enabled": True, "services": {"cidrs": ["10.96.0.0/12"]}}
 """coil-raven with every right that it may have."""
 POOL_VALUES: Final[dict[str, object]] = {
@@ -23,7 +23,13 @@ POOL_VALUES: Final[dict[str, object]] = {
     "raven": RAVEN_VALUES,
 }
 """Of the chart: everything that it can install together, with addresses from pools."""
-"""Its subjects are put there by the egress-controller: the accounts of router pods, of one name in every namespace."""
+_ROUTERS: Final[Document] = {
+    "kind": "RoleBinding",
+    "metadata": {"name": ROUTER_ACCOUNT},
+    "roleRef": {"kind": "ClusterRole", "name": ROUTER_ROLE},
+    "subjects": [{"name": ROUTER_ACCOUNT}],
+}
+"""The egress-controller makes one in each namespace that has Egresses."""
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -68,9 +74,11 @@ class Right:
 
 
 def chart_rights(documents: Sequence[Document]) -> list[Right]:
-    """Every right of every account that the documents bind a role to, in their order."""
+    """Every right of every account that the documents bind a role to, in their order, and then those of router pods."""
     roles = {_place(each): each["rules"] for each in documents if each["kind"] in ("ClusterRole", "Role")}
-    bindings = (each for each in documents if each["kind"] in ("ClusterRoleBinding", "RoleBinding"))
+    bindings = [each for each in documents if each["kind"] in ("ClusterRoleBinding", "RoleBinding")]
+    if ("ClusterRole", ROUTER_ROLE, "") in roles:
+        bindings.append(_ROUTERS)
     return [right for binding in bindings for right in _rights_of(binding, roles)]
 
 
@@ -78,10 +86,7 @@ def _rights_of(binding: Document, roles: dict[tuple[str, str, str], list[dict[st
     """In the order of the rules."""
     reference, namespace = binding["roleRef"], binding["metadata"].get("namespace", "")
     rules = roles[reference["kind"], reference["name"], namespace if reference["kind"] == "Role" else ""]
-    accounts = [subject["name"] for subject in binding.get("subjects", ())]
-    if binding["metadata"]["name"] == ROUTER_BINDING:
-        accounts = [ROUTER_ACCOUNT]
-    for account in accounts:
+    for account in (subject["name"] for subject in binding.get("subjects", ())):
         for rule in rules:
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:

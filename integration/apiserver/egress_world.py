@@ -40,6 +40,7 @@ _PATHS = {
     "service": "/api/v1/namespaces/{namespace}/services",
     "poddisruptionbudget": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
     "serviceaccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "rolebinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
 }
 
 
@@ -128,14 +129,10 @@ class EgressWorld:
     def versions(self, namespace: str) -> dict[str, str]:
         """Of everything that the controller writes there, the resource version, by kind."""
         found = json.loads(self.kubectl(namespace, "get", ",".join(_PATHS), "--output=json"))["items"]
-        binding = json.loads(self.plane.kubectl("get", "clusterrolebinding", "coil-egress", "--output=json"))
-        return {
-            f"{item['kind']} {item['metadata']['name']}": item["metadata"]["resourceVersion"]
-            for item in [*found, binding]
-        }
+        return {f"{item['kind']} {item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in found}
 
     def subjects(self) -> set[str]:
-        """Namespaces whose router pods may watch."""
+        """Namespaces whose router pods may watch all others, in the ClusterRoleBinding for former images."""
         binding = self.plane.read("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/coil-egress")
         return {subject["namespace"] for subject in binding.get("subjects") or () if subject["name"] == "coil-egress"}
 

@@ -17,7 +17,7 @@ from integration.apiserver.refusal_log import missing_rights
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.dashboard.documented import COMMON, differences, documented
 from integration.dashboard.exposition import parse_exposition
-from integration.deployment import apply, egress_agent_command
+from integration.deployment import apply, bind_router_pods, egress_agent_command
 from integration.patience import wait_until
 from integration.service import Service
 from integration.vm.feature import missing_features
@@ -83,9 +83,7 @@ def node(plane: ControlPlane) -> Iterator[BareNode]:
         node.make_namespace(NAMESPACE)
         metadata = {"name": ACCOUNT, "namespace": NAMESPACE}
         apply(node.plane, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
-        # What the egress-controller does with the chart's own binding.
-        subject = f"--serviceaccount={NAMESPACE}:{ACCOUNT}"
-        node.plane.kubectl("create", "clusterrolebinding", "router-pods", "--clusterrole=coil-egress", subject)
+        bind_router_pods(node.plane, NAMESPACE)
         apply(node.plane, egress())
         yield node
 

@@ -18,7 +18,7 @@ from integration.apiserver.egress_world import (
 )
 from integration.apiserver.test_rbac import COIL, access, answers
 from integration.cluster.control_plane import Controllers, ControlPlane, KubectlError
-from integration.deployment import apply, apply_chart
+from integration.deployment import apply, apply_chart, former_router_binding
 from integration.helm.chart import NAMESPACE, render
 from integration.patience import wait_until
 
@@ -118,13 +118,17 @@ def test_an_egress_becomes_router_pods_behind_a_service(world: EgressWorld, name
         (owner,) = world.get(kind, namespace)["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (egress["metadata"]["uid"], True)
     assert world.find("poddisruptionbudget", namespace) is None
-    slices, pods = access("watch", COIL, "egressclientslices"), access("watch", "", "pods")
+    asked = [
+        access("watch", COIL, "egressclientslices", namespace=namespace),
+        access("watch", COIL, "egressclientslices"),
+        access("watch", "", "pods", namespace=namespace),
+    ]
 
     def router_may() -> list[bool]:
         """Whoever has the account of the tenant's namespace."""
-        return answers(world.plane, "coil-egress", slices, pods, home=namespace)
+        return answers(world.plane, "coil-egress", *asked, home=namespace)
 
-    becomes(router_may, [True, False], what="router pods may watch slices, and no pods")
+    becomes(router_may, [True, False, False], what="router pods may watch slices of their namespace, and nothing else")
 
 
 def test_scaling_by_hand_and_by_an_autoscaler(world: EgressWorld, namespace: str) -> None:
@@ -246,28 +250,63 @@ def test_the_strategy_is_switched_and_switched_off(world: EgressWorld, namespace
     becomes(strategy, quarter, what="the API server's own")
 
 
-def test_accounts_and_subjects_come_with_the_first_egress_and_go_with_the_last(
+def test_accounts_and_bindings_come_with_the_first_egress_and_go_with_the_last(
     world: EgressWorld, namespace: str
 ) -> None:
     other = world.add_namespace()
     world.kubectl(other, "create", "serviceaccount", "coil-egress")
-    admin = {"kind": "User", "name": "somebody", "apiGroup": "rbac.authorization.k8s.io"}
-    add = json.dumps([{"op": "add", "path": "/subjects/-", "value": admin}])
-    world.plane.kubectl("patch", "clusterrolebinding", "coil-egress", "--type=json", f"--patch={add}")
     for where, name in ((namespace, "nat"), (namespace, "nat2"), (other, "nat")):
         world.apply_egress(where, name)
-    wait_until(lambda: {namespace, other} <= world.subjects(), what="subjects")
-    world.await_object("serviceaccount", namespace, "coil-egress")
+    for where in (namespace, other):
+        world.await_object("serviceaccount", where, "coil-egress")
+        world.await_object("rolebinding", where, "coil-egress")
+        # What it allows, it allows there.
+        router = f"--as=system:serviceaccount:{where}:coil-egress"
+        wait_until(
+            lambda where=where, router=router: may_watch(world, router, where),  # type: ignore[misc]
+            what="router pods may watch what is about them",
+        )
+        assert not any(may_watch(world, router, elsewhere) for elsewhere in ({namespace, other} - {where}))
     world.kubectl(namespace, "delete", "egress", "nat")
     world.kubectl(other, "delete", "egress", "nat")
-    wait_until(lambda: other not in world.subjects(), what="one subject less")
-    assert namespace in world.subjects(), "it has another Egress"
+    becomes(lambda: world.find("rolebinding", other, "coil-egress"), None, what="no binding")
+    world.get("serviceaccount", namespace, "coil-egress")
+    world.get("rolebinding", namespace, "coil-egress")
     world.kubectl(namespace, "delete", "egress", "nat2")
-    wait_until(lambda: namespace not in world.subjects(), what="no subject")
     becomes(lambda: world.find("serviceaccount", namespace, "coil-egress"), None, what="no account")
+    becomes(lambda: world.find("rolebinding", namespace, "coil-egress"), None, what="no binding")
     world.get("serviceaccount", other, "coil-egress")
-    binding = json.loads(world.plane.kubectl("get", "clusterrolebinding", "coil-egress", "--output=json"))
-    assert admin in binding["subjects"]
+
+
+def may_watch(world: EgressWorld, account: str, namespace: str) -> bool:
+    """What is about router pods there; kubectl's exit code says so."""
+    try:
+        for kind in ("egresses", "egressclientslices"):
+            world.kubectl(namespace, "auth", "can-i", "watch", f"{kind}.coil.cybozu.com", account)
+    except KubectlError:
+        return False
+    return True
+
+
+def test_subjects_of_the_binding_for_former_router_pods_follow_the_namespaces(
+    world: EgressWorld, namespace: str
+) -> None:
+    other = world.add_namespace()
+    admin = {"kind": "User", "name": "somebody", "apiGroup": "rbac.authorization.k8s.io"}
+    apply(world.plane, {**former_router_binding(), "subjects": [admin]})
+    try:
+        for where in (namespace, other):
+            world.apply_egress(where)
+        wait_until(lambda: {namespace, other} <= world.subjects(), what="subjects")
+        world.kubectl(other, "delete", "egress", "nat")
+        wait_until(lambda: other not in world.subjects(), what="one subject less")
+        assert namespace in world.subjects()
+        world.kubectl(namespace, "delete", "egress", "nat")
+        wait_until(lambda: namespace not in world.subjects(), what="no subject")
+        binding = json.loads(world.plane.kubectl("get", "clusterrolebinding", "coil-egress", "--output=json"))
+        assert admin in binding["subjects"]
+    finally:
+        world.plane.kubectl("delete", "clusterrolebinding", "coil-egress")
 
 
 def test_what_is_not_ours_is_not_touched(world: EgressWorld, namespace: str) -> None:

@@ -20,6 +20,7 @@ from integration.cluster.workspace import Workspace
 from integration.deployment import (
     apply,
     apply_chart,
+    bind_router_pods,
     egress_agent_command,
     egress_controller_command,
     grant_node_list,
@@ -88,21 +89,20 @@ def test_the_egress_controller(paged: ControlPlane) -> None:
     metrics = free_port(LOCALHOST, 9396)
     ports = (metrics, free_port(LOCALHOST, metrics + 1))
     command = egress_controller_command(paged, ports=ports, image="example.invalid/coil:test", flags=[NETWORKS])
-    routers = {"egresses", "deployments", "services", "poddisruptionbudgets", "serviceaccounts", "clusterrolebindings"}
+    routers = {"egresses", "deployments", "services", "poddisruptionbudgets"}
+    accounts = {"serviceaccounts", "rolebindings", "clusterrolebindings"}
     clients = {"egress-clients", "egressclientslices"}
     gateways = {"nodes", "namespaces", "pods", "leases"} | EIP
     networks = {"addresspools", "servicecidrs", "apiserver-service", "configmaps"}
     with running(paged.workspace.spawn("paged-egress-controller", command)):
-        await_followed(partial(fetch_here, metrics), routers | clients | gateways | networks)
+        await_followed(partial(fetch_here, metrics), routers | accounts | clients | gateways | networks)
 
 
 def test_the_agent_of_a_router_pod(node: BareNode) -> None:
     node.make_namespace(ROUTERS)
     account = {"name": "coil-egress", "namespace": ROUTERS}
     apply(node.plane, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
-    # As the egress-controller does it with the chart's own binding.
-    subject = f"--serviceaccount={ROUTERS}:coil-egress"
-    node.plane.kubectl("create", "clusterrolebinding", "router-pods", "--clusterrole=coil-egress", subject)
+    bind_router_pods(node.plane, ROUTERS)
     environment = {
         "COIL_POD_NAMESPACE": ROUTERS,
         "COIL_EGRESS_NAME": "nat",

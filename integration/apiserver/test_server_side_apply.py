@@ -14,7 +14,7 @@ from coil.kube.client import KubeClient
 from integration.apiserver.egress_world import NAME, Document, EgressReplica, EgressWorld, egress_document
 from integration.apiserver.ipam_world import IpamWorld, until
 from integration.cluster.control_plane import ControlPlane, KubectlError
-from integration.deployment import access_documents
+from integration.deployment import former_router_binding
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
@@ -168,7 +168,8 @@ def test_what_others_apply_to_the_objects_of_an_egress_survives(world: EgressWor
 
 def test_the_chart_that_is_applied_again_takes_nothing_from_the_programs(world: EgressWorld, namespace: str) -> None:
     """The subjects of a binding, and whom the API server is to trust of the webhooks."""
-    server_apply(world.plane, egress_document(namespace))
+    binding = former_router_binding()
+    server_apply(world.plane, egress_document(namespace), binding)
     wait_until(lambda: namespace in world.subjects(), what="router pods may watch")
     found = world.plane.read(f"{WEBHOOKS}/{NAME}")
     assert all(webhook["clientConfig"]["caBundle"] for webhook in found["webhooks"])
@@ -180,13 +181,8 @@ def test_the_chart_that_is_applied_again_takes_nothing_from_the_programs(world: 
             {**webhook, "clientConfig": {"url": webhook["clientConfig"]["url"]}} for webhook in found["webhooks"]
         ],
     }
-    binding = [
-        document
-        for document in access_documents()
-        if (document["kind"], document["metadata"]["name"]) == ("ClusterRoleBinding", "coil-egress")
-    ]
-    assert len(binding) == 1
     for _ in range(2):
-        server_apply(world.plane, configuration, *binding)
+        server_apply(world.plane, configuration, binding)
         assert world.plane.read(f"{WEBHOOKS}/{NAME}")["webhooks"] == found["webhooks"]
         assert namespace in world.subjects()
+    world.plane.kubectl("delete", "clusterrolebinding", "coil-egress")

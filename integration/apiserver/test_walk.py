@@ -152,7 +152,7 @@ def test_an_egress_gets_its_objects_the_way_that_the_design_tells(egress_world: 
         egress_world.apply_egress(namespace)
         for kind in ("deployment", "service"):
             egress_world.await_object(kind, namespace)
-        wait_until(lambda: namespace in egress_world.subjects(), what="its routers' rights")
+        egress_world.await_object("rolebinding", namespace, "coil-egress")
 
     modules = recording.during(replica.service.process, make_an_egress)
     print(f"an Egress runs {len(modules)} modules of the controller: {modules}")

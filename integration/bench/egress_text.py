@@ -96,8 +96,8 @@ def backdrop() -> list[dict[str, Any]]:
     ]
     binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "bench-router-pods"},
+        "kind": "RoleBinding",
+        "metadata": {"name": ROUTER_ACCOUNT, "namespace": ROUTER_NAMESPACE},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "coil-egress"},
         "subjects": [{"kind": "ServiceAccount", "name": ROUTER_ACCOUNT, "namespace": ROUTER_NAMESPACE}],
     }

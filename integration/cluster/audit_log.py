@@ -65,8 +65,8 @@ class Call:
 
 
 def role_title(kind: str, name: str, namespace: str = "") -> str:
-    """How a role is called here; `namespace` is that of its RoleBinding, empty for a ClusterRoleBinding."""
-    return f"{kind} {name} in {namespace}" if namespace else f"{kind} {name}"
+    """How a role is called here; `namespace` is that of a Role."""
+    return f"{kind} {name} in {namespace}" if kind == "Role" else f"{kind} {name}"
 
 
 def audit_flags(folder: Path) -> list[str]:

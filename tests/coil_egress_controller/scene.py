@@ -13,6 +13,7 @@ from coil.crd.builtin import (
     DEPLOYMENTS,
     NAMESPACES,
     POD_DISRUPTION_BUDGETS,
+    ROLE_BINDINGS,
     SERVICE_ACCOUNTS,
     SERVICES,
 )
@@ -29,8 +30,8 @@ from coil_egress_controller.egress.controllers import EgressCaches
 from coil_egress_controller.egress.egress_reconciler import EgressReconciler, RouterCaches
 from coil_egress_controller.egress.router_account import (
     EGRESS_INDEXERS,
-    RoleBindingReconciler,
-    ServiceAccountReconciler,
+    ClusterRoleBindingReconciler,
+    RouterAccountReconciler,
 )
 from tests.coil.kube.memory_api import Document, MemoryApi, MemoryClient
 
@@ -132,7 +133,8 @@ class Scene:
         self.service_cache = MemoryCache(self.api, SERVICES)
         self.budget_cache = MemoryCache(self.api, POD_DISRUPTION_BUDGETS)
         self.account_cache = MemoryCache(self.api, SERVICE_ACCOUNTS)
-        self.binding_cache = MemoryCache(self.api, CLUSTER_ROLE_BINDINGS)
+        self.binding_cache = MemoryCache(self.api, ROLE_BINDINGS)
+        self.cluster_binding_cache = MemoryCache(self.api, CLUSTER_ROLE_BINDINGS)
         self.client_cache = MemoryCache(self.api, CLIENT_PODS, POD_INDEXERS)
         self.networks_cache = MemoryCache(self.api, CONFIG_MAPS)
         self.namespace_cache = MemoryCache(self.api, NAMESPACES)
@@ -144,15 +146,20 @@ class Scene:
             budgets=self.budget_cache,
             accounts=self.account_cache,
             bindings=self.binding_cache,
+            cluster_bindings=self.cluster_binding_cache,
             clients=self.client_cache,
             namespaces=self.namespace_cache,
             client_slices=self.client_slice_cache,
         )
-        self.accounts = ServiceAccountReconciler(
-            client=self.client, egresses=self.egress_cache, accounts=self.account_cache, log=LOG
+        self.accounts = RouterAccountReconciler(
+            client=self.client,
+            egresses=self.egress_cache,
+            accounts=self.account_cache,
+            bindings=self.binding_cache,
+            log=LOG,
         )
-        self.bindings = RoleBindingReconciler(
-            client=self.client, egresses=self.egress_cache, bindings=self.binding_cache, log=LOG
+        self.bindings = ClusterRoleBindingReconciler(
+            client=self.client, egresses=self.egress_cache, bindings=self.cluster_binding_cache, log=LOG
         )
         self.egresses = EgressReconciler(
             client=self.client,
@@ -172,7 +179,7 @@ class Scene:
     def look(self) -> None:
         caches: tuple[MemoryCache[Any], ...] = (
             *(self.egress_cache, self.deployment_cache, self.service_cache),
-            *(self.budget_cache, self.account_cache, self.binding_cache),
+            *(self.budget_cache, self.account_cache, self.binding_cache, self.cluster_binding_cache),
             *(self.client_cache, self.namespace_cache, self.client_slice_cache, self.networks_cache),
         )
         for cache in caches:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES
+from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, DEPLOYMENTS, ROLE_BINDINGS, SERVICE_ACCOUNTS, SERVICES
 from coil.crd.egress import EGRESSES
 from coil.crd.resource import Resource
 from coil_egress_controller.egress.controllers import EgressControllers
@@ -62,6 +62,7 @@ async def test_what_goes_is_made_again(scene: Scene) -> None:
             (DEPLOYMENTS, "nat"),
             (SERVICES, "nat"),
             (SERVICE_ACCOUNTS, "coil-egress"),
+            (ROLE_BINDINGS, "coil-egress"),
         ]
         for resource, name in gone:
             scene.api.remove(resource, name, "internet")

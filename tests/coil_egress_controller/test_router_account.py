@@ -1,13 +1,15 @@
-"""The account of router pods and the subjects of their binding: as many as there are namespaces with Egresses."""
+"""The account of router pods and what binds it: in each namespace with Egresses, and nowhere else."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, SERVICE_ACCOUNTS, Subject
+from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS, SERVICE_ACCOUNTS, Subject
 from coil.crd.egress import EGRESSES
+from coil.crd.resource import Resource
 from coil.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -15,7 +17,7 @@ from coil.kube.errors import (
     NamespaceTerminatingError,
     NotFoundError,
 )
-from coil.reconcile.controller import DONE, RequeueAfter
+from coil.reconcile.controller import DONE
 from coil_egress_controller.egress.router_account import ROUTER_BINDING, plan_subjects
 from tests.coil.kube.memory_api import Document
 from tests.coil_egress_controller.scene import Scene
@@ -36,6 +38,10 @@ def account(scene: Scene) -> Document | None:
     return scene.api.find_document(SERVICE_ACCOUNTS, "coil-egress", "internet")
 
 
+def binding(scene: Scene) -> Document | None:
+    return scene.api.find_document(ROLE_BINDINGS, "coil-egress", "internet")
+
+
 def bind(scene: Scene, *subjects: Document) -> None:
     scene.api.put(CLUSTER_ROLE_BINDINGS, {"metadata": {"name": ROUTER_BINDING}, "subjects": list(subjects) or None})
     scene.look()
@@ -51,18 +57,36 @@ def subjects(scene: Scene) -> list[Document]:
 async def test_an_account_comes_with_the_first_egress_and_goes_with_the_last(scene: Scene) -> None:
     scene.add_egress()
     await scene.accounts.reconcile("internet")
-    made = account(scene)
+    made, bound = account(scene), binding(scene)
     assert made is not None
+    assert bound is not None
     assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "egress"
+    assert bound["metadata"]["labels"] == made["metadata"]["labels"]
+    assert bound["subjects"] == [router("internet")]
+    assert bound["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "coil-egress",
+    }
     scene.add_egress("second")
     scene.api.remove(EGRESSES, "nat", "internet")
     scene.look()
     await scene.accounts.reconcile("internet")
-    assert account(scene) == made
+    assert (account(scene), binding(scene)) == (made, bound)
     scene.api.remove(EGRESSES, "second", "internet")
     scene.look()
     await scene.accounts.reconcile("internet")
-    assert account(scene) is None
+    assert (account(scene), binding(scene)) == (None, None)
+
+
+@pytest.mark.parametrize("resource", [SERVICE_ACCOUNTS, ROLE_BINDINGS])
+async def test_what_somebody_deletes_is_made_again(scene: Scene, resource: Resource[Any]) -> None:
+    scene.add_egress()
+    await scene.accounts.reconcile("internet")
+    scene.api.remove(resource, "coil-egress", "internet")
+    scene.look()
+    await scene.accounts.reconcile("internet")
+    assert scene.api.find_document(resource, "coil-egress", "internet") is not None
 
 
 async def test_an_egress_that_the_cache_has_not_heard_of_keeps_the_account(scene: Scene) -> None:
@@ -83,15 +107,17 @@ async def test_an_egress_that_the_cache_has_not_heard_of_keeps_the_account(scene
         NamespaceTerminatingError("namespace internet is being terminated", status=403),
     ],
 )
-async def test_an_account_that_cannot_or_need_not_be_made(scene: Scene, error: NotFoundError) -> None:
+@pytest.mark.parametrize("kind", ["serviceaccounts", "rolebindings"])
+async def test_an_account_that_cannot_or_need_not_be_made(scene: Scene, error: NotFoundError, kind: str) -> None:
     scene.add_egress()
-    scene.client.refusals["create", "serviceaccounts"] = error
+    scene.client.refusals["create", kind] = error
     assert await scene.accounts.reconcile("internet") == DONE
 
 
-async def test_a_missing_right_is_an_error(scene: Scene) -> None:
+@pytest.mark.parametrize("kind", ["serviceaccounts", "rolebindings"])
+async def test_a_missing_right_is_an_error(scene: Scene, kind: str) -> None:
     scene.add_egress()
-    scene.client.refusals["create", "serviceaccounts"] = ForbiddenError("not allowed", status=403)
+    scene.client.refusals["create", kind] = ForbiddenError("not allowed", status=403)
     with pytest.raises(ForbiddenError):
         await scene.accounts.reconcile("internet")
 
@@ -133,10 +159,10 @@ async def test_a_binding_that_somebody_else_has_changed_is_not_overwritten(scene
     assert subjects(scene) == [ADMIN]
 
 
-async def test_a_missing_binding_is_looked_for_again_while_it_is_needed(scene: Scene) -> None:
-    assert await scene.bindings.reconcile(ROUTER_BINDING) == DONE
+async def test_there_need_not_be_a_binding_of_the_whole_cluster(scene: Scene) -> None:
     scene.add_egress()
-    assert isinstance(await scene.bindings.reconcile(ROUTER_BINDING), RequeueAfter)
+    assert await scene.bindings.reconcile(ROUTER_BINDING) == DONE
+    assert scene.client.calls == []
 
 
 NAMESPACES = st.lists(st.sampled_from(["a", "b", "c", "d"]), unique=True)

@@ -50,7 +50,7 @@ def test_the_egress_is_the_clients() -> None:
     egress = msgspec.convert(documents["Egress"], Egress)
     assert documents["Egress"]["apiVersion"] == EGRESSES.api_version
     assert (egress.metadata.namespace, egress.metadata.name) == (EGRESS.namespace, EGRESS.name)
-    (subject,) = documents["ClusterRoleBinding"]["subjects"]
+    (subject,) = documents["RoleBinding"]["subjects"]
     accounts = [each["metadata"] for each in backdrop() if each["kind"] == "ServiceAccount"]
     assert {"name": subject["name"], "namespace": subject["namespace"]} in accounts
 

@@ -80,11 +80,13 @@ def test_without_floating_addresses_the_controller_reads_no_gateways() -> None:
 def test_router_pods_read_no_pods() -> None:
     """Their account is in tenants' namespaces."""
     for documents in (render(), render(EVERYTHING)):
+        assert "coil-egress" not in names(documents, *BINDINGS), "the controller binds it in namespaces with Egresses"
         assert rules(documents, "ClusterRole", "coil-egress") == [
             (("coil.cybozu.com",), ("egresses", "egressclientslices"), ("list", "watch"))
         ]
     former = render({"egress": {"routerImage": "example.com/coil:former", "routersReadPods": True}})
     assert (("",), ("pods",), ("list", "watch")) in rules(former, "ClusterRole", "coil-egress")
+    assert not pick(former, "ClusterRoleBinding", "coil-egress").get("subjects")
 
 
 def test_cert_manager_takes_the_right_to_secrets_from_the_controllers() -> None:

@@ -190,6 +190,10 @@ class ServiceAccount(Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta
 
 
+class RoleBinding(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+
+
 class Subject(Struct, frozen=True, kw_only=True):
     """Whole, because a list of subjects can only be written as a whole."""
 
@@ -219,6 +223,9 @@ DEPLOYMENTS: Resource[Deployment] = Resource(
 )
 SERVICE_ACCOUNTS: Resource[ServiceAccount] = Resource(
     "", "v1", "serviceaccounts", "ServiceAccount", namespaced=True, type=ServiceAccount
+)
+ROLE_BINDINGS: Resource[RoleBinding] = Resource(
+    *("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"), namespaced=True, type=RoleBinding
 )
 CLUSTER_ROLE_BINDINGS: Resource[ClusterRoleBinding] = Resource(
     *("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding"),

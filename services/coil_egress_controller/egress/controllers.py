@@ -11,6 +11,7 @@ from coil.crd.builtin import (
     CLUSTER_ROLE_BINDINGS,
     DEPLOYMENTS,
     POD_DISRUPTION_BUDGETS,
+    ROLE_BINDINGS,
     SERVICE_ACCOUNTS,
     SERVICES,
     ClusterRoleBinding,
@@ -18,6 +19,7 @@ from coil.crd.builtin import (
     Deployment,
     Namespace,
     PodDisruptionBudget,
+    RoleBinding,
     Service,
     ServiceAccount,
 )
@@ -45,8 +47,8 @@ from coil_egress_controller.egress.egress_reconciler import EgressReconciler, Ro
 from coil_egress_controller.egress.router_account import (
     EGRESS_INDEXERS,
     ROUTER_BINDING,
-    RoleBindingReconciler,
-    ServiceAccountReconciler,
+    ClusterRoleBindingReconciler,
+    RouterAccountReconciler,
 )
 
 _BINDING: Final = f"metadata.name={ROUTER_BINDING}"
@@ -63,7 +65,8 @@ class EgressCaches:
     services: Cache[Service]
     budgets: Cache[PodDisruptionBudget]
     accounts: Cache[ServiceAccount]
-    bindings: Cache[ClusterRoleBinding]
+    bindings: Cache[RoleBinding]
+    cluster_bindings: Cache[ClusterRoleBinding]
     clients: Cache[ClientPod]
     namespaces: Cache[Namespace]
     client_slices: Cache[EgressClientSlice]
@@ -87,7 +90,8 @@ class EgressCaches:
             services=manager.cache(client.collection(SERVICES, labels=labels)),
             budgets=manager.cache(client.collection(POD_DISRUPTION_BUDGETS, labels=labels)),
             accounts=manager.cache(client.collection(SERVICE_ACCOUNTS, labels=labels)),
-            bindings=manager.cache(client.collection(CLUSTER_ROLE_BINDINGS, fields=_BINDING)),
+            bindings=manager.cache(client.collection(ROLE_BINDINGS, labels=labels)),
+            cluster_bindings=manager.cache(client.collection(CLUSTER_ROLE_BINDINGS, fields=_BINDING)),
             # There are many, of which a few are clients; no decision relies on the absence of one.
             clients=manager.cache(
                 client.collection(CLIENT_PODS, fields=CLIENT_PHASES, freshness=Freshness.CACHED, keep=names_egress),
@@ -121,7 +125,13 @@ class EgressControllers:
         caches, client, log = self.caches, self.client, self.log
         slices_written: OwnWrites[EgressClientSlice] = OwnWrites()
         term.subscribe(caches.client_slices, slices_written.observe)
-        accounts = ServiceAccountReconciler(client=client, egresses=caches.egresses, accounts=caches.accounts, log=log)
+        accounts = RouterAccountReconciler(
+            client=client,
+            egresses=caches.egresses,
+            accounts=caches.accounts,
+            bindings=caches.bindings,
+            log=log,
+        )
         routers = EgressReconciler(
             client=client,
             egresses=caches.egresses,
@@ -139,7 +149,9 @@ class EgressControllers:
         )
         routers.setup(term, resync=self.resync)
         accounts.setup(term)
-        RoleBindingReconciler(client=client, egresses=caches.egresses, bindings=caches.bindings, log=log).setup(term)
+        ClusterRoleBindingReconciler(
+            client=client, egresses=caches.egresses, bindings=caches.cluster_bindings, log=log
+        ).setup(term)
         ClientSliceReconciler(
             egresses=caches.egresses,
             pods=caches.clients,

@@ -52,7 +52,7 @@ from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coil_egress_controller.egress.owned_object import NameTakenError, OwnedObjects
-from coil_egress_controller.egress.router_account import ServiceAccountReconciler
+from coil_egress_controller.egress.router_account import RouterAccountReconciler
 
 WORKERS = 4
 TAKEN_SECONDS = 30.0
@@ -91,7 +91,7 @@ class EgressReconciler:
         client: ApiClient,
         egresses: Cache[Egress],
         routers: RouterCaches,
-        accounts: ServiceAccountReconciler,
+        accounts: RouterAccountReconciler,
         recorder: Recorder,
         program: RouterProgram,
         privileged_templates: bool = False,

@@ -40,6 +40,7 @@ async def test_everything_is_made_and_the_status_told(scene: Scene) -> None:
     assert await scene.egresses.reconcile(KEY) == DONE
     assert scene.client.writes() == [
         ("create", "serviceaccounts"),
+        ("create", "rolebindings"),
         ("create", "deployments"),
         ("create", "services"),
         ("create", "poddisruptionbudgets"),
@@ -69,7 +70,8 @@ async def test_a_late_cache_makes_nothing_twice(scene: Scene) -> None:
         await scene.egresses.reconcile(KEY)
     assert {verb for verb, _, _ in scene.client.calls if verb in {"create", "replace"}} <= {"create"}
     assert [call for call in scene.client.calls if call[0] == "create"] == [
-        ("create", "serviceaccounts", "coil-egress")
+        ("create", "serviceaccounts", "coil-egress"),
+        ("create", "rolebindings", "coil-egress"),
     ]
 
 
