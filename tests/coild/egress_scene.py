@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from coil.crd import builtin
 from coil.crd.builtin import ConfigMap, Pod, PodIP, PodSpec, PodStatus, Service, ServiceSpec
-from coil.crd.egress import Egress, EgressSpec
+from coil.crd.egress import ClientEgress, ClientEgressMeta, ClientEgressSpec
 from coil.crd.meta import LabelSelector, ObjectMeta
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
@@ -78,10 +78,10 @@ def pod(name: str, *, names: dict[str, str] | None = None, ips: tuple[str, ...] 
 
 def egress(
     name: str, *destinations: str, auto: bool = False, replicas: int = 1, allowed: LabelSelector | None = None
-) -> Egress:
-    return Egress(
-        metadata=ObjectMeta(namespace="net", name=name, uid=f"uid-of-{name}"),
-        spec=EgressSpec(
+) -> ClientEgress:
+    return ClientEgress(
+        metadata=ClientEgressMeta(namespace="net", name=name, uid=f"uid-of-{name}"),
+        spec=ClientEgressSpec(
             destinations=destinations, fou_source_port_auto=auto, replicas=replicas, allowed_namespaces=allowed
         ),
     )
@@ -241,7 +241,7 @@ class EgressNode:
         self.kernel: MemoryPods = earlier.kernel if earlier else MemoryPods()
         self.server: MemoryServer = earlier.server if earlier else MemoryServer()
         self.pods: MemoryCache[Pod] = MemoryCache(dict(INDEXERS), earlier.pods if earlier else None)
-        self.egresses: MemoryCache[Egress] = MemoryCache({}, earlier.egresses if earlier else None)
+        self.egresses: MemoryCache[ClientEgress] = MemoryCache({}, earlier.egresses if earlier else None)
         self.services: MemoryCache[Service] = MemoryCache({}, earlier.services if earlier else None)
         self.namespaces: MemoryCache[builtin.Namespace] = MemoryCache({}, earlier.namespaces if earlier else None)
         self.config_maps: MemoryCache[ConfigMap] = MemoryCache({}, earlier.config_maps if earlier else None)

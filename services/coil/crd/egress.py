@@ -7,6 +7,8 @@ Deployment, a Service and a PodDisruptionBudget are kept as the documents that t
 
 from typing import Any
 
+from msgspec import field
+
 from coil.crd.meta import LabelSelector, ObjectMeta, Struct
 from coil.crd.names import GROUP, VERSION
 from coil.crd.resource import Resource
@@ -50,3 +52,32 @@ class Egress(Struct, frozen=True, kw_only=True):
 
 
 EGRESSES: Resource[Egress] = Resource(GROUP, VERSION, "egresses", "Egress", namespaced=True, type=Egress)
+
+
+class ClientEgressMeta(ObjectMeta, frozen=True, kw_only=True):
+    """Without annotations, one of which may be the whole object (`kubectl apply`)."""
+
+    annotations: dict[str, str] = field(name="-annotations", default_factory=dict)
+
+
+class ClientEgressSpec(EgressSpec, frozen=True, kw_only=True):
+    """Without what is about router pods."""
+
+    strategy: dict[str, Any] | None = field(name="-strategy", default=None)
+    template: dict[str, Any] | None = field(name="-template", default=None)
+    session_affinity_config: dict[str, Any] | None = field(name="-sessionAffinityConfig", default=None)
+    pod_disruption_budget: dict[str, Any] | None = field(name="-podDisruptionBudget", default=None)
+
+
+class ClientEgress(Egress, frozen=True, kw_only=True):
+    """An Egress as clients' nodes read it, which know those of all namespaces: what a tenant has written for its router
+    pods is neither decoded nor kept there.
+    """
+
+    metadata: ClientEgressMeta
+    spec: ClientEgressSpec = ClientEgressSpec()
+
+
+CLIENT_EGRESSES: Resource[ClientEgress] = Resource(
+    GROUP, VERSION, "egresses", "Egress", namespaced=True, type=ClientEgress
+)

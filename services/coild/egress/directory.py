@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from coil.crd.builtin import NAMESPACES, PODS, SERVICES, Namespace, Pod, Service, pod_uids
-from coil.crd.egress import EGRESSES, Egress
+from coil.crd.egress import CLIENT_EGRESSES, ClientEgress
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.client_pod import FINAL_PHASES, EgressRef, client_addresses
@@ -74,7 +74,7 @@ class EgressDirectory:
 
     def __init__(
         self,
-        egresses: Cache[Egress],
+        egresses: Cache[ClientEgress],
         services: Cache[Service],
         reader: APIReader,
         *,
@@ -82,7 +82,7 @@ class EgressDirectory:
         cluster: Callable[[], tuple[IPNetwork, ...]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._egresses = _Known(EGRESSES, egresses, clock)
+        self._egresses = _Known(CLIENT_EGRESSES, egresses, clock)
         self._services = _Known(SERVICES, services, clock)
         self._namespaces = _Known(NAMESPACES, namespaces, clock)
         self._reader = reader

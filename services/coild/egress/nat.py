@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import CONFIG_MAPS, PODS, SERVICES, ConfigMap, Namespace, Pod, Service
-from coil.crd.egress import EGRESSES, Egress
+from coil.crd.egress import CLIENT_EGRESSES, Egress
 from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX, LABEL_NODE
 from coil.crd.resource import HasMetadata
@@ -196,7 +196,7 @@ class EgressNat:
             metrics=metrics,
             indexers=INDEXERS,
         )
-        self._egresses = Informer(kube.collection(EGRESSES), log=log, metrics=metrics)
+        self._egresses = Informer(kube.collection(CLIENT_EGRESSES), log=log, metrics=metrics)
         self._services = Informer(kube.collection(SERVICES, labels=EGRESS_SELECTOR), log=log, metrics=metrics)
         self._informers: dict[str, Informer[Any]] = {
             "pods": self._pods,
