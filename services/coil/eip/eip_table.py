@@ -17,7 +17,8 @@ lookup but that one. A connection that has a mark of somebody else's is looked u
 Class and policy are numbers that have to be held between two lookups. The packet's traffic class holds them: forwarding
 sets that anew (IPv4), and nobody else asks for it before; it is zero again after the lookups.
 
-Anybody can send to the tunnel's port what looks like a tunnel's: it is taken from addresses of nodes only (`mesh`).
+Anybody can send to the tunnel's port what looks like a tunnel's: it is taken from addresses of nodes only (`mesh`), and
+no node forwards to another's what a pod sends there, which policies and other programs give a node's address.
 
 Looked at after DNAT, so that both nodes see one destination: a Service is what stands behind it, and kube-proxy's marks
 are not written into ours. Fails closed, everywhere: what has a node's mark leaves by the tunnel or not at all, and what
@@ -27,7 +28,7 @@ While no renewal of the node's lease was acknowledged (`alive` has run out), not
 and nobody is told where it is: neither ARP nor neighbour discovery answer for `eips`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -118,7 +119,7 @@ DROPPED_CLOSED: Final = "dropped_closed"
 DROPPED_FENCED: Final = "dropped_fenced"
 """The node's lease was not renewed."""
 DROPPED_FOREIGN: Final = "dropped_foreign"
-"""Came to the tunnel's port, and not from a node."""
+"""Came to a tunnel's port, and not from a node."""
 DROPPED_SPOOFED: Final = "dropped_spoofed"
 """Came by a link to which the node does not route its source."""
 DROPPED_STRAY: Final = "dropped_stray"
@@ -208,6 +209,8 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         hook=Hook.FORWARD,
         priority=Priority.MANGLE,
         rules=(
+            # A translation to a node's address, which comes later, would make a node of whoever sent it.
+            *_foreign_rules(options, DESTINATION, Comparison.IS),
             (here, decided, Verdict.ACCEPT),
             (into_tunnel, _is(Field.PACKET_MARK, ANY_NODE), Assign(Field.PACKET_MARK, FORWARDED), Verdict.ACCEPT),
             _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, ANY_NODE), _is_not(Field.PACKET_MARK, HERE)),
@@ -484,14 +487,19 @@ def _mesh_chain(options: EipTableOptions) -> NftChain:
         type=ChainType.FILTER,
         hook=Hook.INPUT,
         priority=Priority.MANGLE,
-        rules=tuple(
-            _drop(
-                DROPPED_FOREIGN,
-                _is(Field.UDP_DESTINATION_PORT, options.port),
-                Match(SOURCE[family], Comparison.IS_NOT, Member(SETS[family].mesh.name)),
-            )
-            for family in Family
-        ),
+        rules=_foreign_rules(options, SOURCE, Comparison.IS_NOT),
+    )
+
+
+def _foreign_rules(options: EipTableOptions, end: Mapping[Family, Field], comparison: Comparison) -> tuple[Rule, ...]:
+    """Drop what is for the tunnel's port and of which that end is a node, or is not."""
+    return tuple(
+        _drop(
+            DROPPED_FOREIGN,
+            _is(Field.UDP_DESTINATION_PORT, options.port),
+            Match(end[family], comparison, Member(SETS[family].mesh.name)),
+        )
+        for family in Family
     )
 
 
