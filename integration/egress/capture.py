@@ -39,9 +39,12 @@ class Packet:
 
 
 class Capture:
-    """All IP packets on a link of a namespace while the context is open, both directions."""
+    """All IP packets on a link of a namespace while the context is open, both directions, or those to `keep`."""
 
-    def __init__(self, netns: Path, link: str = "eth0") -> None:
+    def __init__(
+        self, netns: Path, link: str = "eth0", *, keep: Callable[[Packet], bool] = lambda _packet: True
+    ) -> None:
+        self._keep = keep
         self._socket = call_inside(netns, lambda: _open(link))
         self._packets: list[Packet] = []
         self._stopped = threading.Event()
@@ -79,7 +82,7 @@ class Capture:
                 continue
             except OSError:
                 return  # the namespace has gone, and its link
-            if (packet := parse_frame(frame)) is not None:
+            if (packet := parse_frame(frame)) is not None and self._keep(packet):
                 self._packets.append(packet)
 
 

@@ -15,7 +15,7 @@ class Controllers:
     """Starts the first, and returns when it is ready. They run on the machine of the control plane."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+        self.plane = plane
         self._first = EgressReplica(plane, NAME)
         self._second: EgressReplica | None = None
         self._first.service.wait_ready()
@@ -23,7 +23,7 @@ class Controllers:
     @contextmanager
     def pair(self) -> Iterator["Controllers"]:
         """A second one as long as the block lasts; after it the first is there again, whatever has happened to it."""
-        self._second = self._second or EgressReplica(self._plane, f"{NAME}-2")
+        self._second = self._second or EgressReplica(self.plane, f"{NAME}-2")
         try:
             self.restore()
             yield self
@@ -36,7 +36,7 @@ class Controllers:
     def traced(self, recording: Recording) -> Iterator[Process]:
         """One whose calls are noted, leading, in the place of the first as long as the block lasts."""
         self._first.service.process.stop(timeout=STOP_TIMEOUT)
-        replica = EgressReplica(self._plane, f"{NAME}-traced", recording=recording)
+        replica = EgressReplica(self.plane, f"{NAME}-traced", recording=recording)
         try:
             replica.service.wait_ready()
             wait_until(replica.leads, what="the controller that is traced leads")
