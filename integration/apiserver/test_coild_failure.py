@@ -191,6 +191,7 @@ MAY = {
     ("coil.cybozu.com", "egresses"): {"get", "list", "watch"},
     # Of its own node's clients: test_own_node.py.
     ("coil.cybozu.com", "egressclientslices"): {"list", "watch", "create", "patch", "delete"},
+    ("discovery.k8s.io", "endpointslices"): {"list", "watch"},
 }
 """The most that coild's account may do; that it may do enough, all the other tests show."""
 

@@ -70,7 +70,7 @@ def running(process: Process) -> Iterator[None]:
 
 def test_coild(node: BareNode) -> None:
     pools = {"addressblocks", "blockrequests", "namespaces"}
-    egress = {"egresses", "egressclientslices", "pods", "services"}
+    egress = {"egresses", "egressclientslices", "endpointslices", "pods", "services"}
     routes = {"addressblocks-of-all-nodes", "addresspools", "nodes"}
     coild = node.start_coild("--route-sync", NETWORKS)
     with running(coild.process):

@@ -120,6 +120,7 @@ COILD_MAY = [
     *(access(verb, "", kind) for verb in ("get", "list", "watch") for kind in ("pods", "services")),
     *(access(verb, COIL, "egresses") for verb in ("get", "list", "watch")),
     *(access(verb, COIL, "egressclientslices") for verb in ("list", "watch", "create", "patch", "delete")),
+    *(access(verb, "discovery.k8s.io", "endpointslices") for verb in ("list", "watch")),
     *(access(verb, "", "events", namespace="default") for verb in ("create", "patch")),
 ]
 COILD_MAY_NOT = [

@@ -1,21 +1,32 @@
 """The way of a packet: client pod, tunnel, router, host outside the cluster, and back."""
 
+import re
+import socket
 import sys
+from functools import partial
+from ipaddress import ip_address
 
 import pytest
 
+from coil.egress.client_filter import TABLE, UNSOLICITED
 from integration.dashboard.documented import without_series
 from integration.dashboard.exposition import parse_exposition
-from integration.egress.capture import Capture, Packet
+from integration.egress.capture import IPIP, IPV6, UDP, Capture, Packet
 from integration.egress.conversation import Transfer, ask
 from integration.egress.external_host import ADDRESSES, NETWORKS
 from integration.egress.pod import RunningPod
+from integration.egress.station import Station
 from integration.egress.world import EgressUnderTest, World
+from integration.netns.forged_packet import udp
+from integration.netns.netns import call_inside
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.kernel
 
 PORT = 5555
 TTL = 225
+MARK = 4711
+"""The port of forged packets."""
 MEGABYTES = 100
 
 versions = pytest.mark.parametrize("version", [4, 6])
@@ -53,6 +64,64 @@ def test_the_host_outside_sees_the_router(
     assert back.inner is not None
     assert (back.inner.source, back.inner.destination) == (outside, own)
     assert arrived.destination == router.addresses[version]
+
+
+def send_forged(pod: RunningPod, client: RunningPod, version: int) -> None:
+    """What the client's tunnels would take for a packet of a host outside: in UDP, and as it is."""
+    family, encapsulation = {4: (socket.AF_INET, IPIP), 6: (socket.AF_INET6, IPV6)}[version]
+    destination = client.addresses[version]
+    inner = udp(ip_address(ADDRESSES[version]), ip_address(destination), dport=MARK)
+    for kind, protocol, port in ((socket.SOCK_DGRAM, 0, PORT), (socket.SOCK_RAW, encapsulation, 0)):
+        with call_inside(pod.netns, partial(socket.socket, family, kind, protocol)) as made:
+            made.sendto(inner, (destination, port))
+
+
+def count_unsolicited(station: Station) -> int:
+    listed = station.kernel.run("nft", "list", "counter", "inet", TABLE, UNSOLICITED)
+    [packets] = re.findall(r"packets (\d+)", listed)
+    return int(packets)
+
+
+@versions
+@pytest.mark.parametrize("remote", [False, True], ids=["of the same node", "of another node"])
+def test_nobody_but_its_routers_sends_a_client_encapsulated_packets(
+    world: World, egress: EgressUnderTest, client: RunningPod, version: int, *, remote: bool
+) -> None:
+    """Otherwise any pod speaks to it in the name of any host, past what NetworkPolicies say of the pod."""
+    home = client.station
+    [station] = [index for index, each in enumerate(world.stations) if (each is home) is not remote]
+    with world.client(station=station) as stranger, Capture(client.netns) as wire:
+        before = count_unsolicited(home)
+        send_forged(stranger, client, version)
+        wait_until(lambda: count_unsolicited(home) == before + 2, what="both are counted")
+        assert ask(client, world.external, ADDRESSES[version]) == egress.routers()[0].addresses[version]
+        assert [packet for packet in wire.packets() if packet.source == stranger.addresses[version]] == []
+
+
+@pytest.mark.slow
+@versions
+def test_without_the_check_anybody_does(world: World, client: RunningPod, version: int) -> None:
+    home = client.station
+    with (
+        home.coild_with("--verify-routers=false"),
+        world.client() as stranger,
+        Capture(client.netns) as wire,
+    ):
+        send_forged(stranger, client, version)
+        for protocol in (UDP, {4: IPIP, 6: IPV6}[version]):
+            wire.wait_for(
+                lambda packet, protocol=protocol: (
+                    (packet.source, packet.protocol)  # type: ignore[misc]
+                    == (stranger.addresses[version], protocol)
+                ),
+                what="at the client",
+            )
+    with Capture(client.netns) as wire:  # and with it again, for a client from before
+        assert ask(client, world.external, ADDRESSES[version]) != client.addresses[version]
+        with world.client() as stranger:
+            before = count_unsolicited(home)
+            send_forged(stranger, client, version)
+            wait_until(lambda: count_unsolicited(home) == before + 2, what="both are counted")
 
 
 @versions

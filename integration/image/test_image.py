@@ -64,7 +64,7 @@ def test_the_plugin_needs_nothing_of_a_node(image: Rootfs) -> None:
 def test_protocols_have_names(image: Rootfs) -> None:
     """libnftables looks them up: without them it refuses a whole table."""
     names = {line.split()[0] for line in (image.root / "etc/protocols").read_text().splitlines() if line[:1].isalpha()}
-    assert {"tcp", "udp", "icmp", "ipv6-icmp"} <= names
+    assert {"tcp", "udp", "icmp", "ipv6-icmp", "ipencap", "ipv6"} <= names
 
 
 def test_exactly_the_pinned_packages(image: Rootfs) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from coil.egress.client_filter import plan_client_table
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.podnet.host_port import plan_host_port_table
 from coil.podnet.source_table import plan_source_table
@@ -19,6 +20,7 @@ from integration.netns.netns import Netns
 
 WRITE_ALL = """
 from ipaddress import IPv4Address, IPv6Address
+from coil.egress.client_filter import plan_client_table
 from coil.egress.gateway import Uplink
 from coil.egress.reply_plan import plan_reply_marks
 from coil.egress.router_plan import plan_table
@@ -42,7 +44,8 @@ def element(entry):
 addresses = [IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1")]
 uplink = LinkName("eth0")
 router, client = plan_table(addresses, uplink), plan_reply_marks(Uplink(name=uplink, index=2, mtu=1500))
-for tables in ([router], [client], plan_eip_tables(EipTableOptions()), [plan_host_port_table()], [plan_source_table()]):
+alone = [router, client, plan_host_port_table(), plan_source_table(), plan_client_table(udp_port=5555)]
+for tables in (plan_eip_tables(EipTableOptions()), *([table] for table in alone)):
     elements = {
         SetName(table.family, table.name, entry.name): dict([element(entry)])
         for table in tables for entry in table.sets if not entry.timeouts
@@ -59,7 +62,7 @@ def listing(image: Rootfs, new_netns: Callable[[], Netns]) -> list[dict[str, Any
     done = subprocess.run(["nsenter", node, *command], check=False, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     # What was written is right when it is looked at again.
-    assert done.stdout.splitlines() == ["True False"] * 5
+    assert done.stdout.splitlines() == ["True False"] * 6
     read = ["nsenter", node, "nft", "--json", "list", "ruleset"]
     return list(json.loads(subprocess.run(read, check=True, capture_output=True, timeout=60).stdout)["nftables"])
 
@@ -71,7 +74,8 @@ def test_this_machines_nft_reads_what_the_images_library_has_written(listing: li
         for kind in ("table", "set", "map", "chain")
         if kind in entry
     }
-    for table in (*plan_eip_tables(EipTableOptions()), plan_host_port_table(), plan_source_table()):
+    ours = (plan_host_port_table(), plan_source_table(), plan_client_table(udp_port=5555))
+    for table in (*plan_eip_tables(EipTableOptions()), *ours):
         family = table.family.value
         assert ("table", family, None, table.name) in found
         assert {("chain", family, table.name, chain.name) for chain in table.chains} <= found
@@ -81,7 +85,7 @@ def test_this_machines_nft_reads_what_the_images_library_has_written(listing: li
 
 
 def test_it_reads_their_elements(listing: list[dict[str, Any]]) -> None:
-    for table in (*plan_eip_tables(EipTableOptions()), plan_host_port_table()):
+    for table in (*plan_eip_tables(EipTableOptions()), plan_host_port_table(), plan_client_table(udp_port=5555)):
         filled = {
             entry[kind]["name"]
             for entry in listing

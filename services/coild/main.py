@@ -50,7 +50,7 @@ from coild.addresses.chained import ChainedSource
 from coild.addresses.pool_ipam import PoolDeps, PoolIpam
 from coild.cni.missed_deletes import MissedDeletes
 from coild.cni.service import CniService, serve_plugin
-from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, start_egress
+from coild.egress.nat import EgressDeps, EgressNat, NodeEgress, WithoutEgress, open_filter, start_egress
 from coild.hostports.host_ports import HostPorts
 from coild.hostports.kernel_table import KernelTable
 from coild.hostports.own_addresses import follow_own_addresses
@@ -165,6 +165,7 @@ class Start:
 
     async def start_egress(self) -> None:
         """Begin to list what egress NAT needs, if it is on."""
+        client_filter = await open_filter(self.settings, self.process, random=self.rng.random, log=self.log)
         if not self.settings.enable_egress:
             self.egress = WithoutEgress()
             return
@@ -176,6 +177,7 @@ class Start:
             namespaces=self.namespaces,
             informer_metrics=self.informer_metrics,
             reconcile_metrics=self.reconcile_metrics,
+            client_filter=client_filter,
         )
         self.egress = await start_egress(self.settings, self.process, deps, log=self.log)
 
@@ -220,7 +222,7 @@ class Start:
         those go whose DEL nobody was there for.
         """
         await self.pods.recover(self.missed.read())
-        self.egress.adopt(self.pods.attachments())
+        await self.egress.adopt(self.pods.attachments())
         if self.host_ports is not None:
             await self.host_ports.adopt(self.pods.attachments())
         await self.missed.apply()

@@ -196,6 +196,13 @@ class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSe
         help="start a pod although the Egress that it names is missing, invalid or unknown, and let it reach with its "
         "own address what no Egress serves; without, such a pod waits, and what its Egress was for is unreachable",
     )
+    verify_routers: bool = flag(
+        "true",
+        parse=parse_boolean,
+        group=Group.EGRESS,
+        help="drop and count encapsulated packets for clients of an Egress that do not come from its router pods, as "
+        "the EndpointSlices of its Service have them",
+    )
     egress_port: int = flag(
         "5555", parse=parse_integer(1, 65535), group=Group.EGRESS, help="UDP port of the tunnels, the same everywhere"
     )

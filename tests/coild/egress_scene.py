@@ -17,9 +17,11 @@ from prometheus_client import CollectorRegistry
 from coil.crd import builtin
 from coil.crd.builtin import ConfigMap, Pod, PodIP, PodSpec, PodStatus, Service, ServiceSpec
 from coil.crd.egress import ClientEgress, ClientEgressMeta, ClientEgressSpec
+from coil.crd.endpoint_slice import SERVICE_LABEL, Endpoint, EndpointSlice
 from coil.crd.meta import LabelSelector, ObjectMeta
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
+from coil.egress.client_filter import UNSOLICITED, parse_client_elements
 from coil.egress.client_plan import GatewayProblem
 from coil.egress.client_pod import EgressRef
 from coil.egress.gateway import ClientSpec
@@ -37,7 +39,8 @@ from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.reconcile.store import Indexer, Store
 from coild.egress.client import EgressClients
-from coild.egress.directory import INDEXERS, SERVICE_LABELS, EgressDirectory, NodePods
+from coild.egress.client_filter import ClientFilter
+from coild.egress.directory import ENDPOINT_INDEXERS, INDEXERS, SERVICE_LABELS, EgressDirectory, NodePods
 from coild.egress.nat import ClusterNetworksView, EgressFollow, render_key
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
@@ -46,6 +49,7 @@ from coild.model.attachment import Attachment, PodName
 from coild.model.keyed_executor import KeyedExecutor
 from tests.coil.kube.memory_api import Call, MemoryApi, MemoryClient, Moment
 from tests.coild.memory_network import Kernel, MemoryNamespace, MemoryNetwork
+from tests.coild.memory_table import MemoryTable
 from tests.coild.scene import LOG, ListRecorder, end, now
 
 T = TypeVar("T", bound=HasMetadata)
@@ -96,6 +100,17 @@ def service(name: str, *addresses: str, labels: dict[str, str] = SERVICE_LABELS)
     return Service(
         metadata=ObjectMeta(namespace="net", name=name, uid=f"uid-of-{name}", labels=labels),
         spec=ServiceSpec(cluster_ip=addresses[0], cluster_ips=addresses),
+    )
+
+
+def endpoints(name: str, *routers: str) -> EndpointSlice:
+    """The router pods of an Egress, in a slice of its Service."""
+    return EndpointSlice(
+        metadata=ObjectMeta(
+            namespace="net", name=f"{name}-1", uid=f"uid-of-{name}-1", labels={**SERVICE_LABELS, SERVICE_LABEL: name}
+        ),
+        address_type="IPv4",
+        endpoints=tuple(Endpoint(addresses=(router,)) for router in routers),
     )
 
 
@@ -243,6 +258,9 @@ class EgressNode:
         self.pods: MemoryCache[Pod] = MemoryCache(dict(INDEXERS), earlier.pods if earlier else None)
         self.egresses: MemoryCache[ClientEgress] = MemoryCache({}, earlier.egresses if earlier else None)
         self.services: MemoryCache[Service] = MemoryCache({}, earlier.services if earlier else None)
+        self.endpoints: MemoryCache[EndpointSlice] = MemoryCache(
+            dict(ENDPOINT_INDEXERS), earlier.endpoints if earlier else None
+        )
         self.namespaces: MemoryCache[builtin.Namespace] = MemoryCache({}, earlier.namespaces if earlier else None)
         self.config_maps: MemoryCache[ConfigMap] = MemoryCache({}, earlier.config_maps if earlier else None)
         self.cluster = ClusterNetworksView()
@@ -252,6 +270,8 @@ class EgressNode:
         self.executor = KeyedExecutor(LOG)
         self.changed: list[EgressRef] = []
         """Egresses whose clients may have changed."""
+        self.table: MemoryTable = earlier.table if earlier else MemoryTable(UNSOLICITED)
+        self.filter = ClientFilter(self.table, registry=self.registry, random=lambda: 0.0, log=LOG, clock=now)
         ask = APIReader(self.server, LOG)
         self.node_pods = NodePods(self.pods, ask, node=NODE)
         self.clients = EgressClients(
@@ -259,12 +279,13 @@ class EgressNode:
             egresses=EgressDirectory(
                 self.egresses,
                 self.services,
+                self.endpoints,
                 ask,
                 namespaces=self.namespaces,
                 cluster=lambda: self.cluster.networks,
                 clock=now,
             ),
-            tunnels=PodTunnels(self.kernel, self.kernel.sync),
+            tunnels=PodTunnels(self.kernel, self.kernel.sync, self.filter),
             executor=self.executor,
             options=options,
             report=EgressReport(self.recorder, EgressMetrics(self.registry)),
@@ -279,15 +300,21 @@ class EgressNode:
         )
         self._tasks: list[asyncio.Task[None]] = []
 
+    async def adopt(self, *attachments: Attachment) -> None:
+        await self.filter.adopt(attachments)
+        self.clients.adopt(attachments)
+
     async def follow(self) -> None:
         for key in await self.clients.adopted():
             self.queue.add(render_key(key))
         self._controller.watch(self.pods, self._events.of_pod)
         self._controller.watch(self.egresses, self._events.of_egress)
         self._controller.watch(self.services, self._events.of_service)
+        self._controller.watch(self.endpoints, self._events.of_endpoints)
         self._controller.watch(self.namespaces, self._events.of_namespace)
         self._controller.watch(self.config_maps, self._events.of_networks)
-        self._tasks.append(asyncio.create_task(self._controller.run()))
+        works = (self._controller.run(), self.filter.clean_up(), self.filter.follow(), self.filter.count())
+        self._tasks += map(asyncio.ensure_future, works)
 
     async def close(self) -> None:
         await end(self._tasks)
@@ -333,6 +360,11 @@ class EgressNode:
         spec = self.kernel.specs.get(Path("/run/netns") / container)
         gateways = spec.gateways if spec is not None else ()
         return {str(gateway.addresses[0]): list(map(str, gateway.destinations)) for gateway in gateways}
+
+    def peers(self, client: str) -> list[str] | None:
+        """Who may send encapsulated packets to the address; None for anybody."""
+        found = parse_client_elements(self.table.sets or {}).get(ip_address(client))
+        return None if found is None else sorted(map(str, found))
 
     def blocked(self, container: str) -> list[str]:
         """What is unreachable from the container."""

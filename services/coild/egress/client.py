@@ -13,6 +13,8 @@ be let in where it should not, or be dropped where nobody sees why. So:
   is missing, invalid or unknown, or if the kernel refuses the tunnels. No container has started by then.
 * From a pod that runs, what its Egress was for is unreachable while the Egress does not serve it. "The API server is
   silent" is not "the Egress has gone": known tunnels stay.
+* As long as anything of ours is in a pod's namespace, only router pods of its Egresses may send it encapsulated packets
+  (`coild.egress.client_filter`).
 
 Each is an Event on the pod, a line in the log and a metric; pods that name no Egress do not notice. With
 `--egress-fail-open` both go on with the pod's own address, except where the kernel refuses.
@@ -148,7 +150,13 @@ class EgressClients:
                 continue
             if pod is not None and parse_egress_annotations(pod.metadata.annotations).asks:
                 first.append(key)
-            elif pod is None or _is_router(pod) or tunnelled is None or client.attachment.alias in tunnelled:
+            elif (
+                pod is None
+                or _is_router(pod)
+                or tunnelled is None
+                or client.attachment.alias in tunnelled
+                or self._tunnels.senders.has(client.attachment.addresses)
+            ):
                 others.append(key)
             else:
                 client.bind(pod)
@@ -157,6 +165,7 @@ class EgressClients:
 
     def forget(self, key: AttachmentKey) -> None:
         client = self._clients.pop(key, None)
+        self._tunnels.senders.forget(key)
         for egress in client.egresses if client is not None else ():
             self._changed(egress)
 
@@ -239,6 +248,7 @@ class EgressClients:
         """Leave nothing in the namespace of a pod whose ADD fails. No container runs there."""
         with suppress(*NAT_ERRORS):
             await self._tunnels.make(PodTunnelSpec(self._nothing(attachment)), netns)
+            await self._tunnels.senders.set_peers(attachment.key, {})
 
     async def refresh(self, key: AttachmentKey) -> None:
         """Bring the attachment's namespace to what is known now. Idempotent; touches nothing where nothing changed.
@@ -273,6 +283,25 @@ class EgressClients:
         client.found = False
 
     async def _bring(
+        self, client: Client, pod: Pod, spec: ClientSpec, where: NetnsPath | PodAlias, occasion: Occasion
+    ) -> None:
+        key, peers = client.attachment.key, self._peers(spec)
+        if peers:  # before there is a tunnel, and until there is none
+            await self._tunnels.senders.set_peers(key, peers)
+        await self._make(client, pod, spec, where, occasion)
+        if not peers:
+            await self._tunnels.senders.set_peers(key, peers)
+
+    def _peers(self, spec: ClientSpec) -> dict[IPAddress, frozenset[IPAddress]]:
+        """Who may send encapsulated packets to each address of the pod; {} where nothing of ours is to be in it."""
+        routers = {
+            router
+            for gateway in spec.gateways
+            for router in (*gateway.addresses, *self._egresses.routers(gateway.name))
+        }
+        return {} if spec.is_empty else dict.fromkeys(spec.addresses, frozenset(routers))
+
+    async def _make(
         self, client: Client, pod: Pod, spec: ClientSpec, where: NetnsPath | PodAlias, occasion: Occasion
     ) -> None:
         is_unprepared = _is_router(pod) and not client.prepared

@@ -15,10 +15,13 @@ after a restart. In doubt it is none: an ADD is refused then, and a pod that run
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, Generic, TypeVar
 
 from coil.crd.builtin import NAMESPACES, PODS, SERVICES, Namespace, Pod, Service, pod_uids
 from coil.crd.egress import CLIENT_EGRESSES, ClientEgress
+from coil.crd.endpoint_slice import EndpointSlice
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME, NodeName
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.egress.client_pod import FINAL_PHASES, EgressRef, client_addresses
@@ -65,17 +68,26 @@ class _Known(Generic[T]):
             self._answers.pop(object_key(seen.metadata), None)
 
 
+BY_SERVICE = "service"
+"""An index of the cache of EndpointSlices: "namespace/name" of the Service."""
+
+ENDPOINT_INDEXERS: Mapping[str, Indexer[EndpointSlice]] = {
+    BY_SERVICE: lambda found: [f"{found.metadata.namespace}/{found.service}"] if found.service else []
+}
+
+
 class EgressDirectory:
     """The Egresses and their Services, and the namespaces of pods.
 
-    `services` are those with the labels `SERVICE_LABELS`, and no other counts. `cluster` gives the cluster's networks
-    that are not private. `clock` never jumps.
+    `services` and `endpoints` are those with the labels `SERVICE_LABELS`, and no other counts. `cluster` gives the
+    cluster's networks that are not private. `clock` never jumps.
     """
 
     def __init__(
         self,
         egresses: Cache[ClientEgress],
         services: Cache[Service],
+        endpoints: Cache[EndpointSlice],
         reader: APIReader,
         *,
         namespaces: Cache[Namespace],
@@ -85,6 +97,7 @@ class EgressDirectory:
         self._egresses = _Known(CLIENT_EGRESSES, egresses, clock)
         self._services = _Known(SERVICES, services, clock)
         self._namespaces = _Known(NAMESPACES, namespaces, clock)
+        self._endpoints = endpoints
         self._reader = reader
         self.view = EgressView(
             egress=lambda reference: self._egresses.get(str(reference)),
@@ -92,6 +105,13 @@ class EgressDirectory:
             namespace=self._namespaces.get,
             cluster=cluster,
         )
+
+    def routers(self, egress: str) -> frozenset[IPAddress]:
+        """The addresses of the router pods of the Egress "namespace/name", ready or not; none until they are listed."""
+        found: set[IPAddress] = set()
+        for endpoint_slice in self._endpoints.by_index(BY_SERVICE, egress):
+            found |= router_addresses(endpoint_slice)
+        return frozenset(found)
 
     async def complete(self, references: Iterable[EgressRef], *, namespace: str, deadline: float) -> None:
         """Read what the caches lack of these, all at once, until `deadline` (the event loop's clock) at most; then the
@@ -119,6 +139,16 @@ class EgressDirectory:
             return
         if kind is not self._services or found.metadata.labels.items() >= SERVICE_LABELS.items():
             kind.answer(found)
+
+
+def router_addresses(endpoint_slice: EndpointSlice) -> frozenset[IPAddress]:
+    """Those of all its endpoints, whatever their conditions: one that ends still answers. A name is no address."""
+    found: set[IPAddress] = set()
+    for endpoint in endpoint_slice.endpoints or ():
+        for text in endpoint.addresses:
+            with suppress(ValueError):
+                found.add(ip_address(text))
+    return frozenset(found)
 
 
 BY_ADDRESS = "address"

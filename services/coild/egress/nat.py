@@ -3,6 +3,7 @@
     Pod: annotations, addresses      ┐
     Egress: destinations, source port├─► the attachments concerned ─► queue ─► coild.egress.client: refresh
     Service: addresses               │
+    EndpointSlices: router pods      │
     ConfigMap: cluster's networks    ┘
 
 What the clients are is told to router pods by `coild.egress.client_slices`.
@@ -16,7 +17,7 @@ nothing is taken from a pod before everything has been listed: what is not known
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,8 +26,10 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.builtin import CONFIG_MAPS, PODS, SERVICES, ConfigMap, Namespace, Pod, Service
 from coil.crd.egress import CLIENT_EGRESSES, Egress
 from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES
+from coil.crd.endpoint_slice import ENDPOINT_SLICES, EndpointSlice
 from coil.crd.names import ANNOTATION_EGRESS_PREFIX, LABEL_NODE
 from coil.crd.resource import HasMetadata
+from coil.egress.client_filter import plan_client_table
 from coil.egress.client_pod import EgressRef
 from coil.egress.cluster_networks import parse_cluster_networks
 from coil.egress.gateway import Replies, TunnelPolicy
@@ -46,14 +49,16 @@ from coil.reconcile.metric import ReconcileMetrics
 from coil.reconcile.queue import WorkQueue
 from coil.runtime.process import Process
 from coild.egress.client import EgressClients
+from coild.egress.client_filter import ClientFilter, NoTunnelFilter
 from coild.egress.client_slices import ClientSlices
-from coild.egress.directory import INDEXERS, EgressDirectory, NodePods
+from coild.egress.directory import ENDPOINT_INDEXERS, INDEXERS, EgressDirectory, NodePods, router_addresses
 from coild.egress.pod_tunnel import PodTunnels
 from coild.egress.report import EgressMetrics, EgressReport
 from coild.model.api_reader import APIReader
 from coild.model.attachment import Attachment, NoEgress, PodEgress
 from coild.model.keyed_executor import KeyedExecutor
 from coild.model.pod_network import PodNetwork
+from coild.model.watched_table import WatchedTable
 from coild.settings import Settings
 
 T = TypeVar("T", bound=HasMetadata)
@@ -83,6 +88,14 @@ class EgressFollow:
         if old is not None and new is not None and old.spec == new.spec:
             return ()
         return self._naming(old, new)
+
+    def of_endpoints(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Iterable[str]:
+        """Which of its endpoints are ready does not matter here."""
+        seen = new or old
+        before, after = (router_addresses(each) if each is not None else None for each in (old, new))
+        if seen is None or before == after or not seen.service:
+            return ()
+        return map(render_key, self._clients.naming(EgressRef(seen.metadata.namespace, seen.service)))
 
     def of_namespace(self, old: Namespace | None, new: Namespace | None) -> Iterable[str]:
         """Its labels decide which Egresses serve its pods."""
@@ -161,6 +174,21 @@ class EgressDeps:
     namespaces: Informer[Namespace]
     informer_metrics: InformerMetrics
     reconcile_metrics: ReconcileMetrics
+    client_filter: ClientFilter | None
+
+
+async def open_filter(
+    settings: Settings, process: Process, *, random: Callable[[], float], log: FilteringBoundLogger
+) -> ClientFilter | None:
+    """What keeps clients to their routers; None if that is not wanted. Then what an earlier process has left of it is
+    deleted. Raises NftError and BusyError.
+    """
+    table = await process.stack.enter_async_context(WatchedTable(plan_client_table(udp_port=settings.egress_port)))
+    if settings.enable_egress and settings.verify_routers:
+        return ClientFilter(table, registry=process.registry, random=random, log=log)
+    if await table.delete():
+        log.warning("pods with tunnels to an Egress take encapsulated packets from anybody again")
+    return None
 
 
 async def start_egress(
@@ -198,10 +226,19 @@ class EgressNat:
         )
         self._egresses = Informer(kube.collection(CLIENT_EGRESSES), log=log, metrics=metrics)
         self._services = Informer(kube.collection(SERVICES, labels=EGRESS_SELECTOR), log=log, metrics=metrics)
+        # They have the labels of their Services (KEP 752).
+        self._endpoints = Informer(
+            kube.collection(ENDPOINT_SLICES, labels=EGRESS_SELECTOR),
+            log=log,
+            metrics=metrics,
+            indexers=ENDPOINT_INDEXERS,
+        )
+        self._filter = deps.client_filter
         self._informers: dict[str, Informer[Any]] = {
             "pods": self._pods,
             "egresses": self._egresses,
             "services": self._services,
+            "endpointslices": self._endpoints,
         }
         self._namespaces = deps.namespaces
         view = ClusterNetworksView()
@@ -219,9 +256,14 @@ class EgressNat:
         self.clients = EgressClients(
             pods=self.pods,
             egresses=EgressDirectory(
-                self._egresses, self._services, reader, namespaces=deps.namespaces, cluster=lambda: view.networks
+                self._egresses,
+                self._services,
+                self._endpoints,
+                reader,
+                namespaces=deps.namespaces,
+                cluster=lambda: view.networks,
             ),
-            tunnels=PodTunnels(deps.network, tunnels.sync),
+            tunnels=PodTunnels(deps.network, tunnels.sync, deps.client_filter or NoTunnelFilter()),
             executor=deps.executor,
             options=client_options(settings),
             report=EgressReport(deps.recorder, EgressMetrics(process.registry)),
@@ -270,14 +312,20 @@ class EgressNat:
                 "starting before all Egresses are listed; ADDs read what they need", missing=self._missing()
             )
 
-    def adopt(self, attachments: Iterable[Attachment]) -> None:
-        """Take over the attachments that an earlier process has made."""
+    async def adopt(self, attachments: Collection[Attachment]) -> None:
+        """Take over the attachments that an earlier process has made. Raises NftError and BusyError."""
+        if self._filter is not None:
+            await self._filter.adopt(attachments)
         self.clients.adopt(attachments)
 
     def follow(self) -> None:
         """Follow everything that changes, until the process stops."""
         self._process.spawn(NAME, self._run())
         self._process.spawn(SLICES_NAME, self._run_slices())
+        if self._filter is not None:
+            self._process.spawn("egress-clients-table", self._filter.follow())
+            self._process.spawn("egress-clients-left", self._filter.clean_up())
+            self._process.spawn("unsolicited-packets", self._filter.count())
 
     async def _run(self) -> None:
         await wait_synced(self._informers.values(), log=self._log)
@@ -286,6 +334,7 @@ class EgressNat:
         self._controller.watch(self._pods, self._events.of_pod)
         self._controller.watch(self._egresses, self._events.of_egress)
         self._controller.watch(self._services, self._events.of_service)
+        self._controller.watch(self._endpoints, self._events.of_endpoints)
         self._controller.watch(self._namespaces, self._events.of_namespace)
         if self._cluster_networks is not None:
             self._controller.watch(self._cluster_networks, self._events.of_networks)
@@ -314,7 +363,7 @@ class WithoutEgress:
     async def wait_listed(self) -> None:
         pass
 
-    def adopt(self, attachments: Iterable[Attachment]) -> None:
+    async def adopt(self, attachments: Collection[Attachment]) -> None:
         pass
 
     def follow(self) -> None:

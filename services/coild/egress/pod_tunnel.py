@@ -1,4 +1,5 @@
-"""What is done in a pod's namespace for its egress: tunnels for a client, sysctls for a router pod.
+"""What is done in a pod's namespace for its egress: tunnels for a client, sysctls for a router pod. And who may send to
+the tunnels, which is not in the namespace.
 
 The namespace is the one that the runtime names in an ADD. Later it is found from the pod's veth, by the alias that its
 host's end carries: paths and names of links are used again, and a namespace that is not certainly the pod's is none.
@@ -17,6 +18,7 @@ from coil.nat.client import ClientChanges
 from coil.netlink.host import NetnsPath
 from coil.netlink.namespace import Namespace
 from coil.podnet.host_link import PodAlias
+from coild.egress.client_filter import TunnelFilter
 from coild.model.pod_network import PodNetwork
 
 FOU_MODULES = {Family.IPV4: "fou", Family.IPV6: "fou6"}
@@ -44,6 +46,7 @@ class PodTunnels:
 
     network: PodNetwork
     sync_tunnels: SyncTunnels
+    senders: TunnelFilter
 
     async def clients(self) -> frozenset[PodAlias]:
         """The pods that have something of ours: it begins with the flow-based links, which go last (`coil.nat`).

@@ -8,38 +8,34 @@ pod is connected, and stays.
 A kernel that cannot do it stops coild's start: who wants sources verified has no node without it by accident.
 """
 
-import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, Metric
 from structlog.typing import FilteringBoundLogger
 
 from coil.kernel.nft_element import Elements
 from coil.netlink.error import BusyError
 from coil.nft.netfilter import NftError
-from coil.nft.table_sync import CounterValue
 from coil.podnet.source_table import SPOOFED
+from coild.model.dropped_packets import CountingTable, DroppedPackets, DropReport
 from coild.model.watched_table import undo_changes
 
-READ_SECONDS: Final = 5.0
-"""Between two readings of the counter."""
-TELL_SECONDS: Final = 300.0
-"""Between two lines in the log about dropped packets."""
 _NO_ELEMENTS: Final[Elements] = {}
+_REPORT: Final = DropReport(
+    counter=SPOOFED,
+    metric="coil_node_spoofed_packets",
+    about="Packets that pods have sent with a source that is not theirs; they were dropped.",
+    line="pods send with addresses that are not theirs; dropped",
+)
 
 
-class SourceTable(Protocol):
+class SourceTable(CountingTable, Protocol):
     """The table in the kernel; `coild.model.watched_table.WatchedTable`."""
 
     async def sync(self, elements: Elements) -> bool:
         """Make the table; whether it was not so. Idempotent. Raises NftError and BusyError."""
-        ...
-
-    async def counters(self) -> Mapping[str, CounterValue]:
-        """What it has counted so far. Raises NftError and BusyError."""
         ...
 
     async def changed(self) -> None:
@@ -62,19 +58,13 @@ class SourceVerification:
         self._table = table
         self._random = random
         self._log = log
-        self._clock = clock
-        self._dropped = 0
-        self._before = 0
-        """What a table had counted that was deleted since."""
-        self._told_at = float("-inf")
-        self._told = 0
-        registry.register(_Collector(lambda: self._before + self._dropped))
+        self._dropped = DroppedPackets(table, _REPORT, registry=registry, log=log, clock=clock)
 
     async def prepare(self) -> None:
         """Make the table. Raises NftError with what to do about it."""
         try:
             await self._table.sync(_NO_ELEMENTS)
-            self._told = self._dropped = (await self._table.counters())[SPOOFED].packets
+            await self._dropped.begin()
         except NftError as error:
             remedy = "where the kernel has no fib expressions (CONFIG_NFT_FIB_INET), --verify-source=false does without"
             raise NftError(doing="keep pods to their own addresses", reason=f"{error.reason}; {remedy}") from error
@@ -85,20 +75,7 @@ class SourceVerification:
 
     async def count(self) -> None:
         """Read what was dropped, for ever, and tell of it in the log now and then."""
-        while True:
-            await asyncio.sleep(READ_SECONDS)
-            try:
-                dropped = (await self._table.counters())[SPOOFED].packets
-            except (NftError, BusyError, KeyError) as error:
-                self._log.debug("dropped packets not counted", error=str(error))
-                continue
-            if dropped < self._dropped:
-                self._before += self._dropped
-                self._told = 0
-            self._dropped = dropped
-            if dropped > self._told and self._clock() - self._told_at >= TELL_SECONDS:
-                self._log.warning("pods send with addresses that are not theirs; dropped", packets=dropped - self._told)
-                self._told, self._told_at = dropped, self._clock()
+        await self._dropped.count()
 
     async def _restore(self) -> bool:
         try:
@@ -109,12 +86,3 @@ class SourceVerification:
         if different:
             self._log.warning("something else had changed the table of pods' sources; it is as it was")
         return True
-
-
-class _Collector:
-    def __init__(self, dropped: Callable[[], int]) -> None:
-        self._dropped = dropped
-
-    def collect(self) -> list[Metric]:
-        about = "Packets that pods have sent with a source that is not theirs; they were dropped."
-        return [CounterMetricFamily("coil_node_spoofed_packets", about, value=self._dropped())]

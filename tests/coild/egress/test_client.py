@@ -731,7 +731,7 @@ async def restart(earlier: EgressNode, *attachments: Attachment) -> EgressNode:
     await earlier.close()
     earlier.take_syncs()
     node = EgressNode(earlier)
-    node.clients.adopt(attachments)
+    await node.adopt(*attachments)
     await node.follow()
     await advance()
     return node

@@ -203,7 +203,7 @@ async def test_an_annotation_that_changes_is_told_of(node: EgressNode) -> None:
 
 async def test_pods_of_an_earlier_process_are_uncertain_until_they_are_known(node: EgressNode) -> None:
     attachment = node.attachment("c1")
-    node.clients.adopt([attachment])
+    await node.adopt(attachment)
     found = node.clients.addresses(WORLD)
     assert (set(map(str, found.certain)), set(map(str, found.uncertain))) == (set(), {"10.1.0.7"})
     node.pods.put(pod("c1", names={"net": "world"}, ips=("10.1.0.7",)))

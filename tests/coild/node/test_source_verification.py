@@ -13,7 +13,8 @@ from coil.kernel.nft_element import Elements
 from coil.nft.netfilter import NftError
 from coil.nft.table_sync import CounterValue
 from coil.podnet.source_table import SPOOFED
-from coild.node.source_verification import READ_SECONDS, TELL_SECONDS, SourceVerification
+from coild.model.dropped_packets import READ_SECONDS, TELL_SECONDS
+from coild.node.source_verification import SourceVerification
 from tests.coild.virtual_loop import pass_turns
 
 BROKEN = NftError(doing="add rules", reason="Operation not supported")
