@@ -3,12 +3,17 @@
 import socket
 import struct
 from ipaddress import IPv6Address
+from typing import Final
 
 from coil.kernel.family import IPAddress
 from integration.netns.netns import Netns
 
 ALL_NODES = IPv6Address("ff02::1")
 ARP, IPV4, IPV6 = 0x0806, 0x0800, 0x86DD
+
+
+FORGED: Final = b"forged"
+"""What is in forged packets, unless it is told otherwise."""
 
 
 def octets(mac: str) -> bytes:
@@ -31,9 +36,7 @@ def ip_packet(source: IPAddress, destination: IPAddress, protocol: int, body: by
     return struct.pack("!IHBB", 6 << 28, len(body), protocol, 255) + source.packed + destination.packed + body
 
 
-def udp(
-    source: IPAddress, destination: IPAddress, *, sport: int = 9, dport: int = 9, payload: bytes = b"forged"
-) -> bytes:
+def udp(source: IPAddress, destination: IPAddress, *, sport: int = 9, dport: int = 9, payload: bytes = FORGED) -> bytes:
     header = struct.pack("!HHHH", sport, dport, 8 + len(payload), 0)
     pseudo = source.packed + destination.packed + struct.pack("!IHH", 8 + len(payload), 0, 17)
     checksum = ones_sum(pseudo + header + payload) or 0xFFFF

@@ -13,14 +13,15 @@ Sets = dict[SetName, dict[ElementKey, ElementValue]]
 
 
 class MemoryTable:
-    """`sets` is what the kernel has, None without the table; `packets` is what its counters have. `error` is raised by
-    what writes, and nothing changes.
+    """`sets` is what the kernel has, None without the table; `packets` is what its counters have, and `readings` how
+    often they were read. `error` is raised by what writes, and nothing changes.
     """
 
     def __init__(self, *counters: str) -> None:
         self.sets: Sets | None = None
         self.error: Exception | None = None
         self.packets = dict.fromkeys(counters, 0)
+        self.readings = 0
         self.syncs = 0
         self._synced = asyncio.Event()
         self._changed = asyncio.Event()
@@ -65,6 +66,7 @@ class MemoryTable:
         self._changed.clear()
 
     async def counters(self) -> Mapping[str, CounterValue]:
+        self.readings += 1
         if self.sets is None:
             raise NftError(doing="read counters", reason="there is no table")
         return {name: CounterValue(packets=packets, bytes=0) for name, packets in self.packets.items()}

@@ -12,17 +12,17 @@ it may have that one already, so it counts, too.
 
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, TypeAlias
 
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.nft_element import ElementKey, Elements, ElementValue, SetName
 from coil.kernel.nft_table import (
+    ADDRESS,
     DESTINATION,
     SOURCE,
     ChainType,
     Comparison,
     Count,
-    DataType,
     Field,
     Hook,
     Jump,
@@ -47,7 +47,6 @@ PROTOCOLS: Final = {Family.IPV4: "ipencap", Family.IPV6: "ipv6"}
 `ipip` is 94.
 """
 
-_TYPES: Final = {Family.IPV4: DataType.IPV4, Family.IPV6: DataType.IPV6}
 _DIGITS: Final = {Family.IPV4: "4", Family.IPV6: "6"}
 
 
@@ -60,7 +59,7 @@ CLIENTS: Final = {family: _set_name("clients", family) for family in Family}
 ROUTERS: Final = {family: _set_name("routers", family) for family in Family}
 """A client's address, and one that it takes encapsulated packets from."""
 
-Peers = Mapping[IPAddress, frozenset[IPAddress]]
+Peers: TypeAlias = Mapping[IPAddress, frozenset[IPAddress]]
 """By each client's address, those that it takes encapsulated packets from."""
 
 
@@ -90,8 +89,8 @@ def plan_client_table(*, udp_port: int) -> NftTable:
         name=TABLE,
         counters=(UNSOLICITED,),
         sets=(
-            *(NftSet(name=CLIENTS[family].name, key=(_TYPES[family],)) for family in Family),
-            *(NftSet(name=ROUTERS[family].name, key=(_TYPES[family], _TYPES[family])) for family in Family),
+            *(NftSet(name=CLIENTS[family].name, key=(ADDRESS[family],)) for family in Family),
+            *(NftSet(name=ROUTERS[family].name, key=(ADDRESS[family], ADDRESS[family])) for family in Family),
         ),
         chains=(encapsulated, forward),
     )

@@ -17,7 +17,7 @@ from typing import Final
 
 from coil.kernel.family import Family
 from coil.kernel.nft_element import SetName
-from coil.kernel.nft_table import DataType, LeadingBits, NftSet, TableFamily
+from coil.kernel.nft_table import ADDRESS, DataType, LeadingBits, NftSet, TableFamily
 
 TABLE: Final = "coil-eip"
 
@@ -54,8 +54,6 @@ SHARDS: Final = 16
 
 BITS: Final = {Family.IPV4: 4, Family.IPV6: 6}
 """The digit that ends the names of what there is for each family."""
-
-_ADDRESS: Final = {Family.IPV4: DataType.IPV4, Family.IPV6: DataType.IPV6}
 
 
 def number_word(policy: int, rest: int = ALONE) -> str:
@@ -186,7 +184,7 @@ def arp_sets() -> tuple[NftSet, ...]:
 
 
 def _sets_of(family: Family) -> tuple[NftSet, ...]:
-    names, address = SETS[family], _ADDRESS[family]
+    names, address = SETS[family], ADDRESS[family]
     by_destination, by_number = (DataType.CLASS, address), (DataType.CLASS,)
     return (
         NftSet(name=names.classes.name, key=(address,), value=DataType.CLASS),

@@ -17,8 +17,8 @@ lookup but that one. A connection that has a mark of somebody else's is looked u
 Class and policy are numbers that have to be held between two lookups. The packet's traffic class holds them: forwarding
 sets that anew (IPv4), and nobody else asks for it before; it is zero again after the lookups.
 
-Anybody can send to the tunnel's port what looks like a tunnel's: it is taken from addresses of nodes only (`mesh`), and
-no node forwards to another's what a pod sends there, which policies and other programs give a node's address.
+Anybody can send to the tunnel's port what looks like a tunnel's: it is taken from addresses of nodes only (`mesh`).
+What pods send there is not forwarded, as policies and other programs may translate its source to a node's address.
 
 Looked at after DNAT, so that both nodes see one destination: a Service is what stands behind it, and kube-proxy's marks
 are not written into ours. Fails closed, everywhere: what has a node's mark leaves by the tunnel or not at all, and what
@@ -209,7 +209,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         hook=Hook.FORWARD,
         priority=Priority.MANGLE,
         rules=(
-            # A translation to a node's address, which comes later, would make a node of whoever sent it.
+            # Later its source may be translated to a node's address, and the sender would pass for a node.
             *_foreign_rules(options, DESTINATION, Comparison.IS),
             (here, decided, Verdict.ACCEPT),
             (into_tunnel, _is(Field.PACKET_MARK, ANY_NODE), Assign(Field.PACKET_MARK, FORWARDED), Verdict.ACCEPT),

@@ -156,6 +156,9 @@ class DataType(StrEnum):
     """What `ND_TARGET` is, as a number such as `0x1f`: it has no type of its own, so it stands beside others only."""
 
 
+ADDRESS = {Family.IPV4: DataType.IPV4, Family.IPV6: DataType.IPV6}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NftSet:
     """A set, or (with `value`) a map. `intervals`: its addresses may be ranges, which do not overlap. `timeouts`: its

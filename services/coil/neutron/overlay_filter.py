@@ -22,12 +22,12 @@ from typing import Final
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.nft_element import Elements, SetName
 from coil.kernel.nft_table import (
+    ADDRESS,
     DESTINATION,
     SOURCE,
     ChainType,
     Comparison,
     Count,
-    DataType,
     Field,
     Hook,
     Lookup,
@@ -53,7 +53,6 @@ TO_NODE: Final = "to-node"
 ACROSS: Final = "across"
 """Counts packets that would have been routed from a network of ports to elsewhere, or back."""
 
-_ADDRESS_TYPES: Final = {Family.IPV4: DataType.IPV4, Family.IPV6: DataType.IPV6}
 _DIGITS: Final = {Family.IPV4: "4", Family.IPV6: "6"}
 
 
@@ -105,8 +104,8 @@ def plan_overlay_table(*, udp_port: int) -> NftTable:
         sets=tuple(
             NftSet(
                 name=names[family].name,
-                key=(_ADDRESS_TYPES[family],),
-                value=_ADDRESS_TYPES[family] if names is SOURCES else None,
+                key=(ADDRESS[family],),
+                value=ADDRESS[family] if names is SOURCES else None,
             )
             for names in (NODES, OWN, SOURCES)
             for family in Family

@@ -28,6 +28,7 @@ from typing import Final
 from coil.kernel.family import Family
 from coil.kernel.nft_element import SetName
 from coil.kernel.nft_table import (
+    ADDRESS,
     DESTINATION,
     SOURCE,
     Comparison,
@@ -66,7 +67,6 @@ ECHO_SECONDS: Final = 60
 
 _DIGITS: Final = {Family.IPV4: "4", Family.IPV6: "6"}
 _ETHER_TYPES: Final = {Family.IPV4: "ip", Family.IPV6: "ip6"}
-_ADDRESS_TYPES: Final = {Family.IPV4: DataType.IPV4, Family.IPV6: DataType.IPV6}
 _ICMP_TYPE: Final = {Family.IPV4: Field.ICMP_TYPE, Family.IPV6: Field.ICMPV6_TYPE}
 _PORTS: Final = {
     RuleProtocol.TCP: (Field.TCP_SOURCE_PORT, Field.TCP_DESTINATION_PORT),
@@ -222,7 +222,7 @@ def _remembered(rules: RuleSet, direction: Direction) -> frozenset[Family]:
 
 
 def _conversation_sets(rules: RuleSet, direction: Direction, family: Family) -> tuple[NftSet, NftSet]:
-    addresses = (_ADDRESS_TYPES[family], _ADDRESS_TYPES[family])
+    addresses = (ADDRESS[family], ADDRESS[family])
     keys = {"conv": (*addresses, DataType.PROTOCOL, DataType.PORT, DataType.PORT), "echo": addresses}
     conversations, echoes = (
         NftSet(name=f"{word}{_DIGITS[family]}-{direction}-{_digest(rules)}", key=key, timeouts=True, size=REMEMBERED)

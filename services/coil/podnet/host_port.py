@@ -27,6 +27,7 @@ from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.link import LinkName, Sysctl
 from coil.kernel.nft_element import ElementKey, Elements, ElementValue, SetName
 from coil.kernel.nft_table import (
+    ADDRESS,
     DESTINATION,
     SOURCE,
     ChainType,
@@ -111,7 +112,6 @@ class HostPortSets:
 
 
 SETS: Final = {Family.IPV4: HostPortSets.of("4"), Family.IPV6: HostPortSets.of("6")}
-_ADDRESS: Final = {Family.IPV4: DataType.IPV4, Family.IPV6: DataType.IPV6}
 _LOOPBACK: Final = IPv4Network("127.0.0.0/8")
 _LOCAL: Final = Match(Field.DESTINATION_KIND, Comparison.IS, "local")
 _TRANSLATED: Final = Match(Field.CONNECTION_STATUS, Comparison.AMONG, "dnat")
@@ -185,7 +185,7 @@ def _to_node(chain: str) -> Iterator[Rule]:
 
 
 def _sets_of(family: Family) -> Iterator[NftSet]:
-    address, names = _ADDRESS[family], SETS[family]
+    address, names = ADDRESS[family], SETS[family]
     by_port = (DataType.PROTOCOL, DataType.PORT)
     for maps, key in ((names.every, by_port), (names.one, (address, *by_port))):
         yield NftSet(name=maps.addresses.name, key=key, value=address)

@@ -150,13 +150,7 @@ class EgressClients:
                 continue
             if pod is not None and parse_egress_annotations(pod.metadata.annotations).asks:
                 first.append(key)
-            elif (
-                pod is None
-                or _is_router(pod)
-                or tunnelled is None
-                or client.attachment.alias in tunnelled
-                or self._tunnels.senders.has(client.attachment.addresses)
-            ):
+            elif pod is None or _is_router(pod) or tunnelled is None or client.attachment.alias in tunnelled:
                 others.append(key)
             else:
                 client.bind(pod)

@@ -13,7 +13,7 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -34,7 +34,7 @@ _REPORT: Final = DropReport(
     counter=UNSOLICITED,
     metric="coil_node_egress_unsolicited_packets",
     about="Encapsulated packets for clients of egress NAT that did not come from a router pod; they were dropped.",
-    line="somebody sends encapsulated packets to egress clients and is no router of theirs; dropped",
+    line="encapsulated packets for egress clients do not come from their router pods; dropped",
 )
 
 
@@ -63,14 +63,10 @@ class ClientTable(CountingTable, Protocol):
 class TunnelFilter(Protocol):
     """Who may send encapsulated packets to pods of this node."""
 
-    def has(self, addresses: Iterable[IPAddress]) -> bool:
-        """Whether any of these is a client's."""
-        ...
-
     async def set_peers(self, key: AttachmentKey, peers: Peers) -> None:
         """Have the attachment's addresses take encapsulated packets from these only; one that is missing takes them
-        from anybody, as the pod has no tunnel. Idempotent. Raises NftError and BusyError, and may be
-        repeated.
+        from anybody, as the pod has no tunnel. Idempotent. Raises NftError and BusyError, and
+        may be repeated.
         """
         ...
 
@@ -81,9 +77,6 @@ class TunnelFilter(Protocol):
 
 class NoTunnelFilter:
     """`--verify-routers=false`."""
-
-    def has(self, addresses: Iterable[IPAddress]) -> bool:
-        return False
 
     async def set_peers(self, key: AttachmentKey, peers: Peers) -> None:
         pass
@@ -131,10 +124,6 @@ class ClientFilter:
         for attachment in attachments:
             self._enter(attachment.key, {each: peers[each] for each in attachment.addresses if each in peers})
         self._left.set()
-
-    def has(self, addresses: Iterable[IPAddress]) -> bool:
-        """See `TunnelFilter`."""
-        return any(address in self._peers for address in addresses)
 
     async def set_peers(self, key: AttachmentKey, peers: Peers) -> None:
         """See `TunnelFilter`."""

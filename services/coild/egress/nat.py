@@ -238,8 +238,9 @@ class EgressNat:
             "pods": self._pods,
             "egresses": self._egresses,
             "services": self._services,
-            "endpointslices": self._endpoints,
         }
+        if self._filter is not None:
+            self._informers["endpointslices"] = self._endpoints
         self._namespaces = deps.namespaces
         view = ClusterNetworksView()
         self._cluster_networks: Informer[ConfigMap] | None = None
@@ -334,7 +335,8 @@ class EgressNat:
         self._controller.watch(self._pods, self._events.of_pod)
         self._controller.watch(self._egresses, self._events.of_egress)
         self._controller.watch(self._services, self._events.of_service)
-        self._controller.watch(self._endpoints, self._events.of_endpoints)
+        if self._filter is not None:
+            self._controller.watch(self._endpoints, self._events.of_endpoints)
         self._controller.watch(self._namespaces, self._events.of_namespace)
         if self._cluster_networks is not None:
             self._controller.watch(self._cluster_networks, self._events.of_networks)

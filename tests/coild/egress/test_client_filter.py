@@ -7,6 +7,7 @@ import pytest
 
 from coil.crd.endpoint_slice import Endpoint, EndpointConditions
 from coil.egress.client_filter import UNSOLICITED
+from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coild.egress.directory import router_addresses
 from coild.model.attachment import EgressRefusedError
@@ -37,7 +38,9 @@ async def test_a_client_takes_packets_from_its_routers_when_the_add_returns(node
 async def test_a_pod_that_names_no_egress_costs_nothing(node: EgressNode) -> None:
     node.pods.put(pod("c2"))
     await node.add(node.attachment("c2"))
-    assert node.table.sets is None
+    await node.follow()
+    await asyncio.sleep(3 * READ_SECONDS)
+    assert (node.table.sets, node.table.syncs, node.table.readings) == (None, 0, 0)
 
 
 async def test_router_pods_that_come_and_go_are_followed(node: EgressNode) -> None:
@@ -93,6 +96,7 @@ async def test_an_address_is_whose_pod_had_it_last(node: EgressNode) -> None:
     for name in ("c1", "c2"):
         await node.add(node.attachment(name))
     await node.follow()
+    await advance()
     await node.delete(node.attachment("c1"))
     await advance()
     assert node.peers(CLIENT) == ["10.2.0.1", "10.2.0.2", "10.96.0.9"]
@@ -120,6 +124,32 @@ async def test_a_running_client_follows_once_the_kernel_takes_it(node: EgressNod
     assert node.peers(CLIENT) == ["10.2.0.3", "10.96.0.9"]
 
 
+async def test_a_change_that_does_not_fit_is_followed_by_a_comparison(node: EgressNode) -> None:
+    """As something else has changed the table, and nobody has heard of it yet."""
+    await node.add(node.attachment("c1"))
+    await node.follow()
+    await advance()
+    node.table.sets = {}
+    node.endpoints.put(endpoints("world", "10.2.0.3"))
+    await asyncio.sleep(10)
+    assert node.peers(CLIENT) == ["10.2.0.3", "10.96.0.9"]
+
+
+async def test_nothing_is_left_of_an_add_that_fails(node: EgressNode) -> None:
+    refusals = [NetlinkError("FOU is not supported")]
+    node.kernel.fault = lambda _path: refusals.pop() if refusals else None
+    with pytest.raises(EgressRefusedError):
+        await node.add(node.attachment("c1"))
+    assert node.peers(CLIENT) is None
+
+
+async def test_where_tunnels_may_be_left_the_client_stays_guarded(node: EgressNode) -> None:
+    node.kernel.fault = lambda _path: NetlinkError("FOU is not supported")
+    with pytest.raises(EgressRefusedError):
+        await node.add(node.attachment("c1"))
+    assert node.peers(CLIENT) == ["10.2.0.1", "10.2.0.2", "10.96.0.9"]
+
+
 async def test_the_table_is_restored_when_something_else_deletes_it(node: EgressNode) -> None:
     await node.add(node.attachment("c1"))
     await node.follow()
@@ -136,13 +166,16 @@ async def test_the_next_process_takes_over(node: EgressNode) -> None:
     await node.close()
     later = EgressNode(node)
     await later.adopt(attachments[0])
-    # Before anything is listed, what was let in is let in.
+    # Before anything is listed, what was let in is let in, and nothing is left of a pod that went meanwhile.
+    cleaning = asyncio.ensure_future(later.filter.clean_up())
+    await advance()
     assert later.peers(CLIENT) == ["10.2.0.1", "10.2.0.2", "10.96.0.9"]
+    assert later.peers("10.1.0.8") is None
+    cleaning.cancel()
     later.endpoints.put(endpoints("world", "10.2.0.9"))
     await later.follow()
     await advance()
     assert later.peers(CLIENT) == ["10.2.0.9", "10.96.0.9"]
-    assert later.peers("10.1.0.8") is None
     await later.close()
 
 
