@@ -23,6 +23,8 @@ from integration.netns.netns import Netns, create_netns
 
 MEDIAN = Figure("eip.failover.median_s", "s")
 P95 = Figure("eip.failover.p95_s", "s")
+LEADER_MEDIAN = Figure("eip.failover_with_leader.median_s", "s")
+LEADER_MOST = Figure("eip.failover_with_leader.p100_s", "s")
 FULL = Figure("eip.nft_full_ms.p1000", "ms", peer=PEER)
 CHANGE = Figure("eip.nft_change_ms.p1000", "ms", peer=PEER)
 HOSTILE = Figure("eip.lease_refresh_delay_ms.hostile", "ms")
@@ -63,6 +65,18 @@ def measure_failover(_wanted: Collection[Figure]) -> Iterator[Reading]:
     )
     yield Reading(figure=MEDIAN, value=median(outages), runs=len(trials), note=note)
     yield Reading(figure=P95, value=percentile(outages, 95), runs=len(trials), note=note)
+
+
+def measure_failover_with_leader(_wanted: Collection[Figure]) -> Iterator[Reading]:
+    require_room()
+    trials = list(take_outages(_TRIALS, with_leader=True))
+    outages = [outage for trial in trials for outage in trial]
+    note = (
+        f"{len(trials)} losses of power together with the controller that leads, one of two, which is killed; else "
+        f"as eip.failover; {spread(outages)}"
+    )
+    yield Reading(figure=LEADER_MEDIAN, value=median(outages), runs=len(trials), note=note)
+    yield Reading(figure=LEADER_MOST, value=max(outages), runs=len(trials), note=note)
 
 
 def measure_tables(_wanted: Collection[Figure]) -> Iterator[Reading]:
@@ -264,6 +278,7 @@ def _require_peer() -> None:
 
 PARTS = (
     Part("eip.failover", (MEDIAN, P95), measure_failover),
+    Part("eip.failover_with_leader", (LEADER_MEDIAN, LEADER_MOST), measure_failover_with_leader),
     Part("eip.tables", (FULL, CHANGE), measure_tables),
     Part("eip.hostile", (HOSTILE,), measure_hostile),
     Part("eip.forward", tuple(FORWARD.values()), measure_forwarding),

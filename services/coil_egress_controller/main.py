@@ -107,6 +107,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         if settings.enable_eip:
             eip = _eip(settings, process, manager, kube, recorder, nodes, namespaces)
             manager.each_term(eip.setup)
+            manager.while_standing_by(eip.stand_by)
             caches = eip.caches
             reader.use(
                 AdmissionCaches(

@@ -149,55 +149,101 @@ class Agent:
                 await self._client.patch(EGRESS_TUNNELS, self.node, body, subresource="status")
 
 
-class World:
-    """Caches follow, and no address may be at two nodes, until `stop`. `lead` begins a leader's term."""
+class Replica:
+    """One of the controller's, with a connection and caches of its own, which are late by `late`."""
 
-    def __init__(self) -> None:
-        self.api = api = MemoryApi(self.now)
+    def __init__(self, world: "World") -> None:
+        api = world.api
         self.network = Network()
+        self.late = LATE
         self.client = MemoryClient(api, self.network.travel)
-        """The controller's connection."""
-        self.changed = asyncio.Event()
-        api.subscribe(self.changed.set)
-        self.recorder = MemoryRecorder()
-        self.agents: dict[str, Agent] = {}
-        self.pods: MemoryCache[EipPod] = KeptCache(api, EIP_PODS, POD_INDEXERS)
-        self.gateways: MemoryCache[EgressGateway] = MemoryCache(api, EGRESS_GATEWAYS)
-        self.policies: MemoryCache[EgressGatewayPolicy] = MemoryCache(api, EGRESS_GATEWAY_POLICIES, POLICY_INDEXERS)
         self.caches = EipCaches(
             nodes=MemoryCache(api, NODES),
             namespaces=MemoryCache(api, NAMESPACES),
-            pods=self.pods,
+            pods=KeptCache(api, EIP_PODS, POD_INDEXERS),
             tunnels=MemoryCache(api, EGRESS_TUNNELS),
-            gateways=self.gateways,
-            policies=self.policies,
+            gateways=MemoryCache(api, EGRESS_GATEWAYS),
+            policies=MemoryCache(api, EGRESS_GATEWAY_POLICIES, POLICY_INDEXERS),
             slices=MemoryCache(api, EGRESS_ENDPOINT_SLICES, SLICE_INDEXERS),
             leases=MemoryCache(api, LEASES),
         )
         self.registry = CollectorRegistry()
-        EipCollector(gateways=self.gateways, policies=self.policies, registry=self.registry)
         self.controllers = EipControllers(
             caches=self.caches,
             client=self.client,
-            recorder=self.recorder,
+            recorder=world.recorder,
             metrics=EipMetrics(self.registry),
             lease_namespace=LEASE_NAMESPACE,
             tunnel_nets=TunnelNets(ipv4=IPv4Network("172.31.0.0/16"), ipv6=IPv6Network("fd11::/112")),
             slice_endpoints=100,
             policies_per_gateway=POLICIES_PER_GATEWAY,
             resync=RESYNC,
-            now=self.now,
-            clock=self.clock,
+            now=world.now,
+            clock=world.clock,
             random=Random(1).random,
             log=LOG,
         )
         self.manager = make_manager(registry=self.registry)
         self.manager.each_term(self.controllers.setup)
+        self.manager.while_standing_by(self.controllers.stand_by)
         self.following = asyncio.Event()
         """While it is not set, the caches stand still."""
         self.following.set()
-        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch())]
+        self._changed = asyncio.Event()
+        api.subscribe(self._changed.set)
+        self._tasks = [asyncio.create_task(self._follow())]
+
+    def look(self) -> None:
+        for name in EipCaches.__dataclass_fields__:
+            getattr(self.caches, name).look()
+
+    def stand_by(self) -> None:
+        self._tasks.append(asyncio.create_task(self.manager.stand_by()))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            if task.done():
+                task.result()
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    def writes(self, plural: str) -> int:
+        return sum(written == plural for _, written in self.client.writes())
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await asyncio.sleep(self.late)
+            await self.following.wait()
+            self.look()
+
+
+class World:
+    """Caches follow, and no address may be at two nodes, until `stop`. `lead` begins a leader's term."""
+
+    def __init__(self) -> None:
+        self.api = MemoryApi(self.now)
+        self.recorder = MemoryRecorder()
+        self.agents: dict[str, Agent] = {}
+        self.replicas: list[Replica] = []
+        self.leader = leader = self.add_replica()
+        """The one that leads, when one does."""
+        self.network = leader.network
+        """The leader's, and that of all agents."""
+        self.client = leader.client
+        self.caches = leader.caches
+        self.gateways = leader.caches.gateways
+        self.registry = leader.registry
+        self.following = leader.following
+        EipCollector(gateways=leader.caches.gateways, policies=leader.caches.policies, registry=leader.registry)
+        self._watching = asyncio.create_task(self._watch())
         self._term: asyncio.Task[None] | None = None
+
+    def add_replica(self) -> Replica:
+        """It does nothing yet."""
+        self.replicas.append(Replica(self))
+        return self.replicas[-1]
 
     @staticmethod
     def clock() -> float:
@@ -207,12 +253,12 @@ class World:
         return NOON + timedelta(seconds=self.clock())
 
     def look(self) -> None:
-        for name in EipCaches.__dataclass_fields__:
-            getattr(self.caches, name).look()
+        for replica in self.replicas:
+            replica.look()
 
     def lead(self) -> None:
         """A leader begins its term."""
-        self._term = asyncio.create_task(self.manager.lead())
+        self._term = asyncio.create_task(self.leader.manager.lead())
 
     async def depose(self) -> None:
         """The leader's term ends; nothing of it must be left."""
@@ -227,11 +273,12 @@ class World:
             await self.depose()
         for agent in self.agents.values():
             await agent.kill()
-        for task in self._tasks:
-            if task.done():
-                task.result()
-            task.cancel()
-        await asyncio.wait(self._tasks)
+        for replica in self.replicas:
+            await replica.stop()
+        if self._watching.done():
+            self._watching.result()
+        self._watching.cancel()
+        await asyncio.wait({self._watching})
 
     async def until(self, reached: Callable[[], bool], *, within: float = 20.0) -> float:
         """The seconds it took."""
@@ -326,21 +373,14 @@ class World:
         return found
 
     def writes(self, plural: str) -> int:
-        return sum(written == plural for _, written in self.client.writes())
+        """Of the leader."""
+        return self.leader.writes(plural)
 
     @contextmanager
     def no_writes(self, plural: str) -> Iterator[None]:
         before = self.writes(plural)
         yield
         assert self.writes(plural) == before
-
-    async def _follow(self) -> None:
-        while True:
-            await self.changed.wait()
-            self.changed.clear()
-            await asyncio.sleep(LATE)
-            await self.following.wait()
-            self.look()
 
     async def _watch(self) -> None:
         """No address is ever at two nodes."""

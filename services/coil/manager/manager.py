@@ -12,11 +12,15 @@ A service says each thing once: a cache is declared with its readiness check and
 
 Every replica follows its caches, is ready and runs its own runnables, so that a new leader has full caches at once;
 only the elected one has a term. A process without an election has one term, from its start to its end.
+
+What cannot wait for an election, a replica does while it stands by (`while_standing_by`): work that is safe whoever
+does it, because each of its writes is guarded by what it was decided on.
 """
 
+import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -57,6 +61,10 @@ class Manager:
         self._required: list[Cache[Any]] = []
         self._runnables: list[tuple[str, Run]] = []
         self._setups: list[Callable[[Term], None]] = []
+        self._standby_setups: list[Callable[[Term], None]] = []
+        self._turn = asyncio.Lock()
+        """Of whoever leads or stands by: never both."""
+        self._elected = asyncio.Event()
 
     def cache(
         self,
@@ -107,6 +115,12 @@ class Manager:
         """
         self._setups.append(setup)
 
+    def while_standing_by(self, setup: Callable[[Term], None]) -> None:
+        """Call `setup(term)` whenever this replica begins to stand by: while it does not lead, whether or not another
+        does. All of it has ended before a term of its own begins. As for `each_term`, no state is kept.
+        """
+        self._standby_setups.append(setup)
+
     async def start(self, election: Election | None = None) -> None:
         """Wait for the caches that are not optional, then contend, or without an election begin the only term.
 
@@ -116,6 +130,8 @@ class Manager:
         for name, run in self._runnables:
             self._process.spawn(name, run())
         if election is not None:
+            if self._standby_setups:
+                self._process.spawn("standby", self.stand_by())
             self._process.spawn("election", election.run(self.lead))
         elif self._setups:
             self._process.spawn("controllers", self.lead())
@@ -125,8 +141,31 @@ class Manager:
 
         What a controller, an index or a runnable raises ends the term and is raised.
         """
+        self._elected.set()
+        try:
+            async with self._turn:
+                await self._work(self._setups)
+        finally:
+            self._elected.clear()
+
+    async def stand_by(self) -> None:
+        """Stand by whenever `lead` does not run, until cancelled. What a part of it raises ends it and is raised."""
+        while True:
+            async with self._turn:
+                work = asyncio.create_task(self._work(self._standby_setups))
+                elected = asyncio.create_task(self._elected.wait())
+                try:
+                    await asyncio.wait({work, elected}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    work.cancel()
+                    elected.cancel()
+                    await asyncio.wait({work, elected})
+                if not work.cancelled():
+                    work.result()
+
+    async def _work(self, setups: Iterable[Callable[[Term], None]]) -> None:
         with ExitStack() as stack:
             term = Term(stack, metrics=self.metrics, log=self._log, clock=self._clock, random=self._random)
-            for setup in self._setups:
+            for setup in setups:
                 setup(term)
             await term.run()

@@ -38,6 +38,7 @@ from coil_egress_controller.eip.metric import EipMetrics
 from coil_egress_controller.eip.node_fact import NodeFactSource
 from coil_egress_controller.eip.policy_status_reconciler import PolicyStatusReconciler
 from coil_egress_controller.eip.slice_reconciler import SLICE_INDEXERS, SliceReconciler
+from coil_egress_controller.eip.standby import PATIENCE, StandbyDelay
 from coil_egress_controller.eip.tunnel_phase_reconciler import TunnelPhaseReconciler
 from coil_egress_controller.eip.tunnel_reconciler import TunnelReconciler
 
@@ -90,7 +91,7 @@ class EipCaches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EipControllers:
-    """`setup` declares the controllers of a term.
+    """`setup` declares the controllers of a leader's term, `stand_by` those of a replica that does not lead.
 
     `lease_namespace` has the Leases of gateway nodes; `slice_endpoints` is the maximum of an EgressEndpointSlice,
     `policies_per_gateway` of an EgressGateway; `resync` is in seconds. `now` is the wall clock in UTC, `clock` gives
@@ -112,60 +113,26 @@ class EipControllers:
     log: FilteringBoundLogger
 
     def setup(self, term: Term) -> None:
-        """Everything that is remembered is made here: nothing of it may outlive the term.
+        """The leader's. Everything that is remembered is made here: nothing of it may outlive the term.
 
         A lease that was watched in an earlier term would seem to be silent since then, and be revoked under a node
         that renews it.
         """
         caches, client, log = self.caches, self.client, self.log
-        gateways_written: OwnWrites[EgressGateway] = OwnWrites()
-        policies_written: OwnWrites[EgressGatewayPolicy] = OwnWrites()
+        unassigned: Channel[str] = Channel()
+        decided: Channel[GatewayDecision] = Channel()
+        gateways = self._gateways(term, decided=decided, unassigned=unassigned)
+        choices, selections, leases = gateways.choices, gateways.selections, gateways.leases
         slices_written: OwnWrites[EgressEndpointSlice] = OwnWrites()
         tunnels_written: OwnWrites[EgressTunnel] = OwnWrites()
         # They hear of everything before the controllers that look things up in them.
-        term.subscribe(caches.gateways, gateways_written.observe)
-        term.subscribe(caches.policies, policies_written.observe)
         term.subscribe(caches.slices, slices_written.observe)
         term.subscribe(caches.tunnels, tunnels_written.observe)
-        node_addresses = NodeAddressIndex(caches.gateways)
-        term.subscribe(caches.nodes, node_addresses.observe)
-        unassigned: Channel[str] = Channel()
-        decided: Channel[GatewayDecision] = Channel()
-        selections = SelectionIndex(gateways=caches.gateways, nodes=caches.nodes)
-        choices = ChoiceIndex(
-            gateways=caches.gateways, policies=caches.policies, namespaces=caches.namespaces, unassigned=unassigned
-        )
-        leases = LeaseMonitor(
-            client=client,
-            namespace=self.lease_namespace,
-            listed_term=selections.listed_term,
-            metrics=self.metrics,
-            clock=self.clock,
-            log=log,
-        )
-        gateways = GatewayReconciler(
-            client=client,
-            choices=choices,
-            selections=selections,
-            node_addresses=node_addresses,
-            facts=NodeFactSource(nodes=caches.nodes, tunnels=caches.tunnels, lease_of=leases.lease),
-            leases=leases,
-            gateways=caches.gateways,
-            policies=caches.policies,
-            written=gateways_written,
-            policies_written=policies_written,
-            decided=decided,
-            recorder=self.recorder,
-            limit=self.policies_per_gateway,
-            now=self.now,
-            random=self.random,
-            log=log,
-        )
         policies = PolicyStatusReconciler(
             client=client,
             policies=caches.policies,
             choices=choices,
-            written=policies_written,
+            written=gateways.policies_written,
             recorder=self.recorder,
             now=self.now,
         )
@@ -206,3 +173,60 @@ class EipControllers:
         phases.setup(term, leases.changes, needs=needs, resync=self.resync)
         # Last: the others hear of the leases that are there.
         leases.setup(term, leases=caches.leases, gateways=caches.gateways)
+
+    def stand_by(self, term: Term) -> None:
+        """What a replica does that does not lead: see `standby`."""
+        caches = self.caches
+        gateways = self._gateways(term, decided=Channel(), unassigned=Channel(), standby=True)
+        gateways.setup(term, caches.nodes, caches.namespaces, caches.tunnels, caches.leases, resync=self.resync)
+        gateways.leases.setup(term, leases=caches.leases, gateways=caches.gateways)
+
+    def _gateways(
+        self, term: Term, *, decided: Channel[GatewayDecision], unassigned: Channel[str], standby: bool = False
+    ) -> GatewayReconciler:
+        """With the indexes of its own, and the monitor of leases; both are yet to be set up."""
+        caches, client, log = self.caches, self.client, self.log
+        gateways_written: OwnWrites[EgressGateway] = OwnWrites()
+        policies_written: OwnWrites[EgressGatewayPolicy] = OwnWrites()
+        # They hear of everything before the controllers that look things up in them.
+        term.subscribe(caches.gateways, gateways_written.observe)
+        term.subscribe(caches.policies, policies_written.observe)
+        node_addresses = NodeAddressIndex(caches.gateways)
+        term.subscribe(caches.nodes, node_addresses.observe)
+        selections = SelectionIndex(gateways=caches.gateways, nodes=caches.nodes)
+        choices = ChoiceIndex(
+            gateways=caches.gateways, policies=caches.policies, namespaces=caches.namespaces, unassigned=unassigned
+        )
+        leases = LeaseMonitor(
+            client=client,
+            namespace=self.lease_namespace,
+            listed_term=selections.listed_term,
+            metrics=self.metrics,
+            clock=self.clock,
+            log=log,
+            patience=PATIENCE if standby else 0.0,
+        )
+        delay = StandbyDelay(policies=caches.policies, lease_of=leases.lease, clock=self.clock)
+        return GatewayReconciler(
+            client=client,
+            choices=choices,
+            selections=selections,
+            node_addresses=node_addresses,
+            facts=NodeFactSource(nodes=caches.nodes, tunnels=caches.tunnels, lease_of=leases.lease),
+            leases=leases,
+            gateways=caches.gateways,
+            policies=caches.policies,
+            written=gateways_written,
+            policies_written=policies_written,
+            decided=decided,
+            recorder=self.recorder,
+            limit=self.policies_per_gateway,
+            delay=delay if standby else _at_once,
+            now=self.now,
+            random=self.random,
+            log=log,
+        )
+
+
+def _at_once(_gateway: EgressGateway) -> float:
+    return 0.0

@@ -34,7 +34,7 @@ from coil.kube.lease_lock import Lease
 from coil.manager.term import Channel, Term
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import Cache
-from coil.reconcile.controller import DONE, Result
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
 from coil.reconcile.own_write import OwnWrites
@@ -63,7 +63,8 @@ class GatewayDecision:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReconciler:
     """Of one term. `written` and `policies_written` follow the caches of gateways and policies. `limit` is how many
-    policies a gateway serves.
+    policies a gateway serves. `delay` gives the seconds for which a gateway is not decided on yet; None: until
+    something changes.
     """
 
     client: ApiClient
@@ -79,6 +80,7 @@ class GatewayReconciler:
     decided: Channel[GatewayDecision]
     recorder: Recorder
     limit: int
+    delay: Callable[[EgressGateway], float | None]
     now: Callable[[], datetime]
     random: Callable[[], float]
     log: FilteringBoundLogger
@@ -111,8 +113,10 @@ class GatewayReconciler:
     async def reconcile(self, name: str) -> Result:
         """Bring the status of the gateway of that name up to date. Raises ConflictError when a cache lagged behind."""
         gateway = self.written.latest(name, self.gateways.get(name))
-        if gateway is None:
+        if gateway is None or (delay := self.delay(gateway)) is None:
             return DONE
+        if delay > 0:
+            return RequeueAfter(delay)
         policies = self._policies(name)
         try:
             status, outcomes = self._decide(gateway, policies)

@@ -20,7 +20,15 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
-from coil.eip.gateway_lease import LEASE_LABELS, GatewayLease, Lapse, LeaseExpiry, lease_name, parse_gateway_lease
+from coil.eip.gateway_lease import (
+    LEASE_LABELS,
+    MARGIN,
+    GatewayLease,
+    Lapse,
+    LeaseExpiry,
+    lease_name,
+    parse_gateway_lease,
+)
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from coil.kube.lease_lock import LEASES, Lease, LeaseSpec
@@ -41,7 +49,8 @@ _LOOK_SECONDS: Final = 0.02
 class LeaseMonitor:
     """Of one term. The keys are node names. `clock` gives monotonic seconds.
 
-    `listed_term` returns the term for which a gateway's status lists addresses at a node, None if none does.
+    `listed_term` returns the term for which a gateway's status lists addresses at a node, None if none does. `patience`
+    is how many seconds later than it could a lease is revoked.
     """
 
     def __init__(
@@ -53,6 +62,7 @@ class LeaseMonitor:
         metrics: EipMetrics,
         clock: Callable[[], float],
         log: FilteringBoundLogger,
+        patience: float = 0.0,
     ) -> None:
         self._client = client
         self._namespace = namespace
@@ -60,7 +70,7 @@ class LeaseMonitor:
         self._metrics = metrics
         self._clock = clock
         self._log = log
-        self._expiry = LeaseExpiry()
+        self._expiry = LeaseExpiry(margin=MARGIN + patience)
         self._heard: dict[NodeName, float] = {}
         """By node, when its lease was last seen to change: only for the metrics, `_expiry` decides."""
         self._at_work: set[NodeName] = set()

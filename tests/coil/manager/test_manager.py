@@ -1,10 +1,13 @@
 """What the manager does for a process: caches, readiness, metrics, runnables of every replica, start and stop."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
 from coil.kube.errors import UnavailableError
+from coil.manager.election import Election
 from coil.manager.term import Term
 from coil.reconcile.controller import DONE, Result
 from tests.coil.kube.thing import Thing
@@ -145,5 +148,76 @@ def test_a_listener_that_raises_stops_the_process() -> None:
         assert "disagree" in (bench.process.failure or "")
         bench.process.failure = None
         bench.process.deadline.cancel()
+
+    play(script)
+
+
+def test_a_replica_stands_by_while_it_does_not_lead_and_never_beside_a_term() -> None:
+    async def script(bench: Bench) -> None:
+        story: list[str] = []
+
+        def tell(what: str) -> Callable[[Term], None]:
+            async def run() -> None:
+                story.append(f"{what} begins")
+                try:
+                    await asyncio.get_running_loop().create_future()
+                finally:
+                    await asyncio.sleep(0.1)
+                    story.append(f"{what} ends")
+
+            return lambda term: term.add_runnable(what, run)
+
+        bench.manager.each_term(tell("term"))
+        bench.manager.while_standing_by(tell("standby"))
+        standing = asyncio.create_task(bench.manager.stand_by())
+        for _ in range(2):
+            await asyncio.sleep(1)
+            async with bench.term():
+                await asyncio.sleep(1)
+        await asyncio.sleep(1)
+        standing.cancel()
+        await asyncio.wait({standing})
+        parts = [f"{what} {how}" for what in ("standby", "term") for how in ("begins", "ends")]
+        assert story == [*parts, *parts, *parts[:2]]
+
+    play(script)
+
+
+@pytest.mark.parametrize("elected", [False, True])
+def test_only_what_contends_stands_by(*, elected: bool) -> None:
+    """A process without an election leads from its start."""
+
+    async def script(bench: Bench) -> None:
+        story: list[str] = []
+
+        class Contender:
+            async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+                await asyncio.sleep(1)
+                await lead()
+
+        def tell(what: str) -> Callable[[Term], None]:
+            async def run() -> None:
+                story.append(what)
+                await asyncio.get_running_loop().create_future()
+
+            return lambda term: term.add_runnable(what, run)
+
+        bench.manager.each_term(tell("leads"))
+        bench.manager.while_standing_by(tell("stands by"))
+        await bench.manager.start(cast(Election, Contender()) if elected else None)
+        await asyncio.sleep(2)
+        assert story == (["stands by", "leads"] if elected else ["leads"])
+
+    play(script)
+
+
+def test_what_fails_while_standing_by_is_raised() -> None:
+    async def script(bench: Bench) -> None:
+        async def run() -> None:
+            raise ValueError("broken")
+
+        bench.manager.while_standing_by(lambda term: term.add_runnable("broken", run))
+        with pytest.raises(ExceptionGroup):
+            await bench.manager.stand_by()
 
     play(script)
