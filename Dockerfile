@@ -16,23 +16,49 @@ FROM ${BASE} AS build
 ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 # Debian's, by the name that its packages and folders have.
 ENV PYTHON=python3.13
-RUN apt-get update -q \
- && apt-get install -q -y --no-install-recommends \
-      gcc libc6-dev lib$PYTHON-dev $PYTHON python3-pip
-
-# What runs in the image. Unpacked and not installed: no maintainer's script does anything that is needed here.
-# dpkg's description of each package stays, for programs that look an image over for known defects.
-RUN set -eu; umask 022; \
-    mkdir -p /packages /image/usr/bin /image/usr/sbin /image/usr/lib /image/usr/lib64 /image/var/lib/dpkg/status.d; \
-    for folder in bin sbin lib lib64; do ln -s usr/$folder /image/$folder; done; \
-    cd /packages; \
-    apt-get -q -o APT::Sandbox::User=root download \
-      libc6 gcc-14-base libgcc-s1 libstdc++6 zlib1g \
+# What runs in the image, and what becomes part of the plugin.
+ENV PACKAGES="libc6 gcc-14-base libgcc-s1 libstdc++6 zlib1g \
       $PYTHON-minimal lib$PYTHON-minimal lib$PYTHON-stdlib \
       libbz2-1.0 libexpat1 libffi8 liblzma5 libsqlite3-0 libssl3t64 libuuid1 \
       libnftables1 libgmp10 libjansson4 libmnl0 libnftnl11 libxtables12 \
       libkmod2 libzstd1 netbase \
-      iptables libip4tc2 libip6tc2 libnetfilter-conntrack3 libnfnetlink0; \
+      iptables libip4tc2 libip6tc2 libnetfilter-conntrack3 libnfnetlink0" \
+    LINKED="libc6-dev lib$PYTHON-dev"
+# locked: the packages of image/debian.*.sha256 and no others. current: those that Debian has at this moment.
+ARG DEBIAN=locked
+# The moment at which Debian had the packages, such as 20261129T000000Z: apt takes them from Debian's archive of it.
+ARG SNAPSHOT=
+COPY image/debian.amd64.sha256 image/debian.arm64.sha256 /source/image/
+RUN set -eu; umask 022; \
+    if [ -n "$SNAPSHOT" ]; then \
+      find /etc/apt -name '*.sources' -exec sed -i "s/^Types:/Snapshot: $SNAPSHOT\nTypes:/" '{}' +; \
+      find /etc/apt -name '*.list' -exec \
+        sed -i -e "s/^deb \[/deb [snapshot=$SNAPSHOT /" -e "s/^deb \([^[]\)/deb [snapshot=$SNAPSHOT] \1/" '{}' +; \
+    fi; \
+    apt-get update -q -o APT::Update::Error-Mode=any ${SNAPSHOT:+-o Acquire::Check-Valid-Until=false}; \
+    mkdir /packages; cd /packages; \
+    apt-get -q -o APT::Sandbox::User=root download $PACKAGES $LINKED; \
+    lock=/source/image/debian.$(dpkg --print-architecture).sha256; \
+    if [ "$DEBIAN" != current ]; then \
+      sed 's/.*  //' "$lock" > locked; ls *.deb > found; \
+      if ! cmp -s locked found || ! sha256sum --check --quiet "$lock"; then \
+        diff locked found || true; \
+        echo "Debian has other packages than ${lock#/source/}: build with --build-arg SNAPSHOT=, a moment at which it had" \
+          "them, or take those of today with --build-arg DEBIAN=current (docs/install.md)" >&2; \
+        exit 1; \
+      fi; \
+    fi; \
+    apt-get install -q -y --no-install-recommends gcc $LINKED $PYTHON python3-pip
+
+# Unpacked and not installed: no maintainer's script does anything that is needed here. dpkg's description of each package
+# stays, for programs that look an image over for known defects.
+RUN set -eu; umask 022; \
+    mkdir -p /image/usr/bin /image/usr/sbin /image/usr/lib /image/usr/lib64 /image/var/lib/dpkg/status.d /linked; \
+    for folder in bin sbin lib lib64; do ln -s usr/$folder /image/$folder; done; \
+    cd /packages; \
+    for package in $LINKED; do \
+      dpkg-deb --field "$package"_*.deb > "/linked/$package"; rm "$package"_*.deb; \
+    done; \
     for package in *.deb; do \
       dpkg-deb --fsys-tarfile "$package" | tar -x --no-same-owner --keep-directory-symlink -C /image; \
       dpkg-deb --field "$package" > "/image/var/lib/dpkg/status.d/${package%%_*}"; \
@@ -58,18 +84,15 @@ RUN set -eu; umask 022; \
     # Without the time of each library, which is kept for the next run.
     ldconfig -r /image; rm -rf var/cache
 
-# The packages that pyproject.toml names, at the versions of constraints.txt, and the tool that builds our own. Of the
-# services of AWS the two that are asked, in their latest version: addresses come from EC2, and STS may be who gives a pod
+# The packages that pyproject.toml names, at the versions of constraints.txt, and the tools that build our own and write
+# the SBOM: those files alone that the locks have (python -m integration.image.lock). Of the services of AWS the two that are asked, in their latest version: addresses come from EC2, and STS may be who gives a pod
 # its credentials. What OpenStack's libraries bring for their own tests and builds stays outside, such as setuptools.
-COPY constraints.txt pyproject.toml /source/
-RUN set -eu; umask 022; cd /source; \
+COPY image/build.lock image/kubectl-coil.lock image/programs.lock /source/image/
+RUN set -eu; umask 022; cd /source/image; \
     packages=/image/usr/local/lib/$PYTHON/dist-packages; \
-    $PYTHON -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-      extras = project["optional-dependencies"]; \
-      print(*project["dependencies"], *extras["aws"], *extras["node-dump"], *extras["openstack"], sep="\n")' \
-      > requirements.txt; \
-    $PYTHON -m pip install -q -c constraints.txt --target /tools hatchling; \
-    $PYTHON -m pip install -q -c constraints.txt --no-compile --target "$packages" -r requirements.txt; \
+    install="$PYTHON -m pip install -q --require-hashes --only-binary :all:"; \
+    $install --target /tools -r build.lock; \
+    $install --no-compile --target "$packages" -r programs.lock; \
     rm -rf "$packages/bin" "$packages"/setuptools* "$packages"/_distutils_hack "$packages"/distutils-precedence.pth; \
     for library in keystoneauth1 openstack pbr stevedore; do rm -r "$packages/$library/tests"; done; \
     find "$packages/botocore/data" -mindepth 1 -maxdepth 1 -type d ! -name ec2 ! -name sts -exec rm -r '{}' +; \
@@ -82,9 +105,7 @@ RUN set -eu; umask 022; cd /source; \
     # Of kubectl-coil, in a folder of its own: structlog would have each program import rich where it finds it. Markdown
     # and coloured source code are not printed.
     cli=/image/usr/local/lib/kubectl-coil; \
-    $PYTHON -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-      print(*project["optional-dependencies"]["cli"], sep="\n")' > requirements.txt; \
-    $PYTHON -m pip install -q -c constraints.txt --no-compile --target "$cli" -r requirements.txt; \
+    $install --no-compile --target "$cli" -r kubectl-coil.lock; \
     rm -rf "$cli/bin" "$cli"/markdown_it* "$cli"/mdurl* "$cli"/pygments*; \
     # Bytecode that is taken as it is: the root may be read-only, and times of files mean nothing in an image.
     $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/$PYTHON "$packages" "$cli"
@@ -95,8 +116,9 @@ RUN set -eu; umask 022; \
     cd /source/cni && $PYTHON -B -m coil_freezer /image/usr/libexec/coil/coil
 
 # The programs.
-COPY LICENSE README.md /source/
+COPY LICENSE README.md pyproject.toml /source/
 COPY services/ /source/services/
+COPY image/coil_sbom/ /source/image/coil_sbom/
 ARG SOURCE_DATE_EPOCH=0
 RUN set -eu; umask 022; \
     packages=/image/usr/local/lib/$PYTHON/dist-packages; \
@@ -112,6 +134,11 @@ RUN set -eu; umask 022; \
     mv "$packages"/bin/* /image/usr/local/bin/; rmdir "$packages/bin"; \
     $PYTHON -m compileall -q -s /image --invalidation-mode unchecked-hash "$cli" \
       "$packages"/coil "$packages"/coil_* "$packages"/coild; \
+    # What all of it is made of (docs/install.md).
+    mkdir -p /image/usr/share/coil; \
+    version=$($PYTHON -c 'import tomllib; print(tomllib.load(open("/source/pyproject.toml", "rb"))["project"]["version"])'); \
+    PYTHONPATH=/tools:/source/image $PYTHON -B -m coil_sbom.write /image --version "$version" \
+      --linked /linked --linked-into /usr/libexec/coil/coil > /image/usr/share/coil/sbom.cdx.json; \
     find /image -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" '{}' +
 
 FROM scratch

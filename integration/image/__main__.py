@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 
-from integration.image.build import IMAGE, build_image, read_plan
+from integration.image.build import CURRENT, IMAGE, build_image, read_plan, sbom_of
 from integration.image.context import ContextError
 from integration.image.dockerfile import DockerfileError
 from integration.image.emulation import ARCHITECTURES
@@ -19,13 +19,25 @@ def main() -> int:
         choices=[f"linux/{name}" for name in ARCHITECTURES],
         help="what the image is for, as Docker spells it; by default this machine's",
     )
-    platform: str | None = parser.parse_args().platform
+    parser.add_argument(
+        "--locked",
+        action="store_true",
+        help="take Debian's packages of image/debian.*.sha256 and no others; by default those of today",
+    )
+    arguments = parser.parse_args()
+    platform: str | None = arguments.platform
     begun = time.monotonic()
     try:
-        archive = build_image(read_plan(platform.removeprefix("linux/") if platform else None))
+        archive = build_image(
+            read_plan(
+                platform.removeprefix("linux/") if platform else None,
+                {"DEBIAN": "locked"} if arguments.locked else CURRENT,
+            )
+        )
     except (ImageBuildError, DockerfileError, ContextError) as error:
         print(f"image: {error}", file=sys.stderr)
         return 1
+    print(f"its SBOM: {sbom_of(archive)}")
     print(f"{IMAGE} ({archive.stat().st_size >> 20} MB, {time.monotonic() - begun:.1f} s): {archive}")
     return 0
 

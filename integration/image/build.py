@@ -11,10 +11,12 @@ import fcntl
 import hashlib
 import json
 import os
+import tarfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from integration.cluster import image as image_module
 from integration.cluster.cache import cache_root
@@ -29,6 +31,12 @@ from integration.image.layers import Input, Layer, Layers, name_layers
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMAGE = f"coil.test/coil:{tomllib.loads((REPOSITORY / 'pyproject.toml').read_text())['project']['version']}"
 """The image's name on a cluster's nodes; pods use it with `imagePullPolicy: Never`."""
+CURRENT: Mapping[str, str] = MappingProxyType({"DEBIAN": "current"})
+"""Build arguments: Debian's packages of this moment. Its archive forgets the locked ones as soon as there are newer
+ones, and a checkout has to stay buildable.
+"""
+SBOM = "./usr/share/coil/sbom.cdx.json"
+"""In the image."""
 _KEPT = 4
 
 
@@ -57,13 +65,18 @@ class Plan:
         return f"coil-{digest[:16]}.tar"
 
 
-def read_plan(architecture: str | None = None) -> Plan:
+def read_stages(arguments: Mapping[str, str] = CURRENT) -> list[Stage]:
+    """Of the checkout's Dockerfile, with these build arguments. Raises DockerfileError."""
+    return parse_dockerfile((REPOSITORY / "Dockerfile").read_text(), arguments)
+
+
+def read_plan(architecture: str | None = None, arguments: Mapping[str, str] = CURRENT) -> Plan:
     """Of the checkout as it is; this machine's architecture by default.
 
     Raises ImageBuildError, DockerfileError or ContextError.
     """
     architecture = architecture or machine_architecture()
-    build, last, folder = _two_stages(parse_dockerfile((REPOSITORY / "Dockerfile").read_text()))
+    build, last, folder = _two_stages(read_stages(arguments))
     base = describe_base(architecture)
     return Plan(
         architecture=architecture,
@@ -97,7 +110,13 @@ def build_image(plan: Plan | None = None, *, folder: Path | None = None) -> Path
             _build(plan, folder, archive)
             for old in sorted(folder.glob("coil-*.tar"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
                 old.unlink()
+                sbom_of(old).unlink(missing_ok=True)
     return archive
+
+
+def sbom_of(archive: Path) -> Path:
+    """The SBOM beside the archive, the same as in it."""
+    return archive.with_suffix(".cdx.json")
 
 
 def _build(plan: Plan, folder: Path, archive: Path) -> None:
@@ -121,6 +140,10 @@ def _pack(plan: Plan, layers: Layers, folder: Path, archive: Path) -> None:
             user=plan.user,
             architecture=plan.architecture,
         )
+        with tarfile.open(packed) as layer:
+            sbom = layer.extractfile(SBOM)
+            assert sbom is not None, SBOM
+            sbom_of(archive).write_bytes(sbom.read())
         write_archive(unfinished, [made]).replace(archive)
     finally:
         packed.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from string import Template
+from types import MappingProxyType
 
 SCRATCH = "scratch"
 """The base that holds nothing."""
@@ -47,18 +48,24 @@ class Stage:
     user: str = ""
 
 
-def parse_dockerfile(text: str) -> list[Stage]:
-    """The stages in their order; the last one is the image. Raises DockerfileError."""
+def parse_dockerfile(text: str, arguments: Mapping[str, str] = MappingProxyType({})) -> list[Stage]:
+    """The stages in their order; the last one is the image. `arguments` take the place of what ARG says.
+
+    Raises DockerfileError, also for an argument that no ARG names.
+    """
     stages: list[Stage] = []
     given: dict[str, str] = {}  # by ARG before the first FROM
     local: dict[str, str] = {}  # by ARG in the stage
+    unknown = set(arguments)
     for number, instruction, rest in _instructions(text):
         try:
             if instruction == "FROM":
                 stages.append(_stage(rest, given, unnamed=str(len(stages))))
                 local = {}
             elif instruction == "ARG":
-                (local if stages else given).update(_pairs(rest, given))
+                pairs = _pairs(rest, given)
+                unknown -= pairs.keys()
+                (local if stages else given).update({name: arguments.get(name, value) for name, value in pairs.items()})
             elif not stages:
                 raise ValueError("comes before FROM")
             else:
@@ -67,6 +74,8 @@ def parse_dockerfile(text: str) -> list[Stage]:
             raise DockerfileError(f"line {number}: {instruction} {rest[:60]}: {error}") from error
     if not stages:
         raise DockerfileError("there is no FROM")
+    if unknown:
+        raise DockerfileError(f"there is no ARG {', '.join(sorted(unknown))}")
     return stages
 
 

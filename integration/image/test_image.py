@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from coil_installer.node_files import check_self_contained
+from coil_sbom.document import parse_sbom
 from integration.cluster.image import BUSYBOX_IMAGE
-from integration.image.build import IMAGE, REPOSITORY, build_image
+from integration.image.build import IMAGE, REPOSITORY, SBOM, build_image, read_stages, sbom_of
 from integration.image.programs import read_programs
 from integration.image.rootfs import Rootfs
 
@@ -81,6 +82,18 @@ def test_exactly_the_pinned_packages(image: Rootfs) -> None:
         "mypy",
         "ruff",
     }
+
+
+def test_the_sbom_names_all_that_is_in_it(image: Rootfs, archive: Path) -> None:
+    text = (image.root / SBOM).read_text()
+    assert sbom_of(archive).read_text() == text
+    found = parse_sbom(text)
+    assert {one.url.name: one.url.version for one in found if one.url.type == "pypi"} == distributions(image)
+    packages = {path.name for path in (image.root / "var/lib/dpkg/status.d").iterdir()}
+    assert {one.url.name for one in found if one.url.type == "deb" and not one.linked_into} == packages
+    stages = read_stages()
+    linked = {one.url.name for one in found if one.linked_into == image.environment["COIL_PATH"]}
+    assert linked == set(stages[0].environment["LINKED"].split())
 
 
 def test_no_program_but_ours_the_interpreter_and_iptables(image: Rootfs) -> None:

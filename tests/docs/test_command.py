@@ -18,7 +18,7 @@ PAGES = read_pages()
 COMMAND_BLOCKS = [block for page in PAGES for block in page.blocks if block.language == COMMANDS]
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 ON_A_NODE = {"birdc", "curl", "ip", "iptables", "ls", "modinfo", "modprobe", "nft", "sysctl"}
-DOCKER = {"build", "buildx", "compose", "push"}
+DOCKER = {"build", "buildx", "compose", "cp", "create", "push", "rm"}
 AWS_GLOBAL_FLAGS = {"--output", "--query"}
 VARIABLES = {
     "BLOCK",

@@ -1,5 +1,6 @@
 """What is built: the project's own Dockerfile, and none that this way of building would build wrongly."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,14 +74,21 @@ def test_each_architecture_has_its_archive_in_a_folder_of_its_own(amd64: Path) -
         assert build_image(plan) == made
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [([], None), (["--platform=linux/arm64"], "arm64")])
-def test_the_platform_is_asked_for_as_docker_does(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], expected: str | None
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], (None, "current")),
+        (["--platform=linux/arm64"], ("arm64", "current")),
+        (["--locked"], (None, "locked")),
+    ],
+)
+def test_the_platform_is_asked_for_as_docker_does_and_the_packages_as_the_dockerfile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], expected: tuple[str | None, str]
 ) -> None:
-    asked = list[str | None]()
+    asked = list[tuple[str | None, str]]()
 
-    def read_plan(architecture: str | None) -> Plan:
-        asked.append(architecture)
+    def read_plan(architecture: str | None, build_arguments: Mapping[str, str]) -> Plan:
+        asked.append((architecture, build_arguments["DEBIAN"]))
         return PLAN
 
     (tmp_path / "archive").touch()

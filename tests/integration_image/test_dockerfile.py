@@ -42,6 +42,14 @@ def test_stages_and_steps() -> None:
     assert last.environment == {}
 
 
+def test_build_arguments_take_the_place_of_what_is_written() -> None:
+    build, _ = parse_dockerfile(TEXT, {"WHEN": "1", "BASE": "mine"})
+    assert build.base == "mine"
+    assert build.steps[2] == Run("touch $WHEN", {"A": "1:3", "B": "two words", "WHEN": "1"})
+    with pytest.raises(DockerfileError, match="there is no ARG WHERE"):
+        parse_dockerfile(TEXT, {"WHERE": "here", "WHEN": "1"})
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
