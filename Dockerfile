@@ -85,8 +85,9 @@ RUN set -eu; umask 022; \
     ldconfig -r /image; rm -rf var/cache
 
 # The packages that pyproject.toml names, at the versions of constraints.txt, and the tools that build our own and write
-# the SBOM: those files alone that the locks have (python -m integration.image.lock). Of the services of AWS the two that are asked, in their latest version: addresses come from EC2, and STS may be who gives a pod
-# its credentials. What OpenStack's libraries bring for their own tests and builds stays outside, such as setuptools.
+# the SBOM: those files alone that the locks have (python -m integration.image.lock). Of the services of AWS the two that
+# are asked, in their latest version: addresses come from EC2, and STS may be who gives a pod its credentials. What
+# OpenStack's libraries bring for their own tests and builds stays outside, such as setuptools.
 COPY image/build.lock image/kubectl-coil.lock image/programs.lock /source/image/
 RUN set -eu; umask 022; cd /source/image; \
     packages=/image/usr/local/lib/$PYTHON/dist-packages; \

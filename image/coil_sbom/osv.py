@@ -80,12 +80,13 @@ def _defects_of(record: Any, by_package: Mapping[_Package, Sequence[tuple[Compon
         return
     for affected in record.get("affected", ()):
         for component, version in by_package.get(_affected_package(affected), ()):
-            if _affects(affected, version, _ORDERS[component.url.type]):
+            order = _ORDERS[component.url.type]
+            if _affects(affected, version, order):
                 yield Defect(
                     identifier=record["id"],
                     aliases=tuple(sorted({*record.get("aliases", ()), *record.get("upstream", ())})),
                     component=component,
-                    fixed=_fixed(affected),
+                    fixed=_fixed(affected, version, order),
                     summary=_summary(record),
                 )
 
@@ -157,11 +158,11 @@ def _events(one: Any, order: Callable[[str], Any]) -> list[tuple[str, str]]:
     return sorted(events, key=lambda event: order(event[1]))
 
 
-def _fixed(affected: Any) -> str:
-    fixes = [
-        event["fixed"] for one in affected.get("ranges", ()) for event in one.get("events", ()) if "fixed" in event
-    ]
-    return fixes[-1] if fixes else ""
+def _fixed(affected: Any, version: str, order: Callable[[str], Any]) -> str:
+    """The next version after that one that ends a range, empty where there is none."""
+    events = (event for one in affected.get("ranges", ()) if one.get("type") == "ECOSYSTEM" for event in one["events"])
+    fixes = [event["fixed"] for event in events if "fixed" in event and order(event["fixed"]) > order(version)]
+    return str(min(fixes, key=order, default=""))
 
 
 def _summary(record: Any) -> str:

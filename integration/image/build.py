@@ -140,14 +140,22 @@ def _pack(plan: Plan, layers: Layers, folder: Path, archive: Path) -> None:
             user=plan.user,
             architecture=plan.architecture,
         )
-        with tarfile.open(packed) as layer:
-            sbom = layer.extractfile(SBOM)
-            assert sbom is not None, SBOM
-            sbom_of(archive).write_bytes(sbom.read())
+        sbom_of(archive).write_bytes(_read_sbom(packed))
         write_archive(unfinished, [made]).replace(archive)
     finally:
         packed.unlink(missing_ok=True)
         unfinished.unlink(missing_ok=True)
+
+
+def _read_sbom(packed: Path) -> bytes:
+    with tarfile.open(packed) as layer:
+        try:
+            file = layer.extractfile(SBOM)
+        except KeyError:
+            file = None
+        if file is None:
+            raise ImageBuildError(f"the image has no SBOM at {SBOM}")
+        return file.read()
 
 
 def _two_stages(stages: Sequence[Stage]) -> tuple[Stage, Stage, str]:

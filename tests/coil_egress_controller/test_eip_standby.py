@@ -153,6 +153,23 @@ def test_a_policy_that_it_does_not_know_keeps_its_address() -> None:
     play(script)
 
 
+def test_a_policy_that_is_deleted_meanwhile_holds_up_nobody() -> None:
+    """Nobody takes it out of the status, and whoever deletes one after the other would keep all addresses away."""
+
+    async def script(world: World) -> None:
+        await with_standby(world)
+        gone = next(name for name, node in world.listed().items() if node == "n2")
+        await world.depose()
+        await world.agents["n1"].kill()
+        world.api.remove(EGRESS_GATEWAY_POLICIES, gone, "shop")
+        await world.until(lambda: "n1" not in world.listed().values())
+        took = await world.until(lambda: len(world.holders()) == len(POLICIES) - 1)
+        assert took < FENCE
+        assert gone not in world.listed()
+
+    play(script)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_no_address_is_ever_at_two_nodes_however_many_decide(seed: int) -> None:
     """The world fails as soon as one is: nodes die, are cut off and come back, replicas lead and are slow."""

@@ -51,6 +51,7 @@ def test_a_range_of_python_versions(version: str, affected: bool) -> None:
         ("3.5.4-1", False),
         ("1:3.0-1", False),
         ("3.5~rc1-1", True),
+        ("0~rc1", True),
     ],
 )
 def test_a_range_of_debian_versions(version: str, affected: bool) -> None:
@@ -63,6 +64,25 @@ def test_a_range_that_ends_with_its_last_version() -> None:
     assert [bool(defects(component(f"pkg:pypi/thing@{version}"), one)) for version in ("1.2", "1.2.1")] == [True, False]
 
 
+def test_events_are_taken_in_the_order_of_their_versions() -> None:
+    one = record("PyPI", "thing", {"fixed": "2"}, {"introduced": "3"}, {"fixed": "4"}, {"introduced": "1"})
+    found = [bool(defects(component(f"pkg:pypi/thing@{version}"), one)) for version in ("0.9", "1", "2", "3", "4")]
+    assert found == [False, True, False, True, False]
+
+
+def test_what_is_no_python_version_is_before_all_that_are() -> None:
+    one = record("PyPI", "thing", {"introduced": "the beginning"}, {"fixed": "2"})
+    assert [bool(defects(component(f"pkg:pypi/thing@{version}"), one)) for version in ("0.1", "2")] == [True, False]
+
+
+@pytest.mark.parametrize(("version", "fixed"), [("1.1", "1.2"), ("2.0", "2.1"), ("3.0", "")])
+def test_the_fix_is_the_next_one(version: str, fixed: str) -> None:
+    branches = [{"introduced": "2"}, {"fixed": "2.1"}, {"introduced": "0"}, {"fixed": "1.2"}, {"introduced": "3"}]
+    one = record("PyPI", "thing", *branches)
+    [defect] = known_defects([component(f"pkg:pypi/thing@{version}")], Database(records=(one,), modified=""))
+    assert defect.fixed == fixed
+
+
 def test_versions_that_are_listed() -> None:
     affected = {"package": {"ecosystem": "PyPI", "name": "thing"}, "versions": ["1.0", "1.1"]}
     one = {"id": "X-1", "affected": [affected]}
@@ -73,6 +93,8 @@ def test_the_source_package_counts_and_its_version() -> None:
     url = "pkg:deb/debian/libjansson4@2.14-2%2Bb3?arch=amd64&distro=debian-13&upstream=jansson%402.14-2"
     fixed = record("Debian:13", "jansson", {"introduced": "0"}, {"fixed": "2.14-2"})
     assert defects(component(url), fixed) == []
+    rebuilt = record("Debian:13", "jansson", {"introduced": "0"}, {"fixed": "2.14-2+b1"})
+    assert defects(component(url), rebuilt) == ["X-1"]
     binary = record("Debian:13", "libjansson4", {"introduced": "0"})
     assert defects(component(url), binary) == []
 
@@ -172,9 +194,9 @@ def test_the_command_names_component_defect_and_fix(
     ]
 
 
-@pytest.mark.parametrize("ignored", ["X-1", "CVE-1"])
+@pytest.mark.parametrize("ignored", ["X-1", "CVE-1", "CVE-2"])
 def test_a_defect_that_does_not_apply(sbom: Path, tmp_path: Path, ignored: str) -> None:
-    one = record("PyPI", "thing", {"introduced": "0"}, {"fixed": "1.1"}, aliases=["CVE-1"])
+    one = record("PyPI", "thing", {"introduced": "0"}, {"fixed": "1.1"}, aliases=["CVE-1"], upstream=["CVE-2"])
     assert main([str(sbom), str(database(tmp_path, one)), "--ignore", ignored]) == 0
 
 

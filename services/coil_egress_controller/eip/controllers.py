@@ -206,7 +206,7 @@ class EipControllers:
             log=log,
             patience=PATIENCE if standby else 0.0,
         )
-        delay = StandbyDelay(policies=caches.policies, lease_of=leases.lease, clock=self.clock)
+        delay = StandbyDelay(client=client, policies=caches.policies, lease_of=leases.lease, clock=self.clock)
         return GatewayReconciler(
             client=client,
             choices=choices,
@@ -228,5 +228,5 @@ class EipControllers:
         )
 
 
-def _at_once(_gateway: EgressGateway) -> float:
+async def _at_once(_gateway: EgressGateway) -> float:
     return 0.0

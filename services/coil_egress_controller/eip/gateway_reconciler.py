@@ -9,7 +9,7 @@ The status is guarded by the resource version that it was planned from, and the 
 leader only from the status: after a conflict it is planned again. What has not changed is not written.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -80,7 +80,7 @@ class GatewayReconciler:
     decided: Channel[GatewayDecision]
     recorder: Recorder
     limit: int
-    delay: Callable[[EgressGateway], float | None]
+    delay: Callable[[EgressGateway], Awaitable[float | None]]
     now: Callable[[], datetime]
     random: Callable[[], float]
     log: FilteringBoundLogger
@@ -113,7 +113,7 @@ class GatewayReconciler:
     async def reconcile(self, name: str) -> Result:
         """Bring the status of the gateway of that name up to date. Raises ConflictError when a cache lagged behind."""
         gateway = self.written.latest(name, self.gateways.get(name))
-        if gateway is None or (delay := self.delay(gateway)) is None:
+        if gateway is None or (delay := await self.delay(gateway)) is None:
             return DONE
         if delay > 0:
             return RequeueAfter(delay)
