@@ -37,7 +37,7 @@ PARTS = {
 """Of the session `integration`, with their folders; what takes long comes first."""
 ALL_PARTS = ["integration/soak", *(folder for folders in PARTS.values() for folder in folders)]
 CLUSTER = ["integration/nodes", "integration/docs"]
-EGRESS = ["integration/egress", "integration/fou"]
+EGRESS = ["integration/egress", "integration/fou", "integration/wireguard"]
 """The folder that takes longer comes first."""
 GUEST = ["--numprocesses=2", "--dist=loadscope", "--no-loadscope-reorder"]
 """A guest's processors are slow, and one process of tests leaves one of them idle."""

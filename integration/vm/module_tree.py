@@ -17,7 +17,7 @@ FOLDERS = (
 )
 """Folders whose modules are all taken: nobody can list what kube-proxy's rules will ask for."""
 
-OTHERS = ("veth", "dummy", "af_packet", "tun", "vxlan", "bridge", "br_netfilter", "sctp", "openvswitch")
+OTHERS = ("veth", "dummy", "af_packet", "tun", "vxlan", "wireguard", "bridge", "br_netfilter", "sctp", "openvswitch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ ADMIN = {
 SAYING_BLOCKS = [block for page in PAGES for block in page.blocks if block.language == SAYINGS]
 KUBERNETES = {"FailedCreatePodSandBox", "NODE", "PHASE", "FILL", "NAMESPACE", "NAME", "UID"}
 """Words of others, and headings of columns."""
-INTERFACES = {"egress.eip", "egress.vxlan"}
+INTERFACES = {"egress.eip", "egress.vxlan", "egress.wg"}
 """Which look like values."""
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")

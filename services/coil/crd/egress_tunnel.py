@@ -1,7 +1,7 @@
 """EgressTunnel: one node's end of the mesh that carries policy traffic to gateway nodes, as the API server stores it.
 
 Its name is the Node's. The controller writes addresses, hardware address and mark, and what it knows of the node; the
-agent on the node writes `parent`, `phase` and the time. All of it is status: nobody configures a tunnel.
+agent on the node writes `parent`, `publicKey`, `phase` and the time. All of it is status: nobody configures a tunnel.
 """
 
 from datetime import datetime
@@ -35,9 +35,12 @@ class TunnelParent(Struct, frozen=True, kw_only=True):
 
 
 class TunnelEnd(Struct, frozen=True, kw_only=True):
+    """`public_key` is the node's own, of WireGuard, where the mesh is encrypted."""
+
     ipv4: str = ""
     ipv6: str = ""
     mac: str = ""
+    public_key: str = ""
     parent: TunnelParent = TunnelParent()
 
 

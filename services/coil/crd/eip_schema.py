@@ -44,6 +44,11 @@ def _tunnel_definition() -> Document:
                 "pattern": "^([0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5})?$",
                 "description": "Hardware address of the node's end.",
             },
+            "publicKey": {
+                "type": "string",
+                "pattern": "^([0-9A-Za-z+/]{43}=)?$",
+                "description": "Key of the node's WireGuard, where the tunnels are encrypted.",
+            },
             "parent": parent,
         },
     )

@@ -135,13 +135,15 @@ TUNNEL_PORT: Final = 7789
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EipTableOptions:
-    """`port` is the tunnel's. `keep_source`: what goes into the tunnel is not masqueraded by other tables, as those of
-    Weave and others do. `verify_source`: nobody else keeps pods to their own addresses, so what has a class must have
-    come by the link to which the node routes its source.
+    """`port` is the tunnel's; `wireguard` is the link that carries it where the mesh is encrypted. `keep_source`: what
+    goes into the tunnel is not masqueraded by other tables, as those of Weave and others do. `verify_source`: nobody
+    else keeps pods to their own addresses, so what has a class must have come by the link to which the node routes its
+    source.
     """
 
     tunnel: LinkName = _TUNNEL
     port: int = TUNNEL_PORT
+    wireguard: LinkName | None = None
     keep_source: bool = True
     verify_source: bool = False
 
@@ -211,6 +213,12 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         rules=(
             # Later its source may be translated to a node's address, and the sender would pass for a node.
             *_foreign_rules(options, DESTINATION, Comparison.IS),
+            # Between nodes only: neither a pod's packet nor one for a pod has anything to do there.
+            *(
+                _drop(DROPPED_FOREIGN, _is(field, options.wireguard))
+                for field in (Field.INPUT_LINK, Field.OUTPUT_LINK)
+                if options.wireguard is not None
+            ),
             (here, decided, Verdict.ACCEPT),
             (into_tunnel, _is(Field.PACKET_MARK, ANY_NODE), Assign(Field.PACKET_MARK, FORWARDED), Verdict.ACCEPT),
             _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, ANY_NODE), _is_not(Field.PACKET_MARK, HERE)),
@@ -480,14 +488,23 @@ def _choice_chains(
 
 def _mesh_chain(options: EipTableOptions) -> NftChain:
     """Pods and hosts outside are no nodes: what they sent to the port would leave with the address of any tenant, by
-    the hardware address of a node, which follows from the node's name.
+    the hardware address of a node, which follows from the node's name. Where the mesh is encrypted, only what the link
+    of WireGuard has decrypted is for the tunnel, and it is for nothing else.
     """
+    encrypted: tuple[Rule, ...] = ()
+    if options.wireguard is not None:
+        by_wireguard, port = _is(Field.INPUT_LINK, options.wireguard), Field.UDP_DESTINATION_PORT
+        encrypted = (
+            _drop(DROPPED_FOREIGN, _is(port, options.port), _is_not(Field.INPUT_LINK, options.wireguard)),
+            _drop(DROPPED_FOREIGN, by_wireguard, _is_not(port, options.port)),
+            _drop(DROPPED_FOREIGN, by_wireguard, _is_not(Field.PROTOCOL, "udp")),
+        )
     return NftChain(
         name="mesh",
         type=ChainType.FILTER,
         hook=Hook.INPUT,
         priority=Priority.MANGLE,
-        rules=_foreign_rules(options, SOURCE, Comparison.IS_NOT),
+        rules=(*encrypted, *_foreign_rules(options, SOURCE, Comparison.IS_NOT)),
     )
 
 

@@ -16,6 +16,7 @@ from coil.crd.names import NodeName
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import MacAddress
 from coil.kernel.vxlan import OverlayPeer
+from coil.kernel.wireguard import PublicKey, WireGuardPeer
 
 NODE_MARK: Final = 0x26000000
 NODE_MARK_MASK: Final = 0xFF000000
@@ -46,8 +47,9 @@ class TunnelIdentity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """Another node's end of the mesh: the mark that leads to it, and how it is reached. `tunnel` are its addresses in
-    the tunnel network. `addresses` are those of the Node, one of which its tunnel's packets come from, and `parent` are
-    the ones among these that its tunnel ends at, by its own word.
+    the tunnel network. `addresses` are those that its tunnel's packets may come from: the Node's, or where the mesh is
+    encrypted those in the tunnel network, with the node's `key`. `parent` are those of the Node that its tunnel ends
+    at, by its own word.
     """
 
     node: NodeName
@@ -56,11 +58,29 @@ class Peer:
     tunnel: tuple[IPAddress, ...] = ()
     parent: tuple[IPAddress, ...] = ()
     addresses: tuple[IPAddress, ...] = ()
+    key: PublicKey | None = None
 
-    def overlay(self, family: Family) -> OverlayPeer | None:
-        """What the kernel is to know of it over an underlay of that family; None if it has no such address."""
-        underlay = next((address for address in self.parent if Family.of(address) is family), None)
-        return None if underlay is None else OverlayPeer(mac=self.mac, tunnel=self.tunnel, underlay=underlay)
+    def overlay(self, underlay: Family) -> OverlayPeer | None:
+        """What the tunnel's link is to know of it, of a node with an address of that family; None if it has none. Where
+        the mesh is encrypted, the link sends to its tunnel address.
+        """
+        end = self._end(underlay)
+        if end is not None and self.key is not None:
+            end = self._inner()
+        return None if end is None else OverlayPeer(mac=self.mac, tunnel=self.tunnel, underlay=end)
+
+    def wireguard(self, underlay: Family, *, port: int) -> WireGuardPeer | None:
+        """What the link that encrypts is to know of it; None if it has no key, or no address of that family."""
+        end, inner = self._end(underlay), self._inner()
+        if end is None or inner is None or self.key is None:
+            return None
+        return WireGuardPeer(key=self.key, endpoint=end, port=port, address=inner)
+
+    def _end(self, family: Family) -> IPAddress | None:
+        return next((address for address in self.parent if Family.of(address) is family), None)
+
+    def _inner(self) -> IPv4Address | None:
+        return next((address for address in self.tunnel if isinstance(address, IPv4Address)), None)
 
 
 def plan_tunnels(tunnels: Iterable[EgressTunnel], nets: TunnelNets) -> Mapping[NodeName, TunnelIdentity]:

@@ -1,12 +1,13 @@
 """`OverlayNetwork`: what an agent of the EIP gateway asks of the kernel, without waiting for it on the event loop.
 
     tunnel   ensure_tunnel ─► sync_peers ─► sync_marks      the mesh: a VXLAN link, its peers, the ways into it
+    wireguard   ensure_wireguard ─► sync_wireguard_peers    what carries the mesh where that is encrypted
     eip      ensure_eip_device ─► sync_eips ─► announce     the floating addresses of this node
     both     parent_of, ensure_sysctls, changed, clean_up
 
 Each method compares with what the kernel says and changes the difference, so the order after a change by somebody else
 is that of the first time. The mesh has one thread and the addresses another: an address that has to go does not wait
-for a thousand peers. What is not ours is never touched; ours are two links, by name and kind, rules by protocol and
+for a thousand peers. What is not ours is never touched; ours are three links, by name and kind, rules by protocol and
 priority, routes by protocol and link, proxy entries by protocol.
 """
 
@@ -24,6 +25,7 @@ from coil.kernel.mark import MARK_CLAIM, MARK_PROTOCOL, MarkGate, plan_marks
 from coil.kernel.route import Route, diff_routes
 from coil.kernel.rule import Rule, RuleChanges
 from coil.kernel.vxlan import VXLAN_KIND, OverlayPeer, PeerChanges, Vxlan
+from coil.kernel.wireguard import WIREGUARD_KIND, PublicKey, WireGuard, WireGuardChanges, WireGuardPeer
 from coil.netlink import announcement, eip_link
 from coil.netlink.address import AddressChanges
 from coil.netlink.connection import Connection
@@ -38,6 +40,7 @@ from coil.netlink.route import delete_route, dump_link_routes, parse_route, repl
 from coil.netlink.rule import delete_gate, new_gate, read_rules, sync_rules
 from coil.netlink.sysctl import read_sysctl
 from coil.netlink.vxlan import ensure_vxlan, sync_peers
+from coil.netlink.wireguard import ensure_wireguard, read_wireguard_peers, sync_wireguard_peers
 from coil.netlink.worker import Worker
 
 
@@ -114,6 +117,7 @@ def _read_link_routes(device: LinkName, index: int, connection: Connection) -> d
 
 
 TUNNEL_LINK: Final = LinkName("egress.vxlan")
+WIREGUARD_LINK: Final = LinkName("egress.wg")
 EIP_LINK: Final = LinkName("egress.eip")
 
 _LIBERAL: Final = "net/netfilter/nf_conntrack_tcp_be_liberal"
@@ -136,13 +140,16 @@ class OverlayNetwork:
         netns: Path | None = None,
         *,
         tunnel: LinkName = TUNNEL_LINK,
+        wireguard: LinkName = WIREGUARD_LINK,
         eip_device: LinkName = EIP_LINK,
         sysctls: NodeSysctls | None = None,
     ) -> None:
         self._netns = netns
         self._sysctls = sysctls or NodeSysctls()
         self._tunnel = tunnel
+        self._wireguard = wireguard
         self._eip_device = eip_device
+        self._links = (tunnel, wireguard, eip_device)
         self._parent: LinkName | None = None
         self._stack = AsyncExitStack()
         self._mesh: Worker
@@ -157,7 +164,7 @@ class OverlayNetwork:
             self._eips = Worker("overlay-eip", home, threads=1)
             stack.push_async_callback(self._eips.aclose)
             events = await self._mesh.run(open_event_socket)
-            self._watch = OverlayWatch(events, (self._tunnel, self._eip_device))
+            self._watch = OverlayWatch(events, self._links)
             stack.callback(self._watch.close)
             self._stack = stack.pop_all()
         return self
@@ -171,7 +178,7 @@ class OverlayNetwork:
         """The link that has the node's address, from now on watched as ours are. Raises NetlinkError if none has."""
         parent = await self._connected(
             self._eips,
-            lambda connection: eip_link.find_parent(address, connection, without=(self._tunnel, self._eip_device)),
+            lambda connection: eip_link.find_parent(address, connection, without=self._links),
         )
         self._watch.follow(parent.name, parent.index)
         return parent
@@ -203,6 +210,37 @@ class OverlayNetwork:
     async def sync_peers(self, peers: Sequence[OverlayPeer]) -> PeerChanges:
         """Make `peers` all that the tunnel's link knows. Idempotent. Raises ValueError where two share an address."""
         return await self._connected(self._mesh, lambda connection: sync_peers(self._tunnel, peers, connection))
+
+    async def ensure_wireguard(self, wireguard: WireGuard) -> PublicKey:
+        """Have the link that carries the encrypted mesh there, with a key; returns the public one. Idempotent.
+
+        Another key than before means that the link was made anew, and `sync_wireguard_peers` has to follow. Raises
+        ValueError if it has not the name that this network was made with.
+        """
+        if wireguard.name != self._wireguard:
+            raise ValueError(f"the link of WireGuard is {self._wireguard}, not {wireguard.name}")
+        key = await self._connected(self._mesh, lambda connection: ensure_wireguard(wireguard, connection))
+        await self._follow(self._mesh, self._wireguard)
+        return key
+
+    async def sync_wireguard_peers(self, peers: Sequence[WireGuardPeer]) -> WireGuardChanges:
+        """Make `peers` all that the link of WireGuard knows, and route their tunnel addresses into it. Idempotent.
+
+        Raises ValueError where two share a key or an address.
+        """
+        return await self._connected(
+            self._mesh, lambda connection: sync_wireguard_peers(self._wireguard, peers, connection)
+        )
+
+    async def read_wireguard_peers(self) -> tuple[WireGuardPeer, ...]:
+        """What `sync_wireguard_peers` has set, of an earlier process as well; nothing where there is no such link."""
+        return await self._connected(self._mesh, lambda connection: read_wireguard_peers(self._wireguard, connection))
+
+    async def remove_wireguard(self) -> None:
+        """Delete the link that carries the encrypted mesh, with its key. Idempotent."""
+        await self._connected(
+            self._mesh, lambda connection: _remove_link(self._wireguard, (WIREGUARD_KIND,), connection)
+        )
 
     async def sync_marks(self, paths: Mapping[int, Collection[IPAddress]]) -> MarkChanges:
         """For each mark, by family, the tunnel address that packets which carry it are sent to; all marks there are.
@@ -241,7 +279,7 @@ class OverlayNetwork:
 
         def job() -> None:
             with Connection() as connection:
-                links = eip_link.read_parents(connection, without=(self._tunnel, self._eip_device))
+                links = eip_link.read_parents(connection, without=self._links)
             announcement.announce(wanted, links, parent=parent, is_held=is_held)
 
         await self._eips.run(job)
@@ -259,7 +297,7 @@ class OverlayNetwork:
         await self._watch.changed()
 
     async def clean_up(self) -> None:
-        """Delete all that is ours: proxy entries, rules, both links with what hangs on them. Idempotent.
+        """Delete all that is ours: proxy entries, rules, the links with what hangs on them. Idempotent.
 
         Sysctls of the node stay (forwarding, conntrack, arp_ignore, proxy_ndp): nobody can tell who counts on them.
         Raises NetlinkError for what could not be deleted.
@@ -275,6 +313,7 @@ class OverlayNetwork:
     def _remove_mesh(self, connection: Connection) -> None:
         remove_marks(connection)
         _remove_link(self._tunnel, (VXLAN_KIND,), connection)
+        _remove_link(self._wireguard, (WIREGUARD_KIND,), connection)
 
     async def _follow(self, worker: Worker, name: LinkName) -> None:
         """Watch the addresses of a link that an earlier process has made, too."""

@@ -36,7 +36,7 @@ from coil_egress_agent.eip.eip_device import RETRY_BACKOFF, EipDevice
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded, sentence
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.lease_renewer import LeaseDemand, LeaseRenewer
-from coil_egress_agent.eip.mesh import MeshSync, plan_marks, plan_peers
+from coil_egress_agent.eip.mesh import MeshSync, plan_marks
 from coil_egress_agent.eip.metric import NodeMetrics, Operation
 from coil_egress_agent.eip.node_assignment import LeaseState, NodeAssignment, carrying_nodes, plan_assignment
 from coil_egress_agent.eip.pod_hold import PodHold
@@ -232,7 +232,7 @@ class Applier:
         self._ask(snapshot, assignment, done=False)
         await self._device.withdraw(assignment.addresses, look=look)
         if snapshot.tunnels_changed:
-            self._peers = plan_peers(snapshot.tunnels, node=self._node)
+            self._peers = await deps.mesh.choose_peers(snapshot.tunnels, node=self._node)
         with self._metrics.measured(Operation.OVERLAY):
             peers = await deps.mesh.sync(snapshot.own, self._peers, carrier=assignment.wanted, look=look)
         with self._metrics.measured(Operation.COMPUTE):

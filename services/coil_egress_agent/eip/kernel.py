@@ -13,6 +13,7 @@ from coil.kernel.flow import Flow
 from coil.kernel.link import ParentLink
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.kernel.vxlan import OverlayPeer, Vxlan
+from coil.kernel.wireguard import PublicKey, WireGuard, WireGuardPeer
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coil.runtime.log import describe_error
@@ -58,6 +59,22 @@ class Overlay(Protocol):
 
     async def sync_peers(self, peers: Sequence[OverlayPeer], /) -> object:
         """These and no others."""
+        ...
+
+    async def ensure_wireguard(self, wireguard: WireGuard, /) -> PublicKey:
+        """The link that carries the encrypted mesh; returns the node's key. Another one than before: peers follow."""
+        ...
+
+    async def sync_wireguard_peers(self, peers: Sequence[WireGuardPeer], /) -> object:
+        """These and no others, and the routes of their tunnel addresses."""
+        ...
+
+    async def read_wireguard_peers(self) -> Sequence[WireGuardPeer]:
+        """Those that it has, of an earlier process as well."""
+        ...
+
+    async def remove_wireguard(self) -> object:
+        """Have no such link."""
         ...
 
     async def sync_marks(self, paths: Mapping[int, Collection[IPAddress]], /) -> object:

@@ -47,12 +47,12 @@ from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.kernel_tables import KernelTables, RunProgram, ensure_shim, remove_shim, run_program
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
-from coil_egress_agent.eip.mesh import DEVICE, MeshOptions, MeshSync
+from coil_egress_agent.eip.mesh import DEVICE, WIREGUARD_LINK, MeshOptions, MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
 from coil_egress_agent.eip.node_pods import NODE_PODS, NodePods
 from coil_egress_agent.eip.pod_hold import PodHold
 from coil_egress_agent.eip.pod_starts import PodStarts, serve_pod_starts
-from coil_egress_agent.eip.settings import Settings
+from coil_egress_agent.eip.settings import Encryption, Settings
 from coil_egress_agent.eip.tunnel_report import TunnelReporter
 
 T = TypeVar("T", bound=HasMetadata)
@@ -193,7 +193,10 @@ async def _await_permission(
 
 def mesh_options(settings: Settings) -> MeshOptions:
     return MeshOptions(
-        vni=settings.tunnel_vni, port=settings.tunnel_port, checksum_offload=settings.tunnel_checksum_offload
+        vni=settings.tunnel_vni,
+        port=settings.tunnel_port,
+        wireguard_port=settings.wireguard_port if settings.tunnel_encryption is Encryption.WIREGUARD else None,
+        checksum_offload=settings.tunnel_checksum_offload,
     )
 
 
@@ -201,6 +204,7 @@ def table_options(settings: Settings) -> EipTableOptions:
     return EipTableOptions(
         tunnel=DEVICE,
         port=settings.tunnel_port,
+        wireguard=WIREGUARD_LINK if settings.tunnel_encryption is Encryption.WIREGUARD else None,
         keep_source=settings.keep_source,
         verify_source=settings.verify_source,
     )

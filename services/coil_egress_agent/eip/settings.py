@@ -1,6 +1,7 @@
 """What the DaemonSet tells the agent of a node."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,22 @@ def parse_fence(text: str) -> float:
     return seconds
 
 
+class Encryption(StrEnum):
+    """Of the mesh."""
+
+    NONE = "none"
+    WIREGUARD = "wireguard"
+
+
+@kind("none|wireguard")
+def parse_encryption(text: str) -> Encryption:
+    """What carries the mesh."""
+    try:
+        return Encryption(text)
+    except ValueError:
+        raise ValueError("none or wireguard") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings(EipLeaseSettings, EipLimitSettings, NodeSysctlSettings, ApiSettings, FrameSettings):
     """The settings of coil-egress-agent on a node; times are in seconds."""
@@ -71,6 +88,19 @@ class Settings(EipLeaseSettings, EipLimitSettings, NodeSysctlSettings, ApiSettin
     )
     tunnel_vni: int = flag(
         "100", parse=parse_integer(1, 2**24 - 1), group=Group.EIP, help="VNI of the mesh; the same on all nodes"
+    )
+    tunnel_encryption: Encryption = flag(
+        "none",
+        parse=parse_encryption,
+        group=Group.EIP,
+        help="what carries the mesh: none, or wireguard; the same on all nodes, as nodes that differ in it do not "
+        "reach each other",
+    )
+    wireguard_port: int = flag(
+        "7790",
+        parse=parse_integer(1, 65535),
+        group=Group.EIP,
+        help="UDP port of the encrypted mesh; the same on all nodes",
     )
     tunnel_checksum_offload: bool = flag(
         "true",

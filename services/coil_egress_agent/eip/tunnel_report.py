@@ -14,6 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.egress_tunnel import EgressTunnel, TunnelPhase
 from coil.crd.names import NodeName
 from coil.kernel.link import ParentLink
+from coil.kernel.wireguard import PublicKey
 from coil.manager.term import Channel, Term
 from coil.reconcile.backoff import Backoff
 from coil.reconcile.cache import Cache
@@ -35,10 +36,13 @@ object has changed since.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshReport:
-    """The state of this node's end. `working` is False when it cannot be set up; `parent` may be known anyway."""
+    """The state of this node's end. `working` is False when it cannot be set up; `parent` may be known anyway. `key` is
+    the node's, where the mesh is encrypted.
+    """
 
     working: bool
     parent: ParentLink | None = None
+    key: PublicKey | None = None
 
 
 def parent_texts(parent: ParentLink, node_addresses: Collection[str]) -> Mapping[str, str]:
@@ -59,14 +63,18 @@ def plan_report(tunnel: EgressTunnel, report: MeshReport, *, now: datetime) -> d
         phase = TunnelPhase.READY if report.working else TunnelPhase.FAILED
     parent = dict(parent_texts(report.parent, status.node_addresses)) if report.parent is not None else None
     said = status.tunnel.parent
-    same = parent is None or parent == {"name": said.name, "ipv4": said.ipv4, "ipv6": said.ipv6}
-    if same and phase == status.phase:
+    tunnel_patch: dict[str, Any] = {}
+    if parent is not None and parent != {"name": said.name, "ipv4": said.ipv4, "ipv6": said.ipv6}:
+        tunnel_patch["parent"] = parent
+    if (key := report.key or "") != status.tunnel.public_key:
+        tunnel_patch["publicKey"] = key
+    if not tunnel_patch and phase == status.phase:
         return None
     patch: dict[str, Any] = {"lastHeartbeatTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     if phase != status.phase:
         patch["phase"] = str(phase)
-    if not same:
-        patch["tunnel"] = {"parent": parent}
+    if tunnel_patch:
+        patch["tunnel"] = tunnel_patch
     return {"metadata": {"resourceVersion": tunnel.metadata.resource_version}, "status": patch}
 
 

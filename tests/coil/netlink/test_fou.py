@@ -4,7 +4,8 @@ from pyroute2.netlink import ctrlmsg, genlmsg
 
 from coil.kernel.family import Family
 from coil.kernel.tunnel import FouPort
-from coil.netlink.fou import add_port, delete_port, dump_ports, generic_body, get_family, parse_port
+from coil.netlink.fou import add_port, delete_port, dump_ports, parse_port
+from coil.netlink.generic import generic_body, get_family
 from coil.netlink.wire import attribute_be16, attribute_u8
 from tests.coil.netlink.oracle import read
 

@@ -11,10 +11,12 @@ from coil.kernel.flow import Flow
 from coil.kernel.link import LinkName, MacAddress, ParentLink
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 from coil.kernel.vxlan import OverlayPeer, Vxlan
+from coil.kernel.wireguard import PublicKey, WireGuard, WireGuardPeer
 from coil.netlink.error import NetlinkError
 from coil.nft.netfilter import NftError
 from coil_egress_agent.eip.kernel import bounded
 
+KEYS = tuple(PublicKey(f"{letter * 42}A=") for letter in "abcdefgh")
 PARENT = ParentLink(
     name=LinkName("eth0"),
     index=2,
@@ -55,6 +57,11 @@ class MemoryOverlay:
     def __init__(self, journal: Journal) -> None:
         self.tunnel: Vxlan | None = None
         self.peers: tuple[OverlayPeer, ...] = ()
+        self.wireguard: WireGuard | None = None
+        self.wireguard_peers: tuple[WireGuardPeer, ...] = ()
+        self.keys = iter(KEYS)
+        """Of links of WireGuard, one after the other."""
+        self.key = PublicKey("")
         self.marks: dict[int, tuple[IPAddress, ...]] = {}
         self.eips: frozenset[IPAddress] = frozenset()
         self.has_eip_device = False
@@ -83,6 +90,30 @@ class MemoryOverlay:
         async with self._mesh:
             await self._journal.enter("peers", len(peers))
             self.peers = tuple(peers)
+            return None
+
+    async def ensure_wireguard(self, wireguard: WireGuard) -> PublicKey:
+        async with self._mesh:
+            await self._journal.enter("wireguard", wireguard)
+            if self.wireguard is None:
+                self.key, self.wireguard_peers = next(self.keys), ()
+            self.wireguard = wireguard
+            return self.key
+
+    async def sync_wireguard_peers(self, peers: Sequence[WireGuardPeer]) -> object:
+        async with self._mesh:
+            await self._journal.enter("wireguard peers", len(peers))
+            self.wireguard_peers = tuple(peers)
+            return None
+
+    async def read_wireguard_peers(self) -> Sequence[WireGuardPeer]:
+        async with self._mesh:
+            await self._journal.enter("read wireguard peers")
+            return self.wireguard_peers
+
+    async def remove_wireguard(self) -> object:
+        async with self._mesh:
+            self.wireguard, self.wireguard_peers = None, ()
             return None
 
     async def sync_marks(self, paths: Mapping[int, Collection[IPAddress]]) -> object:

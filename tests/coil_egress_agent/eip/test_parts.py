@@ -29,9 +29,9 @@ from coil_egress_agent.eip.main import clean_node
 from coil_egress_agent.eip.mesh import (
     MeshError,
     MeshOptions,
+    plan_end,
     plan_marks,
     plan_peers,
-    plan_tunnel,
     underlay_choices,
 )
 from coil_egress_agent.eip.metric import NodeMetrics
@@ -160,14 +160,15 @@ def test_where_a_tunnel_ends_is_one_of_the_nodes_addresses() -> None:
 def test_the_own_tunnel() -> None:
     status = msgspec.structs.replace(tunnel(1).status, node_addresses=("fd06::1", "host", "10.6.0.1"))
     assert underlay_choices(status) == (ip_address("10.6.0.1"), ip_address("fd06::1"))
-    vxlan = plan_tunnel(status, underlay=ip_address("10.6.0.1"), parent=PARENT, options=MeshOptions(vni=100, port=7789))
+    options = MeshOptions(vni=100, port=7789)
+    vxlan = plan_end(status, underlay=ip_address("10.6.0.1"), parent=PARENT, options=options).vxlan
     assert (vxlan.mtu, vxlan.mac, str(vxlan.local)) == (1450, "66:00:00:00:00:01", "10.6.0.1")
     assert list(map(str, vxlan.addresses)) == ["172.31.0.1/32", "fd11::1/128"]
     with pytest.raises(MeshError):
         underlay_choices(msgspec.structs.replace(status, node_addresses=()))
     bare = msgspec.structs.replace(status, tunnel=msgspec.structs.replace(status.tunnel, mac="x"))
     with pytest.raises(MeshError):
-        plan_tunnel(bare, underlay=ip_address("10.6.0.1"), parent=PARENT, options=MeshOptions(vni=100, port=7789))
+        plan_end(bare, underlay=ip_address("10.6.0.1"), parent=PARENT, options=options)
 
 
 @pytest.mark.parametrize(
