@@ -122,7 +122,12 @@ TUNNELS: Final = Kind(
     account="coil-egress-node",
     resource=EGRESS_TUNNELS,
     make=_tunnel,
-    change={"status": {"phase": "Ready", "tunnel": {"parent": {"name": "eth0", "ipv4": "192.0.2.1/24"}}}},
+    change={
+        "status": {
+            "phase": "Ready",
+            "tunnel": {"publicKey": f"{'a' * 42}A=", "parent": {"name": "eth0", "ipv4": "192.0.2.1/24"}},
+        }
+    },
     subresource="status",
     creates=False,
     deletes=False,

@@ -18,10 +18,10 @@ from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_table import EipTableOptions, plan_eip_tables
 from coil.eip.tunnel_plan import Peer, render_mark, tunnel_mac
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.wireguard import WireGuardPeer
+from coil.kernel.wireguard import WIREGUARD_LINK, WireGuardPeer
 from coil.netlink.overlay import OverlayNetwork
 from coil.nft.element_sync import load_elements
-from coil_egress_agent.eip.mesh import WIREGUARD_LINK, MeshOptions, MeshSync, plan_marks
+from coil_egress_agent.eip.mesh import MeshOptions, MeshSync, plan_marks
 from coil_egress_agent.eip.tunnel_report import MeshReport, TunnelReporter, plan_report
 from integration.netns.segment import Host
 

@@ -208,9 +208,9 @@ def add_pod(node: MeshNode, pod: Netns) -> None:
     pod.ip("route", "add", "default", "via", "10.77.0.1")
 
 
-def wait_for_drops(node: MeshNode, count: int) -> None:
+def wait_for_drops(node: MeshNode, count: int, counter: str = "dropped_foreign") -> None:
     netns = node.host.netns
-    wait_until(lambda: packets(netns, "coil-eip")["dropped_foreign"] == count, what=f"{count} packets are dropped")
+    wait_until(lambda: packets(netns, "coil-eip")[counter] == count, what=f"{count} packets are dropped")
 
 
 async def test_what_pods_send_to_the_links_network_stays_on_their_node(
@@ -252,6 +252,32 @@ async def test_a_node_that_an_attacker_has_reaches_the_tunnels_of_others_only(
         plain.sendto(b"to a pod", (str(POD), 9))
         wait_for_drops(second, 3)
         assert not any(b"to a pod" in frame for frame in at_pod.frames())
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+@pytest.mark.parametrize("lost", ["link", "route"])
+async def test_nothing_leaves_unencrypted_where_the_way_into_the_link_is_lost(
+    segment: Segment, stack: AsyncExitStack, lost: str, *, guarded: bool
+) -> None:
+    """The node's default route has a way to any address, and so to those in the tunnel network; without the agent's
+    tables it is taken.
+    """
+    first, second = await make_pair(segment, stack)
+    if guarded:
+        first.load_tables()
+    first.host.netns.ip("route", "add", "default", "via", str(second.address))
+    if lost == "link":
+        first.host.netns.ip("link", "delete", "egress.wg")
+    else:
+        first.host.netns.ip("route", "delete", "172.31.0.2")
+    with Ear(second.host.netns) as wire:
+        say(first, second, b"in the clear")
+        if guarded:
+            wait_for_drops(first, 1, "dropped_closed")
+            heard = wire.frames()
+        else:
+            heard = wire.wait_for(first.inside(Family.IPV4))
+    assert any(b"in the clear" in frame for frame in heard) is not guarded
 
 
 async def test_a_node_that_has_lost_its_key_makes_another_one(segment: Segment, stack: AsyncExitStack) -> None:

@@ -267,6 +267,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
             *(chain for family in Family for chain in _source_chains(family)),
             *(prerouting, forward, postrouting, guard, _probe_chain()),
             *(_mesh_chain(options), _input_chain(), _output_chain()),
+            *_encryption_chains(options),
         ),
     )
 
@@ -505,6 +506,22 @@ def _mesh_chain(options: EipTableOptions) -> NftChain:
         hook=Hook.INPUT,
         priority=Priority.MANGLE,
         rules=(*encrypted, *_foreign_rules(options, SOURCE, Comparison.IS_NOT)),
+    )
+
+
+def _encryption_chains(options: EipTableOptions) -> tuple[NftChain, ...]:
+    """Without the link or its route, the node's default route would take the tunnel's packets as they are."""
+    if options.wireguard is None:
+        return ()
+    into_tunnel = _is(Field.UDP_DESTINATION_PORT, options.port)
+    return (
+        NftChain(
+            name="encryption",
+            type=ChainType.FILTER,
+            hook=Hook.OUTPUT,
+            priority=Priority.MANGLE,
+            rules=(_drop(DROPPED_CLOSED, into_tunnel, _is_not(Field.OUTPUT_LINK, options.wireguard)),),
+        ),
     )
 
 

@@ -18,6 +18,8 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName
 
 WIREGUARD_KIND: Final = "wireguard"
+WIREGUARD_LINK: Final = LinkName("egress.wg")
+"""Of the EIP gateway's mesh."""
 _KEY_BYTES: Final = 32
 
 _OVERHEAD: Final = {Family.IPV4: 60, Family.IPV6: 80}

@@ -25,7 +25,7 @@ from coil.kernel.mark import MARK_CLAIM, MARK_PROTOCOL, MarkGate, plan_marks
 from coil.kernel.route import Route, diff_routes
 from coil.kernel.rule import Rule, RuleChanges
 from coil.kernel.vxlan import VXLAN_KIND, OverlayPeer, PeerChanges, Vxlan
-from coil.kernel.wireguard import WIREGUARD_KIND, PublicKey, WireGuard, WireGuardChanges, WireGuardPeer
+from coil.kernel.wireguard import WIREGUARD_KIND, WIREGUARD_LINK, PublicKey, WireGuard, WireGuardChanges, WireGuardPeer
 from coil.netlink import announcement, eip_link
 from coil.netlink.address import AddressChanges
 from coil.netlink.connection import Connection
@@ -117,7 +117,6 @@ def _read_link_routes(device: LinkName, index: int, connection: Connection) -> d
 
 
 TUNNEL_LINK: Final = LinkName("egress.vxlan")
-WIREGUARD_LINK: Final = LinkName("egress.wg")
 EIP_LINK: Final = LinkName("egress.eip")
 
 _LIBERAL: Final = "net/netfilter/nf_conntrack_tcp_be_liberal"

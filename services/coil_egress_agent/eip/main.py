@@ -26,6 +26,7 @@ from coil.crd.resource import HasMetadata
 from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.eip.gateway_lease import lease_name
+from coil.kernel.wireguard import WIREGUARD_LINK
 from coil.kube.client import KubeClient
 from coil.kube.lease_lock import LeaseLock
 from coil.manager.manager import Manager
@@ -47,7 +48,7 @@ from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.kernel_tables import KernelTables, RunProgram, ensure_shim, remove_shim, run_program
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
-from coil_egress_agent.eip.mesh import DEVICE, WIREGUARD_LINK, MeshOptions, MeshSync
+from coil_egress_agent.eip.mesh import DEVICE, MeshOptions, MeshSync
 from coil_egress_agent.eip.metric import LeaseMetrics, NodeMetrics, ProbeMetrics
 from coil_egress_agent.eip.node_pods import NODE_PODS, NodePods
 from coil_egress_agent.eip.pod_hold import PodHold

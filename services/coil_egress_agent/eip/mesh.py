@@ -24,14 +24,20 @@ from coil.eip.tunnel_plan import Peer, parse_mark
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, MacAddress, ParentLink
 from coil.kernel.vxlan import OverlayPeer, Vxlan, vxlan_mtu
-from coil.kernel.wireguard import PublicKey, WireGuard, WireGuardPeer, parse_public_key, wireguard_mtu
+from coil.kernel.wireguard import (
+    WIREGUARD_LINK,
+    PublicKey,
+    WireGuard,
+    WireGuardPeer,
+    parse_public_key,
+    wireguard_mtu,
+)
 from coil.netlink.error import NetlinkError
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, bounded, sentence
 from coil_egress_agent.eip.node_assignment import parse_address
 from coil_egress_agent.eip.tunnel_report import MeshReport, TunnelReporter
 
 DEVICE: Final = LinkName("egress.vxlan")
-WIREGUARD_LINK: Final = LinkName("egress.wg")
 
 _MAC_OCTETS: Final = 6
 

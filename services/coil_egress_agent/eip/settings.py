@@ -19,6 +19,7 @@ from coil.runtime.flag import (
     parse_networks,
     parse_optional_path,
     parse_period,
+    parse_word,
 )
 from coil.runtime.settings import (
     ApiSettings,
@@ -61,10 +62,7 @@ class Encryption(StrEnum):
 @kind("none|wireguard")
 def parse_encryption(text: str) -> Encryption:
     """What carries the mesh."""
-    try:
-        return Encryption(text)
-    except ValueError:
-        raise ValueError("none or wireguard") from None
+    return Encryption(parse_word(*Encryption)(text))
 
 
 @dataclass(frozen=True, kw_only=True)

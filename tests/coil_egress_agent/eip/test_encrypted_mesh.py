@@ -11,9 +11,9 @@ from coil.crd.egress_tunnel import EgressTunnel
 from coil.crd.names import NodeName
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import Family
-from coil.kernel.wireguard import WireGuard
+from coil.kernel.wireguard import WIREGUARD_LINK, WireGuard
 from coil_egress_agent.eip.main import mesh_options, table_options
-from coil_egress_agent.eip.mesh import WIREGUARD_LINK, MeshError, MeshOptions, MeshSync, plan_end, plan_peers
+from coil_egress_agent.eip.mesh import MeshError, MeshOptions, MeshSync, plan_end, plan_peers
 from coil_egress_agent.eip.tunnel_report import MeshReport, TunnelReporter, plan_report
 from tests.coil_egress_agent.eip.memory_node import KEYS, PARENT, Journal, MemoryOverlay
 from tests.coil_egress_agent.eip.node_scene import NODE, tunnel
