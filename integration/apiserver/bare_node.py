@@ -66,7 +66,7 @@ class BareNode(WiredNode):
         metrics = free_port(address, 19386)
         health = free_port(address, metrics + 1)
         # Nobody looks at its page, which is on any free port.
-        flags = [LEASE, "--inspect-addr=:0"]
+        flags = [LEASE, "--inspect-addr=127.0.0.1:0"]
         command = ipam_controller_command(self.plane, ports=(metrics, health), flags=flags)
         spawn = partial(self.workspace.spawn, "coil-ipam-controller", command)
         service = Service(spawn, ready=controller_probe(self.plane, health=health))

@@ -64,7 +64,7 @@ class InspectedWorld:
             metrics = free_port(LOCALHOST, 19386)
             health = free_port(LOCALHOST, metrics + 1)
             inspect = free_port(LOCALHOST, health + 1)
-            flags = [LEASE, f"--inspect-addr=:{inspect}", f"--inspect-history={history}"]
+            flags = [LEASE, f"--inspect-addr=127.0.0.1:{inspect}", f"--inspect-history={history}"]
             command = ipam_controller_command(node.plane, ports=(metrics, health), flags=flags)
             spawn = partial(node.workspace.spawn, "coil-ipam-controller", command)
             controller = Service(spawn, ready=controller_probe(node.plane, health=health))

@@ -33,7 +33,7 @@ LOCALHOST = IPv4Address("127.0.0.1")
 _AT_ONCE = 20
 # As short as an election allows: a killed leader's lease has to expire before anybody else works. Nodes that are
 # deleted here do not come back. And the page that nobody looks at takes no port that others count on.
-FLAGS = ("--lease-duration=5s", "--node-grace=1s", "--inspect-addr=:0")
+FLAGS = ("--lease-duration=5s", "--node-grace=1s", "--inspect-addr=127.0.0.1:0")
 
 
 class Replica:

@@ -79,7 +79,7 @@ def users_of(service: Service) -> list[str]:
 def test_the_ipam_controller_serves_webhooks(image: Rootfs, plane: ControlPlane, tmp_path: Path) -> None:
     metrics = free_port(LOCALHOST, PORT)
     health = free_port(LOCALHOST, metrics + 1)
-    command = ipam_controller_command(plane, ports=(metrics, health), flags=["--inspect-addr=:0"])
+    command = ipam_controller_command(plane, ports=(metrics, health), flags=["--inspect-addr=127.0.0.1:0"])
     ready = controller_probe(plane, health=health)
     service = start(image, plane, command=command, account=tmp_path, ready=ready)
     assert users_of(service)[-1] == "65532"

@@ -98,7 +98,7 @@ class RavenWorld:
         metrics = free_port(LOCALHOST, 9394)
         health = free_port(LOCALHOST, metrics + 1)
         inspect = free_port(LOCALHOST, health + 1)
-        flags = (f"--inspect-addr=:{inspect}", *flags)
+        flags = (f"--inspect-addr=127.0.0.1:{inspect}", *flags)
         clouds = clouds or clouds_file(folder, neutron, octavia)
         command = raven_command(plane, clouds, ports=(metrics, health), flags=flags)
         prefix = f"raven-{secrets.token_hex(3)}"

@@ -21,6 +21,7 @@ from coil.manager.election import Election
 from coil.manager.manager import Manager
 from coil.reconcile.cache import Cache
 from coil.reconcile.event_recorder import Recorder
+from coil.runtime import former_flag
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.egress.admission import EgressAdmission
@@ -44,7 +45,12 @@ NAME = "coil-egress-controller"
 
 def main() -> int:
     settings = parse_settings(
-        Settings, sys.argv[1:], os.environ, program=NAME, about="Has router pods run for each Egress."
+        Settings,
+        sys.argv[1:],
+        os.environ,
+        program=NAME,
+        about="Has router pods run for each Egress.",
+        former=former_flag.EGRESS_CONTROLLER,
     )
     return run(partial(assemble, settings), name=NAME, settings=settings)
 

@@ -68,8 +68,8 @@ class Settings(
 ):
     """coil-egress-controller's settings; times are in seconds."""
 
-    metrics_addr: Endpoint = metrics_flag(":9396")
-    health_addr: Endpoint = health_flag(":9397")
+    metrics_addr: Endpoint = metrics_flag("127.0.0.1:9396")
+    health_addr: Endpoint = health_flag("127.0.0.1:9397")
     webhook_addr: Endpoint = webhook_flag(":9444")
     egress_port: int = flag(
         "5555",

@@ -25,6 +25,7 @@ from coil.manager.election import Election
 from coil.manager.manager import Manager
 from coil.manager.term import Term
 from coil.reconcile.event_recorder import Recorder
+from coil.runtime import former_flag
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_ipam_controller.address_pool_reconciler import AddressPoolReconciler
@@ -46,7 +47,12 @@ NAME = "coil-ipam-controller"
 
 def main() -> int:
     settings = parse_settings(
-        Settings, sys.argv[1:], os.environ, program=NAME, about="Gives address blocks of pools to nodes."
+        Settings,
+        sys.argv[1:],
+        os.environ,
+        program=NAME,
+        about="Gives address blocks of pools to nodes.",
+        former=former_flag.IPAM_CONTROLLER,
     )
     return run(partial(assemble, settings), name=NAME, settings=settings)
 

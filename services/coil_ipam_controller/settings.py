@@ -35,14 +35,14 @@ def parse_percentage(text: str) -> int:
 class Settings(AdmissionSettings, ElectionSettings, ApiSettings, FrameSettings):
     """coil-ipam-controller's settings; times are in seconds."""
 
-    metrics_addr: Endpoint = metrics_flag(":9386")
-    health_addr: Endpoint = health_flag(":9387")
+    metrics_addr: Endpoint = metrics_flag("127.0.0.1:9386")
+    health_addr: Endpoint = health_flag("127.0.0.1:9387")
     webhook_addr: Endpoint = webhook_flag(":9443")
     inspect_addr: Endpoint | None = flag(
-        ":9388",
+        "127.0.0.1:9388",
         parse=parse_optional_endpoint,
         group=Group.INSPECTION,
-        help="address of /ip-manager; without a host, 127.0.0.1; off for none",
+        help="address of /ip-manager; without a host, every address; off for none",
     )
     inspect_history: float = flag(
         "1h",

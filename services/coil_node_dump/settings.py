@@ -38,7 +38,7 @@ class Settings:
         "20s", parse=parse_period, group=Group.INSPECTION, help="what has not been begun by then is left out"
     )
     metrics_addr: Endpoint = flag(
-        ":9384",
+        "127.0.0.1:9384",
         parse=parse_endpoint,
         group=Group.INSPECTION,
         help="where the program beside this one serves its metrics; without a host, 127.0.0.1",

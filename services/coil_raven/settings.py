@@ -95,13 +95,13 @@ def parse_provider(text: str) -> Provider:
 class Settings(ElectionSettings, ApiSettings, FrameSettings):
     """coil-raven's settings; times are in seconds."""
 
-    metrics_addr: Endpoint = metrics_flag(":9394")
-    health_addr: Endpoint = health_flag(":9395")
+    metrics_addr: Endpoint = metrics_flag("127.0.0.1:9394")
+    health_addr: Endpoint = health_flag("127.0.0.1:9395")
     inspect_addr: Endpoint | None = flag(
-        ":9393",
+        "127.0.0.1:9393",
         parse=parse_optional_endpoint,
         group=Group.INSPECTION,
-        help="address of /ip-manager; without a host, 127.0.0.1; off for none",
+        help="address of /ip-manager; without a host, every address; off for none",
     )
     cluster_name: str = flag(
         "",

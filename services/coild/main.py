@@ -43,6 +43,7 @@ from coil.reconcile.cache import describe_unsynced, wait_synced
 from coil.reconcile.event_recorder import EventMetrics, EventRecorder
 from coil.reconcile.informer import Informer, InformerMetrics, ListerWatcher
 from coil.reconcile.metric import ReconcileMetrics
+from coil.runtime import former_flag
 from coil.runtime.flag import parse_settings
 from coil.runtime.inspection import Inspection, start_inspection
 from coil.runtime.process import Process, run
@@ -95,6 +96,7 @@ def main() -> int:
         os.environ,
         program="coild",
         about="Gives addresses to the pods of a node and wires them.",
+        former=former_flag.COILD,
     )
     return run(partial(assemble, settings), name="coild", settings=settings)
 

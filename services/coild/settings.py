@@ -42,7 +42,9 @@ from coil.runtime.settings import (
 )
 
 _TABLES = parse_integer(1, 2**32 - 1)
-_PROTOCOLS = parse_integer(5, 255)
+_LEAST_PROTOCOL: Final = 5
+_PROTOCOLS = parse_integer(_LEAST_PROTOCOL, 255)
+_PROTOCOL: Final = 30
 _PRIORITIES = parse_integer(1, 32765)
 _ADDRESSES = parse_optional_integer(65536)
 _INTERFACES = parse_optional_integer(1024)
@@ -146,13 +148,13 @@ def _parse_node_name(text: str) -> NodeName:
 class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSettings):
     """coild's settings; times are in seconds."""
 
-    metrics_addr: Endpoint = metrics_flag(":9384")
-    health_addr: Endpoint = health_flag(":9385")
+    metrics_addr: Endpoint = metrics_flag("127.0.0.1:9384")
+    health_addr: Endpoint = health_flag("127.0.0.1:9385")
     inspect_addr: Endpoint | None = flag(
-        ":6666",
+        "127.0.0.1:6666",
         parse=parse_optional_endpoint,
         group=Group.INSPECTION,
-        help="address of /ip-manager; without a host, 127.0.0.1; off for none",
+        help="address of /ip-manager; without a host, every address; off for none",
     )
     inspect_page_addr: Endpoint | None = node_page_flag()  # noqa: RUF009 - a flag's value cannot be changed
     node_name: NodeName = variable("COIL_NODE_NAME", parse=_parse_node_name, help="the Node this process runs on")
@@ -160,7 +162,10 @@ class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSe
         "/run/coild.sock", parse=parse_path, group=Group.PODS, help="the Unix socket that the plugin calls"
     )
     pod_table_id: int = flag(
-        "116", parse=_TABLES, group=Group.PODS, help="routing table of the routes to this node's pods"
+        "116",
+        parse=parse_integer(0, 2**32 - 1),
+        group=Group.PODS,
+        help="routing table of the routes to this node's pods; 0 with --enable-ipam=false only",
     )
     pod_rule_prio: int = flag(
         "2000", parse=_PRIORITIES, group=Group.PODS, help="priority of the rule that looks up the pod table"
@@ -168,7 +173,13 @@ class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSe
     export_table_id: int = flag(
         "119", parse=_TABLES, group=Group.ROUTES, help="routing table that a routing daemon announces"
     )
-    protocol_id: int = flag("30", parse=_PROTOCOLS, group=Group.ROUTES, help="protocol of the routes that coild makes")
+    protocol_id: int = flag(
+        str(_PROTOCOL),
+        parse=parse_integer(0, 255),
+        group=Group.ROUTES,
+        help=f"protocol of the routes that coild makes, {_LEAST_PROTOCOL} or above; with --enable-ipam=false, a lower "
+        f"one stands for {_PROTOCOL}",
+    )
     enable_ipam: bool = flag(
         "true",
         parse=parse_boolean,
@@ -504,13 +515,18 @@ class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSe
                 raise ValueError(why)
 
     @property
+    def route_protocol(self) -> int:
+        """Coil v2's manifests for a chained coild say 2, the kernel's own: its routes would pass for coild's."""
+        return self.protocol_id if self.protocol_id >= _LEAST_PROTOCOL else _PROTOCOL
+
+    @property
     def route_policy(self) -> RoutePolicy:
         """The numbers by which the kernel's side knows this process."""
         return RoutePolicy(
             pod_table=self.pod_table_id,
             rule_priority=self.pod_rule_prio,
             export_table=self.export_table_id,
-            protocol=self.protocol_id,
+            protocol=self.route_protocol,
         )
 
     @property
@@ -529,6 +545,14 @@ def _contradictions(settings: Settings) -> Iterator[tuple[bool, str]]:
     yield (
         not settings.enable_ipam and not settings.enable_egress,
         "--enable-ipam=false and --enable-egress=false leave coild nothing to do",
+    )
+    yield (
+        settings.enable_ipam and not settings.pod_table_id,
+        "--pod-table-id=0 is no table: coild needs one for the routes to the pods, unless --enable-ipam=false",
+    )
+    yield (
+        settings.enable_ipam and settings.protocol_id < _LEAST_PROTOCOL,
+        f"--protocol-id={settings.protocol_id} is a protocol of the kernel's: choose one from {_LEAST_PROTOCOL} to 255",
     )
     if settings.address_source is AddressSourceName.NEUTRON:
         yield from _contradictions_with_neutron(settings)

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 import yaml
 
+from coil.runtime.former_flag import COILD, EGRESS_AGENT, EGRESS_CONTROLLER, IPAM_CONTROLLER
 from integration.cluster.bird import Speaker, render_bird
 from integration.docs.page import DOCS, ROOT, SAYINGS, Block, Page, read_pages
 from integration.helm.chart import CHART
@@ -83,7 +84,8 @@ def test_the_index_has_every_page() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_flags_exist(name: str) -> None:
-    every = plugin_flags().union(*map(own_flags, OURS))
+    former = {flag.spelling for flag in (*COILD, *IPAM_CONTROLLER, *EGRESS_CONTROLLER, *EGRESS_AGENT)}
+    every = plugin_flags().union(former, *map(own_flags, OURS))
     for span in spans(name):
         if not span.startswith(_OTHERS):
             program = span.split()[0]

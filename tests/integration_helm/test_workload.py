@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from coil.crd.eip_limit import NamespaceLimits
-from coil.runtime.flag import Endpoint
+from coil.runtime.flag import Endpoint, parse_endpoint
 from coil_installer.settings import check_conf, check_conflist, parse_folders
 from integration.access.right import RAVEN_VALUES, chart_rights
 from integration.helm.chart import Document, profile_names, render
@@ -191,6 +191,24 @@ def test_the_programs_understand_their_flags_and_are_asked_where_they_listen(doc
 def test_metrics_stay_on_the_node_until_they_are_asked_for() -> None:
     assert {settings.metrics_addr.host for settings in programs(render()).values()} == {HERE}
     assert {settings.metrics_addr.host for settings in programs(render(EVERYTHING)).values()} == {"0.0.0.0"}
+
+
+def test_pages_stay_on_the_node_whatever_is_asked_for() -> None:
+    documents = render(EVERYTHING)
+    hosts = {
+        name: settings.inspect_addr.host
+        for name, settings in programs(documents).items()
+        if hasattr(settings, "inspect_addr")
+    }
+    assert hosts == dict.fromkeys(("coild", "coil-ipam-controller", "coil-raven"), HERE)
+    variables = [
+        variable["value"]
+        for workload in workloads(documents)
+        for container in all_containers(workload).values()
+        for variable in container.get("env", ())
+        if variable["name"] == "COIL_INSPECT_PAGE_ADDR"
+    ]
+    assert {parse_endpoint(text) for text in variables} == {Endpoint(HERE, 9383)}
 
 
 def test_programs_that_meet_are_told_the_same() -> None:

@@ -32,7 +32,7 @@ imagePullSecrets:
 
 {{/* Where metrics listen: on the node's localhost unless told otherwise. */}}
 {{- define "coil.metricsAddress" -}}
-{{- if .root.Values.metrics.enabled }}{{ .root.Values.metrics.listenAddress }}{{ end }}:{{ .port }}
+{{- if .root.Values.metrics.enabled }}{{ .root.Values.metrics.listenAddress }}{{ else }}127.0.0.1{{ end }}:{{ .port }}
 {{- end }}
 
 {{- define "coil.logFlags" -}}

@@ -18,7 +18,7 @@ from coil.admission.self_managed import SecretStore, SelfManagedIdentity
 from coil.admission.server import AdmissionHandler, AdmissionMetrics, ServingContext, serve_reviews
 from coil.crd.names import is_object_name
 from coil.kube.client import KubeClient
-from coil.runtime.flag import Endpoint, Group, flag, kind, parse_open_endpoint, parse_optional_path, parse_period
+from coil.runtime.flag import Endpoint, Group, flag, kind, parse_endpoint, parse_optional_path, parse_period
 from coil.runtime.process import Process
 
 
@@ -43,7 +43,7 @@ def webhook_flag(default: str) -> Endpoint:
     """The `webhook_addr` of a process whose default is `default`, such as ":9443"."""
     return flag(
         default,
-        parse=parse_open_endpoint,
+        parse=parse_endpoint,
         group=Group.WEBHOOKS,
         help="address of the webhooks; without a host, every address",
     )

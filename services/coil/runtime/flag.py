@@ -19,6 +19,7 @@ write them: `300ms`, `30s`, `1h30m`; `:9386`, `0.0.0.0:9386`, `[::1]:9386`.
 import argparse
 import dataclasses
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -118,6 +119,17 @@ class Configured:
     origin: str
 
 
+@dataclass(frozen=True, slots=True)
+class FormerFlag:
+    """A flag that a program of others has, and this one has not. `read` gives the texts of the settings that it stands
+    for, by field; none where it has no meaning here. It raises ValueError as parsers do.
+    """
+
+    spelling: str
+    read: Callable[[str], Mapping[str, str]]
+    boolean: bool = False
+
+
 def parse_settings(
     settings: type[T],
     arguments: Sequence[str],
@@ -126,18 +138,24 @@ def parse_settings(
     program: str,
     about: str,
     configured: Mapping[str, Configured] = MappingProxyType({}),
+    former: Sequence[FormerFlag] = (),
 ) -> T:
     """The settings that `arguments` (without the program's name), `environment` and `configured` ask for.
 
-    `configured` is by the names of the fields. As argparse does: `--help` prints and exits with 0, a mistake prints its
-    reason and exits with 2.
+    `configured` is by the names of the fields. `former` are accepted in place of the settings that they stand for, an
+    earlier one in place of a later one; those without a meaning are named on standard error. As argparse does: `--help`
+    and `--version` print and exit with 0, a mistake prints its reason and exits with 2.
     """
     origins = dict(_origins(settings))
     parser = _parser(origins.values(), program=program, about=about)
+    _add_former(former, parser)
     given = vars(parser.parse_args(arguments))
+    replaced = _read_former(former, given, parser)
     values: dict[str, Any] = {}
     for name, origin in origins.items():
         text, source = given.get(origin.destination), origin.spelling
+        if text is None and name in replaced:
+            text, source = replaced[name].text, replaced[name].origin
         if text is None and origin.variable and origin.variable in environment:
             text, source = environment[origin.variable], origin.variable
         if text is None and name in configured:
@@ -176,6 +194,7 @@ def _parser(origins: Collection[_Origin], *, program: str, about: str) -> argpar
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="show the version and exit")
     flags = sorted(
         (origin for origin in origins if origin.spelling), key=lambda origin: list(Group).index(origin.group)
     )
@@ -191,6 +210,45 @@ def _parser(origins: Collection[_Origin], *, program: str, about: str) -> argpar
         else:
             heading.add_argument(origin.spelling, metavar=_kind(origin), help=text)
     return parser
+
+
+class _PrintVersion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_arguments: object) -> None:
+        from importlib.metadata import version  # here, as it takes longer to import than all else of this module
+
+        sys.stdout.write(f"{parser.prog} {version('coil')}\n")
+        parser.exit()
+
+
+def _add_former(former: Collection[FormerFlag], parser: argparse.ArgumentParser) -> None:
+    for flag_ in former:
+        if flag_.boolean:
+            parser.add_argument(flag_.spelling, dest=flag_.spelling, nargs="?", const="true", help=argparse.SUPPRESS)
+        else:
+            parser.add_argument(flag_.spelling, dest=flag_.spelling, help=argparse.SUPPRESS)
+
+
+def _read_former(
+    former: Collection[FormerFlag], given: Mapping[str, str | None], parser: argparse.ArgumentParser
+) -> dict[str, Configured]:
+    """What the flags of others that are given stand for, by field."""
+    found: dict[str, Configured] = {}
+    ignored: list[str] = []
+    for flag_ in former:
+        text = given[flag_.spelling]
+        if text is None:
+            continue
+        try:
+            texts = flag_.read(text)
+        except ValueError as expected:
+            parser.error(f'{flag_.spelling}: "{text}" is not {expected}')
+        if not texts:
+            ignored.append(flag_.spelling)
+        for name, text_here in texts.items():
+            found.setdefault(name, Configured(text_here, flag_.spelling))
+    if ignored:
+        sys.stderr.write(f"{parser.prog}: ignored, without a meaning here: {', '.join(ignored)}\n")
+    return found
 
 
 def _kind(origin: _Origin) -> str:
@@ -327,13 +385,11 @@ def parse_period(text: str) -> float:
     return seconds
 
 
-LOOPBACK = "127.0.0.1"
-"""An empty host is this, not everything: opening a port to the network is a decision to be written down."""
-
-
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A TCP address to bind to. `host` is an address or a name; port 0 lets the kernel choose."""
+    """A TCP address to bind to. `host` is an address or a name, and empty for every address; port 0 lets the kernel
+    choose.
+    """
 
     host: str
     port: int
@@ -344,7 +400,10 @@ class Endpoint:
 
 @kind("HOST:PORT")
 def parse_endpoint(text: str) -> Endpoint:
-    """`[host]:port`. Raises ValueError saying what is expected."""
+    """`[host]:port`; without a host, every address, as Go's programs have it: the defaults name the loopback address.
+
+    Raises ValueError saying what is expected.
+    """
     host, colon, port_text = text.rpartition(":")
     if not colon:
         raise ValueError('an address such as ":9386" or "0.0.0.0:9386"')
@@ -358,14 +417,7 @@ def parse_endpoint(text: str) -> Endpoint:
         raise ValueError('an IPv6 address in brackets, such as "[::1]:9386"')
     elif any(not (c.isalnum() or c in "-.") for c in host):
         raise ValueError("an address or a host name before the port")
-    return Endpoint(host or LOOPBACK, int(port_text))
-
-
-@kind("HOST:PORT")
-def parse_open_endpoint(text: str) -> Endpoint:
-    """As `parse_endpoint`, but without a host it is every address: for what others ask over the network."""
-    endpoint = parse_endpoint(text)
-    return Endpoint("", endpoint.port) if text.startswith(":") else endpoint
+    return Endpoint(host, int(port_text))
 
 
 @kind("HOST:PORT|off")

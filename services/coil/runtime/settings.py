@@ -30,19 +30,19 @@ from coil.runtime.log import LOG_LEVELS, LogFormat
 
 
 def metrics_flag(default: str) -> Endpoint:
-    """The `metrics_addr` of a process whose default is `default`, such as ":9386"."""
+    """The `metrics_addr` of a process whose default is `default`, such as "127.0.0.1:9386"."""
     return flag(
-        default, parse=parse_endpoint, group=Group.PROCESS, help="address of /metrics; without a host, 127.0.0.1"
+        default, parse=parse_endpoint, group=Group.PROCESS, help="address of /metrics; without a host, every address"
     )
 
 
 def health_flag(default: str) -> Endpoint:
-    """The `health_addr` of a process whose default is `default`, such as ":9387"."""
+    """The `health_addr` of a process whose default is `default`, such as "127.0.0.1:9387"."""
     return flag(
         default,
         parse=parse_endpoint,
         group=Group.PROCESS,
-        help="address of /healthz and /readyz; without a host, 127.0.0.1",
+        help="address of /healthz and /readyz; without a host, every address",
     )
 
 

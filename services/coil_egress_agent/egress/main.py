@@ -18,6 +18,7 @@ from coil.manager.manager import Manager
 from coil.nat.router import RouterNetwork
 from coil.reconcile.cache import wait_synced
 from coil.reconcile.queue import WorkQueue
+from coil.runtime import former_flag
 from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_agent.egress.client_index import ClientCollector, ClientIndex
@@ -37,7 +38,12 @@ NAME = "coil-egress-agent"
 
 def main() -> int:
     settings = parse_settings(
-        Settings, sys.argv[1:], os.environ, program=NAME, about="Ends the tunnels of an Egress's clients."
+        Settings,
+        sys.argv[1:],
+        os.environ,
+        program=NAME,
+        about="Ends the tunnels of an Egress's clients.",
+        former=former_flag.EGRESS_AGENT,
     )
     return run(partial(assemble, settings), name=NAME, settings=settings)
 

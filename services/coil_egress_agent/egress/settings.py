@@ -14,11 +14,10 @@ from coil.runtime.flag import (
     kind,
     parse_duration,
     parse_integer,
-    parse_open_endpoint,
     parse_period,
     variable,
 )
-from coil.runtime.settings import ApiSettings, FrameSettings, parse_namespace
+from coil.runtime.settings import ApiSettings, FrameSettings, health_flag, metrics_flag, parse_namespace
 
 
 @kind("NAME")
@@ -45,18 +44,8 @@ def parse_addresses(text: str) -> tuple[IPAddress, ...]:
 class Settings(ApiSettings, FrameSettings):
     """coil-egress-agent's settings; times are in seconds."""
 
-    metrics_addr: Endpoint = flag(
-        ":8080",
-        parse=parse_open_endpoint,
-        group=Group.PROCESS,
-        help="address of /metrics; without a host, every address",
-    )
-    health_addr: Endpoint = flag(
-        ":8081",
-        parse=parse_open_endpoint,
-        group=Group.PROCESS,
-        help="address of /healthz and /readyz; without a host, every address",
-    )
+    metrics_addr: Endpoint = metrics_flag(":8080")
+    health_addr: Endpoint = health_flag(":8081")
     namespace: str = variable("COIL_POD_NAMESPACE", parse=parse_namespace, help="the Egress's namespace")
     name: str = variable("COIL_EGRESS_NAME", parse=parse_egress_name, help="the Egress's name")
     addresses: tuple[IPAddress, ...] = variable(

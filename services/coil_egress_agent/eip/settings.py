@@ -69,8 +69,8 @@ def parse_encryption(text: str) -> Encryption:
 class Settings(EipLeaseSettings, EipLimitSettings, NodeSysctlSettings, ApiSettings, FrameSettings):
     """The settings of coil-egress-agent on a node; times are in seconds."""
 
-    metrics_addr: Endpoint = metrics_flag(":9398")
-    health_addr: Endpoint = health_flag(":9399")
+    metrics_addr: Endpoint = metrics_flag("127.0.0.1:9398")
+    health_addr: Endpoint = health_flag("127.0.0.1:9399")
     node_name: str = flag(
         None, parse=parse_node_name, env="COIL_NODE_NAME", group=Group.PROCESS, help="the Node that this runs on"
     )

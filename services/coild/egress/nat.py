@@ -379,7 +379,7 @@ NodeEgress: TypeAlias = EgressNat | WithoutEgress
 def client_options(settings: Settings) -> ClientOptions:
     """What the settings say of all clients."""
     return ClientOptions(
-        policy=TunnelPolicy(port=settings.egress_port, protocol=settings.protocol_id),
+        policy=TunnelPolicy(port=settings.egress_port, protocol=settings.route_protocol),
         replies=Replies.WHERE_THEY_CAME_FROM if settings.enable_originating_only else Replies.BY_ROUTE,
         fail_open=settings.egress_fail_open,
     )

@@ -18,8 +18,8 @@ from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(FrameSettings):
-    metrics_addr: Endpoint = metrics_flag(":0")
-    health_addr: Endpoint = health_flag(":0")
+    metrics_addr: Endpoint = metrics_flag("127.0.0.1:0")
+    health_addr: Endpoint = health_flag("127.0.0.1:0")
     behaviour: str = variable("BEHAVIOUR", parse=parse_text, help="what goes wrong")
 
 

@@ -17,7 +17,6 @@ from coil.runtime.flag import (
     parse_duration,
     parse_endpoint,
     parse_integer,
-    parse_open_endpoint,
     parse_optional_path,
     parse_path,
     parse_period,
@@ -31,8 +30,8 @@ from coil.runtime.settings import FrameSettings, health_flag, metrics_flag
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(FrameSettings):
-    metrics_addr: Endpoint = metrics_flag(":9384")
-    health_addr: Endpoint = health_flag(":9385")
+    metrics_addr: Endpoint = metrics_flag("127.0.0.1:9384")
+    health_addr: Endpoint = health_flag("127.0.0.1:9385")
     gc_interval: float = flag(
         "5m", parse=parse_period, group=Group.POOLS, help="how often unused blocks are looked for"
     )
@@ -167,7 +166,7 @@ def test_help_says_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "--pod-table-id N routing table; 50% of all bugs (default 116)",
         "--compat-calico [true|false] name veths as Calico does (default false)",
         "--kubeconfig PATH the API server [KUBECONFIG]",
-        "--metrics-addr HOST:PORT address of /metrics; without a host, 127.0.0.1 (default :9384)",
+        "--metrics-addr HOST:PORT address of /metrics; without a host, every address (default 127.0.0.1:9384)",
         "environment: COIL_NODE_NAME the node this runs on ZONE where it stands (default here)",
     ):
         assert part in text
@@ -243,7 +242,7 @@ def test_a_period_is_longer_than_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "host", "port"),
     [
-        (":9386", "127.0.0.1", 9386),
+        (":9386", "", 9386),
         ("0.0.0.0:9386", "0.0.0.0", 9386),
         ("127.0.0.1:0", "127.0.0.1", 0),
         ("[::]:9386", "::", 9386),
@@ -276,15 +275,3 @@ def test_accepted(text: str, host: str, port: int) -> None:
 def test_refused_saying_what_is_expected(text: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         parse_endpoint(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "endpoint"),
-    [
-        (":9443", Endpoint("", 9443)),
-        ("0.0.0.0:9443", Endpoint("0.0.0.0", 9443)),
-        ("[::1]:0", Endpoint("::1", 0)),
-    ],
-)
-def test_one_that_is_open_to_all_without_a_host(text: str, endpoint: Endpoint) -> None:
-    assert parse_open_endpoint(text) == endpoint
