@@ -4,11 +4,18 @@ Codes: 6 when it is not JSON of the right shape (fields of a wrong type included
 or does not have the command, 7 when a value is not acceptable.
 """
 
+import posix
+
 from coil_cni.error import DECODING_FAILURE, INCOMPATIBLE_CNI_VERSION, INVALID_NETWORK_CONFIG, CniError
 from coil_cni.invocation import NEWEST, SINCE, SUPPORTED, allows, is_word
 from coil_cni.json_text import decode
 
 DEFAULT_SOCKET = "/run/coild.sock"
+CHART_SOCKET = "/run/coil/coild.sock"
+"""Where the chart has it. A pod of Coil v2 may be deleted with the configuration that its runtime kept, which says
+nothing of a socket.
+"""
+_F_OK = 0  # unistd.h
 _ATTACHMENTS = "cni.dev/valid-attachments"
 _SOCKET_MAX = 107  # sun_path without the NUL, linux/un.h
 
@@ -54,7 +61,15 @@ def parse_netconf(data: bytes, command: str) -> NetConf:
         raise CniError(DECODING_FAILURE, "prevResult is not an object")
     if command == "GC":
         _check_attachments(conf)
-    return NetConf(version, socket, prev_result)
+    return NetConf(version, _find_socket(socket), prev_result)
+
+
+def _find_socket(path: str) -> str:
+    return CHART_SOCKET if path == DEFAULT_SOCKET and not _exists(path) and _exists(CHART_SOCKET) else path
+
+
+def _exists(path: str) -> bool:
+    return posix.access(path, _F_OK)
 
 
 def _check_attachments(conf: dict[str, object]) -> None:

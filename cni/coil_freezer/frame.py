@@ -24,7 +24,7 @@ WRAPPED = ("PyModule_AddIntConstant", "_PyGC_InitState", "__register_frame_info"
 """Functions that the frame takes the place of, by the linker's --wrap."""
 
 _PICKED = {
-    "posix": frozenset({"_exit", "close", "environ", "listdir", "mkdir", "open", "read", "write"}),
+    "posix": frozenset({"_exit", "access", "close", "environ", "listdir", "mkdir", "open", "read", "write"}),
     "time": frozenset({"monotonic"}),
 }
 """What can be had of a module that was not executed: functions that use nothing of it, and what the frame sets."""

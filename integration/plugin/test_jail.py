@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from coil_cni.invocation import NEWEST
+from coil_cni.netconf import CHART_SOCKET
 from integration.plugin.jail import CONFLIST, SOCKET, Jail
 from tests.coil_cni.edges import ENVIRON, NETCONF
 from tests.coil_cni.foreign_server import Handler, abort, foreign_server
@@ -119,6 +120,21 @@ def test_a_del_without_a_server_is_recorded_once_beside_the_socket(jail: Jail) -
     document = json.loads(done.stdout)
     assert (done.returncode, document["code"]) == (1, 11)
     assert "could not be recorded" in document["details"]
+
+
+@pytest.mark.parametrize("named", [{}, {"socket": str(SOCKET)}], ids=["unnamed", "named"])
+def test_a_configuration_that_the_runtime_has_kept_of_coil_v2_finds_the_charts_socket(
+    jail: Jail, named: dict[str, str]
+) -> None:
+    stdin = json.dumps(NETCONF | named).encode()
+    chart = jail.outside(Path(CHART_SOCKET))
+    chart.parent.mkdir()
+    with foreign_server(chart, {"Add": answer}):
+        assert jail.run(ENVIRON, stdin).returncode == 0
+        with foreign_server(
+            jail.socket, {"Add": lambda _, context: abort(context, grpc.StatusCode.INTERNAL, "another one")}
+        ):
+            assert jail.run(ENVIRON, stdin).returncode == 1  # the one that it names counts where it is there
 
 
 def test_nothing_is_left_behind(jail: Jail) -> None:
