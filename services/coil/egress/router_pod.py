@@ -8,6 +8,9 @@ A template may have a container named `egress`; its fields win, but for what the
 Image, command, arguments, requests, probes and each field of the security context are defaults. A probe that only has
 numbers gets the agent's address; one with an action of its own is left alone.
 
+Templates of Coil v2 work as they are: its public image, which has another program, is replaced; the agent has the name
+of that program as well, and understands its arguments (`coil.runtime.former_flag`).
+
 Why no more than NET_ADMIN: links, addresses, routes, rules, FOU ports and nftables of the pod's own network namespace
 are all behind it. It counts for user 0 only, because Kubernetes gives a container no ambient capabilities. Sysctls are
 read-only in such a container; coild writes them when the pod is born.
@@ -42,6 +45,10 @@ Document = dict[str, Any]
 
 ROUTER_CONTAINER = "egress"
 AGENT_COMMAND = "coil-egress-agent"
+FORMER_COMMAND: Final = "coil-egress"
+"""What the agent is called in Coil v2, and in the image as well."""
+_FORMER_IMAGES: Final = (["cybozu", "coil"], ["cybozu-go", "coil"])
+"""The last parts of the names of Coil v2's public images."""
 METRICS_PORT = 8080
 HEALTH_PORT = 8081
 CAPABILITY = "NET_ADMIN"
@@ -68,12 +75,15 @@ def render_container(given: Mapping[str, Any], egress_name: str, program: Router
         "command": [AGENT_COMMAND],
         "args": [f"--egress-port={program.port}"],
     }
-    if given.get("command"):
+    given = {field: value for field, value in given.items() if value is not None}
+    if _is_former(given.get("image", "")):
+        del given["image"]
+    if given.get("command", []) not in ([], [AGENT_COMMAND], [FORMER_COMMAND]):
         # Another program has other arguments.
         del defaults["args"]
     return {
         **defaults,
-        **{field: value for field, value in given.items() if value is not None},
+        **given,
         "name": ROUTER_CONTAINER,
         "env": [*_environment(egress_name), *_others(given.get("env"), _environment(egress_name), "name")],
         "ports": [*_PORTS, *_others(given.get("ports"), _PORTS, "name", "containerPort")],
@@ -83,6 +93,12 @@ def render_container(given: Mapping[str, Any], egress_name: str, program: Router
         "readinessProbe": _probe(given.get("readinessProbe"), "/readyz", _READINESS),
         "securityContext": _security(given.get("securityContext") or {}),
     }
+
+
+def _is_former(image: str) -> bool:
+    """Whether it is one of Coil v2's, of any version and from any registry."""
+    path, _, name = image.partition("@")[0].rpartition("/")
+    return [path.rpartition("/")[2], name.partition(":")[0]] in _FORMER_IMAGES
 
 
 def _environment(egress_name: str) -> list[Document]:

@@ -86,6 +86,28 @@ def test_the_users_fields_win(given: dict[str, Any]) -> None:
     assert rendered(**given) == given
 
 
+@pytest.mark.parametrize("name", ["cybozu/coil:2.9.1", "example.com/cybozu-go/coil:2.15.0@sha256:0", "cybozu/coil"])
+def test_the_public_image_of_coil_v2_is_replaced(name: str) -> None:
+    given = {"image": name, "command": ["coil-egress"], "args": ["--fou-port=5556", "--zap-stacktrace-level=panic"]}
+    container = render_container(given, "nat", PROGRAM)
+    assert container["image"] == PROGRAM.image
+    assert (container["command"], container["args"]) == (given["command"], given["args"])
+    assert "image" in given
+
+
+@pytest.mark.parametrize(
+    "name", ["coil:2.15.0", "example.com/mine/coil", "example.com/cybozu/coil/agent:1", "x/cybozu-coil"]
+)
+def test_an_image_of_the_users_own_is_kept(name: str) -> None:
+    assert render_container({"image": name}, "nat", PROGRAM)["image"] == name
+
+
+@pytest.mark.parametrize("command", ["coil-egress", "coil-egress-agent"])
+def test_the_agent_has_our_arguments_by_both_of_its_names(command: str) -> None:
+    container = render_container({"command": [command]}, "nat", PROGRAM)
+    assert (container["command"], container["args"]) == ([command], ["--egress-port=5555"])
+
+
 def test_another_command_has_no_arguments_of_ours() -> None:
     container = render_container({"command": ["sleep"]}, "nat", PROGRAM)
     assert container["command"] == ["sleep"]
