@@ -274,9 +274,13 @@ def test_routes_that_somebody_took_away_are_back_after_a_sweep(world: Neighbours
     await_routes(here, ghosts[0])
 
 
-@pytest.mark.parametrize("flags", [[], ["--clear-routes-on-shutdown"]])
-def test_a_stop_leaves_the_routes_unless_told_otherwise(
-    world: Neighbours, ghosts: list[dict[str, str]], flags: list[str]
+@pytest.mark.parametrize(
+    ("flags", "gone", "left"),
+    [([], True, True), (["--clear-routes-on-shutdown"], False, True), (["--clear-routes-on-shutdown"], True, False)],
+    ids=["by-default", "restarted", "node-gone"],
+)
+def test_a_stop_leaves_the_routes_unless_told_otherwise_and_the_node_is_gone(
+    world: Neighbours, ghosts: list[dict[str, str]], flags: list[str], *, gone: bool, left: bool
 ) -> None:
     here = world.stations[0]
     world.add_block("reserved-0", owner=GHOSTS[0], **BLOCK)
@@ -286,10 +290,13 @@ def test_a_stop_leaves_the_routes_unless_told_otherwise(
         await_ready(here)
         await_routes(here, ghosts[0])
         before = here.gateways(PROTOCOL)
+        if gone:
+            world.plane.kubectl("delete", "node", here.node.name)
         here.coild.process.send_signal(signal.SIGTERM)
         assert here.coild.process.wait(STOP_TIMEOUT) == 0
-        assert here.gateways(PROTOCOL) == ({} if flags else before)
+        assert here.gateways(PROTOCOL) == (before if left else {})
     finally:
+        here.node.register()
         here.coild = usual
         here.coild.start()
         here.coild.wait_ready()

@@ -71,6 +71,7 @@ from coild.node.state_watch import OwnState, StateParts, StateWatch
 from coild.pods.engine import PodEngine
 from coild.pods.veth import VethWiring
 from coild.routes.sync import RouteSync, start_route_sync
+from coild.routes.withdrawal import withdraw_if_gone
 from coild.settings import AddressSourceName, HostAddress, Settings
 
 if TYPE_CHECKING:
@@ -598,7 +599,8 @@ class Pools(AddressPart):
         """Export the routes; from now on blocks may be requested and released."""
         start, stack = self._start, self._start.process.stack
         if start.settings.clear_routes_on_shutdown:
-            stack.push_async_callback(self._ipam.withdraw_routes)
+            get_node = partial(start.kube.get, NODES, start.settings.node_name)
+            stack.push_async_callback(withdraw_if_gone, get_node, self._ipam.withdraw_routes, log=start.log)
         stack.push_async_callback(self._ipam.close)
         for name, task in self._ipam.tasks().items():
             start.process.spawn(name, task)

@@ -487,7 +487,8 @@ class Settings(ClusterNetworksSettings, NodeSysctlSettings, ApiSettings, FrameSe
         "false",
         parse=parse_boolean,
         group=Group.ROUTES,
-        help="withdraw the exported routes, and those of --route-sync, when this process is stopped",
+        help="when this process is stopped and the Node is gone, withdraw the exported routes, and those of "
+        "--route-sync",
     )
     route_sync: bool = flag(
         "false",

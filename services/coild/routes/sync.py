@@ -8,13 +8,14 @@ address has changed, and periodically, as links that go down take their routes w
 pause, so that changes in a large cluster are handled together and cost a tenth of a processor at most.
 
 Only what the API server says withdraws a route: while it cannot be reached, until the caches are complete, and after
-this process has ended, the routes stay.
+this process has ended, the routes stay (`coild.routes.withdrawal` has the exception).
 """
 
 import asyncio
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -34,6 +35,7 @@ from coil.reconcile.informer import Informer, InformerMetrics
 from coil.runtime.process import Process
 from coild.model.pod_network import PodNetwork
 from coild.model.repairs import Repair, Repairs
+from coild.routes.withdrawal import withdraw_if_gone
 from coild.settings import Settings
 
 SHORTEST_PAUSE = 0.2
@@ -270,7 +272,8 @@ def start_route_sync(
         log=log,
     )
     if settings.clear_routes_on_shutdown:
-        process.stack.push_async_callback(sync.withdraw)
+        get_node = partial(kube.get, NODES, settings.node_name)
+        process.stack.push_async_callback(withdraw_if_gone, get_node, sync.withdraw, log=log)
     process.add_readiness("route-sync", sync.missing)
     process.spawn("addressblocks-of-all-nodes", cluster.blocks.run())
     process.spawn("nodes", cluster.nodes.run())
