@@ -1,18 +1,21 @@
 """What an attached pod consists of and that its connections work, as iproute2 and TCP see it."""
 
+import subprocess
 from collections.abc import Callable
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coil.kernel.link import LinkGroup, LinkName
 from coil.netlink.error import PodCheckError
-from coil.netlink.host import HostNetwork
+from coil.netlink.host import HostNetwork, NetnsPath
 from coil.podnet.host_link import PodAlias, random_link_name
 from coil.podnet.plan import LINK_LOCAL, HostAddresses, node_addresses, plan_pod
 from integration.netns.netns import Netns, exchange
 from integration.netns.plans import DUAL, pod_plan
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.kernel
 
@@ -105,6 +108,20 @@ async def test_nothing_of_a_family_that_the_pod_does_not_have(
         assert bool(host.read(option, "route", "show", "table", "116")) is present
         assert bool([line for line in lines(pod.read(option, "route")) if line[0] == "default"]) is present
         assert bool(pod.read(option, "neighbour")) is present
+
+
+async def test_a_namespace_that_is_named_by_a_process(network: HostNetwork, host: Netns, pod: Netns) -> None:
+    """As Docker does: nothing is mounted, and later the pod is found below /proc, too."""
+    plan = pod_plan()
+    with subprocess.Popen(["nsenter", f"--net={pod.path}", "sleep", "600"]) as process:
+        try:
+            path = NetnsPath(Path(f"/proc/{process.pid}/ns/net"))
+            wait_until(lambda: path.stat().st_ino == pod.path.stat().st_ino, what="the process is in the namespace")
+            await network.attach_pod(plan, path)
+            await network.check_pod(plan, path)
+            assert pod.link("eth0") is not None
+        finally:
+            process.kill()
 
 
 async def test_the_nodes_own_addresses_as_gateways(network: HostNetwork, host: Netns, pod: Netns) -> None:

@@ -211,6 +211,14 @@ def test_pages_stay_on_the_node_whatever_is_asked_for() -> None:
     assert {parse_endpoint(text) for text in variables} == {Endpoint(HERE, 9383)}
 
 
+def test_the_nodes_processes_are_seen_if_asked_for() -> None:
+    for asked in (False, True):
+        coild = pick(render({"coild": {"hostPID": asked}}), "DaemonSet", "coild")
+        assert pod_spec(coild).get("hostPID", False) is asked
+        capabilities = all_containers(coild)["coild"]["securityContext"]["capabilities"]["add"]
+        assert ("SYS_PTRACE" in capabilities) is asked
+
+
 def test_programs_that_meet_are_told_the_same() -> None:
     values: dict[str, object] = {
         "egress": {"port": 5999},

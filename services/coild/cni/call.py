@@ -3,9 +3,11 @@
 Raises CniError, as nothing of the call has had any effect yet.
 """
 
+import os
+import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -31,11 +33,27 @@ def read_key(args: CniArgs) -> AttachmentKey:
         raise CniError(CniErrorCode.INVALID_ENVIRONMENT_VARIABLES, f"CNI_IFNAME: {error}") from None
 
 
+_OF_PROCESS: Final = re.compile(r"/proc/[1-9][0-9]*/(task/[1-9][0-9]*/)?ns/net")
+
+
 def read_netns(args: CniArgs) -> NetnsPath:
-    """Where the pod's namespace is."""
-    if not args.netns.startswith("/"):
+    """Where the pod's namespace is: a file, or /proc/<pid>/ns/net as Docker and others name it.
+
+    coild that is process 1 has a PID namespace of its own, in which the number is nobody, or somebody else.
+    """
+    path = Path(args.netns)
+    if not path.is_absolute():
         raise CniError(CniErrorCode.INVALID_ENVIRONMENT_VARIABLES, f"CNI_NETNS is not a path: {args.netns!r}")
-    return NetnsPath(Path(args.netns))
+    if path.parts[1:2] == ("proc",):
+        if not _OF_PROCESS.fullmatch(args.netns):
+            message = f"CNI_NETNS is no network namespace of a process: {args.netns!r}"
+            raise CniError(CniErrorCode.INVALID_ENVIRONMENT_VARIABLES, message)
+        if os.getpid() == 1:
+            message = f"coild does not see the node's processes, and CNI_NETNS names one: {args.netns}"
+            raise CniError(
+                CniErrorCode.INVALID_ENVIRONMENT_VARIABLES, message, "set coild.hostPID in the chart's values"
+            )
+    return NetnsPath(path)
 
 
 def read_argument(args: CniArgs, name: str) -> str:

@@ -20,7 +20,7 @@ from coil.podnet.host_link import PodAlias
 from coil.podnet.plan import Assignment, PodPlan, plan_pod, plan_port
 from coil.reconcile.event_recorder import EventSubject
 from coil_cni.service import convert_result
-from coild.cni.call import read_port_mappings
+from coild.cni.call import read_netns, read_port_mappings
 from coild.cni.service import CniService, render_result
 from coild.model.attachment import (
     UNNAMED,
@@ -169,6 +169,27 @@ async def test_a_gc_that_does_not_say_what_is_valid(
         await service.gc(CniArgs(stdin_data=stdin))
     assert caught.value.code is code
     assert len(world.kernel.veths) == 1
+
+
+@pytest.mark.parametrize("path", ["/proc/57/ns/net", "/proc/57/task/58/ns/net"])
+async def test_a_namespace_that_a_process_names_is_another_one_to_a_coild_that_does_not_see_the_nodes_processes(
+    service: CniService, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    assert read_netns(args(netns=path)) == Path(path)
+    monkeypatch.setattr("coild.cni.call.os.getpid", lambda: 1)
+    assert read_netns(args()) == Path("/run/netns/c1")
+    error = await refused(service, "ADD", args(netns=path))
+    assert error.code == CniErrorCode.INVALID_ENVIRONMENT_VARIABLES
+    assert path in error.msg
+    assert "coild.hostPID" in error.details
+
+
+@pytest.mark.parametrize(
+    "path", ["/proc/self/ns/net", "/proc/1/../../run/netns/c1", "/proc/057/ns/net", "/proc/57/ns/user"]
+)
+async def test_a_namespace_of_coilds_own_is_refused(service: CniService, path: str) -> None:
+    error = await refused(service, "ADD", args(netns=path))
+    assert error.code == CniErrorCode.INVALID_ENVIRONMENT_VARIABLES
 
 
 async def test_a_namespace_without_addresses_is_named(service: CniService) -> None:
