@@ -98,7 +98,7 @@ async def test_many_requests_at_once_over_3_pools_get_as_many_blocks(world: Ipam
 
 async def test_refusals_say_why(world: IpamWorld) -> None:
     # From a time in which nobody judged pools: later it could not be created.
-    broken = await world.add_pool("broken", {"ipv4": "10.67.0.1/24"})
+    broken = await world.add_pool("broken", {"ipv4": "10.67.0.999/24"})
     await world.start_ready()
     node = await world.add_node("node1")
     small = await world.add_pool("small", {"ipv4": "10.66.0.0/27"})

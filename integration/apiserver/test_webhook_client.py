@@ -91,7 +91,7 @@ def test_the_api_server_is_answered(guarded: Guarded) -> None:
         "apiVersion": "coil.cybozu.com/v2",
         "kind": "AddressPool",
         "metadata": {"name": "guarded"},
-        "spec": {"subnets": [{"ipv4": "10.250.0.1/24"}]},
+        "spec": {"subnets": [{"ipv4": "10.250.0.999/24"}]},
     }
     status, body = guarded.plane.request("POST", f"{POOLS_PATH}?dryRun=All", json.dumps(pool).encode())
     assert (status, b"admission webhook" in body) == (422, True)

@@ -140,6 +140,7 @@ GATEWAY: Final = (
 UPGRADE: Final = (
     Step("upgrade", ["configured|unchanged", "has been upgraded", "successfully rolled out", "^Phase: +Succeeded"]),
     Step("rollback", ["Rollback was a success", "successfully rolled out"]),
+    Step("former-pools", [r"^POOL +BITS +IPV4 +IPV6$", r"^default +\d+ +10\.100\."]),
     Step("after-moving", [r"^\[pod/coild-", r"^shop-\d"]),
     Step("delete-pool", ['"shop" deleted', "Reason: +Deleting"]),
 )

@@ -217,7 +217,7 @@ class BlockRequestReconciler:
             return _Choice(pool, planned)
         free = self._index.reserve(layout, request.uid)
         if free is None:
-            return Refused(RefusalReason.OUT_OF_BLOCKS, describe_exhaustion(layout))
+            return Refused(RefusalReason.OUT_OF_BLOCKS, describe_exhaustion(layout.pool, self._index.capacity(layout)))
         return _Choice(pool, free)
 
     async def _promise(self, request: BlockRequest, planned: PlannedBlock) -> BlockRequest:

@@ -76,7 +76,7 @@ def _describe_pool(
     standing = assess_pool(pool, snapshot.pools)
     layout = standing.layout
     # Blocks that were made by hand may be more than the pool has room for.
-    total = max(layout.size if layout else 0, len(placed))
+    total = max(layout.capacity({block.index for block in placed}) if layout else 0, len(placed))
     size = 1 << layout.block_size_bits if layout else 0
     counts = page.UseCounts(total=total, used=len(placed), free=total - len(placed))
     return page.PoolDocument(

@@ -1,12 +1,12 @@
 """Which pools can give blocks, why others cannot, and the Events that say so.
 
-A pool has to keep the rules by itself and must not overlap an older one. The Events are here so that the reconcilers
-which find a pool unusable report it in the same words: no message has a count that changes, so repetitions become one
-Event with a growing count.
+A pool must have no faults, and blocks that share addresses with an older pool are not given. The Events are here so
+that the reconcilers which find a pool unusable report it in the same words: no message has a count that changes, so
+repetitions become one Event with a growing count.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from coil.crd.address_block import AddressBlock
@@ -14,14 +14,16 @@ from coil.crd.address_pool import (
     ADDRESS_POOLS,
     AddressPool,
     AddressPoolStatus,
+    PoolCondition,
     PoolConditionType,
+    PoolDegradation,
     PoolFill,
     PoolObstacle,
 )
 from coil.crd.block_request import RefusalReason, Refused
-from coil.crd.names import BlockName
-from coil.crd.pool_validation import validate_disjoint
-from coil.crd.validation import render_errors, render_names
+from coil.crd.names import BlockName, PoolName
+from coil.crd.pool_validation import find_mixed_families, validate_disjoint
+from coil.crd.validation import FieldError, render_errors, render_names
 from coil.ipam.layout import InvalidPoolError, PoolLayout, parse_layout
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.event_series import EventSubject
@@ -32,11 +34,15 @@ NODES_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A pool's layout (None: it has none), and why it gives no blocks all the same (None: it does)."""
+    """A pool's layout (None: it has none), and why it gives no blocks all the same (None: it does).
+
+    `degraded` is the condition of a pool that breaks rules and gives blocks nevertheless.
+    """
 
     layout: PoolLayout | None
     obstacle: PoolObstacle | None = None
     message: str = ""
+    degraded: PoolCondition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +67,35 @@ class RemainingBlocks:
 
 
 def assess_pool(pool: AddressPool, others: Iterable[AddressPool]) -> Standing:
-    """Whether the pool gives blocks, and why not.
+    """Whether the pool gives blocks, and why not all or none.
 
-    Of two pools that overlap only the older one gives blocks: if both did, two pods could get the same address, and if
-    neither did, a mistyped new pool would stop one that works.
+    Of two pools that overlap only the older one gives blocks with addresses of both: if both did, two pods could get
+    the same address, and if neither did, a mistyped new pool would stop one that works.
     """
     name = pool.metadata.name
-    try:
-        layout = parse_layout(pool)
-    except InvalidPoolError as error:
-        if pool.metadata.deleting:
-            return Standing(None, PoolObstacle.DELETING, f"the pool {name!r} is being deleted")
-        return Standing(None, PoolObstacle.INVALID, f"the pool {name!r} is invalid: {error}")
     if pool.metadata.deleting:
-        return Standing(layout, PoolObstacle.DELETING, f"the pool {name!r} is being deleted")
-    if errors := validate_disjoint(pool, (other for other in others if _older(other, pool))):
-        return Standing(layout, PoolObstacle.OVERLAPS, f"the pool {name!r} is invalid: {render_errors(errors)}")
-    return Standing(layout)
+        return Standing(_layout_of(pool), PoolObstacle.DELETING, f"the pool {name!r} is being deleted")
+    older = [other for other in others if _older(other, pool)]
+    try:
+        layout = parse_layout(pool, older)
+    except InvalidPoolError as error:
+        return Standing(None, PoolObstacle.INVALID, f"the pool {name!r} is invalid: {error}")
+    if layout.capacity() == 0:
+        obstacle = PoolObstacle.OVERLAPS if validate_disjoint(pool, older) else PoolObstacle.INVALID
+        return Standing(layout, obstacle, f"the pool {name!r} is invalid: {render_errors(layout.conflicts)}")
+    return Standing(layout, degraded=_find_degradation(layout, find_mixed_families(pool)))
+
+
+def _find_degradation(layout: PoolLayout, mixed: Sequence[FieldError]) -> PoolCondition | None:
+    reason = PoolDegradation.CONFLICTS if layout.conflicts else PoolDegradation.MIXED_FAMILIES
+    told: list[str] = []
+    if layout.conflicts:
+        told.append(f"{render_errors(layout.conflicts)}; blocks with these addresses are not given")
+    if mixed:
+        told.append(f"{render_errors(mixed)}; the families of a pod's addresses depend on its block")
+    if not told:
+        return None
+    return PoolCondition(type=PoolConditionType.DEGRADED, status="True", reason=reason, message="; ".join(told))
 
 
 def check_pool(pool: AddressPool, others: Iterable[AddressPool]) -> PoolLayout | Refused:
@@ -90,8 +108,8 @@ def check_pool(pool: AddressPool, others: Iterable[AddressPool]) -> PoolLayout |
     return standing.layout
 
 
-def describe_exhaustion(layout: PoolLayout) -> str:
-    return f"all {layout.size} blocks of the pool {layout.pool!r} are in use"
+def describe_exhaustion(pool: PoolName, blocks: int) -> str:
+    return f"all {blocks} blocks of the pool {pool!r} are in use"
 
 
 def report_exhausted(recorder: Recorder, pool: AddressPool, why: str) -> None:
@@ -129,6 +147,10 @@ def report_change(recorder: Recorder, pool: AddressPool, status: AddressPoolStat
     known = "" if occupied_before is None else occupied_before.message
     if occupied is not None and occupied.message not in ("", known):
         recorder.warn(_subject(pool), reason="PoolOccupied", message=occupied.message)
+    degraded_before, degraded = (of.condition(PoolConditionType.DEGRADED) for of in (pool.status, status))
+    known = "" if degraded_before is None else degraded_before.message
+    if degraded is not None and degraded.message not in ("", known):
+        recorder.warn(_subject(pool), reason="PoolDegraded", message=degraded.message)
     full_before, full = (of.condition(PoolConditionType.FULL) for of in (pool.status, status))
     before = PoolFill.HAS_ROOM if full_before is None else full_before.reason
     if full is None or full.reason == before or pool.metadata.deleting:
@@ -144,6 +166,13 @@ def report_change(recorder: Recorder, pool: AddressPool, status: AddressPoolStat
 
 def _subject(pool: AddressPool) -> EventSubject:
     return EventSubject.of(ADDRESS_POOLS, pool.metadata)
+
+
+def _layout_of(pool: AddressPool) -> PoolLayout | None:
+    try:
+        return parse_layout(pool)
+    except InvalidPoolError:
+        return None
 
 
 def _older(left: AddressPool, right: AddressPool) -> bool:

@@ -1,9 +1,9 @@
 """What an admin reads about a pool: its size, its use, and what needs attention; in its status and in the metrics.
 
-Two conditions. `Ready` says whether the pool may give blocks at all: its spec is valid, no older pool has the same
-addresses, nobody has deleted it. `Full` says whether there are any left, and in its reason whether that will be soon
-(HasRoom, NearlyFull, Exhausted): one condition with three reasons, so that `kubectl get` shows the state in one column
-and `kubectl wait --for=condition=Full=false` waits for room.
+Two conditions. `Ready` says whether the pool may give blocks at all: its spec has no faults, no older pool has all of
+its addresses, nobody has deleted it. `Full` says whether there are any left, and in its reason whether that will be
+soon (HasRoom, NearlyFull, Exhausted): one condition with three reasons, so that `kubectl get` shows the state in one
+column and `kubectl wait --for=condition=Full=false` waits for room.
 
 Everything is computed from the layout and a count, never block by block: a pool may have 2^59 of them.
 
@@ -37,11 +37,10 @@ from coil.crd.address_pool import (
 )
 from coil.crd.block_request import Refused
 from coil.crd.builtin import Node
-from coil.crd.names import FINALIZER
+from coil.crd.names import FINALIZER, PoolName
 from coil.crd.pool_validation import pool_networks
 from coil.ipam.cluster_network import describe_occupied
 from coil.ipam.index_set import IndexSet
-from coil.ipam.layout import PoolLayout
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import NotFoundError
 from coil.manager.term import Term
@@ -107,9 +106,11 @@ class PoolStatusReconciler:
             return DONE
         deleting = pool.metadata.deleting
         remaining = RemainingBlocks.of(self._caches.blocks.by_index(BY_POOL, name)) if deleting else None
+        standing = assess_pool(pool, self._caches.pools.items())
         status = plan_status(
             pool,
-            assess_pool(pool, self._caches.pools.items()),
+            standing,
+            total=0 if standing.layout is None else self._index.capacity(standing.layout),
             used=self._index.used(pool.name),
             remaining=remaining,
             occupied=describe_occupied(pool, self._caches.networks),
@@ -177,8 +178,10 @@ class PoolCollector(Collector):
         pools = self._caches.pools.items()
         for pool in pools:
             layout = check_pool(pool, pools)
-            most.add_metric([pool.name], 0 if isinstance(layout, Refused) else layout.size)
-            allocated.add_metric([pool.name], len(self._caches.blocks.by_index(BY_POOL, pool.name)))
+            blocks = self._caches.blocks.by_index(BY_POOL, pool.name)
+            indices = {block.index for block in blocks}
+            most.add_metric([pool.name], 0 if isinstance(layout, Refused) else layout.capacity(indices))
+            allocated.add_metric([pool.name], len(blocks))
         yield most
         yield allocated
 
@@ -198,6 +201,7 @@ def plan_status(
     pool: AddressPool,
     standing: Standing,
     *,
+    total: int,
     used: int,
     remaining: RemainingBlocks | None,
     nearly_full: int,
@@ -206,15 +210,18 @@ def plan_status(
 ) -> AddressPoolStatus:
     """The status that the pool should have.
 
-    `used` is the number of block indices that are taken; `remaining` matters only for a pool that is being deleted.
-    `nearly_full` is in percent of the blocks. `occupied` tells which of its addresses are the cluster's own. Conditions
-    of other types, by others, stay.
+    `total` is how many blocks it may have, and `used` how many indices are taken. `remaining` matters only for a pool
+    that is being deleted. `nearly_full` is in percent of the blocks. `occupied` tells which of its addresses are the
+    cluster's own. Conditions of other types, by others, stay.
     """
     bits = max(pool.spec.block_size_bits, 0)
-    total = 0 if standing.layout is None else standing.layout.size
-    ours = [_ready(standing, remaining), _full(standing.layout, used, nearly_full)]
+    invalid = standing.obstacle in {PoolObstacle.INVALID, PoolObstacle.OVERLAPS}
+    full = _UNKNOWN if invalid or standing.layout is None else _full(pool.name, total, used, nearly_full)
+    ours = [_ready(standing, remaining), full]
     if occupied or pool.status.condition(PoolConditionType.OCCUPIED) is not None:
         ours.append(_occupied(occupied))
+    if standing.degraded is not None or pool.status.condition(PoolConditionType.DEGRADED) is not None:
+        ours.append(standing.degraded or _SOUND)
     types = {condition.type for condition in ours}
     conditions = [_since(condition, pool.status.condition(condition.type), now) for condition in ours]
     return AddressPoolStatus(
@@ -251,14 +258,16 @@ def _occupied(message: str) -> PoolCondition:
     return PoolCondition(type=PoolConditionType.OCCUPIED, status="False", reason="PodsAlone")
 
 
-def _full(layout: PoolLayout | None, used: int, nearly_full: int) -> PoolCondition:
-    if layout is None:
-        return PoolCondition(type=PoolConditionType.FULL, status="Unknown", reason=PoolFill.UNKNOWN)
-    if used >= layout.size:
-        message = describe_exhaustion(layout)
+_SOUND: Final = PoolCondition(type=PoolConditionType.DEGRADED, status="False", reason="KeepsRules")
+_UNKNOWN: Final = PoolCondition(type=PoolConditionType.FULL, status="Unknown", reason=PoolFill.UNKNOWN)
+
+
+def _full(pool: PoolName, total: int, used: int, nearly_full: int) -> PoolCondition:
+    if used >= total:
+        message = describe_exhaustion(pool, total)
         return PoolCondition(type=PoolConditionType.FULL, status="True", reason=PoolFill.EXHAUSTED, message=message)
-    if used * 100 > layout.size * nearly_full:
-        message = f"more than {nearly_full} % of the {layout.size} blocks of the pool {layout.pool!r} are in use"
+    if used * 100 > total * nearly_full:
+        message = f"more than {nearly_full} % of the {total} blocks of the pool {pool!r} are in use"
         return PoolCondition(type=PoolConditionType.FULL, status="False", reason=PoolFill.NEARLY_FULL, message=message)
     return PoolCondition(type=PoolConditionType.FULL, status="False", reason=PoolFill.HAS_ROOM)
 

@@ -26,8 +26,9 @@ from coil.crd.names import (
     PoolName,
     is_object_name,
 )
-from coil.crd.pool_validation import validate_disjoint
-from coil.ipam.layout import InvalidPoolError, PoolLayout, block_name, parse_layout
+from coil.crd.pool_validation import validate_disjoint, validate_pool
+from coil.crd.validation import render_errors
+from coil.ipam.layout import PoolLayout, block_name, parse_layout
 from coil_migrator.v1_state import V1Block, V1Pool, V1State
 
 SUFFIX = "-v1"
@@ -97,10 +98,10 @@ def _lay_out(pools: list[AddressPool]) -> tuple[dict[PoolName, PoolLayout], list
         if not is_object_name(pool.name):
             faults.append(f"the pool {pool.name!r}: no object of Kubernetes can have this name")
             continue
-        try:
+        if errors := validate_pool(pool):
+            faults.append(f"the pool {pool.name!r} is not valid in v2: {render_errors(errors)}")
+        else:
             layouts[pool.name] = parse_layout(pool)
-        except InvalidPoolError as error:
-            faults.append(f"the pool {pool.name!r} is not valid in v2: {error}")
         faults += [
             f"the pool {pool.name!r} is not valid in v2: {error}" for error in validate_disjoint(pool, pools[:position])
         ]

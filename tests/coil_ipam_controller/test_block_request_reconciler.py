@@ -145,7 +145,7 @@ async def test_a_promise_that_cannot_be_kept_is_replaced(api: MemoryApi, promise
 async def test_refusals_say_why(api: MemoryApi) -> None:
     add_pool(api, "default", V4)
     add_pool(api, "full", SubnetSet(ipv4="10.3.0.0/27"))
-    add_pool(api, "broken", SubnetSet(ipv4="10.4.0.1/24"))
+    add_pool(api, "broken", SubnetSet(ipv4="10.4.0.0/33"))
     add_pool(api, "overlapping", SubnetSet(ipv4="10.2.0.128/25"))
     add_pool(api, "dying", SubnetSet(ipv4="10.5.0.0/24"))
     api.delete(ADDRESS_POOLS, "dying")
@@ -158,7 +158,7 @@ async def test_refusals_say_why(api: MemoryApi) -> None:
         ("node1", "a/b"): (RefusalReason.NO_SUCH_POOL, "there is no address pool 'a/b'"),
         ("node1", "full"): (RefusalReason.OUT_OF_BLOCKS, "all 1 blocks of the pool 'full' are in use"),
         ("node1", "dying"): (RefusalReason.OUT_OF_BLOCKS, "the pool 'dying' is being deleted"),
-        ("node1", "broken"): (RefusalReason.INVALID_POOL, "spec.subnets[0].ipv4: '10.4.0.1/24' has host bits"),
+        ("node1", "broken"): (RefusalReason.INVALID_POOL, "spec.subnets[0].ipv4: '10.4.0.0/33' is not a network"),
         ("node1", "overlapping"): (RefusalReason.INVALID_POOL, "overlaps 10.2.0.0/24 of the pool 'default'"),
     }
     for number, ((node, pool), (reason, message)) in enumerate(wanted.items()):

@@ -124,7 +124,7 @@ async def test_a_good_pool_is_let_in_and_the_pools_were_looked_up(world: World) 
 
 
 async def test_a_bad_pool_is_refused_without_a_look_at_others(world: World) -> None:
-    errors = await world.create(pool({"ipv4": "10.0.0.1/24"}, {}))
+    errors = await world.create(pool({"ipv4": "10.0.0.0/33"}, {}))
     assert [error.partition(": ")[0] for error in errors] == ["spec.subnets[0].ipv4", "spec.subnets[1]"]
     assert world.client.calls == []
 
@@ -155,7 +155,7 @@ GOOD = pool({"ipv4": "10.0.0.0/24"})
     ("new", "fields"),
     [
         (pool({"ipv4": "10.0.0.0/24"}, {"ipv4": "10.0.1.0/24"}), []),
-        (pool({"ipv4": "10.0.0.0/24"}, {"ipv4": "10.0.1.1/24"}), ["spec.subnets[1].ipv4"]),
+        (pool({"ipv4": "10.0.0.0/24"}, {"ipv4": "10.0.1.0/33"}), ["spec.subnets[1].ipv4"]),
         (pool({"ipv4": "10.0.0.0/24"}, {"ipv4": "10.0.0.0/25"}), ["spec.subnets[1].ipv4"]),
         (pool({"ipv4": "10.0.0.0/24"}, {"ipv4": "10.9.0.0/24"}), ["spec.subnets[1].ipv4"]),
         (pool({"ipv4": "10.0.0.0/24"}, {"ipv6": "fd00::/120"}), ["spec.subnets[1]"]),
@@ -173,7 +173,7 @@ async def test_a_pool_may_grow_at_its_end(world: World, new: Spec, fields: list[
 
 
 BAD = [
-    pool({"ipv4": "10.0.0.1/24"}),
+    pool({"ipv4": "10.0.0.0/33"}),
     pool({"ipv4": "10.9.1.0/24"}),
     pool({"ipv4": "10.0.0.0/24"}, {"ipv6": "fd00::/120"}),
     pool({"ipv4": "10.0.0.0/30"}),
@@ -201,10 +201,10 @@ async def test_a_bad_old_pool_can_be_labelled_let_go_and_deleted(world: World, o
 
 async def test_a_bad_old_pool_may_grow_and_only_what_is_new_is_validated(world: World) -> None:
     world.store(pool({"ipv4": "10.9.0.0/16"}, name="other"))
-    old = pool({"ipv4": "10.9.1.0/24"}, {"ipv4": "10.0.0.1/24"})
-    grown = pool({"ipv4": "10.9.1.0/24"}, {"ipv4": "10.0.0.1/24"}, {"ipv4": "10.7.0.0/24"})
+    old = pool({"ipv4": "10.9.1.0/24"}, {"ipv4": "10.0.0.0/33"})
+    grown = pool({"ipv4": "10.9.1.0/24"}, {"ipv4": "10.0.0.0/33"}, {"ipv4": "10.7.0.0/24"})
     assert await world.update(old, grown) == []
-    worse = pool({"ipv4": "10.9.1.0/24"}, {"ipv4": "10.0.0.1/24"}, {"ipv4": "10.9.2.0/24"})
+    worse = pool({"ipv4": "10.9.1.0/24"}, {"ipv4": "10.0.0.0/33"}, {"ipv4": "10.9.2.0/24"})
     assert await world.update(old, worse) == [
         "spec.subnets[2].ipv4: 10.9.2.0/24 overlaps 10.9.0.0/16 of the pool 'other'"
     ]
@@ -213,7 +213,7 @@ async def test_a_bad_old_pool_may_grow_and_only_what_is_new_is_validated(world: 
 async def test_an_old_pool_that_cannot_be_read_must_become_a_good_one(world: World) -> None:
     old = pool({"ipv4": 5})
     assert await world.update(old, GOOD) == []
-    assert len(await world.update(old, pool({"ipv4": "10.0.0.1/24"}))) == 1
+    assert len(await world.update(old, pool({"ipv4": "10.0.0.0/33"}))) == 1
 
 
 async def test_deletions_and_what_else_there_may_be_are_let_in(world: World) -> None:

@@ -25,10 +25,13 @@ def test_pools_come_and_go() -> None:
     assert level("default") == (None, None)
     add_pool(api, "default", SubnetSet(ipv4="10.2.0.0/24"), SubnetSet(ipv4="10.3.0.0/26"))
     add_pool(api, "broken", SubnetSet(ipv4="nonsense"))
+    add_pool(api, "late", SubnetSet(ipv4="10.2.0.0/23"))
     add_block(api, "default-0", 0, pool="default", node="node1")
+    add_block(api, "late-1", 1, pool="late", node="node1")
     caches.look()
     assert level("default") == (10, 1)
     assert level("broken") == (0, 0)
+    assert level("late") == (8 + 1, 1), "of the eight that the older pool has as well, only one that exists"
     api.patch(ADDRESS_POOLS, "default", {"metadata": {"finalizers": []}}, subresource="")
     api.delete(ADDRESS_POOLS, "default")
     caches.look()

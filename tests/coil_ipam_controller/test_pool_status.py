@@ -125,7 +125,7 @@ async def test_a_refusal_is_told_in_the_same_words(api: MemoryApi, life: Life) -
     assert len(set(life.events.told)) == 1, "one Event that counts"
 
 
-@pytest.mark.parametrize(("subnet", "reason"), [(SubnetSet(ipv4="10.2.0.1/24"), "InvalidPool"), (V4, "OverlapsPool")])
+@pytest.mark.parametrize(("subnet", "reason"), [(SubnetSet(ipv4="10.2.0.0/33"), "InvalidPool"), (V4, "OverlapsPool")])
 async def test_a_pool_that_gives_no_blocks_says_why(api: MemoryApi, life: Life, subnet: SubnetSet, reason: str) -> None:
     add_pool(api, "default", V4)
     add_pool(api, "late", subnet)
@@ -156,6 +156,57 @@ async def test_a_pool_is_ready_again_when_the_older_one_has_gone(api: MemoryApi,
     assert list(life.statuses.affected(older, None)) == ["late"]
     assert conditions(await status_of(life, "late"))["Ready"] == ("True", "GivesBlocks")
     assert life.events.reasons == ["PoolGivesNoBlocks", "PoolReady"]
+
+
+async def test_a_pool_that_shares_some_addresses_with_an_older_one(api: MemoryApi, life: Life) -> None:
+    older = add_pool(api, "default", V4)
+    late = add_pool(api, "late", SubnetSet(ipv4="10.2.0.0/23"))
+    fill(api, 9, pool="late")
+    status = await status_of(life, "late")
+    assert conditions(status) == {
+        "Ready": ("True", "GivesBlocks"),
+        "Full": ("False", "HasRoom"),
+        "Degraded": ("True", "ConflictingAddresses"),
+    }
+    assert status.blocks == Usage(total=8, used=1), "those of the older one do not count"
+    message = (
+        "spec.subnets[0].ipv4: 10.2.0.0/23 overlaps 10.2.0.0/24 of the pool 'default'; "
+        "blocks with these addresses are not given"
+    )
+    assert [(told.reason, told.name, told.message) for told in life.events.told] == [("PoolDegraded", "late", message)]
+    # One that was given all the same, before the pools were compared, is counted.
+    fill(api, 3, pool="late")
+    assert (await status_of(life, "late")).blocks == Usage(total=9, used=2)
+    fill(api, *(index for index in range(8, 16) if index != 9), pool="late")
+    assert conditions(await status_of(life, "late"))["Full"] == ("True", "Exhausted")
+    api.patch(ADDRESS_POOLS, "default", {"metadata": {"finalizers": []}}, subresource="")
+    api.delete(ADDRESS_POOLS, "default")
+    life.caches.look()
+    assert list(life.statuses.affected(older, None)) == ["late"]
+    status = await status_of(life, "late")
+    assert conditions(status) == {
+        "Ready": ("True", "GivesBlocks"),
+        "Full": ("False", "HasRoom"),
+        "Degraded": ("False", "KeepsRules"),
+    }
+    assert status.blocks == Usage(total=16, used=9)
+    assert late.status.conditions == ()
+
+
+async def test_a_pool_of_mixed_families_with_an_unusable_network(api: MemoryApi, life: Life) -> None:
+    add_pool(
+        api, "default", SubnetSet(ipv4="10.9.0.0/27"), SubnetSet(ipv6="fd09::/123"), SubnetSet(ipv4="127.0.0.0/27")
+    )
+    degraded = (await status_of(life)).condition("Degraded")
+    assert degraded is not None
+    assert degraded.reason == "ConflictingAddresses"
+    assert degraded.message == (
+        "spec.subnets[2].ipv4: 127.0.0.0/27 has addresses that no pod can have: 127.0.0.0/8 (loopback); "
+        "blocks with these addresses are not given; "
+        "spec.subnets[1]: must have the same address families as the first entry; "
+        "the families of a pod's addresses depend on its block"
+    )
+    assert conditions(await status_of(life))["Full"] == ("False", "HasRoom")
 
 
 async def test_a_dying_pool_says_who_keeps_it(api: MemoryApi, life: Life) -> None:
@@ -235,7 +286,9 @@ async def test_our_own_writing_concerns_no_pool(api: MemoryApi, life: Life) -> N
 
 def planned(pool: AddressPool, used: int, nearly_full: int = 90) -> AddressPoolStatus:
     now = datetime(2030, 1, 1, tzinfo=UTC)
-    return plan_status(pool, assess_pool(pool, ()), used=used, remaining=None, nearly_full=nearly_full, now=now)
+    standing = assess_pool(pool, ())
+    total = 0 if standing.layout is None else standing.layout.capacity()
+    return plan_status(pool, standing, total=total, used=used, remaining=None, nearly_full=nearly_full, now=now)
 
 
 @pytest.mark.parametrize(

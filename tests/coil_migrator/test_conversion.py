@@ -87,7 +87,7 @@ def _with_pool(cluster: V1Cluster, name: str, bits: int) -> list[tuple[bytes, by
     ("name", "bits", "subnets", "fault"),
     [
         ("small", 5, ["10.4.0.0/28"], "the pool 'small' is not valid in v2: .*smaller than a block"),
-        ("odd", 2, ["10.4.0.1/28"], "host bits"),
+        ("odd", 2, ["10.4.0.0/33"], "is not a network"),
         ("none", 2, [], "at least one entry"),
         ("local", 2, ["169.254.0.0/24"], "no pod can have"),
         ("overlap", 2, ["10.1.0.0/29"], "overlaps 10.1.0.0/28 of the pool 'default'"),

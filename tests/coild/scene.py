@@ -51,6 +51,8 @@ DUAL = pool("default", SubnetSet(ipv4="10.1.0.0/24", ipv6="fd01::/120"))
 SECOND = pool("second", SubnetSet(ipv4="10.2.0.0/29"))
 TINY = pool("tiny", SubnetSet(ipv6="fd03::/127"))
 """One block and no more."""
+MIXED = pool("mixed", SubnetSet(ipv4="10.4.0.0/31"), SubnetSet(ipv6="fd04::/127"))
+"""As Coil v2 stored some: a block of each family."""
 
 
 def now() -> float:
@@ -92,12 +94,12 @@ class World:
         self.journal = journal
         self.api = WatchedApi()
         self.kernel = Kernel()
-        pools = pools or (DUAL, SECOND, TINY)
+        pools = pools or (DUAL, SECOND, TINY, MIXED)
         for known in pools:
             self.api.create(ADDRESS_POOLS, known)
         self.granter = BlockGranter(self.api, *pools)
         self.api.create(NODES, Node(metadata=ObjectMeta(name=NODE)))
-        for name, annotation in (("apps", ""), ("lab", "second"), ("den", "tiny"), ("lost", "nowhere")):
+        for name, annotation in (("apps", ""), ("lab", "second"), ("den", "tiny"), ("old", "mixed"), ("lost", "nowhere")):
             annotations = {ANNOTATION_POOL: annotation} if annotation else {}
             self.api.create(NAMESPACES, Namespace(metadata=ObjectMeta(name=name, annotations=annotations)))
         self.tasks = [asyncio.create_task(self.granter.run())]

@@ -52,7 +52,7 @@ def test_the_sample_of_an_egress_has_every_field() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"spec": {"subnets": [{"ipv4": "10.1.0.1/16"}]}}, "spec.subnets[0].ipv4"),
+        ({"spec": {"subnets": [{"ipv4": "10.1.0.0/33"}]}}, "spec.subnets[0].ipv4"),
         ({"spec": {"subnets": [{"ipv4": "10.1.0.0/16"}], "blocks": 3}}, ".spec.blocks is not known"),
         ({"apiVersion": "coil.cybozu.com/v1"}, "apiVersion"),
         ({"metadata": {"name": "a", "namespace": "b"}}, "metadata.namespace"),

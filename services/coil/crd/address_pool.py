@@ -45,6 +45,8 @@ class PoolConditionType(StrEnum):
     """True: no block is left. Its reason, a `PoolFill`, also says when that is near."""
     OCCUPIED = "Occupied"
     """True: some of its addresses are the cluster's own. A pool of which that was never so does not have it."""
+    DEGRADED = "Degraded"
+    """True: it breaks rules, and gives blocks nevertheless. A pool of which that was never so does not have it."""
 
 
 class PoolObstacle(StrEnum):
@@ -53,6 +55,13 @@ class PoolObstacle(StrEnum):
     INVALID = "InvalidPool"
     OVERLAPS = "OverlapsPool"
     DELETING = "Deleting"
+
+
+class PoolDegradation(StrEnum):
+    """What a pool that gives blocks may have from times when no rule was against it: reasons of Degraded=True."""
+
+    CONFLICTS = "ConflictingAddresses"
+    MIXED_FAMILIES = "MixedFamilies"
 
 
 class PoolFill(StrEnum):

@@ -30,22 +30,22 @@ UNROUTED: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
 _SHAPE = re.compile(r"[0-9a-fA-F.:]+/(0|[1-9][0-9]{0,2})")
 
 
-def parse_ipv4_cidr(text: str) -> IPv4Network:
-    """An IPv4 network. Raises ValueError that says what is wrong."""
+def parse_ipv4_cidr(text: str, *, strict: bool = True) -> IPv4Network:
+    """An IPv4 network. Unless `strict`, host bits are cleared. Raises ValueError that says what is wrong."""
     interface = _parse_interface(text)
     if not isinstance(interface, IPv4Interface):
         raise ValueError(f"{text!r} is an IPv6 network, not IPv4")
-    if interface.ip != interface.network.network_address:
+    if strict and interface.ip != interface.network.network_address:
         raise ValueError(_host_bits(text, interface.network))
     return interface.network
 
 
-def parse_ipv6_cidr(text: str) -> IPv6Network:
-    """An IPv6 network. Raises ValueError that says what is wrong."""
+def parse_ipv6_cidr(text: str, *, strict: bool = True) -> IPv6Network:
+    """An IPv6 network. Unless `strict`, host bits are cleared. Raises ValueError that says what is wrong."""
     interface = _parse_interface(text)
     if not isinstance(interface, IPv6Interface):
         raise ValueError(f"{text!r} is an IPv4 network, not IPv6")
-    if interface.ip != interface.network.network_address:
+    if strict and interface.ip != interface.network.network_address:
         raise ValueError(_host_bits(text, interface.network))
     return interface.network
 

@@ -1,7 +1,8 @@
-"""Validates AddressPools: every rule a pool must keep, as pure functions from documents to lists of field errors.
+"""Validates AddressPools: every rule a pool must keep, as pure functions from documents to what is wrong with them.
 
-Used twice: the controller gives no blocks from a pool that breaks `validate_pool`, and admission refuses what
-breaks any rule. An empty list means valid.
+Admission refuses what breaks any rule. Of a pool that is stored all the same, as Coil v2 stored several kinds, the
+controller gives what blocks it can: none if `find_faults` finds anything, because then indices mean no addresses; all
+but those with addresses of a `Conflict`, because no pod can have them or another pod may.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ MAX_BLOCKS = 2**63 - 1
 class _Entry:
     """A network, and where it stands. `first` and `last` are its addresses as numbers."""
 
+    position: int
     path: str
     network: IPv4Network | IPv6Network
     first: int
@@ -36,9 +38,28 @@ class _Entry:
         return self.first <= other.last and other.first <= self.last and self.network.version == other.network.version
 
 
-def _entry(path: str, network: IPv4Network | IPv6Network) -> _Entry:
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Addresses of one network of a pool that none of its blocks may have.
+
+    `position` is that of the entry in `spec.subnets`; `start` and `end` are the first and the last of these addresses,
+    counted from the first one of the network.
+    """
+
+    position: int
+    start: int
+    end: int
+    error: FieldError
+
+    @classmethod
+    def of(cls, mine: _Entry, theirs: _Entry, message: str) -> "Conflict":
+        start, end = max(mine.first, theirs.first) - mine.first, min(mine.last, theirs.last) - mine.first
+        return cls(mine.position, start, end, FieldError(mine.path, message))
+
+
+def _entry(path: str, network: IPv4Network | IPv6Network, position: int = 0) -> _Entry:
     first = int(network.network_address)
-    return _Entry(path, network, first, first + network.num_addresses - 1)
+    return _Entry(position, path, network, first, first + network.num_addresses - 1)
 
 
 _UNUSABLE = (
@@ -56,7 +77,12 @@ _UNUSABLE = (
 
 
 def validate_pool(pool: AddressPool) -> list[FieldError]:
-    """The rules that a pool keeps by itself, whatever else is in the cluster."""
+    """The rules that a pool keeps by itself, whatever else is in the cluster. An empty list means valid."""
+    return [*find_faults(pool), *find_mixed_families(pool), *list_errors(find_conflicts(pool))]
+
+
+def find_faults(pool: AddressPool) -> list[FieldError]:
+    """What leaves the indices of blocks without a meaning, or their names without a place; no block can be given."""
     errors: list[FieldError] = []
     if len(pool.metadata.name) > LABEL_VALUE_LENGTH:
         message = f"must be no more than {LABEL_VALUE_LENGTH} characters: blocks carry it as a label"
@@ -69,16 +95,62 @@ def validate_pool(pool: AddressPool) -> list[FieldError]:
 
     entries, unparsable = _parse_entries(pool.spec)
     errors += unparsable
-    errors += _families(pool)
+    for position, subnet in enumerate(pool.spec.subnets):
+        if subnet.ipv4 is None and subnet.ipv6 is None:
+            errors.append(FieldError(f"spec.subnets[{position}]", "must have an ipv4 or an ipv6 network"))
     for entry in entries:
         if entry.host_bits < bits:
             errors.append(FieldError(entry.path, f"{entry.network} is smaller than a block of 2^{bits} addresses"))
-        errors += _unusable(entry)
     errors += _unequal_pairs(pool, entries)
-    errors += _overlaps(entries)
     if not errors and sum(2 ** (entry.host_bits - bits) for entry in entries) > MAX_BLOCKS:
         errors.append(FieldError("spec.subnets", "hold more blocks than an index of 64 bits can number"))
     return errors
+
+
+def find_mixed_families(pool: AddressPool) -> list[FieldError]:
+    """The entries whose families differ from those of the first one."""
+    mixes = [(subnet.ipv4 is not None, subnet.ipv6 is not None) for subnet in pool.spec.subnets]
+    # A pod's families would otherwise depend on which block happened to have room.
+    return [
+        FieldError(f"spec.subnets[{position}]", "must have the same address families as the first entry")
+        for position, mix in enumerate(mixes)
+        if any(mix) and mix != mixes[0]
+    ]
+
+
+def find_conflicts(pool: AddressPool) -> Iterator[Conflict]:
+    """Addresses that no pod can have, and those that an earlier entry has as well. In the order of the entries."""
+    entries, _ = _parse_entries(pool.spec)
+    for position, entry in enumerate(entries):
+        message = ""
+        for reserved in filter(entry.overlaps, _UNUSABLE):
+            # The first one tells enough: 0.0.0.0/0 has them all.
+            message = message or (
+                f"{entry.network} has addresses that no pod can have: {reserved.network} ({reserved.path})"
+            )
+            yield Conflict.of(entry, reserved, message)
+        for earlier in entries[:position]:
+            if entry.overlaps(earlier):
+                yield Conflict.of(entry, earlier, f"{entry.network} overlaps {earlier.network} at {earlier.path}")
+
+
+def list_errors(conflicts: Iterable[Conflict]) -> list[FieldError]:
+    """What is told about them, each once."""
+    return list(dict.fromkeys(conflict.error for conflict in conflicts))
+
+
+def find_overlaps(pool: AddressPool, others: Iterable[AddressPool]) -> Iterator[Conflict]:
+    """Addresses that another pool has as well. A pool of the same name is skipped."""
+    entries, _ = _parse_entries(pool.spec)
+    for other in others:
+        if other.metadata.name == pool.metadata.name:
+            continue
+        theirs, _ = _parse_entries(other.spec)
+        for mine in entries:
+            for their in theirs:
+                if mine.overlaps(their):
+                    message = f"{mine.network} overlaps {their.network} of the pool {other.metadata.name!r}"
+                    yield Conflict.of(mine, their, message)
 
 
 def validate_pool_update(old: AddressPool, new: AddressPool) -> list[FieldError]:
@@ -100,19 +172,7 @@ def validate_pool_update(old: AddressPool, new: AddressPool) -> list[FieldError]
 
 def validate_disjoint(pool: AddressPool, others: Iterable[AddressPool]) -> list[FieldError]:
     """Each entry of `pool` that shares addresses with another pool. A pool of the same name is skipped."""
-    entries, _ = _parse_entries(pool.spec)
-    errors: list[FieldError] = []
-    for other in others:
-        if other.metadata.name == pool.metadata.name:
-            continue
-        theirs, _ = _parse_entries(other.spec)
-        errors += [
-            FieldError(mine.path, f"{mine.network} overlaps {their.network} of the pool {other.metadata.name!r}")
-            for mine in entries
-            for their in theirs
-            if mine.overlaps(their)
-        ]
-    return errors
+    return list_errors(find_overlaps(pool, others))
 
 
 def pool_networks(spec: AddressPoolSpec) -> list[tuple[str, IPv4Network | IPv6Network]]:
@@ -132,31 +192,12 @@ def _parse_entries(spec: AddressPoolSpec) -> tuple[tuple[_Entry, ...], tuple[Fie
                 continue
             path = f"spec.subnets[{position}].{field}"
             try:
-                network = parse(text)
+                network = parse(text, strict=False)
             except ValueError as error:
                 errors.append(FieldError(path, str(error)))
             else:
-                entries.append(_entry(path, network))
+                entries.append(_entry(path, network, position))
     return tuple(entries), tuple(errors)
-
-
-def _families(pool: AddressPool) -> Iterator[FieldError]:
-    mixes = [(subnet.ipv4 is not None, subnet.ipv6 is not None) for subnet in pool.spec.subnets]
-    for position, mix in enumerate(mixes):
-        path = f"spec.subnets[{position}]"
-        if not any(mix):
-            yield FieldError(path, "must have an ipv4 or an ipv6 network")
-        elif mix != mixes[0]:
-            # A pod's families would otherwise depend on which block happened to have room.
-            yield FieldError(path, "must have the same address families as the first entry")
-
-
-def _unusable(entry: _Entry) -> Iterator[FieldError]:
-    for reserved in _UNUSABLE:
-        if entry.overlaps(reserved):
-            message = f"{entry.network} has addresses that no pod can have: {reserved.network} ({reserved.path})"
-            yield FieldError(entry.path, message)
-            return
 
 
 def _unequal_pairs(pool: AddressPool, entries: Sequence[_Entry]) -> Iterator[FieldError]:
@@ -166,10 +207,3 @@ def _unequal_pairs(pool: AddressPool, entries: Sequence[_Entry]) -> Iterator[Fie
         ipv4, ipv6 = by_path.get(f"{path}.ipv4"), by_path.get(f"{path}.ipv6")
         if ipv4 and ipv6 and ipv4.host_bits != ipv6.host_bits:
             yield FieldError(path, f"{ipv4.network} and {ipv6.network} must hold equally many addresses")
-
-
-def _overlaps(entries: Sequence[_Entry]) -> Iterator[FieldError]:
-    for position, entry in enumerate(entries):
-        for earlier in entries[:position]:
-            if entry.overlaps(earlier):
-                yield FieldError(entry.path, f"{entry.network} overlaps {earlier.network} at {earlier.path}")

@@ -9,12 +9,12 @@ block is its index. So it may err for a while, and a reservation whose block the
 deleted too soon, or never created) is forgotten after `lifetime` seconds.
 
 An index whose addresses are another block's, because somebody has got around admission, is passed over
-(`coil.ipam.address_map`) and reported (`passed_over`). So are, without a report, as many from one on as `occupied_run`
-says have addresses of the cluster's own.
+(`coil.ipam.address_map`) and reported (`passed_over`). So are, without a report, those that the layout withholds, and
+as many from one on as `occupied_run` says have addresses of the cluster's own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from ipaddress import IPv4Network, IPv6Network
 from math import inf
 
@@ -45,6 +45,9 @@ class _ShownIndices:
 
     def __len__(self) -> int:
         return len(self._counts)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._counts)
 
     def __contains__(self, index: object) -> bool:
         return index in self._counts
@@ -142,6 +145,10 @@ class IndexSet:
         """How many indices of the pool the cache shows as taken."""
         return len(self._shown.get(pool, ()))
 
+    def capacity(self, layout: PoolLayout) -> int:
+        """How many blocks the pool may have; those that the cache shows count, though they be withheld."""
+        return layout.capacity(self._shown.get(layout.pool, ()))
+
     def creating(self, pool: PoolName) -> bool:
         """Whether a block of the pool may be under creation at this moment."""
         return inf in self._reserved.get(pool, {}).values()
@@ -152,6 +159,9 @@ class IndexSet:
         while index < layout.size:
             if index in reserved or index in shown:
                 index += 1
+                continue
+            if (after := layout.withheld_until(index)) is not None:
+                index = after
                 continue
             planned = layout.block_at(index)
             if run := self._occupied_run(planned):

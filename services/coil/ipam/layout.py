@@ -5,21 +5,26 @@ subnet is its index less the blocks of the subnets before. Both families of an e
 of an index never changes while the pool lives, because pools only grow at their end.
 
 A pool may hold 2^59 blocks and more, so nothing here counts or stores blocks one by one.
+
+Coil v2 stored pools that cannot be had in whole: with addresses that no pod can have, or that an earlier entry or
+another pool has as well. Their blocks keep their indices; those with such addresses are withheld.
 """
 
-from collections.abc import Container
+from bisect import bisect_right
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
+from itertools import accumulate
 
 from coil.crd.address_pool import AddressPool
-from coil.crd.cidr import parse_ipv4_cidr, parse_ipv6_cidr
+from coil.crd.cidr import Span, merge_spans, parse_ipv4_cidr, parse_ipv6_cidr
 from coil.crd.names import BlockName, PoolName
-from coil.crd.pool_validation import validate_pool
+from coil.crd.pool_validation import Conflict, find_conflicts, find_faults, find_overlaps, list_errors
 from coil.crd.validation import FieldError, render_errors
 
 
 class InvalidPoolError(ValueError):
-    """The pool breaks its own rules, so that no block can be carved from it."""
+    """The pool has faults, so that no block can be carved from it."""
 
     def __init__(self, errors: list[FieldError]) -> None:
         super().__init__(render_errors(errors))
@@ -51,12 +56,32 @@ class Subnet:
 
 @dataclass(frozen=True, slots=True)
 class PoolLayout:
-    """A valid pool, parsed. `size` is the number of its blocks."""
+    """A pool without faults, parsed. `size` is the number of its indices.
+
+    `withheld` are the indices whose blocks are not to be given, as ascending spans with gaps between them; `conflicts`
+    tells why.
+    """
 
     pool: PoolName
     block_size_bits: int
     subnets: tuple[Subnet, ...]
     size: int
+    withheld: tuple[Span, ...] = ()
+    conflicts: tuple[FieldError, ...] = ()
+
+    def capacity(self, taken: Collection[int] = ()) -> int:
+        """How many blocks the pool may have: all but those that are withheld and not among the indices `taken`."""
+        if not self.withheld:
+            return self.size
+        given = sum(self.withheld_until(index) is not None for index in taken)
+        return self.size - sum(last - first + 1 for first, last in self.withheld) + given
+
+    def withheld_until(self, index: int) -> int | None:
+        """The first index after the withheld ones that this is one of; None if its block may be given."""
+        position = bisect_right(self.withheld, index, key=lambda span: span[0]) - 1
+        if position < 0 or index > (last := self.withheld[position][1]):
+            return None
+        return last + 1
 
     def block_at(self, index: int) -> PlannedBlock:
         """The block of that index. Raises IndexError outside 0 … size − 1."""
@@ -85,18 +110,37 @@ class PoolLayout:
         return PlannedBlock(self.pool, index, ipv4, ipv6)
 
 
-def parse_layout(pool: AddressPool) -> PoolLayout:
-    """The layout of a pool. Raises InvalidPoolError, with every fault, when the pool breaks its rules."""
-    if errors := validate_pool(pool):
+def parse_layout(pool: AddressPool, others: Iterable[AddressPool] = ()) -> PoolLayout:
+    """The layout of a pool, with the blocks withheld that share addresses with `others`.
+
+    Raises InvalidPoolError, with every fault, when the pool has some.
+    """
+    if errors := find_faults(pool):
         raise InvalidPoolError(errors)
     subnets: list[Subnet] = []
     for entry in pool.spec.subnets:
-        ipv4 = None if entry.ipv4 is None else parse_ipv4_cidr(entry.ipv4)
-        ipv6 = None if entry.ipv6 is None else parse_ipv6_cidr(entry.ipv6)
+        ipv4 = None if entry.ipv4 is None else parse_ipv4_cidr(entry.ipv4, strict=False)
+        ipv6 = None if entry.ipv6 is None else parse_ipv6_cidr(entry.ipv6, strict=False)
         addresses = max(network.num_addresses for network in (ipv4, ipv6) if network is not None)
         subnets.append(Subnet(ipv4, ipv6, addresses >> pool.spec.block_size_bits))
-    size = sum(subnet.blocks for subnet in subnets)
-    return PoolLayout(pool.name, pool.spec.block_size_bits, tuple(subnets), size)
+    conflicts = [*find_conflicts(pool), *find_overlaps(pool, others)]
+    return PoolLayout(
+        pool.name,
+        pool.spec.block_size_bits,
+        tuple(subnets),
+        sum(subnet.blocks for subnet in subnets),
+        tuple(_withhold(conflicts, subnets, pool.spec.block_size_bits)),
+        tuple(list_errors(conflicts)),
+    )
+
+
+def _withhold(conflicts: Iterable[Conflict], subnets: Iterable[Subnet], bits: int) -> list[Span]:
+    """The indices of the blocks that have addresses of the conflicts."""
+    starts = list(accumulate((subnet.blocks for subnet in subnets), initial=0))
+    return merge_spans(
+        (starts[conflict.position] + (conflict.start >> bits), starts[conflict.position] + (conflict.end >> bits))
+        for conflict in conflicts
+    )
 
 
 def plan_block(pool: AddressPool, used: Container[int]) -> PlannedBlock | None:
@@ -111,9 +155,14 @@ def plan_block(pool: AddressPool, used: Container[int]) -> PlannedBlock | None:
 def plan_next(layout: PoolLayout, used: Container[int]) -> PlannedBlock | None:
     """`plan_block` for a layout that is already parsed."""
     index = 0
-    while index in used:
-        index += 1
-    return layout.block_at(index) if index < layout.size else None
+    while index < layout.size:
+        if (after := layout.withheld_until(index)) is not None:
+            index = after
+        elif index in used:
+            index += 1
+        else:
+            return layout.block_at(index)
+    return None
 
 
 def block_name(pool: PoolName, index: int) -> BlockName:

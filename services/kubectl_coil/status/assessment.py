@@ -196,9 +196,14 @@ def _judge_nodes(nodes: Sequence[NodeWithConditions]) -> Iterator[Finding]:
 def _judge_pools(pools: Sequence[AddressPool]) -> Iterator[Finding]:
     for pool in pools:
         name = f"AddressPool {pool.name}"
-        ready, full, occupied = (
+        ready, full, occupied, degraded = (
             pool.status.condition(kind)
-            for kind in (PoolConditionType.READY, PoolConditionType.FULL, PoolConditionType.OCCUPIED)
+            for kind in (
+                PoolConditionType.READY,
+                PoolConditionType.FULL,
+                PoolConditionType.OCCUPIED,
+                PoolConditionType.DEGRADED,
+            )
         )
         if ready is None or pool.status.observed_generation < pool.metadata.generation:
             yield _error(name, "coil-ipam-controller has not judged it", "see the controller's log")
@@ -210,6 +215,8 @@ def _judge_pools(pools: Sequence[AddressPool]) -> Iterator[Finding]:
             yield _warning(name, f"it is nearly full: {full.message}", "append a subnet to it")
         if occupied is not None and occupied.status == "True":
             yield _error(name, occupied.message, "take addresses of nodes and Services out of the pool")
+        if degraded is not None and degraded.status == "True":
+            yield _warning(name, degraded.message, "move its pods to a pool that keeps the rules, and delete it")
 
 
 def _judge_blocks(snapshot: Snapshot) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ def pool(*subnets: tuple[str | None, str | None], bits: int = 5, name: str = "po
         pool(("203.0.113.7/32", None), bits=0),
         pool((None, "fd00::7/128"), bits=0),
         pool(("240.0.0.0/5", None)),
+        pool(("10.2.0.1/16", "fd01::7/112")),
     ],
 )
 def test_valid_pools(valid: AddressPool) -> None:
@@ -42,7 +43,6 @@ def test_valid_pools(valid: AddressPool) -> None:
         (pool(("", None)), "spec.subnets[0].ipv4", "not a network in CIDR notation"),
         (pool(("fd00::/64", None)), "spec.subnets[0].ipv4", "not IPv4"),
         (pool((None, "10.0.0.0/8")), "spec.subnets[0].ipv6", "not IPv6"),
-        (pool(("10.2.0.1/24", None)), "spec.subnets[0].ipv4", "host bits set"),
         (pool(("10.2.0.0/28", None)), "spec.subnets[0].ipv4", "smaller than a block of 2^5 addresses"),
         (pool(("10.2.0.0/24", None), bits=-1), "spec.blockSizeBits", "must not be negative"),
         (pool(("10.2.0.0/24", "fd01::/112")), "spec.subnets[0]", "equally many addresses"),
@@ -56,7 +56,7 @@ def test_valid_pools(valid: AddressPool) -> None:
         (pool(("168.0.0.0/6", None)), "spec.subnets[0].ipv4", "169.254.0.0/16 (link-local"),
         (pool(("239.1.0.0/16", None)), "spec.subnets[0].ipv4", "224.0.0.0/4 (multicast)"),
         (pool(("240.0.0.0/4", None)), "spec.subnets[0].ipv4", "255.255.255.255/32 (broadcast)"),
-        (pool((None, "::/0")), "spec.subnets[0].ipv6", "::/127 (this host and loopback)"),
+        (pool((None, "::/0"), bits=66), "spec.subnets[0].ipv6", "::/127 (this host and loopback)"),
         (pool((None, "::1/128"), bits=0), "spec.subnets[0].ipv6", "::/127"),
         (pool((None, "::ffff:10.0.0.0/104")), "spec.subnets[0].ipv6", "IPv4-mapped"),
         (pool((None, "fe80::/64")), "spec.subnets[0].ipv6", "fe80::/10 (link-local"),
@@ -71,12 +71,14 @@ def test_each_rule_names_its_field(invalid: AddressPool, path: str, message: str
 
 
 def test_all_faults_are_found_at_once() -> None:
-    broken = pool(("nonsense", "fd00::1/64"), ("10.0.0.0/30", None))
+    broken = pool(("nonsense", "fd00::/129"), ("10.0.0.0/30", None), ("127.0.0.0/24", None))
     assert [error.path for error in validate_pool(broken)] == [
         "spec.subnets[0].ipv4",
         "spec.subnets[0].ipv6",
-        "spec.subnets[1]",
         "spec.subnets[1].ipv4",
+        "spec.subnets[1]",
+        "spec.subnets[2]",
+        "spec.subnets[2].ipv4",
     ]
 
 

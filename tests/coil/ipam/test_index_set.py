@@ -1,5 +1,7 @@
 """Which indices are taken, between what the cache shows and what is under way."""
 
+import dataclasses
+
 import pytest
 
 from coil.crd.address_block import AddressBlock
@@ -54,6 +56,15 @@ def test_what_the_cache_shows_is_taken(scene: Scene) -> None:
     assert [scene.reserve(request) for request in (A, B, C)] == [1, 3, None]
     scene.indices.observe(block(2), None)
     assert scene.reserve(C) == 2
+
+
+def test_what_the_layout_withholds_is_not_given_and_counts_if_it_exists() -> None:
+    scene = Scene(5)
+    scene.layout = dataclasses.replace(scene.layout, withheld=((0, 1), (3, 3)))
+    assert scene.indices.capacity(scene.layout) == 2
+    scene.indices.observe(None, block(1))
+    assert scene.indices.capacity(scene.layout) == 3
+    assert [scene.reserve(request) for request in (A, B, C)] == [2, 4, None]
 
 
 def test_two_blocks_of_one_index_count_as_two(scene: Scene) -> None:

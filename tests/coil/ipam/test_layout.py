@@ -79,8 +79,53 @@ def test_the_lowest_clear_index_is_next(used: set[int], index: int | None) -> No
 
 
 def test_an_invalid_pool_gives_nothing_and_says_why() -> None:
-    with pytest.raises(InvalidPoolError, match=r"spec\.subnets\[0\]\.ipv4: '10\.2\.0\.1/16' has host bits set"):
-        plan_block(pool(SubnetSet(ipv4="10.2.0.1/16")), set())
+    with pytest.raises(InvalidPoolError, match=r"spec\.subnets\[0\]\.ipv4: '10\.2\.0\.0/33' is not a network"):
+        plan_block(pool(SubnetSet(ipv4="10.2.0.0/33")), set())
+
+
+def test_host_bits_count_for_nothing() -> None:
+    tidy, untidy = SubnetSet(ipv4="10.2.0.0/16", ipv6="fd00::/112"), SubnetSet(ipv4="10.2.9.1/16", ipv6="fd00::7/112")
+    assert parse_layout(pool(untidy)) == parse_layout(pool(tidy))
+
+
+def test_a_block_of_either_family_in_one_pool() -> None:
+    layout = parse_layout(pool(SubnetSet(ipv4="10.2.0.0/27"), SubnetSet(ipv6="fd00::/123")))
+    blocks = [layout.block_at(index) for index in range(layout.size)]
+    assert [(block.ipv4, block.ipv6) for block in blocks] == [
+        (IPv4Network("10.2.0.0/27"), None),
+        (None, IPv6Network("fd00::/123")),
+    ]
+
+
+def test_addresses_that_no_pod_can_have_are_withheld_and_indices_stay() -> None:
+    everything = pool(SubnetSet(ipv4="0.0.0.0/0"))
+    layout = parse_layout(everything)
+    assert layout.size == 2**27
+    planned = plan_block(everything, set())
+    assert planned is not None
+    assert (planned.index, planned.ipv4) == (2**19, IPv4Network("1.0.0.0/27"))
+    link_local = (169 * 256 + 254) * 2**11
+    assert layout.withheld == (
+        (0, 2**19 - 1),
+        (127 * 2**19, 128 * 2**19 - 1),
+        (link_local, link_local + 2**11 - 1),
+        (224 * 2**19, 240 * 2**19 - 1),
+        (2**27 - 1, 2**27 - 1),
+    )
+    assert layout.capacity() == 2**27 - 18 * 2**19 - 2**11 - 1
+    assert layout.capacity({0, 7, 2**19, 2**27 - 1}) == layout.capacity() + 3, "what exists counts"
+    (told,) = layout.conflicts
+    assert str(told).startswith("spec.subnets[0].ipv4: 0.0.0.0/0 has addresses that no pod can have: 0.0.0.0/8")
+
+
+def test_an_entry_gives_nothing_of_an_earlier_one_or_of_another_pool() -> None:
+    mine = pool(SubnetSet(ipv4="10.2.0.64/26"), SubnetSet(ipv4="10.2.0.0/24"))
+    other = pool(SubnetSet(ipv4="10.2.0.200/29"), bits=3)
+    other = AddressPool(metadata=ObjectMeta(name="other"), spec=other.spec)
+    layout = parse_layout(mine, [other])
+    # 10.2.0.64/27, 10.2.0.96/27, then 10.2.0.0/27 to 10.2.0.224/27: of those the third, the fourth and the seventh.
+    assert layout.withheld == ((4, 5), (8, 8))
+    assert [error.path for error in layout.conflicts] == ["spec.subnets[1].ipv4"] * 2
 
 
 @pytest.mark.parametrize(

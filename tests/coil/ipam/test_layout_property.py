@@ -1,14 +1,25 @@
 """Carving, for any valid pool: its blocks are its addresses, each once, and nothing that happens later moves one."""
 
 from ipaddress import IPv4Network, IPv6Network
+from itertools import accumulate, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from coil.crd.address_pool import AddressPool
+from coil.crd.address_pool import AddressPool, SubnetSet
+from coil.crd.meta import ObjectMeta
 from coil.crd.pool_validation import validate_pool, validate_pool_update
-from coil.ipam.layout import PlannedBlock, PoolLayout, block_name, parse_block_index, parse_layout, plan_block
-from tests.coil.ipam.pool_shape import MOST_BITS, NAME, changes, pools
+from coil.ipam.layout import (
+    PlannedBlock,
+    PoolLayout,
+    block_name,
+    parse_block_index,
+    parse_layout,
+    plan_block,
+    plan_next,
+)
+from tests.coil.ipam.pool_shape import FAMILIES, MOST_BITS, NAME, changes, make_pool, pools
 
 ANY_POOL = pools(most_bits=MOST_BITS)
 
@@ -99,6 +110,56 @@ def test_a_planned_block_is_the_first_that_is_not_used(pool: AddressPool, used: 
     planned = plan_block(pool, used)
     free = [index for index in range(parse_layout(pool).size) if index not in used]
     assert (None if planned is None else planned.index) == (free[0] if free else None)
+
+
+@st.composite
+def crowded(draw: st.DrawFn, bits: int) -> tuple[SubnetSet, ...]:
+    """Entries of any families within 64 addresses of each, so that many overlap."""
+    entries: list[SubnetSet] = []
+    for _ in range(draw(st.integers(1, 4))):
+        host_bits = draw(st.integers(bits, 6))
+        ipv4, ipv6 = draw(st.sampled_from(FAMILIES))
+        place = st.integers(0, (64 >> host_bits) - 1)
+        entries.append(
+            SubnetSet(
+                ipv4=f"10.0.0.{draw(place) << host_bits}/{32 - host_bits}" if ipv4 else None,
+                ipv6=f"fd00::{draw(place) << host_bits:x}/{128 - host_bits}" if ipv6 else None,
+            )
+        )
+    return tuple(entries)
+
+
+@given(st.integers(0, 3).flatmap(lambda bits: st.tuples(st.just(bits), crowded(bits), crowded(bits))))
+def test_exactly_the_blocks_that_share_addresses_are_withheld(
+    drawn: tuple[int, tuple[SubnetSet, ...], tuple[SubnetSet, ...]],
+) -> None:
+    bits, subnets, others = drawn
+    mixed = make_pool(*subnets, bits=bits)
+    other = replace(make_pool(*others, bits=bits), metadata=ObjectMeta(name="other"))
+    layout = parse_layout(mixed, [other])
+    shared: list[int] = []
+    for block in all_blocks(layout):
+        before = [*subnets[: _entry_of(layout, block.index)], *others]
+        theirs = [network for entry in before for network in _networks_of(entry)]
+        if any(mine.version == its.version and mine.overlaps(its) for mine in networks(block) for its in theirs):
+            shared.append(block.index)
+    assert [index for index in range(layout.size) if layout.withheld_until(index) is not None] == shared
+    assert layout.capacity() == layout.size - len(shared)
+    given_blocks = [block for block in all_blocks(layout) if layout.withheld_until(block.index) is None]
+    for family in (4, 6):
+        found = spans([network for block in given_blocks for network in networks(block) if network.version == family])
+        assert all(left[1] < right[0] for left, right in pairwise(found)), "no address twice"
+    planned = plan_next(layout, set())
+    assert planned == (given_blocks[0] if given_blocks else None)
+
+
+def _networks_of(entry: SubnetSet) -> list[IPv4Network | IPv6Network]:
+    return [kind(text) for kind, text in ((IPv4Network, entry.ipv4), (IPv6Network, entry.ipv6)) if text is not None]
+
+
+def _entry_of(layout: PoolLayout, index: int) -> int:
+    ends = list(accumulate(subnet.blocks for subnet in layout.subnets))
+    return next(position for position, end in enumerate(ends) if index < end)
 
 
 @given(pools(), st.data())

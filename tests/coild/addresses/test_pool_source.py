@@ -1,7 +1,7 @@
 """Which pool a pod's addresses come from, and what a pod is told that gets none."""
 
 import asyncio
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
@@ -30,6 +30,18 @@ def found(container: str, pool: str, address: str) -> Attachment:
 @pytest.mark.parametrize(("namespace", "pool"), [("apps", "default"), ("lab", "second"), ("den", "tiny")])
 async def test_the_annotation_of_the_namespace_chooses_the_pool(coild: Coild, namespace: str, pool: str) -> None:
     assert (await acquire(coild, "c1", namespace)).tag == pool
+
+
+async def test_a_pod_of_a_pool_of_mixed_families_has_those_of_its_block(coild: Coild) -> None:
+    pods = [await acquire(coild, f"c{number}", "old") for number in range(4)]
+    assert [(pod.ipv4, pod.ipv6) for pod in pods] == [
+        (IPv4Address("10.4.0.0"), None),
+        (IPv4Address("10.4.0.1"), None),
+        (None, IPv6Address("fd04::")),
+        (None, IPv6Address("fd04::1")),
+    ]
+    with pytest.raises(AddressUnavailableError):
+        await acquire(coild, "c4", "old")
 
 
 async def test_an_empty_annotation_chooses_nothing(world: World, coild: Coild) -> None:

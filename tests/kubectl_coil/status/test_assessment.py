@@ -79,12 +79,19 @@ def node(name: str, **conditions: str) -> dict[str, Any]:
 
 
 def pool(
-    name: str = "default", *, ready: str = "True", fill: str = "HasRoom", occupied: str = "False", judged: int = 1
+    name: str = "default",
+    *,
+    ready: str = "True",
+    fill: str = "HasRoom",
+    occupied: str = "False",
+    degraded: str = "False",
+    judged: int = 1,
 ) -> dict[str, Any]:
     conditions = [
         {"type": "Ready", "status": ready, "message": "it overlaps others"},
         {"type": "Full", "status": str(fill == "Exhausted"), "reason": fill, "message": "9 of 10 blocks"},
         {"type": "Occupied", "status": occupied, "message": "10.0.0.7 is a Node's"},
+        {"type": "Degraded", "status": degraded, "message": "its networks overlap"},
     ]
     return {
         "metadata": {"name": name, "generation": 1},
@@ -365,6 +372,7 @@ def test_what_does_not_work_is_an_error(change: Change, subject: str, message: s
             of(programs=programs(coild=workload("coild", image="mirror:5000/coil@sha256:123"))),
             *("cluster", "the programs are of different versions: 1.2.3: coil-ipam-controller; sha256:123: coild"),
         ),
+        (of(pools=parts(ADDRESS_POOLS, pool(degraded="True"))), "AddressPool default", "its networks overlap"),
         (
             of(pools=parts(ADDRESS_POOLS, pool(fill="NearlyFull"))),
             *("AddressPool default", "it is nearly full: 9 of 10 blocks"),
