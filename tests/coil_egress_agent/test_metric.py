@@ -1,6 +1,7 @@
 """What a scrape tells of clients and NAT."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import structlog
@@ -18,6 +19,7 @@ from tests.coil_egress_agent.memory_router import Fault, MemoryRouter
 from tests.coil_egress_agent.slice_world import EGRESS
 
 LABELS = 'egress="nat",namespace="internet"'
+POD = f'pod="{socket.gethostname()}"'
 
 
 def scrape(registry: CollectorRegistry) -> set[str]:
@@ -67,8 +69,8 @@ def test_connection_tracking_is_told_where_there_is_any(tmp_path: Path) -> None:
     (tmp_path / "nf_conntrack_count").write_text("17\n")
     (tmp_path / "nf_conntrack_max").write_text("65536\n")
     assert scrape(registry) == {
-        f"coil_egress_nf_conntrack_entries_count{{{LABELS}}} 17.0",
-        f"coil_egress_nf_conntrack_entries_limit{{{LABELS}}} 65536.0",
+        f"coil_egress_nf_conntrack_entries_count{{{LABELS},{POD}}} 17.0",
+        f"coil_egress_nf_conntrack_entries_limit{{{LABELS},{POD}}} 65536.0",
     }
 
 
@@ -87,7 +89,7 @@ def test_counters_are_those_of_the_last_reading(tmp_path: Path) -> None:
         await asyncio.sleep(1)
         told = scrape(registry)
         assert len(told) == 16
-        protocol = 'egress="nat",namespace="internet",protocol="ipv6"'
+        protocol = f'{LABELS},{POD},protocol="ipv6"'
         assert f"coil_egress_nftables_masqueraded_packets_total{{{protocol}}} 10.0" in told
         assert f"coil_egress_nftables_invalid_bytes_total{{{protocol}}} 1000.0" in told
         router.faults.extend([Fault.REFUSED] * 3)

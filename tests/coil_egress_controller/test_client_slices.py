@@ -188,6 +188,6 @@ def test_the_metric_names_each_address_of_each_client(scene: SliceScene) -> None
     assert len(told) == 4
     # The name of the link is the address in hexadecimal digits, as in the specification.
     assert (
-        'coil_egress_client_pod_info{egress="nat",interface="fou4_0a141e28",namespace="internet",pod="web",'
-        'pod_ip="10.20.30.40",pod_namespace="apps"} 1.0'
+        'coil_egress_client_pod_info{egress="nat",egress_namespace="internet",interface="fou4_0a141e28",'
+        'namespace="apps",pod="web",pod_ip="10.20.30.40"} 1.0'
     ) in told

@@ -53,6 +53,7 @@ TINY = pool("tiny", SubnetSet(ipv6="fd03::/127"))
 """One block and no more."""
 MIXED = pool("mixed", SubnetSet(ipv4="10.4.0.0/31"), SubnetSet(ipv6="fd04::/127"))
 """As Coil v2 stored some: a block of each family."""
+POOL_OF_NAMESPACE = {"apps": "", "lab": "second", "den": "tiny", "old": "mixed", "lost": "nowhere"}
 
 
 def now() -> float:
@@ -99,7 +100,7 @@ class World:
             self.api.create(ADDRESS_POOLS, known)
         self.granter = BlockGranter(self.api, *pools)
         self.api.create(NODES, Node(metadata=ObjectMeta(name=NODE)))
-        for name, annotation in (("apps", ""), ("lab", "second"), ("den", "tiny"), ("old", "mixed"), ("lost", "nowhere")):
+        for name, annotation in POOL_OF_NAMESPACE.items():
             annotations = {ANNOTATION_POOL: annotation} if annotation else {}
             self.api.create(NAMESPACES, Namespace(metadata=ObjectMeta(name=name, annotations=annotations)))
         self.tasks = [asyncio.create_task(self.granter.run())]

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 
+from grpclib import Status
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from coil.cnirpc.error import CniError, CniErrorCode
@@ -40,16 +41,20 @@ class Refusal(StrEnum):
 
 @dataclass(slots=True)
 class MeasuredCall:
-    """`outcome` is `OK`, `CANCELLED`, or the name of the CNI error code."""
+    """`outcome` is `OK`, `CANCELLED`, or the name of the CNI error code; `status` is that of the answer."""
 
     outcome: str = OK
+    status: Status = Status.OK
+    """Of gRPC."""
 
 
 class CallMetrics:
     """How long calls take and how they end, measured around everything that is done for a call: admission, the service,
     the writing of the answer.
 
-    One per registry. Labels take few values: operations, codes and refusals are enumerations."""
+    One per registry. Labels take few values: operations, codes and refusals are enumerations. Calls are counted once
+    more under the names and labels of Coil in Go, which are those of go-grpc-prometheus.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
@@ -70,32 +75,71 @@ class CallMetrics:
         )
         for refusal in Refusal:
             self._refusals.labels(refusal.value)
+        self._started = Counter(
+            "grpc_server_started",
+            "Calls that coild has begun to answer.",
+            ["grpc_type", "grpc_service", "grpc_method"],
+            registry=registry,
+        )
+        self._handled = Counter(
+            "grpc_server_handled",
+            "Calls that coild has answered, by the code of gRPC.",
+            ["grpc_type", "grpc_service", "grpc_method", "grpc_code"],
+            registry=registry,
+        )
 
-    def expect(self, operations: Iterable[str]) -> None:
-        """Have a series for each operation before its first call."""
-        for operation in operations:
-            self._seconds.labels(operation, OK)
-            self._in_flight.labels(operation)
+    def expect(self, methods: Iterable[str]) -> None:
+        """Have a series for each method before its first call."""
+        for method in methods:
+            self._seconds.labels(operation_of(method), OK)
+            self._in_flight.labels(operation_of(method))
+            self._started.labels(*_split(method))
+            self._handled.labels(*_split(method), "OK")
 
     @contextmanager
-    def measure(self, operation: str) -> Iterator[MeasuredCall]:
+    def measure(self, method: str) -> Iterator[MeasuredCall]:
         """Measure the block. An exception is a cancellation unless the outcome says otherwise."""
         call = MeasuredCall()
+        operation = operation_of(method)
         in_flight = self._in_flight.labels(operation)
         in_flight.inc()
+        self._started.labels(*_split(method)).inc()
         began = time.perf_counter()
         try:
             yield call
         except BaseException:
             if call.outcome == OK:
-                call.outcome = CANCELLED
+                call.outcome, call.status = CANCELLED, Status.CANCELLED
             raise
         finally:
             in_flight.dec()
+            self._handled.labels(*_split(method), _code_of(call.status)).inc()
             self._seconds.labels(operation, call.outcome).observe(time.perf_counter() - began)
 
     def refused(self, refusal: Refusal) -> None:
         self._refusals.labels(refusal.value).inc()
+
+
+def operation_of(method: str) -> str:
+    """The CNI specification's name: the method /pkg.cnirpc.CNI/Add is the operation ADD."""
+    return method.rpartition("/")[2].upper()
+
+
+def _split(method: str) -> tuple[str, str, str]:
+    """Kind, service and name of a method, as labels."""
+    service, _, name = method.lstrip("/").partition("/")
+    return "unary", service, name
+
+
+def _code_of(status: Status) -> str:
+    """As Go's package codes writes it."""
+    match status:
+        case Status.OK:
+            return "OK"
+        case Status.CANCELLED:
+            return "Canceled"
+        case _:
+            return status.name.title().replace("_", "")
 
 
 @dataclass(frozen=True, kw_only=True)

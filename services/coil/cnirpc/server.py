@@ -36,7 +36,7 @@ from grpclib.reflection.v1alpha import reflection_pb2 as reflection_alpha_pb2
 from grpclib.server import Server
 from prometheus_client import CollectorRegistry
 
-from coil.cnirpc.call_gate import CallGate, CallLimits, CallMetrics, CallRefusedError, answered_within
+from coil.cnirpc.call_gate import CallGate, CallLimits, CallMetrics, CallRefusedError, answered_within, operation_of
 from coil.cnirpc.descriptor import CNI_FILE_DESCRIPTOR
 from coil.cnirpc.error import CniError, CniErrorCode, CniStatusCodec, grpc_error
 from coil.cnirpc.listener import BACKLOG, Listener
@@ -189,23 +189,19 @@ async def _close(server: _Server, gate: CallGate) -> None:
 
 
 def _admit_through(gate: CallGate, server: Server, *, methods: Iterable[str], metrics: CallMetrics) -> None:
-    # The CNI specification's names: the method /pkg.cnirpc.CNI/Add is the operation ADD.
-    operations = {method: method.rpartition("/")[2].upper() for method in methods}
-    metrics.expect(operations.values())
+    known = frozenset(methods)
+    metrics.expect(known)
 
     async def on_request(event: RecvRequest) -> None:
-        operation = operations.get(event.method_name)
-        if operation is not None:
-            event.method_func = partial(_answer, gate, metrics, operation, event.method_func)
+        if event.method_name in known:
+            event.method_func = partial(_answer, gate, metrics, event.method_name, event.method_func)
 
     listen(server, RecvRequest, on_request)
 
 
-async def _answer(
-    gate: CallGate, metrics: CallMetrics, operation: str, handler: "IServerMethodFunc", stream: Any
-) -> None:
+async def _answer(gate: CallGate, metrics: CallMetrics, method: str, handler: "IServerMethodFunc", stream: Any) -> None:
     left = math.inf if stream.deadline is None else stream.deadline.time_remaining()
-    with metrics.measure(operation) as call:
+    with metrics.measure(method) as call:
         try:
             with answered_within(left):
                 await gate.run(partial(handler, cast(Any, BoundedStream(stream))))
@@ -213,11 +209,15 @@ async def _answer(
             call.outcome = error.code.name
             if isinstance(error, CallRefusedError):
                 metrics.refused(error.refusal)
-            raise grpc_error(error) from error
+            answer = grpc_error(error)
+            call.status = answer.status
+            raise answer from error
         except (GRPCError, StreamTerminatedError):
             raise
         except Exception as error:
-            log.exception("%s failed", operation)
+            log.exception("%s failed", operation_of(method))
             internal = CniError(CniErrorCode.INTERNAL, "coild failed", f"{type(error).__name__}: {error}")
             call.outcome = internal.code.name
-            raise grpc_error(internal) from error
+            answer = grpc_error(internal)
+            call.status = answer.status
+            raise answer from error

@@ -5,6 +5,7 @@ hundred at once, never waits for the kernel.
 """
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -59,7 +60,8 @@ class NatCollector(Collector):
         self, reading: NatReading, egress: EgressRef, registry: CollectorRegistry, *, conntrack: Path = CONNTRACK
     ) -> None:
         self._reading = reading
-        self._egress = egress
+        # Of a pod without the host's network, Kubernetes makes the name the host name.
+        self._labels = [egress.namespace, socket.gethostname(), egress.name]
         self._conntrack = conntrack
         registry.register(self)
 
@@ -69,14 +71,13 @@ class NatCollector(Collector):
         yield from _counter_families().values()
 
     def collect(self) -> Iterator[Metric]:
-        labels = [self._egress.namespace, self._egress.name]
         conntrack = _conntrack_families()
         for file, family in conntrack.items():
             if (entries := _read_number(self._conntrack / file)) is not None:
-                family.add_metric(labels, entries)
+                family.add_metric(self._labels, entries)
         counted = _counter_families()
         for counter in self._reading.counters:
-            protocol = [*labels, _PROTOCOLS[counter.family]]
+            protocol = [*self._labels, _PROTOCOLS[counter.family]]
             counted[counter.kind, "packets"].add_metric(protocol, counter.packets)
             counted[counter.kind, "bytes"].add_metric(protocol, counter.bytes)
         yield from conntrack.values()
@@ -95,12 +96,12 @@ def _conntrack_families() -> dict[str, GaugeMetricFamily]:
         "nf_conntrack_count": GaugeMetricFamily(
             "coil_egress_nf_conntrack_entries_count",
             "Connections tracked in the router pod.",
-            labels=["namespace", "egress"],
+            labels=["namespace", "pod", "egress"],
         ),
         "nf_conntrack_max": GaugeMetricFamily(
             "coil_egress_nf_conntrack_entries_limit",
             "Maximum number of connections tracked in one namespace, beyond which new ones are dropped.",
-            labels=["namespace", "egress"],
+            labels=["namespace", "pod", "egress"],
         ),
     }
 
@@ -116,7 +117,7 @@ def _counter_families() -> dict[tuple[NatCounterKind, str], CounterMetricFamily]
         (kind, unit): CounterMetricFamily(
             f"coil_egress_nftables_{kind.value}_{unit}",
             f"{unit.capitalize()} {meaning}.",
-            labels=["namespace", "egress", "protocol"],
+            labels=["namespace", "pod", "egress", "protocol"],
         )
         for kind, meaning in meanings.items()
         for unit in ("packets", "bytes")

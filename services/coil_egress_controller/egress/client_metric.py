@@ -32,7 +32,7 @@ class ClientPodCollector(Collector):
             for key in client_keys(pod):
                 namespace, egress, _node = key.split("/")
                 for address in sorted(client_addresses(pod), key=str):
-                    info.add_metric([namespace, egress, *of_pod, str(address), tunnel_name(address)], 1)
+                    info.add_metric([*of_pod, str(address), tunnel_name(address), egress, namespace], 1)
         return iter([info])
 
 
@@ -40,5 +40,5 @@ def _family() -> GaugeMetricFamily:
     return GaugeMetricFamily(
         "coil_egress_client_pod_info",
         "1 for each address of a client, with the link of its tunnel in router pods.",
-        labels=["namespace", "egress", "pod_namespace", "pod", "pod_ip", "interface"],
+        labels=["namespace", "pod", "pod_ip", "interface", "egress", "egress_namespace"],
     )

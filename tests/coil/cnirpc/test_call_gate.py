@@ -127,6 +127,14 @@ class Scene:
     def in_flight(self) -> float | None:
         return self.value("coil_cni_operations_in_flight", operation="DEL")
 
+    def started(self, method: str) -> float | None:
+        labels = {"grpc_type": "unary", "grpc_service": "pkg.cnirpc.CNI", "grpc_method": method}
+        return self.value("grpc_server_started_total", **labels)
+
+    def handled(self, method: str, code: str) -> float | None:
+        labels = {"grpc_type": "unary", "grpc_service": "pkg.cnirpc.CNI", "grpc_method": method, "grpc_code": code}
+        return self.value("grpc_server_handled_total", **labels)
+
     def refused(self, reason: str) -> float | None:
         return self.value("coil_cni_refused_operations_total", reason=reason)
 
@@ -148,20 +156,24 @@ async def test_every_operation_has_a_series_before_its_first_call(scene: Scene) 
         for operation in ("ADD", "DEL", "CHECK"):
             assert scene.count(operation, "ok") == 0
             assert scene.value("coil_cni_operations_in_flight", operation=operation) == 0
+        for method in ("Add", "Del", "Check"):
+            assert (scene.started(method), scene.handled(method, "OK")) == (0, 0)
         for reason in ("busy", "stopping", "late"):
             assert scene.refused(reason) == 0
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome"),
+    ("error", "outcome", "code"),
     [
-        (None, "ok"),
-        (CniError(CniErrorCode.TRY_AGAIN_LATER, "no address"), "TRY_AGAIN_LATER"),
-        (CniError(CniErrorCode.UNKNOWN_CONTAINER, "who?"), "UNKNOWN_CONTAINER"),
-        (RuntimeError("a defect"), "INTERNAL"),
+        (None, "ok", "OK"),
+        (CniError(CniErrorCode.TRY_AGAIN_LATER, "no address"), "TRY_AGAIN_LATER", "Unavailable"),
+        (CniError(CniErrorCode.UNKNOWN_CONTAINER, "who?"), "UNKNOWN_CONTAINER", "NotFound"),
+        (RuntimeError("a defect"), "INTERNAL", "Internal"),
     ],
 )
-async def test_an_operation_is_counted_with_its_outcome(scene: Scene, error: Exception | None, outcome: str) -> None:
+async def test_an_operation_is_counted_with_its_outcome(
+    scene: Scene, error: Exception | None, outcome: str, code: str
+) -> None:
     if error is not None:
         scene.service.script = raising(error)
     async with (
@@ -177,6 +189,7 @@ async def test_an_operation_is_counted_with_its_outcome(scene: Scene, error: Exc
     total = scene.value("coil_cni_operation_duration_seconds_bucket", operation="CHECK", outcome=outcome, le="+Inf")
     assert total == 3
     assert scene.count("CHECK", "ok") == (3 if error is None else 0)
+    assert (scene.started("Check"), scene.handled("Check", code)) == (3, 3)
     assert [scene.refused(reason) for reason in ("busy", "stopping", "late")] == [0, 0, 0], "the service's own answers"
 
 
@@ -216,6 +229,7 @@ async def test_a_caller_that_goes_is_a_cancellation(scene: Scene) -> None:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
         await until(lambda: scene.count("DEL", "cancelled") == 1)
+    assert (scene.started("Del"), scene.handled("Del", "Canceled"), scene.handled("Del", "OK")) == (1, 1, 0)
     assert scene.in_flight == 0
 
 
