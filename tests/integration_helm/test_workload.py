@@ -278,6 +278,23 @@ def test_the_installer_puts_a_configuration_that_calls_coild() -> None:
     assert plugins == [{"type": "coil", "socket": socket, "capabilities": {"portMappings": True}}, *after]
 
 
+@pytest.mark.parametrize(
+    ("cni", "version", "offered"),
+    [
+        ({}, "1.0.0", ["1.0.0", "1.1.0"]),
+        ({"version": None}, "1.0.0", ["1.0.0", "1.1.0"]),  # helm upgrade --reuse-values
+        ({"after": [{"type": "bandwidth"}]}, "1.0.0", None),
+        ({"version": "0.4.0"}, "0.4.0", None),
+        ({"version": "1.1.0"}, "1.1.0", None),
+    ],
+)
+def test_the_version_of_the_configuration(cni: Document, version: str, offered: list[str] | None) -> None:
+    text = installer_environment(render({"cni": cni}))["CNI_NETCONF"]
+    check_conflist(text)
+    conf = json.loads(text)
+    assert (conf["cniVersion"], conf.get("cniVersions")) == (version, offered)
+
+
 def test_kuryrs_places_and_names() -> None:
     folder = "/usr/libexec/kubernetes/kubelet-plugins/net/exec"
     cni = {"confName": "10-kuryr.conf", "pluginName": "kuryr", "confDir": folder, "binDir": folder}

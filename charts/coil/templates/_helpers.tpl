@@ -153,8 +153,9 @@ that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O)
 {{- end -}}
 {{- toJson (merge (dict "name" .Values.cni.networkName) $own) -}}
 {{- else -}}
-{{- $list := dict "cniVersion" "1.0.0" "name" .Values.cni.networkName "plugins" $plugins -}}
-{{- if eq (len $plugins) 1 -}}
+{{- $version := .Values.cni.version | default "1.0.0" -}}
+{{- $list := dict "cniVersion" $version "name" .Values.cni.networkName "plugins" $plugins -}}
+{{- if and (eq (len $plugins) 1) (eq $version "1.0.0") -}}
 {{- $_ := set $list "cniVersions" (list "1.0.0" "1.1.0") -}}
 {{- end -}}
 {{- toJson $list -}}
