@@ -57,6 +57,13 @@ def test_every_binding_is_of_a_role_that_is_there() -> None:
             assert document["roleRef"]["name"] in names(documents, document["roleRef"]["kind"])
 
 
+def test_whoever_may_view_a_namespace_sees_its_egresses() -> None:
+    role = pick(render(), "ClusterRole", "coil-view")
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    kinds = ("addresspools", "addressblocks", "blockrequests", "egresses")
+    assert rules(render(), "ClusterRole", "coil-view") == [(("coil.cybozu.com",), kinds, ("get", "list", "watch"))]
+
+
 def test_only_route_sync_lets_nodes_read_all_nodes() -> None:
     assert "coild-nodes" not in names(render(), *ROLES, *BINDINGS)
     documents = render(None, "dual-stack")
