@@ -42,6 +42,8 @@ class _Given(_Record, frozen=True, array_like=True, tag="given"):
     slot: int
     at: float
     """Seconds since 1970."""
+    uid: str = ""
+    """Of the pod; "" in records of former releases."""
 
     @property
     def key(self) -> AttachmentKey:
@@ -146,7 +148,7 @@ class AddressJournal:
         given = self._given.get(key)
         if given is None or not given.pod:
             return UNKNOWN_HOLDER
-        return Holder(PodName(given.namespace, given.pod), _moment(given.at))
+        return Holder(PodName(given.namespace, given.pod, given.uid), _moment(given.at))
 
     def former(self, block: BlockName) -> dict[int, FormerHolder]:
         """Who had addresses of the block before, by slot: the last pod of each, of the last 1024 that came back."""
@@ -173,6 +175,7 @@ class AddressJournal:
                 allocation.block,
                 allocation.slot,
                 self._wall(),
+                pod.uid,
             )
         )
 

@@ -32,11 +32,12 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.builtin import Pod, pod_uids
 from coil.crd.names import APP_NAME, COMPONENT_EGRESS, LABEL_APP_COMPONENT, LABEL_APP_NAME
 from coil.egress.client_pod import EgressRef, client_addresses, parse_egress_annotations
-from coil.egress.gateway import ClientSpec
+from coil.egress.gateway import UPLINK, ClientSpec
 from coil.egress.resolution import ClientOptions, EgressProblem, ProblemReason, Resolution, resolve_client
 from coil.egress.router_plan import plan_router_sysctls
 from coil.ipam.occupancy import AttachmentKey
 from coil.kernel.family import Family, IPAddress, IPNetwork
+from coil.kernel.link import LinkName
 from coil.nat import NAT_ERRORS
 from coil.netlink.error import NetlinkError
 from coil.netlink.host import NetnsPath
@@ -127,7 +128,7 @@ class EgressClients:
 
     def adopt(self, attachments: Iterable[Attachment]) -> None:
         """Take over the attachments that an earlier process has made. Once, before the first ADD."""
-        for attachment in attachments:
+        for attachment in sorted(attachments, key=lambda each: (each.key.ifname != UPLINK, each.key.ifname)):
             if self._concerns(attachment):
                 self._clients[attachment.key] = Client(attachment, applied=None, found=True)
 
@@ -324,7 +325,7 @@ class EgressClients:
             pod.metadata.annotations,
             client.attachment.addresses,
             self._egresses.view,
-            self._options,
+            self._options_of(client.attachment),
             namespace=pod.metadata.namespace,
             known=client.destinations,
         )
@@ -345,11 +346,17 @@ class EgressClients:
         return Consequence.NOT_STARTED if occasion is Occasion.ADD else Consequence.BLOCKED
 
     def _concerns(self, attachment: Attachment) -> bool:
-        # A pod's way out is its first interface; what other networks give it beside that has nothing to do with it.
-        return attachment.key.ifname == self._options.policy.uplink
+        # The rules of a namespace apply to all of its interfaces, so it has them for one attachment: the first, which
+        # is eth0 unless that is another plugin's. The runtime attaches it first; adopted ones are sorted.
+        key = attachment.key
+        return not any(other.container_id == key.container_id and other != key for other in self._clients)
+
+    def _options_of(self, attachment: Attachment) -> ClientOptions:
+        policy = replace(self._options.policy, uplink=LinkName(attachment.key.ifname))
+        return replace(self._options, policy=policy)
 
     def _nothing(self, attachment: Attachment) -> ClientSpec:
-        options = self._options
+        options = self._options_of(attachment)
         return ClientSpec(addresses=attachment.addresses, gateways=(), replies=options.replies, policy=options.policy)
 
     # --- metrics

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -70,12 +71,37 @@ async def test_other_pods_cost_nothing(node: EgressNode) -> None:
     assert node.metric("coil_node_egress_clients") == 0
 
 
-async def test_another_interface_of_the_pod_is_none_of_our_business(node: EgressNode) -> None:
+def of_interface(attachment: Attachment, ifname: str, *addresses: str) -> Attachment:
+    key = replace(attachment.key, ifname=ifname)
+    return replace(attachment, key=key, addresses=tuple(map(ip_address, addresses)))
+
+
+def uplink(node: EgressNode, container: str) -> str:
+    return node.kernel.specs[Path("/run/netns") / container].policy.uplink
+
+
+async def test_a_pod_has_its_tunnels_by_one_interface(node: EgressNode) -> None:
     node.world()
     node.pods.put(pod("c1", names=WORLD))
     attachment = node.attachment("c1")
-    await node.add(replace(attachment, key=replace(attachment.key, ifname="net1")))
-    assert node.take_syncs() == []
+    await node.add(attachment)
+    await node.add(of_interface(attachment, "net1", "10.7.0.9"))
+    assert node.take_syncs() == ["c1"]
+    assert uplink(node, "c1") == "eth0"
+    assert node.clients.addresses(EgressRef("net", "world")).certain == {*attachment.addresses}
+
+
+async def test_where_eth0_is_another_plugins_a_pod_has_its_tunnels_by_the_first_interface(node: EgressNode) -> None:
+    node.world()
+    node.pods.put(pod("c1", names=WORLD))
+    first = of_interface(node.attachment("c1"), "net1", "10.7.0.9")
+    await node.add(first)
+    await node.add(of_interface(first, "net2", "10.7.0.10"))
+    await node.add(first)
+    assert node.take_syncs() == ["c1", "c1"]
+    assert node.routes("c1") == {"10.96.0.9": ["0.0.0.0/0"]}
+    assert uplink(node, "c1") == "net1"
+    assert node.clients.addresses(EgressRef("net", "world")).certain == {ip_address("10.7.0.9")}
 
 
 async def test_what_the_caches_lack_is_asked_for_once(node: EgressNode) -> None:
@@ -754,6 +780,25 @@ async def test_the_next_process_finds_its_clients_again(followed: EgressNode, kn
     assert node.take_syncs() == ["c1", "c3", "c2"]
     assert node.routes("c1") == {"10.96.0.9": ["8.0.0.0/8"]}
     assert node.routes("c2") == node.routes("c4") == {}
+    await node.close()
+
+
+async def test_the_next_process_knows_the_interface_and_the_pod_though_its_address_is_not_the_pods(
+    followed: EgressNode,
+) -> None:
+    await followed.close()
+    followed.egresses.put(egress("world", "8.0.0.0/8"))
+    followed.pods.put(pod("c1", names=WORLD))
+    eth0 = followed.attachment("c1")
+    uid = eth0.pod.uid if eth0.pod is not None else ""
+    followed.pods.put(pod("c2", names=WORLD, ips=("10.5.0.2",)))
+    net1 = of_interface(followed.attachment("c2"), "net1", "10.7.0.9")
+    others = (of_interface(eth0, "net1", "10.7.0.8"), of_interface(net1, "net2", "10.7.0.10"))
+    known = [later(each, uid=each.pod.uid if each.pod is not None else "") for each in (*others, net1, eth0)]
+    assert uid
+    node = await restart(followed, *known)
+    assert (uplink(node, "c1"), uplink(node, "c2")) == ("eth0", "net1")
+    assert node.clients.addresses(EgressRef("net", "world")).certain == {*eth0.addresses, ip_address("10.7.0.9")}
     await node.close()
 
 
