@@ -175,11 +175,21 @@ def test_flow_based_links_are_made_once_and_brought_up_again(ends: tuple[End, En
         link = end.link(name)
         assert (link["linkinfo"]["info_kind"], link["linkinfo"]["info_data"]["external"]) == (kind, True)
         assert "UP" in link["flags"]
+    [found] = end.netns.read("link", "show", "fou-dummy")
+    assert found["ifname"] == "coil_ipip4", "by which Coil in Go knows that the ports are there"
     assert not ensure()
     assert end.call(read_tunnels).catch_alls == tuple(wanted)
     end.netns.ip("link", "set", "coil_ipip6", "down")
     assert ensure()
     assert "UP" in end.link("coil_ipip6")["flags"]
+
+
+def test_the_link_of_coil_in_go_keeps_its_name(ends: tuple[End, End]) -> None:
+    end, _ = ends
+    end.netns.ip("link", "add", "fou-dummy", "type", "dummy")
+    assert end.call(partial(ensure_catch_alls, [catch_all(family) for family in Family]))
+    for name in ("fou-dummy", "coil_ipip4", "coil_ipip6"):
+        assert "altnames" not in end.link(name)
 
 
 def test_a_namespace_has_room_for_one_flow_based_link_of_a_family(ends: tuple[End, End]) -> None:

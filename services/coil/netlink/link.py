@@ -25,6 +25,7 @@ RTM_NEWLINK = 16
 RTM_DELLINK = 17
 RTM_GETLINK = 18
 RTM_SETLINK = 19
+RTM_NEWLINKPROP = 108
 RTNLGRP_LINK = 1
 
 _IFINFO = struct.Struct("=BxHiII")  # family, device type, index, flags, mask of the flags to change
@@ -44,6 +45,9 @@ _IFLA_NET_NS_FD = 28
 _IFLA_EXT_MASK = 29
 _IFLA_LINK_NETNSID = 37
 _IFLA_TARGET_NETNSID = 46
+_IFLA_PROP_LIST = 52
+_IFLA_ALT_IFNAME = 53
+_NESTED = 0x8000
 _IFLA_INFO_KIND = 1
 _IFLA_INFO_DATA = 2
 _IFLA_INFO_SLAVE_KIND = 4
@@ -149,6 +153,13 @@ def rename_link(index: int, name: LinkName) -> Request:
     """Give the link another name. EBUSY where it is up (before Linux 6.3), EEXIST where the name is taken."""
     body = _IFINFO.pack(0, 0, index, 0, 0) + attribute_text(_IFLA_IFNAME, name)
     return Request(RTM_SETLINK, 0, body, ("rename link to", name))
+
+
+def add_alternative_name(index: int, name: str) -> Request:
+    """Have the link found by another name as well. EEXIST where the name is taken, EOPNOTSUPP before Linux 5.5."""
+    names = attribute(_IFLA_PROP_LIST | _NESTED, attribute_text(_IFLA_ALT_IFNAME, name))
+    body = _IFINFO.pack(0, 0, index, 0, 0) + names
+    return Request(RTM_NEWLINKPROP, NLM_F_CREATE | NLM_F_EXCL, body, ("name the link", name))
 
 
 def delete_link(name: LinkName) -> Request:

@@ -17,10 +17,11 @@ from typing import Final
 from coil.kernel.family import Family
 from coil.kernel.link import Link, LinkName, LinkState
 from coil.kernel.route import Route
-from coil.kernel.tunnel import FALLBACK_NAMES, CatchAll, Tunnel, TunnelKind
+from coil.kernel.tunnel import FALLBACK_NAMES, FOU_DUMMY, CatchAll, Tunnel, TunnelKind
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import (
+    add_alternative_name,
     change_virtual_link,
     dump_links,
     find_link,
@@ -224,6 +225,9 @@ def ensure_catch_alls(catch_alls: Collection[CatchAll], connection: Connection) 
         if link is None:
             _create(new_catch_all(wanted), wanted.kind, connection)
             link = parse_link(connection.get(get_link(wanted.name)))
+            name = add_alternative_name(link.index, FOU_DUMMY)
+            # The other family's link has it, or that of Coil in Go. Kernels before 5.5 have no such names.
+            connection.apply((name,), tolerate={errno.EEXIST, errno.EOPNOTSUPP, errno.EINVAL})
         elif wanted not in table.catch_alls:
             raise NetlinkError(f"there is a link {wanted.name} already, and it is no {wanted}")
         if link.state is not LinkState.UP:

@@ -20,6 +20,7 @@ from coil.netlink.address import (
     parse_address_index,
 )
 from coil.netlink.link import (
+    add_alternative_name,
     delete_group,
     delete_link,
     get_link,
@@ -65,6 +66,9 @@ def test_changes_of_a_link() -> None:
     assert (alias["index"], alias["change"], alias.get("ifalias")) == (7, 0, "COIL:default:c:eth0")
     renamed = read(ifinfmsg, rename_link(7, HOST))
     assert (renamed["index"], renamed["change"], renamed.get("ifname")) == (7, 0, HOST)
+    named = read(ifinfmsg, add_alternative_name(7, "another"))
+    assert (named["index"], named["change"], named.get("ifname")) == (7, 0, None)
+    assert named.get_nested("IFLA_PROP_LIST", "IFLA_ALT_IFNAME") == "another"
     group = read(ifinfmsg, set_group(HOST, LinkGroup.POD))
     assert (group["index"], group["change"], group.get("ifname"), group.get("group")) == (0, 0, HOST, LinkGroup.POD)
 
