@@ -66,7 +66,7 @@ def block(number: int, owner: int) -> AddressBlock:
 
 POOL: Final = AddressPool(
     metadata=ObjectMeta(name="p"),
-    spec=AddressPoolSpec(subnets=(SubnetSet(ipv4="10.64.0.0/16", ipv6="fd64::/112"),)),
+    spec=AddressPoolSpec(subnets=(SubnetSet(ipv4="10.64.0.0/14", ipv6="fd64::/110"),)),
 )
 
 

@@ -184,7 +184,9 @@ class NeutronServer:
         with self.connect() as connection:
             path = f"/quotas/{project}"
             if limits:
-                connection.network.put(path, json={"quota": limits}).raise_for_status()
+                # Forced, as what the project has may have become more since somebody counted it.
+                body = {"quota": {**limits, "force": True}}
+                connection.network.put(path, json=body).raise_for_status()
             else:
                 # There may be none of its own.
                 assert connection.network.delete(path).status_code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND)
