@@ -22,7 +22,7 @@ from coil.crd.address_pool import (
 )
 from coil.crd.block_request import RefusalReason, Refused
 from coil.crd.names import BlockName, PoolName
-from coil.crd.pool_validation import find_mixed_families, validate_disjoint
+from coil.crd.pool_validation import find_mixed_families, older_pools, validate_disjoint
 from coil.crd.validation import FieldError, render_errors, render_names
 from coil.ipam.layout import InvalidPoolError, PoolLayout, parse_layout
 from coil.reconcile.event_recorder import Recorder
@@ -75,7 +75,7 @@ def assess_pool(pool: AddressPool, others: Iterable[AddressPool]) -> Standing:
     name = pool.metadata.name
     if pool.metadata.deleting:
         return Standing(_layout_of(pool), PoolObstacle.DELETING, f"the pool {name!r} is being deleted")
-    older = [other for other in others if _older(other, pool)]
+    older = older_pools(pool, others)
     try:
         layout = parse_layout(pool, older)
     except InvalidPoolError as error:
@@ -173,13 +173,3 @@ def _layout_of(pool: AddressPool) -> PoolLayout | None:
         return parse_layout(pool)
     except InvalidPoolError:
         return None
-
-
-def _older(left: AddressPool, right: AddressPool) -> bool:
-    return _age(left) < _age(right)
-
-
-def _age(pool: AddressPool) -> tuple[str, str]:
-    # ISO timestamps in UTC order as text. A pool without one has not been stored yet, so it comes last.
-    created = pool.metadata.creation_timestamp
-    return ("~" if created is None else created.isoformat(), pool.metadata.name)

@@ -1,11 +1,13 @@
-"""coil-migrator: from Coil v1 to v2 while pods run. A command for a person, not a service.
+"""coil-migrator: from Coil v1 or v2 while pods run. A command for a person, not a service.
+
+    coil-migrator check                                     tells what changes for a cluster of Coil v2; changes nothing
 
     coil-migrator dump --etcd-endpoints=… > data.yaml      ends v1 in the cluster and converts what it knows
     kubectl apply -f data.yaml                              then v2 is installed
     coil-migrator replace                                   replaces v1's pods, and frees what was reserved for them
 
 Exit codes: 0 done, 1 not done (the last lines say why and what has been changed), 2 for flags that cannot be read,
-130 when interrupted.
+130 when interrupted. Of check: 3 if something changes, 4 if something must be mended first.
 """
 
 import asyncio
@@ -23,19 +25,23 @@ from coil.kube.access import SERVICE_ACCOUNT, AccessError
 from coil.kube.client import KubeClient
 from coil.kube.errors import ApiError
 from coil.runtime.flag import parse_settings
+from coil_migrator.check.cluster import Cluster, read_cluster
+from coil_migrator.check.finding import exit_code, render_json, render_text
+from coil_migrator.check.report import check
 from coil_migrator.dump import DumpError, dump
 from coil_migrator.etcd_reader import EtcdError, EtcdReader
 from coil_migrator.progress import Progress
 from coil_migrator.replace import Outlook, ReplaceError, look, replace
-from coil_migrator.settings import ClusterSettings, DumpSettings, ReplaceSettings
+from coil_migrator.settings import CheckSettings, ClusterSettings, DumpSettings, ReplaceSettings
 
 NAME = "coil-migrator"
-USAGE = f"""usage: {NAME} dump|replace [flags]
+USAGE = f"""usage: {NAME} check|dump|replace [flags]
 
+  check    tell what changes for a cluster that Coil v2 runs, and what must be mended first
   dump     remove Coil v1 from the cluster and print its pools and blocks as v2's objects
   replace  replace the pods that v1 has given addresses, and remove the blocks reserved for them
 
-{NAME} dump --help and {NAME} replace --help tell the flags."""
+{NAME} check --help, {NAME} dump --help and {NAME} replace --help tell the flags."""
 
 INTERRUPTED = 128 + signal.SIGINT
 AGREEMENT = frozenset({"y", "yes"})
@@ -45,6 +51,12 @@ T = TypeVar("T")
 
 def main() -> int:
     command, arguments = sys.argv[1:2], sys.argv[2:]
+    if command == ["check"]:
+        about = (
+            "Tells what these programs would do with what Coil v2 has in a cluster. It reads, and changes nothing. "
+            "Exit code: 0 nothing changes, 3 something changes, 4 something must be mended first, 1 no answer."
+        )
+        return _guarded(partial(_check, _parse(CheckSettings, "check", arguments, about)))
     if command == ["dump"]:
         about = "Removes Coil v1 from the cluster and prints its pools and blocks as objects of v2. Can be repeated."
         return _guarded(partial(_dump, _parse(DumpSettings, "dump", arguments, about)))
@@ -76,6 +88,17 @@ def _guarded(command: Callable[[Progress, list[str]], int]) -> int:
         progress.say(f"  {deed}")
     progress.say("run it again to go on" if done else "nothing was changed")
     return code
+
+
+def _check(settings: CheckSettings, _progress: Progress, _done: list[str]) -> int:
+    async def work() -> Cluster:
+        async with KubeClient.connect(_kubeconfig(settings)) as kube:
+            return await read_cluster(kube)
+
+    findings = check(asyncio.run(_stoppable(work())))
+    sys.stdout.write(render_json(findings) if settings.output == "json" else render_text(findings))
+    sys.stdout.flush()
+    return exit_code(findings)
 
 
 def _dump(settings: DumpSettings, progress: Progress, done: list[str]) -> int:

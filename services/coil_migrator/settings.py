@@ -35,6 +35,14 @@ def parse_prefix(text: str) -> bytes:
     return text.encode()
 
 
+@kind("text|json")
+def parse_output(text: str) -> str:
+    """The form of an answer."""
+    if text not in {"text", "json"}:
+        raise ValueError('"text" or "json"')
+    return text
+
+
 @kind("TEXT")
 def parse_any_text(text: str) -> str:
     """Any text, an empty one too."""
@@ -43,7 +51,7 @@ def parse_any_text(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """What both commands need."""
+    """What all commands need."""
 
     kubeconfig: Path | None = flag(
         "",
@@ -52,13 +60,26 @@ class ClusterSettings:
         group=Group.API_SERVER,
         help="how to reach the API server; as kubectl if not given",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSettings(ClusterSettings):
+    """`output` is the form of what is told."""
+
+    output: str = flag("text", parse=parse_output, group=Group.MIGRATION, help="text or json", short="-o")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeSettings(ClusterSettings):
+    """What commands need that change something."""
+
     dry_run: bool = flag(
         "false", parse=parse_boolean, group=Group.MIGRATION, help="change nothing, and say what would be done"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class DumpSettings(ClusterSettings):
+class DumpSettings(ChangeSettings):
     """Times are in seconds."""
 
     etcd_endpoints: tuple[str, ...] = flag(
@@ -120,7 +141,7 @@ class DumpSettings(ClusterSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplaceSettings(ClusterSettings):
+class ReplaceSettings(ChangeSettings):
     """Times are in seconds."""
 
     interval: float = flag(

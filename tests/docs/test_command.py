@@ -9,6 +9,7 @@ import pytest
 from botocore import xform_name
 from botocore.session import get_session
 
+from coil_migrator.main import USAGE as MIGRATOR_USAGE
 from integration.docs.command import Command, parse_commands
 from integration.docs.page import COMMANDS, ROOT, Block, ByHand, Place, Run, read_pages, runnable_blocks
 from integration.helm.chart import CHART
@@ -78,6 +79,8 @@ def check(command: Command) -> None:
         assert set(command.flags()) <= flags, command.words
     elif command.program == "aws":
         assert set(command.flags()) <= aws_flags(*command.words[1:3]), command.words
+    elif command.program == "coil-migrator":
+        assert f"  {command.words[1]} " in MIGRATOR_USAGE, command.words
     elif command.program == "docker":
         assert command.words[1] in DOCKER
     else:

@@ -175,6 +175,17 @@ def validate_disjoint(pool: AddressPool, others: Iterable[AddressPool]) -> list[
     return list_errors(find_overlaps(pool, others))
 
 
+def older_pools(pool: AddressPool, others: Iterable[AddressPool]) -> list[AddressPool]:
+    """Those that were created before it; of one second, the first by name."""
+    return [other for other in others if _age(other) < _age(pool)]
+
+
+def _age(pool: AddressPool) -> tuple[str, str]:
+    # ISO timestamps in UTC order as text. A pool without one has not been stored yet, so it comes last.
+    created = pool.metadata.creation_timestamp
+    return ("~" if created is None else created.isoformat(), pool.metadata.name)
+
+
 def pool_networks(spec: AddressPoolSpec) -> list[tuple[str, IPv4Network | IPv6Network]]:
     """The networks of a pool, each with its place in the document; what cannot be read is passed over."""
     entries, _ = _parse_entries(spec)

@@ -76,7 +76,7 @@ def render_container(given: Mapping[str, Any], egress_name: str, program: Router
         "args": [f"--egress-port={program.port}"],
     }
     given = {field: value for field, value in given.items() if value is not None}
-    if _is_former(given.get("image", "")):
+    if is_former_image(given.get("image", "")):
         del given["image"]
     if given.get("command", []) not in ([], [AGENT_COMMAND], [FORMER_COMMAND]):
         # Another program has other arguments.
@@ -95,7 +95,7 @@ def render_container(given: Mapping[str, Any], egress_name: str, program: Router
     }
 
 
-def _is_former(image: str) -> bool:
+def is_former_image(image: str) -> bool:
     """Whether it is one of Coil v2's, of any version and from any registry."""
     path, _, name = image.partition("@")[0].rpartition("/")
     return [path.rpartition("/")[2], name.partition(":")[0]] in _FORMER_IMAGES

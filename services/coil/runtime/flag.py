@@ -77,6 +77,7 @@ class _Origin:
     default: str | None
     parse: Callable[[str], Any]
     help: str
+    short: str = ""
     group: Group = Group.OTHER
 
     @property
@@ -90,13 +91,16 @@ def flag(
     parse: Callable[[str], T],
     help: str,  # noqa: A002
     env: str = "",
+    short: str = "",
     group: Group = Group.OTHER,
 ) -> T:
-    """A setting with a flag, and with `env` also a variable. `default` None: one of them must be given.
+    """A setting with a flag, and with `env` also a variable. `default` None: one of them must be given. `short` is
+    another spelling of the flag, such as "-o".
 
     Typed as the value it will hold, so that the field can be annotated with that.
     """
-    return cast(T, _field(_Origin(spelling="--", variable=env, default=default, parse=parse, help=help, group=group)))
+    origin = _Origin(spelling="--", short=short, variable=env, default=default, parse=parse, help=help, group=group)
+    return cast(T, _field(origin))
 
 
 def variable(name: str, *, parse: Callable[[str], T], help: str, default: str | None = None) -> T:  # noqa: A002
@@ -205,10 +209,11 @@ def _parser(origins: Collection[_Origin], *, program: str, about: str) -> argpar
         if origin.variable:
             note += f" [{origin.variable}]"
         text = (origin.help + note).replace("%", "%%")
+        spellings = [*filter(None, (origin.short,)), origin.spelling]
         if origin.parse is parse_boolean:
-            heading.add_argument(origin.spelling, nargs="?", const="true", metavar=_kind(origin), help=text)
+            heading.add_argument(*spellings, nargs="?", const="true", metavar=_kind(origin), help=text)
         else:
-            heading.add_argument(origin.spelling, metavar=_kind(origin), help=text)
+            heading.add_argument(*spellings, metavar=_kind(origin), help=text)
     return parser
 
 
