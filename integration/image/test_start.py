@@ -10,7 +10,12 @@ from integration.image.programs import read_programs
 from integration.image.rootfs import Container, Rootfs
 
 PROGRAMS = read_programs()
-USAGES = {"kubectl-coil": "Usage: kubectl coil ", "kubectl_complete-coil": "--help\tShow this message"}
+USAGES = {
+    "kubectl-coil": "Usage: kubectl coil ",
+    "kubectl_complete-coil": "--help\tShow this message",
+    # Its name in Coil v2.
+    "coil-egress": "usage: coil-egress-agent ",
+}
 ROOT = "0:0"
 CONFLIST = {"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [{"type": "coil"}]}
 
