@@ -177,6 +177,7 @@ async def test_a_pool_that_shares_some_addresses_with_an_older_one(api: MemoryAp
     # One that was given all the same, before the pools were compared, is counted.
     fill(api, 3, pool="late")
     assert (await status_of(life, "late")).blocks == Usage(total=9, used=2)
+    assert life.events.reasons == ["PoolDegraded"], "told once"
     fill(api, *(index for index in range(8, 16) if index != 9), pool="late")
     assert conditions(await status_of(life, "late"))["Full"] == ("True", "Exhausted")
     api.patch(ADDRESS_POOLS, "default", {"metadata": {"finalizers": []}}, subresource="")

@@ -32,6 +32,11 @@ def layout(blocks: int) -> PoolLayout:
     return parse_layout(AddressPool(metadata=ObjectMeta(name=POOL), spec=spec))
 
 
+def large_layout() -> PoolLayout:
+    spec = AddressPoolSpec(subnets=(SubnetSet(ipv6="fd00::/64"),))
+    return parse_layout(AddressPool(metadata=ObjectMeta(name=POOL), spec=spec))
+
+
 def block(index: int, name: str = "") -> AddressBlock:
     labels = {"coil.cybozu.com/pool": str(POOL)}
     return AddressBlock(metadata=ObjectMeta(name=name or f"pool-{index}", labels=labels), index=index)
@@ -65,6 +70,12 @@ def test_what_the_layout_withholds_is_not_given_and_counts_if_it_exists() -> Non
     scene.indices.observe(None, block(1))
     assert scene.indices.capacity(scene.layout) == 3
     assert [scene.reserve(request) for request in (A, B, C)] == [2, 4, None]
+
+
+def test_a_large_part_that_is_withheld_costs_nothing() -> None:
+    scene = Scene()
+    scene.layout = dataclasses.replace(large_layout(), withheld=((0, 2**58 - 1),))
+    assert scene.reserve(A) == 2**58
 
 
 def test_two_blocks_of_one_index_count_as_two(scene: Scene) -> None:
