@@ -11,9 +11,9 @@ from coil_cni.invocation import NEWEST, SINCE, SUPPORTED, allows, is_word
 from coil_cni.json_text import decode
 
 DEFAULT_SOCKET = "/run/coild.sock"
-CHART_SOCKET = "/run/coil/coild.sock"
-"""Where the chart has it. A pod of Coil v2 may be deleted with the configuration that its runtime kept, which says
-nothing of a socket.
+CHART_FOLDER = "/run/coil"
+"""Where the chart has the socket. A pod of Coil v2 may be deleted with the configuration that its runtime kept, which
+says nothing of a socket. The folder is there while coild is not.
 """
 _F_OK = 0  # unistd.h
 _ATTACHMENTS = "cni.dev/valid-attachments"
@@ -65,7 +65,9 @@ def parse_netconf(data: bytes, command: str) -> NetConf:
 
 
 def _find_socket(path: str) -> str:
-    return CHART_SOCKET if path == DEFAULT_SOCKET and not _exists(path) and _exists(CHART_SOCKET) else path
+    if path == DEFAULT_SOCKET and not _exists(path) and _exists(CHART_FOLDER):
+        return f"{CHART_FOLDER}/coild.sock"
+    return path
 
 
 def _exists(path: str) -> bool:

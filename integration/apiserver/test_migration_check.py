@@ -51,6 +51,12 @@ def of(kind: str, name: str, namespace: str = "", api: str = "v1", **more: Any) 
     return {"apiVersion": api, "kind": kind, "metadata": metadata, **more}
 
 
+def tenants_own(name: str, *flags: str) -> Document:
+    document = program("Deployment", name, *flags)
+    document["metadata"]["namespace"] = APPS
+    return document
+
+
 INSTALLER = {
     "name": "coil-installer",
     "image": "example.invalid/cybozu/coil:2.15.0",
@@ -63,6 +69,8 @@ OBJECTS = [
     of("ConfigMap", "coil-config", SYSTEM, data={"cni_netconf": json.dumps(NETCONF)}),
     program("DaemonSet", "coild", "--zap-stacktrace-level=panic", "--compat-calico", initContainers=[INSTALLER]),
     program("Deployment", "coil-egress-controller", "--egress-port=6000", "--gc-interval=30m"),
+    # What a tenant calls so is none of Coil's, and no value for an administrator.
+    tenants_own("coild", "--enable-ipam=false"),
     of(
         "AddressPool",
         "check-mixed",
@@ -125,7 +133,7 @@ def test_a_cluster_of_coil_v2(scene: Scene) -> None:
     assert document["values"] == {
         "coild": {"compatCalico": True},
         "cni": {"after": [NETCONF["plugins"][1]], "version": "0.4.0"},
-        "egress": {"port": 6000, "extraArgs": ["--gc-interval=30m"]},
+        "egress": {"port": 6000},
     }
     chart = {(each["kind"], each["metadata"]["name"]): each for each in render(document["values"])}
     [container] = chart["DaemonSet", "coild"]["spec"]["template"]["spec"]["containers"]

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from coil_cni.invocation import NEWEST
-from coil_cni.netconf import CHART_SOCKET
+from coil_cni.netconf import CHART_FOLDER
 from integration.plugin.jail import CONFLIST, SOCKET, Jail
 from tests.coil_cni.edges import ENVIRON, NETCONF
 from tests.coil_cni.foreign_server import Handler, abort, foreign_server
@@ -127,7 +127,7 @@ def test_a_configuration_that_the_runtime_has_kept_of_coil_v2_finds_the_charts_s
     jail: Jail, named: dict[str, str]
 ) -> None:
     stdin = json.dumps(NETCONF | named).encode()
-    chart = jail.outside(Path(CHART_SOCKET))
+    chart = jail.outside(Path(CHART_FOLDER, "coild.sock"))
     chart.parent.mkdir()
     with foreign_server(chart, {"Add": answer}):
         assert jail.run(ENVIRON, stdin).returncode == 0

@@ -211,7 +211,7 @@ class BlockRequestReconciler:
         if isinstance(layout, Refused):
             return layout
         index = parse_block_index(layout.pool, bound)
-        if index is not None and index < layout.size:
+        if index is not None and index < layout.size and layout.withheld_until(index) is None:
             planned = layout.block_at(index)
             self._index.take(planned, request.uid)
             return _Choice(pool, planned)

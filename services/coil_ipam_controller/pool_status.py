@@ -220,7 +220,9 @@ def plan_status(
     ours = [_ready(standing, remaining), full]
     if occupied or pool.status.condition(PoolConditionType.OCCUPIED) is not None:
         ours.append(_occupied(occupied))
-    if standing.degraded is not None or pool.status.condition(PoolConditionType.DEGRADED) is not None:
+    # Of a pool that gives no block at all, nobody has looked whether the rest of it is as it should be.
+    known = standing.obstacle is None and pool.status.condition(PoolConditionType.DEGRADED) is not None
+    if standing.degraded is not None or known:
         ours.append(standing.degraded or _SOUND)
     types = {condition.type for condition in ours}
     conditions = [_since(condition, pool.status.condition(condition.type), now) for condition in ours]

@@ -23,7 +23,8 @@ from coil.crd.validation import render_names
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from coil_migrator.progress import Progress
-from coil_migrator.v1_install import DAEMON_SETS, wait_gone
+from coil_migrator.v1_install import wait_gone
+from coil_migrator.workload import DAEMON_SETS
 
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of what stands for a static pod: its end is not the pod's."""

@@ -14,21 +14,9 @@ from coil.crd.builtin import CLUSTER_ROLE_BINDINGS, DEPLOYMENTS, SERVICE_ACCOUNT
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import Resource
 from coil.kube.errors import UnavailableError
+from coil_migrator.workload import DAEMON_SETS
 
 NAMESPACE = "kube-system"
-
-
-class PodTemplate(Struct, frozen=True, kw_only=True):
-    metadata: ObjectMeta = ObjectMeta()
-
-
-class DaemonSetSpec(Struct, frozen=True, kw_only=True):
-    template: PodTemplate = PodTemplate()
-
-
-class DaemonSet(Struct, frozen=True, kw_only=True):
-    metadata: ObjectMeta
-    spec: DaemonSetSpec = DaemonSetSpec()
 
 
 class Thing(Struct, frozen=True, kw_only=True):
@@ -37,7 +25,6 @@ class Thing(Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta
 
 
-DAEMON_SETS: Resource[DaemonSet] = Resource("apps", "v1", "daemonsets", "DaemonSet", namespaced=True, type=DaemonSet)
 CONFIG_MAPS: Resource[Thing] = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True, type=Thing)
 CLUSTER_ROLES: Resource[Thing] = Resource(
     "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False, type=Thing

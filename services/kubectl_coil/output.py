@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from coil.page.document import Document, render_json
+from coil.runtime.terminal import printable
 from kubectl_coil.options import Output
 
 if TYPE_CHECKING:
@@ -55,8 +56,3 @@ def make_table(*columns: str, rows: Iterable[Sequence[str]]) -> "Table":
         # Text, so that nothing in a name or message is taken for markup, and no control character reaches the terminal.
         table.add_row(*(Text(printable(cell)) for cell in row))
     return table
-
-
-def printable(text: str) -> str:
-    """In one line, with what a terminal would obey replaced: messages and names in Events are written by others."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))

@@ -142,6 +142,14 @@ async def test_a_promise_that_cannot_be_kept_is_replaced(api: MemoryApi, promise
     assert await answer(api, "req") == granted("default-0")
 
 
+async def test_a_promise_of_what_an_older_pool_has_is_replaced(api: MemoryApi) -> None:
+    add_pool(api, "default", V4)
+    add_pool(api, "late", SubnetSet(ipv4="10.2.0.0/23"))
+    add_request(api, "req", pool="late")
+    api.patch(BLOCK_REQUESTS, "req", {"status": {"addressBlockName": "late-3"}}, subresource="status")
+    assert await answer(api, "req") == granted("late-8")
+
+
 async def test_refusals_say_why(api: MemoryApi) -> None:
     add_pool(api, "default", V4)
     add_pool(api, "full", SubnetSet(ipv4="10.3.0.0/27"))

@@ -194,6 +194,17 @@ async def test_a_pool_that_shares_some_addresses_with_an_older_one(api: MemoryAp
     assert late.status.conditions == ()
 
 
+async def test_a_degraded_pool_that_is_deleted_is_not_called_sound(api: MemoryApi, life: Life) -> None:
+    add_pool(api, "default", V4)
+    add_pool(api, "late", SubnetSet(ipv4="10.2.0.0/23"))
+    fill(api, 9, pool="late")
+    assert conditions(await status_of(life, "late"))["Degraded"] == ("True", "ConflictingAddresses")
+    api.delete(ADDRESS_POOLS, "late")
+    found = conditions(await status_of(life, "late"))
+    assert found["Ready"] == ("False", "Deleting")
+    assert found["Degraded"] == ("True", "ConflictingAddresses")
+
+
 async def test_a_pool_of_mixed_families_with_an_unusable_network(api: MemoryApi, life: Life) -> None:
     add_pool(
         api, "default", SubnetSet(ipv4="10.9.0.0/27"), SubnetSet(ipv6="fd09::/123"), SubnetSet(ipv4="127.0.0.0/27")

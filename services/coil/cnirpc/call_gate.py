@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 
-from grpclib import Status
+from grpclib import GRPCError, Status
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from coil.cnirpc.error import CniError, CniErrorCode
@@ -41,11 +41,9 @@ class Refusal(StrEnum):
 
 @dataclass(slots=True)
 class MeasuredCall:
-    """`outcome` is `OK`, `CANCELLED`, or the name of the CNI error code; `status` is that of the answer."""
+    """`outcome` is `OK`, `CANCELLED`, or the name of the CNI error code."""
 
     outcome: str = OK
-    status: Status = Status.OK
-    """Of gRPC."""
 
 
 class CallMetrics:
@@ -99,7 +97,7 @@ class CallMetrics:
     @contextmanager
     def measure(self, method: str) -> Iterator[MeasuredCall]:
         """Measure the block. An exception is a cancellation unless the outcome says otherwise."""
-        call = MeasuredCall()
+        call, status = MeasuredCall(), Status.OK
         operation = operation_of(method)
         in_flight = self._in_flight.labels(operation)
         in_flight.inc()
@@ -107,13 +105,14 @@ class CallMetrics:
         began = time.perf_counter()
         try:
             yield call
-        except BaseException:
+        except BaseException as error:
+            status = error.status if isinstance(error, GRPCError) else Status.CANCELLED
             if call.outcome == OK:
-                call.outcome, call.status = CANCELLED, Status.CANCELLED
+                call.outcome = CANCELLED
             raise
         finally:
             in_flight.dec()
-            self._handled.labels(*_split(method), _code_of(call.status)).inc()
+            self._handled.labels(*_split(method), _code_of(status)).inc()
             self._seconds.labels(operation, call.outcome).observe(time.perf_counter() - began)
 
     def refused(self, refusal: Refusal) -> None:

@@ -209,15 +209,11 @@ async def _answer(gate: CallGate, metrics: CallMetrics, method: str, handler: "I
             call.outcome = error.code.name
             if isinstance(error, CallRefusedError):
                 metrics.refused(error.refusal)
-            answer = grpc_error(error)
-            call.status = answer.status
-            raise answer from error
+            raise grpc_error(error) from error
         except (GRPCError, StreamTerminatedError):
             raise
         except Exception as error:
             log.exception("%s failed", operation_of(method))
             internal = CniError(CniErrorCode.INTERNAL, "coild failed", f"{type(error).__name__}: {error}")
             call.outcome = internal.code.name
-            answer = grpc_error(internal)
-            call.status = answer.status
-            raise answer from error
+            raise grpc_error(internal) from error

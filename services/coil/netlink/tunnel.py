@@ -227,7 +227,7 @@ def ensure_catch_alls(catch_alls: Collection[CatchAll], connection: Connection) 
             link = parse_link(connection.get(get_link(wanted.name)))
             name = add_alternative_name(link.index, FOU_DUMMY)
             # The other family's link has it, or that of Coil in Go. Kernels before 5.5 have no such names.
-            connection.apply((name,), tolerate={errno.EEXIST, errno.EOPNOTSUPP, errno.EINVAL})
+            connection.apply((name,), tolerate={errno.EEXIST, errno.EOPNOTSUPP})
         elif wanted not in table.catch_alls:
             raise NetlinkError(f"there is a link {wanted.name} already, and it is no {wanted}")
         if link.state is not LinkState.UP:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -22,66 +22,28 @@ from coil.crd.builtin import (
 from coil.crd.egress import EGRESSES, Egress
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import HasMetadata, Resource
+from coil.egress.client_pod import FINAL_PHASES
 from coil.kube.client import KubeClient
 from coil.kube.errors import NotFoundError
 from coil_migrator.v1_install import CLUSTER_ROLES, Thing
+from coil_migrator.workload import DAEMON_SETS, DEPLOYMENTS, PodSpec, Workload
 
 T = TypeVar("T", bound=HasMetadata)
 
 
-class KeyRef(Struct, frozen=True, kw_only=True):
-    name: str = ""
-    key: str = ""
-
-
-class ValueFrom(Struct, frozen=True, kw_only=True):
-    config_map_key_ref: KeyRef | None = None
-
-
-class Variable(Struct, frozen=True, kw_only=True):
-    name: str
-    value: str = ""
-    value_from: ValueFrom | None = None
-
-
-class Port(Struct, frozen=True, kw_only=True):
-    host_port: int = 0
-
-
-class Container(Struct, frozen=True, kw_only=True):
-    name: str
-    image: str = ""
-    command: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
-    env: tuple[Variable, ...] = ()
-    ports: tuple[Port, ...] = ()
-
-
-class PodSpec(Struct, frozen=True, kw_only=True):
-    containers: tuple[Container, ...] = ()
-    init_containers: tuple[Container, ...] = ()
-    host_network: bool = False
-
-
-class PodTemplate(Struct, frozen=True, kw_only=True):
-    metadata: ObjectMeta = ObjectMeta()
-    spec: PodSpec = PodSpec()
-
-
-class WorkloadSpec(Struct, frozen=True, kw_only=True):
-    template: PodTemplate = PodTemplate()
-
-
-class Workload(Struct, frozen=True, kw_only=True):
-    """A DaemonSet or a Deployment."""
-
-    metadata: ObjectMeta
-    spec: WorkloadSpec = WorkloadSpec()
+class PodStatus(Struct, frozen=True, kw_only=True):
+    phase: str = ""
 
 
 class ClientPod(Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it has, or gets, a network namespace of its own."""
+        return not self.spec.host_network and self.status.phase not in FINAL_PHASES
 
 
 class NodeInfo(Struct, frozen=True, kw_only=True):
@@ -101,8 +63,6 @@ class Machine(Struct, frozen=True, kw_only=True):
     status: MachineStatus = MachineStatus()
 
 
-DAEMON_SETS: Resource[Workload] = Resource("apps", "v1", "daemonsets", "DaemonSet", namespaced=True, type=Workload)
-DEPLOYMENTS: Resource[Workload] = Resource("apps", "v1", "deployments", "Deployment", namespaced=True, type=Workload)
 PODS: Resource[ClientPod] = Resource("", "v1", "pods", "Pod", namespaced=True, type=ClientPod)
 MACHINES: Resource[Machine] = Resource("", "v1", "nodes", "Node", namespaced=False, type=Machine)
 DEFINITIONS: Resource[Thing] = Resource(
@@ -125,6 +85,8 @@ VALIDATING_WEBHOOKS: Resource[Thing] = Resource(
     type=Thing,
 )
 
+NETCONF: Final = "CNI_NETCONF"
+"""The installer's variable with the network configuration."""
 NAMED_KINDS: tuple[Resource[Any], ...] = (
     SERVICE_ACCOUNTS,
     CLUSTER_ROLES,
@@ -154,8 +116,11 @@ class Cluster:
     named: Mapping[str, tuple[ObjectMeta, ...]] = field(default_factory=dict)
 
 
-async def read_cluster(client: KubeClient) -> Cluster:
-    """Lists of what there is; a kind that the API server does not know has none. Raises ApiError."""
+async def read_cluster(client: KubeClient, *, namespace: str) -> Cluster:
+    """Lists of what there is; a kind that the API server does not know has none. Raises ApiError.
+
+    Programs are those of `namespace`: what tenants call a program of theirs is none of Coil's.
+    """
 
     async def listed(resource: Resource[T], *, namespace: str = "", fields: str = "") -> tuple[T, ...]:
         try:
@@ -165,7 +130,7 @@ async def read_cluster(client: KubeClient) -> Cluster:
 
     workloads: list[tuple[str, Workload]] = []
     for resource in (DAEMON_SETS, DEPLOYMENTS):
-        workloads += [(resource.kind, workload) for workload in await listed(resource)]
+        workloads += [(resource.kind, workload) for workload in await listed(resource, namespace=namespace)]
     config_maps: dict[tuple[str, str], ConfigMap] = {}
     for _, workload in workloads:
         for name in config_maps_of(workload):
@@ -197,10 +162,6 @@ def config_maps_of(workload: Workload) -> list[str]:
         and variable.value_from is not None
         and variable.value_from.config_map_key_ref is not None
     ]
-
-
-NETCONF = "CNI_NETCONF"
-"""The installer's variable with the network configuration."""
 
 
 def document_of(text: str) -> Any:

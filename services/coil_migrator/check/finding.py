@@ -9,6 +9,8 @@ from typing import Any, Final
 import msgspec
 import msgspec.yaml
 
+from coil.runtime.terminal import printable
+
 
 class Severity(StrEnum):
     """In the order in which they are told."""
@@ -85,9 +87,10 @@ def render_text(findings: Iterable[Finding]) -> str:
             continue
         lines += [f"{TITLES[severity]} ({len(told)})", ""]
         for finding in told:
-            lines.append(f"  {finding.subject}: {finding.message}")
+            # Names, images and annotations are whoever's who wrote them.
+            lines.append("  " + printable(f"{finding.subject}: {finding.message}"))
             if finding.remedy:
-                lines.append(f"    {finding.remedy}")
+                lines.append("    " + printable(finding.remedy))
         lines.append("")
     if values := merge_values(found):
         lines += ["Values for the chart:", ""]

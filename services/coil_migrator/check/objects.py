@@ -114,7 +114,7 @@ def check_pods(cluster: Cluster) -> Iterator[Finding]:
     known = {EgressRef(egress.metadata.namespace, egress.metadata.name) for egress in cluster.egresses}
     lost: defaultdict[str, list[ClientPod]] = defaultdict(list)
     for pod in cluster.pods:
-        if pod.spec.host_network:
+        if not pod.is_ours:
             continue
         names = parse_egress_annotations(pod.metadata.annotations)
         for reference in names.references:
@@ -132,7 +132,7 @@ def check_pods(cluster: Cluster) -> Iterator[Finding]:
     ports = [
         pod
         for pod in cluster.pods
-        if not pod.spec.host_network and any(port.host_port for it in pod.spec.containers for port in it.ports)
+        if pod.is_ours and any(port.host_port for it in pod.spec.containers for port in it.ports)
     ]
     if ports:
         yield Finding(

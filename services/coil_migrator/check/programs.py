@@ -4,35 +4,41 @@ The flags are those of the public manifests; what each means here is told in doc
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from coil.crd.meta import ObjectMeta
-from coil_migrator.check.cluster import NETCONF, Cluster, Container, Workload, document_of
+from coil.runtime import former_flag
+from coil.runtime.flag import FormerFlag, parse_boolean
+from coil_migrator.check.cluster import NETCONF, Cluster, document_of
 from coil_migrator.check.finding import Finding, Severity
+from coil_migrator.workload import Container, Workload
 
 Values = Mapping[str, Any]
 
-PROGRAMS: Final = {
-    "coil-ipam-controller": "ipam",
-    "coil-egress-controller": "egress",
-    "coil-controller": "ipam",
-    "coild": "coild",
-    "coil-router": "coild",
-}
-"""Commands of Coil v2, with the section of the chart's values that has extra flags for what takes their place."""
 
-_IGNORED: Final = re.compile(
-    r"--?(zap-(stacktrace-level|time-encoding)|backend|enable-nft|register-from-main|enable-cert-rotation|"
-    r"enable-restart-on-cert-refresh|v|vmodule|log_.*|stderrthreshold|add_dir_header|alsologtostderr|"
-    r"legacy_stderr_threshold_behavior|logtostderr|one_output|skip_headers|skip_log_headers|socket|cert-dir)"
-)
-"""Flags that have no meaning here, or that the chart gives itself."""
-_ADDRESSES: Final = frozenset({"--metrics-addr", "--health-addr", "--webhook-addr"})
-_BOOLEANS: Final = frozenset(
-    {"--compat-calico", "--enable-egress", "--enable-ipam", "--enable-originating-only", "--zap-devel"}
-)
+@dataclass(frozen=True, slots=True)
+class _Successor:
+    """What takes the place of a program of Coil v2: the section of the chart's values that has extra flags for it, and
+    the flags of the program there that have another name here, or no meaning.
+    """
+
+    section: str
+    former: Sequence[FormerFlag]
+
+
+PROGRAMS: Final = {
+    "coil-ipam-controller": _Successor("ipam", former_flag.IPAM_CONTROLLER),
+    "coil-egress-controller": _Successor("egress", former_flag.EGRESS_CONTROLLER),
+    "coil-controller": _Successor("ipam", former_flag.IPAM_CONTROLLER),
+    "coild": _Successor("coild", former_flag.COILD),
+    "coil-router": _Successor("coild", former_flag.COILD),
+}
+"""By command."""
+
+_OF_THE_CHART: Final = frozenset({"--socket", "--cert-dir", "--health-addr", "--webhook-addr", "--metrics-addr"})
+"""Flags that the chart gives itself; `--metrics-addr` has a finding of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +46,37 @@ class Flag:
     name: str
     value: str
 
-    @property
-    def is_true(self) -> bool:
-        return self.value.lower() in {"1", "t", "true"}
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}"
 
 
-def _boolean(*path: str) -> Callable[[Flag], Values]:
-    return lambda flag: _at(path, flag.is_true)
+def _boolean(*path: str) -> Callable[[str], Values]:
+    return lambda text: _at(path, parse_boolean(text))
 
 
-def _number(*path: str) -> Callable[[Flag], Values]:
-    return lambda flag: _at(path, int(flag.value))
+def _number(*path: str) -> Callable[[str], Values]:
+    return lambda text: _at(path, int(text))
 
 
-_VALUES: Final[Mapping[str, Callable[[Flag], Values]]] = {
+_VALUES: Final[Mapping[str, Callable[[str], Values]]] = {
     "--compat-calico": _boolean("coild", "compatCalico"),
     "--enable-egress": _boolean("egress", "enabled"),
     "--enable-ipam": _boolean("ipam", "enabled"),
     "--enable-originating-only": _boolean("egress", "originatingOnly"),
     "--egress-port": _number("egress", "port"),
     "--export-table-id": _number("coild", "exportTable"),
+    "--log-level": lambda text: _at(("logs", "level"), text),
+    "--log-format": lambda text: _at(("logs", "format"), text),
 }
-"""Flags for which the chart has values."""
+"""Flags here for which the chart has values."""
+_EXTRA: Final = frozenset(
+    {"--pod-rule-prio", "--pod-table-id", "--protocol-id", "--gc-interval", "--route-sync-interval"}
+)
+"""Flags here for which it has none."""
+_BOOLEANS: Final = frozenset(
+    {"--compat-calico", "--enable-egress", "--enable-ipam", "--enable-originating-only"}
+    | {flag.spelling for successor in PROGRAMS.values() for flag in successor.former if flag.boolean}
+)
 _DEFAULTS: Final = {
     "--compat-calico": "false",
     "--enable-egress": "true",
@@ -74,6 +89,7 @@ _DEFAULTS: Final = {
     "--protocol-id": "30",
     "--gc-interval": "1h0m0s",
 }
+"""Of the programs there, and of these."""
 
 
 def check_programs(cluster: Cluster) -> Iterator[Finding]:
@@ -87,7 +103,9 @@ def check_programs(cluster: Cluster) -> Iterator[Finding]:
             remedy=f"kubectl -n {workload.metadata.namespace} delete {kind.lower()} {workload.metadata.name}",
             values={"routeSync": {"enabled": True}} if program == "coil-router" else {},
         )
-        yield from _check_flags(subject, program, parse_flags(container.args or container.command[1:]))
+        flags = parse_flags(container.args or container.command[1:])
+        yield from _check_flags(subject, PROGRAMS[program], flags)
+        yield from _check_metrics(subject, flags)
         yield from _check_configuration(cluster, subject, workload)
     yield from _check_names(cluster)
 
@@ -124,49 +142,54 @@ def parse_flags(arguments: Iterable[str]) -> list[Flag]:
     return flags
 
 
-def _check_flags(subject: str, program: str, flags: Iterable[Flag]) -> Iterator[Finding]:
-    for flag in flags:
-        if _IGNORED.fullmatch(flag.name) or _DEFAULTS.get(flag.name) == flag.value:
+def _check_flags(subject: str, successor: _Successor, flags: Iterable[Flag]) -> Iterator[Finding]:
+    for given in flags:
+        if given.name in _OF_THE_CHART:
             continue
-        written = f"{flag.name}={flag.value}"
-        if flag.name in _ADDRESSES:
-            yield from _check_address(subject, flag)
-            continue
-        values = _values_of(program, flag)
-        if values is None:
-            message = f"{written} is none of the flags of Coil v2's manifests that this check knows"
+        try:
+            values = [_values_of(successor, flag) for flag in _translate(successor, given)]
+        except ValueError:
             yield Finding(
-                severity=Severity.CHANGES, subject=subject, message=message, remedy="see `--help` of the new program"
+                severity=Severity.CHANGES,
+                subject=subject,
+                message=f"{given} is none of the flags of Coil v2's manifests, or has no such value",
+                remedy="see `--help` of the new program",
             )
             continue
-        yield Finding(severity=Severity.CHANGES, subject=subject, message=f"{written} is a value", values=values)
+        for each in filter(None, values):
+            yield Finding(severity=Severity.CHANGES, subject=subject, message=f"{given} is a value", values=each)
 
 
-def _values_of(program: str, flag: Flag) -> Values | None:
-    section = PROGRAMS[program]
-    if flag.name == "--update-interval":
-        return {"coild": {"extraArgs": [f"--route-sync-interval={flag.value}"]}}
-    if flag.name in {"--zap-log-level", "--zap-devel", "--zap-encoder"}:
-        return {section: {"extraArgs": [f"{flag.name}={flag.value}"]}}
-    try:
-        if (convert := _VALUES.get(flag.name)) is not None:
-            return convert(flag)
-    except ValueError:
-        return None
-    if flag.name in {"--pod-rule-prio", "--pod-table-id", "--protocol-id", "--gc-interval"}:
-        return {section: {"extraArgs": [f"{flag.name}={flag.value}"]}}
-    return None
+def _translate(successor: _Successor, given: Flag) -> list[Flag]:
+    """The flags here that stand for one there; none where it has no meaning. Raises ValueError."""
+    for former in successor.former:
+        # klog's have one dash or two.
+        if former.spelling.lstrip("-") == given.name.lstrip("-"):
+            return [Flag(f"--{name.replace('_', '-')}", text) for name, text in former.read(given.value).items()]
+    return [given]
 
 
-def _check_address(subject: str, flag: Flag) -> Iterator[Finding]:
-    if flag.name == "--metrics-addr":
-        yield Finding(
-            severity=Severity.CHANGES,
-            subject=subject,
-            message=f"{flag.name}={flag.value}: here metrics are on localhost unless the chart is told otherwise",
-            remedy="if Prometheus is to read them from outside of the nodes, keep metrics.enabled",
-            values={"metrics": {"enabled": True}},
-        )
+def _values_of(successor: _Successor, flag: Flag) -> Values:
+    """Empty for a default. Raises ValueError."""
+    if _DEFAULTS.get(flag.name) == flag.value:
+        return {}
+    if (convert := _VALUES.get(flag.name)) is not None:
+        return convert(flag.value)
+    if flag.name in _EXTRA:
+        return {successor.section: {"extraArgs": [str(flag)]}}
+    raise ValueError(flag.name)
+
+
+def _check_metrics(subject: str, flags: Iterable[Flag]) -> Iterator[Finding]:
+    addresses = [flag.value for flag in flags if flag.name == "--metrics-addr"]
+    if addresses and addresses[-1].rpartition(":")[0] in {"127.0.0.1", "localhost", "[::1]"}:
+        return
+    yield Finding(
+        severity=Severity.CHANGES,
+        subject=subject,
+        message="its metrics are on every address of the node; here they are on localhost",
+        remedy="set metrics.enabled if Prometheus is to read them from outside, and metrics.listenAddress if needed",
+    )
 
 
 def _check_configuration(cluster: Cluster, subject: str, workload: Workload) -> Iterator[Finding]:
@@ -180,6 +203,13 @@ def _check_configuration(cluster: Cluster, subject: str, workload: Workload) -> 
                 subject=subject,
                 message=f"the network configuration is {name}, which is to be replaced",
                 values={"cni": {"confName": name}},
+            )
+        if "CNI_NETCONF_FILE" in variables:
+            yield Finding(
+                severity=Severity.CHANGES,
+                subject=subject,
+                message="the network configuration is a file of the container, which is not read",
+                remedy="compare it with the values for cni",
             )
         if (variable := variables.get(NETCONF)) is None:
             continue
@@ -209,8 +239,8 @@ def _check_plugins(subject: str, document: Mapping[str, Any], plugins: list[dict
         values["before"] = before
     if after:
         values["after"] = after
-        if document.get("cniVersion", "1.0.0") != "1.0.0":
-            values["version"] = document["cniVersion"]
+    if values and document.get("cniVersion", "1.0.0") != "1.0.0":
+        values["version"] = document["cniVersion"]
     if document.get("name", "k8s-pod-network") != "k8s-pod-network":
         values["networkName"] = document["name"]
     if not values:
@@ -234,7 +264,8 @@ _NAMES: Final = {
     "ValidatingWebhookConfiguration": ("coil-ipam-controller", "coil-egress-controller"),
 }
 """Names that the chart has too; Helm does not take over what it did not create."""
-_WEBHOOKS: Final = re.compile(r"coilv?2?-.*")
+_WEBHOOKS: Final = re.compile(r"coil(v2)?-.*webhook-configuration")
+"""How the manifests of Coil v2 call theirs."""
 
 
 def _check_names(cluster: Cluster) -> Iterator[Finding]:

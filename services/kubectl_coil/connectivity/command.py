@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coil.runtime.terminal import printable
 from kubectl_coil.cluster import Reader
 from kubectl_coil.connectivity.document import CheckDocument, ConnectivityDocument, Outcome
 from kubectl_coil.connectivity.junit import render_junit
@@ -12,7 +13,7 @@ from kubectl_coil.connectivity.site import Site, open_site
 from kubectl_coil.connectivity.tour import OutsideServer, Tour
 from kubectl_coil.installation import find_homes
 from kubectl_coil.options import Options, Output
-from kubectl_coil.output import make_console, print_document, printable
+from kubectl_coil.output import make_console, print_document
 from kubectl_coil.status.resources import DAEMON_SETS
 
 _DAEMON_SETS = ("coild", "coil-egress-agent-node")

@@ -2,8 +2,8 @@
 
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from coil.runtime.terminal import printable
 from kubectl_coil.connectivity.document import CheckDocument, ConnectivityDocument, Outcome
-from kubectl_coil.output import printable
 
 
 def render_junit(document: ConnectivityDocument) -> str:

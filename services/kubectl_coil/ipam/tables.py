@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from coil.runtime.terminal import printable
 from kubectl_coil.ipam.document import (
     BlockDocument,
     CheckDocument,
@@ -12,7 +13,7 @@ from kubectl_coil.ipam.document import (
     LedgerEntryDocument,
     PodDocument,
 )
-from kubectl_coil.output import make_table, printable
+from kubectl_coil.output import make_table
 
 if TYPE_CHECKING:
     from rich.console import Console

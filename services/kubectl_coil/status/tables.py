@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from kubectl_coil.output import make_table, printable
+from coil.runtime.terminal import printable
+from kubectl_coil.output import make_table
 from kubectl_coil.status.document import (
     ComponentDocument,
     EgressDocument,

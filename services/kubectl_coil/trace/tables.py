@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from kubectl_coil.output import make_table, printable
+from coil.runtime.terminal import printable
+from kubectl_coil.output import make_table
 from kubectl_coil.trace.document import TraceDocument, Verdict
 
 if TYPE_CHECKING:

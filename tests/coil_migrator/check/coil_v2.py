@@ -10,7 +10,8 @@ from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import ConfigMap, Node, ServiceCidr
 from coil.crd.egress import Egress
 from coil.crd.meta import ObjectMeta
-from coil_migrator.check.cluster import ClientPod, Cluster, Machine, Workload
+from coil_migrator.check.cluster import ClientPod, Cluster, Machine
+from coil_migrator.workload import Workload
 
 Document = dict[str, Any]
 
@@ -58,12 +59,15 @@ def egress(name: str, *destinations: str, **spec: Any) -> Egress:
     return msgspec.convert(document, Egress)
 
 
-def pod(name: str, *, ports: tuple[int, ...] = (), host_network: bool = False, **egresses: str) -> ClientPod:
+def pod(
+    name: str, *, ports: tuple[int, ...] = (), host_network: bool = False, phase: str = "Running", **egresses: str
+) -> ClientPod:
     annotations = {f"egress.coil.cybozu.com/{namespace}": names for namespace, names in egresses.items()}
     containers = [{"name": "c", "ports": [{"hostPort": port} for port in ports]}]
     document = {
         "metadata": {"name": name, "namespace": "apps", "annotations": annotations},
         "spec": {"containers": containers, "hostNetwork": host_network},
+        "status": {"phase": phase},
     }
     return msgspec.convert(document, ClientPod)
 

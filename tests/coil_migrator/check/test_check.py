@@ -73,9 +73,14 @@ def test_the_public_manifests_need_values_for_host_ports_and_metrics_only() -> N
         ("coil-egress-controller", "--egress-port=6000", {"egress": {"port": 6000}}),
         ("coild", "--export-table-id=120", {"coild": {"exportTable": 120}}),
         ("coild", "--pod-table-id=0", {"coild": {"extraArgs": ["--pod-table-id=0"]}}),
-        ("coild", "--zap-log-level=debug", {"coild": {"extraArgs": ["--zap-log-level=debug"]}}),
+        ("coild", "--zap-log-level=debug", {"logs": {"level": "debug"}}),
+        ("coild", "--zap-devel", {"logs": {"level": "debug", "format": "text"}}),
+        ("coil-ipam-controller", "--zap-encoder=json", {"logs": {"format": "json"}}),
         ("coil-ipam-controller", "--gc-interval=10m", {"ipam": {"extraArgs": ["--gc-interval=10m"]}}),
-        ("coil-ipam-controller", "--metrics-addr=:9386", {"metrics": {"enabled": True}}),
+        ("coil-ipam-controller", "--metrics-addr=:9386", {}),
+        ("coil-egress-controller", "--gc-interval=10m", {}),
+        ("coild", "-v=3", {}),
+        ("coild", "--logtostderr", {}),
         ("coil-router", "--update-interval=1m", {"coild": {"extraArgs": ["--route-sync-interval=1m"]}}),
         ("coild", "--export-table-id=119", {}),
         ("coild", "--backend=nftables", {}),
@@ -90,7 +95,16 @@ def test_flags_are_values_of_the_chart(program: str, flag: str, values: dict[str
     assert merge_values(check(cluster)) == wanted
 
 
-@pytest.mark.parametrize("flag", ["--egress-port=many", "--unheard-of=1"])
+@pytest.mark.parametrize(
+    ("flags", "exposed"),
+    [((), True), (("--metrics-addr=:9384",), True), (("--metrics-addr=127.0.0.1:9384",), False)],
+)
+def test_metrics_that_were_reached_from_outside(flags: tuple[str, ...], exposed: bool) -> None:
+    findings = check(Cluster(workloads=(("DaemonSet", workload("coild", *flags)),)))
+    assert any("its metrics are on every address" in finding.message for finding in findings) is exposed
+
+
+@pytest.mark.parametrize("flag", ["--egress-port=many", "--unheard-of=1", "--zap-log-level=loud", "--enable-ipam=x"])
 def test_a_flag_that_nobody_knows_is_told(flag: str) -> None:
     findings = check(Cluster(workloads=(("DaemonSet", workload("coild", flag)),)))
     assert [finding.message for finding in findings if flag in finding.message] != []
@@ -117,6 +131,10 @@ def test_flags_are_read_as_pflag_reads_them() -> None:
             {**PLAIN, "plugins": [{"type": "ptp"}, {"type": "coil"}, {"type": "bandwidth"}]},
             {"before": [{"type": "ptp"}], "after": [{"type": "bandwidth"}]},
         ),
+        (
+            {**PLAIN, "cniVersion": "0.3.1", "plugins": [{"type": "ptp"}, {"type": "coil"}]},
+            {"before": [{"type": "ptp"}], "version": "0.3.1"},
+        ),
     ],
 )
 def test_the_network_configuration_is_values(document: dict[str, Any], values: dict[str, Any]) -> None:
@@ -135,6 +153,11 @@ def test_a_network_configuration_that_cannot_be_read_must_be_looked_at(text: str
     cluster = with_netconf(Cluster(workloads=(("DaemonSet", coild()),)), text)
     assert exit_code(check(cluster)) == 4
     assert exit_code(check(replace(cluster, config_maps={}))) == 4
+
+
+def test_a_configuration_that_is_a_file_of_the_container() -> None:
+    findings = check(Cluster(workloads=(("DaemonSet", coild(netconf=json.dumps(PLAIN), CNI_NETCONF_FILE="/etc/c")),)))
+    assert any("which is not read" in finding.message for finding in findings)
 
 
 def test_a_configuration_of_another_name_is_replaced() -> None:
@@ -230,6 +253,7 @@ def test_pods_that_would_fail_closed() -> None:
             *(pod(f"lost{number}", internet="nat, gone") for number in range(5)),
             pod("odd", internet="nat,,"),
             pod("host", host_network=True, internet="gone"),
+            pod("done", phase="Succeeded", ports=(80,), internet="gone"),
             pod("web", ports=(80,)),
             pod("proxy", host_network=True, ports=(80,)),
         ),
@@ -288,8 +312,13 @@ CROWD = Cluster(
 def test_the_text_has_the_most_severe_first_and_values_last() -> None:
     lines = render_text(check(CROWD)).splitlines()
     headings = [line for line in lines if line and not line.startswith(" ")]
-    assert headings == ["Must be mended first (1)", "Changes (3)", "To know (1)", "Values for the chart:"]
-    assert lines[-4:-1] == ["  coild:", "    compatCalico: true", "    extraArgs:"] or "  coild:" in lines
+    assert headings == ["Must be mended first (1)", "Changes (4)", "To know (1)", "Values for the chart:"]
+    assert lines[lines.index("Values for the chart:") + 2 :] == [
+        "  coild:",
+        "    compatCalico: true",
+        "    extraArgs:",
+        "    - --pod-rule-prio=2222",
+    ]
     assert lines[2].startswith("  Pod apps/lost: names the Egress internet/gone")
     assert lines[3].startswith("    create the Egress")
 
@@ -298,11 +327,18 @@ def test_the_document_has_the_same() -> None:
     document = json.loads(render_json(check(CROWD)))
     assert [finding["severity"] for finding in document["findings"]] == [
         "must-mend",
-        *["changes"] * 3,
+        *["changes"] * 4,
         "note",
     ]
     assert document["values"] == {"coild": {"compatCalico": True, "extraArgs": ["--pod-rule-prio=2222"]}}
     assert exit_code(check(CROWD)) == 4
+
+
+def test_names_that_others_wrote_do_not_reach_the_terminal_as_they_are() -> None:
+    image = "evil\x1b[2J\nMust be mended first (0)"
+    text = render_text(check(Cluster(egresses=(egress("own", template=template(image=image)),))))
+    assert "\x1b" not in text
+    assert text.count("\nMust be mended") == 0
 
 
 def test_values_are_joined() -> None:
