@@ -129,8 +129,10 @@ def test_a_configuration_that_the_runtime_has_kept_of_coil_v2_finds_the_charts_s
     stdin = json.dumps(NETCONF | named).encode()
     chart = jail.outside(Path(CHART_FOLDER, "coild.sock"))
     chart.parent.mkdir()
+    elsewhere = json.dumps(NETCONF | {"socket": "/run/nowhere/coild.sock"}).encode()
     with foreign_server(chart, {"Add": answer}):
         assert jail.run(ENVIRON, stdin).returncode == 0
+        assert jail.run(ENVIRON, elsewhere).returncode == 1
         with foreign_server(
             jail.socket, {"Add": lambda _, context: abort(context, grpc.StatusCode.INTERNAL, "another one")}
         ):

@@ -49,6 +49,7 @@ coil-egress-controller --enable-cert-rotation --enable-restart-on-cert-refresh -
 coil-egress --zap-stacktrace-level=panic
 coil-egress --fou-port=5555 --backend=nftables
 coil-egress --fou-port=5555 --enable-sport-auto=true --enable-nft --metrics-addr=:8080 --health-addr=:8081
+coil-egress --enable-sport-auto
 """.strip().splitlines()
 
 
@@ -77,6 +78,7 @@ def test_what_has_a_meaning_here_is_heeded() -> None:
     [
         ("--zap-log-level=debug", "debug"),
         ("--zap-log-level=Info", "info"),
+        ("--zap-log-level=warn", "warning"),
         ("--zap-log-level=panic", "error"),
         ("--zap-log-level=5", "debug"),
         ("--zap-devel", "debug"),
