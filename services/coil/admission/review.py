@@ -71,9 +71,13 @@ class _Review(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Go on, with the object changed by `patch`, JSON patch operations (RFC 6902), if there are any."""
+    """Go on, with the object changed by `patch`, JSON patch operations (RFC 6902), if there are any.
+
+    `warnings` are sentences that kubectl prints: of up to 120 characters, says Kubernetes, more may be cut.
+    """
 
     patch: Sequence[dict[str, Any]] = ()
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,9 @@ def encode_review(request: AdmissionRequest, verdict: Verdict) -> bytes:
     """The answer to `request`, which the API server passes on to the user."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": isinstance(verdict, Allowed)}
     match verdict:
-        case Allowed(patch):
+        case Allowed(patch, warnings):
+            if warnings:
+                response["warnings"] = list(warnings)
             if patch:
                 # Bytes become base64, as the API server wants a patch.
                 response |= {"patchType": "JSONPatch", "patch": msgspec.json.encode(patch)}

@@ -16,6 +16,7 @@ import msgspec
 from coil.admission.review import (
     ALLOWED,
     AdmissionRequest,
+    Allowed,
     Invalid,
     Operation,
     ReviewError,
@@ -31,7 +32,7 @@ from coil.crd.eip_limit import NamespaceLimits, count_networks, validate_usage
 from coil.crd.eip_validation import validate_policy, validate_policy_update
 from coil.crd.names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
 from coil.crd.validation import FieldError, select_new
-from coil.eip.gateway_choice import NoGateway, choose_gateway
+from coil.eip.gateway_choice import ChoiceReason, NoGateway, choose_gateway
 from coil_egress_controller.eip.admission_reader import AdmissionReader, UnknownStateError, changes_spec, try_decode
 
 POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgatewaypolicy"
@@ -66,13 +67,26 @@ class PolicyAdmission:
         if faults := validate_change(old, new):
             return Invalid(faults)
         try:
-            faults = await self._check_right(request, old, new)
-            faults += await self._check_usage(request.namespace, old, new)
-            if old is None:
-                faults += await self._check_gateway(request.namespace, new)
+            return await self._compare(request, old, new)
         except UnknownStateError as error:
             return Unavailable(str(error))
-        return Invalid(faults) if faults else ALLOWED
+
+    async def _compare(
+        self, request: AdmissionRequest, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy
+    ) -> Verdict:
+        """With other objects. Raises UnknownStateError."""
+        faults = await self._check_right(request, old, new)
+        faults += await self._check_usage(request.namespace, old, new)
+        warnings: list[str] = []
+        match await self._choose_gateway(request.namespace, new) if old is None else None:
+            case EgressGateway() as gateway:
+                faults += await self._check_address(request.namespace, new, gateway)
+            case NoGateway(ChoiceReason.NOT_ALLOWED, message):
+                faults.append(FieldError("spec.egressGatewayName", message))
+            case NoGateway(_, message):
+                # Manifests may be applied in any order, a policy before its gateway.
+                warnings.append(f"{message}; the policy waits")
+        return Invalid(faults) if faults else Allowed(warnings=warnings)
 
     async def _check_right(
         self, request: AdmissionRequest, old: EgressGatewayPolicy | None, policy: EgressGatewayPolicy
@@ -107,15 +121,12 @@ class PolicyAdmission:
         known = await self._reader.known_policies()
         return validate_usage(_in_namespace(policy, namespace), old, known, self._limits)
 
-    async def _check_gateway(self, namespace: str, policy: EgressGatewayPolicy) -> list[FieldError]:
+    async def _choose_gateway(self, namespace: str, policy: EgressGatewayPolicy) -> EgressGateway | NoGateway:
         found = await self._reader.namespace(namespace)
         labels = {} if found is None else found.metadata.labels
         names = _names(policy.spec, labels)
         gateways = {name: gateway for name in names if (gateway := await self._reader.gateway(name)) is not None}
-        chosen = choose_gateway(policy.spec, namespace_labels=labels, gateway=gateways.get)
-        if isinstance(chosen, NoGateway):
-            return [FieldError("spec.egressGatewayName", chosen.message)]
-        return await self._check_address(namespace, policy, chosen)
+        return choose_gateway(policy.spec, namespace_labels=labels, gateway=gateways.get)
 
     async def _check_address(
         self, namespace: str, policy: EgressGatewayPolicy, gateway: EgressGateway

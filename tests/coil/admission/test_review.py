@@ -94,6 +94,8 @@ def test_allowed() -> None:
 
 def test_a_patch_goes_in_base64() -> None:
     patch = [{"op": "add", "path": "/metadata/finalizers", "value": ["f"]}]
+    assert "warnings" not in answer(Allowed(patch))
+    assert answer(Allowed(warnings=["it waits"]))["warnings"] == ["it waits"]
     response = answer(Allowed(patch))
     assert (response["allowed"], response["patchType"]) == (True, "JSONPatch")
     assert json.loads(base64.b64decode(response["patch"])) == patch

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coil.admission.review import Operation
+from coil.admission.review import Allowed, Operation
 from coil.admission.server import DEFAULT_LIMITS
 from coil.crd.builtin import NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
@@ -19,7 +19,7 @@ from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_controller.eip_door import AdmissionWorld, request, said
 
 NAME = "spec.egressGatewayName"
-NO_DEFAULT = f"{NAME}: no egressGatewayName, and neither the namespace's label"
+NO_DEFAULT = "no egressGatewayName, and neither the namespace's label"
 LIMITS = NamespaceLimits(policies=3, networks=8)
 SUBNET = {"podSubnet": ["172.29.16.0/24"]}
 
@@ -40,6 +40,11 @@ class Door:
 
     async def create(self, document: Document, *, user: str = "jane") -> list[str]:
         return said(await self.admission.validate(request(Operation.CREATE, document, user=user)))
+
+    async def warnings(self, document: Document) -> list[str]:
+        verdict = await self.admission.validate(request(Operation.CREATE, document, user="jane"))
+        assert isinstance(verdict, Allowed)
+        return list(verdict.warnings)
 
     async def update(self, old: Document, new: Document, *, user: str = "jane") -> list[str]:
         return said(await self.admission.validate(request(Operation.UPDATE, new, old, user=user)))
@@ -75,7 +80,15 @@ async def test_what_the_schema_should_have_refused_is_no_crash(door: Door) -> No
 async def test_a_tenant_uses_only_what_lets_its_namespace_in(door: Door) -> None:
     refusal = f"{NAME}: the EgressGateway 'shop' does not allow this namespace"
     assert await door.create(by("shop", "bank")) == [refusal]
-    assert await door.create(by("nowhere")) == [f"{NAME}: there is no EgressGateway 'nowhere'"]
+
+
+async def test_a_policy_may_come_before_its_gateway(door: Door) -> None:
+    assert await door.warnings(by("nowhere")) == ["there is no EgressGateway 'nowhere'; the policy waits"]
+    [warning] = await door.warnings(by(""))
+    assert warning.startswith("no egressGatewayName")
+    assert await door.warnings(by("shared")) == []
+    (error,) = await door.create(by("nowhere", destSubnet=["nonsense"]))
+    assert error.startswith("spec.destSubnet[0]")
 
 
 async def test_labels_count_as_they_are_now(door: Door) -> None:
@@ -85,15 +98,15 @@ async def test_labels_count_as_they_are_now(door: Door) -> None:
 
 
 async def test_the_gateway_of_a_policy_that_names_none(door: Door) -> None:
-    (error,) = await door.create(by(""))
-    assert error.startswith(NO_DEFAULT)
+    [warning] = await door.warnings(by(""))
+    assert warning.startswith(NO_DEFAULT)
     door.world.add_namespace("shop", **{"egressgateway.spidernet.io/default": "shared"})
     assert await door.create(by("")) == []
     door.add_gateway("default", allowedNamespaces={"matchLabels": {"tenant": "bank"}})
     assert await door.create(by("", "bank")) == []
     door.world.add_namespace("shop", **{"egressgateway.spidernet.io/default": "nowhere"})
-    (error,) = await door.create(by(""))
-    assert error.startswith(NO_DEFAULT)
+    [warning] = await door.warnings(by(""))
+    assert warning.startswith(NO_DEFAULT)
 
 
 async def test_a_gateway_that_goes_gets_no_new_policy(door: Door) -> None:
@@ -209,7 +222,8 @@ async def test_gateway_and_address_stay(door: Door) -> None:
 async def test_what_could_not_be_read_before_is_validated_like_a_new_one(door: Door) -> None:
     nonsense = {"metadata": {"name": "policy-test", "namespace": "shop"}, "spec": 5}
     assert await door.update(nonsense, by("shared")) == []
-    assert await door.update(nonsense, by("nowhere")) == [f"{NAME}: there is no EgressGateway 'nowhere'"]
+    refusal = f"{NAME}: the EgressGateway 'shop' does not allow this namespace"
+    assert await door.update(nonsense, by("shop", "bank")) == [refusal]
 
 
 async def test_a_policy_can_always_go(door: Door) -> None:
