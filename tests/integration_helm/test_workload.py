@@ -6,6 +6,7 @@ from typing import Any, Final
 import pytest
 
 from coil.crd.eip_limit import NamespaceLimits
+from coil.crd.names import SLICE_ENDPOINTS
 from coil.runtime.flag import Endpoint, parse_endpoint
 from coil_installer.settings import check_conf, check_conflist, parse_folders
 from integration.access.right import RAVEN_VALUES, chart_rights
@@ -359,7 +360,12 @@ def test_the_eip_gateway_verifies_sources_where_coild_does_not(
 
 
 def test_the_controller_and_the_agents_have_the_same_limits() -> None:
-    given = {"policiesPerNamespace": 7, "networksPerNamespace": 1000000, "policiesPerGateway": 9}
+    given = {
+        "policiesPerNamespace": 7,
+        "networksPerNamespace": 1000000,
+        "policiesPerGateway": 9,
+        "endpointsPerSlice": 11,
+    }
     for limits in (given, None):
         found = programs(render({"eip": {"enabled": True, "limits": limits}, "egress": {"enabled": True}}))
         controller, agent = found["coil-egress-controller"], found["coil-egress-agent-node"]
@@ -368,7 +374,13 @@ def test_the_controller_and_the_agents_have_the_same_limits() -> None:
             assert controller.namespace_limits == NamespaceLimits()
         else:
             assert controller.namespace_limits == NamespaceLimits(policies=7, networks=1000000)
-            assert controller.policies_per_gateway == 9
+            assert (controller.policies_per_gateway, controller.slice_endpoints) == (9, 11)
+
+
+def test_a_former_charts_limits_lack_that_of_slices() -> None:
+    limits = {"policiesPerNamespace": 7, "networksPerNamespace": 8, "policiesPerGateway": 9, "endpointsPerSlice": None}
+    found = programs(render({"eip": {"enabled": True, "limits": limits}, "egress": {"enabled": True}}))
+    assert found["coil-egress-controller"].slice_endpoints == SLICE_ENDPOINTS
 
 
 @pytest.mark.parametrize(("value", "allowed"), [(False, False), (None, False), (True, True)])
