@@ -48,6 +48,21 @@ def test_pods_and_nodes_are_reached_without_the_gateway(world: World, gateway: G
             assert ask(pod, node, node.addresses[family]) == world.node("n3").addresses[family]
 
 
+def test_nodes_with_strict_arp(world: World, gateway: Gateway) -> None:
+    """As kube-proxy sets it for IPVS: the kernel answers for the addresses of the link that is asked only."""
+    with ExitStack() as stack:
+        for name in NODES:
+            node = world.node(name)
+            node.kernel.run("sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1")
+            stack.callback(node.kernel.run, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=0")
+        pod = stack.enter_context(world.pod("n3", app="strict"))
+        policy = stack.enter_context(world.policy(gateway, labels={"app": "strict"}))
+        world.await_seen(pod, policy.eip())
+        # What the announcement has told is forgotten: only an answer can say where the address is.
+        world.server.kernel.run("ip", "neighbour", "flush", "all")
+        world.await_seen(pod, policy.eip())
+
+
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_transfer_arrives_whole_in_both_directions(world: World, gateway: Gateway, family: int) -> None:
     with ExitStack() as stack:

@@ -1,7 +1,11 @@
 """Floating addresses: on their link, answered for by the kernel, and announced to the hosts on the segment."""
 
+import asyncio
+import socket
+import struct
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from ipaddress import ip_address, ip_interface
 
 import pytest
@@ -287,9 +291,98 @@ async def test_sysctls_are_written_where_they_differ_and_named_where_they_are_no
     assert node.netns.sysctl("net/ipv4/conf/eth0/arp_ignore") == "0"
     assert node.netns.sysctl("net/ipv6/conf/eth0/proxy_ndp") == "1"
     node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", "1")
-    with pytest.raises(NetlinkError, match=r"arp_ignore is 1.*sysctl -w net\.ipv4\.conf\.all\.arp_ignore=0"):
-        await overlay.ensure_sysctls([Family.IPV4])
-    assert node.netns.sysctl("net/ipv4/conf/all/arp_ignore") == "1"
+    await overlay.ensure_sysctls([Family.IPV4])
+    assert node.netns.sysctl("net/ipv4/conf/all/arp_ignore") == "1", "somebody has set it on purpose"
+
+
+# --- where the kernel does not answer
+
+
+@asynccontextmanager
+async def answering(overlay: OverlayNetwork, held: Collection[IPAddress]) -> AsyncIterator[None]:
+    task = asyncio.create_task(overlay.answer(lambda address: address in held))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def resolves(client: Host, node: Host, address: IPAddress) -> bool:
+    """Whether a host that knows nothing yet learns from ARP that the node has the address."""
+    client.netns.ip("neighbour", "flush", "dev", "eth0")
+    with client.netns.socket(address) as sending:
+        sending.connect_ex((str(address), 9))
+    known: dict[str, str | None] = {}
+
+    def ended() -> bool:
+        entries = {entry["dst"]: entry for entry in client.netns.read("neighbour", "show", "dev", "eth0")}
+        entry = entries.get(str(address), {})
+        known["mac"] = entry.get("lladdr")
+        return known["mac"] is not None or "FAILED" in entry.get("state", ())
+
+    await asyncio.to_thread(wait_until, ended, what=f"an answer for {address}, or none")
+    return known["mac"] == node.mac
+
+
+@pytest.mark.parametrize("level", ["1", "2"])
+async def test_with_strict_arp_the_agent_answers_for_what_it_holds(
+    segment: Segment, node: Host, overlay: OverlayNetwork, level: str
+) -> None:
+    client, held = segment.host(2), {EIP4}
+    node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", level)
+    await overlay.sync_eips([*EIPS, FAR4])
+    assert not await resolves(client, node, EIP4)
+    async with answering(overlay, held):
+        assert await resolves(client, node, EIP4)
+        assert await asyncio.to_thread(exchange, client.netns, node.netns, EIP4) == str(client.ipv4)
+        assert await resolves(client, node, node.ipv4), "the kernel answers for what is the link's own"
+        held.clear()
+        assert not await resolves(client, node, EIP4), "a lease that has lapsed"
+        held.add(EIP4)
+        assert await resolves(client, node, EIP4)
+        await overlay.sync_eips([EIP6])
+        assert not await resolves(client, node, EIP4), "it has left"
+        node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", "0")
+        await overlay.sync_eips(EIPS)
+        held.clear()
+        assert await resolves(client, node, EIP4), "the kernel answers again, and nobody else"
+
+
+def arp(client: Host, *, sender: str, target: IPAddress, operation: int = 1) -> bytes:
+    mac = bytes.fromhex(client.mac.replace(":", ""))
+    ends = mac + ip_address(sender).packed, bytes(6) + target.packed
+    return b"\xff" * 6 + mac + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, operation) + b"".join(ends)
+
+
+async def test_only_who_asks_for_an_address_is_answered(segment: Segment, node: Host, overlay: OverlayNetwork) -> None:
+    client, other = segment.host(2), ip_address("10.1.0.98")
+    node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", "1")
+    await overlay.sync_eips(EIPS)
+    silent = [
+        arp(client, sender=str(EIP4), target=EIP4),
+        arp(client, sender=str(client.ipv4), target=other),
+        arp(client, sender=str(client.ipv4), target=EIP4, operation=2),
+        arp(client, sender=str(client.ipv4), target=EIP4)[:40],
+    ]
+
+    def ask() -> bytes:
+        with client.netns.call(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))) as raw:
+            raw.settimeout(30)
+            raw.bind(("eth0", 0x0806))
+            for frame in (*silent, arp(client, sender="0.0.0.0", target=EIP4)):
+                raw.send(frame)
+            while True:
+                frame, (_, _, kind, *_) = raw.recvfrom(64)
+                if kind != socket.PACKET_OUTGOING:
+                    return bytes(frame)
+
+    async with answering(overlay, EIPS):
+        answer = await asyncio.to_thread(ask)
+    mac, asked = (bytes.fromhex(host.mac.replace(":", "")) for host in (node, client))
+    assert answer[:14] == asked + mac + b"\x08\x06"
+    assert answer[20:22] == b"\0\2"
+    assert answer[22:42] == mac + EIP4.packed + asked + bytes(4), "RFC 5227: the probe's sender has no address"
 
 
 # --- what others change

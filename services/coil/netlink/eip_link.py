@@ -14,13 +14,14 @@ are joined there only; so each address is a proxy entry of the links where it is
 import errno
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv6Address, ip_interface
+from ipaddress import IPv4Address, IPv6Address, ip_interface
 from typing import Final
 
 from coil.kernel.family import Family, IPAddress, IPInterface
 from coil.kernel.link import Address, Link, LinkName, LinkState, NeighbourProxy, ParentLink, Sysctl, select_announcers
 from coil.kernel.mark import MARK_PROTOCOL
 from coil.netlink.address import AddressChanges, dump_addresses, new_host_address, parse_address, sync_addresses
+from coil.netlink.arp_responder import Answers
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import find_link, get_link, new_virtual_link, parse_link, read_links, set_up
@@ -164,6 +165,17 @@ def _sync_addresses(link: Link, eips: Collection[IPAddress], connection: Connect
         if interface.version == 6:
             await_local(Address(link.name, interface), link.index, connection)
     return changes
+
+
+def find_answers(eips: Iterable[IPAddress], links: Iterable[ParentLink], *, parent: LinkName | None) -> Answers:
+    """Which IPv4 addresses are to be answered for on which link, by whoever does it."""
+    found = list(links)
+    macs = {link.name: link.mac for link in found}
+    ipv4 = [address for address in eips if isinstance(address, IPv4Address)]
+    return {
+        link: (macs[link], frozenset(address for address in addresses if isinstance(address, IPv4Address)))
+        for link, addresses in _announcers(ipv4, found, parent=parent).items()
+    }
 
 
 def _announcers(

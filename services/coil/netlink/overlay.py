@@ -11,6 +11,7 @@ for a thousand peers. What is not ours is never touched; ours are three links, b
 priority, routes by protocol and link, proxy entries by protocol.
 """
 
+import asyncio
 import errno
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -28,6 +29,7 @@ from coil.kernel.vxlan import VXLAN_KIND, OverlayPeer, PeerChanges, Vxlan
 from coil.kernel.wireguard import WIREGUARD_KIND, WIREGUARD_LINK, PublicKey, WireGuard, WireGuardChanges, WireGuardPeer
 from coil.netlink import announcement, eip_link
 from coil.netlink.address import AddressChanges
+from coil.netlink.arp_responder import ArpResponder, open_arp_socket
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.forwarding import ensure_forwarding
@@ -154,6 +156,7 @@ class OverlayNetwork:
         self._mesh: Worker
         self._eips: Worker
         self._watch: OverlayWatch
+        self._responder: ArpResponder | None = None
 
     async def __aenter__(self) -> "OverlayNetwork":
         async with AsyncExitStack() as stack:
@@ -165,6 +168,9 @@ class OverlayNetwork:
             events = await self._mesh.run(open_event_socket)
             self._watch = OverlayWatch(events, self._links)
             stack.callback(self._watch.close)
+            self._responder = await self._open_responder()
+            if self._responder is not None:
+                stack.callback(self._responder.close)
             self._stack = stack.pop_all()
         return self
 
@@ -172,6 +178,13 @@ class OverlayNetwork:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    async def _open_responder(self) -> ArpResponder | None:
+        """None without CAP_NET_RAW, which only nodes need where others have set arp_ignore."""
+        try:
+            return ArpResponder(await self._eips.run(open_arp_socket))
+        except PermissionError:
+            return None
 
     async def parent_of(self, address: IPAddress) -> ParentLink:
         """The link that has the node's address, from now on watched as ours are. Raises NetlinkError if none has."""
@@ -190,7 +203,7 @@ class OverlayNetwork:
         What concerns a single link of ours, or a link that answers for an EIP, is written with that link. Raises
         NetlinkError that names the sysctl and says what to do.
         """
-        await self._eips.run(_ensure_sysctls, families, self._sysctls)
+        await self._eips.run(_ensure_sysctls, families, self._sysctls, self._responder is not None)
 
     async def ensure_tunnel(self, vxlan: Vxlan) -> bool:
         """Have the tunnel's link there as described, up, with exactly these addresses. Idempotent.
@@ -259,12 +272,32 @@ class OverlayNetwork:
         returns, though nobody has been told; see `announce`. Idempotent.
         """
         wanted, parent = frozenset(eips), self._parent
-        return await self._connected(
-            self._eips,
-            lambda connection: eip_link.sync_eips(
+        self._answer_for(wanted)
+
+        def sync(connection: Connection) -> AddressChanges:
+            changes = eip_link.sync_eips(
                 self._eip_device, wanted, parent=parent, connection=connection, sysctls=self._sysctls
-            ),
-        )
+            )
+            if self._responder is not None:
+                links = eip_link.read_parents(connection, without=self._links) if _kernel_is_silent() else ()
+                self._responder.answers = eip_link.find_answers(wanted, links, parent=parent)
+            return changes
+
+        return await self._connected(self._eips, sync)
+
+    def _answer_for(self, eips: frozenset[IPAddress]) -> None:
+        """For no others from now on."""
+        if (responder := self._responder) is not None:
+            responder.answers = {link: (mac, present & eips) for link, (mac, present) in responder.answers.items()}
+
+    async def answer(self, is_held: Callable[[IPAddress], bool]) -> None:
+        """Answer ARP requests for the floating addresses of the last `sync_eips` until cancelled, where the kernel does
+        not. `is_held` is asked right before each answer. For one task.
+        """
+        if self._responder is None:
+            await asyncio.Event().wait()
+        else:
+            await self._responder.run(is_held)
 
     async def announce(
         self, addresses: Iterable[IPAddress], *, is_held: Callable[[IPAddress], bool] = lambda _address: True
@@ -334,14 +367,19 @@ def _remove_link(name: LinkName, kinds: Collection[str], connection: Connection)
         remove_links((name,))
 
 
-def _ensure_sysctls(families: Collection[Family], sysctls: NodeSysctls) -> None:
+def _kernel_is_silent() -> bool:
+    """Whether it answers no ARP for addresses of other links. Others have set that on purpose (kube-proxy's strictARP),
+    so it is not for us to undo.
+    """
+    return read_sysctl("net/ipv4/conf/all/arp_ignore") not in (None, "0")
+
+
+def _ensure_sysctls(families: Collection[Family], sysctls: NodeSysctls, has_responder: bool) -> None:
     ensure_forwarding(families, sysctls)
     if read_sysctl(_LIBERAL) is not None:
         sysctls.ensure((Sysctl(_LIBERAL, "1"),))
-    arp_ignore = read_sysctl("net/ipv4/conf/all/arp_ignore")
-    if Family.IPV4 in families and arp_ignore not in (None, "0"):
-        # Others have set that on purpose (kube-proxy's strictARP), so it is not for us to undo.
+    if Family.IPV4 in families and not has_responder and _kernel_is_silent():
         raise NetlinkError(
-            f"net.ipv4.conf.all.arp_ignore is {arp_ignore}: the node answers no ARP for addresses of other links, "
-            "and so for no EIP; run `sysctl -w net.ipv4.conf.all.arp_ignore=0` (with kube-proxy, strictARP: false)"
+            "net.ipv4.conf.all.arp_ignore is set: the kernel answers no ARP for addresses of other links, and so for "
+            "no EIP, and this process needs CAP_NET_RAW to answer instead"
         )

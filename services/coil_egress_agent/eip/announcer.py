@@ -82,8 +82,9 @@ class Announcer:
                 continue
             await self._announce_due()
 
-    def _is_held(self, address: IPAddress) -> bool:
-        # A worker's thread asks; reading a dict is safe there.
+    def is_held(self, address: IPAddress) -> bool:
+        """Whether the node may speak of the address at this moment."""
+        # A worker's thread asks, too; reading a dict is safe there.
         return address in self._arrivals and self._may_hold()
 
     async def _announce_due(self) -> None:
@@ -98,7 +99,7 @@ class Announcer:
             return
         try:
             with self._metrics.measured(Operation.ANNOUNCE):
-                await bounded(self._overlay.announce(list(addresses), is_held=self._is_held))
+                await bounded(self._overlay.announce(list(addresses), is_held=self.is_held))
         except KERNEL_ERRORS as error:
             # The next moment is the next attempt.
             self._log.warning("addresses not announced", addresses=[str(a) for a in addresses], error=sentence(error))

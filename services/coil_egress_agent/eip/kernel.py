@@ -95,6 +95,12 @@ class Overlay(Protocol):
         """
         ...
 
+    async def answer(self, is_held: Callable[[IPAddress], bool], /) -> None:
+        """Answer ARP requests for the addresses of the EIP device, where the kernel does not, until cancelled.
+        `is_held` is asked right before each answer. For one task.
+        """
+        ...
+
     async def changed(self) -> None:
         """Wait until the overlay has changed, no matter who changed it. For one task."""
         ...

@@ -161,6 +161,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     runnables: dict[str, Run] = {
         "kernel-lease": kernel_lease.run,
         "announcer": announcer.run,
+        "arp-responder": partial(overlay.answer, announcer.is_held),
         "prober": prober.run,
         "pod-hold": pod_hold.run,
         "lease": renewer.run,

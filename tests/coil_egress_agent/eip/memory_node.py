@@ -136,6 +136,9 @@ class MemoryOverlay:
             changes, self.eips = self.eips ^ wanted, wanted
             return changes
 
+    async def answer(self, _is_held: Callable[[IPAddress], bool]) -> None:
+        await asyncio.Event().wait()
+
     async def announce(self, addresses: Collection[IPAddress], *, is_held: Callable[[IPAddress], bool]) -> object:
         held = sorted(str(address) for address in addresses if is_held(address))
         async with self._eips:
