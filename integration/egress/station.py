@@ -94,6 +94,20 @@ class Station:
             other.kill()
             self.coild.ensure_running()
 
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Nothing of the node, nor of its pods, reaches the API server's machine as long as the block lasts."""
+        run = self.wired.namespaces.run
+        run("nft", "add", "table", "ip", "stage-silence")
+        try:
+            for hook in ("output", "forward"):
+                base = f"{{ type filter hook {hook} priority filter; }}"
+                run("nft", f"add chain ip stage-silence {hook} {base}")
+                run("nft", f"add rule ip stage-silence {hook} ip daddr {self._description.address} drop")
+            yield
+        finally:
+            run("nft", "delete", "table", "ip", "stage-silence")
+
     def route(self, destination: str, *, via: str) -> None:
         """A route of the administrator's."""
         self.wired.namespaces.run("ip", "route", "replace", destination, "via", via)
