@@ -1,6 +1,7 @@
 """Floating addresses: on their link, answered for by the kernel, and announced to the hosts on the segment."""
 
 import asyncio
+import re
 import socket
 import struct
 import subprocess
@@ -203,6 +204,31 @@ async def test_an_address_is_announced_on_each_link_with_its_network_and_no_othe
     assert heard["eth1"][0][6:12] != heard["eth0"][0][6:12], "each with its own hardware address"
     for ear in ears.values():
         ear.__exit__()
+
+
+async def test_on_excluded_links_nothing_is_announced_nor_answered_for(
+    new_netns: Callable[[], Netns], segment: Segment, node: Host
+) -> None:
+    client, public, other = segment.host(2), new_netns(), ip_address("10.2.0.99")
+    node.netns.ip("link", "add", "public", "type", "veth", "peer", "name", "eth0", "netns", public.name)
+    node.netns.ip("address", "add", "10.2.0.1/16", "dev", "public")
+    node.netns.ip("link", "set", "public", "up")
+    public.ip("link", "set", "eth0", "up")
+    node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", "1")
+    excluded = (re.compile("th0$"),)
+    async with OverlayNetwork(node.netns.path, excluded=excluded) as overlay:
+        await overlay.ensure_eip_device()
+        await overlay.sync_eips([*EIPS, other])
+        assert proxies(node.netns) == set()
+        with Ear(client.netns) as near, Ear(public) as far:
+            await overlay.announce([*EIPS, other])
+            far.wait_for(other)
+            await asyncio.to_thread(exchange, client.netns, node.netns, node.ipv4)
+            frames = near.wait_for(node.ipv4)
+        assert not any(address.packed in frame for frame in frames for address in EIPS)
+        async with answering(overlay, {EIP4}):
+            assert not await resolves(client, node, EIP4)
+            assert not await resolves(client, node, EIP6)
 
 
 async def test_what_is_held_no_more_is_not_announced(segment: Segment, overlay: OverlayNetwork) -> None:

@@ -359,6 +359,13 @@ def test_the_eip_gateway_verifies_sources_where_coild_does_not(
     assert programs(render(values))["coil-egress-agent-node"].verify_source is verified
 
 
+@pytest.mark.parametrize("given", [["^cali", "^br-"], [], None])
+def test_interfaces_on_which_no_address_is_announced(given: list[str] | None) -> None:
+    values = {"eip": {"enabled": True, "announcedInterfacesToExclude": given}, "egress": {"enabled": True}}
+    agent = programs(render(values))["coil-egress-agent-node"]
+    assert [pattern.pattern for pattern in agent.announced_interfaces_to_exclude] == (given or [])
+
+
 def test_the_controller_and_the_agents_have_the_same_limits() -> None:
     given = {
         "policiesPerNamespace": 7,

@@ -3,7 +3,7 @@ for. Runs in a worker's thread.
 
     ensure_eip_link(name, connection)                                          a dummy, or a bridge without ports
     sync_eips(name, eips, parent=..., connection=...) -> AddressChanges        exactly these, none before it may
-    read_parents(connection, without=...)                                      the links by which the node is reached
+    read_parents(connection, without=..., excluded=...)                        the links by which the node is reached
     find_parent(address, connection, without=...)                              the one that carries the mesh
 
 IPv4: the kernel answers ARP for an address of any link on every link (as long as arp_ignore is 0). IPv6: it answers
@@ -12,6 +12,7 @@ are joined there only; so each address is a proxy entry of the links where it is
 """
 
 import errno
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_interface
@@ -34,10 +35,15 @@ from coil.netlink.sysctl import ensure_sysctls
 _MAC_LENGTH = len("00:00:00:00:00:00")
 
 
-def read_parents(connection: Connection, *, without: Collection[LinkName] = ()) -> list[ParentLink]:
-    """All links that are up, speak Ethernet and have an address, but for those named."""
+def read_parents(
+    connection: Connection, *, without: Collection[LinkName] = (), excluded: Iterable[re.Pattern[str]] = ()
+) -> list[ParentLink]:
+    """All links that are up, speak Ethernet and have an address, but for those named and those whose name has a part
+    that one of `excluded` matches.
+    """
     links = read_links(connection)
-    return _select_parents(links, _read_interfaces(links, connection), without)
+    unwanted = {link.name for link in links if any(pattern.search(link.name) for pattern in excluded)}
+    return _select_parents(links, _read_interfaces(links, connection), unwanted.union(without))
 
 
 def _read_interfaces(links: Iterable[Link], connection: Connection) -> Mapping[LinkName, Sequence[IPInterface]]:
@@ -133,8 +139,10 @@ def sync_eips(
     parent: LinkName | None,
     connection: Connection,
     sysctls: NodeSysctls,
+    excluded: Iterable[re.Pattern[str]] = (),
 ) -> AddressChanges:
-    """Make `eips` all addresses of the link, and have them answered for where they are looked for. Idempotent.
+    """Make `eips` all addresses of the link, and have them answered for where they are looked for, on links that
+    `excluded` does not match; see `read_parents`. Idempotent.
 
     An address that leaves is answered for no more before anything else is done; one that comes is answered for last.
     Raises NetlinkError where there is no such link, or for the first step that was refused; what leaves has left
@@ -150,7 +158,8 @@ def sync_eips(
     except NetlinkError as error:
         refused = error  # all the more has the address to go
     changes = _sync_addresses(link, wanted, connection)
-    announcers = _announcers(wanted, read_parents(connection, without=(name,)), parent=parent)
+    links = read_parents(connection, without=(name,), excluded=excluded)
+    announcers = _announcers(wanted, links, parent=parent)
     sysctls.ensure(_sysctls(announcers))
     _sync_proxies(announcers, connection)
     if refused is not None:

@@ -13,6 +13,7 @@ priority, routes by protocol and link, proxy entries by protocol.
 
 import asyncio
 import errno
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -144,8 +145,13 @@ class OverlayNetwork:
         wireguard: LinkName = WIREGUARD_LINK,
         eip_device: LinkName = EIP_LINK,
         sysctls: NodeSysctls | None = None,
+        excluded: Sequence[re.Pattern[str]] = (),
     ) -> None:
+        """`excluded` are names of links on which no address is announced, nor answered for by others than the kernel's
+        ARP; see `read_parents`.
+        """
         self._netns = netns
+        self._excluded = excluded
         self._sysctls = sysctls or NodeSysctls()
         self._tunnel = tunnel
         self._wireguard = wireguard
@@ -276,14 +282,22 @@ class OverlayNetwork:
 
         def sync(connection: Connection) -> AddressChanges:
             changes = eip_link.sync_eips(
-                self._eip_device, wanted, parent=parent, connection=connection, sysctls=self._sysctls
+                self._eip_device,
+                wanted,
+                parent=parent,
+                connection=connection,
+                sysctls=self._sysctls,
+                excluded=self._excluded,
             )
             if self._responder is not None:
-                links = eip_link.read_parents(connection, without=self._links) if _kernel_is_silent() else ()
+                links = self._read_announcers(connection) if _kernel_is_silent() else ()
                 self._responder.answers = eip_link.find_answers(wanted, links, parent=parent)
             return changes
 
         return await self._connected(self._eips, sync)
+
+    def _read_announcers(self, connection: Connection) -> list[ParentLink]:
+        return eip_link.read_parents(connection, without=self._links, excluded=self._excluded)
 
     def _answer_for(self, eips: frozenset[IPAddress]) -> None:
         """For no others from now on."""
@@ -311,7 +325,7 @@ class OverlayNetwork:
 
         def job() -> None:
             with Connection() as connection:
-                links = eip_link.read_parents(connection, without=self._links)
+                links = self._read_announcers(connection)
             announcement.announce(wanted, links, parent=parent, is_held=is_held)
 
         await self._eips.run(job)

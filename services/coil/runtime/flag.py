@@ -342,6 +342,15 @@ def parse_networks(text: str) -> tuple[IPNetwork, ...]:
         raise ValueError('networks between commas, such as "10.96.0.0/12,fd00:96::/112"') from None
 
 
+@kind("REGEX[,REGEX...]")
+def parse_patterns(text: str) -> tuple[re.Pattern[str], ...]:
+    """Regular expressions between commas; empty means none."""
+    try:
+        return tuple(re.compile(part.strip()) for part in text.split(",") if part.strip())
+    except re.error as error:
+        raise ValueError(f"regular expressions between commas, such as ^cali,^br-: {error}") from None
+
+
 @kind("PATH")
 def parse_optional_path(text: str) -> Path | None:
     """A path; empty means none."""

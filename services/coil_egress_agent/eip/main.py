@@ -83,7 +83,11 @@ async def assemble(settings: Settings, process: Process) -> None:
     stack = process.stack
     options = table_options(settings)
     overlay = await stack.enter_async_context(
-        OverlayNetwork(tunnel=DEVICE, sysctls=NodeSysctls(settings.sysctl_record))
+        OverlayNetwork(
+            tunnel=DEVICE,
+            sysctls=NodeSysctls(settings.sysctl_record),
+            excluded=settings.announced_interfaces_to_exclude,
+        )
     )
     guard = await _await_permission(process, overlay, log=log)
     tables = await stack.enter_async_context(KernelTables(options))

@@ -1,5 +1,6 @@
 """What the DaemonSet tells the agent of a node."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +19,7 @@ from coil.runtime.flag import (
     parse_integer,
     parse_networks,
     parse_optional_path,
+    parse_patterns,
     parse_period,
     parse_word,
 )
@@ -113,6 +115,13 @@ class Settings(EipLeaseSettings, EipLimitSettings, NodeSysctlSettings, ApiSettin
         group=Group.EIP,
         help="networks of the cluster beside its nodes and pods, between commas: the Services', and others that "
         "policies without destinations are not about",
+    )
+    announced_interfaces_to_exclude: tuple[re.Pattern[str], ...] = flag(
+        "",
+        parse=parse_patterns,
+        group=Group.EIP,
+        help="network interfaces on which no floating address is announced: regular expressions, between commas, each "
+        "of which matches any part of a name",
     )
     keep_source: bool = flag(
         "true",

@@ -19,6 +19,7 @@ from coil.runtime.flag import (
     parse_integer,
     parse_optional_path,
     parse_path,
+    parse_patterns,
     parse_period,
     parse_settings,
     parse_text,
@@ -275,3 +276,10 @@ def test_accepted(text: str, host: str, port: int) -> None:
 def test_refused_saying_what_is_expected(text: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         parse_endpoint(text)
+
+
+def test_patterns_between_commas() -> None:
+    assert [pattern.pattern for pattern in parse_patterns("^cali, ^br-,")] == ["^cali", "^br-"]
+    assert parse_patterns("") == ()
+    with pytest.raises(ValueError, match=r"such as \^cali,\^br-: .*unterminated"):
+        parse_patterns("^cali[")
