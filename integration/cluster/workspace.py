@@ -80,7 +80,7 @@ class Workspace:
         return process
 
     def forget(self, *names: str) -> None:
-        """Programs of these names were killed on purpose, and are no longer expected to run."""
+        """Programs of these names have ended as they should, and are no longer expected to run."""
         for process in [process for process in self._processes if process.name in names]:
             process.wait(_REAP_TIMEOUT)
             self._processes.remove(process)

@@ -105,6 +105,7 @@ class Suite:
                 said = now
                 print(f"  {self._finished()} of {sum(map(len, shares))} specs have ended", flush=True)
             time.sleep(_POLL)
+        self.cluster.workspace.forget(*(process.name for process in running))
         return running
 
     def _start(self, share: Sequence[str]) -> Process:
